@@ -1,0 +1,34 @@
+"""python -m keras_transformer: what there is."""
+
+from keras_transformer import registry
+from keras_transformer.flags import Parser, run_command
+
+COMMANDS = {
+    "prepare": "Learns a problem's vocabulary and encodes its corpus.",
+    "train": "Trains a model; repeated, it resumes.",
+    "evaluate": "Decodes a split and scores it.",
+    "translate": "Translates lines of text.",
+    "average": "Averages the last checkpoints of a run.",
+}
+
+
+def main(arguments):
+    """Prints the commands and all registered names."""
+    Parser("COMMAND", "--help", "Lists the commands and all registered names.").parse_args(arguments)
+    registry.load_catalog()
+    sections = {
+        "commands, python -m keras_transformer.COMMAND --help": COMMANDS.items(),
+        "problems, --problem=NAME": registry.problems.describe(),
+        "hparams, --hparams=NAME": registry.hparams.describe(),
+        "models, --model=NAME": registry.models.describe(),
+        **{f"layers, --{kind}=NAME": entries.describe() for kind, entries in registry.layers.items()},
+    }
+    for title, rows in sections.items():
+        print(title)
+        for name, description in rows:
+            print(f"  {name:<24} {description}")
+        print()
+
+
+if __name__ == "__main__":
+    run_command(main)

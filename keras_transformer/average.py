@@ -1,0 +1,25 @@
+"""python -m keras_transformer.average: averages the last checkpoints of a run (§6.1)."""
+
+from keras_transformer.flags import Parser, report, run_command
+from keras_transformer.startup import load_keras
+
+
+def main(arguments):
+    """Runs the command with a list of arguments."""
+    parser = Parser(
+        "average",
+        "--run=runs/toy_ende-toy --last=5",
+        "Averages the weights of the last checkpoints into the checkpoint `averaged`; the others stay as they are.",
+    )
+    parser.add_argument("--run", required=True, help="the run directory")
+    parser.add_argument("--last", type=int, help="checkpoints to average (default the run's average_last)")
+    flags = parser.parse_args(arguments)
+    load_keras()
+    from keras_transformer.runs.checkpoint import average_checkpoints
+
+    steps = average_checkpoints(flags.run, flags.last)
+    report(f"averaged the checkpoints of steps {', '.join(map(str, steps))}; use it with --checkpoint=averaged")
+
+
+if __name__ == "__main__":
+    run_command(main)

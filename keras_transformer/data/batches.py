@@ -1,0 +1,78 @@
+"""TokenBatches: the batches of a plan as padded arrays, each a pure function of its number."""
+
+import keras
+import numpy as np
+
+from keras_transformer.data.tokenizer import BOS, PAD
+
+
+class TokenBatches(keras.utils.PyDataset):
+    """Batches `((source, decoder_input), labels, weights)` of token ids.
+
+    source is int32 `[rows, source_length]`, the others `[rows, target_length]`; the decoder's input is the target
+    shifted right by one behind BOS. A label's weight, float32, is 1 / (target tokens of the batch), 0 on padding.
+
+    Args:
+        split: `Split` of a token store.
+        plan: `BatchPlan` over its lengths.
+        start: Number of the first batch: the step at which training resumes.
+        endless: Whether batches go on epoch after epoch, for training, or end after one, for validation.
+        row_multiple: Rows are filled up with empty ones to a multiple of this, so that replicas share them evenly.
+    """
+
+    def __init__(self, split, plan, start=0, endless=True, row_multiple=1):
+        super().__init__(workers=1)
+        self.split, self.plan, self.start, self.endless, self.row_multiple = split, plan, start, endless, row_multiple
+
+    @property
+    def batches_per_epoch(self):
+        """Number of batches that go through the corpus once."""
+        return self.plan.batches_per_epoch
+
+    @property
+    def num_batches(self):
+        """None where batches are endless: Keras must not shuffle them."""
+        return None if self.endless else self.batches_per_epoch
+
+    def __getitem__(self, index):
+        batch = self.plan.batch(self.start + index)
+        rows = -(-len(batch.rows) // self.row_multiple) * self.row_multiple
+        source = _padded(self.split.source, batch.rows, rows, batch.source_length)
+        labels = _padded(self.split.target, batch.rows, rows, batch.target_length)
+        decoder_input = np.empty_like(labels)
+        decoder_input[:, 0] = BOS
+        decoder_input[:, 1:] = labels[:, :-1]
+        mask = labels != PAD
+        return (source, decoder_input), labels, (mask / mask.sum()).astype("float32")
+
+    def tokens(self, index):
+        """Returns the source and target tokens of batch `index`, padding aside."""
+        rows = self.plan.batch(self.start + index).rows
+        return int(self.split.source.lengths[rows].sum() + self.split.target.lengths[rows].sum())
+
+    def as_dataset(self, row_multiple=1):
+        """Returns a `tf.data.Dataset` of the batches with open shapes, so that fit is traced once."""
+        import tensorflow as tf
+
+        batches = TokenBatches(self.split, self.plan, self.start, self.endless, row_multiple)
+
+        def generate():
+            index = 0
+            while batches.num_batches is None or index < batches.num_batches:
+                yield batches[index]
+                index += 1
+
+        ids, weights = tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None, None), tf.float32)
+        dataset = tf.data.Dataset.from_generator(generate, output_signature=((ids, ids), ids, weights))
+        if not self.endless:
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.batches_per_epoch))
+        return dataset.prefetch(4)
+
+
+def _padded(sequences, rows, count, length):
+    """int32 `[count, length]`, the sequences of `rows`, then PAD."""
+    ids = np.full((count, length), PAD, dtype=np.int32)
+    for place, row in enumerate(rows):
+        sequence = sequences[row]
+        ids[place, : len(sequence)] = sequence
+    return ids

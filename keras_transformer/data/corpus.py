@@ -1,0 +1,94 @@
+"""Corpus files: lines of text, plain or gzip, one sentence a line, and pairs of them."""
+
+import gzip
+import itertools
+import urllib.request
+import zlib
+from pathlib import Path
+
+from keras_transformer.errors import UserError
+from keras_transformer.files import sha256, written
+
+
+def read_lines(path):
+    """Yields the lines of a UTF-8 text file, plain or `.gz`, without their ends.
+
+    Only "\\n" and "\\r\\n" end a line: a form feed or U+2028 inside one must not shift the two sides of a corpus.
+
+    Raises:
+        UserError: The file is missing, empty, not UTF-8 (which line), or a gzip that ends early.
+    """
+    path = Path(path)
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    text = line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{path}:{number}: not UTF-8 at byte {error.start + 1} of the line; "
+                        "convert the file to UTF-8, for example with iconv"
+                    ) from None
+                if number == 1:
+                    text = text.removeprefix("\ufeff")
+                yield text.removesuffix("\n").removesuffix("\r")
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; give the folder that holds it with --raw_dir") from None
+    except EOFError:
+        raise UserError(f"{path}: the gzip file ends early, after line {number}; fetch or make it again") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: not a whole gzip file ({error}); fetch or make it again") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    if number == 0:
+        raise UserError(f"{path} is empty; a corpus needs at least one line")
+
+
+def read_pairs(source_path, target_path):
+    """Yields the pairs (source, target) of two files with as many lines.
+
+    Raises:
+        UserError: Their line counts differ (both are said), or `read_lines` says so.
+    """
+    missing = object()
+    pairs = itertools.zip_longest(read_lines(source_path), read_lines(target_path), fillvalue=missing)
+    for number, (source, target) in enumerate(pairs):
+        if source is missing or target is missing:
+            counts = [sum(1 for _ in read_lines(path)) for path in (source_path, target_path)]
+            raise UserError(
+                f"{source_path} has {counts[0]} lines and {target_path} has {counts[1]}; "
+                "line n of one must be the translation of line n of the other"
+            )
+        yield source, target
+
+
+def existing_file(folder, *names):
+    """Returns the first of `names` that exists in `folder`, with or without `.gz`, or None."""
+    for name in names:
+        for candidate in (Path(folder) / name, Path(folder) / f"{name}.gz"):
+            if candidate.is_file():
+                return candidate
+    return None
+
+
+def download(url, path, checksum):
+    """Fetches `url` to `path`, unless it is there, and holds it against its SHA-256.
+
+    Raises:
+        UserError: It cannot be fetched, or its checksum differs; nothing is left behind.
+    """
+    if Path(path).is_file():
+        return
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer, written(path, "wb") as file:
+            while block := answer.read(1 << 20):
+                file.write(block)
+    except OSError as error:
+        raise UserError(
+            f"cannot download {url} ({getattr(error, 'reason', error)}); fetch it elsewhere and give its folder with --raw_dir"
+        ) from None
+    found = sha256(path)
+    if found != checksum:
+        Path(path).unlink()
+        raise UserError(f"{url}: the file's SHA-256 is {found}, not {checksum}; it was not kept, try again")

@@ -1,0 +1,160 @@
+"""Text to token ids and back. The tokenizer travels with the model: it is one file of the run directory."""
+
+import hashlib
+import io
+import re
+from pathlib import Path
+
+from keras_transformer.errors import UserError
+from keras_transformer.files import written
+
+PAD, EOS, BOS, UNK = 0, 1, 2, 3
+SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
+
+
+class Tokenizer:
+    """Base of tokenizers.
+
+    Attributes:
+        file_name: Its file in a prepared corpus and in a run directory.
+        vocab_size: Number of ids.
+    """
+
+    file_name: str
+
+    def encode(self, texts):
+        """Returns the ids of each text, without BOS and EOS."""
+        raise NotImplementedError
+
+    def decode(self, ids):
+        """Returns the text of each sequence of ids; PAD, BOS and EOS are left out."""
+        raise NotImplementedError
+
+    def pieces(self, ids):
+        """Returns the piece of each id."""
+        raise NotImplementedError
+
+    def to_bytes(self):
+        """Returns the content of its file."""
+        raise NotImplementedError
+
+    @property
+    def fingerprint(self):
+        """SHA-256 of its file, in hexadecimal."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def save(self, folder):
+        """Writes its file into `folder`."""
+        with written(Path(folder) / self.file_name, "wb") as file:
+            file.write(self.to_bytes())
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Subwords of a SentencePiece model (BPE unless it was trained otherwise).
+
+    Args:
+        model: The model file's bytes.
+    """
+
+    file_name = "tokenizer.model"
+
+    def __init__(self, model):
+        import sentencepiece
+
+        self._model = model
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.vocab_size = self._processor.get_piece_size()
+
+    @classmethod
+    def train(cls, texts, vocab_size, sample=4_000_000):
+        """Learns byte-pair encoding (§5.1).
+
+        Args:
+            texts: Iterable of sentences, both sides together for a joint vocabulary.
+            vocab_size: Pieces, the four special ones included.
+            sample: Most sentences to learn from, drawn at random.
+
+        Raises:
+            UserError: The texts cannot fill so large a vocabulary, or do not fit in so small a one.
+        """
+        import sentencepiece
+
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(text for text in texts if text.strip()), model_writer=model,
+                model_type="bpe", vocab_size=vocab_size, character_coverage=1.0,
+                pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK,
+                input_sentence_size=sample, shuffle_input_sentence=True, minloglevel=2,
+            )  # fmt: skip
+        except RuntimeError as error:
+            raise _vocabulary_error(str(error), vocab_size) from None
+        return cls(model.getvalue())
+
+    def encode(self, texts):
+        return self._processor.encode(list(texts))
+
+    def decode(self, ids):
+        return self._processor.decode([[int(i) for i in row if i not in (PAD, BOS, EOS)] for row in ids])
+
+    def pieces(self, ids):
+        return [self._processor.id_to_piece(int(i)) for i in ids]
+
+    def to_bytes(self):
+        return self._model
+
+
+class SymbolTokenizer(Tokenizer):
+    """One id for each of a fixed list of symbols, which stand apart by spaces in a text."""
+
+    file_name = "symbols.txt"
+
+    def __init__(self, symbols):
+        self._symbols = [*SPECIAL, *symbols]
+        self._ids = {symbol: i for i, symbol in enumerate(self._symbols)}
+        self.vocab_size = len(self._symbols)
+
+    def encode(self, texts):
+        return [[self._ids.get(symbol, UNK) for symbol in text.split()] for text in texts]
+
+    def decode(self, ids):
+        return [" ".join(self._symbols[i] for i in row if i not in (PAD, BOS, EOS)) for row in ids]
+
+    def pieces(self, ids):
+        return [self._symbols[i] for i in ids]
+
+    def to_bytes(self):
+        return "".join(f"{symbol}\n" for symbol in self._symbols[len(SPECIAL) :]).encode()
+
+
+def load_tokenizer(folder):
+    """Returns the tokenizer whose file lies in `folder`.
+
+    Raises:
+        UserError: There is none, or its file is damaged.
+    """
+    folder = Path(folder)
+    path = folder / SentencePieceTokenizer.file_name
+    if path.is_file():
+        try:
+            return SentencePieceTokenizer(path.read_bytes())
+        except RuntimeError:
+            raise UserError(f"{path} is damaged: not a SentencePiece model") from None
+    path = folder / SymbolTokenizer.file_name
+    if path.is_file():
+        return SymbolTokenizer(path.read_text(encoding="utf-8").split("\n")[:-1])
+    raise UserError(f"{folder} holds no tokenizer ({SentencePieceTokenizer.file_name})")
+
+
+def _vocabulary_error(message, vocab_size):
+    """The sentence for what SentencePiece's trainer says when the vocabulary's size does not suit the text."""
+    change = "change it with --set problem.vocab_size=N"
+    if largest := re.search(r"<= (\d+)", message):
+        return UserError(
+            f"the training text cannot fill a vocabulary of {vocab_size} pieces, at most {largest[1]}; {change}"
+        )
+    if smallest := re.search(r"required_chars\S*\D+(\d+)|smaller than required_chars\D*(\d+)", message):
+        return UserError(
+            f"a vocabulary of {vocab_size} pieces does not hold the text's characters; {change} ({smallest[0]})"
+        )
+    return UserError(f"the vocabulary of {vocab_size} pieces could not be learned: {message.strip()}; {change}")

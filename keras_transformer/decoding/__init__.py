@@ -1,0 +1,1 @@
+"""§6.1: beam search, and text in, text out."""

@@ -1,0 +1,20 @@
+"""The one error that a user's mistake raises, and the help that it gives."""
+
+import difflib
+
+
+class UserError(Exception):
+    """What is wrong, where, and what to do, in one sentence.
+
+    Commands print it without a traceback and exit with status 2.
+    """
+
+
+def unknown(kind, name, known):
+    """Returns the `UserError` for a `name` that is none of the `known` ones; it names the nearest."""
+    near = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
+    if near:
+        hint = "did you mean " + " or ".join(near) + "?"
+    else:
+        hint = "there are: " + ", ".join(sorted(known)) + "."
+    return UserError(f"unknown {kind} {name!r}: {hint}")

@@ -1,0 +1,151 @@
+"""What all commands share: flags, `--set`, errors without tracebacks, a quiet start."""
+
+import argparse
+import dataclasses
+import difflib
+import os
+import sys
+
+from keras_transformer.errors import UserError
+from keras_transformer.hyperparameters import HParams, load_hparams, parse_value
+from keras_transformer.tasks import load_problem, parse_parameters
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose help opens with an example, and which names the nearest flags to an unknown one.
+
+    Args:
+        command: Name of the command's module.
+        example: Its flags in the example.
+        description: One line.
+    """
+
+    def __init__(self, command, example, description):
+        super().__init__(
+            prog=f"python -m keras_transformer.{command}",
+            description=f"Example: python -m keras_transformer.{command} {example}\n\n{description}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def parse_args(self, args=None):
+        """Returns the flags' values.
+
+        Raises:
+            UserError: A flag is unknown or its value is not one.
+        """
+        values, rest = self.parse_known_args(args)
+        for argument in rest:
+            name = argument.partition("=")[0]
+            if not argument.startswith("--"):
+                raise UserError(f"{argument!r} is no flag; every argument is --FLAG=VALUE, see --help")
+            known = [option for action in self._actions for option in action.option_strings]
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+            hint = f"did you mean {' or '.join(near)}?" if near else "see --help"
+            raise UserError(f"unknown flag {name}: {hint}")
+        return values
+
+    def error(self, message):
+        raise UserError(f"{message}; see --help")
+
+
+def run_command(main):
+    """Runs `main(arguments)` and ends the process with its status: 0, or 2 after a user's mistake.
+
+    Args:
+        main: Function of the list of arguments.
+    """
+    # Before the first import of the backend, which reads it.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        main(sys.argv[1:])
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader has what it wanted; Python would complain once more while it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def add_problem_flags(parser, default_problem=None, default_hparams=None):
+    """Adds `--problem`, `--hparams`, `--set` and a flag for each field of `HParams`."""
+    parser.add_argument("--problem", default=default_problem, help="registered problem (default %(default)s)")
+    parser.add_argument("--hparams", default=default_hparams, help="registered hparams (default %(default)s)")
+    parser.add_argument("--data_dir", default="data", help="where prepared corpora are kept (default %(default)s)")
+    parser.add_argument("--raw_dir", help="folder of the corpus files, where they are on disk")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="change a field of the hparams, or problem.NAME of the problem; may be repeated",
+    )  # fmt: skip
+    group = parser.add_argument_group("hparams, each as a flag of its own")
+    for field in dataclasses.fields(HParams):
+        doc = f"{field.metadata['doc']} (base: {field.default})".replace("%", "%%")
+        group.add_argument(f"--{field.name}", help=doc, metavar="VALUE")
+
+
+def read_problem_flags(flags):
+    """Returns the (problem, hparams) of parsed flags.
+
+    Raises:
+        UserError: A name, key or value is wrong.
+    """
+    changes, parameters = {}, {}
+    for text in flags.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set {text}: it takes NAME=VALUE")
+        if name.startswith("problem."):
+            parameters[name.removeprefix("problem.")] = value
+        else:
+            changes[name] = value
+    for field in dataclasses.fields(HParams):
+        if (value := getattr(flags, field.name)) is not None:
+            changes[field.name] = value
+    changes = {name: parse_value(HParams, name, value, "hparams") for name, value in changes.items()}
+    hparams = load_hparams(flags.hparams, **changes)
+    parameters = parse_parameters(flags.problem, parameters)
+    return load_problem(flags.problem, data_dir=flags.data_dir, raw_dir=flags.raw_dir, **parameters), hparams
+
+
+def add_run_flags(parser):
+    """Adds `--run` and `--checkpoint`."""
+    parser.add_argument("--run", required=True, help="the run directory")
+    parser.add_argument(
+        "--checkpoint", help="best, last, averaged or a step (default best, last if none was evaluated)"
+    )
+
+
+def add_decoding_flags(parser):
+    """Adds the flags of beam search; their defaults are the run's."""
+    parser.add_argument("--beam_size", type=_positive, help="beams a sentence (default the run's)")
+    parser.add_argument("--alpha", type=_not_negative, help="exponent of the length penalty (default the run's)")
+    parser.add_argument("--extra_length", type=_positive, help="most tokens beyond the source's (default the run's)")
+
+
+def decoding_arguments(flags):
+    """Returns the arguments of `Translator.translate` that the flags of beam search give."""
+    return {"beam_size": flags.beam_size, "alpha": flags.alpha, "extra_length": flags.extra_length}
+
+
+def report(line):
+    """Prints a line of progress at once."""
+    print(line, flush=True)
+
+
+def _positive(text):
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return value
+
+
+def _not_negative(text):
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number from 0 on, not {text}")
+    return value

@@ -1,0 +1,177 @@
+"""HParams: every number that defines a model and its training, in one frozen, typed, validated dataclass."""
+
+import dataclasses
+import math
+import types
+import typing
+
+from keras_transformer import registry
+from keras_transformer.errors import UserError, unknown
+
+
+def setting(default=dataclasses.MISSING, doc="", low=None, high=None, choices=None):
+    """Returns a dataclass field with a description and the values it may have.
+
+    Args:
+        default: Its value where nothing else is said.
+        doc: One line for `--help`, with the unit.
+        low: Least value, if any.
+        high: Greatest value, if any.
+        choices: The values it may have: a sequence, or a `Registry` whose names they are.
+    """
+    return dataclasses.field(default=default, metadata={"doc": doc, "low": low, "high": high, "choices": choices})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HParams:
+    """A named set of these is a preset (`hparams/`); `replace` and `--set` change single fields.
+
+    Raises:
+        UserError: A value has the wrong type or lies out of range.
+    """
+
+    # The model (§3)
+    num_layers: int = setting(6, "layers N of the encoder, and of the decoder (§3.1)", low=1)
+    d_model: int = setting(512, "width of every layer's output (§3.1)", low=2)
+    d_ff: int = setting(2048, "inner width of the feed-forward layers (§3.3)", low=1)
+    num_heads: int = setting(8, "attention heads h (§3.2.2)", low=1)
+    d_k: int | None = setting(None, "width of one head's queries and keys; none: d_model / num_heads", low=1)
+    d_v: int | None = setting(None, "width of one head's values; none: d_model / num_heads", low=1)
+    positions: str = setting("sinusoidal", "positional encoding (§3.5)", choices=registry.positions)
+    norm: str = setting("post", "where a sub-layer is normalised (§3.1)", choices=registry.norms)
+    encoder_attention: str = setting("full", "self-attention of the encoder", choices=registry.attentions)
+    # Regularisation (§5.4)
+    dropout: float = setting(0.1, "dropout of sub-layer outputs and of embeddings (§5.4)", low=0, high=0.99)
+    attention_dropout: float = setting(0.0, "dropout of attention weights (not the paper's)", low=0, high=0.99)
+    activation_dropout: float = setting(
+        0.0, "dropout inside the feed-forward layers (not the paper's)", low=0, high=0.99
+    )
+    label_smoothing: float = setting(0.1, "share ε of the label spread over all symbols (§5.4)", low=0, high=0.99)
+    # The optimizer (§5.3)
+    learning_rate_scale: float = setting(1.0, "factor on the paper's learning rate", low=0)
+    warmup_steps: int = setting(4000, "updates of linear warm-up (§5.3)", low=1)
+    adam_beta_1: float = setting(0.9, "decay of Adam's mean", low=0, high=0.999999)
+    adam_beta_2: float = setting(0.98, "decay of Adam's variance", low=0, high=0.9999999)
+    adam_epsilon: float = setting(1e-9, "Adam's ε", low=0)
+    # Batches and the run (§5.1, §5.2)
+    batch_tokens: int = setting(
+        25000, "most source and most target tokens of an update, padding included (§5.1)", low=1
+    )
+    max_length: int = setting(256, "longest source or target in training, in tokens with EOS", low=1)
+    train_steps: int = setting(100_000, "updates", low=1)
+    seed: int = setting(1, "seed of initial weights, data order and dropout", low=0, high=2**31 - 1)
+    # Evaluation and checkpoints (§6.1)
+    eval_steps: int = setting(1000, "updates between evaluations", low=1)
+    checkpoint_steps: int = setting(1000, "updates between checkpoints", low=1)
+    checkpoint_minutes: float = setting(10.0, "most minutes between checkpoints; 0: by steps alone", low=0)
+    keep_checkpoints: int = setting(5, "latest checkpoints kept beside the best", low=1)
+    average_last: int = setting(5, "checkpoints that `average` takes", low=1)
+    # Decoding (§6.1)
+    beam_size: int = setting(4, "beams a sentence", low=1)
+    alpha: float = setting(0.6, "exponent α of the length penalty", low=0)
+    extra_length: int = setting(50, "most target tokens beyond the source's length", low=1)
+
+    def __post_init__(self):
+        validate(self, "hparams")
+        if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
+            raise UserError(
+                f"hparams: d_model={self.d_model} is not divisible by num_heads={self.num_heads}; "
+                "change one of them or give d_k and d_v"
+            )
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise UserError(f"hparams: sinusoidal positions need an even d_model, not {self.d_model}")
+
+    @property
+    def key_width(self):
+        """Width of one head's queries and keys."""
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def value_width(self):
+        """Width of one head's values."""
+        return self.d_v or self.d_model // self.num_heads
+
+    def replace(self, **changes):
+        """Returns a copy with some fields changed.
+
+        Raises:
+            UserError: No field has that name, or the value is not one of its own.
+        """
+        names = [field.name for field in dataclasses.fields(self)]
+        for name in changes:
+            if name not in names:
+                raise unknown("hparams field", name, names)
+        return dataclasses.replace(self, **changes)
+
+
+def load_hparams(name, **changes):
+    """Returns the `HParams` registered as `name`, with some fields changed."""
+    registry.load_catalog()
+    return registry.hparams.get(name)().replace(**changes)
+
+
+def field_types(settings_class):
+    """Returns {field name: (type, whether it may be None)} of a dataclass of settings."""
+    hints = typing.get_type_hints(settings_class)
+    result = {}
+    for field in dataclasses.fields(settings_class):
+        hint, optional = hints[field.name], False
+        if isinstance(hint, types.UnionType):
+            optional = type(None) in hint.__args__
+            hint = next(option for option in hint.__args__ if option is not type(None))
+        result[field.name] = (hint, optional)
+    return result
+
+
+def validate(settings, owner):
+    """Checks the fields of a dataclass made with `setting`.
+
+    Raises:
+        UserError: One has the wrong type or lies out of range; it says which and what is possible.
+    """
+    fields = {field.name: field for field in dataclasses.fields(settings)}
+    for name, (kind, optional) in field_types(type(settings)).items():
+        metadata, value = fields[name].metadata, getattr(settings, name)
+        if "doc" not in metadata or (value is None and optional):
+            continue
+        if kind is float and type(value) is int:
+            value = float(value)
+            object.__setattr__(settings, name, value)
+        if type(value) is not kind:
+            raise UserError(f"{owner}: {name} takes {_KINDS[kind]}, not {value!r}")
+        if kind is float and not math.isfinite(value):
+            raise UserError(f"{owner}: {name} must be finite, not {value}")
+        low, high, choices = metadata["low"], metadata["high"], metadata["choices"]
+        if isinstance(choices, registry.Registry):
+            choices.check(value)
+        elif choices is not None and value not in choices:
+            raise unknown(name, value, choices)
+        if (low is not None and value < low) or (high is not None and value > high):
+            bounds = (
+                f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
+            )
+            raise UserError(f"{owner}: {name} must be {bounds}, not {value}")
+
+
+_KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def parse_value(settings_class, name, text, owner):
+    """Returns the value that `text` stands for, as field `name` of a dataclass wants it.
+
+    Raises:
+        UserError: There is no such field, or the text is no such value.
+    """
+    known = field_types(settings_class)
+    documented = [field.name for field in dataclasses.fields(settings_class) if "doc" in field.metadata]
+    if name not in documented:
+        raise unknown(f"{owner} field", name, documented)
+    kind, optional = known[name]
+    if optional and text.lower() == "none":
+        return None
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        return kind(text)
+    except (ValueError, KeyError):
+        raise UserError(f"{owner}: {name} takes {_KINDS[kind]}, not {text!r}") from None

@@ -1,0 +1,1 @@
+"""§3 of the paper as Keras layers, one idea a file."""

@@ -1,0 +1,128 @@
+"""§3.2: scaled dot-product attention and multi-head attention."""
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.initializers import projection, query_key_value
+
+ILLEGAL = -1e9
+"""Added to the logit of an illegal connection. −∞ makes a row without any legal position NaN; the softmax is
+always float32, so this does not overflow."""
+
+
+def padding_mask(tokens, pad=0):
+    """Returns bool `[batch, 1, 1, length]`: which of the tokens, int `[batch, length]`, may be attended to."""
+    return (tokens != pad)[:, None, None, :]
+
+
+def causal_mask(length):
+    """Returns bool `[1, 1, length, length]`: position i may attend to positions ≤ i (§3.2.3)."""
+    position = ops.arange(length)
+    return (position[None, :] <= position[:, None])[None, None]
+
+
+def position_mask(index, length):
+    """Returns row `index` of `causal_mask(length)`: bool `[1, 1, 1, length]`."""
+    return (ops.arange(length) <= index)[None, None, None]
+
+
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
+    """softmax(QKᵀ/√d_k)V, equation 1 (§3.2.1).
+
+    Args:
+        query: `[batch, heads, query_length, d_k]`.
+        key: `[batch, heads, key_length, d_k]`.
+        value: `[batch, heads, key_length, d_v]`.
+        mask: bool, broadcasts to `[batch, heads, query_length, key_length]`; False where a connection is illegal.
+        dropout: Function of the attention weights, if any.
+
+    Returns:
+        The attended values `[batch, heads, query_length, d_v]`, and the weights
+        `[batch, heads, query_length, key_length]`, float32.
+    """
+    # The smaller factor is scaled: q is [.., T, d_k], the logits are [.., T, T].
+    query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
+    logits = ops.cast(ops.matmul(query, ops.swapaxes(key, -1, -2)), "float32")
+    if mask is not None:
+        logits = logits + (1.0 - ops.cast(mask, "float32")) * ILLEGAL
+    weights = ops.softmax(logits, axis=-1)
+    used = dropout(weights) if dropout else weights
+    return ops.matmul(ops.cast(used, value.dtype), value), weights
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class MultiHeadAttention(keras.layers.Layer):
+    """Concat(head_1, …, head_h)W^O, head_i = Attention(QW_i^Q, KW_i^K, VW_i^V), without biases (§3.2.2).
+
+    Args:
+        d_model: Width of the output.
+        num_heads: h.
+        d_k: Width of one head's queries and keys.
+        d_v: Width of one head's values.
+        dropout: Dropout of the attention weights (0 in the paper).
+        seed: Seed of initial weights and dropout.
+
+    Call arguments:
+        query: `[batch, query_length, d_model]`.
+        memory: `[batch, key_length, d_model]`, what is attended to; keys and values are made from it.
+        mask: See `scaled_dot_product_attention`.
+        training: Whether to drop.
+
+    Returns:
+        `[batch, query_length, d_model]`.
+    """
+
+    def __init__(self, d_model, num_heads, d_k, d_v, dropout=0.0, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.d_model, self.num_heads, self.d_k, self.d_v, self.seed = d_model, num_heads, d_k, d_v, seed
+        self.dropout = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, query_shape=None, memory_shape=None):
+        def kernel(name, rows, columns, initializer):
+            return self.add_weight(name=name, shape=(rows, columns), initializer=initializer(self.seed, name))
+
+        keys, values = self.num_heads * self.d_k, self.num_heads * self.d_v
+        self.query_kernel = kernel("query", self.d_model, keys, query_key_value)
+        self.key_kernel = kernel("key", self.d_model, keys, query_key_value)
+        self.value_kernel = kernel("value", self.d_model, values, query_key_value)
+        self.output_kernel = kernel("output", values, self.d_model, projection)
+        self.dropout.build()
+
+    def call(self, query, memory, mask=None, training=False):
+        keys, values = self.project_memory(memory)
+        return self.attend(query, keys, values, mask, training)[0]
+
+    def project_memory(self, memory):
+        """Returns keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]` of `memory`."""
+        keys = self._split_heads(ops.matmul(memory, self.key_kernel))
+        values = self._split_heads(ops.matmul(memory, self.value_kernel))
+        return keys, values
+
+    def attend(self, query, keys, values, mask=None, training=False):
+        """Attends from `query` `[batch, query_length, d_model]` to projected keys and values.
+
+        Returns:
+            The output `[batch, query_length, d_model]`, and the weights
+            `[batch, heads, query_length, key_length]`, float32.
+        """
+        query = self._split_heads(ops.matmul(query, self.query_kernel))
+        heads, weights = scaled_dot_product_attention(
+            query, keys, values, mask, lambda weights: self.dropout(weights, training=training)
+        )
+        batch, length = ops.shape(heads)[0], ops.shape(heads)[2]
+        joined = ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (batch, length, self.num_heads * self.d_v))
+        return ops.matmul(joined, self.output_kernel), weights
+
+    def _split_heads(self, x):
+        """`[batch, length, heads * d]` → `[batch, heads, length, d]`."""
+        batch, length, width = ops.shape(x)[0], ops.shape(x)[1], x.shape[-1]
+        x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
+        return ops.transpose(x, (0, 2, 1, 3))
+
+    def compute_output_shape(self, query_shape, memory_shape=None):
+        return (*query_shape[:-1], self.d_model)
+
+    def get_config(self):
+        own = {name: getattr(self, name) for name in ("d_model", "num_heads", "d_k", "d_v", "seed")}
+        return {**super().get_config(), **own, "dropout": self.dropout.rate}

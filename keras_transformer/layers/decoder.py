@@ -1,0 +1,124 @@
+"""§3.1: the decoder, which also attends to the encoder's output; whole targets at once, or one token a step."""
+
+import keras
+from keras import ops
+
+from keras_transformer import registry
+from keras_transformer.layers.attention import MultiHeadAttention, causal_mask, position_mask
+from keras_transformer.layers.encoder import Encoder
+from keras_transformer.layers.feed_forward import FeedForward
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class DecoderLayer(keras.layers.Layer):
+    """Masked self-attention, attention to the encoder's output, the feed-forward network (§3.1).
+
+    Args: `EncoderLayer`'s, without `attention`.
+
+    Call arguments:
+        x: `[batch, target_length, d_model]`.
+        memory: `[batch, source_length, d_model]`, the encoder's output.
+        self_mask: bool `[1, 1, target_length, target_length]`, False on the future.
+        memory_mask: bool `[batch, 1, 1, source_length]`, False on padding.
+        training: Whether to drop.
+
+    Returns:
+        `[batch, target_length, d_model]`.
+    """
+
+    def __init__(
+        self, d_model, d_ff, num_heads, d_k, d_v, *, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
+        norm="post", seed=0, **kwargs,
+    ):  # fmt: skip
+        super().__init__(**kwargs)
+        self._arguments = {
+            "d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "d_k": d_k, "d_v": d_v, "dropout": dropout,
+            "attention_dropout": attention_dropout, "activation_dropout": activation_dropout, "norm": norm,
+            "seed": seed,
+        }  # fmt: skip
+        residual, policy = registry.norms.get(norm), self.dtype_policy
+        widths = (d_model, num_heads, d_k, d_v, attention_dropout)
+        self.self_attention = MultiHeadAttention(*widths, seed, dtype=policy, name="self_attention")
+        self.self_attention_residual = residual(dropout, seed + 1, dtype=policy, name="self_attention_residual")
+        self.cross_attention = MultiHeadAttention(*widths, seed + 2, dtype=policy, name="cross_attention")
+        self.cross_attention_residual = residual(dropout, seed + 3, dtype=policy, name="cross_attention_residual")
+        self.feed_forward = FeedForward(d_model, d_ff, activation_dropout, seed + 4, dtype=policy, name="feed_forward")
+        self.feed_forward_residual = residual(dropout, seed + 5, dtype=policy, name="feed_forward_residual")
+
+    def build(self, input_shape, memory_shape=None):
+        for layer in (
+            self.self_attention, self.self_attention_residual, self.cross_attention, self.cross_attention_residual,
+            self.feed_forward, self.feed_forward_residual,
+        ):  # fmt: skip
+            layer.build(input_shape)
+
+    def call(self, x, memory, self_mask=None, memory_mask=None, training=False):
+        x = self.self_attention_residual(
+            x, sublayer=lambda y: self.self_attention(y, y, mask=self_mask, training=training), training=training
+        )
+        x = self.cross_attention_residual(
+            x,
+            sublayer=lambda y: self.cross_attention(y, memory, mask=memory_mask, training=training),
+            training=training,
+        )
+        return self.feed_forward_residual(
+            x, sublayer=lambda y: self.feed_forward(y, training=training), training=training
+        )
+
+    def step(self, x, index, self_keys, self_values, cross_keys, cross_values, memory_mask):
+        """One target position of every beam, with keys and values of the earlier positions kept.
+
+        Args:
+            x: `[batch, beams, d_model]`.
+            index: Scalar int, the position.
+            self_keys, self_values: `[batch * beams, heads, max_length, d]`; not yet written from `index` on.
+            cross_keys, cross_values: `[batch, heads, source_length, d]`: a sentence's beams share them.
+            memory_mask: bool `[batch, 1, 1, source_length]`.
+
+        Returns:
+            `[batch, beams, d_model]` and the updated self keys and values.
+        """
+        shape, width = ops.shape(x), x.shape[-1]
+        cache = {}
+
+        def attend_to_past(y):
+            y = ops.reshape(y, (-1, 1, width))
+            key, value = self.self_attention.project_memory(y)
+            cache["keys"] = ops.slice_update(self_keys, (0, 0, index, 0), key)
+            cache["values"] = ops.slice_update(self_values, (0, 0, index, 0), value)
+            mask = position_mask(index, ops.shape(self_keys)[2])
+            attended, _ = self.self_attention.attend(y, cache["keys"], cache["values"], mask)
+            return ops.reshape(attended, shape)
+
+        def attend_to_memory(y):
+            # Beams stand where positions do: attention to memory does not mix them.
+            return self.cross_attention.attend(y, cross_keys, cross_values, memory_mask)[0]
+
+        x = self.self_attention_residual(x, sublayer=attend_to_past)
+        x = self.cross_attention_residual(x, sublayer=attend_to_memory)
+        return self.feed_forward_residual(x, sublayer=self.feed_forward), cache["keys"], cache["values"]
+
+    def compute_output_shape(self, input_shape, memory_shape=None):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), **self._arguments}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Decoder(Encoder):
+    """`num_layers` decoder layers, with a final normalisation where the norm asks for one.
+
+    Call arguments: `DecoderLayer`'s, without `self_mask`: the decoder hides the future itself.
+    """
+
+    layer_class = DecoderLayer
+
+    def call(self, x, memory, memory_mask=None, training=False):
+        self_mask = causal_mask(ops.shape(x)[1])
+        for layer in self.layers:
+            x = layer(x, memory, self_mask=self_mask, memory_mask=memory_mask, training=training)
+        return self.normalize(x)
+
+    def compute_output_shape(self, input_shape, memory_shape=None):
+        return input_shape

@@ -1,0 +1,61 @@
+"""Dropout whose masks depend on the seed, the step and the replica, and on nothing else."""
+
+import keras
+
+
+class ReplicaSeedGenerator(keras.random.SeedGenerator):
+    """A seed generator that folds the replica's number in; Keras' own gives all replicas the same masks."""
+
+    def next(self, ordered=True):
+        """Returns the next seed, `[2]`, and advances the state."""
+        seed = super().next(ordered)
+        replica = replica_id()
+        if replica is None:
+            return seed
+        return seed + keras.ops.cast(keras.ops.stack([replica * 1_000_003, 0]), seed.dtype)
+
+
+def replica_id():
+    """Returns the number of the `tf.distribute` replica that runs this, or None outside of one."""
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return None
+    return context.replica_id_in_sync_group
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Dropout(keras.layers.Layer):
+    """Sets a share `rate` of its inputs to 0 in training and scales the rest by 1 / (1 - rate) (§5.4).
+
+    Args:
+        rate: Share that is dropped, 0 to 1.
+        seed: Seed of the masks; None draws one.
+
+    Call arguments:
+        inputs: Any shape, floating.
+        training: Whether to drop; else the inputs are returned.
+    """
+
+    def __init__(self, rate, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.rate = rate
+        self.seed = seed
+
+    def build(self, input_shape=None):
+        # Made here, not in __init__: here the variable's path names the layer, so a checkpoint can.
+        self.seed_generator = ReplicaSeedGenerator(self.seed, name="seed") if self.rate else None
+
+    def call(self, inputs, training=False):
+        if training and self.rate:
+            return keras.random.dropout(inputs, self.rate, seed=self.seed_generator)
+        return inputs
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}

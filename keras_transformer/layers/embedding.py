@@ -1,0 +1,47 @@
+"""§3.4: one matrix for both embeddings and the pre-softmax projection."""
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.initializers import embedding
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TiedEmbedding(keras.layers.Layer):
+    """Embeds tokens, times √d_model, and projects states to logits with the same matrix.
+
+    Args:
+        vocab_size: Number of tokens.
+        d_model: Width of an embedding.
+        seed: Seed of the initial weights.
+
+    Call arguments:
+        tokens: int `[batch, length]`.
+
+    Returns:
+        `[batch, length, d_model]`.
+    """
+
+    def __init__(self, vocab_size, d_model, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.vocab_size, self.d_model, self.seed = vocab_size, d_model, seed
+
+    def build(self, input_shape=None):
+        self.table = self.add_weight(
+            name="table", shape=(self.vocab_size, self.d_model), initializer=embedding(self.seed, "table")
+        )
+
+    def call(self, tokens):
+        vectors = ops.take(self.table, tokens, axis=0)
+        return ops.cast(vectors, self.compute_dtype) * self.d_model**0.5
+
+    def logits(self, states):
+        """Projects states `[..., d_model]` to logits `[..., vocab_size]`."""
+        return ops.matmul(states, ops.transpose(ops.cast(self.table, states.dtype)))
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.d_model)
+
+    def get_config(self):
+        own = {"vocab_size": self.vocab_size, "d_model": self.d_model, "seed": self.seed}
+        return {**super().get_config(), **own}

@@ -1,0 +1,53 @@
+"""§3.3: the position-wise feed-forward network."""
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.initializers import projection
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class FeedForward(keras.layers.Layer):
+    """FFN(x) = max(0, xW₁ + b₁)W₂ + b₂, equation 2, the same at every position.
+
+    Args:
+        d_model: Width of input and output.
+        d_ff: Width between.
+        dropout: Dropout after the ReLU (0 in the paper).
+        seed: Seed of initial weights and dropout.
+
+    Call arguments:
+        x: `[..., d_model]`.
+        training: Whether to drop.
+
+    Returns:
+        `[..., d_model]`.
+    """
+
+    def __init__(self, d_model, d_ff, dropout=0.0, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.d_model, self.d_ff, self.seed = d_model, d_ff, seed
+        self.dropout = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, input_shape=None):
+        def kernel(name, rows, columns):
+            return self.add_weight(name=name, shape=(rows, columns), initializer=projection(self.seed, name))
+
+        self.kernel_1 = kernel("kernel_1", self.d_model, self.d_ff)
+        self.bias_1 = self.add_weight(name="bias_1", shape=(self.d_ff,), initializer="zeros")
+        self.kernel_2 = kernel("kernel_2", self.d_ff, self.d_model)
+        self.bias_2 = self.add_weight(name="bias_2", shape=(self.d_model,), initializer="zeros")
+        self.dropout.build()
+
+    def call(self, x, training=False):
+        hidden = ops.relu(ops.matmul(x, self.kernel_1) + self.bias_1)
+        hidden = self.dropout(hidden, training=training)
+        return ops.matmul(hidden, self.kernel_2) + self.bias_2
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        own = {"d_model": self.d_model, "d_ff": self.d_ff, "dropout": self.dropout.rate, "seed": self.seed}
+        return {**super().get_config(), **own}

@@ -1,0 +1,82 @@
+"""§3.5: where a token stands."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.layers.initializers import embedding
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class SinusoidalPositions(keras.layers.Layer):
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(the same): interleaved.
+
+    Any position has an encoding, also one beyond every length seen in training.
+
+    Args:
+        d_model: Width of an encoding; even.
+        max_length, seed: Not used; other kinds of positions need them.
+
+    Call arguments:
+        positions: int `[length]`, counted from 0.
+
+    Returns:
+        `[length, d_model]`, computed in float32.
+    """
+
+    def __init__(self, d_model, max_length=None, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.d_model, self.max_length, self.seed = d_model, max_length, seed
+
+    def build(self, input_shape=None):
+        self.frequencies = (10000.0 ** (-np.arange(0, self.d_model, 2) / self.d_model)).astype("float32")
+
+    def call(self, positions):
+        angles = ops.cast(positions, "float32")[:, None] * self.frequencies
+        pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+        return ops.cast(ops.reshape(pairs, (-1, self.d_model)), self.compute_dtype)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.d_model)
+
+    def get_config(self):
+        own = {"d_model": self.d_model, "max_length": self.max_length, "seed": self.seed}
+        return {**super().get_config(), **own}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class LearnedPositions(keras.layers.Layer):
+    """One trained vector a position (Table 3, row E); positions from `max_length` on share the last one.
+
+    Args:
+        d_model: Width of an encoding.
+        max_length: Number of positions with a vector of their own.
+        seed: Seed of the initial vectors.
+
+    Call arguments:
+        positions: int `[length]`, counted from 0.
+
+    Returns:
+        `[length, d_model]`.
+    """
+
+    def __init__(self, d_model, max_length, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.d_model, self.max_length, self.seed = d_model, max_length, seed
+
+    def build(self, input_shape=None):
+        self.table = self.add_weight(
+            name="table", shape=(self.max_length, self.d_model), initializer=embedding(self.seed, "positions")
+        )
+
+    def call(self, positions):
+        rows = ops.take(self.table, ops.minimum(positions, self.max_length - 1), axis=0)
+        # Scaled like the token embeddings that they are added to (§3.4).
+        return ops.cast(rows, self.compute_dtype) * self.d_model**0.5
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.d_model)
+
+    def get_config(self):
+        own = {"d_model": self.d_model, "max_length": self.max_length, "seed": self.seed}
+        return {**super().get_config(), **own}

@@ -1,0 +1,1 @@
+"""Models: layers joined by hparams."""

@@ -1,0 +1,104 @@
+"""How a model learns from `TokenBatches` with Keras' `fit`: one update, the same on any number of devices."""
+
+import keras
+from keras import ops
+
+from keras_transformer.data.batches import TokenBatches
+
+
+class Perplexity(keras.metrics.Mean):
+    """e to the mean of its values, nats a token."""
+
+    def result(self):
+        """Returns the perplexity so far."""
+        return ops.exp(super().result())
+
+
+class TokenModel(keras.Model):
+    """A model of tokens given tokens: loss and metrics are weighted by token, whatever the batch looks like.
+
+    A subclass gives `states(inputs, training)`, from which `logits(states)` follow. The loss is computed from
+    the states (`compute_loss`), so that projection and cross-entropy can be one operation.
+    """
+
+    accumulate = 1
+
+    def build_metrics(self):
+        """Makes the metrics; called where the variables are made, in the strategy's scope if there is one."""
+        self.token_metrics = [keras.metrics.Mean(name="nll"), Perplexity(name="perplexity")]
+
+    def compile(self, *args, accumulate=1, **kwargs):
+        """As in Keras, and with `accumulate`: the slices of a batch whose gradients are added before an update."""
+        self.accumulate = accumulate
+        super().compile(*args, **kwargs)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """Returns the loss to minimise and updates the metrics.
+
+        Args:
+            x: Not used.
+            y: Labels, int `[batch, target_length]`.
+            y_pred: The decoder's states `[batch, target_length, d_model]`, not logits.
+            sample_weight: float32 `[batch, target_length]`; 0 on padding.
+            training: Not used.
+
+        Returns:
+            Scalar float32: Σ weight · smoothed cross-entropy.
+        """
+        smoothed, plain = self.loss.token_losses(y, self.logits(y_pred))
+        if sample_weight is None:
+            sample_weight = ops.ones_like(smoothed)
+        mask = ops.cast(sample_weight > 0, "float32")
+        self._loss_tracker.update_state(smoothed, sample_weight=mask)
+        for metric in self.token_metrics:
+            metric.update_state(plain, sample_weight=mask)
+        return ops.sum(smoothed * sample_weight)
+
+    def train_step(self, data):
+        """One update on TensorFlow: gradients of the batch's slices added, then applied once."""
+        import tensorflow as tf
+
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        total = None
+        for first in range(self.accumulate):
+            piece = [keras.tree.map_structure(lambda t: t[first :: self.accumulate], v) for v in (x, y, sample_weight)]
+            with tf.GradientTape() as tape:
+                states = self.states(piece[0], training=True)
+                loss = self.compute_loss(piece[0], piece[1], states, piece[2])
+                loss = self.optimizer.scale_loss(loss)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            if self.accumulate > 1:
+                gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+                total = gradients if total is None else [a + b for a, b in zip(total, gradients)]
+            else:
+                total = gradients
+        self.optimizer.apply(total, self.trainable_variables)
+        return self.get_metrics_result()
+
+    def test_step(self, data):
+        """Loss and metrics of one batch; draws no seeds."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        self.compute_loss(x, y, self.states(x, training=False), sample_weight, training=False)
+        return self.get_metrics_result()
+
+    def fit(self, x=None, *args, validation_data=None, **kwargs):
+        """As in Keras; for `TokenBatches` an epoch is the corpus once, unless `steps_per_epoch` says otherwise."""
+        if isinstance(x, TokenBatches):
+            kwargs.setdefault("steps_per_epoch", x.batches_per_epoch)
+            kwargs["shuffle"] = False
+            x = self._source_of(x)
+        return super().fit(x, *args, validation_data=self._source_of(validation_data), **kwargs)
+
+    def evaluate(self, x=None, *args, **kwargs):
+        """As in Keras; `TokenBatches` are gone through once."""
+        return super().evaluate(self._source_of(x), *args, **kwargs)
+
+    def _source_of(self, batches):
+        """What Keras is to read: on TensorFlow a dataset with open shapes, which fit compiles once."""
+        if not isinstance(batches, TokenBatches) or keras.backend.backend() != "tensorflow":
+            return batches
+        strategy = self.distribute_strategy
+        return batches.as_dataset(strategy.num_replicas_in_sync if strategy else 1)
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        """Nothing is left to build; Keras' own takes a batch away and fails on uneven replicas."""

@@ -1,0 +1,60 @@
+"""§5.4: label-smoothed cross-entropy, summed with weights that already hold the mean."""
+
+import keras
+from keras import ops
+
+
+def smoothed_cross_entropy(labels, logits, label_smoothing):
+    """Cross-entropy against (1 − ε) on the label plus ε/V on every symbol, and without smoothing.
+
+    −Σ_v q(v) log p(v) with log p(v) = z_v − log Σ exp z is log Σ exp z − (1 − ε) z_label − ε mean(z): no one-hot
+    targets, no second `[tokens, vocab_size]` tensor.
+
+    Args:
+        labels: int `[batch, length]`.
+        logits: `[batch, length, vocab_size]`, any floating dtype; computed with in float32.
+        label_smoothing: ε.
+
+    Returns:
+        The smoothed and the plain cross-entropy, each float32 `[batch, length]`, in nats.
+    """
+    logits = ops.cast(logits, "float32")
+    normalizer = ops.logsumexp(logits, axis=-1)
+    gold = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    plain = normalizer - gold
+    if not label_smoothing:
+        return plain, plain
+    smoothed = normalizer - (1.0 - label_smoothing) * gold - label_smoothing * ops.mean(logits, axis=-1)
+    return smoothed, plain
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class SmoothedCrossEntropy(keras.losses.Loss):
+    """Σ weight · smoothed cross-entropy over tokens.
+
+    A label's weight is 1 / (target tokens of the whole update), 0 on padding, so this plain sum is the mean over
+    tokens, and devices, workers and accumulated slices add up to the same update.
+
+    Args:
+        label_smoothing: ε (§5.4).
+    """
+
+    def __init__(self, label_smoothing=0.0, name="smoothed_cross_entropy", reduction="sum", dtype=None):
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        self.label_smoothing = label_smoothing
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        # Keras' own would cast labels and logits to the loss's dtype: bfloat16 rounds label ids above 256.
+        smoothed, _ = self.token_losses(y_true, y_pred)
+        return ops.sum(smoothed if sample_weight is None else smoothed * sample_weight)
+
+    def call(self, y_true, y_pred):
+        """Returns the smoothed cross-entropy `[batch, length]`, in nats."""
+        return self.token_losses(y_true, y_pred)[0]
+
+    def token_losses(self, labels, logits):
+        """Returns `smoothed_cross_entropy` with this loss's ε."""
+        return smoothed_cross_entropy(labels, logits, self.label_smoothing)
+
+    def get_config(self):
+        return {**super().get_config(), "label_smoothing": self.label_smoothing}

@@ -1,0 +1,150 @@
+"""The Transformer (§3): encoder and decoder joined by one embedding."""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from keras_transformer import registry
+from keras_transformer.data.tokenizer import PAD
+from keras_transformer.errors import UserError
+from keras_transformer.hyperparameters import HParams
+from keras_transformer.layers.attention import padding_mask
+from keras_transformer.layers.decoder import Decoder
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.embedding import TiedEmbedding
+from keras_transformer.layers.encoder import Encoder
+from keras_transformer.models.fitting import TokenModel
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Transformer(TokenModel):
+    """Encoder and decoder over one vocabulary (§3).
+
+    Args:
+        vocab_size: Number of tokens.
+        hparams: `HParams`, or the dictionary of its fields.
+
+    Call arguments:
+        inputs: (source, decoder_input), int `[batch, source_length]` and `[batch, target_length]`; 0 is padding.
+            The decoder's input is the target shifted right by one: it begins with BOS.
+        training: Whether to drop.
+
+    Returns:
+        Logits `[batch, target_length, vocab_size]`.
+    """
+
+    def __init__(self, vocab_size, hparams, **kwargs):
+        super().__init__(**{"name": "transformer", **kwargs})
+        hparams = hparams if isinstance(hparams, HParams) else HParams(**hparams)
+        self.vocab_size, self.hparams = vocab_size, hparams
+        seed, policy, width = hparams.seed * 10_000, self.dtype_policy, hparams.d_model
+        stack = dict(
+            num_layers=hparams.num_layers, d_model=width, d_ff=hparams.d_ff, num_heads=hparams.num_heads,
+            d_k=hparams.key_width, d_v=hparams.value_width, dropout=hparams.dropout, norm=hparams.norm,
+            attention_dropout=hparams.attention_dropout, activation_dropout=hparams.activation_dropout, dtype=policy,
+        )  # fmt: skip
+        self.embedding = TiedEmbedding(vocab_size, width, seed, dtype=policy, name="embedding")
+        position_class = registry.positions.get(hparams.positions)
+        self.positions = position_class(width, hparams.max_length, seed + 1, dtype=policy, name="positions")
+        self.source_dropout = Dropout(hparams.dropout, seed + 2, dtype=policy, name="source_dropout")
+        self.target_dropout = Dropout(hparams.dropout, seed + 3, dtype=policy, name="target_dropout")
+        self.encoder = Encoder(attention=hparams.encoder_attention, seed=seed + 1000, name="encoder", **stack)
+        self.decoder = Decoder(seed=seed + 5000, name="decoder", **stack)
+        self.build()
+
+    @classmethod
+    def from_hparams(cls, hparams, problem=None, *, vocab_size=None, **kwargs):
+        """Returns a new model; its initial weights depend on `hparams.seed` alone.
+
+        Args:
+            hparams: `HParams`.
+            problem: The problem whose vocabulary the model speaks; prepared where it is not.
+            vocab_size: Number of tokens, in place of a problem.
+        """
+        if (problem is None) == (vocab_size is None):
+            raise UserError("Transformer.from_hparams takes a problem or a vocab_size, and not both")
+        if problem is not None:
+            vocab_size = problem.prepare().tokenizer.vocab_size
+        return cls(vocab_size, hparams, **kwargs)
+
+    def build(self, input_shape=None):
+        if self.built:
+            return
+        shape = (None, None, self.hparams.d_model)
+        for layer in (self.embedding, self.positions, self.source_dropout, self.target_dropout):
+            layer.build()
+        self.encoder.build(shape)
+        self.decoder.build(shape, shape)
+        self.build_metrics()
+        self.built = True
+
+    def call(self, inputs, training=False):
+        return self.logits(self.states(inputs, training=training))
+
+    def states(self, inputs, training=False):
+        """Returns the decoder's states `[batch, target_length, d_model]`."""
+        source, decoder_input = inputs
+        memory, mask = self.encode(source, training=training)
+        x = self.target_dropout(self._embed(decoder_input), training=training)
+        return self.decoder(x, memory, memory_mask=mask, training=training)
+
+    def logits(self, states):
+        """Projects states `[..., d_model]` to logits `[..., vocab_size]` (§3.4)."""
+        return self.embedding.logits(states)
+
+    def encode(self, source, training=False):
+        """Runs the encoder.
+
+        Args:
+            source: int `[batch, source_length]`.
+
+        Returns:
+            Its output `[batch, source_length, d_model]`, and the mask bool `[batch, 1, 1, source_length]`, False
+            on padding.
+        """
+        mask = padding_mask(source, PAD)
+        x = self.source_dropout(self._embed(source), training=training)
+        return self.encoder(x, mask=mask, training=training), mask
+
+    def project_memory(self, memory):
+        """Returns each decoder layer's (keys, values) of `memory`: `[batch, heads, source_length, d]`."""
+        return [layer.cross_attention.project_memory(memory) for layer in self.decoder.layers]
+
+    def empty_cache(self, rows, length):
+        """Returns each decoder layer's still empty self-attention (keys, values): `[rows, heads, length, d]`."""
+        heads, d_k, d_v = self.hparams.num_heads, self.hparams.key_width, self.hparams.value_width
+        return [
+            (
+                ops.zeros((rows, heads, length, d_k), dtype=self.compute_dtype),
+                ops.zeros((rows, heads, length, d_v), dtype=self.compute_dtype),
+            )
+            for _ in self.decoder.layers
+        ]
+
+    def decode_step(self, tokens, index, cache, memory, memory_mask):
+        """Runs the decoder on one position of every beam, with the earlier positions in the cache.
+
+        Args:
+            tokens: int `[batch, beams]`, the decoder's input at this position.
+            index: Scalar int, the position.
+            cache: Each layer's self-attention (keys, values), as `empty_cache` makes them for batch * beams rows.
+            memory: Each layer's cross-attention (keys, values), as `project_memory` makes them.
+            memory_mask: bool `[batch, 1, 1, source_length]`.
+
+        Returns:
+            Logits `[batch, beams, vocab_size]`, and the cache with this position written.
+        """
+        x = self.embedding(tokens) + self.positions(ops.reshape(index, (1,)))
+        new_cache = []
+        for layer, past, cross in zip(self.decoder.layers, cache, memory):
+            x, keys, values = layer.step(x, index, *past, *cross, memory_mask)
+            new_cache.append((keys, values))
+        return self.logits(self.decoder.normalize(x)), new_cache
+
+    def _embed(self, tokens):
+        """`[batch, length]` → `[batch, length, d_model]`: embeddings and positions, summed (§3.4, §3.5)."""
+        return self.embedding(tokens) + self.positions(ops.arange(ops.shape(tokens)[1]))
+
+    def get_config(self):
+        return {"vocab_size": self.vocab_size, "hparams": dataclasses.asdict(self.hparams), "name": self.name}

@@ -1,0 +1,21 @@
+"""python -m keras_transformer.prepare: learns the vocabulary and writes the token store, once."""
+
+from keras_transformer.flags import Parser, add_problem_flags, read_problem_flags, report, run_command
+
+
+def main(arguments):
+    """Runs the command with a list of arguments."""
+    parser = Parser(
+        "prepare",
+        "--problem=multi30k_ende --raw_dir=multi30k",
+        "Learns the vocabulary of a problem and encodes its corpus. `train` does this where it is missing.",
+    )
+    add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
+    flags = parser.parse_args(arguments)
+    problem, _ = read_problem_flags(flags)
+    problem.prepare(report)
+    report(f"{problem.name} is prepared in {problem.prepared_dir}")
+
+
+if __name__ == "__main__":
+    run_command(main)

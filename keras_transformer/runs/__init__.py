@@ -1,0 +1,1 @@
+"""A run directory: configuration, tokenizer, checkpoints, metrics, manifest."""

@@ -1,0 +1,218 @@
+"""Checkpoints: variables by path, as .npz without pickle, checksummed, whole or not there at all."""
+
+import re
+import shutil
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from keras_transformer.errors import UserError
+from keras_transformer.files import read_json, sha256, write_json, written_directory
+
+VERSION = 1
+NAME = re.compile(r"step-(\d{9})")
+
+
+class Checkpoints:
+    """The checkpoints of a run, each a directory `step-NNNNNNNNN`: weights.npz, optimizer.npz, state.json.
+
+    Args:
+        path: Their directory.
+        report: Called with a line about each damaged checkpoint.
+    """
+
+    def __init__(self, path, report=print):
+        self.path, self.report = Path(path), report
+
+    def steps(self):
+        """Returns the steps of the checkpoints, ascending."""
+        found = (NAME.fullmatch(entry.name) for entry in self.path.glob("step-*"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def save(self, step, arrays, state):
+        """Writes a checkpoint.
+
+        Args:
+            step: Updates so far.
+            arrays: {"weights": {path: array}, "optimizer": {path: array}}.
+            state: What else is to be kept, for JSON.
+        """
+        self._write(self._directory(step), arrays, {**state, "step": step})
+
+    def prune(self, keep):
+        """Removes all but the `keep` latest checkpoints and the best."""
+        for old in self.steps()[:-keep]:
+            if old != self.best_step():
+                shutil.rmtree(self._directory(old))
+
+    def save_averaged(self, weights, state):
+        """Writes the averaged weights {path: array}, beside the raw checkpoints."""
+        self._write(self.path / "averaged", {"weights": weights}, state)
+
+    def mark_best(self, step, metrics):
+        """Notes that the checkpoint at `step` is the best so far."""
+        write_json(self.path / "best.json", {"step": step, **metrics})
+
+    def best(self):
+        """Returns what `mark_best` noted, or None."""
+        path = self.path / "best.json"
+        return read_json(path, "best checkpoint") if path.is_file() else None
+
+    def best_step(self):
+        """Returns the step of the best checkpoint, or None."""
+        best = self.best()
+        return best and best["step"]
+
+    def load(self, name=None):
+        """Returns ({"weights": …, "optimizer": …}, state) of a checkpoint.
+
+        Args:
+            name: "best", "last", "averaged" or a step; None is the best, or the last where none was evaluated.
+
+        Raises:
+            UserError: There is none of that name, or it is damaged.
+        """
+        if name is None:
+            name = "last" if self.best_step() is None else "best"
+        if name == "last":
+            loaded = self.load_latest()
+            if loaded is None:
+                raise UserError(f"{self.path} holds no checkpoint; train first")
+            return loaded
+        if name == "averaged":
+            directory = self.path / "averaged"
+            hint = "make it with python -m keras_transformer.average"
+        else:
+            step = self.best_step() if name == "best" else name
+            if step is None:
+                raise UserError(f"{self.path} holds no best checkpoint, nothing was evaluated; use --checkpoint=last")
+            if not str(step).isdigit():
+                raise UserError(f"checkpoint {name!r}: it is best, last, averaged or a step")
+            directory = self._directory(int(step))
+            hint = "there are steps " + ", ".join(map(str, self.steps()))
+        if not directory.is_dir():
+            raise UserError(f"there is no checkpoint {directory}; {hint}")
+        return _read(directory)
+
+    def load_latest(self):
+        """Returns `load` of the newest whole checkpoint, or None; damaged ones are reported and passed over."""
+        for step in reversed(self.steps()):
+            try:
+                return _read(self._directory(step))
+            except UserError as error:
+                self.report(f"{error}; using the one before it")
+        return None
+
+    def _directory(self, step):
+        return self.path / f"step-{step:09d}"
+
+    def _write(self, directory, arrays, state):
+        try:
+            with written_directory(directory) as folder:
+                checksums = {}
+                for part, values in arrays.items():
+                    with open(folder / f"{part}.npz", "wb") as file:
+                        np.savez(file, **values)
+                    checksums[part] = sha256(folder / f"{part}.npz")
+                write_json(
+                    folder / "state.json",
+                    {"version": VERSION, "sha256": checksums, "saved": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **state},
+                )
+        except OSError as error:
+            raise UserError(f"cannot write checkpoint {directory}: {error.strerror or error}") from None
+
+
+def _read(directory):
+    state = read_json(directory / "state.json", "checkpoint")
+    if state.get("version") != VERSION:
+        raise UserError(
+            f"checkpoint {directory} is of format version {state.get('version')}, this program reads {VERSION}"
+        )
+    arrays = {}
+    for part, checksum in state["sha256"].items():
+        path = directory / f"{part}.npz"
+        if not path.is_file() or sha256(path) != checksum:
+            raise UserError(f"checkpoint {path} is missing or damaged (its checksum differs)")
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays[part] = {name: file[name] for name in file.files}
+        except (ValueError, zipfile.BadZipFile) as error:
+            raise UserError(f"checkpoint {path} is damaged ({error})") from None
+    return arrays, state
+
+
+def model_arrays(model):
+    """Returns {path: array} of a model's weights and seed states; metrics are left out."""
+    metrics = {id(variable) for variable in model.metrics_variables}
+    return _arrays(variable for variable in model.variables if id(variable) not in metrics)
+
+
+def assign(variables, arrays, what):
+    """Gives variables the arrays of their paths.
+
+    Raises:
+        UserError: A path is missing or a shape differs: the checkpoint is another model's.
+    """
+    for variable in variables:
+        array = arrays.get(variable.path)
+        if array is None or tuple(array.shape) != tuple(variable.shape):
+            found = "nothing" if array is None else f"shape {tuple(array.shape)}"
+            raise UserError(
+                f"{what} belongs to another model: for {variable.path}, {tuple(variable.shape)}, it holds {found}"
+            )
+        variable.assign(array)
+
+
+def assign_model(model, arrays, what):
+    """Gives a model's weights and seed states the arrays that `model_arrays` returned."""
+    metrics = {id(variable) for variable in model.metrics_variables}
+    assign([variable for variable in model.variables if id(variable) not in metrics], arrays, what)
+
+
+def optimizer_arrays(optimizer):
+    """Returns {path: array} of an optimizer's variables: step, slots."""
+    return _arrays(optimizer.variables)
+
+
+def _arrays(variables):
+    arrays = {}
+    for variable in variables:
+        assert variable.path not in arrays, f"two variables are called {variable.path}"
+        arrays[variable.path] = np.array(variable.value)
+    return arrays
+
+
+def average_checkpoints(run_dir, last=None):
+    """Averages the weights of a run's last checkpoints (§6.1) into its checkpoint "averaged".
+
+    Args:
+        run_dir: Run directory.
+        last: How many; the hparams' `average_last` by default.
+
+    Returns:
+        The steps of the averaged checkpoints.
+
+    Raises:
+        UserError: There are fewer, or one is damaged.
+    """
+    from keras_transformer.runs.directory import Run
+
+    run = Run.open(run_dir)
+    last = run.hparams.average_last if last is None else last
+    steps = run.checkpoints.steps()[-last:]
+    if last < 1 or len(steps) < last:
+        raise UserError(f"{run.checkpoints.path} holds {len(run.checkpoints.steps())} checkpoints, not {last}")
+    total = {}
+    for step in steps:
+        arrays, _ = run.checkpoints.load(step)
+        for path, array in arrays["weights"].items():
+            total[path] = total.get(path, 0) + array.astype("float64" if array.dtype.kind == "f" else array.dtype)
+            if array.dtype.kind != "f":
+                total[path] = array  # seed states are not averaged: the last one's
+    weights = {
+        path: (array / last).astype("float32") if array.dtype.kind == "f" else array for path, array in total.items()
+    }
+    run.checkpoints.save_averaged(weights, {"steps": steps})
+    return steps

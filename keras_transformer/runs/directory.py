@@ -1,0 +1,158 @@
+"""A run directory holds all that later commands need.
+
+config.json      problem, model and hparams       manifest.json   versions, corpus checksums, parameter table
+tokenizer.model  the model's vocabulary           metrics.jsonl   what was measured, a line each
+checkpoints/     see `checkpoint.py`
+"""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+
+from keras_transformer import registry
+from keras_transformer.data.tokenizer import load_tokenizer
+from keras_transformer.errors import UserError
+from keras_transformer.files import read_json, write_json
+from keras_transformer.hyperparameters import HParams
+from keras_transformer.runs.checkpoint import Checkpoints, assign_model
+from keras_transformer.tasks import load_problem
+
+MAY_CHANGE = ("train_steps",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One training run.
+
+    Attributes:
+        path: Its directory.
+        config: {"problem": {"name", "data_dir", "raw_dir", "parameters"}, "model", "preset", "hparams"}.
+    """
+
+    path: Path
+    config: dict
+
+    @classmethod
+    def open(cls, path):
+        """Returns the run in directory `path`.
+
+        Raises:
+            UserError: There is none.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            raise UserError(f"there is no run directory {path}; train makes one: --output_dir={path}")
+        return cls(path, read_json(path / "config.json", f"{path} is no run directory"))
+
+    @classmethod
+    def create(cls, path, problem, model, preset, hparams):
+        """Makes the run directory, or opens the one that is there if it is the same run.
+
+        Args:
+            path: The directory.
+            problem: A prepared `Problem`.
+            model: Registered name of the model.
+            preset: Registered name of the hparams that `hparams` began with.
+            hparams: `HParams`.
+
+        Raises:
+            UserError: The directory holds another run or other files, or cannot be written.
+        """
+        path = Path(path)
+        config = {
+            "problem": {
+                "name": problem.name,
+                "data_dir": str(Path(problem.data_dir).resolve()),
+                "raw_dir": problem.raw_dir and str(Path(problem.raw_dir).resolve()),
+                "parameters": problem.parameters,
+            },
+            "model": model,
+            "preset": preset,
+            "hparams": dataclasses.asdict(hparams),
+        }
+        if (path / "config.json").is_file():
+            run = cls.open(path)
+            run.refuse_other(config)
+            if run.tokenizer.fingerprint != problem.tokenizer.fingerprint:
+                raise UserError(f"{path}: its vocabulary is not the prepared corpus's; the corpus has changed since")
+        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"{path} exists and is no run directory; give another --output_dir")
+        else:
+            run = cls(path, config)
+            problem.tokenizer.save(path)
+        # Only train_steps can differ from what was there.
+        write_json(path / "config.json", config)
+        return cls(path, config)
+
+    def refuse_other(self, config):
+        """Raises a `UserError` if this run is not the one that `config` describes; it names what differs."""
+        was, now = _flat(self.config), _flat(config)
+        for name in sorted(was.keys() | now.keys()):
+            if name.endswith(("data_dir", "raw_dir")) or name.removeprefix("hparams.") in MAY_CHANGE:
+                continue
+            if was.get(name) != now.get(name):
+                raise UserError(
+                    f"{self.path} holds a run with {name}={was.get(name)}, not {now.get(name)}; "
+                    "give another --output_dir, or the same settings to resume"
+                )
+
+    @property
+    def hparams(self):
+        """The run's `HParams`."""
+        return HParams(**self.config["hparams"])
+
+    @functools.cached_property
+    def problem(self):
+        """The run's `Problem`."""
+        config = self.config["problem"]
+        parameters = {"data_dir": config["data_dir"], "raw_dir": config["raw_dir"], **config["parameters"]}
+        return load_problem(config["name"], **parameters)
+
+    @functools.cached_property
+    def tokenizer(self):
+        """The model's tokenizer."""
+        return load_tokenizer(self.path)
+
+    @functools.cached_property
+    def checkpoints(self):
+        """The run's `Checkpoints`."""
+        return Checkpoints(self.path / "checkpoints")
+
+    def manifest(self):
+        """Returns the manifest, what the run was made of."""
+        return read_json(self.path / "manifest.json", f"{self.path} has not been trained")
+
+    def load_model(self, checkpoint=None):
+        """Returns the model with the weights of a checkpoint: "best", "last", "averaged" or a step."""
+        arrays, _ = self.checkpoints.load(checkpoint)
+        model = registry.models.get(self.config["model"])(self.tokenizer.vocab_size, self.hparams)
+        assign_model(model, arrays["weights"], f"the checkpoint in {self.path}")
+        return model
+
+    def log(self, **values):
+        """Appends a line to metrics.jsonl."""
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def metrics(self):
+        """Returns the lines of metrics.jsonl, without a last one that was cut short."""
+        path = self.path / "metrics.jsonl"
+        rows = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return rows
+
+
+def _flat(config):
+    """{"hparams.d_model": 512, …}: nested dictionaries as one, names joined by dots."""
+    flat = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            flat.update({f"{name}.{inner}": entry for inner, entry in _flat(value).items()})
+        else:
+            flat[name] = value
+    return flat

@@ -1,0 +1,73 @@
+"""What a run was made of: versions, machine, corpus, parameters."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+
+import keras
+
+from keras_transformer.registry import PACKAGE
+
+PACKAGES = ("keras", "tensorflow", "tensorflow-text", "jax", "numpy", "sacrebleu", "sentencepiece")
+
+
+def make_manifest(problem, hparams, model):
+    """Returns the manifest of a run, for JSON.
+
+    Args:
+        problem: A prepared `Problem`.
+        hparams: `HParams`.
+        model: The built model.
+    """
+    store = problem.store
+    return {
+        "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
+        "git_revision": git_revision(),
+        "versions": versions(),
+        "machine": machine(),
+        "backend": keras.backend.backend(),
+        "seed": hparams.seed,
+        "corpus": {**store.manifest["corpus"], "splits": store.manifest["splits"]},
+        "store_sha256": store.fingerprint,
+        "tokenizer_sha256": store.manifest["tokenizer"],
+        "parameters": {
+            "total": model.count_params(),
+            "by_variable": {variable.path: list(variable.shape) for variable in model.trainable_variables},
+        },
+    }
+
+
+def versions():
+    """Returns {package: version} of what is installed, and Python's."""
+    found = {"python": platform.python_version()}
+    for package in ("keras-transformer-toolkit", *PACKAGES):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine():
+    """Returns a short description of the machine."""
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            name = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return f"{os.cpu_count()} × {name}, {platform.system()}"
+
+
+def git_revision():
+    """Returns the checkout's commit, with "+" where files were changed, or None outside of one."""
+    try:
+        status = subprocess.run(
+            ["git", "-C", PACKAGE.parent, "describe", "--always", "--abbrev=12", "--dirty=+"],
+            capture_output=True, text=True, timeout=10,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return status.stdout.strip() or None

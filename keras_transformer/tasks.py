@@ -1,0 +1,229 @@
+"""Problems: what a task is, from its corpus files to batches, and how its outputs are scored."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from pathlib import Path
+from typing import ClassVar
+
+from keras_transformer import registry
+from keras_transformer.errors import UserError, unknown
+from keras_transformer.files import sha256
+from keras_transformer.hyperparameters import parse_value, setting, validate
+
+__all__ = ["Problem", "TranslationProblem", "load_problem", "setting"]
+
+
+@dataclasses.dataclass(kw_only=True)
+class Problem:
+    """A task that turns one text into another. Registered with `register_problem`.
+
+    A subclass is a dataclass; its fields made with `setting` are the problem's parameters, which
+    `--set problem.NAME=VALUE` changes.
+
+    Args:
+        data_dir: Where prepared corpora and downloads are kept.
+        raw_dir: Folder of the corpus files, where they are already on disk.
+    """
+
+    name: ClassVar[str]
+    corpus: ClassVar[str]
+    """Name of the corpus, which a problem and its reverse share."""
+    splits: ClassVar[tuple] = ("train", "validation", "test")
+    reversed: ClassVar[bool] = False
+
+    data_dir: str = "data"
+    raw_dir: str | None = None
+
+    def __post_init__(self):
+        validate(self, self.name)
+
+    # What a subclass says
+
+    def pairs(self, split):
+        """Yields the pairs (source, target) of texts, in the corpus's own direction."""
+        raise NotImplementedError
+
+    def make_tokenizer(self):
+        """Returns the tokenizer, learned from the training text where it is learned."""
+        raise NotImplementedError
+
+    def corpus_files(self):
+        """Returns the paths of the corpus files; fetches what is missing."""
+        return []
+
+    def score(self, hypotheses, references):
+        """Returns the `metrics.bleu.Score`s of outputs against references, the one that counts last."""
+        raise NotImplementedError
+
+    # What all do with it
+
+    @property
+    def parameters(self):
+        """{name: value} of the problem's own parameters."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if "doc" in f.metadata}
+
+    def examples(self, split):
+        """Yields the pairs (source, target) of texts.
+
+        Raises:
+            UserError: There is no such split, or a corpus file is missing or damaged.
+        """
+        if split not in self.splits:
+            raise unknown("split", split, self.splits)
+        for source, target in self.pairs(split):
+            yield (target, source) if self.reversed else (source, target)
+
+    @property
+    def prepared_dir(self):
+        """Directory of the prepared corpus; its name holds a hash of all that it depends on."""
+        raw = str(Path(self.raw_dir).resolve()) if self.raw_dir else None
+        identity = json.dumps([self.corpus, self.parameters, raw], sort_keys=True)
+        return Path(self.data_dir) / f"{self.corpus}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+
+    def prepare(self, report=lambda message: None):
+        """Learns the vocabulary and writes the token store, unless that was done; returns the problem.
+
+        Args:
+            report: Called with a line about what is being done.
+        """
+        from keras_transformer.data.token_store import TokenStore
+
+        if (self.prepared_dir / "manifest.json").is_file() and self._is_current(report):
+            return self
+        report(f"preparing {self.corpus} in {self.prepared_dir}")
+        files = {str(path): _identity(path) for path in self.corpus_files()}
+        tokenizer = self.make_tokenizer()
+        splits = {split: self.pairs(split) for split in self.splits}
+        manifest = {"problem": self.corpus, "parameters": self.parameters, "corpus": files}
+        TokenStore.write(self.prepared_dir, splits, tokenizer, manifest)
+        self.__dict__.pop("store", None)
+        for split, counts in self.store.manifest["splits"].items():
+            report(f"  {split}: " + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in counts.items()))
+        return self
+
+    @functools.cached_property
+    def store(self):
+        """The prepared corpus, a `TokenStore`."""
+        from keras_transformer.data.token_store import TokenStore
+
+        return TokenStore(self.prepared_dir, reverse=self.reversed)
+
+    @property
+    def tokenizer(self):
+        """The tokenizer of the prepared corpus."""
+        return self.store.tokenizer
+
+    def batches(self, split, hparams, start=0):
+        """Returns the `TokenBatches` of a split; prepares the corpus where that was not done.
+
+        Args:
+            split: "train" gives endless, shuffled batches; others go through the split once.
+            hparams: `batch_tokens`, `max_length` and `seed` are read.
+            start: Number of the first batch, the step at which training resumes.
+        """
+        from keras_transformer.data.batches import TokenBatches
+        from keras_transformer.data.batching import BatchPlan
+
+        training = split == "train"
+        pairs = self.prepare().store.split(split)
+        plan = BatchPlan(
+            pairs.source.lengths, pairs.target.lengths, hparams.batch_tokens, seed=hparams.seed, shuffle=training,
+            max_length=hparams.max_length if training else None,
+        )  # fmt: skip
+        return TokenBatches(pairs, plan, start=start, endless=training)
+
+    def _is_current(self, report):
+        """Whether the prepared corpus was made from the corpus files as they are now."""
+        for path, known in self.store.manifest["corpus"].items():
+            if not Path(path).is_file():
+                report(f"{path} is gone; using the corpus prepared from it")
+            elif not _is_same(Path(path), known):
+                report(f"{path} has changed since it was prepared")
+                return False
+        return True
+
+
+@dataclasses.dataclass(kw_only=True)
+class TranslationProblem(Problem):
+    """Sentences of one language to sentences of another, one joint vocabulary.
+
+    Attributes:
+        source: Code of the source language, in the corpus's own direction.
+        target: Code of the target language.
+        tokenized: Whether the corpus is already tokenised, so that BLEU on its tokens is a published figure's kind.
+    """
+
+    source: ClassVar[str]
+    target: ClassVar[str]
+    tokenized: ClassVar[bool] = False
+
+    @classmethod
+    def reverse_class(cls, name):
+        """Returns the class of the problem in the other direction, which shares the prepared corpus."""
+        return type(f"{cls.__name__}Reversed", (cls,), {"name": name, "reversed": True, "__doc__": cls.__doc__})
+
+    def make_tokenizer(self):
+        from keras_transformer.data.tokenizer import SentencePieceTokenizer
+
+        texts = (text for pair in self.pairs("train") for text in pair)
+        return SentencePieceTokenizer.train(texts, self.vocab_size)
+
+    def score(self, hypotheses, references):
+        from keras_transformer.metrics.bleu import sacre_bleu, tokenized_bleu
+
+        scores = [sacre_bleu(hypotheses, references)]
+        if self.tokenized:
+            scores.append(tokenized_bleu(hypotheses, references))
+        return scores
+
+
+def load_problem(name, **arguments):
+    """Returns the problem registered as `name`.
+
+    Args:
+        name: A registered name.
+        **arguments: `data_dir`, `raw_dir` and the problem's own parameters.
+
+    Raises:
+        UserError: There is no such problem or parameter, or a value is out of range.
+    """
+    registry.load_catalog()
+    problem = registry.problems.get(name)
+    known = [field.name for field in dataclasses.fields(problem)]
+    for argument in arguments:
+        if argument not in known:
+            raise unknown(f"parameter of {name}", argument, known)
+    return problem(
+        **{key: _as_text(value) if key in ("data_dir", "raw_dir") else value for key, value in arguments.items()}
+    )
+
+
+def parse_parameters(name, texts):
+    """Returns the parameters of problem `name` from {parameter: text}, as `--set problem.PARAMETER=TEXT` gives them."""
+    registry.load_catalog()
+    problem = registry.problems.get(name)
+    return {parameter: parse_value(problem, parameter, text, f"problem {name}") for parameter, text in texts.items()}
+
+
+def _as_text(path):
+    return None if path is None else str(path)
+
+
+def _identity(path):
+    status = Path(path).stat()
+    return {"sha256": sha256(path), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+
+def _is_same(path, known):
+    status = path.stat()
+    if (status.st_size, status.st_mtime_ns) == (known["bytes"], known["mtime_ns"]):
+        return True
+    return status.st_size == known["bytes"] and sha256(path) == known["sha256"]
+
+
+def require(condition, message):
+    """Raises the `UserError` with `message` unless `condition`."""
+    if not condition:
+        raise UserError(message)

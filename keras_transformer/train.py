@@ -1,0 +1,42 @@
+"""python -m keras_transformer.train: trains a model on a problem; repeated, it resumes."""
+
+from pathlib import Path
+
+from keras_transformer import registry
+from keras_transformer.flags import Parser, add_problem_flags, read_problem_flags, report, run_command
+from keras_transformer.startup import load_keras
+
+
+def main(arguments):
+    """Runs the command with a list of arguments."""
+    parser = Parser(
+        "train",
+        "--problem=multi30k_ende --hparams=tiny --train_steps=8000",
+        "Trains a model on a problem in a run directory; repeated, it resumes. Without flags it trains the embedded "
+        "problem.",
+    )
+    add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
+    parser.add_argument("--model", default="transformer", help="registered model (default %(default)s)")
+    parser.add_argument("--output_dir", help="the run directory (default runs/PROBLEM-HPARAMS)")
+    how = parser.add_argument_group("how the run is executed; may differ on resume")
+    how.add_argument("--strategy", default="auto", choices=("auto", "one", "mirrored"), help="devices (default auto)")
+    how.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="(default float32)")
+    how.add_argument("--accumulate", type=int, default=1, help="slices of a batch in turn, for less memory (default 1)")
+    how.add_argument("--jit_compile", default="off", choices=("on", "off"), help="XLA on TensorFlow (default off)")
+    flags = parser.parse_args(arguments)
+    problem, hparams = read_problem_flags(flags)
+    registry.models.check(flags.model)
+    if flags.accumulate < 1:
+        parser.error(f"--accumulate={flags.accumulate} must be at least 1")
+    load_keras()
+    from keras_transformer.training.trainer import train
+
+    train(
+        problem, hparams, Path(flags.output_dir or f"runs/{flags.problem}-{flags.hparams}"), model=flags.model,
+        preset=flags.hparams, strategy=flags.strategy, precision=flags.precision, accumulate=flags.accumulate,
+        jit_compile=flags.jit_compile == "on", report=report,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    run_command(main)

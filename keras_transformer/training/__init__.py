@@ -1,0 +1,1 @@
+"""§5: schedule, optimizer and the training run."""

@@ -1,0 +1,215 @@
+"""What happens between updates: progress, evaluation, checkpoints. All count updates, not epochs."""
+
+import time
+
+import keras
+import numpy as np
+
+from keras_transformer.decoding.translator import Translator
+from keras_transformer.runs.checkpoint import model_arrays, optimizer_arrays
+
+
+class StepCallback(keras.callbacks.Callback):
+    """Base: `on_step(step)` after each update, `on_end(step)` after the last; steps are counted on the host.
+
+    Args:
+        start: Updates made before this training began.
+    """
+
+    # Keras would read the metrics from the device after every update otherwise.
+    async_safe = True
+
+    def __init__(self, start):
+        super().__init__()
+        self.step = start
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        self.on_step(self.step)
+
+    def on_train_end(self, logs=None):
+        self.on_end(self.step)
+
+    def on_step(self, step):
+        """Called after update number `step`, counted from 1."""
+
+    def on_end(self, step):
+        """Called after the last update."""
+
+
+class Progress(StepCallback):
+    """Prints and logs a line every `every` updates: loss, learning rate, source + target tokens a second, ETA.
+
+    Args:
+        start: Updates before this training.
+        run: `Run`, whose metrics.jsonl gets the lines.
+        batches: The `TokenBatches` that are trained on, to count tokens without asking the device.
+        train_steps: The last update.
+        report: Called with each line.
+        every: Updates between lines: the metrics are read from the device only then.
+    """
+
+    def __init__(self, start, run, batches, train_steps, report, every=50):
+        super().__init__(start)
+        self.run, self.batches, self.train_steps, self.report, self.every = run, batches, train_steps, report, every
+        self.start, self.tokens, self.new_tokens, self.new_steps = start, 0, 0, 0
+        self.busy, self.since = 0.0, None
+
+    def on_train_batch_begin(self, batch, logs=None):
+        # Evaluation and checkpoints between updates do not count as training time.
+        self.began = time.monotonic()
+
+    def on_step(self, step):
+        self.busy += time.monotonic() - self.began
+        self.new_steps += 1
+        self.new_tokens += self.batches.tokens(step - 1 - self.start)
+        if step % self.every == 0 or step == self.train_steps:
+            self.flush(step)
+
+    def on_end(self, step):
+        if self.new_steps:
+            self.flush(step)
+
+    def flush(self, step):
+        """Reads the metrics since the last line, prints and logs them, and begins anew."""
+        metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}
+        self.model.reset_metrics()
+        learning_rate = float(self.model.optimizer.learning_rate)
+        speed, left = self.new_tokens / self.busy, (self.train_steps - step) * self.busy / self.new_steps
+        self.tokens += self.new_tokens
+        self.report(
+            f"step {step:,}/{self.train_steps:,}  loss {metrics['loss']:.4f}  perplexity {metrics['perplexity']:.2f}  "
+            f"learning rate {learning_rate:.2e}  {speed:,.0f} tokens/s  ETA {duration(left)}"
+        )
+        self.run.log(
+            kind="train", step=step, **metrics, learning_rate=learning_rate, tokens_per_second=speed,
+            tokens=self.new_tokens, seconds=self.busy,
+        )  # fmt: skip
+        self.busy, self.new_steps, self.new_tokens = 0.0, 0, 0
+
+
+class Evaluation(StepCallback):
+    """Every `eval_steps` updates and at the end: validation loss, health figures, decoded BLEU.
+
+    Args:
+        start: Updates before this training.
+        run: `Run`.
+        problem: `Problem`.
+        hparams: `HParams`.
+        report: Called with each line.
+    """
+
+    def __init__(self, start, run, problem, hparams, report):
+        super().__init__(start)
+        self.run, self.problem, self.hparams, self.report = run, problem, hparams, report
+        self.batches = problem.batches("validation", hparams)
+        self.examples = list(problem.examples("validation"))
+        self.translator = None
+        self.latest = None
+
+    def on_step(self, step):
+        if step % self.hparams.eval_steps == 0:
+            self.evaluate(step)
+
+    def on_end(self, step):
+        if self.latest is None or self.latest["step"] != step:
+            self.evaluate(step)
+
+    def evaluate(self, step):
+        """Measures the model at `step`; keeps the result in `latest`."""
+        began = time.monotonic()
+        self.translator = self.translator or Translator(self.model, self.problem, self.hparams)
+        metrics = self.model.evaluate(self.batches, verbose=0, return_dict=True)
+        self.model.reset_metrics()
+        sources, references = zip(*self.examples)
+        outputs = [hypotheses[0].text for hypotheses in self.translator.translate(sources)]
+        scores = self.problem.score(outputs, references)
+        health = source_health(self.model, self.batches)
+        self.latest = {
+            "step": step, "loss": metrics["loss"], "nll": metrics["nll"], "perplexity": metrics["perplexity"], **health,
+            **{score.name: score.value for score in scores}, "score": scores[-1].value,
+            "signatures": {score.name: score.signature for score in scores},
+            "seconds": time.monotonic() - began,
+        }  # fmt: skip
+        self.run.log(kind="validation", **self.latest)
+        self.report(
+            f"validation at step {step:,}: loss {metrics['loss']:.4f}  perplexity {metrics['perplexity']:.2f}  "
+            + "  ".join(map(str, scores))
+            + f"  ({duration(self.latest['seconds'])})"
+        )
+        self.report(f"  e.g. {sources[0]} => {outputs[0]}")
+
+
+def source_health(model, batches):
+    """Two figures that tell early when a model ignores its source, from the first validation batch.
+
+    Args:
+        model: `Transformer`.
+        batches: `TokenBatches`.
+
+    Returns:
+        "encoder_deviation": standard deviation of the encoder's outputs over the positions of a sentence, a mean
+        over sentences and units; and "nll_shuffled": nats a token with the sources changed round, which must be
+        far above the true value.
+    """
+    (source, decoder_input), labels, weights = batches[0]
+    source, decoder_input, labels, weights = (x[:64] for x in (source, decoder_input, labels, weights))
+    memory = np.array(model.encode(source)[0], dtype="float32")
+    deviations = [states[ids != 0].std(axis=0).mean() for states, ids in zip(memory, source)]
+    states = model.states((np.roll(source, 1, axis=0), decoder_input), training=False)
+    nll = np.array(model.loss.token_losses(labels, model.logits(states))[1])
+    return {
+        "encoder_deviation": float(np.mean(deviations)),
+        "nll_shuffled": float((nll * (weights > 0)).sum() / (weights > 0).sum()),
+    }
+
+
+class Checkpointing(StepCallback):
+    """Writes checkpoints every so many updates and minutes, and marks the best by the latest evaluation.
+
+    Args:
+        start: Updates before this training.
+        run: `Run`.
+        hparams: `HParams`.
+        evaluation: `Evaluation`, which must come before this callback.
+    """
+
+    def __init__(self, start, run, hparams, evaluation):
+        super().__init__(start)
+        self.run, self.hparams, self.evaluation = run, hparams, evaluation
+        self.written, self.saved_at = start, time.monotonic()
+
+    def on_step(self, step):
+        minutes = self.hparams.checkpoint_minutes
+        due = minutes and time.monotonic() - self.saved_at >= 60 * minutes
+        if due or step % self.hparams.checkpoint_steps == 0 or self.is_best(step):
+            self.save(step)
+
+    def on_end(self, step):
+        if self.written != step or self.is_best(step):
+            self.save(step)
+
+    def is_best(self, step):
+        """Whether the model was evaluated at this step and is better than the best checkpoint."""
+        latest, best = self.evaluation.latest, self.run.checkpoints.best()
+        if not latest or latest["step"] != step:
+            return False
+        return not best or (latest["score"], -latest["nll"]) > (best["score"], -best["nll"])
+
+    def save(self, step):
+        """Writes the checkpoint of this step."""
+        arrays = {"weights": model_arrays(self.model), "optimizer": optimizer_arrays(self.model.optimizer)}
+        best = self.is_best(step)
+        checkpoints = self.run.checkpoints
+        if self.written != step:
+            checkpoints.save(step, arrays, {"evaluation": self.evaluation.latest})
+        if best:
+            checkpoints.mark_best(step, {name: self.evaluation.latest[name] for name in ("score", "nll")})
+        checkpoints.prune(self.hparams.keep_checkpoints)
+        self.written, self.saved_at = step, time.monotonic()
+
+
+def duration(seconds):
+    """Returns 0:00:00 for a number of seconds."""
+    seconds = round(seconds)
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

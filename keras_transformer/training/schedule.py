@@ -1,0 +1,51 @@
+"""§5.3: the learning rate, the optimizer, and what `compile` needs."""
+
+import keras
+from keras import ops
+
+from keras_transformer.models.loss import SmoothedCrossEntropy
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """scale · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5), equation 3, with steps counted from 1.
+
+    Args:
+        d_model: Width of the model.
+        warmup_steps: Updates of linear warm-up.
+        scale: Factor; 1 in the paper.
+
+    Call arguments:
+        step: Keras' count of updates, from 0; the paper's value at step + 1 is returned, scalar float32.
+    """
+
+    def __init__(self, d_model, warmup_steps, scale=1.0):
+        super().__init__()
+        self.d_model, self.warmup_steps, self.scale = d_model, warmup_steps, scale
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32") + 1.0
+        return self.scale * self.d_model**-0.5 * ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
+
+    def get_config(self):
+        return {"d_model": self.d_model, "warmup_steps": self.warmup_steps, "scale": self.scale}
+
+
+def make_schedule(hparams):
+    """Returns the `TransformerSchedule` that `HParams` describe."""
+    return TransformerSchedule(hparams.d_model, hparams.warmup_steps, hparams.learning_rate_scale)
+
+
+def compile_arguments(hparams, accumulate=1, jit_compile=False):
+    """Returns the keyword arguments of `model.compile`: `model.compile(**compile_arguments(hparams))`.
+
+    Args:
+        hparams: `HParams`: schedule, Adam and label smoothing (§5.3, §5.4).
+        accumulate: Slices of a batch whose gradients are added before an update; the update is the same.
+        jit_compile: Whether TensorFlow compiles the step with XLA, once for each shape.
+    """
+    optimizer = keras.optimizers.Adam(
+        make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon
+    )
+    loss = SmoothedCrossEntropy(hparams.label_smoothing)
+    return {"optimizer": optimizer, "loss": loss, "jit_compile": jit_compile, "accumulate": accumulate}

@@ -1,0 +1,108 @@
+"""A training run from corpus to last checkpoint; repeated, it goes on where it stopped."""
+
+import contextlib
+import time
+
+import keras
+
+from keras_transformer import registry
+from keras_transformer.errors import UserError
+from keras_transformer.files import write_json
+from keras_transformer.runs.checkpoint import assign, assign_model
+from keras_transformer.runs.directory import Run
+from keras_transformer.runs.manifest import make_manifest
+from keras_transformer.training.callbacks import Checkpointing, Evaluation, Progress, duration
+from keras_transformer.training.distribution import make_strategy
+from keras_transformer.training.schedule import compile_arguments
+
+PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+
+
+def train(
+    problem, hparams, output_dir, *, model="transformer", preset="", strategy="auto", precision="float32",
+    accumulate=1, jit_compile=False, report=print,
+):  # fmt: skip
+    """Trains a model on a problem, in a run directory.
+
+    Args:
+        problem: `Problem`; prepared where it is not.
+        hparams: `HParams`.
+        output_dir: The run directory; one that holds this run is resumed.
+        model: Registered name of the model.
+        preset: Registered name of the hparams, for the record.
+        strategy, precision, accumulate, jit_compile: How the run is executed; they may differ on resume.
+        report: Called with each line of progress.
+
+    Returns:
+        The `Run`.
+
+    Raises:
+        UserError: The directory holds another run or cannot be written, or a corpus file is bad.
+    """
+    problem.prepare(report)
+    run = Run.create(output_dir, problem, model, preset, hparams)
+    run.checkpoints.report = report
+    distribution = make_strategy(strategy)
+    with distribution.scope() if distribution else contextlib.nullcontext():
+        network = registry.models.get(model)(
+            problem.tokenizer.vocab_size, hparams, dtype=keras.dtype_policies.get(PRECISIONS[precision])
+        )
+        network.compile(**compile_arguments(hparams, accumulate, jit_compile))
+        network.optimizer.build(network.trainable_variables)
+    start = restore(run, network)
+    write_json(run.path / "manifest.json", make_manifest(problem, hparams, network))
+    batches = problem.batches("train", hparams, start=start)
+    report_start(report, run, problem, network, batches, hparams, start)
+    if start >= hparams.train_steps:
+        report(f"{run.path} has its {hparams.train_steps:,} updates; nothing to do (more: --train_steps=N)")
+        return run
+
+    progress = Progress(start, run, batches, hparams.train_steps, report)
+    evaluation = Evaluation(start, run, problem, hparams, report)
+    checkpointing = Checkpointing(start, run, hparams, evaluation)
+    began = time.monotonic()
+    network.fit(
+        batches, steps_per_epoch=hparams.train_steps - start, epochs=1, verbose=0,
+        callbacks=[progress, evaluation, checkpointing],
+    )  # fmt: skip
+    report_end(report, run, network, progress, time.monotonic() - began)
+    return run
+
+
+def restore(run, network):
+    """Gives the model the newest whole checkpoint, if there is one; returns the updates made so far."""
+    loaded = run.checkpoints.load_latest()
+    if loaded is None:
+        return 0
+    arrays, state = loaded
+    what = f"the checkpoint of step {state['step']} in {run.path}"
+    if "optimizer" not in arrays:
+        raise UserError(f"{what} holds no optimizer state; training cannot resume from it")
+    assign_model(network, arrays["weights"], what)
+    assign(network.optimizer.variables, arrays["optimizer"], what)
+    return state["step"]
+
+
+def report_start(report, run, problem, network, batches, hparams, start):
+    """Says what is about to be trained."""
+    plan = batches.plan
+    report(
+        f"{run.path}: {problem.name}, {network.count_params():,} parameters, {problem.tokenizer.vocab_size:,} tokens in the vocabulary"
+    )
+    report(
+        f"  {plan.num_pairs:,} pairs in {plan.batches_per_epoch:,} batches an epoch, "
+        f"{plan.real_share():.1%} of their tokens are real"
+    )
+    if plan.num_dropped:
+        report(f"  {plan.num_dropped:,} pairs are longer than max_length={hparams.max_length} tokens and left out")
+    if start:
+        report(f"  resuming after update {start:,}")
+
+
+def report_end(report, run, network, progress, seconds):
+    """Says what came out."""
+    best = run.checkpoints.best()
+    report(f"trained {progress.step - progress.start:,} updates on {progress.tokens:,} tokens in {duration(seconds)}")
+    if best:
+        report(f"best validation score {best['score']:.2f} at step {best['step']:,}")
+    report(f"everything lies in {run.path}; next: python -m keras_transformer.evaluate --run={run.path}")

@@ -1,0 +1,80 @@
+"""A user's own parallel text."""
+
+import dataclasses
+import functools
+import hashlib
+import heapq
+
+from keras_transformer.data.corpus import existing_file, read_pairs
+from keras_transformer.registry import register_problem
+from keras_transformer.tasks import TranslationProblem, require, setting
+
+HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 0.05
+
+
+@register_problem("parallel_text")
+@dataclasses.dataclass(kw_only=True)
+class ParallelText(TranslationProblem):
+    """Your own files train.SRC and train.TGT in --raw_dir, one sentence a line; validation.* and test.* if there are.
+
+    Files may be gzip (`train.en.gz`). Without validation files up to 1,000 training pairs, at most 5%, are held
+    out, chosen by a hash of the source so that repeated sentences fall on one side.
+    """
+
+    source: str = setting("en", "ending of the source files")
+    target: str = setting("de", "ending of the target files")
+    vocab_size: int = setting(8000, "pieces of the joint vocabulary", low=8)
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.raw_dir, f"{self.name} needs the folder of your files: --raw_dir=FOLDER")
+        require(self.source != self.target, f"{self.name}: source and target are both {self.source!r}")
+        self.splits = ("train", "validation", "test") if self.path("test", self.source) else ("train", "validation")
+
+    def path(self, split, language):
+        """Returns the file of one side of a split, or None."""
+        return existing_file(self.raw_dir, f"{split}.{language}")
+
+    def both_paths(self, split):
+        """Returns the two files of a split."""
+        paths = [self.path(split, language) for language in (self.source, self.target)]
+        for path, language in zip(paths, (self.source, self.target)):
+            require(
+                path,
+                f"{self.raw_dir}/{split}.{language} does not exist (nor .gz); name the languages with "
+                "--set problem.source=SRC --set problem.target=TGT",
+            )
+        return paths
+
+    def corpus_files(self):
+        files = [split for split in self.splits if split != "validation" or self.has_validation]
+        return [path for split in files for path in self.both_paths(split)]
+
+    @property
+    def has_validation(self):
+        """Whether there is a validation file; if not, pairs are held out."""
+        return any(self.path("validation", language) for language in (self.source, self.target))
+
+    def pairs(self, split):
+        if self.has_validation or split == "test":
+            return read_pairs(*self.both_paths(split))
+        held_out = split == "validation"
+        pairs = read_pairs(*self.both_paths("train"))
+        return ((source, target) for source, target in pairs if (_hash(source) < self.threshold) == held_out)
+
+    @functools.cached_property
+    def threshold(self):
+        """Sources whose hash lies below this are held out."""
+        count = sum(1 for _ in read_pairs(*self.both_paths("train")))
+        held_out = min(HELD_OUT_PAIRS, int(count * HELD_OUT_SHARE))
+        require(
+            held_out,
+            f"{self.raw_dir}: {count} pairs are too few to hold some out; add validation.{self.source} "
+            f"and validation.{self.target}",
+        )
+        hashes = (_hash(source) for source, _ in read_pairs(*self.both_paths("train")))
+        return heapq.nsmallest(held_out + 1, hashes)[-1]
+
+
+def _hash(text):
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
