@@ -53,7 +53,7 @@ def read_pairs(source_path, target_path):
     """
     missing = object()
     pairs = itertools.zip_longest(read_lines(source_path), read_lines(target_path), fillvalue=missing)
-    for number, (source, target) in enumerate(pairs):
+    for source, target in pairs:
         if source is missing or target is missing:
             counts = [sum(1 for _ in read_lines(path)) for path in (source_path, target_path)]
             raise UserError(
@@ -86,7 +86,8 @@ def download(url, path, checksum):
                 file.write(block)
     except OSError as error:
         raise UserError(
-            f"cannot download {url} ({getattr(error, 'reason', error)}); fetch it elsewhere and give its folder with --raw_dir"
+            f"cannot download {url} ({getattr(error, 'reason', error)}); "
+            "fetch it elsewhere and give its folder with --raw_dir"
         ) from None
     found = sha256(path)
     if found != checksum:

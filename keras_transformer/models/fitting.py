@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.data.batches import TokenBatches
+from keras_transformer.data.tokenizer import PAD
 
 
 class Perplexity(keras.metrics.Mean):
@@ -12,6 +13,12 @@ class Perplexity(keras.metrics.Mean):
     def result(self):
         """Returns the perplexity so far."""
         return ops.exp(super().result())
+
+
+def token_weights(labels):
+    """Returns float32 `[batch, length]`: 1 / (tokens of the batch), 0 on padding."""
+    mask = ops.cast(labels != PAD, "float32")
+    return mask / ops.maximum(ops.sum(mask), 1.0)
 
 
 class TokenModel(keras.Model):
@@ -39,19 +46,22 @@ class TokenModel(keras.Model):
             x: Not used.
             y: Labels, int `[batch, target_length]`.
             y_pred: The decoder's states `[batch, target_length, d_model]`, not logits.
-            sample_weight: float32 `[batch, target_length]`; 0 on padding.
+            sample_weight: float32 `[batch, target_length]`; 0 on padding; None is `token_weights`.
             training: Not used.
 
         Returns:
             Scalar float32: Σ weight · smoothed cross-entropy.
         """
-        smoothed, plain = self.loss.token_losses(y, self.logits(y_pred))
+        logits = self.logits(y_pred)
+        smoothed, plain = self.loss.token_losses(y, logits)
         if sample_weight is None:
-            sample_weight = ops.ones_like(smoothed)
+            sample_weight = token_weights(y)
         mask = ops.cast(sample_weight > 0, "float32")
         self._loss_tracker.update_state(smoothed, sample_weight=mask)
         for metric in self.token_metrics:
             metric.update_state(plain, sample_weight=mask)
+        if self._compile_metrics is not None:  # the user's own
+            self._compile_metrics.update_state(y, logits, sample_weight=mask)
         return ops.sum(smoothed * sample_weight)
 
     def train_step(self, data):
@@ -59,12 +69,14 @@ class TokenModel(keras.Model):
         import tensorflow as tf
 
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        if sample_weight is None:
+            sample_weight = token_weights(y)
         total = None
         for first in range(self.accumulate):
-            piece = [keras.tree.map_structure(lambda t: t[first :: self.accumulate], v) for v in (x, y, sample_weight)]
+            rows = slice(first, None, self.accumulate)
             with tf.GradientTape() as tape:
-                states = self.states(piece[0], training=True)
-                loss = self.compute_loss(piece[0], piece[1], states, piece[2])
+                states = self.states((x[0][rows], x[1][rows]), training=True)
+                loss = self.compute_loss(None, y[rows], states, sample_weight[rows])
                 loss = self.optimizer.scale_loss(loss)
             gradients = tape.gradient(loss, self.trainable_variables)
             if self.accumulate > 1:

@@ -87,7 +87,8 @@ def report_start(report, run, problem, network, batches, hparams, start):
     """Says what is about to be trained."""
     plan = batches.plan
     report(
-        f"{run.path}: {problem.name}, {network.count_params():,} parameters, {problem.tokenizer.vocab_size:,} tokens in the vocabulary"
+        f"{run.path}: {problem.name}, {network.count_params():,} parameters, "
+        f"{problem.tokenizer.vocab_size:,} tokens in the vocabulary"
     )
     report(
         f"  {plan.num_pairs:,} pairs in {plan.batches_per_epoch:,} batches an epoch, "
