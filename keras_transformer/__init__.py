@@ -22,7 +22,7 @@ _LOCATIONS = {
     "compile_arguments": "training.schedule:compile_arguments",
     "Translator": "decoding.translator:Translator",
     "Hypothesis": "decoding.translator:Hypothesis",
-    "average_checkpoints": "runs.checkpoint:average_checkpoints",
+    "average_checkpoints": "runs.averaging:average_checkpoints",
 }
 _LIGHT = ("tasks", "hyperparameters", "errors", "registry")
 

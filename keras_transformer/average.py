@@ -15,7 +15,7 @@ def main(arguments):
     parser.add_argument("--last", type=int, help="checkpoints to average (default the run's average_last)")
     flags = parser.parse_args(arguments)
     load_keras()
-    from keras_transformer.runs.checkpoint import average_checkpoints
+    from keras_transformer.runs.averaging import average_checkpoints
 
     steps = average_checkpoints(flags.run, flags.last)
     report(f"averaged the checkpoints of steps {', '.join(map(str, steps))}; use it with --checkpoint=averaged")

@@ -23,6 +23,8 @@ def written(path, mode="w"):
         UserError: The place cannot be written.
     """
     path = Path(path)
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: it is a directory; choose another place")
     encoding = None if "b" in mode else "utf-8"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +39,7 @@ def written(path, mode="w"):
         # mkstemp makes files that their owner alone may read.
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-        sync_directory(path.parent)
+        sync(path.parent)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -46,8 +48,14 @@ def written(path, mode="w"):
 
 @contextlib.contextmanager
 def written_directory(path):
-    """Yields a new temporary directory beside `path` and renames it to `path` on success."""
+    """Yields a new temporary directory beside `path` and renames it to `path` on success, after fsync.
+
+    Raises:
+        UserError: The place cannot be written.
+    """
     path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"cannot write {path}: it is no directory; choose another place or remove it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -56,10 +64,14 @@ def written_directory(path):
     try:
         yield temporary
         os.chmod(temporary, 0o777 & ~_umask())
+        for entry in (*temporary.iterdir(), temporary):
+            sync(entry)
+        old = temporary.with_name(f"{temporary.name}.old")
         if path.is_dir():
-            shutil.rmtree(path)
+            os.replace(path, old)  # at once, where removing it takes its time
         os.replace(temporary, path)
-        sync_directory(path.parent)
+        sync(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -69,8 +81,8 @@ def cannot_write(path, error):
     return UserError(f"cannot write {path}: {error.strerror or error}; choose another place or mend its permissions")
 
 
-def sync_directory(path):
-    """Makes a rename inside the directory `path` survive a crash of the machine."""
+def sync(path):
+    """Makes the content of a file, or the renames inside a directory, survive a crash of the machine."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

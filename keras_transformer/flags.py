@@ -3,12 +3,15 @@
 import argparse
 import dataclasses
 import difflib
+import errno
 import os
 import sys
 
 from keras_transformer.errors import UserError
 from keras_transformer.hyperparameters import HParams, load_hparams, parse_value
 from keras_transformer.tasks import load_problem, parse_parameters
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Parser(argparse.ArgumentParser):
@@ -61,12 +64,21 @@ def run_command(main):
         main(sys.argv[1:])
         sys.stdout.flush()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error:", *str(error).splitlines(), file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         # The reader has what it wanted; Python would complain once more while it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:  # a full disk, a file in the way
+        if error.errno in FULL_DISK:
+            advice = "; make room and run the command again"
+        elif error.filename:
+            advice = f": {error.filename}"
+        else:
+            raise
+        print(f"error: {error.strerror}{advice}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
@@ -138,14 +150,15 @@ def report(line):
 
 
 def _positive(text):
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"takes a whole number from 1 on, not {text!r}")
+    return int(text)
 
 
 def _not_negative(text):
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number from 0 on, not {text}")
-    return value
+    try:
+        if 0 <= float(text) < float("inf"):
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"takes a number from 0 on, not {text!r}")

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import inspect
 import json
 from pathlib import Path
 from typing import ClassVar
@@ -50,8 +51,11 @@ class Problem:
         raise NotImplementedError
 
     def corpus_files(self):
-        """Returns the paths of the corpus files; fetches what is missing."""
-        return []
+        """Returns the paths of the corpus files; fetches what is missing. An embedded corpus is its own code."""
+        try:
+            return [inspect.getfile(type(self))]
+        except (TypeError, OSError):  # written in a notebook
+            return []
 
     def score(self, hypotheses, references):
         """Returns the `metrics.bleu.Score`s of outputs against references, the one that counts last."""
@@ -93,7 +97,7 @@ class Problem:
         if (self.prepared_dir / "manifest.json").is_file() and self._is_current(report):
             return self
         report(f"preparing {self.corpus} in {self.prepared_dir}")
-        files = {str(path): _identity(path) for path in self.corpus_files()}
+        files = {str(Path(path).resolve()): _identity(path) for path in self.corpus_files()}
         tokenizer = self.make_tokenizer()
         splits = {split: self.pairs(split) for split in self.splits}
         manifest = {"problem": self.corpus, "parameters": self.parameters, "corpus": files}
@@ -136,11 +140,17 @@ class Problem:
 
     def _is_current(self, report):
         """Whether the prepared corpus was made from the corpus files as they are now."""
-        for path, known in self.store.manifest["corpus"].items():
-            if not Path(path).is_file():
+        corpus = {Path(path).resolve(): known for path, known in self.store.manifest["corpus"].items()}
+        for path, known in corpus.items():
+            if not path.is_file():
                 report(f"{path} is gone; using the corpus prepared from it")
-            elif not _is_same(Path(path), known):
+                return True
+            if not _is_same(path, known):
                 report(f"{path} has changed since it was prepared")
+                return False
+        for path in self.corpus_files():
+            if Path(path).resolve() not in corpus:
+                report(f"{path} is new since the corpus was prepared")
                 return False
         return True
 
@@ -162,7 +172,11 @@ class TranslationProblem(Problem):
     @classmethod
     def reverse_class(cls, name):
         """Returns the class of the problem in the other direction, which shares the prepared corpus."""
-        return type(f"{cls.__name__}Reversed", (cls,), {"name": name, "reversed": True, "__doc__": cls.__doc__})
+        return type(
+            f"{cls.__name__}Reversed",
+            (cls,),
+            {"name": name, "reversed": True, "__doc__": cls.__doc__, "__module__": cls.__module__},
+        )
 
     def make_tokenizer(self):
         from keras_transformer.data.tokenizer import SentencePieceTokenizer

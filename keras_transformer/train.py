@@ -22,7 +22,7 @@ def main(arguments):
     how.add_argument("--strategy", default="auto", choices=("auto", "one", "mirrored"), help="devices (default auto)")
     how.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="(default float32)")
     how.add_argument("--accumulate", type=int, default=1, help="slices of a batch in turn, for less memory (default 1)")
-    how.add_argument("--jit_compile", default="off", choices=("on", "off"), help="XLA on TensorFlow (default off)")
+    how.add_argument("--jit_compile", default="auto", choices=("auto", "on", "off"), help="XLA (default auto)")
     flags = parser.parse_args(arguments)
     problem, hparams = read_problem_flags(flags)
     registry.models.check(flags.model)
@@ -34,7 +34,7 @@ def main(arguments):
     train(
         problem, hparams, Path(flags.output_dir or f"runs/{flags.problem}-{flags.hparams}"), model=flags.model,
         preset=flags.hparams, strategy=flags.strategy, precision=flags.precision, accumulate=flags.accumulate,
-        jit_compile=flags.jit_compile == "on", report=report,
+        jit_compile={"auto": "auto", "on": True, "off": False}[flags.jit_compile], report=report,
     )  # fmt: skip
 
 

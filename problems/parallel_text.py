@@ -29,7 +29,7 @@ class ParallelText(TranslationProblem):
         super().__post_init__()
         require(self.raw_dir, f"{self.name} needs the folder of your files: --raw_dir=FOLDER")
         require(self.source != self.target, f"{self.name}: source and target are both {self.source!r}")
-        self.splits = ("train", "validation", "test") if self.path("test", self.source) else ("train", "validation")
+        self.splits = ("train", "validation", "test") if self.has("test") else ("train", "validation")
 
     def path(self, split, language):
         """Returns the file of one side of a split, or None."""
@@ -47,16 +47,14 @@ class ParallelText(TranslationProblem):
         return paths
 
     def corpus_files(self):
-        files = [split for split in self.splits if split != "validation" or self.has_validation]
-        return [path for split in files for path in self.both_paths(split)]
+        return [path for split in self.splits if self.has(split) for path in self.both_paths(split)]
 
-    @property
-    def has_validation(self):
-        """Whether there is a validation file; if not, pairs are held out."""
-        return any(self.path("validation", language) for language in (self.source, self.target))
+    def has(self, split):
+        """Whether there is a file of the split; without one of validation, pairs are held out."""
+        return any(self.path(split, language) for language in (self.source, self.target))
 
     def pairs(self, split):
-        if self.has_validation or split == "test":
+        if self.has("validation") or split == "test":
             return read_pairs(*self.both_paths(split))
         held_out = split == "validation"
         pairs = read_pairs(*self.both_paths("train"))
@@ -67,13 +65,14 @@ class ParallelText(TranslationProblem):
         """Sources whose hash lies below this are held out."""
         count = sum(1 for _ in read_pairs(*self.both_paths("train")))
         held_out = min(HELD_OUT_PAIRS, int(count * HELD_OUT_SHARE))
-        require(
-            held_out,
-            f"{self.raw_dir}: {count} pairs are too few to hold some out; add validation.{self.source} "
-            f"and validation.{self.target}",
-        )
         hashes = (_hash(source) for source, _ in read_pairs(*self.both_paths("train")))
-        return heapq.nsmallest(held_out + 1, hashes)[-1]
+        lowest = heapq.nsmallest(held_out + 1, hashes)
+        require(
+            lowest[0] < lowest[-1],
+            f"{self.raw_dir}: {count} pairs are too few, or too alike, to hold some out; add "
+            f"validation.{self.source} and validation.{self.target}",
+        )
+        return lowest[-1]
 
 
 def _hash(text):

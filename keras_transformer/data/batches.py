@@ -18,11 +18,14 @@ class TokenBatches(keras.utils.PyDataset):
         start: Number of the first batch: the step at which training resumes.
         endless: Whether batches go on epoch after epoch, for training, or end after one, for validation.
         row_multiple: Rows are filled up with empty ones to a multiple of this, so that replicas share them evenly.
+        few_shapes: Whether a batch is padded up to one of the plan's few shapes, for steps that are compiled for each
+            shape, or only to its own longest. By default on all backends but TensorFlow.
     """
 
-    def __init__(self, split, plan, start=0, endless=True, row_multiple=1):
+    def __init__(self, split, plan, start=0, endless=True, row_multiple=1, few_shapes=None):
         super().__init__(workers=1)
         self.split, self.plan, self.start, self.endless, self.row_multiple = split, plan, start, endless, row_multiple
+        self.few_shapes = keras.backend.backend() != "tensorflow" if few_shapes is None else few_shapes
 
     @property
     def batches_per_epoch(self):
@@ -36,9 +39,10 @@ class TokenBatches(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         batch = self.plan.batch(self.start + index)
-        rows = -(-len(batch.rows) // self.row_multiple) * self.row_multiple
-        source = _padded(self.split.source, batch.rows, rows, batch.source_length)
-        labels = _padded(self.split.target, batch.rows, rows, batch.target_length)
+        shape = batch.shape if self.few_shapes else (len(batch.rows), batch.source_length, batch.target_length)
+        rows = -(-shape[0] // self.row_multiple) * self.row_multiple
+        source = _padded(self.split.source, batch.rows, rows, shape[1])
+        labels = _padded(self.split.target, batch.rows, rows, shape[2])
         decoder_input = np.empty_like(labels)
         decoder_input[:, 0] = BOS
         decoder_input[:, 1:] = labels[:, :-1]
@@ -50,11 +54,11 @@ class TokenBatches(keras.utils.PyDataset):
         rows = self.plan.batch(self.start + index).rows
         return int(self.split.source.lengths[rows].sum() + self.split.target.lengths[rows].sum())
 
-    def as_dataset(self, row_multiple=1):
+    def as_dataset(self, row_multiple=1, few_shapes=False):
         """Returns a `tf.data.Dataset` of the batches with open shapes, so that fit is traced once."""
         import tensorflow as tf
 
-        batches = TokenBatches(self.split, self.plan, self.start, self.endless, row_multiple)
+        batches = TokenBatches(self.split, self.plan, self.start, self.endless, row_multiple, few_shapes)
 
         def generate():
             index = 0

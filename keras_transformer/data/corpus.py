@@ -1,13 +1,15 @@
 """Corpus files: lines of text, plain or gzip, one sentence a line, and pairs of them."""
 
 import gzip
+import hashlib
+import http.client
 import itertools
 import urllib.request
 import zlib
 from pathlib import Path
 
 from keras_transformer.errors import UserError
-from keras_transformer.files import sha256, written
+from keras_transformer.files import written
 
 
 def read_lines(path):
@@ -82,14 +84,16 @@ def download(url, path, checksum):
         return
     try:
         with urllib.request.urlopen(url, timeout=60) as answer, written(path, "wb") as file:
+            found = hashlib.sha256()
             while block := answer.read(1 << 20):
                 file.write(block)
-    except OSError as error:
+                found.update(block)
+            if found.hexdigest() != checksum:
+                raise UserError(
+                    f"{url}: the file's SHA-256 is {found.hexdigest()}, not {checksum}; it was not kept, try again"
+                )
+    except (OSError, http.client.HTTPException) as error:
         raise UserError(
             f"cannot download {url} ({getattr(error, 'reason', error)}); "
             "fetch it elsewhere and give its folder with --raw_dir"
         ) from None
-    found = sha256(path)
-    if found != checksum:
-        Path(path).unlink()
-        raise UserError(f"{url}: the file's SHA-256 is {found}, not {checksum}; it was not kept, try again")

@@ -27,7 +27,9 @@ class TokenStore:
 
     def __init__(self, path, reverse=False):
         self.path = Path(path)
-        self.manifest = read_json(self.path / "manifest.json", "prepared corpus")
+        self.manifest = read_json(
+            self.path / "manifest.json", f"{path} is no whole prepared corpus, remove it to prepare it anew"
+        )
         if self.manifest.get("version") != VERSION:
             raise UserError(f"{path} was prepared by another version of this program; remove it to prepare it anew")
         self.tokenizer = load_tokenizer(self.path)

@@ -61,6 +61,8 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model):
         import sentencepiece
 
+        if not model:  # which SentencePiece takes for no model at all
+            raise RuntimeError("the model file is empty")
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = self._processor.get_piece_size()
@@ -142,7 +144,10 @@ def load_tokenizer(folder):
             raise UserError(f"{path} is damaged: not a SentencePiece model") from None
     path = folder / SymbolTokenizer.file_name
     if path.is_file():
-        return SymbolTokenizer(path.read_text(encoding="utf-8").split("\n")[:-1])
+        try:
+            return SymbolTokenizer(path.read_text(encoding="utf-8").split("\n")[:-1])
+        except UnicodeDecodeError:
+            raise UserError(f"{path} is damaged: not UTF-8") from None
     raise UserError(f"{folder} holds no tokenizer ({SentencePieceTokenizer.file_name})")
 
 
@@ -153,8 +158,11 @@ def _vocabulary_error(message, vocab_size):
         return UserError(
             f"the training text cannot fill a vocabulary of {vocab_size} pieces, at most {largest[1]}; {change}"
         )
-    if smallest := re.search(r"required_chars\S*\D+(\d+)|smaller than required_chars\D*(\d+)", message):
+    if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return UserError(
-            f"a vocabulary of {vocab_size} pieces does not hold the text's characters; {change} ({smallest[0]})"
+            f"a vocabulary of {vocab_size} pieces does not hold the text's characters, which take at least "
+            f"{smallest[1]}; {change}"
         )
+    if "sentences_.empty()" in message:
+        return UserError("the training text holds nothing but blank lines; a vocabulary cannot be learned from it")
     return UserError(f"the vocabulary of {vocab_size} pieces could not be learned: {message.strip()}; {change}")

@@ -90,7 +90,8 @@ def step(state, decode, limits, alpha):
     total = state.log_probabilities[:, :, None] + log_p
 
     # Of the best 2K at most K end, so at least K go on. Equal ones: the earlier beam, the smaller symbol first.
-    candidates = min(2 * beam_size, beam_size * vocab_size)
+    # One beam has one candidate: it is greedy search, over with its first EOS.
+    candidates = 2 * beam_size if beam_size > 1 else 1
     best, flat = ops.top_k(ops.reshape(total, (-1, beam_size * vocab_size)), candidates)
     beam, token = ops.cast(flat // vocab_size, "int32"), ops.cast(flat % vocab_size, "int32")
     extended = ops.where(

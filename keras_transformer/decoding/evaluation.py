@@ -2,14 +2,13 @@
 
 import dataclasses
 import json
-import sys
 import time
 from pathlib import Path
 
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.files import sha256
 from keras_transformer.runs.directory import Run
-from keras_transformer.runs.manifest import git_revision, machine
+from keras_transformer.runs.manifest import command, git_revision, machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +51,11 @@ class Evaluation:
             "checkpoint": self.checkpoint,
             "decoding": self.decoding,
             "decoding_seconds": round(self.seconds, 1),
+            "training": training_summary(self.run.metrics()),
             "hparams": self.run.config["hparams"],
-            "commands": {"train": self.run.manifest()["command"], "evaluate": sys.argv},
-            "commit": git_revision(),
+            "commands": {"train": self.run.manifest()["command"], "evaluate": command()},
+            "commit": self.run.manifest()["git_revision"],
+            "evaluation_commit": git_revision(),
             "manifest_sha256": sha256(self.run.path / "manifest.json"),
             "machine": machine(),
             "date": time.strftime("%Y-%m-%d"),
@@ -63,6 +64,25 @@ class Evaluation:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def training_summary(rows):
+    """Returns what the lines of metrics.jsonl tell of a training: its cost and its validation curve.
+
+    An update that was made again after a crash is logged twice; the later line counts.
+    """
+    updates = {row["step"]: row for row in rows if row["kind"] == "train"}
+    validations = {row["step"]: row for row in rows if row["kind"] == "validation"}
+    return {
+        "steps": max(updates, default=0),
+        "tokens": sum(row["tokens"] for row in updates.values()),
+        "seconds": round(sum(row["seconds"] for row in updates.values())),
+        "evaluation_seconds": round(sum(row["seconds"] for row in validations.values())),
+        "curve": [
+            {"step": step, "nll": round(row["nll"], 4), "score": round(row["score"], 2)}
+            for step, row in sorted(validations.items())
+        ],
+    }
 
 
 def evaluate(run_dir, checkpoint=None, split="test", beam_size=None, alpha=None, extra_length=None):
@@ -79,7 +99,8 @@ def evaluate(run_dir, checkpoint=None, split="test", beam_size=None, alpha=None,
     """
     run = Run.open(run_dir)
     examples = list(run.problem.examples(split))
-    translator = Translator.load(run_dir, checkpoint)
+    arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
+    translator = Translator(run.make_model(arrays["weights"]), run.tokenizer, run.hparams)
     sources, references = map(list, zip(*examples))
     began = time.monotonic()
     translations = translator.translate(sources, beam_size, alpha, extra_length=extra_length)
@@ -91,7 +112,6 @@ def evaluate(run_dir, checkpoint=None, split="test", beam_size=None, alpha=None,
         "alpha": hparams.alpha if alpha is None else alpha,
         "extra_length": extra_length or hparams.extra_length,
     }
-    state = run.checkpoints.load(checkpoint)[1]
-    used = {"name": checkpoint or "default", "steps": state.get("steps") or [state["step"]]}
+    used = {"name": checkpoint or run.checkpoints.default(), "steps": state.get("steps") or [state["step"]]}
     scores = run.problem.score(outputs, references)
     return Evaluation(run, split, used, decoding, sources, outputs, references, scores, seconds)

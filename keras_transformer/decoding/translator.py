@@ -115,6 +115,7 @@ class Translator:
             alpha: Exponent of the length penalty; the hparams' by default.
         """
         alpha = self.hparams.alpha if alpha is None else alpha
+        targets = list(targets)
         source_ids = [ids + [EOS] for ids in self.tokenizer.encode(sources)]
         target_ids = [self._target_ids(target) for target in targets]
         if len(source_ids) != len(target_ids):

@@ -66,7 +66,7 @@ class MultiHeadAttention(keras.layers.Layer):
     Call arguments:
         query: `[batch, query_length, d_model]`.
         memory: `[batch, key_length, d_model]`, what is attended to; keys and values are made from it.
-        mask: See `scaled_dot_product_attention`.
+        attention_mask: The mask of `scaled_dot_product_attention`.
         training: Whether to drop.
 
     Returns:
@@ -89,9 +89,9 @@ class MultiHeadAttention(keras.layers.Layer):
         self.output_kernel = kernel("output", values, self.d_model, projection)
         self.dropout.build()
 
-    def call(self, query, memory, mask=None, training=False):
+    def call(self, query, memory, attention_mask=None, training=False):
         keys, values = self.project_memory(memory)
-        return self.attend(query, keys, values, mask, training)[0]
+        return self.attend(query, keys, values, attention_mask, training)[0]
 
     def project_memory(self, memory):
         """Returns keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]` of `memory`."""
@@ -99,7 +99,7 @@ class MultiHeadAttention(keras.layers.Layer):
         values = self._split_heads(ops.matmul(memory, self.value_kernel))
         return keys, values
 
-    def attend(self, query, keys, values, mask=None, training=False):
+    def attend(self, query, keys, values, attention_mask=None, training=False):
         """Attends from `query` `[batch, query_length, d_model]` to projected keys and values.
 
         Returns:
@@ -108,7 +108,7 @@ class MultiHeadAttention(keras.layers.Layer):
         """
         query = self._split_heads(ops.matmul(query, self.query_kernel))
         heads, weights = scaled_dot_product_attention(
-            query, keys, values, mask, lambda weights: self.dropout(weights, training=training)
+            query, keys, values, attention_mask, lambda weights: self.dropout(weights, training=training)
         )
         batch, length = ops.shape(heads)[0], ops.shape(heads)[2]
         joined = ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (batch, length, self.num_heads * self.d_v))

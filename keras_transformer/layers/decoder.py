@@ -54,11 +54,13 @@ class DecoderLayer(keras.layers.Layer):
 
     def call(self, x, memory, self_mask=None, memory_mask=None, training=False):
         x = self.self_attention_residual(
-            x, sublayer=lambda y: self.self_attention(y, y, mask=self_mask, training=training), training=training
+            x,
+            sublayer=lambda y: self.self_attention(y, y, attention_mask=self_mask, training=training),
+            training=training,
         )
         x = self.cross_attention_residual(
             x,
-            sublayer=lambda y: self.cross_attention(y, memory, mask=memory_mask, training=training),
+            sublayer=lambda y: self.cross_attention(y, memory, attention_mask=memory_mask, training=training),
             training=training,
         )
         return self.feed_forward_residual(

@@ -20,7 +20,7 @@ class EncoderLayer(keras.layers.Layer):
 
     Call arguments:
         x: `[batch, source_length, d_model]`.
-        mask: bool `[batch, 1, 1, source_length]`, False on padding.
+        attention_mask: bool `[batch, 1, 1, source_length]`, False on padding.
         training: Whether to drop.
 
     Returns:
@@ -49,9 +49,11 @@ class EncoderLayer(keras.layers.Layer):
         for layer in (self.self_attention, self.self_attention_residual, self.feed_forward, self.feed_forward_residual):
             layer.build(input_shape)
 
-    def call(self, x, mask=None, training=False):
+    def call(self, x, attention_mask=None, training=False):
         x = self.self_attention_residual(
-            x, sublayer=lambda y: self.self_attention(y, y, mask=mask, training=training), training=training
+            x,
+            sublayer=lambda y: self.self_attention(y, y, attention_mask=attention_mask, training=training),
+            training=training,
         )
         return self.feed_forward_residual(
             x, sublayer=lambda y: self.feed_forward(y, training=training), training=training
@@ -103,9 +105,9 @@ class Encoder(keras.layers.Layer):
         if self.final_norm:
             self.final_norm.build(input_shape)
 
-    def call(self, x, mask=None, training=False):
+    def call(self, x, attention_mask=None, training=False):
         for layer in self.layers:
-            x = layer(x, mask=mask, training=training)
+            x = layer(x, attention_mask=attention_mask, training=training)
         return self.normalize(x)
 
     def normalize(self, x):

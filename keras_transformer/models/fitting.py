@@ -38,6 +38,8 @@ class TokenModel(keras.Model):
         """As in Keras, and with `accumulate`: the slices of a batch whose gradients are added before an update."""
         self.accumulate = accumulate
         super().compile(*args, **kwargs)
+        # Under a strategy Keras' own first update cannot make the optimizer's variables inside its graph.
+        self.optimizer.build(self.trainable_variables)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Returns the loss to minimise and updates the metrics.
@@ -106,11 +108,12 @@ class TokenModel(keras.Model):
         return super().evaluate(self._source_of(x), *args, **kwargs)
 
     def _source_of(self, batches):
-        """What Keras is to read: on TensorFlow a dataset with open shapes, which fit compiles once."""
+        """What Keras is to read: on TensorFlow a dataset, with open shapes unless XLA compiles each shape."""
         if not isinstance(batches, TokenBatches) or keras.backend.backend() != "tensorflow":
             return batches
         strategy = self.distribute_strategy
-        return batches.as_dataset(strategy.num_replicas_in_sync if strategy else 1)
+        replicas = strategy.num_replicas_in_sync if strategy else 1
+        return batches.as_dataset(replicas, few_shapes=bool(self.jit_compile))
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Nothing is left to build; Keras' own takes a batch away and fails on uneven replicas."""

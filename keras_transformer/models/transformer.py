@@ -105,7 +105,7 @@ class Transformer(TokenModel):
         """
         mask = padding_mask(source, PAD)
         x = self.source_dropout(self._embed(source), training=training)
-        return self.encoder(x, mask=mask, training=training), mask
+        return self.encoder(x, attention_mask=mask, training=training), mask
 
     def project_memory(self, memory):
         """Returns each decoder layer's (keys, values) of `memory`: `[batch, heads, source_length, d]`."""

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -15,6 +16,11 @@ VERSION = 1
 NAME = re.compile(r"step-(\d{9})")
 
 
+def warn(line):
+    """Prints a line to stderr: stdout may be taken by translations."""
+    print(line, file=sys.stderr, flush=True)
+
+
 class Checkpoints:
     """The checkpoints of a run, each a directory `step-NNNNNNNNN`: weights.npz, optimizer.npz, state.json.
 
@@ -23,7 +29,7 @@ class Checkpoints:
         report: Called with a line about each damaged checkpoint.
     """
 
-    def __init__(self, path, report=print):
+    def __init__(self, path, report=warn):
         self.path, self.report = Path(path), report
 
     def steps(self):
@@ -65,19 +71,23 @@ class Checkpoints:
         best = self.best()
         return best and best["step"]
 
-    def load(self, name=None):
+    def default(self):
+        """Returns "best", or "last" where nothing was evaluated."""
+        return "last" if self.best_step() is None else "best"
+
+    def load(self, name=None, parts=("weights", "optimizer")):
         """Returns ({"weights": …, "optimizer": …}, state) of a checkpoint.
 
         Args:
             name: "best", "last", "averaged" or a step; None is the best, or the last where none was evaluated.
+            parts: What to read of it, as far as it is there.
 
         Raises:
             UserError: There is none of that name, or it is damaged.
         """
-        if name is None:
-            name = "last" if self.best_step() is None else "best"
+        name = name or self.default()
         if name == "last":
-            loaded = self.load_latest()
+            loaded = self.load_latest(parts)
             if loaded is None:
                 raise UserError(f"{self.path} holds no checkpoint; train first")
             return loaded
@@ -94,13 +104,13 @@ class Checkpoints:
             hint = "there are steps " + ", ".join(map(str, self.steps()))
         if not directory.is_dir():
             raise UserError(f"there is no checkpoint {directory}; {hint}")
-        return _read(directory)
+        return _read(directory, parts)
 
-    def load_latest(self):
+    def load_latest(self, parts=("weights", "optimizer")):
         """Returns `load` of the newest whole checkpoint, or None; damaged ones are reported and passed over."""
         for step in reversed(self.steps()):
             try:
-                return _read(self._directory(step))
+                return _read(self._directory(step), parts)
             except UserError as error:
                 self.report(f"{error}; using the one before it")
         return None
@@ -124,14 +134,15 @@ class Checkpoints:
             raise UserError(f"cannot write checkpoint {directory}: {error.strerror or error}") from None
 
 
-def _read(directory):
+def _read(directory, parts):
     state = read_json(directory / "state.json", "checkpoint")
     if state.get("version") != VERSION:
         raise UserError(
             f"checkpoint {directory} is of format version {state.get('version')}, this program reads {VERSION}"
         )
     arrays = {}
-    for part, checksum in state["sha256"].items():
+    for part in state["sha256"].keys() & set(parts):
+        checksum = state["sha256"][part]
         path = directory / f"{part}.npz"
         if not path.is_file() or sha256(path) != checksum:
             raise UserError(f"checkpoint {path} is missing or damaged (its checksum differs)")
@@ -180,39 +191,5 @@ def _arrays(variables):
     arrays = {}
     for variable in variables:
         assert variable.path not in arrays, f"two variables are called {variable.path}"
-        arrays[variable.path] = np.array(variable.value)
+        arrays[variable.path] = np.asarray(variable.value).copy()
     return arrays
-
-
-def average_checkpoints(run_dir, last=None):
-    """Averages the weights of a run's last checkpoints (§6.1) into its checkpoint "averaged".
-
-    Args:
-        run_dir: Run directory.
-        last: How many; the hparams' `average_last` by default.
-
-    Returns:
-        The steps of the averaged checkpoints.
-
-    Raises:
-        UserError: There are fewer, or one is damaged.
-    """
-    from keras_transformer.runs.directory import Run
-
-    run = Run.open(run_dir)
-    last = run.hparams.average_last if last is None else last
-    steps = run.checkpoints.steps()[-last:]
-    if last < 1 or len(steps) < last:
-        raise UserError(f"{run.checkpoints.path} holds {len(run.checkpoints.steps())} checkpoints, not {last}")
-    total = {}
-    for step in steps:
-        arrays, _ = run.checkpoints.load(step)
-        for path, array in arrays["weights"].items():
-            total[path] = total.get(path, 0) + array.astype("float64" if array.dtype.kind == "f" else array.dtype)
-            if array.dtype.kind != "f":
-                total[path] = array  # seed states are not averaged: the last one's
-    weights = {
-        path: (array / last).astype("float32") if array.dtype.kind == "f" else array for path, array in total.items()
-    }
-    run.checkpoints.save_averaged(weights, {"steps": steps})
-    return steps

@@ -76,7 +76,7 @@ class Run:
             run.refuse_other(config)
             if run.tokenizer.fingerprint != problem.tokenizer.fingerprint:
                 raise UserError(f"{path}: its vocabulary is not the prepared corpus's; the corpus has changed since")
-        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+        elif path.exists() and (not path.is_dir() or _foreign_files(path, problem.tokenizer.file_name)):
             raise UserError(f"{path} exists and is no run directory; give another --output_dir")
         else:
             run = cls(path, config)
@@ -88,7 +88,7 @@ class Run:
     def refuse_other(self, config):
         """Raises a `UserError` if this run is not the one that `config` describes; it names what differs."""
         was, now = _flat(self.config), _flat(config)
-        for name in sorted(was.keys() | now.keys()):
+        for name in was | now:  # problem, model and preset come before the hparams that follow from them
             if name.endswith(("data_dir", "raw_dir")) or name.removeprefix("hparams.") in MAY_CHANGE:
                 continue
             if was.get(name) != now.get(name):
@@ -111,8 +111,16 @@ class Run:
 
     @functools.cached_property
     def tokenizer(self):
-        """The model's tokenizer."""
-        return load_tokenizer(self.path)
+        """The model's tokenizer.
+
+        Raises:
+            UserError: It is missing or damaged, or not the one that the model was trained with.
+        """
+        tokenizer = load_tokenizer(self.path)
+        trained = (self.path / "manifest.json").is_file()
+        if trained and self.manifest()["tokenizer_sha256"] != tokenizer.fingerprint:
+            raise UserError(f"{self.path / tokenizer.file_name} is not the vocabulary that the model was trained with")
+        return tokenizer
 
     @functools.cached_property
     def checkpoints(self):
@@ -125,9 +133,12 @@ class Run:
 
     def load_model(self, checkpoint=None):
         """Returns the model with the weights of a checkpoint: "best", "last", "averaged" or a step."""
-        arrays, _ = self.checkpoints.load(checkpoint)
+        return self.make_model(self.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"])
+
+    def make_model(self, weights):
+        """Returns the model with weights {path: array}."""
         model = registry.models.get(self.config["model"])(self.tokenizer.vocab_size, self.hparams)
-        assign_model(model, arrays["weights"], f"the checkpoint in {self.path}")
+        assign_model(model, weights, f"the checkpoint in {self.path}")
         return model
 
     def log(self, **values):
@@ -145,6 +156,11 @@ class Run:
             except json.JSONDecodeError:
                 continue
         return rows
+
+
+def _foreign_files(path, tokenizer):
+    """Whether a directory holds more than a run has that was killed before its config.json was written."""
+    return any(entry.name != tokenizer and not entry.name.startswith(".") for entry in path.iterdir())
 
 
 def _flat(config):

@@ -23,7 +23,7 @@ def make_manifest(problem, hparams, model):
     """
     store = problem.store
     return {
-        "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
+        "command": command(),
         "git_revision": git_revision(),
         "versions": versions(),
         "machine": machine(),
@@ -37,6 +37,11 @@ def make_manifest(problem, hparams, model):
             "by_variable": {variable.path: list(variable.shape) for variable in model.trainable_variables},
         },
     }
+
+
+def command():
+    """Returns the command that runs, for the record: [file name, arguments…]."""
+    return [os.path.basename(sys.argv[0]), *sys.argv[1:]]
 
 
 def versions():

@@ -44,16 +44,17 @@ class Progress(StepCallback):
         start: Updates before this training.
         run: `Run`, whose metrics.jsonl gets the lines.
         batches: The `TokenBatches` that are trained on, to count tokens without asking the device.
-        train_steps: The last update.
+        hparams: `train_steps` and `eval_steps` are read.
         report: Called with each line.
         every: Updates between lines: the metrics are read from the device only then.
     """
 
-    def __init__(self, start, run, batches, train_steps, report, every=50):
+    def __init__(self, start, run, batches, hparams, report, every=50):
         super().__init__(start)
-        self.run, self.batches, self.train_steps, self.report, self.every = run, batches, train_steps, report, every
+        self.run, self.batches, self.report, self.every = run, batches, report, every
+        self.train_steps, self.eval_steps = hparams.train_steps, hparams.eval_steps
         self.start, self.tokens, self.new_tokens, self.new_steps = start, 0, 0, 0
-        self.busy, self.since = 0.0, None
+        self.busy = 0.0
 
     def on_train_batch_begin(self, batch, logs=None):
         # Evaluation and checkpoints between updates do not count as training time.
@@ -63,7 +64,8 @@ class Progress(StepCallback):
         self.busy += time.monotonic() - self.began
         self.new_steps += 1
         self.new_tokens += self.batches.tokens(step - 1 - self.start)
-        if step % self.every == 0 or step == self.train_steps:
+        # An evaluation uses the same metrics and clears them.
+        if step % self.every == 0 or step % self.eval_steps == 0 or step == self.train_steps:
             self.flush(step)
 
     def on_end(self, step):

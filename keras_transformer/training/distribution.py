@@ -1,5 +1,7 @@
 """Which devices train together. The update is the same on any number of them."""
 
+import functools
+
 import keras
 
 from keras_transformer.errors import UserError
@@ -7,6 +9,7 @@ from keras_transformer.errors import UserError
 STRATEGIES = ("auto", "one", "mirrored")
 
 
+@functools.cache  # two strategies in one process would mix up their collective operations
 def make_strategy(name):
     """Returns the `tf.distribute` strategy called `name`, or None for one device.
 
@@ -26,5 +29,7 @@ def make_strategy(name):
     devices = tf.config.list_logical_devices("GPU")
     if name == "one" or (name == "auto" and len(devices) < 2):
         return None
-    devices = devices or tf.config.list_logical_devices("CPU")
-    return tf.distribute.MirroredStrategy([device.name for device in devices])
+    if devices:
+        return tf.distribute.MirroredStrategy([device.name for device in devices])
+    devices = tf.config.list_logical_devices("CPU")
+    return tf.distribute.MirroredStrategy([device.name for device in devices], tf.distribute.ReductionToOneDevice())

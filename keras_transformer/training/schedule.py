@@ -36,16 +36,18 @@ def make_schedule(hparams):
     return TransformerSchedule(hparams.d_model, hparams.warmup_steps, hparams.learning_rate_scale)
 
 
-def compile_arguments(hparams, accumulate=1, jit_compile=False):
+def compile_arguments(hparams, accumulate=1, jit_compile="auto"):
     """Returns the keyword arguments of `model.compile`: `model.compile(**compile_arguments(hparams))`.
 
     Args:
         hparams: `HParams`: schedule, Adam and label smoothing (§5.3, §5.4).
         accumulate: Slices of a batch whose gradients are added before an update; the update is the same.
-        jit_compile: Whether TensorFlow compiles the step with XLA, once for each shape.
+        jit_compile: Whether the step is compiled with XLA, once for each shape; "auto" is Keras' choice: not on
+            TensorFlow's CPU.
     """
     optimizer = keras.optimizers.Adam(
-        make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon
-    )
+        make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon,
+        name="adam",  # the second of a process would be adam_1, and not find its variables in a checkpoint
+    )  # fmt: skip
     loss = SmoothedCrossEntropy(hparams.label_smoothing)
     return {"optimizer": optimizer, "loss": loss, "jit_compile": jit_compile, "accumulate": accumulate}

@@ -20,7 +20,7 @@ PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 def train(
     problem, hparams, output_dir, *, model="transformer", preset="", strategy="auto", precision="float32",
-    accumulate=1, jit_compile=False, report=print,
+    accumulate=1, jit_compile="auto", report=print,
 ):  # fmt: skip
     """Trains a model on a problem, in a run directory.
 
@@ -30,7 +30,10 @@ def train(
         output_dir: The run directory; one that holds this run is resumed.
         model: Registered name of the model.
         preset: Registered name of the hparams, for the record.
-        strategy, precision, accumulate, jit_compile: How the run is executed; they may differ on resume.
+        strategy: Devices: "auto", "one" or "mirrored". This and what follows may differ on resume.
+        precision: "float32" or "bfloat16".
+        accumulate: Slices of a batch whose gradients are added before an update.
+        jit_compile: Whether XLA compiles the step: True, False or "auto".
         report: Called with each line of progress.
 
     Returns:
@@ -47,8 +50,8 @@ def train(
         network = registry.models.get(model)(
             problem.tokenizer.vocab_size, hparams, dtype=keras.dtype_policies.get(PRECISIONS[precision])
         )
-        network.compile(**compile_arguments(hparams, accumulate, jit_compile))
-        network.optimizer.build(network.trainable_variables)
+        # XLA cannot compile a step with MirroredStrategy's reductions.
+        network.compile(**compile_arguments(hparams, accumulate, False if distribution else jit_compile))
     start = restore(run, network)
     write_json(run.path / "manifest.json", make_manifest(problem, hparams, network))
     batches = problem.batches("train", hparams, start=start)
@@ -57,7 +60,7 @@ def train(
         report(f"{run.path} has its {hparams.train_steps:,} updates; nothing to do (more: --train_steps=N)")
         return run
 
-    progress = Progress(start, run, batches, hparams.train_steps, report)
+    progress = Progress(start, run, batches, hparams, report)
     evaluation = Evaluation(start, run, problem, hparams, report)
     checkpointing = Checkpointing(start, run, hparams, evaluation)
     began = time.monotonic()
@@ -103,7 +106,10 @@ def report_start(report, run, problem, network, batches, hparams, start):
 def report_end(report, run, network, progress, seconds):
     """Says what came out."""
     best = run.checkpoints.best()
-    report(f"trained {progress.step - progress.start:,} updates on {progress.tokens:,} tokens in {duration(seconds)}")
+    report(
+        f"trained {network.count_params():,} parameters with {progress.step - progress.start:,} updates on "
+        f"{progress.tokens:,} tokens in {duration(seconds)}"
+    )
     if best:
         report(f"best validation score {best['score']:.2f} at step {best['step']:,}")
     report(f"everything lies in {run.path}; next: python -m keras_transformer.evaluate --run={run.path}")

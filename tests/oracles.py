@@ -1,0 +1,173 @@
+"""The paper's equations in NumPy, float64, written from the paper alone: what the tests hold the project against.
+
+Weights come as dictionaries: attention {"query", "key", "value", "output"}, feed-forward {"kernel_1", "bias_1",
+"kernel_2", "bias_2"}, normalisation {"gamma", "beta"}. The functions at the end read them off the project's layers.
+"""
+
+import math
+
+import numpy as np
+
+LAYER_NORM_EPSILON = 1e-6
+
+
+def softmax(x):
+    exponentials = np.exp(x - x.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def attention(query, key, value, mask=None):
+    """Equation 1, illegal connections at -∞ (§3.2.3); returns the attended values and the weights.
+
+    query `[..., n, d_k]`, key `[..., m, d_k]`, value `[..., m, d_v]`, mask bool `[..., n, m]`.
+    """
+    scores = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf)
+    weights = softmax(scores)
+    return weights @ value, weights
+
+
+def multi_head_attention(x, memory, weights, num_heads, mask=None):
+    """§3.2.2, one head after the other: x `[batch, n, d]`, memory `[batch, m, d]`, mask `[batch or 1, n or 1, m]`."""
+    projections = zip(*(np.split(weights[name], num_heads, axis=1) for name in ("query", "key", "value")))
+    heads = [attention(x @ w_q, memory @ w_k, memory @ w_v, mask)[0] for w_q, w_k, w_v in projections]
+    return np.concatenate(heads, axis=-1) @ weights["output"]
+
+
+def feed_forward(x, weights):
+    """Equation 2."""
+    inner = np.maximum(0, x @ weights["kernel_1"] + weights["bias_1"])
+    return inner @ weights["kernel_2"] + weights["bias_2"]
+
+
+def layer_norm(x, weights):
+    """Ba et al. 2016, over the last axis."""
+    deviation = x - x.mean(axis=-1, keepdims=True)
+    variance = (deviation**2).mean(axis=-1, keepdims=True)
+    return deviation / np.sqrt(variance + LAYER_NORM_EPSILON) * weights["gamma"] + weights["beta"]
+
+
+def post_norm(x, sublayer, norm):
+    """§3.1."""
+    return layer_norm(x + sublayer(x), norm)
+
+
+def pre_norm(x, sublayer, norm):
+    """The later order, which is not the paper's."""
+    return x + sublayer(layer_norm(x, norm))
+
+
+def sinusoids(positions, d_model):
+    """§3.5, one number after the other: `[positions, d_model]`."""
+    encoding = np.empty((len(positions), d_model))
+    for row, position in zip(encoding, positions):
+        for i in range(d_model // 2):
+            angle = position / 10000 ** (2 * i / d_model)
+            row[2 * i], row[2 * i + 1] = math.sin(angle), math.cos(angle)
+    return encoding
+
+
+def learning_rate(d_model, step, warmup_steps=4000):
+    """Equation 3, steps from 1."""
+    return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+
+def cross_entropy(labels, logits, label_smoothing=0.0):
+    """-Σ q log p at each label, q being (1 - ε) one-hot + ε/V (§5.4): labels `[...]`, logits `[..., V]`."""
+    vocab_size = logits.shape[-1]
+    target = np.eye(vocab_size)[labels] * (1 - label_smoothing) + label_smoothing / vocab_size
+    return -(target * np.log(softmax(logits.astype("float64")))).sum(axis=-1)
+
+
+def encoder_layer(x, weights, num_heads, mask=None, residual=post_norm):
+    """§3.1."""
+    x = residual(
+        x,
+        lambda y: multi_head_attention(y, y, weights["self_attention"], num_heads, mask),
+        weights["self_attention_norm"],
+    )
+    return residual(x, lambda y: feed_forward(y, weights["feed_forward"]), weights["feed_forward_norm"])
+
+
+def decoder_layer(x, memory, weights, num_heads, memory_mask=None, residual=post_norm):
+    """§3.1; position i sees positions up to i."""
+    past = np.tril(np.ones((1, x.shape[1], x.shape[1]), bool))
+    x = residual(
+        x,
+        lambda y: multi_head_attention(y, y, weights["self_attention"], num_heads, past),
+        weights["self_attention_norm"],
+    )
+    x = residual(
+        x,
+        lambda y: multi_head_attention(y, memory, weights["cross_attention"], num_heads, memory_mask),
+        weights["cross_attention_norm"],
+    )
+    return residual(x, lambda y: feed_forward(y, weights["feed_forward"]), weights["feed_forward_norm"])
+
+
+def transformer(source, decoder_input, weights, num_heads, residual=post_norm):
+    """Logits `[batch, n, V]` for token ids source `[batch, m]`, 0 being padding, and decoder_input `[batch, n]`.
+
+    weights: "embedding" `[V, d]`, "encoder" and "decoder", lists of layers; optionally "positions" `[positions, d]`,
+    already scaled, in place of sinusoids, and "encoder_norm" and "decoder_norm" for the end of a stack.
+    """
+    embedding = weights["embedding"]
+    d_model = embedding.shape[1]
+
+    def embed(tokens):
+        length = tokens.shape[1]
+        positions = weights["positions"][:length] if "positions" in weights else sinusoids(range(length), d_model)
+        return embedding[tokens] * math.sqrt(d_model) + positions
+
+    mask = (source != 0)[:, None, :]
+    memory = embed(source)
+    for layer in weights["encoder"]:
+        memory = encoder_layer(memory, layer, num_heads, mask, residual)
+    if "encoder_norm" in weights:
+        memory = layer_norm(memory, weights["encoder_norm"])
+    x = embed(decoder_input)
+    for layer in weights["decoder"]:
+        x = decoder_layer(x, memory, layer, num_heads, mask, residual)
+    if "decoder_norm" in weights:
+        x = layer_norm(x, weights["decoder_norm"])
+    return x @ embedding.T
+
+
+def array(variable):
+    return np.asarray(variable.value, dtype="float64")
+
+
+def attention_weights(layer):
+    return {name: array(getattr(layer, f"{name}_kernel")) for name in ("query", "key", "value", "output")}
+
+
+def feed_forward_weights(layer):
+    return {name: array(getattr(layer, name)) for name in ("kernel_1", "bias_1", "kernel_2", "bias_2")}
+
+
+def norm_weights(layer):
+    return {"gamma": array(layer.gamma), "beta": array(layer.beta)}
+
+
+def layer_weights(layer):
+    """Those of an encoder or decoder layer."""
+    weights = {"feed_forward": feed_forward_weights(layer.feed_forward)}
+    for name in ("self_attention", "cross_attention"):
+        if hasattr(layer, name):
+            weights[name] = attention_weights(getattr(layer, name))
+    for name in list(weights):
+        weights[f"{name}_norm"] = norm_weights(getattr(layer, f"{name}_residual").normalization)
+    return weights
+
+
+def transformer_weights(model):
+    weights = {"embedding": array(model.embedding.table)}
+    for name in ("encoder", "decoder"):
+        stack = getattr(model, name)
+        weights[name] = [layer_weights(layer) for layer in stack.layers]
+        if stack.final_norm:
+            weights[f"{name}_norm"] = norm_weights(stack.final_norm)
+    if hasattr(model.positions, "table"):
+        weights["positions"] = array(model.positions.table) * math.sqrt(weights["embedding"].shape[1])
+    return weights

@@ -1,0 +1,277 @@
+"""§6.1: beam search against exhaustive and greedy search; what holds for every hypothesis."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK, SymbolTokenizer
+from keras_transformer.decoding.beam_search import BeamState, search, start, step
+
+LETTERS = "abc"
+SYMBOLS = (UNK, 4, 5, 6)  # what may stand before EOS
+SOURCES = ["b", "a c", "c c a", "a b c"]
+EXTRA = 1  # so limits are 3 to 5
+EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # sequences of at most 5 tokens
+ALPHAS = (0.0, 0.6, 1.0)
+SEEDS = range(4)
+
+
+@pytest.fixture(scope="module")
+def translator():
+    hparams = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0)
+    tokenizer = SymbolTokenizer(LETTERS)
+    return kt.Translator(kt.Transformer(tokenizer.vocab_size, hparams), tokenizer, hparams)
+
+
+def randomize(translator, seed):
+    """Gives the model large random weights, so that its distributions are peaked and differ; returns the translator."""
+    rng = np.random.default_rng(seed)
+    for variable in translator.model.trainable_variables:
+        variable.assign(rng.normal(scale=0.7, size=variable.shape))
+    return translator
+
+
+def length_penalty(length, alpha):
+    return ((5 + length) / 6) ** alpha
+
+
+def source_ids(translator, text):
+    return translator.tokenizer.encode([text])[0] + [EOS]
+
+
+def next_log_probabilities(model, source, prefixes):
+    """[prefixes, length + 1, symbols]: of the symbol after each part of prefixes of equal length, nothing cached."""
+    decoder_input = np.array([[BOS, *prefix] for prefix in prefixes])
+    logits = model((np.tile(source, (len(prefixes), 1)), decoder_input), training=False)
+    return ops.convert_to_numpy(ops.log_softmax(logits)).astype("float64")
+
+
+def exhaustive(translator, text):
+    """{tokens: log-probability} of every sequence within the limit."""
+    source, found = source_ids(translator, text), {}
+    for length in range(len(source) + EXTRA):
+        prefixes = list(itertools.product(SYMBOLS, repeat=length))
+        for prefix, log_p in zip(prefixes, next_log_probabilities(translator.model, source, prefixes)):
+            tokens = (*prefix, EOS)
+            found[tokens] = sum(log_p[i, symbol] for i, symbol in enumerate(tokens))
+    return found
+
+
+def greedy(translator, text, extra_length):
+    """The tokens of always taking the most probable symbol."""
+    source, tokens = source_ids(translator, text), ()
+    while len(tokens) < len(source) + extra_length - 1:
+        log_p = next_log_probabilities(translator.model, source, [tokens])[0, -1]
+        log_p[[PAD, BOS]] = -np.inf
+        tokens += (int(log_p.argmax()),)
+        if tokens[-1] == EOS:
+            return tokens
+    return (*tokens, EOS)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_wide_beam_equals_exhaustive_search(translator, seed):
+    randomize(translator, seed)
+    every = [exhaustive(translator, text) for text in SOURCES]
+    for alpha in ALPHAS:
+        for log_p, hypotheses in zip(every, translator.translate(SOURCES, EVERY, alpha, 20, EXTRA)):
+            scores = {tokens: log_p[tokens] / length_penalty(len(tokens), alpha) for tokens in log_p}
+            best = sorted(scores, key=scores.get, reverse=True)[:20]
+            assert hypotheses[0].tokens == best[0]
+            assert {h.tokens for h in hypotheses} == set(best)
+            np.testing.assert_allclose([h.score for h in hypotheses], [scores[tokens] for tokens in best], rtol=1e-4)
+
+
+def test_random_models_need_a_search(translator):
+    # Were their best sequences the greedy ones or all alike, the tests here would show little.
+    best, improved = set(), 0
+    for seed in SEEDS:
+        randomize(translator, seed)
+        wide = [hypotheses[0].tokens for hypotheses in translator.translate(SOURCES, EVERY, 0.6, 20, EXTRA)]
+        best.update(wide)
+        improved += sum(tokens != greedy(translator, text, EXTRA) for text, tokens in zip(SOURCES, wide))
+    assert improved >= 4 and len(best) >= 6 and len({len(tokens) for tokens in best}) >= 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_beam_of_one_is_greedy_search(translator, seed):
+    randomize(translator, seed)
+    for text, (hypothesis,) in zip(SOURCES, translator.translate(SOURCES, beam_size=1, extra_length=6)):
+        assert hypothesis.tokens == greedy(translator, text, 6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_wider_beams_find_no_worse(translator, seed):
+    randomize(translator, seed)
+    narrow, wide = (translator.translate(SOURCES, beam, 0.6, 1, EXTRA) for beam in (1, EVERY))
+    for (narrow_best, *_), (wide_best, *_) in zip(narrow, wide):
+        assert wide_best.score >= narrow_best.score - 1e-4
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_score_gives_what_translate_gave(translator, alpha):
+    randomize(translator, 5)
+    for text, hypotheses in zip(SOURCES, translator.translate(SOURCES, 4, alpha, 3)):
+        scored = translator.score([text] * len(hypotheses), [h.tokens for h in hypotheses], alpha)
+        for found, expected in zip(scored, hypotheses):
+            assert found.tokens == expected.tokens
+            assert found.log_probability == pytest.approx(expected.log_probability, rel=1e-4)
+            assert found.score == pytest.approx(expected.score, rel=1e-4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_result_does_not_depend_on_batch_mates(translator, seed):
+    randomize(translator, seed)
+    texts = ["b", "a c b a", "c", "a a b c b a c c a", "b b", "c a c"]
+
+    def translate(chosen):
+        return dict(zip(chosen, translator.translate(chosen, 4, 0.6, 2, 6)))
+
+    together = translate(texts)
+    for others in ([texts[3]], texts[::-1], texts[:2], [texts[4], texts[5]], *[[text] for text in texts]):
+        for text, hypotheses in translate(others).items():
+            assert [h.tokens for h in hypotheses] == [h.tokens for h in together[text]]
+            scores = [h.score for h in together[text]]
+            np.testing.assert_allclose([h.score for h in hypotheses], scores, rtol=1e-4)
+
+
+# From here on a table takes the model's place.
+
+
+class Table:
+    """A model whose next symbol depends on the sentence, the position and, through its cache, all symbols before."""
+
+    def __init__(self, seed, batch=5, length=9, vocab_size=8, scale=2.0, raised=()):
+        rng = np.random.default_rng(seed)
+        self.by_position = rng.normal(scale=scale, size=(batch, length, vocab_size)).astype("float32")
+        self.by_symbol = rng.normal(scale=scale, size=(length, vocab_size, vocab_size)).astype("float32")
+        for symbol, logit in raised:
+            self.by_position[:, :, symbol] += logit
+        self.batch, self.length, self.vocab_size = batch, length, vocab_size
+
+    def log_probability(self, sentence, tokens):
+        """The sum over `tokens`, in numpy."""
+        total, logits = 0.0, np.zeros(self.vocab_size)
+        for index, token in enumerate(tokens):
+            now = self.by_position[sentence, index] + logits
+            total += now[token] - np.logaddexp.reduce(now)
+            logits += self.by_symbol[index, token]
+        return total
+
+    def decode(self, tokens, index, cache):
+        """As `step` wants it. The cache holds, for each row, the sum that its earlier symbols contribute."""
+        effect = ops.take(ops.convert_to_tensor(self.by_symbol), ops.maximum(index - 1, 0), axis=0)
+        effect = ops.take(effect, ops.reshape(tokens, (-1,)), axis=0) * ops.cast(index > 0, "float32")
+        earlier = cache[0][0] + effect
+        logits = ops.take(ops.convert_to_tensor(self.by_position), index, axis=1)[:, None]
+        return logits + ops.reshape(earlier, (*tokens.shape, self.vocab_size)), [(earlier,)]
+
+    def cache(self, beam_size):
+        return [(ops.zeros((self.batch * beam_size, self.vocab_size)),)]
+
+    def search(self, limits, beam_size=4, alpha=0.6, nbest=4):
+        limits = ops.convert_to_tensor(np.array(limits, dtype="int32"))
+        return search(self.decode, self.cache(beam_size), limits, ops.max(limits), beam_size, alpha, nbest)
+
+    def states(self, limits, beam_size=4, alpha=0.6):
+        """Yields the state after every step, never stopping early."""
+        length, limits = max(limits), ops.convert_to_tensor(np.array(limits, dtype="int32"))
+        state = start(self.batch, beam_size, length, self.cache(beam_size))
+        for _ in range(length):
+            state = step(state, self.decode, limits, alpha)
+            yield state
+
+
+LIMITS = [9, 1, 5, 3, 9]
+
+
+def hypotheses(state, nbest=None):
+    """For each sentence a list of (tokens until PAD, log-probability, score) of the finished hypotheses."""
+    fields = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)
+    result = []
+    for rows in zip(*map(ops.convert_to_numpy, fields)):
+        finished = [(tuple(map(int, tokens[tokens != PAD])), *numbers) for tokens, *numbers in zip(*rows)]
+        result.append([hypothesis for hypothesis in finished if hypothesis[2] > -1e8][:nbest])
+    return result
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_hypotheses_carry_their_own_log_probability_and_score(alpha):
+    table = Table(seed=1)
+    for sentence, finished in enumerate(hypotheses(table.search(LIMITS, alpha=alpha))):
+        for tokens, log_probability, score in finished:
+            assert log_probability == pytest.approx(table.log_probability(sentence, tokens), rel=1e-4)
+            assert score == pytest.approx(log_probability / length_penalty(len(tokens), alpha), rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_hypotheses_are_distinct_and_sorted(seed):
+    for finished in hypotheses(Table(seed).search(LIMITS)):
+        scores = [score for _, _, score in finished]
+        assert scores == sorted(scores, reverse=True)
+        assert len({tokens for tokens, _, _ in finished}) == len(finished) >= 1
+
+
+@pytest.mark.parametrize("raised", [(), [(EOS, -9.0)], [(EOS, 3.0)]])
+def test_hypotheses_end_with_their_only_eos_within_the_limit(raised):
+    for limit, finished in zip(LIMITS, hypotheses(Table(2, raised=raised).search(LIMITS))):
+        for tokens, _, _ in finished:
+            assert tokens.index(EOS) == len(tokens) - 1 < limit
+
+
+def test_an_improbable_end_comes_at_the_limit():
+    for limit, finished in zip(LIMITS, hypotheses(Table(2, raised=[(EOS, -50.0)]).search(LIMITS))):
+        assert {len(tokens) for tokens, _, _ in finished} == {limit}
+
+
+@pytest.mark.parametrize("symbol", (PAD, BOS))
+def test_pad_and_bos_are_never_output(symbol):
+    for finished in hypotheses(Table(3, raised=[(symbol, 20.0)]).search(LIMITS)):
+        assert all(symbol not in tokens for tokens, _, _ in finished)
+
+
+def test_unknown_is_a_symbol_like_others():
+    finished = hypotheses(Table(3, raised=[(UNK, 20.0)]).search(LIMITS))
+    assert all(UNK in sentence[0][0] for limit, sentence in zip(LIMITS, finished) if limit > 1)
+
+
+def test_a_finished_hypothesis_never_changes():
+    known = [{} for _ in LIMITS]
+    for index, state in enumerate(Table(4).states(LIMITS)):
+        for old, finished in zip(known, hypotheses(state)):
+            new = {tokens: numbers for tokens, *numbers in finished}
+            assert all(len(tokens) == index + 1 or old[tokens] == numbers for tokens, numbers in new.items())
+            old.update(new)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("nbest", (1, 3))
+@pytest.mark.parametrize("raised", [(), [(EOS, 2.0)]])
+def test_stopping_early_loses_nothing(alpha, nbest, raised):
+    table = Table(seed=nbest, raised=raised)
+    *_, last = table.states(LIMITS, alpha=alpha)
+    assert hypotheses(table.search(LIMITS, alpha=alpha, nbest=nbest), nbest) == hypotheses(last, nbest)
+
+
+def test_a_search_without_prospects_stops():
+    state = Table(5, raised=[(EOS, 15.0)]).search([9] * 5, nbest=1)
+    assert int(state.index) < 9
+
+
+def test_state_is_as_documented():
+    table, beam_size = Table(6), 3
+    state = next(table.states([9] * 5, beam_size))
+    shapes = {name: tuple(getattr(state, name).shape) for name in BeamState._fields if name != "cache"}
+    assert shapes == {
+        "index": (),
+        "tokens": (5, 3, 9),
+        "log_probabilities": (5, 3),
+        "finished_tokens": (5, 3, 9),
+        "finished_scores": (5, 3),
+        "finished_log_probabilities": (5, 3),
+    }
+    assert keras.backend.standardize_dtype(state.finished_scores.dtype) == "float32"

@@ -1,0 +1,177 @@
+"""Corpus files: what ends a line, what is said of a bad file, and downloads that are held against a checksum."""
+
+import gzip
+import hashlib
+import http.server
+import re
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_transformer.data.corpus import download, existing_file, read_lines, read_pairs
+from keras_transformer.errors import UserError
+
+ENDINGS = ["txt", "txt.gz"]
+
+
+def write(path, content):
+    """Writes bytes to a file, through gzip where its name ends so; returns the path."""
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def complaint(lines):
+    """Returns the sentence of the `UserError` that reading to the end raises."""
+    with pytest.raises(UserError) as caught:
+        list(lines)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ("one\ntwo\n", ["one", "two"]),
+        ("one\ntwo", ["one", "two"]),  # no final newline
+        ("one\r\ntwo\r\n", ["one", "two"]),
+        ("\ufeffone\ntwo\n", ["one", "two"]),
+        ("one\n\ufefftwo\n", ["one", "\ufefftwo"]),  # a BOM only where a file begins
+        ("a\u2028b\x0cc\x0bd\x85e\rf\n2\n", ["a\u2028b\x0cc\x0bd\x85e\rf", "2"]),
+        ("one\n\n \nfour\n", ["one", "", " ", "four"]),
+        ("\n", [""]),
+    ],
+)
+def test_only_newlines_end_lines(tmp_path, ending, content, lines):
+    assert list(read_lines(write(tmp_path / f"corpus.{ending}", content.encode()))) == lines
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@given(lines=st.lists(st.text().filter(lambda text: not set("\r\n\ufeff") & set(text)), min_size=1))
+def test_any_text_comes_back_as_it_was_written(tmp_path_factory, ending, lines):
+    path = tmp_path_factory.mktemp("corpus") / f"corpus.{ending}"
+    write(path, "".join(f"{line}\n" for line in lines).encode())
+    assert list(read_lines(path)) == lines
+
+
+def test_a_missing_file_is_named(tmp_path):
+    assert str(tmp_path / "train.en") in complaint(read_lines(tmp_path / "train.en"))
+
+
+def test_a_directory_is_no_file(tmp_path):
+    assert "Is a directory" in complaint(read_lines(tmp_path))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_empty_file_is_named(tmp_path, ending):
+    path = write(tmp_path / f"corpus.{ending}", b"")
+    assert complaint(read_lines(path)).startswith(f"{path} is empty")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_invalid_utf8_is_located(tmp_path, ending):
+    path = write(tmp_path / f"corpus.{ending}", "schön\n".encode() + "schön\n".encode("latin-1"))
+    assert complaint(read_lines(path)).startswith(f"{path}:2: not UTF-8 at byte 4")
+
+
+def test_a_gzip_file_that_ends_early_is_named(tmp_path):
+    path = write(tmp_path / "corpus.gz", "".join(f"line {i}\n" for i in range(1000)).encode())
+    path.write_bytes(path.read_bytes()[:-20])
+    assert re.match(rf"{path}: the gzip file ends early, after line \d+", complaint(read_lines(path)))
+
+
+@pytest.mark.parametrize("content", [b"plain text\n", b"\x1f\x8b\x08\x00" + bytes(6) + b"\xff\xff\xff"])
+def test_what_is_no_gzip_is_named(tmp_path, content):
+    path = tmp_path / "corpus.gz"
+    path.write_bytes(content)
+    assert complaint(read_lines(path)).startswith(f"{path}: not a whole gzip file")
+
+
+def test_a_gzip_file_with_a_wrong_byte_is_named(tmp_path):
+    path = write(tmp_path / "corpus.gz", "".join(f"line {i}\n" for i in range(1000)).encode())
+    content = bytearray(path.read_bytes())
+    content[-8] ^= 1  # its checksum
+    path.write_bytes(content)
+    assert complaint(read_lines(path)).startswith(f"{path}: not a whole gzip file")
+
+
+def test_pairs_are_lines_side_by_side(tmp_path):
+    source = write(tmp_path / "a", b"one\n\nthree\n")
+    target = write(tmp_path / "b.gz", b"eins\nzwei\ndrei")
+    assert list(read_pairs(source, target)) == [("one", "eins"), ("", "zwei"), ("three", "drei")]
+
+
+@pytest.mark.parametrize(("first", "second"), [(3, 5), (5, 3), (1, 2)])
+def test_line_counts_that_differ_are_both_said(tmp_path, first, second):
+    source, target = write(tmp_path / "a", b"x\n" * first), write(tmp_path / "b", b"x\n" * second)
+    assert complaint(read_pairs(source, target)).startswith(f"{source} has {first} lines and {target} has {second};")
+
+
+def test_a_corpus_file_may_be_gzip(tmp_path):
+    assert existing_file(tmp_path, "train.en") is None
+    path = write(tmp_path / "train.en.gz", b"one\n")
+    assert existing_file(tmp_path, "train.en") == path
+    plain = write(tmp_path / "train.en", b"one\n")
+    assert existing_file(tmp_path, "train.en") == plain
+
+
+CONTENT = b"a corpus\n" * 1000
+CHECKSUM = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def without_proxy(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Address of a local web server: /corpus is there, /cut ends early, everything else is missing."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path in ("/corpus", "/cut") else 404)
+            self.send_header("Content-Length", str(len(CONTENT)))
+            self.end_headers()
+            self.wfile.write(CONTENT if self.path == "/corpus" else CONTENT[:100])
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_download_with_the_right_checksum_is_kept(tmp_path, server):
+    path = tmp_path / "downloads" / "corpus"
+    download(f"{server}/corpus", path, CHECKSUM)
+    assert path.read_bytes() == CONTENT
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_is_there_is_not_fetched_again(tmp_path):
+    path = write(tmp_path / "corpus", b"already here")
+    download("http://127.0.0.1:9/unreachable", path, CHECKSUM)
+    assert path.read_bytes() == b"already here"
+
+
+@pytest.mark.parametrize(
+    ("page", "checksum", "reason"),
+    [("corpus", "0" * 64, f"SHA-256 is {CHECKSUM}"), ("cut", CHECKSUM, "SHA-256"), ("missing", CHECKSUM, "Not Found")],
+)
+def test_a_bad_download_is_refused_and_removed(tmp_path, server, page, checksum, reason):
+    with pytest.raises(UserError, match=reason) as caught:
+        download(f"{server}/{page}", tmp_path / "corpus", checksum)
+    assert f"{server}/{page}" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unreachable_server_is_said(tmp_path):
+    with pytest.raises(UserError, match="cannot download .* fetch it elsewhere"):
+        download("http://127.0.0.1:9/corpus", tmp_path / "corpus", CHECKSUM)
+    assert not list(tmp_path.iterdir())

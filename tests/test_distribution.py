@@ -1,0 +1,180 @@
+"""Contract 2: one device, two replicas and accumulated slices make the same update."""
+
+import contextlib
+import dataclasses
+import random
+from typing import ClassVar
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.data.tokenizer import SymbolTokenizer
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.training.distribution import make_strategy
+from keras_transformer.training.trainer import train
+
+tf = pytest.importorskip("tensorflow")
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("tf.distribute needs KERAS_BACKEND=tensorflow", allow_module_level=True)
+
+UPDATES = 8
+
+
+@dataclasses.dataclass(kw_only=True)
+class EverySecond(kt.Problem):
+    """A sequence of letters to every second of them: sources and targets differ in length."""
+
+    name: ClassVar[str] = "every_second"
+    corpus: ClassVar[str] = "every_second"
+
+    def pairs(self, split):
+        rng = random.Random(split)
+        for length in [1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 12]:
+            letters = rng.choices("abcdef", k=length)
+            yield " ".join(letters), " ".join(letters[::2])
+
+    def make_tokenizer(self):
+        return SymbolTokenizer("abcdef")
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+    return EverySecond(data_dir=str(tmp_path_factory.mktemp("data"))).prepare()
+
+
+@pytest.fixture(scope="module")
+def mirrored():
+    return make_strategy("mirrored")
+
+
+@pytest.fixture(scope="module")
+def one_device(problem):
+    return fit(problem)
+
+
+@pytest.fixture(scope="module")
+def two_replicas(problem, mirrored):
+    return fit(problem, mirrored)
+
+
+def small(**changes):
+    hparams = kt.HParams(num_layers=1, d_model=16, d_ff=32, num_heads=2, dropout=0, batch_tokens=16, warmup_steps=20)
+    return hparams.replace(**changes)
+
+
+def fit(problem, strategy=None, accumulate=1):
+    """Returns a model after `UPDATES` updates in two epochs, and the metrics of each epoch."""
+    hparams = small()
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = kt.Transformer.from_hparams(hparams, problem)
+        # Adam hides a gradient's scale and blows up rounding; plain descent shows the one and not the other.
+        optimizer = keras.optimizers.SGD(0.1)
+        model.compile(**kt.compile_arguments(hparams, accumulate) | {"optimizer": optimizer})
+    history = model.fit(
+        problem.batches("train", hparams),
+        validation_data=problem.batches("validation", hparams),
+        steps_per_epoch=UPDATES // 2,
+        epochs=2,
+        verbose=0,
+    )
+    return model, history.history
+
+
+def updates(model):
+    return int(keras.ops.convert_to_numpy(model.optimizer.iterations.value))
+
+
+def assert_same_training(trained, expected):
+    (model, history), (expected_model, expected_history) = trained, expected
+    for variable, wanted in zip(model.trainable_variables, expected_model.trainable_variables, strict=True):
+        value, wanted = map(keras.ops.convert_to_numpy, (variable.value, wanted.value))
+        np.testing.assert_allclose(value, wanted, rtol=0, atol=1e-5, err_msg=variable.path)
+    assert updates(model) == updates(expected_model) == UPDATES
+    assert history.keys() == expected_history.keys() >= {"loss", "nll", "perplexity", "val_nll", "val_perplexity"}
+    for name, values in history.items():
+        np.testing.assert_allclose(values, expected_history[name], rtol=1e-5, err_msg=name)
+
+
+def test_the_batches_are_uneven(problem):
+    batches = problem.batches("train", small())
+    rows = [len(batches[i][1]) for i in range(UPDATES)]
+    lengths = {batches[i][1].shape[1] for i in range(UPDATES)}
+    assert 1 in rows and any(n > 1 and n % 2 for n in rows) and any(n > 1 and n % 3 for n in rows)
+    assert len(lengths) > 2
+
+
+def test_training_changed_the_weights(problem, one_device):
+    model, _ = one_device
+    new = kt.Transformer.from_hparams(small(), problem)
+    changes = [np.abs(a.numpy() - b.numpy()).max() for a, b in zip(model.trainable_variables, new.trainable_variables)]
+    assert min(changes) > 1e-3
+
+
+@pytest.mark.parametrize("accumulate", (2, 3))
+def test_accumulate_makes_the_same_update(problem, one_device, accumulate):
+    assert_same_training(fit(problem, accumulate=accumulate), one_device)
+
+
+def test_mirrored_makes_the_same_update(two_replicas, one_device):
+    assert_same_training(two_replicas, one_device)
+
+
+def test_mirrored_and_accumulate_together_make_the_same_update(problem, one_device, mirrored):
+    assert_same_training(fit(problem, mirrored, accumulate=3), one_device)
+
+
+def test_mirrored_replicas_hold_the_same_weights(mirrored, two_replicas):
+    for variable in two_replicas[0].trainable_variables:
+        first, second = mirrored.experimental_local_results(variable.value)
+        np.testing.assert_array_equal(first.numpy(), second.numpy())
+
+
+def test_mirrored_evaluate_reports_the_same(problem, one_device, two_replicas):
+    batches = problem.batches("test", small())
+    expected, found = (model.evaluate(batches, verbose=0, return_dict=True) for model, _ in (one_device, two_replicas))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_mirrored_replicas_draw_different_dropout_masks(mirrored):
+    first, second = dropped(mirrored, calls=1)[0]
+    assert 0.3 < np.mean(first != second) < 0.7
+
+
+def test_mirrored_dropout_masks_depend_on_the_seed_alone(mirrored):
+    np.testing.assert_array_equal(dropped(mirrored, calls=2), dropped(mirrored, calls=2))
+
+
+def test_mirrored_dropout_masks_change_from_step_to_step(mirrored):
+    step_1, step_2 = dropped(mirrored, calls=2)
+    for before, after in zip(step_1, step_2):
+        assert 0.3 < np.mean(before != after) < 0.7
+
+
+def dropped(strategy, calls):
+    """[calls, replicas, 1000]: what dropout of one half makes of ones."""
+    with strategy.scope():
+        layer = Dropout(0.5, seed=7)
+        layer.build()
+    step = tf.function(lambda: strategy.run(lambda: layer(tf.ones(1000), training=True)))
+    return [[np.array(mask) for mask in strategy.experimental_local_results(step())] for _ in range(calls)]
+
+
+def test_mirrored_make_strategy_takes_all_devices(mirrored):
+    assert mirrored.num_replicas_in_sync == 2
+    assert make_strategy("one") is None
+
+
+def test_mirrored_train_resumes_and_ends_with_the_weights_of_one_device(tmp_path):
+    problem = kt.problem("reverse", data_dir=tmp_path / "data", num_symbols=4, longest=5, train_pairs=30)
+    hparams = small(train_steps=6, eval_steps=6, beam_size=1, extra_length=2)
+    train(problem, hparams.replace(train_steps=4), tmp_path / "mirrored", strategy="mirrored", report=str)
+    runs = [train(problem, hparams, tmp_path / name, strategy=name, report=str) for name in ("mirrored", "one")]
+    (found, _), (expected, _) = (run.checkpoints.load("last") for run in runs)
+    assert found["weights"].keys() == expected["weights"].keys()
+    for path, value in expected["weights"].items():
+        np.testing.assert_allclose(found["weights"][path], value, rtol=0, atol=1e-5, err_msg=path)
+    found, expected = (run.metrics()[-1] for run in runs)
+    for name in ("loss", "nll", "perplexity", "score"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-4)

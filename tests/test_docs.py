@@ -1,0 +1,50 @@
+"""The documentation says what is there."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+
+
+def test_results_page_is_what_the_rows_say():
+    assert subprocess.run([sys.executable, ROOT / "docs" / "results.py", "--check"]).returncode == 0
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "results").glob("*.jsonl")), ids=lambda path: path.stem)
+def test_every_result_names_what_made_it(path):
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        assert {"commands", "commit", "seed", "machine", "manifest_sha256", "signatures"} <= row.keys()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_readme_names_every_command():
+    from keras_transformer.__main__ import COMMANDS
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f"`{command}`" in readme
+        assert (ROOT / "keras_transformer" / f"{command}.py").exists()
+
+
+def test_readme_api_example_runs(tmp_path, monkeypatch):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    # The same calls, on less data.
+    smaller = f'kt.problem("toy_ende", data_dir={str(tmp_path)!r}, train_pairs=2000)'
+    code = code.replace('kt.problem("toy_ende")', smaller)
+    code = code.replace("epochs=10", "epochs=1, verbose=0")
+    namespace = {}
+    exec(code.replace("translator.translate(", "hypotheses = translator.translate("), namespace)
+    assert len(namespace["hypotheses"][0]) == 2

@@ -1,0 +1,203 @@
+"""HParams: types and ranges, presets that mean what their names say, and no field that nobody reads."""
+
+import ast
+import dataclasses
+import re
+
+import pytest
+
+from keras_transformer import registry
+from keras_transformer.errors import UserError
+from keras_transformer.flags import Parser, add_problem_flags, read_problem_flags
+from keras_transformer.hyperparameters import HParams, load_hparams, parse_value
+
+FIELDS = [field.name for field in dataclasses.fields(HParams)]
+registry.load_catalog()
+PRESETS = [name for name, _ in registry.hparams.describe()]
+
+# Table 3 (rows base and big), §3.1, §5.1-5.4 and §6.1, typed from the paper.
+PAPER = {
+    "num_layers": (6, 6),
+    "d_model": (512, 1024),
+    "d_ff": (2048, 4096),
+    "num_heads": (8, 16),
+    "key_width": (64, 64),
+    "value_width": (64, 64),
+    "dropout": (0.1, 0.3),
+    "attention_dropout": (0.0, 0.0),
+    "activation_dropout": (0.0, 0.0),
+    "label_smoothing": (0.1, 0.1),
+    "positions": ("sinusoidal", "sinusoidal"),
+    "norm": ("post", "post"),
+    "encoder_attention": ("full", "full"),
+    "learning_rate_scale": (1.0, 1.0),
+    "warmup_steps": (4000, 4000),
+    "adam_beta_1": (0.9, 0.9),
+    "adam_beta_2": (0.98, 0.98),
+    "adam_epsilon": (1e-9, 1e-9),
+    "batch_tokens": (25_000, 25_000),
+    "train_steps": (100_000, 300_000),
+    "checkpoint_minutes": (10.0, 10.0),
+    "average_last": (5, 20),
+    "beam_size": (4, 4),
+    "alpha": (0.6, 0.6),
+    "extra_length": (50, 50),
+}
+
+
+def complaint(call, *arguments, **keywords):
+    """Returns the sentence of the `UserError` that a call raises."""
+    with pytest.raises(UserError) as caught:
+        call(*arguments, **keywords)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("column", "preset"), [(0, "base"), (1, "big")])
+def test_paper_names_are_the_paper(column, preset):
+    hparams = load_hparams(preset)
+    assert {name: getattr(hparams, name) for name in PAPER} == {name: row[column] for name, row in PAPER.items()}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_are_frozen(preset):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load_hparams(preset).d_model = 64
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_keep_the_checkpoints_that_they_average(preset):
+    hparams = load_hparams(preset)
+    assert hparams.keep_checkpoints >= hparams.average_last
+
+
+def test_changing_a_preset_leaves_it_as_it_was():
+    assert load_hparams("tiny", dropout=0.2).dropout == 0.2
+    assert load_hparams("tiny").dropout == 0.3
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("d_model", 64.0, "d_model takes a whole number, not 64.0"),
+        ("d_model", "64", "d_model takes a whole number, not '64'"),
+        ("d_model", True, "d_model takes a whole number, not True"),
+        ("d_model", None, "d_model takes a whole number, not None"),
+        ("dropout", "0.1", "dropout takes a number, not '0.1'"),
+        ("dropout", False, "dropout takes a number, not False"),
+        ("norm", 1, "norm takes a text, not 1"),
+        ("dropout", float("nan"), "dropout must be finite, not nan"),
+        ("alpha", float("inf"), "alpha must be finite, not inf"),
+        ("num_layers", 0, "num_layers must be at least 1, not 0"),
+        ("dropout", -0.1, "dropout must be from 0 to 0.99, not -0.1"),
+        ("dropout", 1, "dropout must be from 0 to 0.99, not 1"),
+        ("seed", -1, "seed must be from 0 to 2147483647, not -1"),
+        ("d_k", 0, "d_k must be at least 1, not 0"),
+        ("norm", "poste", "unknown norm 'poste': did you mean post or pre?"),
+        ("positions", "learnt", "unknown positions 'learnt': did you mean learned?"),
+        ("encoder_attention", "xyz", "unknown encoder_attention 'xyz': there are: full"),
+    ],
+)
+def test_wrong_values_are_refused(name, value, said):
+    assert said in complaint(HParams, **{name: value})
+
+
+def test_a_whole_number_will_do_for_a_number():
+    hparams = HParams(dropout=0)
+    assert type(hparams.dropout) is float and hparams == HParams(dropout=0.0)
+
+
+def test_heads_must_divide_the_width():
+    said = complaint(HParams, d_model=100, num_heads=8)
+    assert "d_model=100" in said and "num_heads=8" in said
+
+
+@pytest.mark.parametrize("given", [{"d_k": 16}, {"d_v": 16}])
+def test_one_given_head_width_does_not_give_the_other(given):
+    assert "not divisible" in complaint(HParams, d_model=100, num_heads=8, **given)
+
+
+def test_given_head_widths_need_no_division():
+    hparams = HParams(d_model=100, num_heads=8, d_k=16, d_v=24)
+    assert (hparams.key_width, hparams.value_width) == (16, 24)
+
+
+def test_sinusoids_need_an_even_width():
+    assert "even" in complaint(HParams, d_model=9, num_heads=3)
+    assert HParams(d_model=9, num_heads=3, positions="learned").key_width == 3
+
+
+def test_an_unknown_field_names_the_nearest():
+    assert "did you mean dropout" in complaint(HParams().replace, dropuot=0.1)
+    assert "did you mean warmup_steps" in complaint(load_hparams, "base", warm_up_steps=1)
+    assert "did you mean d_model" in complaint(parse_value, HParams, "dmodel", "64", "hparams")
+
+
+def test_an_unknown_preset_names_the_nearest():
+    assert "unknown hparams 'bse': did you mean base?" in complaint(load_hparams, "bse")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("d_model", "64", 64), ("dropout", "0.2", 0.2), ("dropout", "1e-3", 1e-3), ("dropout", "0", 0.0),
+        ("d_k", "none", None), ("d_k", "None", None), ("d_k", "16", 16), ("norm", "pre", "pre"),
+    ],
+)  # fmt: skip
+def test_text_becomes_what_the_field_wants(name, text, value):
+    parsed = parse_value(HParams, name, text, "hparams")
+    assert (parsed, type(parsed)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("d_model", "64.0"), ("d_model", "none"), ("d_model", ""), ("dropout", "a"), ("d_k", "nine")]
+)
+def test_text_that_is_no_such_value_is_quoted(name, text):
+    assert re.search(f"{name} takes a (whole )?number, not '{text}'", complaint(parse_value, HParams, name, text, "h"))
+
+
+def parsed(*arguments):
+    """Returns the hparams of a command line."""
+    parser = Parser("train", "", "")
+    add_problem_flags(parser, "copy", "base")
+    return read_problem_flags(parser.parse_args(arguments))[1]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_is_a_flag_and_a_setting(name):
+    default = getattr(HParams(), name)
+    value = {"positions": "learned", "norm": "pre", "encoder_attention": "full"}.get(name)
+    value = value or ("0.25" if type(default) is float else str(2 * (default or 32)))
+    hparams = parsed(f"--{name}={value}")
+    assert hparams == parsed("--set", f"{name}={value}") == parsed(f"--set={name}={value}")
+    assert str(getattr(hparams, name)) == value
+
+
+def test_the_last_of_two_settings_counts():
+    assert parsed("--set=dropout=0.2", "--set=dropout=0.3").dropout == 0.3
+    assert parsed("--dropout=0.2", "--dropout=0.3").dropout == 0.3
+
+
+def test_values_out_of_range_are_refused_as_text_too():
+    assert "dropout must be finite, not nan" in complaint(parsed, "--dropout=nan")
+    assert "warmup_steps must be at least 1, not 0" in complaint(parsed, "--set=warmup_steps=0")
+
+
+def names_read_of_hparams():
+    """Returns all NAMEs in `hparams.NAME` or `….hparams.NAME` in the package's source."""
+    names = set()
+    for path in registry.PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                owner = node.value
+                if getattr(owner, "id", getattr(owner, "attr", None)) == "hparams":
+                    names.add(node.attr)
+    return names
+
+
+def test_every_field_is_read():
+    read = names_read_of_hparams()
+    if "key_width" in read:
+        read.add("d_k")
+    if "value_width" in read:
+        read.add("d_v")
+    assert set(FIELDS) - read == set()

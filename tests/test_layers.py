@@ -1,0 +1,380 @@
+"""§3 layer by layer: each against its NumPy oracle, how its weights begin, and what Keras asks of any layer."""
+
+import dataclasses
+import importlib
+import inspect
+import json
+import pkgutil
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+import keras_transformer.layers
+from keras_transformer.layers.attention import (
+    MultiHeadAttention,
+    causal_mask,
+    padding_mask,
+    position_mask,
+    scaled_dot_product_attention,
+)
+from keras_transformer.layers.decoder import Decoder, DecoderLayer
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.embedding import TiedEmbedding
+from keras_transformer.layers.encoder import Encoder, EncoderLayer
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.position import LearnedPositions, SinusoidalPositions
+from keras_transformer.layers.residual import PostNorm, PreNorm, Residual
+
+widths = st.integers(1, 6)
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def randomize(layer, seed=0):
+    """Gives every weight random values, also those that begin at 0 or 1; returns the layer."""
+    random = np.random.default_rng(seed)
+    for variable in layer.trainable_variables:
+        variable.assign(random.normal(size=variable.shape, scale=0.5))
+    return layer
+
+
+def close(actual, expected, tolerance=2e-5):
+    actual = np.asarray(actual, dtype="float64")
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+# Attention (§3.2)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    batch=widths, heads=widths, n=widths, m=widths, d_k=widths, d_v=widths, masked=st.booleans(), seed=st.integers(0)
+)
+def test_attention_is_equation_1(batch, heads, n, m, d_k, d_v, masked, seed):
+    query, key, value = (
+        3 * normal([seed, i], batch, heads, rows, columns)
+        for i, (rows, columns) in enumerate([(n, d_k), (m, d_k), (m, d_v)])
+    )
+    mask = None
+    if masked:
+        mask = normal([seed, 3], batch, 1, n, m) > 0
+        mask[..., 0] = True
+    values, weights = scaled_dot_product_attention(query, key, value, mask)
+    expected, expected_weights = oracles.attention(query.astype("float64"), key, value, mask)
+    close(values, expected)
+    close(weights, expected_weights)
+
+
+def test_an_illegal_connection_weighs_exactly_nothing():
+    query, key, value = normal(0, 1, 1, 2, 4), 50 * normal(1, 1, 1, 3, 4), normal(2, 1, 1, 3, 4)
+    mask = np.array([[True, False, True], [False, False, False]])
+    weights = np.asarray(scaled_dot_product_attention(query, key, value, mask)[1])[0, 0]
+    assert weights[0, 1] == 0
+    np.testing.assert_allclose(weights.sum(axis=-1), [1, 1], rtol=1e-6)  # also where nothing is legal: no NaN
+
+
+def test_masks():
+    legal = np.asarray(causal_mask(5))
+    np.testing.assert_array_equal(legal, np.tril(np.ones((1, 1, 5, 5), bool)))
+    for row in range(5):
+        np.testing.assert_array_equal(position_mask(row, 5), legal[:, :, row : row + 1])
+    np.testing.assert_array_equal(padding_mask(np.array([[7, 1, 0], [0, 0, 0]]))[:, 0, 0], [[1, 1, 0], [0, 0, 0]])
+
+
+@pytest.mark.parametrize("num_heads, d_k, d_v", [(1, 4, 4), (2, 3, 5), (3, 5, 1), (4, 2, 2)])
+def test_multi_head_attention_is_the_papers(num_heads, d_k, d_v):
+    layer = MultiHeadAttention(8, num_heads, d_k, d_v)
+    layer.build()
+    weights = oracles.attention_weights(randomize(layer))
+    assert len(layer.weights) == 4  # no biases
+    x, memory, mask = normal(1, 3, 4, 8), normal(2, 3, 6, 8), normal(3, 3, 4, 6) > -1
+    mask[..., 0] = True
+    close(layer(x, memory), oracles.multi_head_attention(x, memory, weights, num_heads))
+    close(
+        layer(x, memory, attention_mask=mask[:, None]),
+        oracles.multi_head_attention(x, memory, weights, num_heads, mask),
+    )
+
+
+def test_attention_dropout_falls_on_weights_in_training_alone():
+    layer = MultiHeadAttention(8, 2, 4, 4, dropout=0.5, seed=1)
+    x = normal(0, 2, 5, 8)
+    close(layer(x, x), oracles.multi_head_attention(x, x, oracles.attention_weights(layer), 2))
+    assert not np.allclose(layer(x, x, training=True), layer(x, x), atol=1e-3)
+
+
+def test_softmax_stays_float32_under_bfloat16():
+    layer = MultiHeadAttention(8, 2, 4, 4, dtype="mixed_bfloat16")
+    layer.build()
+    x = ops.cast(normal(0, 1, 300, 8), "bfloat16")
+    output, weights = layer.attend(x, *layer.project_memory(x))
+    assert keras.backend.standardize_dtype(weights.dtype) == "float32"
+    np.testing.assert_allclose(np.asarray(weights).sum(axis=-1), 1, rtol=1e-5)
+
+
+# Feed-forward, residual and normalisation (§3.1, §3.3)
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (2, 3, 6), (2, 3, 4, 6)])
+def test_feed_forward_is_equation_2(shape):
+    layer = FeedForward(6, 10)
+    layer.build()
+    weights = oracles.feed_forward_weights(randomize(layer))
+    x = normal(1, *shape)
+    close(layer(x), oracles.feed_forward(x, weights))
+
+
+@pytest.mark.parametrize("residual, oracle", [(PostNorm, oracles.post_norm), (PreNorm, oracles.pre_norm)])
+def test_where_a_sublayer_is_normalised(residual, oracle):
+    layer = residual()
+    layer.build((None, None, 8))
+    norm = oracles.norm_weights(randomize(layer).normalization)
+    x = 5 + 3 * normal(1, 2, 3, 8)
+    close(layer(x, sublayer=lambda y: ops.tanh(2 * y)), oracle(x, lambda y: np.tanh(2 * y), norm))
+
+
+@pytest.mark.parametrize("residual", [PostNorm, PreNorm])
+def test_dropout_falls_on_the_sublayers_output_before_it_is_added_and_normalised(residual):
+    layer = residual(dropout=0.5, seed=1)
+    x = 7 * np.ones((2, 3, 64), "float32")
+    y = np.asarray(layer(x, sublayer=ops.ones_like, training=True))
+    values = np.unique(y.round(3))
+    if residual is PreNorm:
+        assert values.tolist() == [7, 9]  # the stream is never dropped
+    else:
+        assert (y < 0).any() and (y > 0).any() and not (y == 0).any()  # what is normalised is 7s and 9s
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
+def test_dropout_scales_what_it_keeps(rate):
+    layer, x = Dropout(rate, seed=1), np.ones((100, 1000), "float32")
+    y = np.asarray(layer(x, training=True))
+    assert set(np.unique(y)) == ({np.float32(0), np.float32(1 / (1 - rate))} if rate else {1})
+    assert (y == 0).mean() == pytest.approx(rate, abs=0.01)
+    np.testing.assert_array_equal(layer(x), x)
+    assert not rate or not np.array_equal(layer(x, training=True), y)
+
+
+# Positions and embeddings (§3.4, §3.5)
+
+
+@pytest.mark.parametrize("d_model", [2, 6, 512])
+def test_sinusoids_are_interleaved(d_model):
+    close(SinusoidalPositions(d_model)(np.arange(40)), oracles.sinusoids(range(40), d_model))
+
+
+def test_positions_longer_than_any_in_training():
+    positions = np.array([3, 4, 5, 5_000, 20_000])
+    close(SinusoidalPositions(16, max_length=4)(positions), oracles.sinusoids(positions, 16), tolerance=3e-3)
+
+
+@pytest.mark.parametrize("d_model", [8, 512])
+def test_wavelengths_run_from_2_pi_to_almost_10000_times_that(d_model):
+    step = np.asarray(SinusoidalPositions(d_model)(np.array([1])), "float64")[0]
+    wavelengths = 2 * np.pi / np.arctan2(step[0::2], step[1::2])
+    assert wavelengths[0] == pytest.approx(2 * np.pi)
+    assert wavelengths[-1] == pytest.approx(2 * np.pi * 10000 ** ((d_model - 2) / d_model))
+    np.testing.assert_allclose(wavelengths[1:] / wavelengths[:-1], 10000 ** (2 / d_model), rtol=1e-4)
+
+
+@pytest.mark.parametrize("offset", [1, 7, 100])
+def test_a_shift_is_a_linear_map_of_the_encoding(offset):
+    encoding = np.asarray(SinusoidalPositions(16)(np.arange(300)))
+    shift = np.zeros((16, 16))
+    for i in range(0, 16, 2):
+        sine, cosine = encoding[offset, i : i + 2]
+        shift[i : i + 2, i : i + 2] = [[cosine, sine], [-sine, cosine]]
+    close(encoding[: 300 - offset] @ shift.T, encoding[offset:], tolerance=1e-4)
+
+
+def test_learned_positions():
+    layer = LearnedPositions(16, max_length=10, seed=1)
+    encoding = np.asarray(layer(np.arange(13)))
+    close(encoding[:10], oracles.array(layer.table) * 4)
+    assert len(np.unique(encoding[:10], axis=0)) == 10
+    np.testing.assert_array_equal(encoding[10:], encoding[[9, 9, 9]])
+
+
+def test_one_matrix_embeds_times_root_d_model_and_projects():
+    layer = TiedEmbedding(7, 16, seed=1)
+    tokens, states = np.array([[0, 6, 3], [3, 3, 1]]), normal(0, 2, 3, 16)
+    close(layer(tokens), oracles.array(layer.table)[tokens] * 4)
+    close(layer.logits(states), states @ oracles.array(layer.table).T)
+    assert len(layer.weights) == 1
+
+
+# How weights begin
+
+
+def test_query_key_and_value_begin_with_half_of_glorots_variance():
+    layer = MultiHeadAttention(256, 4, d_k=32, d_v=96, seed=1)
+    layer.build()
+    for name, weights in oracles.attention_weights(layer).items():
+        glorot = 2 / sum(weights.shape)
+        variance = glorot if name == "output" else glorot / 2
+        assert weights.var() == pytest.approx(variance, rel=0.03)
+        assert abs(weights.mean()) < 0.03 * variance**0.5
+        assert abs(weights).max() == pytest.approx((3 * variance) ** 0.5, rel=0.01)  # uniform
+    assert not np.allclose(layer.query_kernel, layer.key_kernel)
+
+
+def test_feed_forward_begins_with_glorot_and_no_bias():
+    layer = FeedForward(128, 512, seed=1)
+    layer.build()
+    weights = oracles.feed_forward_weights(layer)
+    for name in ("kernel_1", "kernel_2"):
+        assert weights[name].var() == pytest.approx(2 / 640, rel=0.03)
+        assert abs(weights[name]).max() == pytest.approx((6 / 640) ** 0.5, rel=0.01)
+    assert not weights["bias_1"].any() and not weights["bias_2"].any()
+
+
+@pytest.mark.parametrize("layer", [TiedEmbedding(1000, 256, seed=1), LearnedPositions(256, 1000, seed=1)])
+def test_tables_begin_normal_with_variance_1_over_d_model(layer):
+    layer.build()
+    table = oracles.array(layer.table)
+    assert table.std() == pytest.approx(256**-0.5, rel=0.02)
+    assert (abs(table) < 256**-0.5).mean() == pytest.approx(0.6827, abs=0.01)
+
+
+# Stacks (§3.1)
+
+STACK = dict(d_model=8, d_ff=12, num_heads=2, d_k=3, d_v=5)
+NORMS = [("post", oracles.post_norm), ("pre", oracles.pre_norm)]
+X, MEMORY = normal(11, 3, 4, 8), normal(12, 3, 6, 8)
+MASK = np.arange(6) < np.array([[6], [2], [4]])
+
+
+@pytest.mark.parametrize("norm, residual", NORMS)
+def test_encoder_layer_is_the_papers(norm, residual):
+    layer = EncoderLayer(**STACK, norm=norm)
+    layer.build((None, None, 8))
+    weights = oracles.layer_weights(randomize(layer))
+    expected = oracles.encoder_layer(MEMORY, weights, 2, MASK[:, None], residual)
+    close(layer(MEMORY, attention_mask=MASK[:, None, None]), expected, 1e-4)
+
+
+@pytest.mark.parametrize("norm, residual", NORMS)
+def test_decoder_layer_is_the_papers(norm, residual):
+    layer = DecoderLayer(**STACK, norm=norm)
+    layer.build((None, None, 8))
+    weights = oracles.layer_weights(randomize(layer))
+    expected = oracles.decoder_layer(X, MEMORY, weights, 2, MASK[:, None], residual)
+    close(layer(X, MEMORY, self_mask=causal_mask(4), memory_mask=MASK[:, None, None]), expected, 1e-4)
+
+
+@pytest.mark.parametrize("stack", [Encoder, Decoder])
+def test_only_a_pre_norm_stack_ends_with_a_normalisation(stack):
+    assert stack(2, **STACK).final_norm is None
+    assert stack(2, **STACK, norm="pre").final_norm is not None
+
+
+# What Keras asks of any layer
+
+
+@dataclasses.dataclass
+class Case:
+    layer: type
+    arguments: dict
+    inputs: tuple = (X,)
+    call: dict = dataclasses.field(default_factory=dict)
+    shape: tuple = (3, 4, 8)
+
+
+POSITIONS, TOKENS = np.arange(5), np.array([[1, 2], [0, 6]])
+DROPOUTS = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, seed=3)
+SUBLAYER = {"sublayer": lambda y: ops.tanh(2 * y)}
+CASES = {
+    "MultiHeadAttention": Case(
+        MultiHeadAttention, dict(d_model=8, num_heads=2, d_k=3, d_v=5, dropout=0.1, seed=3), (X, MEMORY)
+    ),
+    "FeedForward": Case(FeedForward, dict(d_model=8, d_ff=12, dropout=0.1, seed=3)),
+    "Dropout": Case(Dropout, dict(rate=0.1, seed=3)),
+    "PostNorm": Case(PostNorm, dict(dropout=0.1, seed=3), call=SUBLAYER),
+    "PreNorm": Case(PreNorm, dict(dropout=0.1, seed=3), call=SUBLAYER),
+    "SinusoidalPositions": Case(SinusoidalPositions, dict(d_model=8), (POSITIONS,), shape=(5, 8)),
+    "LearnedPositions": Case(LearnedPositions, dict(d_model=8, max_length=5, seed=3), (POSITIONS,), shape=(5, 8)),
+    "TiedEmbedding": Case(TiedEmbedding, dict(vocab_size=7, d_model=8, seed=3), (TOKENS,), shape=(2, 2, 8)),
+    "EncoderLayer": Case(EncoderLayer, {**STACK, **DROPOUTS}),
+    "DecoderLayer": Case(DecoderLayer, {**STACK, **DROPOUTS}, (X, MEMORY)),
+    "Encoder": Case(Encoder, {"num_layers": 2, **STACK, **DROPOUTS}),
+    "Decoder": Case(Decoder, {"num_layers": 2, **STACK, **DROPOUTS, "norm": "pre"}, (X, MEMORY)),
+}
+every_layer = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def test_every_layer_class_has_a_case():
+    classes = set()
+    for module in pkgutil.iter_modules(keras_transformer.layers.__path__, "keras_transformer.layers."):
+        for entry in vars(importlib.import_module(module.name)).values():
+            if inspect.isclass(entry) and issubclass(entry, keras.layers.Layer) and entry.__module__ == module.name:
+                classes.add(entry)
+    assert classes - {Residual} == {case.layer for case in CASES.values()}
+
+
+@every_layer
+def test_a_layer_comes_back_from_its_config(case):
+    layer = case.layer(**case.arguments, name="mine")
+    config = json.loads(json.dumps(layer.get_config()))
+    copies = [case.layer.from_config(config), keras.saving.deserialize_keras_object(serialized(layer))]
+    for copy in copies:
+        assert copy.get_config() == layer.get_config()
+        assert {name: config[name] for name in case.arguments} == case.arguments
+        for training in (False, True):  # the same seeds: the same weights and masks
+            expected = layer(*case.inputs, **case.call, **training_argument(layer, training))
+            close(copy(*case.inputs, **case.call, **training_argument(copy, training)), np.asarray(expected))
+        reset_seeds(layer)
+
+
+def serialized(layer):
+    return json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+
+
+def training_argument(layer, training):
+    return {"training": training} if "training" in inspect.signature(layer.call).parameters else {}
+
+
+def reset_seeds(layer):
+    for variable in layer.non_trainable_variables:
+        variable.assign(np.asarray(variable.value) * [1, 0])
+
+
+@every_layer
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_shape_and_dtype(case, policy):
+    layer = case.layer(**case.arguments, dtype=policy)
+    output = layer(*case.inputs, **case.call)
+    assert keras.backend.standardize_dtype(output.dtype) == policy.removeprefix("mixed_")
+    assert tuple(output.shape) == case.shape == layer.compute_output_shape(*(x.shape for x in case.inputs))
+    assert {variable.dtype for variable in layer.trainable_variables} <= {"float32"}
+    reference = case.layer(**case.arguments)(*case.inputs, **case.call)
+    np.testing.assert_allclose(np.asarray(output, "float32"), reference, atol=0 if policy == "float32" else 0.1)
+
+
+@every_layer
+def test_a_symbolic_call_builds_the_layer(case):
+    inputs = [keras.Input(x.shape[1:], batch_size=len(x), dtype=x.dtype) for x in case.inputs]
+    layer = case.layer(**case.arguments)
+    assert layer(*inputs, **case.call).shape == case.shape
+    assert layer.built
+
+
+@every_layer
+def test_a_gradient_step_changes_every_weight(case):
+    tf = pytest.importorskip("tensorflow")
+    layer = case.layer(**case.arguments)
+    layer(*case.inputs, **case.call)
+    before = [oracles.array(variable) for variable in layer.trainable_variables]
+    with tf.GradientTape() as tape:
+        output = layer(*case.inputs, **case.call, **training_argument(layer, True))
+        loss = tf.reduce_sum(output * normal(5, *case.shape))
+    keras.optimizers.SGD(0.1).apply(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables)
+    for variable, old in zip(layer.trainable_variables, before):
+        assert 1e-6 < abs(oracles.array(variable) - old).max() < 100, variable.path

@@ -1,0 +1,238 @@
+"""Problems: their pairs in both directions, from files as they lie on disk, and how outputs are scored."""
+
+import gzip
+import random
+
+import pytest
+
+from keras_transformer import registry
+from keras_transformer.errors import UserError
+from keras_transformer.tasks import load_problem
+
+registry.load_catalog()
+MULTI30K = ["multi30k_ende", "multi30k_ende_tok"]
+SIZES = {"train": 29_000, "validation": 1_014, "test": 1_000}
+
+
+def complaint(call, *arguments, **keywords):
+    """Returns the sentence of the `UserError` that a call raises."""
+    with pytest.raises(UserError) as caught:
+        list(call(*arguments, **keywords))
+    return str(caught.value)
+
+
+# Multi30k
+
+
+@pytest.fixture(params=MULTI30K)
+def multi30k(request, test_data, tmp_path):
+    return load_problem(request.param, data_dir=tmp_path, raw_dir=test_data / "multi30k")
+
+
+@pytest.mark.parametrize("split", SIZES)
+def test_multi30k_is_whole(multi30k, split):
+    pairs = list(multi30k.examples(split))
+    assert len(pairs) == SIZES[split]
+    assert all(source.strip() and target.strip() for source, target in pairs)
+
+
+def test_multi30k_begins_as_published(test_data):
+    raw, tokenized = (load_problem(name, raw_dir=test_data / "multi30k") for name in MULTI30K)
+    assert next(raw.examples("test")) == (
+        "A man in an orange hat starring at something.", "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt."
+    )  # fmt: skip
+    assert next(tokenized.examples("test")) == (
+        "a man in an orange hat starring at something .", "ein mann mit einem orangefarbenen hut , der etwas anstarrt ."
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("split", SIZES)
+def test_multi30k_may_lie_in_the_folder_itself(multi30k, test_data, split):
+    direct = load_problem(multi30k.name, raw_dir=test_data / "multi30k" / multi30k.folder)
+    assert list(direct.examples(split)) == list(multi30k.examples(split))
+
+
+@pytest.mark.parametrize("split", SIZES)
+def test_multi30k_reversed_swaps_the_sides(multi30k, split):
+    backwards = load_problem(f"{multi30k.name}_rev", raw_dir=multi30k.raw_dir)
+    assert list(backwards.examples(split)) == [(target, source) for source, target in multi30k.examples(split)]
+
+
+@pytest.mark.parametrize("name", MULTI30K)
+def test_multi30k_elsewhere_names_the_missing_file(tmp_path, name):
+    said = complaint(load_problem(name, raw_dir=tmp_path).examples, "train")
+    assert str(tmp_path) in said and "train." in said
+
+
+def test_references_score_100(multi30k):
+    references = [target for _, target in multi30k.examples("test")]
+    assert [score.value for score in multi30k.score(references, references)] == pytest.approx(
+        [100.0] * (2 if multi30k.tokenized else 1)
+    )
+
+
+# Scores
+
+
+def test_a_score_says_how_it_was_computed():
+    (score,) = load_problem("multi30k_ende").score(["a b c d e"], ["a b c d f"])
+    assert score.name == "sacreBLEU" and str(score) == f"sacreBLEU = {score.value:.2f}"
+    assert score.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.")
+
+
+def test_a_tokenized_corpus_is_scored_on_its_tokens_last():
+    scores = load_problem("multi30k_ende_tok").score(["a dog ."], ["a dog ."])
+    assert [score.name for score in scores] == ["sacreBLEU", "tokenized BLEU"]
+    assert "tok:none" in scores[-1].signature and "case:mixed" in scores[-1].signature
+
+
+def test_bleu_is_sacrebleus():
+    sacrebleu = pytest.importorskip("sacrebleu")
+    outputs = ["The cat sat on the mat .", "A dog runs, quickly home."]
+    references = ["The cat is on the mat .", "A dog runs quickly home."]
+    (score,) = load_problem("multi30k_ende").score(outputs, references)
+    assert score.value == pytest.approx(sacrebleu.corpus_bleu(outputs, [references]).score)
+    assert 0 < score.value < 100
+
+
+def test_symbols_are_scored_by_exact_match_last():
+    bleu, match = load_problem("copy").score(["s1 s2", "s3"], ["s1 s2", "s4"])
+    assert (bleu.name, str(match)) == ("tokenized BLEU", "exact match = 50.00")
+
+
+# Symbols
+
+
+@pytest.mark.parametrize("split", SIZES)
+@pytest.mark.parametrize("name", ["copy", "reverse"])
+def test_symbol_pairs_are_right(name, split):
+    problem = load_problem(name, num_symbols=7, longest=5, train_pairs=300)
+    pairs = list(problem.examples(split))
+    assert len(pairs) == {"train": 300, "validation": 200, "test": 500}[split]
+    for source, target in pairs:
+        assert target.split() == source.split()[:: 1 if name == "copy" else -1]
+        assert 1 <= len(source.split()) <= 5
+        assert {*source.split()} <= {f"s{i}" for i in range(7)}
+    assert {len(source.split()) for source, _ in pairs} == {1, 2, 3, 4, 5}
+
+
+def test_symbol_pairs_are_the_same_every_time_and_differ_by_split():
+    first, again = (list(load_problem("copy", train_pairs=200).examples("train")) for _ in range(2))
+    assert first == again != list(load_problem("copy").examples("validation"))
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("tset", "test"), ("valid", "validation")])
+def test_an_unknown_split_names_the_nearest(wrong, right):
+    assert f"unknown split {wrong!r}: did you mean {right}" in complaint(load_problem("copy").examples, wrong)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [({"num_symbols": 1}, "num_symbols must be from 2 to 1000"), ({"longest": "5"}, "longest takes a whole number"),
+     ({"num_symbol": 5}, "did you mean num_symbols")],
+)  # fmt: skip
+def test_wrong_parameters_are_refused(parameters, said):
+    assert said in complaint(load_problem, "copy", **parameters)
+
+
+# Your own parallel text
+
+
+def write_text(folder, split, pairs, compress=False):
+    folder.mkdir(exist_ok=True)
+    for language, texts in zip(("en", "de"), zip(*pairs)):
+        content = "".join(f"{text}\n" for text in texts).encode()
+        if compress:
+            (folder / f"{split}.{language}.gz").write_bytes(gzip.compress(content))
+        else:
+            (folder / f"{split}.{language}").write_bytes(content)
+
+
+def pairs_of(count, different=None):
+    """Returns `count` pairs; the target tells the line, the source repeats if there are fewer `different` ones."""
+    return [(f"source {i % (different or count)}", f"target {i}") for i in range(count)]
+
+
+def parallel(folder, **parameters):
+    return load_problem("parallel_text", raw_dir=folder, **parameters)
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(20, 1), (199, 9), (2_000, 100), (30_000, 1_000)])
+def test_some_training_pairs_are_held_out(tmp_path, count, held_out):
+    pairs = pairs_of(count)
+    write_text(tmp_path, "train", pairs)
+    train, validation = (list(parallel(tmp_path).examples(split)) for split in ("train", "validation"))
+    assert len(validation) == held_out
+    assert sorted(train + validation) == sorted(pairs)
+
+
+def test_repeated_sources_fall_on_one_side(tmp_path, fresh_seed):
+    pairs = pairs_of(3_000, different=700)
+    random.Random(fresh_seed).shuffle(pairs)
+    write_text(tmp_path, "train", pairs)
+    train, validation = (list(parallel(tmp_path).examples(split)) for split in ("train", "validation"))
+    assert 0 < len(validation) <= 150 and sorted(train + validation) == sorted(pairs)
+    assert not {source for source, _ in train} & {source for source, _ in validation}
+
+
+def test_what_is_held_out_does_not_depend_on_the_order_of_lines(tmp_path, fresh_seed):
+    pairs = pairs_of(500)
+    write_text(tmp_path, "train", pairs)
+    before = set(parallel(tmp_path).examples("validation"))
+    random.Random(fresh_seed).shuffle(pairs)
+    write_text(tmp_path, "train", pairs)
+    assert set(parallel(tmp_path).examples("validation")) == before
+
+
+def test_the_other_direction_holds_out_the_same(tmp_path):
+    write_text(tmp_path, "train", pairs_of(500))
+    backwards = load_problem("parallel_text_rev", raw_dir=tmp_path)
+    assert list(backwards.examples("validation")) == [(b, a) for a, b in parallel(tmp_path).examples("validation")]
+
+
+@pytest.mark.parametrize("pairs", [pairs_of(19), [("the same", str(i)) for i in range(500)]])
+def test_too_little_text_to_hold_some_out_is_said(tmp_path, pairs):
+    write_text(tmp_path, "train", pairs)
+    assert "add validation.en and validation.de" in complaint(parallel(tmp_path).examples, "validation")
+
+
+def test_own_validation_and_test_files_are_taken(tmp_path):
+    for split, count in (("train", 30), ("validation", 3), ("test", 4)):
+        write_text(tmp_path, split, pairs_of(count))
+    problem = parallel(tmp_path)
+    assert {split: len(list(problem.examples(split))) for split in problem.splits} == {
+        "train": 30, "validation": 3, "test": 4
+    }  # fmt: skip
+
+
+def test_without_test_files_there_is_no_test_split(tmp_path):
+    write_text(tmp_path, "train", pairs_of(30))
+    assert "unknown split 'test'" in complaint(parallel(tmp_path).examples, "test")
+
+
+def test_own_files_may_be_gzip(tmp_path):
+    write_text(tmp_path / "plain", "train", pairs_of(100))
+    write_text(tmp_path / "packed", "train", pairs_of(100), compress=True)
+    assert list(parallel(tmp_path / "packed").examples("train")) == list(parallel(tmp_path / "plain").examples("train"))
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_one_missing_side_is_named(tmp_path, split, language):
+    for name in ("train", split):
+        write_text(tmp_path, name, pairs_of(30))
+    (tmp_path / f"{split}.{language}").unlink()
+    assert f"{tmp_path}/{split}.{language} does not exist" in complaint(parallel(tmp_path).examples, split)
+
+
+def test_languages_are_parameters(tmp_path):
+    write_text(tmp_path, "train", pairs_of(30))
+    for language, new in (("en", "cs"), ("de", "pl")):
+        (tmp_path / f"train.{language}").rename(tmp_path / f"train.{new}")
+    assert len(list(parallel(tmp_path, source="cs", target="pl").examples("train"))) == 29
+    assert "name the languages with --set" in complaint(parallel(tmp_path).examples, "train")
+    assert "both 'cs'" in complaint(parallel, tmp_path, source="cs", target="cs")
+
+
+def test_own_text_needs_its_folder():
+    assert "--raw_dir=FOLDER" in complaint(load_problem, "parallel_text")

@@ -1,0 +1,240 @@
+"""The registries: what is in them, how they answer to a wrong name, and that none of it needs Keras."""
+
+import dataclasses
+import importlib
+import pkgutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+import keras_transformer
+from keras_transformer import registry
+from keras_transformer.__main__ import COMMANDS
+from keras_transformer.errors import UserError
+from keras_transformer.tasks import Problem, TranslationProblem, load_problem, setting
+
+registry.load_catalog()
+KINDS = {
+    "problem": registry.problems, "hparams": registry.hparams, "model": registry.models, **registry.layers
+}  # fmt: skip
+ENTRIES = [(kind, name) for kind, entries in KINDS.items() for name, _ in entries.describe()]
+
+
+def python(*arguments, cwd):
+    """Runs Python in `cwd` with this checkout on its path; returns what it printed."""
+    environment = {"PYTHONPATH": str(registry.PACKAGE.parent), "PATH": "", "HOME": str(cwd)}
+    done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def scratch(monkeypatch):
+    """Lets a test register what it likes: afterwards the registries are as before."""
+    for entries in KINDS.values():
+        monkeypatch.setattr(entries, "_entries", dict(entries._entries))
+        monkeypatch.setattr(entries, "_descriptions", dict(entries._descriptions))
+
+
+# What there is
+
+
+@pytest.mark.parametrize(("kind", "name"), ENTRIES)
+def test_every_entry_has_a_one_line_description(kind, name):
+    description = dict(KINDS[kind].describe())[name]
+    assert 10 < len(description) <= 150 and "\n" not in description
+    assert description.endswith(".")
+
+
+@pytest.mark.parametrize(("kind", "name"), [entry for entry in ENTRIES if entry[0] in ("model", *registry.layers)])
+def test_every_location_leads_to_a_class(kind, name):
+    assert isinstance(KINDS[kind].get(name), type)
+
+
+@pytest.mark.parametrize("name", [name for kind, name in ENTRIES if kind == "problem" and not name.endswith("_rev")])
+def test_every_translation_problem_has_a_reverse(name):
+    problem = registry.problems.get(name)
+    if issubclass(problem, TranslationProblem):
+        reverse = registry.problems.get(f"{name}_rev")
+        assert (reverse.name, reverse.corpus, reverse.reversed) == (f"{name}_rev", name, True)
+    else:
+        assert f"{name}_rev" not in dict(registry.problems.describe())
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "right"),
+    [
+        ("problem", "multi30k_ned", "multi30k_ende"), ("problem", "revers", "reverse"), ("hparams", "bigg", "big"),
+        ("model", "transfromer", "transformer"), ("positions", "sinusoid", "sinusoidal"), ("norm", "prenorm", "pre"),
+    ],
+)  # fmt: skip
+def test_an_unknown_name_is_answered_with_the_nearest(kind, wrong, right):
+    with pytest.raises(UserError, match=f"unknown {kind} {wrong!r}: did you mean .*{right}"):
+        KINDS[kind].get(wrong)
+
+
+def test_a_name_unlike_any_other_is_answered_with_all():
+    with pytest.raises(UserError, match="there are: .*base, big"):
+        registry.hparams.get("qqqqqq")
+
+
+def test_a_name_is_registered_once(scratch):
+    with pytest.raises(ValueError, match="'base' is registered twice"):
+        registry.register_hparams("base")(lambda: None)
+
+
+# A user's own
+
+
+def test_a_users_problem(scratch):
+    @keras_transformer.register_problem("mine_ende")
+    @dataclasses.dataclass(kw_only=True)
+    class Mine(TranslationProblem):
+        """My corpus."""
+
+        source, target = "en", "de"
+        lines: int = setting(3, "lines", low=1)
+
+        def pairs(self, split):
+            return ((f"{split} {i}", str(i)) for i in range(self.lines))
+
+    assert ("mine_ende", "My corpus.") in registry.problems.describe()
+    assert list(load_problem("mine_ende", lines=2).examples("test")) == [("test 0", "0"), ("test 1", "1")]
+    assert list(load_problem("mine_ende_rev", lines=1).examples("train")) == [("0", "train 0")]
+    with pytest.raises(UserError, match="parameter of mine_ende 'line': did you mean lines"):
+        load_problem("mine_ende", line=2)
+
+
+def test_a_problem_that_is_no_translation_has_no_reverse(scratch):
+    registry.register_problem("mine")(type("Mine", (Problem,), {"__doc__": "Mine."}))
+    with pytest.raises(UserError):
+        registry.problems.get("mine_rev")
+
+
+def test_a_users_hparams(scratch):
+    @keras_transformer.register_hparams("my_tiny")
+    def my_tiny():
+        """Mine."""
+        return keras_transformer.hparams("tiny").replace(num_layers=1)
+
+    assert keras_transformer.hparams("my_tiny", dropout=0.5) == keras_transformer.hparams(
+        "tiny", num_layers=1, dropout=0.5
+    )
+
+
+def test_a_users_layer_is_built_into_the_model(scratch):
+    from keras_transformer.layers.residual import PostNorm
+
+    with pytest.raises(UserError, match="unknown norm 'mine'"):
+        keras_transformer.hparams("tiny", norm="mine")
+
+    @keras_transformer.register_layer("norm", "mine")
+    class Mine(PostNorm):
+        """Mine."""
+
+    hparams = keras_transformer.hparams("tiny", norm="mine", num_layers=1, d_model=8, d_ff=8)
+    model = keras_transformer.Transformer.from_hparams(hparams, vocab_size=10)
+    assert sum(isinstance(layer, Mine) for layer in model._flatten_layers()) == 5
+
+
+def test_a_layer_of_an_unknown_kind_is_refused():
+    with pytest.raises(UserError, match="unknown layer kind 'norms': did you mean norm"):
+        keras_transformer.register_layer("norms", "mine")
+
+
+def test_a_users_model(scratch):
+    @keras_transformer.register_model("mine")
+    class Mine:
+        """Mine."""
+
+    assert registry.models.get("mine") is Mine
+
+
+# The public API
+
+
+@pytest.mark.parametrize("name", keras_transformer.__all__)
+def test_public_names_resolve(name):
+    assert callable(getattr(keras_transformer, name))
+    assert name in dir(keras_transformer)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="nothing"):
+        keras_transformer.nothing  # noqa: B018
+
+
+def test_no_submodule_bears_the_name_of_a_public_function():
+    modules = {module.name for module in pkgutil.iter_modules(keras_transformer.__path__)}
+    assert modules and not modules & set(keras_transformer.__all__)
+
+
+def test_every_command_is_listed():
+    for name in COMMANDS:
+        assert importlib.import_module(f"keras_transformer.{name}").main
+
+
+# Light and private
+
+LIGHT = """
+import sys
+import keras_transformer
+from keras_transformer import errors, files, flags, hyperparameters, registry, startup, tasks
+from keras_transformer.data import corpus, tokenizer
+registry.load_catalog()
+for name, _ in registry.problems.describe():
+    registry.problems.get(name)
+for name, _ in registry.hparams.describe():
+    keras_transformer.hparams(name)
+keras_transformer.problem("copy")
+print(sorted({"keras", "tensorflow", "jax", "torch"} & sys.modules.keys()))
+"""
+
+
+def test_catalog_and_flags_import_no_keras(tmp_path):
+    assert python("-c", LIGHT, cwd=tmp_path) == "[]\n"
+
+
+def best_of_three(*arguments, cwd):
+    """Returns what a command printed and the least seconds that it took in three tries, fewer if it was quick."""
+    least = float("inf")
+    for _ in range(3):
+        began = time.monotonic()
+        output = python(*arguments, cwd=cwd)
+        least = min(least, time.monotonic() - began)
+        if least < 2:
+            break
+    return output, least
+
+
+def test_the_list_of_all_names_comes_at_once(tmp_path):
+    output, seconds = best_of_three("-m", "keras_transformer", cwd=tmp_path)
+    assert seconds < 2
+    listed = {line.split()[0] for line in output.splitlines() if line.startswith("  ")}
+    assert listed == {*COMMANDS, *(name for _, name in ENTRIES)}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_comes_at_once_and_opens_with_an_example(tmp_path, command):
+    output, seconds = best_of_three("-m", f"keras_transformer.{command}", "--help", cwd=tmp_path)
+    assert seconds < 2  # which importing Keras alone takes
+    assert f"Example: python -m keras_transformer.{command} --" in output
+
+
+BOTH = """
+from keras_transformer import registry
+registry.load_catalog()
+import hparams.transformer, problems.multi30k
+registry.problems.check("multi30k_ende"), registry.hparams.check("big")
+print(hparams.transformer.MINE, problems.multi30k.MINE)
+"""
+
+
+def test_a_users_own_folders_shadow_nothing(tmp_path):
+    for module in ("problems/multi30k.py", "hparams/transformer.py"):
+        (tmp_path / module).parent.mkdir()
+        (tmp_path / module).write_text("MINE = True\n")
+    output = python("-c", BOTH, cwd=tmp_path)
+    assert output == "True True\n"

@@ -1,0 +1,61 @@
+"""§5.3: the learning rate and Adam as the paper has them, and Keras' count from 0 against the paper's from 1."""
+
+import keras
+import numpy as np
+import oracles
+import pytest
+
+import keras_transformer as kt
+
+
+@pytest.mark.parametrize("preset, d_model", [("base", 512), ("big", 1024)])
+@pytest.mark.parametrize("step", [1, 2, 3999, 4000, 4001, 100_000])
+def test_learning_rate_is_equation_3(preset, d_model, step):
+    schedule = kt.compile_arguments(kt.hparams(preset))["optimizer"]._learning_rate
+    assert float(schedule(step - 1)) == pytest.approx(oracles.learning_rate(d_model, step), rel=1e-5)
+
+
+@pytest.mark.parametrize("d_model, peak", [(512, 6.99e-4), (1024, 4.94e-4)])
+def test_the_peak_is_where_warm_up_ends(d_model, peak):
+    schedule = kt.TransformerSchedule(d_model, 4000)
+    rates = [float(schedule(step - 1)) for step in range(3990, 4011)]
+    assert max(rates) == pytest.approx(peak, rel=1e-3)
+    assert np.argmax(rates) == 10
+
+
+def test_the_first_update_has_the_rate_of_step_1():
+    """Adam's first update is the learning rate itself, whatever the gradient."""
+    optimizer = kt.compile_arguments(kt.hparams("base"))["optimizer"]
+    weight = keras.Variable([0.0, 0.0])
+    optimizer.apply([keras.ops.convert_to_tensor([0.5, -3.0])], [weight])
+    np.testing.assert_allclose(oracles.array(weight), np.array([-1, 1]) * oracles.learning_rate(512, 1), rtol=1e-4)
+    assert float(optimizer.learning_rate) == pytest.approx(oracles.learning_rate(512, 2))
+
+
+def test_adam_is_the_papers():
+    optimizer = kt.compile_arguments(kt.hparams("base"))["optimizer"]
+    assert type(optimizer) is keras.optimizers.Adam
+    assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
+    extras = (optimizer.weight_decay, optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
+    assert not any((*extras, optimizer.use_ema, optimizer.amsgrad, optimizer.gradient_accumulation_steps))
+
+
+def test_every_hparam_of_training_arrives():
+    changes = dict(adam_beta_1=0.8, adam_beta_2=0.7, adam_epsilon=0.5, learning_rate_scale=3, warmup_steps=50)
+    arguments = kt.compile_arguments(kt.hparams("base", label_smoothing=0.25, **changes), accumulate=3)
+    optimizer = arguments["optimizer"]
+    assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.8, 0.7, 0.5)
+    assert float(optimizer.learning_rate) == pytest.approx(3 * oracles.learning_rate(512, 1, 50))
+    assert arguments["loss"].label_smoothing == 0.25
+    assert arguments["accumulate"] == 3
+
+
+def test_configs_go_round():
+    arguments = kt.compile_arguments(kt.hparams("big", warmup_steps=7, learning_rate_scale=2.0, label_smoothing=0.3))
+    schedule = arguments["optimizer"]._learning_rate
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
+    assert copy.get_config() == schedule.get_config() == {"d_model": 1024, "warmup_steps": 7, "scale": 2.0}
+    optimizer = keras.optimizers.deserialize(keras.optimizers.serialize(arguments["optimizer"]))
+    assert float(optimizer.learning_rate) == pytest.approx(2 * oracles.learning_rate(1024, 1, 7))
+    loss = keras.losses.deserialize(keras.losses.serialize(arguments["loss"]))
+    assert type(loss) is kt.SmoothedCrossEntropy and loss.label_smoothing == 0.3

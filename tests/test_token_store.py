@@ -1,0 +1,377 @@
+"""Tokenizers, the token store, `prepare` and batches: text on its way to arrays of ids."""
+
+import dataclasses
+import random
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.data.batches import TokenBatches
+from keras_transformer.data.batching import BatchPlan
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.data.tokenizer import SentencePieceTokenizer, SymbolTokenizer, load_tokenizer
+from keras_transformer.errors import UserError
+from keras_transformer.hyperparameters import HParams
+from keras_transformer.tasks import load_problem
+
+PAD, EOS, BOS, UNK = 0, 1, 2, 3
+WORDS = "ein Haus der Bär läuft über die Straße und ruft laut nach einem Freund".split()
+SYMBOLS = SymbolTokenizer([f"s{i}" for i in range(20)])
+
+
+def sentences(count, seed=1):
+    rng = random.Random(seed)
+    return [f"{' '.join(rng.choices(WORDS, k=rng.randint(1, 8)))} {i}" for i in range(count)]
+
+
+def complaint(call, *arguments, **keywords):
+    """Returns the sentence of the `UserError` that a call raises."""
+    with pytest.raises(UserError) as caught:
+        call(*arguments, **keywords)
+    return str(caught.value)
+
+
+def snapshot(folder):
+    """Returns {name: (time of change, content)} of the files in a folder."""
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
+
+
+# Tokenizers
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SentencePieceTokenizer.train(sentences(200), 60)
+
+
+def test_subwords_come_back_as_text(tokenizer):
+    texts = [*sentences(20, seed=2), "", "ein  Haus"]
+    assert tokenizer.decode(tokenizer.encode(texts)) == [" ".join(text.split()) for text in texts]
+
+
+def test_special_ids_are_fixed(tokenizer):
+    for each in (tokenizer, SYMBOLS):
+        assert each.pieces([PAD, EOS, BOS, UNK]) == ["<pad>", "</s>", "<s>", "<unk>"]
+        assert UNK in each.encode(["日本"])[0]
+        ids = each.encode([each.decode([[10, 11]])[0]])[0]
+        assert not {PAD, EOS, BOS, UNK} & set(ids)
+        assert each.decode([[BOS, *ids, EOS, PAD]]) == each.decode([ids])
+
+
+def test_the_vocabulary_has_the_size_that_was_asked_for(tokenizer):
+    assert tokenizer.vocab_size == 60
+    assert max(max(ids) for ids in tokenizer.encode(sentences(200))) < 60
+
+
+@pytest.mark.parametrize("kind", ["subwords", "symbols"])
+def test_a_saved_tokenizer_is_the_same(tmp_path, tokenizer, kind):
+    saved = tokenizer if kind == "subwords" else SYMBOLS
+    saved.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    texts = [*sentences(20), "s1 s7 unknown"]
+    assert (loaded.fingerprint, loaded.vocab_size) == (saved.fingerprint, saved.vocab_size)
+    assert loaded.encode(texts) == saved.encode(texts)
+
+
+def test_other_vocabularies_have_other_fingerprints(tokenizer):
+    assert len({tokenizer.fingerprint, SYMBOLS.fingerprint, SymbolTokenizer(["s0"]).fingerprint}) == 3
+
+
+def test_a_vocabulary_too_large_names_the_largest():
+    said = complaint(SentencePieceTokenizer.train, sentences(50), 100_000)
+    largest = int(re.search(r"vocabulary of 100000 pieces, at most (\d+)", said)[1])
+    assert SentencePieceTokenizer.train(sentences(50), largest).vocab_size == largest
+    assert f"at most {largest}" in complaint(SentencePieceTokenizer.train, sentences(50), largest + 1)
+
+
+def test_a_vocabulary_too_small_names_the_smallest():
+    said = complaint(SentencePieceTokenizer.train, sentences(50), 8)
+    smallest = int(re.search(r"at least (\d+); change it with --set problem.vocab_size", said)[1])
+    assert SentencePieceTokenizer.train(sentences(50), smallest).vocab_size == smallest
+    assert f"at least {smallest}" in complaint(SentencePieceTokenizer.train, sentences(50), smallest - 1)
+
+
+def test_blank_text_gives_no_vocabulary():
+    assert "blank lines" in complaint(SentencePieceTokenizer.train, ["", "  "], 60)
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", "half"])
+def test_a_damaged_model_file_is_named(tmp_path, tokenizer, content, capfd):
+    whole = tokenizer.to_bytes()
+    (tmp_path / "tokenizer.model").write_bytes(whole[: len(whole) // 2] if content == "half" else content)
+    assert complaint(load_tokenizer, tmp_path).startswith(f"{tmp_path}/tokenizer.model is damaged")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_damaged_list_of_symbols_is_named(tmp_path):
+    (tmp_path / "symbols.txt").write_bytes(b"s0\n\xff\n")
+    assert complaint(load_tokenizer, tmp_path).startswith(f"{tmp_path}/symbols.txt is damaged")
+
+
+def test_a_folder_without_tokenizer_is_named(tmp_path):
+    assert complaint(load_tokenizer, tmp_path).startswith(f"{tmp_path} holds no tokenizer")
+
+
+# The store
+
+rows = st.lists(st.tuples(*[st.lists(st.integers(4, SYMBOLS.vocab_size - 1))] * 2))
+
+
+def store_of(path, reverse=False, **splits):
+    """Writes splits of pairs of ids to a store and opens it."""
+    texts = {name: [tuple(SYMBOLS.decode(pair)) for pair in pairs] for name, pairs in splits.items()}
+    TokenStore.write(path, texts, SYMBOLS, {"corpus": {}})
+    return TokenStore(path, reverse=reverse)
+
+
+def content(sequences):
+    return [list(map(int, sequences[i])) for i in range(len(sequences))]
+
+
+@settings(deadline=None, max_examples=50)
+@given(train=rows, test=rows)
+def test_a_store_gives_back_what_was_written(tmp_path_factory, train, test):
+    store = store_of(tmp_path_factory.mktemp("store") / "store", train=train, test=test)
+    for name, pairs in (("train", train), ("test", test)):
+        split = store.split(name)
+        for side, ids in ((split.source, [s for s, _ in pairs]), (split.target, [t for _, t in pairs])):
+            assert content(side) == [[*row, EOS] for row in ids]
+            assert side.lengths.tolist() == [len(row) + 1 for row in ids]
+        assert len(split) == store.manifest["splits"][name]["pairs"] == len(pairs)
+
+
+@pytest.mark.parametrize("size", [100, 70_000])
+def test_ids_take_as_many_bytes_as_they_need(tmp_path, size):
+    tokenizer = SymbolTokenizer([f"s{i}" for i in range(size)])
+    TokenStore.write(tmp_path / "store", {"train": [(f"s{size - 1}", "s0")]}, tokenizer, {})
+    store = TokenStore(tmp_path / "store")
+    assert content(store.split("train").source) == [[size + 3, EOS]]
+    assert (store.path / "train.source.ids").stat().st_size == 2 * (2 if size == 100 else 4)
+
+
+def test_a_reversed_store_swaps_the_sides(tmp_path):
+    split = store_of(tmp_path / "store", reverse=True, train=[([4], [5, 6])]).split("train")
+    assert (content(split.source), content(split.target)) == ([[5, 6, EOS]], [[4, EOS]])
+
+
+def test_an_unknown_split_is_refused(tmp_path):
+    assert "no split 'test'" in complaint(store_of(tmp_path / "store", train=[([4], [5])]).split, "test")
+
+
+@pytest.mark.parametrize("name", ["train.source.ids", "train.target.lengths"])
+@pytest.mark.parametrize("damage", ["shorter", "gone"])
+def test_a_damaged_store_is_refused(tmp_path, name, damage):
+    store = store_of(tmp_path / "store", train=[([4, 5, 6], [7])] * 3)
+    path = store.path / name
+    path.write_bytes(path.read_bytes()[:-1]) if damage == "shorter" else path.unlink()
+    assert complaint(store.split, "train").startswith(f"{path} is missing or damaged; remove {store.path}")
+
+
+def test_a_damaged_manifest_says_what_to_do(tmp_path):
+    path = store_of(tmp_path / "store", train=[([4], [5])]).path
+    (path / "manifest.json").write_text("{")
+    assert f"remove it to prepare it anew: {path}/manifest.json is damaged" in complaint(TokenStore, path)
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path):
+    def interrupted():
+        yield "s1", "s2"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        TokenStore.write(tmp_path / "store", {"train": interrupted()}, SYMBOLS, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bad_corpus_leaves_the_old_store(tmp_path):
+    def damaged():
+        yield "s1", "s2"
+        raise UserError("corpus:2: not UTF-8")
+
+    old = snapshot(store_of(tmp_path / "store", train=[([4], [5])]).path)
+    assert "corpus:2" in complaint(TokenStore.write, tmp_path / "store", {"train": damaged()}, SYMBOLS, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert snapshot(tmp_path / "store") == old
+
+
+def test_a_store_replaces_the_old_one_whole(tmp_path):
+    store_of(tmp_path / "store", train=[([4], [5])], test=[([4], [5])])
+    assert list(store_of(tmp_path / "store", train=[([6], [7])]).manifest["splits"]) == ["train"]
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert not (tmp_path / "store" / "test.source.ids").exists()
+
+
+def test_a_file_in_the_way_of_a_store_stays(tmp_path):
+    (tmp_path / "store").write_text("mine")
+    assert f"cannot write {tmp_path}/store" in complaint(store_of, tmp_path / "store", train=[([4], [5])])
+    assert (tmp_path / "store").read_text() == "mine"
+
+
+# prepare
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Folder with 200 pairs of parallel text."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    write_corpus(folder)
+    return folder
+
+
+def write_corpus(folder, split="train", count=200, seed=1):
+    for language in ("en", "de"):
+        text = "".join(f"{language} {line}\n" for line in sentences(count, seed))
+        (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+
+
+def parallel(folder, **parameters):
+    return load_problem(
+        "parallel_text", data_dir=folder.parent / "data", raw_dir=folder, **{"vocab_size": 60, **parameters}
+    )
+
+
+def test_preparing_twice_writes_once(corpus):
+    first = parallel(corpus).prepare().prepared_dir
+    before, said = snapshot(first), []
+    again = parallel(corpus)
+    assert again.prepare(said.append) is again
+    assert (again.prepared_dir, snapshot(first), said) == (first, before, [])
+
+
+def test_a_problem_and_its_reverse_share_what_is_prepared(corpus):
+    forwards = parallel(corpus).prepare()
+    before = snapshot(forwards.prepared_dir)
+    backwards = load_problem("parallel_text_rev", data_dir=corpus.parent / "data", raw_dir=corpus, vocab_size=60)
+    split = backwards.prepare().store.split("train")
+    assert snapshot(backwards.prepared_dir) == before
+    assert content(split.source) == content(forwards.store.split("train").target)
+
+
+def test_other_parameters_and_corpora_have_other_directories(corpus):
+    other = corpus.parent / "other"
+    other.mkdir()
+    write_corpus(other)
+    problems = parallel(corpus), parallel(other), parallel(corpus, vocab_size=61), parallel(corpus)
+    assert len({problem.prepared_dir for problem in problems}) == 3
+
+
+def test_a_changed_corpus_file_is_noticed(corpus):
+    old = parallel(corpus).prepare().store.fingerprint
+    lines = (corpus / "train.de").read_text(encoding="utf-8").splitlines()
+    lines[7] = "ein anderer Satz"
+    (corpus / "train.de").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    said = []
+    anew = parallel(corpus).prepare(said.append)
+    assert said[0] == f"{corpus}/train.de has changed since it was prepared"
+    assert anew.store.fingerprint != old
+    targets = [content(anew.store.split(split).target) for split in ("train", "validation")]
+    assert "ein anderer Satz" in anew.tokenizer.decode(sum(targets, []))
+
+
+def test_a_touched_file_with_the_old_content_is_the_old_one(corpus):
+    before = snapshot(parallel(corpus).prepare().prepared_dir)
+    (corpus / "train.de").touch()
+    assert snapshot(parallel(corpus).prepare().prepared_dir) == before
+
+
+def test_a_file_added_to_the_corpus_is_noticed(corpus):
+    assert "test" not in parallel(corpus).prepare().store.manifest["splits"]
+    write_corpus(corpus, "test", 10)
+    assert parallel(corpus).prepare().store.manifest["splits"]["test"]["pairs"] == 10
+
+
+def test_a_prepared_corpus_outlives_its_files(corpus):
+    before = snapshot(parallel(corpus).prepare().prepared_dir)
+    (corpus / "train.de").unlink()
+    said = []
+    assert snapshot(parallel(corpus).prepare(said.append).prepared_dir) == before
+    assert said == [f"{corpus}/train.de is gone; using the corpus prepared from it"]
+
+
+# Batches
+
+
+@pytest.fixture(scope="module")
+def reverse(tmp_path_factory):
+    return load_problem("reverse", data_dir=tmp_path_factory.mktemp("data"), train_pairs=300).prepare()
+
+
+HPARAMS = HParams(batch_tokens=200, max_length=20, seed=3)
+
+
+def test_batches_hold_shifted_targets_and_token_weights(reverse):
+    split, batches = reverse.store.split("train"), reverse.batches("train", HPARAMS)
+    for index in range(batches.batches_per_epoch):
+        (source, decoder_input), labels, weights = batches[index]
+        rows = batches.plan.batch(index).rows
+        assert max(source.size, labels.size) <= 200
+        assert {array.dtype.name for array in (source, decoder_input, labels)} == {"int32"}
+        assert weights.dtype == "float32" and weights.shape == labels.shape == decoder_input.shape
+        for place, row in enumerate(rows):
+            for array, sequences in ((source, split.source), (labels, split.target)):
+                assert array[place].tolist() == [*sequences[row], *[PAD] * (array.shape[1] - len(sequences[row]))]
+        assert (decoder_input[:, 0] == BOS).all() and (decoder_input[:, 1:] == labels[:, :-1]).all()
+        assert len(set(weights[labels != PAD])) == 1 and not weights[labels == PAD].any()
+        assert weights.sum() == pytest.approx(1, rel=1e-5)
+        assert batches.tokens(index) == (source != PAD).sum() + (labels != PAD).sum()
+
+
+@pytest.mark.parametrize("multiple", [1, 3, 8])
+def test_empty_rows_fill_up_and_weigh_nothing(reverse, multiple):
+    plain = reverse.batches("train", HPARAMS)
+    filled = TokenBatches(plain.split, plain.plan, row_multiple=multiple)
+    for index in range(plain.batches_per_epoch):
+        (source, _), labels, weights = plain[index]
+        (filled_source, filled_input), filled_labels, filled_weights = filled[index]
+        count = len(source)
+        assert len(filled_source) % multiple == 0 and len(filled_source) - count < multiple
+        assert (filled_source[:count] == source).all() and (filled_labels[:count] == labels).all()
+        assert (filled_weights[:count] == weights).all()
+        assert not filled_source[count:].any() and not filled_labels[count:].any() and not filled_weights[count:].any()
+
+
+@pytest.mark.parametrize("start", [1, 17, 1000])
+def test_a_start_counts_on(reverse, start):
+    whole, resumed = reverse.batches("train", HPARAMS), reverse.batches("train", HPARAMS, start=start)
+    for index in range(3):
+        for a, b in zip(flat(whole[start + index]), flat(resumed[index])):
+            np.testing.assert_array_equal(a, b)
+        assert resumed.tokens(index) == whole.tokens(start + index)
+
+
+def flat(batch):
+    (source, decoder_input), labels, weights = batch
+    return source, decoder_input, labels, weights
+
+
+def test_training_is_endless_and_validation_ends(reverse):
+    training, validation = reverse.batches("train", HPARAMS), reverse.batches("validation", HPARAMS)
+    assert training.num_batches is None
+    assert training[5 * training.batches_per_epoch + 2]
+    assert validation.num_batches == validation.batches_per_epoch
+    rows = [validation.plan.batch(index).rows for index in range(validation.num_batches)]
+    assert sorted(np.concatenate(rows)) == list(range(200))
+
+
+def test_long_pairs_are_left_out_of_training_and_counted(reverse):
+    short = dataclasses.replace(HPARAMS, max_length=5)
+    lengths = reverse.store.split("train").source.lengths
+    assert reverse.batches("train", short).plan.num_dropped == (lengths > 5).sum() > 0
+    assert reverse.batches("train", short).plan.num_pairs == (lengths <= 5).sum()
+    assert reverse.batches("validation", short).plan.num_dropped == 0
+
+
+def test_batches_prepare_what_is_missing(tmp_path):
+    problem = load_problem("copy", data_dir=tmp_path, train_pairs=20)
+    assert problem.batches("train", HPARAMS).plan.num_pairs == 20
+    assert problem.prepared_dir.is_dir()
+
+
+def test_a_plan_of_the_store_is_a_plan_of_its_lengths(reverse):
+    split = reverse.store.split("train")
+    plan = BatchPlan(split.source.lengths, split.target.lengths, 200, seed=3, max_length=20)
+    assert plan.batch(7).rows.tolist() == reverse.batches("train", HPARAMS).plan.batch(7).rows.tolist()

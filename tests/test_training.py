@@ -1,0 +1,269 @@
+"""Contract 3 and the run directory: training resumes to the same bits, and leaves behind what later commands need."""
+
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from conftest import ROOT
+
+import keras_transformer as kt
+from keras_transformer.data.batches import TokenBatches
+from keras_transformer.runs.directory import Run
+from keras_transformer.training.trainer import train
+
+PROBLEM = {"num_symbols": 5, "longest": 6, "train_pairs": 27}
+HPARAMS = {
+    "num_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 2, "dropout": 0.3, "attention_dropout": 0.1,
+    "batch_tokens": 32, "warmup_steps": 10, "train_steps": 12, "checkpoint_steps": 2, "keep_checkpoints": 4,
+    "eval_steps": 8, "beam_size": 1, "extra_length": 2, "average_last": 3,
+}  # fmt: skip
+hparams = kt.HParams(**HPARAMS)
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+    return kt.problem("reverse", data_dir=tmp_path_factory.mktemp("data"), **PROBLEM)
+
+
+@pytest.fixture(scope="module")
+def whole(problem, tmp_path_factory):
+    """The run that nothing disturbed."""
+    return train(problem, hparams, tmp_path_factory.mktemp("runs") / "whole", report=str)
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    """A copy of it, to be spoiled."""
+    shutil.copytree(whole.path, tmp_path / "copied")
+    return Run.open(tmp_path / "copied")
+
+
+def assert_ends_like(run, whole):
+    """The last checkpoints' weights and optimizer states are equal bit for bit."""
+    (found, state), (expected, expected_state) = run.checkpoints.load("last"), whole.checkpoints.load("last")
+    assert state["step"] == expected_state["step"] == 12
+    assert found.keys() == expected.keys() == {"weights", "optimizer"}
+    for part in expected:
+        assert found[part].keys() == expected[part].keys()
+        for path, array in expected[part].items():
+            assert array.dtype == found[part][path].dtype
+            np.testing.assert_array_equal(found[part][path], array, err_msg=path)
+
+
+def file_hashes(path):
+    return {p: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+# Resuming
+
+
+def test_steps_7_and_12_lie_inside_different_epochs(problem):
+    per_epoch = problem.batches("train", hparams).batches_per_epoch
+    assert 7 % per_epoch and 12 % per_epoch and 12 // per_epoch > 7 // per_epoch > 0
+
+
+def test_a_checkpoint_holds_the_states_of_dropout(whole):
+    start, end = (whole.checkpoints.load(step)[0]["weights"] for step in (10, 12))
+    seeds = [path for path in end if "seed" in path]
+    assert len(seeds) > 5 and all(end[path][1] == start[path][1] + 2 for path in seeds)
+
+
+@pytest.fixture(scope="module")
+def resumed(problem, tmp_path_factory):
+    """A run stopped at 7 and resumed to 12, and the rows of the batches that each of the two read."""
+    path, seen = tmp_path_factory.mktemp("runs") / "resumed", []
+
+    def getitem(self, index, original=TokenBatches.__getitem__):
+        if self.endless:
+            seen[-1].append(self.plan.batch(self.start + index).rows.tolist())
+        return original(self, index)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TokenBatches, "__getitem__", getitem)
+        for steps in (7, 12):
+            seen.append([])
+            run = train(problem, hparams.replace(train_steps=steps), path, report=str)
+    return run, seen
+
+
+def test_a_resumed_run_ends_bit_equal(resumed, whole):
+    assert_ends_like(resumed[0], whole)
+
+
+def test_batches_come_in_the_order_of_the_plan(problem, resumed):
+    planned = problem.batches("train", hparams).plan
+    planned = [planned.batch(step).rows.tolist() for step in range(12)]
+    before, after = resumed[1]
+    # Some more may have been read ahead.
+    assert before[:7] == planned[:7] and after[:5] == planned[7:]
+
+
+def test_a_killed_run_ends_bit_equal(problem, whole, tmp_path):
+    # It dies when the checkpoint of step 8 is written but not yet in its place.
+    code = f"""
+import os, signal
+import keras_transformer as kt
+from keras_transformer.training.trainer import train
+
+def replace(source, target, move=os.replace):
+    if str(target).endswith("step-000000008"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    move(source, target)
+
+os.replace = replace
+problem = kt.problem("reverse", data_dir={str(problem.data_dir)!r}, **{PROBLEM})
+train(problem, kt.HParams(**{HPARAMS}), {str(tmp_path / "run")!r})
+"""
+    killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    lines = []
+    run = train(problem, hparams, tmp_path / "run", report=lines.append)
+    assert any("resuming after update 6" in line for line in lines)
+    assert_ends_like(run, whole)
+
+
+def test_damaged_checkpoints_are_passed_over(problem, whole, copied):
+    damaged = [
+        copied.checkpoints.path / name for name in ("step-000000012/weights.npz", "step-000000010/optimizer.npz")
+    ]
+    for path in damaged:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    lines = []
+    run = train(problem, hparams, copied.path, report=lines.append)
+    assert all(any(str(path) in line and "damaged" in line for line in lines) for path in damaged)
+    assert any("resuming after update 8" in line for line in lines)
+    assert_ends_like(run, whole)
+
+
+def test_a_finished_run_is_left_alone(problem, copied):
+    def kept():
+        hashes = file_hashes(copied.path)
+        return {path: value for path, value in hashes.items() if path.name != "manifest.json"}
+
+    before, lines = kept(), []
+    train(problem, hparams, copied.path, report=lines.append)
+    assert kept() == before
+    assert any("nothing to do" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "change", [{"dropout": 0.2}, {"seed": 7}, {"batch_tokens": 64}, {"train_steps": 20, "alpha": 1}]
+)
+def test_changed_hparams_are_refused(problem, copied, change):
+    with pytest.raises(kt.UserError, match=f"{list(change)[-1]}="):
+        train(problem, hparams.replace(**change), copied.path, report=str)
+
+
+def test_another_problem_is_refused(problem, copied):
+    other = kt.problem("copy", data_dir=problem.data_dir, **PROBLEM)
+    with pytest.raises(kt.UserError, match="reverse"):
+        train(other, hparams, copied.path, report=str)
+
+
+# What a run leaves behind
+
+
+def test_train_rows(whole):
+    rows = [row for row in whole.metrics() if row["kind"] == "train"]
+    assert [row["step"] for row in rows] == [8, 12]  # before each evaluation, and at the end
+    for row in rows:
+        assert all(np.isfinite(row[name]) for name in ("loss", "nll", "perplexity", "learning_rate"))
+        assert row["tokens_per_second"] > 0
+        assert row["perplexity"] == pytest.approx(np.exp(row["nll"]), rel=1e-4)
+
+
+def test_train_rows_count_all_real_tokens(problem, whole):
+    batches = problem.batches("train", hparams)
+    expected = sum((batches[i][0][0] != 0).sum() + (batches[i][1] != 0).sum() for i in range(12))
+    assert sum(row["tokens"] for row in whole.metrics() if row["kind"] == "train") == expected
+
+
+def test_validation_rows(whole):
+    rows = [row for row in whole.metrics() if row["kind"] == "validation"]
+    assert [row["step"] for row in rows] == [8, 12]
+    for row in rows:
+        assert row["perplexity"] == pytest.approx(np.exp(row["nll"]), rel=1e-4)
+        assert 0 <= row["score"] <= 100 and any("BLEU" in name for name in row)
+        assert row["encoder_deviation"] > 0 and row["nll_shuffled"] > 0
+
+
+def test_validation_rows_are_the_model_s(problem, whole):
+    model = whole.load_model("last")
+    model.compile(**kt.compile_arguments(hparams))
+    metrics = model.evaluate(problem.batches("validation", hparams), verbose=0, return_dict=True)
+    logged = whole.metrics()[-1]
+    assert {name: logged[name] for name in metrics} == pytest.approx(metrics, rel=1e-5)
+
+
+def test_the_latest_checkpoints_are_kept_and_the_best(whole):
+    assert whole.checkpoints.steps()[-4:] == [6, 8, 10, 12]
+    assert set(whole.checkpoints.steps()) == {6, 8, 10, 12, whole.checkpoints.best_step()}
+
+
+def test_the_best_is_the_best_validation(whole):
+    rows = [row for row in whole.metrics() if row["kind"] == "validation"]
+    best = max(rows, key=lambda row: (row["score"], -row["nll"]))
+    assert whole.checkpoints.best() == {name: best[name] for name in ("step", "score", "nll")}
+    assert whole.checkpoints.load()[1]["step"] == best["step"]
+
+
+def test_the_best_checkpoint_outlives_pruning(copied):
+    copied.checkpoints.mark_best(8, {"score": 99.0, "nll": 0.1})
+    copied.checkpoints.prune(keep=1)
+    assert copied.checkpoints.steps() == [8, 12]
+    assert copied.checkpoints.load("best")[1]["step"] == 8
+
+
+def test_average_is_the_mean_of_the_last(copied):
+    raw = file_hashes(copied.path)
+    assert kt.average_checkpoints(copied.path, last=3) == [8, 10, 12]
+    arrays = [copied.checkpoints.load(step)[0]["weights"] for step in (8, 10, 12)]
+    averaged = copied.checkpoints.load("averaged")[0]["weights"]
+    assert averaged.keys() == arrays[0].keys()
+    for path, array in averaged.items():
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(array, np.mean([a[path] for a in arrays], axis=0, dtype="float64"), rtol=1e-6)
+    assert raw.items() <= file_hashes(copied.path).items()
+
+
+def test_average_takes_as_many_as_the_hparams_say(copied):
+    assert kt.average_checkpoints(copied.path) == [8, 10, 12]
+    with pytest.raises(kt.UserError, match="checkpoints, not 9"):
+        kt.average_checkpoints(copied.path, last=9)
+
+
+def test_the_run_translates(whole):
+    translator = kt.Translator.load(whole.path, checkpoint="last")
+    (hypotheses,) = translator.translate(["s0 s1"])
+    assert hypotheses[0].score < 0
+
+
+def test_the_manifest_names_corpus_and_parameters(problem, whole):
+    manifest = json.loads((whole.path / "manifest.json").read_text())
+    assert manifest["corpus"]["splits"]["train"]["pairs"] == 27
+    assert manifest["seed"] == hparams.seed
+    weights = whole.checkpoints.load("last")[0]["weights"]
+    shapes = {path: list(array.shape) for path, array in weights.items() if "seed" not in path}
+    assert manifest["parameters"]["by_variable"] == shapes
+    assert manifest["parameters"]["total"] == sum(np.prod(shape) for shape in shapes.values())
+
+
+# Plain Keras
+
+
+def test_fit_as_in_a_notebook(problem):
+    model = kt.Transformer.from_hparams(hparams, problem)
+    model.compile(**kt.compile_arguments(hparams))
+    batches = problem.batches("train", hparams)
+    fitted = model.fit(batches, validation_data=problem.batches("validation", hparams), epochs=2, verbose=0)
+    assert {"loss", "nll", "perplexity", "val_loss", "val_nll", "val_perplexity"} <= fitted.history.keys()
+    assert all(len(values) == 2 for values in fitted.history.values())
+    assert int(keras.ops.convert_to_numpy(model.optimizer.iterations.value)) == 2 * batches.batches_per_epoch

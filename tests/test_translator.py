@@ -1,0 +1,126 @@
+"""Text in, text out: order, blank lines, scores and refusals."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.data.tokenizer import BOS, EOS, UNK, SymbolTokenizer
+from keras_transformer.decoding import translator as translator_module
+
+TEXTS = ["a", "a b c d", "", "d c", "b b b b b b", "   ", "c", "a"]
+
+
+@pytest.fixture(scope="module")
+def translator():
+    hparams = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, beam_size=3, extra_length=4)
+    tokenizer = SymbolTokenizer("abcd")
+    return kt.Translator(kt.Transformer(tokenizer.vocab_size, hparams), tokenizer, hparams)
+
+
+@pytest.fixture(scope="module")
+def results(translator):
+    return translator.translate(TEXTS, nbest=2)
+
+
+def test_translations_come_in_the_order_of_the_texts(translator, results):
+    for text, hypotheses in zip(TEXTS, results, strict=True):
+        alone = translator.translate([text], nbest=2)[0]
+        assert [h.tokens for h in hypotheses] == [h.tokens for h in alone]
+    assert len({hypotheses[0].tokens for hypotheses in results}) > 1
+
+
+def test_order_is_kept_over_several_batches(translator, results, monkeypatch):
+    monkeypatch.setattr(translator_module, "BATCH_ROWS", 2)
+    done = []
+    in_pairs = translator.translate(TEXTS, nbest=2, report=lambda *progress: done.append(progress))
+    assert [[h.tokens for h in pair] for pair in in_pairs] == [[h.tokens for h in pair] for pair in results]
+    assert done == [(4, 8), (6, 8), (8, 8)]  # two texts are blank
+
+
+@pytest.mark.parametrize("blank", ["", " ", " \t ", "\n", "\u3000"])
+def test_a_blank_line_gives_an_empty_translation(translator, blank):
+    before, (hypothesis,), after = translator.translate(["a", blank, "a"])
+    assert (hypothesis.text, hypothesis.tokens) == ("", ())
+    assert before[0].tokens == after[0].tokens
+
+
+def test_no_texts_give_no_translations(translator):
+    assert translator.translate([]) == [] and translator.score([], []) == []
+
+
+def test_text_is_what_the_tokens_say(translator, results):
+    for hypotheses in results:
+        for hypothesis in hypotheses:
+            assert hypothesis.text == translator.tokenizer.decode([hypothesis.tokens])[0]
+
+
+def test_texts_may_be_a_generator(translator, results):
+    assert translator.translate((text for text in TEXTS), nbest=2) == results
+
+
+def test_translating_again_gives_the_same(translator, results):
+    assert translator.translate(TEXTS, nbest=2) == results
+
+
+def test_hparams_say_how_to_search(translator):
+    explicit = translator.translate(TEXTS, beam_size=3, alpha=0.6, nbest=1, extra_length=4)
+    assert translator.translate(TEXTS) == explicit
+
+
+def test_arguments_go_before_hparams(translator):
+    longer = translator.translate(["b b b b b b"], beam_size=1, alpha=2.0, extra_length=0)[0][0]
+    assert len(longer.tokens) <= 7
+    assert longer.score == pytest.approx(longer.log_probability / ((5 + len(longer.tokens)) / 6) ** 2, rel=1e-5)
+
+
+def test_an_unknown_symbol_is_translated_too(translator):
+    assert translator.tokenizer.encode(["x"]) == [[UNK]]
+    assert translator.translate(["x"])[0][0].tokens[-1] == EOS
+
+
+def test_a_model_of_another_vocabulary_is_refused(translator):
+    with pytest.raises(kt.UserError, match="8 tokens.* 6"):
+        kt.Translator(translator.model, SymbolTokenizer("ab"), translator.hparams)
+
+
+@pytest.mark.parametrize("sizes", [{"beam_size": 2, "nbest": 3}, {"beam_size": 0}, {"beam_size": 2, "nbest": 0}])
+def test_impossible_sizes_are_refused(translator, sizes):
+    with pytest.raises(kt.UserError, match="nbest"):
+        translator.translate(["a"], **sizes)
+
+
+def test_score_takes_text_or_ids(translator):
+    ids = translator.tokenizer.encode(["b a"])[0]
+    by_text, by_ids, by_ids_with_eos = translator.score(["a b"] * 3, ["b a", ids, (*ids, EOS)])
+    assert by_text.tokens == by_ids.tokens == by_ids_with_eos.tokens == (*ids, EOS)
+    assert by_text.text == by_ids.text == by_ids_with_eos.text == "b a"
+    assert by_text.log_probability == pytest.approx(by_ids.log_probability)
+
+
+def test_score_takes_generators(translator):
+    pairs = [("a b", "b a"), ("c", "d d d")]
+    listed = translator.score(["a b", "c"], ["b a", "d d d"])
+    assert translator.score((s for s, _ in pairs), (t for _, t in pairs)) == listed
+
+
+def test_score_does_not_depend_on_batch_mates(translator):
+    sources, targets = ["a b c d", "a", "d d"], ["a", "b c d a b", ""]
+    together = translator.score(sources, targets)
+    for source, target, expected in zip(sources, targets, together):
+        alone = translator.score([source], [target])[0]
+        assert alone.log_probability == pytest.approx(expected.log_probability, rel=1e-4)
+
+
+def test_score_is_the_sum_of_the_models_log_probabilities(translator):
+    source, labels = [[4, 5, EOS]], [7, 6, 6, EOS]
+    logits = translator.model((np.array(source), np.array([[BOS, *labels[:-1]]])), training=False)
+    log_p = np.array(keras.ops.log_softmax(logits))[0]
+    (hypothesis,) = translator.score(["a b"], [labels], alpha=0)
+    expected = sum(log_p[i, label] for i, label in enumerate(labels))
+    assert hypothesis.log_probability == hypothesis.score == pytest.approx(expected, rel=1e-5)
+
+
+def test_score_refuses_lists_of_unequal_lengths(translator):
+    with pytest.raises(kt.UserError, match="2 sources but 1 targets"):
+        translator.score(["a", "b"], ["a"])
