@@ -48,8 +48,8 @@ def curve(row):
     """Returns the validation curve of a row's training as a Markdown table, and its command."""
     points = row["training"]["curve"]
     command = "python -m keras_transformer.train " + " ".join(row["commands"]["train"][1:])
-    lines = [f"Validation during `{command}`:\n", "| step | nats a token | score |", "|---|---|---|"]
-    lines += [f"| {point['step']:,} | {point['nll']:.3f} | {point['score']:.2f} |" for point in points]
+    lines = [f"Validation score during `{command}`:\n", "| step | score |", "|---|---|"]
+    lines += [f"| {point['step']:,} | {point['score']:.2f} |" for point in points]
     return "\n".join(lines) + "\n"
 
 

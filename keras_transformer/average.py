@@ -1,6 +1,7 @@
 """python -m keras_transformer.average: averages the last checkpoints of a run (§6.1)."""
 
 from keras_transformer.flags import Parser, report, run_command
+from keras_transformer.runs.directory import Run
 from keras_transformer.startup import load_keras
 
 
@@ -14,6 +15,7 @@ def main(arguments):
     parser.add_argument("--run", required=True, help="the run directory")
     parser.add_argument("--last", type=int, help="checkpoints to average (default the run's average_last)")
     flags = parser.parse_args(arguments)
+    Run.open(flags.run)  # a wrong directory is said before Keras is loaded
     load_keras()
     from keras_transformer.runs.averaging import average_checkpoints
 

@@ -11,6 +11,7 @@ from keras_transformer.flags import (
     report,
     run_command,
 )
+from keras_transformer.runs.directory import Run
 from keras_transformer.startup import load_keras
 
 
@@ -26,6 +27,7 @@ def main(arguments):
     parser.add_argument("--samples", type=int, default=0, help="examples to print (default 0)")
     parser.add_argument("--results", help="JSON lines file to which a row with the scores is added")
     flags = parser.parse_args(arguments)
+    Run.open(flags.run)  # a wrong directory is said before Keras is loaded
     load_keras()
     from keras_transformer.decoding.evaluation import evaluate
 

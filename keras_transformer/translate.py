@@ -7,6 +7,7 @@ from keras_transformer.data.corpus import read_lines
 from keras_transformer.errors import UserError
 from keras_transformer.files import written
 from keras_transformer.flags import Parser, add_decoding_flags, add_run_flags, decoding_arguments, run_command
+from keras_transformer.runs.directory import Run
 from keras_transformer.startup import load_keras
 
 CHUNK = 1024
@@ -25,9 +26,10 @@ def main(arguments):
     parser.add_argument("--input", default="-", help="file of source lines, plain or .gz (default stdin)")
     parser.add_argument("--output", default="-", help="file of translations (default stdout)")
     flags = parser.parse_args(arguments)
-    lines = _stdin_lines() if flags.input == "-" else read_lines(flags.input)
+    lines = _stdin_lines() if flags.input == "-" else read_lines(flags.input, may_be_empty=True)
     chunks = _chunks(lines)
     first = next(chunks, [])  # a missing file is said before the model is loaded
+    Run.open(flags.run)  # a wrong directory is said before Keras is loaded
     load_keras()
     from keras_transformer.decoding.translator import Translator
 

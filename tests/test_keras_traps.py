@@ -1,4 +1,4 @@
-"""Keras' traps, one test each (docs/architecture.md lists them): our code walks into none of them.
+"""Keras' traps, one test each: our code walks into none of them.
 
 Those of `tf.distribute` are tested in test_distribution.py.
 """

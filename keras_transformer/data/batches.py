@@ -1,5 +1,7 @@
 """TokenBatches: the batches of a plan as padded arrays, each a pure function of its number."""
 
+import itertools
+
 import keras
 import numpy as np
 
@@ -54,17 +56,18 @@ class TokenBatches(keras.utils.PyDataset):
         rows = self.plan.batch(self.start + index).rows
         return int(self.split.source.lengths[rows].sum() + self.split.target.lengths[rows].sum())
 
-    def as_dataset(self, row_multiple=1, few_shapes=False):
+    def replace(self, **changes):
+        """Returns the same batches with some of `start`, `endless`, `row_multiple`, `few_shapes` changed."""
+        names = ("start", "endless", "row_multiple", "few_shapes")
+        return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)
+
+    def as_dataset(self):
         """Returns a `tf.data.Dataset` of the batches with open shapes, so that fit is traced once."""
         import tensorflow as tf
 
-        batches = TokenBatches(self.split, self.plan, self.start, self.endless, row_multiple, few_shapes)
-
         def generate():
-            index = 0
-            while batches.num_batches is None or index < batches.num_batches:
-                yield batches[index]
-                index += 1
+            for index in itertools.count() if self.endless else range(self.num_batches):
+                yield self[index]
 
         ids, weights = tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None, None), tf.float32)
         dataset = tf.data.Dataset.from_generator(generate, output_signature=((ids, ids), ids, weights))

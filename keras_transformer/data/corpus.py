@@ -12,10 +12,14 @@ from keras_transformer.errors import UserError
 from keras_transformer.files import written
 
 
-def read_lines(path):
+def read_lines(path, may_be_empty=False):
     """Yields the lines of a UTF-8 text file, plain or `.gz`, without their ends.
 
     Only "\\n" and "\\r\\n" end a line: a form feed or U+2028 inside one must not shift the two sides of a corpus.
+
+    Args:
+        path: The file.
+        may_be_empty: Whether a file without a line is none of the errors.
 
     Raises:
         UserError: The file is missing, empty, not UTF-8 (which line), or a gzip that ends early.
@@ -43,7 +47,7 @@ def read_lines(path):
         raise UserError(f"{path}: not a whole gzip file ({error}); fetch or make it again") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    if number == 0:
+    if number == 0 and not may_be_empty:
         raise UserError(f"{path} is empty; a corpus needs at least one line")
 
 

@@ -129,6 +129,9 @@ class SymbolTokenizer(Tokenizer):
         return "".join(f"{symbol}\n" for symbol in self._symbols[len(SPECIAL) :]).encode()
 
 
+TOKENIZER_FILES = (SentencePieceTokenizer.file_name, SymbolTokenizer.file_name)
+
+
 def load_tokenizer(folder):
     """Returns the tokenizer whose file lies in `folder`.
 

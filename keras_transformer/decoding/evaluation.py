@@ -78,10 +78,7 @@ def training_summary(rows):
         "tokens": sum(row["tokens"] for row in updates.values()),
         "seconds": round(sum(row["seconds"] for row in updates.values())),
         "evaluation_seconds": round(sum(row["seconds"] for row in validations.values())),
-        "curve": [
-            {"step": step, "nll": round(row["nll"], 4), "score": round(row["score"], 2)}
-            for step, row in sorted(validations.items())
-        ],
+        "curve": [{"step": step, "score": round(row["score"], 2)} for step, row in sorted(validations.items())],
     }
 
 

@@ -95,8 +95,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def project_memory(self, memory):
         """Returns keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]` of `memory`."""
-        keys = self._split_heads(ops.matmul(memory, self.key_kernel))
-        values = self._split_heads(ops.matmul(memory, self.value_kernel))
+        keys = self._split_heads(self._project(memory, self.key_kernel))
+        values = self._split_heads(self._project(memory, self.value_kernel))
         return keys, values
 
     def attend(self, query, keys, values, attention_mask=None, training=False):
@@ -106,13 +106,17 @@ class MultiHeadAttention(keras.layers.Layer):
             The output `[batch, query_length, d_model]`, and the weights
             `[batch, heads, query_length, key_length]`, float32.
         """
-        query = self._split_heads(ops.matmul(query, self.query_kernel))
+        query = self._split_heads(self._project(query, self.query_kernel))
         heads, weights = scaled_dot_product_attention(
             query, keys, values, attention_mask, lambda weights: self.dropout(weights, training=training)
         )
         batch, length = ops.shape(heads)[0], ops.shape(heads)[2]
         joined = ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (batch, length, self.num_heads * self.d_v))
-        return ops.matmul(joined, self.output_kernel), weights
+        return self._project(joined, self.output_kernel), weights
+
+    def _project(self, x, kernel):
+        """`[batch, length, rows]` → `[batch, length, columns]`; decoding calls this outside of Keras' autocast."""
+        return ops.matmul(x, ops.cast(kernel, x.dtype))
 
     def _split_heads(self, x):
         """`[batch, length, heads * d]` → `[batch, heads, length, d]`."""

@@ -45,12 +45,12 @@ class DecoderLayer(keras.layers.Layer):
         self.feed_forward = FeedForward(d_model, d_ff, activation_dropout, seed + 4, dtype=policy, name="feed_forward")
         self.feed_forward_residual = residual(dropout, seed + 5, dtype=policy, name="feed_forward_residual")
 
-    def build(self, input_shape, memory_shape=None):
+    def build(self, x_shape, memory_shape=None):
         for layer in (
             self.self_attention, self.self_attention_residual, self.cross_attention, self.cross_attention_residual,
             self.feed_forward, self.feed_forward_residual,
         ):  # fmt: skip
-            layer.build(input_shape)
+            layer.build(x_shape)
 
     def call(self, x, memory, self_mask=None, memory_mask=None, training=False):
         x = self.self_attention_residual(
@@ -100,8 +100,8 @@ class DecoderLayer(keras.layers.Layer):
         x = self.cross_attention_residual(x, sublayer=attend_to_memory)
         return self.feed_forward_residual(x, sublayer=self.feed_forward), cache["keys"], cache["values"]
 
-    def compute_output_shape(self, input_shape, memory_shape=None):
-        return input_shape
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        return x_shape
 
     def get_config(self):
         return {**super().get_config(), **self._arguments}
@@ -122,5 +122,5 @@ class Decoder(Encoder):
             x = layer(x, memory, self_mask=self_mask, memory_mask=memory_mask, training=training)
         return self.normalize(x)
 
-    def compute_output_shape(self, input_shape, memory_shape=None):
-        return input_shape
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        return x_shape

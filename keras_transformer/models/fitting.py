@@ -59,11 +59,14 @@ class TokenModel(keras.Model):
         if sample_weight is None:
             sample_weight = token_weights(y)
         mask = ops.cast(sample_weight > 0, "float32")
-        self._loss_tracker.update_state(smoothed, sample_weight=mask)
+        # Flat: of a matrix a Keras metric would take the mean over positions first, padding included.
+        flat_mask = ops.reshape(mask, (-1,))
+        self._loss_tracker.update_state(ops.reshape(smoothed, (-1,)), sample_weight=flat_mask)
         for metric in self.token_metrics:
-            metric.update_state(plain, sample_weight=mask)
+            metric.update_state(ops.reshape(plain, (-1,)), sample_weight=flat_mask)
         if self._compile_metrics is not None:  # the user's own
-            self._compile_metrics.update_state(y, logits, sample_weight=mask)
+            flat_logits = ops.reshape(logits, (-1, logits.shape[-1]))
+            self._compile_metrics.update_state(ops.reshape(y, (-1,)), flat_logits, sample_weight=flat_mask)
         return ops.sum(smoothed * sample_weight)
 
     def train_step(self, data):
@@ -100,20 +103,29 @@ class TokenModel(keras.Model):
         if isinstance(x, TokenBatches):
             kwargs.setdefault("steps_per_epoch", x.batches_per_epoch)
             kwargs["shuffle"] = False
-            x = self._source_of(x)
-        return super().fit(x, *args, validation_data=self._source_of(validation_data), **kwargs)
+            x = self._source_of(x, endless=True)
+        return super().fit(x, *args, validation_data=self._source_of(validation_data, endless=False), **kwargs)
 
     def evaluate(self, x=None, *args, **kwargs):
         """As in Keras; `TokenBatches` are gone through once."""
-        return super().evaluate(self._source_of(x), *args, **kwargs)
+        return super().evaluate(self._source_of(x, endless=False), *args, **kwargs)
 
-    def _source_of(self, batches):
+    def get_compile_config(self):
+        return {**super().get_compile_config(), "accumulate": self.accumulate}
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+
+    def _source_of(self, batches, endless):
         """What Keras is to read: on TensorFlow a dataset, with open shapes unless XLA compiles each shape."""
-        if not isinstance(batches, TokenBatches) or keras.backend.backend() != "tensorflow":
+        if not isinstance(batches, TokenBatches):
+            return batches
+        batches = batches.replace(endless=endless)
+        if keras.backend.backend() != "tensorflow":
             return batches
         strategy = self.distribute_strategy
         replicas = strategy.num_replicas_in_sync if strategy else 1
-        return batches.as_dataset(replicas, few_shapes=bool(self.jit_compile))
+        return batches.replace(row_multiple=replicas, few_shapes=bool(self.jit_compile)).as_dataset()
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Nothing is left to build; Keras' own takes a batch away and fails on uneven replicas."""

@@ -38,7 +38,9 @@ class Transformer(TokenModel):
         super().__init__(**{"name": "transformer", **kwargs})
         hparams = hparams if isinstance(hparams, HParams) else HParams(**hparams)
         self.vocab_size, self.hparams = vocab_size, hparams
-        seed, policy, width = hparams.seed * 10_000, self.dtype_policy, hparams.d_model
+        # Room for the layers' own numbers, within the 32 bits that a mask's seed may have.
+        seed = hparams.seed * 10_000 % 2**31
+        policy, width = self.dtype_policy, hparams.d_model
         stack = dict(
             num_layers=hparams.num_layers, d_model=width, d_ff=hparams.d_ff, num_heads=hparams.num_heads,
             d_k=hparams.key_width, d_v=hparams.value_width, dropout=hparams.dropout, norm=hparams.norm,
@@ -147,4 +149,6 @@ class Transformer(TokenModel):
         return self.embedding(tokens) + self.positions(ops.arange(ops.shape(tokens)[1]))
 
     def get_config(self):
-        return {"vocab_size": self.vocab_size, "hparams": dataclasses.asdict(self.hparams), "name": self.name}
+        policy = keras.dtype_policies.serialize(self.dtype_policy)
+        hparams = dataclasses.asdict(self.hparams)
+        return {"vocab_size": self.vocab_size, "hparams": hparams, "name": self.name, "dtype": policy}

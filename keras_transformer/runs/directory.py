@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from keras_transformer import registry
-from keras_transformer.data.tokenizer import load_tokenizer
+from keras_transformer.data.tokenizer import TOKENIZER_FILES, load_tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.files import read_json, write_json
 from keras_transformer.hyperparameters import HParams
@@ -46,18 +46,18 @@ class Run:
         return cls(path, read_json(path / "config.json", f"{path} is no run directory"))
 
     @classmethod
-    def create(cls, path, problem, model, preset, hparams):
-        """Makes the run directory, or opens the one that is there if it is the same run.
+    def planned(cls, path, problem, model, preset, hparams):
+        """Returns the run that is to be in directory `path`, new or resumed; writes nothing.
 
         Args:
             path: The directory.
-            problem: A prepared `Problem`.
+            problem: `Problem`; it need not be prepared.
             model: Registered name of the model.
             preset: Registered name of the hparams that `hparams` began with.
             hparams: `HParams`.
 
         Raises:
-            UserError: The directory holds another run or other files, or cannot be written.
+            UserError: The directory holds another run or other files.
         """
         path = Path(path)
         config = {
@@ -72,18 +72,24 @@ class Run:
             "hparams": dataclasses.asdict(hparams),
         }
         if (path / "config.json").is_file():
-            run = cls.open(path)
-            run.refuse_other(config)
-            if run.tokenizer.fingerprint != problem.tokenizer.fingerprint:
-                raise UserError(f"{path}: its vocabulary is not the prepared corpus's; the corpus has changed since")
-        elif path.exists() and (not path.is_dir() or _foreign_files(path, problem.tokenizer.file_name)):
+            cls.open(path).refuse_other(config)
+        elif path.exists() and (not path.is_dir() or _foreign_files(path)):
             raise UserError(f"{path} exists and is no run directory; give another --output_dir")
-        else:
-            run = cls(path, config)
-            problem.tokenizer.save(path)
-        # Only train_steps can differ from what was there.
-        write_json(path / "config.json", config)
         return cls(path, config)
+
+    def create(self):
+        """Makes the directory, or goes on with the one that is there; the problem must be prepared.
+
+        Raises:
+            UserError: It cannot be written, or the model in it has another vocabulary than the corpus.
+        """
+        trained_on = self.problem.tokenizer
+        if not (self.path / "config.json").is_file():
+            trained_on.save(self.path)
+        elif self.tokenizer.fingerprint != trained_on.fingerprint:
+            raise UserError(f"{self.path}: its vocabulary is not the prepared corpus's; the corpus has changed since")
+        # Only train_steps and the corpus's place can differ from what was there.
+        write_json(self.path / "config.json", self.config)
 
     def refuse_other(self, config):
         """Raises a `UserError` if this run is not the one that `config` describes; it names what differs."""
@@ -158,9 +164,9 @@ class Run:
         return rows
 
 
-def _foreign_files(path, tokenizer):
+def _foreign_files(path):
     """Whether a directory holds more than a run has that was killed before its config.json was written."""
-    return any(entry.name != tokenizer and not entry.name.startswith(".") for entry in path.iterdir())
+    return any(entry.name not in TOKENIZER_FILES and not entry.name.startswith(".") for entry in path.iterdir())
 
 
 def _flat(config):

@@ -9,15 +9,24 @@ from keras_transformer.decoding.translator import Translator
 from keras_transformer.runs.checkpoint import model_arrays, optimizer_arrays
 
 
+class StepCallbacks(keras.callbacks.CallbackList):
+    """Callbacks that are not given the metrics after each update: Keras' own list reads them from the device."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        for callback in self.callbacks:
+            callback.on_train_batch_begin(batch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        for callback in self.callbacks:
+            callback.on_train_batch_end(batch)
+
+
 class StepCallback(keras.callbacks.Callback):
     """Base: `on_step(step)` after each update, `on_end(step)` after the last; steps are counted on the host.
 
     Args:
         start: Updates made before this training began.
     """
-
-    # Keras would read the metrics from the device after every update otherwise.
-    async_safe = True
 
     def __init__(self, start):
         super().__init__()

@@ -11,7 +11,7 @@ from keras_transformer.files import write_json
 from keras_transformer.runs.checkpoint import assign, assign_model
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import make_manifest
-from keras_transformer.training.callbacks import Checkpointing, Evaluation, Progress, duration
+from keras_transformer.training.callbacks import Checkpointing, Evaluation, Progress, StepCallbacks, duration
 from keras_transformer.training.distribution import make_strategy
 from keras_transformer.training.schedule import compile_arguments
 
@@ -42,8 +42,9 @@ def train(
     Raises:
         UserError: The directory holds another run or cannot be written, or a corpus file is bad.
     """
-    problem.prepare(report)
-    run = Run.create(output_dir, problem, model, preset, hparams)
+    run = Run.planned(output_dir, problem, model, preset, hparams)
+    batches = problem.prepare(report).batches("train", hparams)
+    run.create()
     run.checkpoints.report = report
     distribution = make_strategy(strategy)
     with distribution.scope() if distribution else contextlib.nullcontext():
@@ -52,9 +53,8 @@ def train(
         )
         # XLA cannot compile a step with MirroredStrategy's reductions.
         network.compile(**compile_arguments(hparams, accumulate, False if distribution else jit_compile))
-    start = restore(run, network)
+    start = batches.start = restore(run, network)
     write_json(run.path / "manifest.json", make_manifest(problem, hparams, network))
-    batches = problem.batches("train", hparams, start=start)
     report_start(report, run, problem, network, batches, hparams, start)
     if start >= hparams.train_steps:
         report(f"{run.path} has its {hparams.train_steps:,} updates; nothing to do (more: --train_steps=N)")
@@ -66,7 +66,7 @@ def train(
     began = time.monotonic()
     network.fit(
         batches, steps_per_epoch=hparams.train_steps - start, epochs=1, verbose=0,
-        callbacks=[progress, evaluation, checkpointing],
+        callbacks=StepCallbacks([progress, evaluation, checkpointing], add_history=True, model=network),
     )  # fmt: skip
     report_end(report, run, network, progress, time.monotonic() - began)
     return run
