@@ -36,9 +36,9 @@ def table(rows):
     for row in rows:
         training = row["training"]
         cells = [
-            row["problem"], row["preset"], row["seed"], row["split"], row["checkpoint"]["name"], row["sacrebleu"],
-            row.get("tokenized_bleu", "–"), f"{training['steps']:,}", f"{training['seconds'] / 60:.0f} min",
-            row["commit"],
+            row["problem"], row["preset"] + (", changed" if row["overrides"] else ""), row["seed"], row["split"],
+            row["checkpoint"]["name"], row["sacrebleu"], row.get("tokenized_bleu", "–"), f"{training['steps']:,}",
+            f"{training['seconds'] / 60:.0f} min", row["commit"],
         ]  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)

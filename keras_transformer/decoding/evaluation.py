@@ -7,6 +7,7 @@ from pathlib import Path
 
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.files import sha256
+from keras_transformer.hyperparameters import load_hparams
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import command, git_revision, machine
 
@@ -39,6 +40,14 @@ class Evaluation:
         """Returns triples (source, output, reference)."""
         return list(zip(self.sources, self.outputs, self.references))
 
+    def overrides(self):
+        """Returns {field: value} of the hparams that differ from their preset's."""
+        preset, used = self.run.config["preset"], self.run.config["hparams"]
+        if not preset:
+            return used
+        usual = dataclasses.asdict(load_hparams(preset))
+        return {field: value for field, value in used.items() if value != usual[field]}
+
     def append_row(self, path):
         """Adds the result as a line of JSON to the file `path`, with all that made it."""
         row = {
@@ -53,6 +62,7 @@ class Evaluation:
             "decoding_seconds": round(self.seconds, 1),
             "training": training_summary(self.run.metrics()),
             "hparams": self.run.config["hparams"],
+            "overrides": self.overrides(),
             "commands": {"train": self.run.manifest()["command"], "evaluate": command()},
             "commit": self.run.manifest()["git_revision"],
             "evaluation_commit": git_revision(),
