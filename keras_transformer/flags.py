@@ -26,6 +26,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command, example, description):
         super().__init__(
             prog=f"python -m keras_transformer.{command}",
+            usage=argparse.SUPPRESS,  # a wall of flags; the help opens with the example instead
             description=f"Example: python -m keras_transformer.{command} {example}\n\n{description}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,

@@ -152,7 +152,7 @@ class Evaluation(StepCallback):
 
 
 def source_health(model, batches):
-    """Two figures that tell early when a model ignores its source, from the first validation batch.
+    """Two figures that tell early when a model ignores its source, from the middle validation batch.
 
     Args:
         model: `Transformer`.
@@ -163,7 +163,7 @@ def source_health(model, batches):
         over sentences and units; and "nll_shuffled": nats a token with the sources changed round, which must be
         far above the true value.
     """
-    (source, decoder_input), labels, weights = batches[0]
+    (source, decoder_input), labels, weights = batches[batches.num_batches // 2]
     source, decoder_input, labels, weights = (x[:64] for x in (source, decoder_input, labels, weights))
     memory = np.array(model.encode(source)[0], dtype="float32")
     deviations = [states[ids != 0].std(axis=0).mean() for states, ids in zip(memory, source)]
