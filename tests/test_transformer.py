@@ -213,6 +213,7 @@ def test_a_saved_model_gives_the_same_logits(changes, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "x.keras", safe_mode=True)
     np.testing.assert_array_equal(logits(loaded), logits(model))
     assert seed_states(loaded) == seed_states(model)
+    assert loaded.compiled == model.compiled
 
 
 @pytest.mark.filterwarnings("error:.*compile")

@@ -111,7 +111,8 @@ class TokenModel(keras.Model):
         return super().evaluate(self._source_of(x, endless=False), *args, **kwargs)
 
     def get_compile_config(self):
-        return {**super().get_compile_config(), "accumulate": self.accumulate}
+        config = super().get_compile_config()
+        return config and {**config, "accumulate": self.accumulate}  # nothing, where the model is not compiled
 
     def compile_from_config(self, config):
         self.compile(**keras.saving.deserialize_keras_object(config))
