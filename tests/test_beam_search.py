@@ -190,12 +190,14 @@ LIMITS = [9, 1, 5, 3, 9]
 
 
 def hypotheses(state, nbest=None):
-    """For each sentence a list of (tokens until PAD, log-probability, score) of the finished hypotheses."""
+    """For each sentence the finished hypotheses: (tokens, log-probability, score). All behind EOS must be PAD."""
     fields = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)
     result = []
     for rows in zip(*map(ops.convert_to_numpy, fields)):
-        finished = [(tuple(map(int, tokens[tokens != PAD])), *numbers) for tokens, *numbers in zip(*rows)]
-        result.append([hypothesis for hypothesis in finished if hypothesis[2] > -1e8][:nbest])
+        finished = [(tokens.tolist(), *numbers) for tokens, *numbers in zip(*rows) if numbers[-1] > -1e8]
+        ends = [tokens.index(EOS) + 1 for tokens, _, _ in finished]
+        assert all(set(tokens[end:]) <= {PAD} for end, (tokens, _, _) in zip(ends, finished))
+        result.append([(tuple(tokens[:end]), *numbers) for end, (tokens, *numbers) in zip(ends, finished)][:nbest])
     return result
 
 
@@ -219,8 +221,13 @@ def test_hypotheses_are_distinct_and_sorted(seed):
 @pytest.mark.parametrize("raised", [(), [(EOS, -9.0)], [(EOS, 3.0)]])
 def test_hypotheses_end_with_their_only_eos_within_the_limit(raised):
     for limit, finished in zip(LIMITS, hypotheses(Table(2, raised=raised).search(LIMITS))):
-        for tokens, _, _ in finished:
-            assert tokens.index(EOS) == len(tokens) - 1 < limit
+        assert finished and all(len(tokens) <= limit for tokens, _, _ in finished)
+
+
+def test_a_probable_end_leaves_no_beam_empty():
+    *states, _ = Table(2, raised=[(EOS, 9.0)]).states([9] * 5)
+    for state in states:
+        assert ops.convert_to_numpy(state.log_probabilities).min() > -1e8
 
 
 def test_an_improbable_end_comes_at_the_limit():

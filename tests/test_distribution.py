@@ -46,7 +46,8 @@ def problem(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mirrored():
-    return make_strategy("mirrored")
+    """A strategy as a notebook makes it; `make_strategy`'s is tested with `train`, below."""
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def fit(problem, strategy=None, accumulate=1):
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = kt.Transformer.from_hparams(hparams, problem)
         # Adam hides a gradient's scale and blows up rounding; plain descent shows the one and not the other.
-        optimizer = keras.optimizers.SGD(0.1)
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
         model.compile(**kt.compile_arguments(hparams, accumulate) | {"optimizer": optimizer})
     history = model.fit(
         problem.batches("train", hparams),
@@ -137,6 +138,16 @@ def test_mirrored_evaluate_reports_the_same(problem, one_device, two_replicas):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+def test_metrics_weigh_every_token_alike(problem, one_device):
+    model, losses = one_device[0], []
+    batches = problem.batches("test", small())
+    for i in range(batches.batches_per_epoch):
+        (source, decoder_input), labels, weights = batches[i]
+        log_p = np.array(keras.ops.log_softmax(model((source, decoder_input), training=False)))
+        losses.extend(-np.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0][weights > 0])
+    assert model.evaluate(batches, verbose=0, return_dict=True)["nll"] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
 def test_mirrored_replicas_draw_different_dropout_masks(mirrored):
     first, second = dropped(mirrored, calls=1)[0]
     assert 0.3 < np.mean(first != second) < 0.7
@@ -161,8 +172,8 @@ def dropped(strategy, calls):
     return [[np.array(mask) for mask in strategy.experimental_local_results(step())] for _ in range(calls)]
 
 
-def test_mirrored_make_strategy_takes_all_devices(mirrored):
-    assert mirrored.num_replicas_in_sync == 2
+def test_mirrored_make_strategy_takes_all_devices():
+    assert make_strategy("mirrored").num_replicas_in_sync == 2
     assert make_strategy("one") is None
 
 

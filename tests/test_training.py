@@ -129,16 +129,15 @@ train(problem, kt.HParams(**{HPARAMS}), {str(tmp_path / "run")!r})
 
 
 def test_damaged_checkpoints_are_passed_over(problem, whole, copied):
-    damaged = [
-        copied.checkpoints.path / name for name in ("step-000000012/weights.npz", "step-000000010/optimizer.npz")
-    ]
-    for path in damaged:
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
+    newest, before, older = (copied.checkpoints.path / f"step-{step:09d}" for step in (12, 10, 8))
+    content = bytearray((newest / "weights.npz").read_bytes())
+    content[len(content) // 2] ^= 1
+    (newest / "weights.npz").write_bytes(content)
+    shutil.copy(older / "optimizer.npz", before)
     lines = []
     run = train(problem, hparams, copied.path, report=lines.append)
-    assert all(any(str(path) in line and "damaged" in line for line in lines) for path in damaged)
+    for path in (newest / "weights.npz", before / "optimizer.npz"):
+        assert any(str(path) in line and "damaged" in line for line in lines)
     assert any("resuming after update 8" in line for line in lines)
     assert_ends_like(run, whole)
 

@@ -90,6 +90,16 @@ def test_impossible_sizes_are_refused(translator, sizes):
         translator.translate(["a"], **sizes)
 
 
+def test_a_negative_alpha_is_refused(translator):
+    with pytest.raises(kt.UserError, match="alpha=-1"):
+        translator.translate(["a"], alpha=-1)
+
+
+def test_one_text_in_place_of_a_list_is_refused(translator):
+    with pytest.raises(kt.UserError, match="list of texts"):
+        translator.translate("a b")
+
+
 def test_score_takes_text_or_ids(translator):
     ids = translator.tokenizer.encode(["b a"])[0]
     by_text, by_ids, by_ids_with_eos = translator.score(["a b"] * 3, ["b a", ids, (*ids, EOS)])

@@ -79,17 +79,24 @@ class Translator:
 
         Args:
             texts: Source sentences.
-            beam_size: Beams a sentence; the hparams' by default.
+            beam_size: Beams a sentence, 1 for greedy search; the hparams' by default.
             alpha: Exponent of the length penalty; the hparams' by default.
             nbest: Hypotheses a sentence, at most `beam_size`.
             extra_length: Most tokens beyond the source's; the hparams' by default.
             report: Called with (sentences done, all sentences) after each batch.
+
+        Raises:
+            UserError: An argument is out of range, or `texts` is one text.
         """
         beam_size = self.hparams.beam_size if beam_size is None else beam_size
         alpha = self.hparams.alpha if alpha is None else alpha
         extra_length = self.hparams.extra_length if extra_length is None else extra_length
         if beam_size < 1 or not 1 <= nbest <= beam_size:
             raise UserError(f"beam_size={beam_size} and nbest={nbest}: nbest must be from 1 to beam_size")
+        if alpha < 0:
+            raise UserError(f"alpha={alpha}: the length penalty's exponent must be at least 0")
+        if isinstance(texts, str):
+            raise UserError("translate takes a list of texts, not one text: translate([text])")
         texts = list(texts)
         sources = [ids + [EOS] for ids in self.tokenizer.encode(texts)]
         results = [[Hypothesis("", (), 0.0, 0.0)] for _ in texts]
