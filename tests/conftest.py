@@ -9,7 +9,7 @@ import pytest
 from keras_transformer.startup import load_keras
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / os.environ.get("KERAS_TRANSFORMER_TEST_DATA", "../shared/data")
+DATA = ROOT / (os.environ.get("KERAS_TRANSFORMER_TEST_DATA") or "../shared/data")
 SEED = int(os.environ.get("KERAS_TRANSFORMER_TEST_SEED") or random.SystemRandom().randrange(2**31))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keras_transformer.data.batching import BatchPlan
 from keras_transformer.errors import UserError
 
-DATA = Path(__file__).parent.parent / os.environ.get("KERAS_TRANSFORMER_TEST_DATA", "../shared/data")
+DATA = Path(__file__).parent.parent / (os.environ.get("KERAS_TRANSFORMER_TEST_DATA") or "../shared/data")
 LONGEST = 60
 
 
