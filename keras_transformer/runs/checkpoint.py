@@ -156,8 +156,7 @@ def _read(directory, parts):
 
 def model_arrays(model):
     """Returns {path: array} of a model's weights and seed states; metrics are left out."""
-    metrics = {id(variable) for variable in model.metrics_variables}
-    return _arrays(variable for variable in model.variables if id(variable) not in metrics)
+    return _arrays(_kept_variables(model))
 
 
 def assign(variables, arrays, what):
@@ -178,13 +177,17 @@ def assign(variables, arrays, what):
 
 def assign_model(model, arrays, what):
     """Gives a model's weights and seed states the arrays that `model_arrays` returned."""
-    metrics = {id(variable) for variable in model.metrics_variables}
-    assign([variable for variable in model.variables if id(variable) not in metrics], arrays, what)
+    assign(_kept_variables(model), arrays, what)
 
 
 def optimizer_arrays(optimizer):
     """Returns {path: array} of an optimizer's variables: step, slots."""
     return _arrays(optimizer.variables)
+
+
+def _kept_variables(model):
+    metrics = {id(variable) for variable in model.metrics_variables}
+    return [variable for variable in model.variables if id(variable) not in metrics]
 
 
 def _arrays(variables):

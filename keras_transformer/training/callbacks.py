@@ -202,19 +202,19 @@ class Checkpointing(StepCallback):
 
     def is_best(self, step):
         """Whether the model was evaluated at this step and is better than the best checkpoint."""
-        latest, best = self.evaluation.latest, self.run.checkpoints.best()
+        latest = self.evaluation.latest
         if not latest or latest["step"] != step:
             return False
+        best = self.run.checkpoints.best()  # a file, so not to be read after every update
         return not best or (latest["score"], -latest["nll"]) > (best["score"], -best["nll"])
 
     def save(self, step):
         """Writes the checkpoint of this step."""
-        arrays = {"weights": model_arrays(self.model), "optimizer": optimizer_arrays(self.model.optimizer)}
-        best = self.is_best(step)
         checkpoints = self.run.checkpoints
         if self.written != step:
+            arrays = {"weights": model_arrays(self.model), "optimizer": optimizer_arrays(self.model.optimizer)}
             checkpoints.save(step, arrays, {"evaluation": self.evaluation.latest})
-        if best:
+        if self.is_best(step):
             checkpoints.mark_best(step, {name: self.evaluation.latest[name] for name in ("score", "nll")})
         checkpoints.prune(self.hparams.keep_checkpoints)
         self.written, self.saved_at = step, time.monotonic()
