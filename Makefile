@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+JAX = .venv-jax/bin
+PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-jax lint format clean
 
 # Trains a Transformer on the embedded English-German problem and translates unseen sentences: under 10 minutes
 # on two CPU cores.
@@ -13,6 +15,13 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev lint
 	$(BIN)/python -m pytest
+
+# Everything that JAX computes, in an environment without TensorFlow.
+test-jax: .venv-jax/.installed
+	KERAS_BACKEND=jax $(JAX)/python -m pytest $(addprefix tests/test_,$(addsuffix .py,$(JAX_TESTS)))
+
+JAX_TESTS = backends layers transformer schedule beam_search translator training evaluation
+JAX_TESTS += learning
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -24,12 +33,18 @@ format: $(VENV)/.installed-dev
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -e .
+	$(BIN)/python $(PIP_INSTALL) -r requirements.txt -e .
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python $(PIP_INSTALL) -r requirements-dev.txt
+	touch $@
+
+# The test packages are those of requirements-dev.txt, without the other requirements that it includes.
+.venv-jax/.installed: requirements-jax.txt requirements-dev.txt pyproject.toml
+	$(PYTHON) -m venv .venv-jax
+	$(JAX)/python $(PIP_INSTALL) -r requirements-jax.txt $$(grep -v '^-' requirements-dev.txt) -e .
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-jax build dist .pytest_cache .ruff_cache .hypothesis

@@ -16,6 +16,7 @@ _LOCATIONS = {
     "register_hparams": "registry:register_hparams",
     "register_model": "registry:register_model",
     "register_layer": "registry:register_layer",
+    "load_plugin": "plugins:load_plugin",
     "Transformer": "models.transformer:Transformer",
     "TransformerSchedule": "training.schedule:TransformerSchedule",
     "SmoothedCrossEntropy": "models.loss:SmoothedCrossEntropy",
@@ -24,7 +25,7 @@ _LOCATIONS = {
     "Hypothesis": "decoding.translator:Hypothesis",
     "average_checkpoints": "runs.averaging:average_checkpoints",
 }
-_LIGHT = ("tasks", "hyperparameters", "errors", "registry")
+_LIGHT = ("tasks", "hyperparameters", "errors", "registry", "plugins")
 
 __version__ = "0.1.0"
 __all__ = sorted(_LOCATIONS)

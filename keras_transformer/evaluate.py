@@ -1,5 +1,6 @@
 """python -m keras_transformer.evaluate: decodes a split and scores it."""
 
+import json
 from pathlib import Path
 
 from keras_transformer.files import written
@@ -25,25 +26,80 @@ def main(arguments):
     parser.add_argument("--split", default="test", choices=("train", "validation", "test"), help="(default test)")
     parser.add_argument("--output_dir", help="where to write the outputs and references (default nowhere)")
     parser.add_argument("--samples", type=int, default=0, help="examples to print (default 0)")
+    parser.add_argument("--by_length", action="store_true", help="print a table of results by source length")
+    parser.add_argument(
+        "--compare", metavar="FILE",
+        help="another system's outputs for the split, plain or .gz: tests the difference by paired bootstrap",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object with all figures, and nothing else")
     parser.add_argument("--results", help="JSON lines file to which a row with the scores is added")
     flags = parser.parse_args(arguments)
+    if flags.samples < 0:
+        parser.error(f"--samples: takes a whole number from 0 on, not {flags.samples}")
     Run.open(flags.run)  # a wrong directory is said before Keras is loaded
     load_keras()
     from keras_transformer.decoding.evaluation import evaluate
 
-    result = evaluate(flags.run, flags.checkpoint, flags.split, **decoding_arguments(flags))
-    for source, output, reference in result.examples()[: flags.samples]:
-        report(f"source:    {source}\noutput:    {output}\nreference: {reference}\n")
+    result = evaluate(flags.run, flags.checkpoint, flags.split, **decoding_arguments(flags), compare_with=flags.compare)
     if flags.output_dir:
         for name in ("sources", "outputs", "references"):
             with written(Path(flags.output_dir) / f"{flags.split}.{name}.txt") as file:
-                file.writelines(f"{line}\n" for line in getattr(result, name))
+                # A piece may hold a line end; an output must not.
+                file.writelines(" ".join(line.split("\n")) + "\n" for line in getattr(result, name))
     if flags.results:
         result.append_row(flags.results)
-    report(f"{len(result.outputs):,} lines of {flags.split} in {result.seconds:.1f} s")
+    if flags.json:
+        report(json.dumps(result.summary(flags.samples), indent=2, ensure_ascii=False))
+    else:
+        report_text(result, flags.samples, flags.by_length)
+
+
+def report_text(result, samples, by_length):
+    """Prints an `Evaluation` for people: the score that counts is the last line.
+
+    Args:
+        result: The `Evaluation`.
+        samples: How many examples are shown.
+        by_length: Whether the table by source length is.
+    """
+    for source, output, reference in result.examples()[:samples]:
+        report(f"source:    {source}\noutput:    {output}\nreference: {reference}\n")
+    report(f"{len(result.outputs):,} lines of {result.split} in {result.seconds:.1f} s")
+    if by_length:
+        report_table(
+            ("words", "lines", result.scores[-1].name, "perplexity", "length ratio"),
+            *(
+                (row["words"], f"{row['lines']:,}", f"{row['score']:.2f}", f"{row['perplexity']:.2f}",
+                 "–" if row["length_ratio"] is None else f"{row['length_ratio']:.3f}")
+                for row in result.by_length()
+            ),
+        )  # fmt: skip
+    if result.comparison:
+        report_comparison(result.comparison, result.compared_with)
+    if by_length or result.comparison:
+        report("")
+    report(f"perplexity = {result.perplexity:.2f} ({result.nll():.4f} nats a token of the references)")
     for score in result.scores:
         report(score.signature)
         report(str(score))
+
+
+def report_comparison(comparison, file):
+    """Prints a `Comparison` with the outputs in `file`."""
+    systems = (("this run", comparison.system), (file, comparison.other))
+    report_table(
+        ("system", comparison.metric, "mean ± 95% interval"),
+        *((name, f"{one.score:.2f}", f"{one.mean:.2f} ± {one.interval:.2f}") for name, one in systems),
+    )
+    report(f"difference = {comparison.difference:+.2f}, p = {comparison.p_value:.4f} by paired bootstrap")
+    report(comparison.signature)
+
+
+def report_table(*rows):
+    """Prints rows of texts as columns, aligned on the right, after a blank line."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ("  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows)
+    report("\n" + "\n".join(lines))
 
 
 if __name__ == "__main__":

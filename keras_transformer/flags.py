@@ -1,4 +1,4 @@
-"""What all commands share: flags, `--set`, errors without tracebacks, a quiet start."""
+"""What all commands share: flags, `--set`, `--plugin`, errors without tracebacks, a quiet start."""
 
 import argparse
 import dataclasses
@@ -9,6 +9,7 @@ import sys
 
 from keras_transformer.errors import UserError
 from keras_transformer.hyperparameters import HParams, load_hparams, parse_value
+from keras_transformer.plugins import load_plugin, located_errors
 from keras_transformer.tasks import load_problem, parse_parameters
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -16,6 +17,8 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose help opens with an example, and which names the nearest flags to an unknown one.
+
+    Every command has the flag `--plugin`: plug-ins are loaded as soon as the flags are read.
 
     Args:
         command: Name of the command's module.
@@ -31,12 +34,16 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.add_argument(
+            "--plugin", action="append", default=[], metavar="MODULE_OR_PATH",
+            help="Python file, folder or module with problems, hparams, layers and models of your own; may be repeated",
+        )  # fmt: skip
 
     def parse_args(self, args=None):
-        """Returns the flags' values.
+        """Returns the flags' values, when the plug-ins among them are loaded.
 
         Raises:
-            UserError: A flag is unknown or its value is not one.
+            UserError: A flag is unknown or its value is not one, or a plug-in is wrong.
         """
         values, rest = self.parse_known_args(args)
         for argument in rest:
@@ -47,6 +54,8 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
             hint = f"did you mean {' or '.join(near)}?" if near else "see --help"
             raise UserError(f"unknown flag {name}: {hint}")
+        for plugin in values.plugin:
+            load_plugin(plugin)
         return values
 
     def error(self, message):
@@ -56,13 +65,16 @@ class Parser(argparse.ArgumentParser):
 def run_command(main):
     """Runs `main(arguments)` and ends the process with its status: 0, or 2 after a user's mistake.
 
+    Any other exception leaves its traceback, and status 1.
+
     Args:
         main: Function of the list of arguments.
     """
     # Before the first import of the backend, which reads it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        main(sys.argv[1:])
+        with located_errors():
+            main(sys.argv[1:])
         sys.stdout.flush()
     except UserError as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)
@@ -74,7 +86,7 @@ def run_command(main):
     except OSError as error:  # a full disk, a file in the way
         if error.errno in FULL_DISK:
             advice = "; make room and run the command again"
-        elif error.filename:
+        elif error.filename and not hasattr(error, "__notes__"):  # a plug-in's own has one
             advice = f": {error.filename}"
         else:
             raise

@@ -5,6 +5,9 @@ import Keras, so the built-in ones are registered by where they live and importe
 are registered by the same decorators.
 """
 
+import contextlib
+import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -32,17 +35,28 @@ class Registry:
         """Registers `entry`, an object or its location "module:attribute", under `name`.
 
         Raises:
-            ValueError: The name is taken.
+            ValueError: The name is taken, and not by the same definition in a notebook's cell that was run again.
         """
-        if name in self._entries:
-            raise ValueError(f"{self.kind} {name!r} is registered twice")
+        if name in self and not _is_run_again(self._entries[name], entry):
+            raise ValueError(f"{self.kind} {name!r} is registered twice; choose another name")
         self._entries[name] = entry
         self._descriptions[name] = description
 
+    def __contains__(self, name):
+        return name in self._entries
+
     def register(self, name):
-        """Returns a decorator that registers a class or function; its docstring's first line describes it."""
+        """Returns a decorator that registers a class or function; its docstring's first line describes it.
+
+        Raises:
+            UserError: The name is no text, or what is decorated is neither a class nor a function.
+        """
+        if not isinstance(name, str):
+            raise UserError(f"{self.kind} {getattr(name, '__name__', name)} has no name; write @register_…(NAME)")
 
         def decorate(entry):
+            if not callable(entry):
+                raise UserError(f"{self.kind} {name!r} must be a class or function, not {entry!r}")
             self.add(name, entry, (inspect.getdoc(entry) or "").partition("\n")[0])
             return entry
 
@@ -79,30 +93,90 @@ norms = Registry("norm")
 attentions = Registry("encoder_attention")
 layers = {"positions": positions, "norm": norms, "encoder_attention": attentions}
 
-register_hparams = hparams.register
 register_model = models.register
 
 
 def register_layer(kind, name):
-    """Returns a decorator for a layer that the hparams field `kind` chooses by `name`."""
+    """Returns a decorator for a layer that the hparams field `kind` chooses by `name`.
+
+    Raises:
+        UserError: There is no such kind.
+    """
     if kind not in layers:
         raise unknown("layer kind", kind, layers)
     return layers[kind].register(name)
 
 
-def register_problem(name):
-    """Returns a decorator for a `Problem` class; a translation problem is registered as `name`_rev, too."""
+def register_hparams(name):
+    """Returns a decorator for a function without arguments that returns `HParams`.
+
+    Raises:
+        UserError: When the function is called and returns something else.
+    """
+    register = hparams.register(name)
+
+    def decorate(function):
+        @functools.wraps(function)
+        def checked():
+            result = function()
+            if not dataclasses.is_dataclass(type(result)):
+                raise UserError(f"hparams {name!r}: {function.__name__}() must return HParams, not {result!r}")
+            return result
+
+        register(checked if callable(function) else function)
+        return function
+
+    return decorate
+
+
+def register_problem(name, reverse=None):
+    """Returns a decorator for a `Problem` class; a translation problem is registered as `name`_rev, too.
+
+    Args:
+        name: Its name, and that of its corpus.
+        reverse: One more name for the other direction, where a natural one exists: "multi30k_deen".
+
+    Raises:
+        UserError: What is decorated is no `Problem`, or has settings and is no dataclass.
+    """
+    register = problems.register(name)
 
     def decorate(problem):
-        problem.name = problem.corpus = name
-        problems.register(name)(problem)
-        reverse = getattr(problem, "reverse_class", None)
-        if reverse is not None:
-            reverse = reverse(f"{name}_rev")
-            problems.add(reverse.name, reverse, f"{name} in the other direction.")
+        if not (isinstance(problem, type) and hasattr(problem, "prepared_dir")):
+            raise UserError(f"problem {name!r} must be a subclass of Problem, not {problem!r}")
+        if any(isinstance(value, dataclasses.Field) for value in vars(problem).values()):
+            raise UserError(
+                f"problem {name!r} has settings and is no dataclass; put @dataclasses.dataclass(kw_only=True) between "
+                f"@register_problem and class {problem.__name__}"
+            )
+        with all_or_nothing():
+            problem.name = problem.corpus = name
+            register(problem)
+            if hasattr(problem, "reverse_class"):
+                for other in filter(None, (f"{name}_rev", reverse)):
+                    problems.add(other, problem.reverse_class(other), f"{name} in the other direction.")
         return problem
 
     return decorate
+
+
+@contextlib.contextmanager
+def all_or_nothing():
+    """Takes the names that are registered inside the block out again if it raises."""
+    registries = (problems, hparams, models, *layers.values())
+    before = [(dict(entries._entries), dict(entries._descriptions)) for entries in registries]
+    try:
+        yield
+    except BaseException:
+        for entries, (names, descriptions) in zip(registries, before):
+            entries._entries, entries._descriptions = names, descriptions
+        raise
+
+
+def _is_run_again(old, new):
+    """Whether both are one definition in a notebook, or typed at the prompt."""
+    old, new = ((getattr(entry, "__module__", None), getattr(entry, "__qualname__", None)) for entry in (old, new))
+    return old == new and new[0] == "__main__"
 
 
 models.add("transformer", "keras_transformer.models.transformer:Transformer", "The encoder-decoder of §3.")

@@ -1,27 +1,83 @@
-"""Importing Keras and its backend without their start-up chatter."""
+"""Importing Keras and its backend: which, and without their start-up chatter."""
 
 import contextlib
+import importlib.util
+import json
 import os
 import sys
 import tempfile
+from pathlib import Path
+
+from keras_transformer.errors import UserError, unknown
+
+BACKENDS = ("tensorflow", "jax")
+"""Backends that this project trains on, by preference."""
 
 
 def load_keras():
-    """Imports Keras and its backend; what they print to stderr meanwhile is shown only if that fails.
+    """Imports Keras and its backend; what TensorFlow prints to stderr meanwhile is shown only if that fails.
 
-    TensorFlow's C++ parts ignore every log-level variable before they are initialised, so the file descriptor
-    itself is turned away for these seconds. Raises ImportError as the import does.
+    Its C++ parts ignore every log-level variable before they are initialised, so the file descriptor itself is
+    turned away for these seconds. Raises ImportError as the import does.
+
+    Raises:
+        UserError: The backend is none of `BACKENDS` or not installed.
     """
-    if "keras" in sys.modules:
-        return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _stderr_set_aside():
-        import keras
+    if "keras" not in sys.modules:
+        os.environ["KERAS_BACKEND"] = chosen_backend()
+        if os.environ["KERAS_BACKEND"] == "tensorflow":
+            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+            with _stderr_set_aside():
+                import keras
+                import tensorflow as tf
 
-        if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
+                tf.config.list_physical_devices()
+    import keras
 
-            tf.config.list_physical_devices()
+    check_backend(keras.backend.backend())
+    if keras.backend.backend() == "jax":
+        keep_compilations()
+
+
+def chosen_backend():
+    """Returns what KERAS_BACKEND says, or else the backend that is installed; of several, the one in keras.json.
+
+    Raises:
+        UserError: It is none of `BACKENDS` or not installed, or none is.
+    """
+    if named := os.environ.get("KERAS_BACKEND"):
+        check_backend(named)
+        if not importlib.util.find_spec(named):
+            raise UserError(f"KERAS_BACKEND={named}, but {named} is not installed: pip install {named}")
+        return named
+    # Keras writes its default into keras.json by itself, so what stands there need not be installed.
+    for name in (_configured_backend(), *BACKENDS):
+        if name in BACKENDS and importlib.util.find_spec(name):
+            return name
+    raise UserError("no backend of Keras is installed: pip install tensorflow, or pip install jax")
+
+
+def check_backend(name):
+    """Raises a `UserError` unless `name` is one of `BACKENDS`."""
+    if name not in BACKENDS:
+        raise unknown("backend in KERAS_BACKEND", name, BACKENDS)
+
+
+def keep_compilations():
+    """Lets JAX keep what it compiles in the user's cache, unless told where (JAX_COMPILATION_CACHE_DIR)."""
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(cache / "keras_transformer" / "jax"))
+
+
+def _configured_backend():
+    home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+    try:
+        return json.loads((home / "keras.json").read_text()).get("backend")
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 @contextlib.contextmanager

@@ -61,6 +61,10 @@ class Problem:
         """Returns the `metrics.bleu.Score`s of outputs against references, the one that counts last."""
         raise NotImplementedError
 
+    def all_scores(self, hypotheses, references):
+        """Returns all `Score`s that `evaluate` reports; those of `score`, which a validation computes, come last."""
+        return self.score(hypotheses, references)
+
     # What all do with it
 
     @property
@@ -169,6 +173,8 @@ class TranslationProblem(Problem):
     target: ClassVar[str]
     tokenized: ClassVar[bool] = False
 
+    vocab_size: int = setting(8000, "pieces of the joint vocabulary", low=8)
+
     @classmethod
     def reverse_class(cls, name):
         """Returns the class of the problem in the other direction, which shares the prepared corpus."""
@@ -192,6 +198,12 @@ class TranslationProblem(Problem):
             scores.append(tokenized_bleu(hypotheses, references))
         return scores
 
+    def all_scores(self, hypotheses, references):
+        from keras_transformer.metrics.bleu import chrf, lowercase_bleu
+
+        more = [chrf(hypotheses, references), lowercase_bleu(hypotheses, references)]
+        return more + self.score(hypotheses, references)
+
 
 def load_problem(name, **arguments):
     """Returns the problem registered as `name`.
@@ -201,10 +213,13 @@ def load_problem(name, **arguments):
         **arguments: `data_dir`, `raw_dir` and the problem's own parameters.
 
     Raises:
-        UserError: There is no such problem or parameter, or a value is out of range.
+        UserError: There is no such problem or parameter, a value is out of range, or its class lacks a method.
     """
     registry.load_catalog()
     problem = registry.problems.get(name)
+    for method in ("pairs", "make_tokenizer", "score"):
+        if getattr(problem, method) is getattr(Problem, method):
+            raise UserError(f"problem {name!r}: class {problem.__name__} lacks {method}(), see {__name__}.Problem")
     known = [field.name for field in dataclasses.fields(problem)]
     for argument in arguments:
         if argument not in known:

@@ -57,3 +57,11 @@ class Reverse(SymbolProblem):
 
     def transform(self, symbols):
         return symbols[::-1]
+
+
+@register_problem("sort")
+class Sort(SymbolProblem):
+    """A sequence of symbols to the same in order: s2 before s10."""
+
+    def transform(self, symbols):
+        return sorted(symbols, key=lambda symbol: int(symbol.removeprefix("s")))

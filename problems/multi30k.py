@@ -1,4 +1,4 @@
-"""Multi30k, task 1: 29,000 image captions in English and German (github multi30k/dataset; non-commercial use).
+"""Multi30k, task 1: 29,000 image captions in English, German and French (github multi30k/dataset; non-commercial use).
 
 Published, text only, on `multi30k_ende_tok`: Transformer-Tiny 41.02 BLEU on test 2016 (Wu et al. 2021, "Good for
 Misconceived Reasons"), with the preset `tiny`.
@@ -17,10 +17,13 @@ FILES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 SHA256 = {
     "raw/train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
     "raw/train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "raw/train.fr.gz": "622e75069e9f4c577425c4f277116ce66e63a2401c0a2312d90073cb12379a3c",
     "raw/val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
     "raw/val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "raw/val.fr.gz": "ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9",
     "raw/test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
     "raw/test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+    "raw/test_2016_flickr.fr.gz": "6d326e188d259fb1d04ac19eae3af956559b3a0b93d7635e56c90987c40c8b90",
     "tok/train.lc.norm.tok.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
     "tok/train.lc.norm.tok.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
     "tok/val.lc.norm.tok.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
@@ -30,7 +33,7 @@ SHA256 = {
 }
 
 
-@register_problem("multi30k_ende")
+@register_problem("multi30k_ende", reverse="multi30k_deen")
 @dataclasses.dataclass(kw_only=True)
 class Multi30kEnDe(TranslationProblem):
     """Multi30k captions, English to German, raw text."""
@@ -61,7 +64,7 @@ class Multi30kEnDe(TranslationProblem):
         return read_pairs(self.path(split, self.source), self.path(split, self.target))
 
 
-@register_problem("multi30k_ende_tok")
+@register_problem("multi30k_ende_tok", reverse="multi30k_deen_tok")
 @dataclasses.dataclass(kw_only=True)
 class Multi30kEnDeTokenized(Multi30kEnDe):
     """Multi30k captions, English to German, lower-cased and tokenised as for the published figures."""
@@ -69,3 +72,11 @@ class Multi30kEnDeTokenized(Multi30kEnDe):
     folder: ClassVar[str] = "tok"
     suffix: ClassVar[str] = ".lc.norm.tok.{language}"
     tokenized: ClassVar[bool] = True
+
+
+@register_problem("multi30k_enfr", reverse="multi30k_fren")
+@dataclasses.dataclass(kw_only=True)
+class Multi30kEnFr(Multi30kEnDe):
+    """Multi30k captions, English to French, raw text."""
+
+    target: ClassVar[str] = "fr"

@@ -128,7 +128,7 @@ def test_a_run_directory_is_complete(home):
     files = {str(path.relative_to(home.run)) for path in home.run.rglob("*")}
     assert {"config.json", "manifest.json", "metrics.jsonl", "symbols.txt", "checkpoints/best.json"} <= files
     assert Run.open(home.run).checkpoints.steps() == [3, 6]
-    assert {row["kind"] for row in Run.open(home.run).metrics()} == {"train", "validation"}
+    assert {row["kind"] for row in Run.open(home.run).metrics()} == {"start", "train", "validation", "checkpoint"}
 
 
 def test_training_repeated_has_nothing_to_do(home, call):

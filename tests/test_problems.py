@@ -2,15 +2,17 @@
 
 import gzip
 import random
+import sys
 
 import pytest
 
 from keras_transformer import registry
 from keras_transformer.errors import UserError
-from keras_transformer.tasks import load_problem
+from keras_transformer.files import sha256
+from keras_transformer.tasks import TranslationProblem, load_problem
 
 registry.load_catalog()
-MULTI30K = ["multi30k_ende", "multi30k_ende_tok"]
+MULTI30K = ["multi30k_ende", "multi30k_ende_tok", "multi30k_enfr"]
 SIZES = {"train": 29_000, "validation": 1_014, "test": 1_000}
 
 
@@ -37,13 +39,21 @@ def test_multi30k_is_whole(multi30k, split):
 
 
 def test_multi30k_begins_as_published(test_data):
-    raw, tokenized = (load_problem(name, raw_dir=test_data / "multi30k") for name in MULTI30K)
+    raw, tokenized, french = (load_problem(name, raw_dir=test_data / "multi30k") for name in MULTI30K)
     assert next(raw.examples("test")) == (
         "A man in an orange hat starring at something.", "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt."
     )  # fmt: skip
     assert next(tokenized.examples("test")) == (
         "a man in an orange hat starring at something .", "ein mann mit einem orangefarbenen hut , der etwas anstarrt ."
     )  # fmt: skip
+    assert next(french.examples("test")) == (
+        "A man in an orange hat starring at something.", "Un homme avec un chapeau orange regardant quelque chose."
+    )  # fmt: skip
+
+
+def test_multi30k_checksums_are_those_of_the_files(test_data):
+    checksums = sys.modules[registry.problems.get("multi30k_ende").__module__].SHA256
+    assert {name: sha256(test_data / "multi30k" / name) for name in checksums} == checksums
 
 
 @pytest.mark.parametrize("split", SIZES)
@@ -56,6 +66,20 @@ def test_multi30k_may_lie_in_the_folder_itself(multi30k, test_data, split):
 def test_multi30k_reversed_swaps_the_sides(multi30k, split):
     backwards = load_problem(f"{multi30k.name}_rev", raw_dir=multi30k.raw_dir)
     assert list(backwards.examples(split)) == [(target, source) for source, target in multi30k.examples(split)]
+
+
+@pytest.mark.parametrize(
+    ("name", "corpus"),
+    [
+        ("multi30k_deen", "multi30k_ende"),
+        ("multi30k_deen_tok", "multi30k_ende_tok"),
+        ("multi30k_fren", "multi30k_enfr"),
+    ],
+)
+def test_the_other_direction_has_a_natural_name_too(name, corpus):
+    natural, systematic, forwards = (load_problem(one) for one in (name, f"{corpus}_rev", corpus))
+    assert (natural.name, natural.reversed) == (name, True)
+    assert natural.prepared_dir == systematic.prepared_dir == forwards.prepared_dir
 
 
 @pytest.mark.parametrize("name", MULTI30K)
@@ -116,6 +140,13 @@ def test_symbol_pairs_are_right(name, split):
     assert {len(source.split()) for source, _ in pairs} == {1, 2, 3, 4, 5}
 
 
+def test_symbols_are_sorted_as_numbers():
+    sort = registry.problems.get("sort")()
+    assert sort.transform(["s10", "s2", "s0", "s2", "s11"]) == ["s0", "s2", "s2", "s10", "s11"]
+    for source, target in load_problem("sort", num_symbols=15, train_pairs=200).examples("train"):
+        assert target.split() == sorted(source.split(), key=lambda symbol: int(symbol[1:]))
+
+
 def test_symbol_pairs_are_the_same_every_time_and_differ_by_split():
     first, again = (list(load_problem("copy", train_pairs=200).examples("train")) for _ in range(2))
     assert first == again != list(load_problem("copy").examples("validation"))
@@ -133,6 +164,23 @@ def test_an_unknown_split_names_the_nearest(wrong, right):
 )  # fmt: skip
 def test_wrong_parameters_are_refused(parameters, said):
     assert said in complaint(load_problem, "copy", **parameters)
+
+
+# What a corpus raises while the vocabulary is learned from it
+
+
+@pytest.mark.parametrize("error", [UserError("line 3 is bad"), ValueError("a bug"), KeyboardInterrupt()])
+def test_an_exception_in_pairs_is_not_taken_for_one_of_the_vocabulary(tmp_path, error):
+    class Broken(TranslationProblem):
+        name = corpus = "broken"
+
+        def pairs(self, split):
+            yield "a", "b"
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        Broken(data_dir=str(tmp_path)).prepare()
+    assert caught.value is error and not list(tmp_path.iterdir())
 
 
 # Your own parallel text

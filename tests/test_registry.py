@@ -53,10 +53,12 @@ def test_every_location_leads_to_a_class(kind, name):
     assert isinstance(KINDS[kind].get(name), type)
 
 
-@pytest.mark.parametrize("name", [name for kind, name in ENTRIES if kind == "problem" and not name.endswith("_rev")])
+@pytest.mark.parametrize("name", [name for kind, name in ENTRIES if kind == "problem"])
 def test_every_translation_problem_has_a_reverse(name):
     problem = registry.problems.get(name)
-    if issubclass(problem, TranslationProblem):
+    if problem.reversed:
+        assert not registry.problems.get(problem.corpus).reversed
+    elif issubclass(problem, TranslationProblem):
         reverse = registry.problems.get(f"{name}_rev")
         assert (reverse.name, reverse.corpus, reverse.reversed) == (f"{name}_rev", name, True)
     else:
@@ -113,6 +115,55 @@ def test_a_problem_that_is_no_translation_has_no_reverse(scratch):
         registry.problems.get("mine_rev")
 
 
+def test_a_reverse_may_have_a_natural_name_too(scratch):
+    registry.register_problem("mine_ende", reverse="mine_deen")(type("Mine", (TranslationProblem,), {}))
+    for name in ("mine_ende_rev", "mine_deen"):  # each is the name that a run of it records
+        reverse = registry.problems.get(name)
+        assert (reverse.name, reverse.corpus, reverse.reversed) == (name, "mine_ende", True)
+
+
+@pytest.mark.parametrize("taken", ["mine_rev", "enim"])
+def test_a_problem_whose_reverse_is_taken_is_not_registered_either(scratch, taken):
+    registry.register_problem(taken)(type("Mine", (Problem,), {}))
+    with pytest.raises(ValueError, match=f"{taken}' is registered twice"):
+        registry.register_problem("mine", reverse="enim")(type("Mine", (TranslationProblem,), {}))
+    assert {"mine", "mine_rev", "enim"} & dict(registry.problems.describe()).keys() == {taken}
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (lambda: None, "problem 'mine' must be a subclass of Problem"),
+        (type("Mine", (), {}), "problem 'mine' must be a subclass of Problem"),
+        (type("Mine", (Problem,), {"lines": setting(3, "lines")}), "put @dataclasses.dataclass.* and class Mine"),
+    ],
+)
+def test_what_is_no_problem_is_refused(scratch, problem, said):
+    with pytest.raises(UserError, match=said):
+        registry.register_problem("mine")(problem)
+    assert "mine" not in registry.problems
+
+
+@pytest.mark.parametrize("method", ["pairs", "make_tokenizer", "score"])
+def test_a_problem_without_a_method_is_refused_before_it_is_prepared(scratch, method):
+    methods = {name: lambda self: None for name in ("pairs", "make_tokenizer", "score") if name != method}
+    registry.register_problem("mine")(type("Mine", (Problem,), methods))
+    with pytest.raises(UserError, match=rf"problem 'mine': class Mine lacks {method}\(\)"):
+        load_problem("mine")
+
+
+def test_a_cell_of_a_notebook_may_be_run_again(scratch):
+    def cell(name, module="__main__"):
+        return type(name, (TranslationProblem,), {"__module__": module})
+
+    registry.register_problem("mine")(cell("Mine"))
+    mended = registry.register_problem("mine")(cell("Mine"))
+    assert registry.problems.get("mine") is mended and issubclass(registry.problems.get("mine_rev"), mended)
+    for other in (cell("Other"), cell("Mine", module="elsewhere")):
+        with pytest.raises(ValueError, match="'mine' is registered twice"):
+            registry.register_problem("mine")(other)
+
+
 def test_a_users_hparams(scratch):
     @keras_transformer.register_hparams("my_tiny")
     def my_tiny():
@@ -122,6 +173,13 @@ def test_a_users_hparams(scratch):
     assert keras_transformer.hparams("my_tiny", dropout=0.5) == keras_transformer.hparams(
         "tiny", num_layers=1, dropout=0.5
     )
+
+
+@pytest.mark.parametrize("result", [None, "tiny", keras_transformer.HParams])
+def test_hparams_that_are_none_are_refused(scratch, result):
+    registry.register_hparams("mine")(lambda: result)
+    with pytest.raises(UserError, match=r"hparams 'mine': .*\(\) must return HParams, not "):
+        keras_transformer.hparams("mine")
 
 
 def test_a_users_layer_is_built_into_the_model(scratch):
@@ -150,6 +208,22 @@ def test_a_users_model(scratch):
         """Mine."""
 
     assert registry.models.get("mine") is Mine
+
+
+@pytest.mark.parametrize("kind", ["problem", "hparams", "model"])
+def test_a_decorator_needs_a_name(kind):
+    with pytest.raises(UserError, match=f"{kind} Mine has no name; write @register_"):
+        getattr(registry, f"register_{kind}")(type("Mine", (), {}))
+
+
+@pytest.mark.parametrize(("kind", "entries"), list(KINDS.items())[1:])
+def test_what_cannot_be_called_is_not_registered(scratch, kind, entries):
+    register = registry.register_layer(kind, "mine") if kind in registry.layers else getattr(
+        registry, f"register_{kind}"
+    )("mine")  # fmt: skip
+    with pytest.raises(UserError, match=f"{kind} 'mine' must be a class or function, not 3"):
+        register(3)
+    assert "mine" not in entries
 
 
 # The public API
@@ -181,7 +255,7 @@ def test_every_command_is_listed():
 LIGHT = """
 import sys
 import keras_transformer
-from keras_transformer import errors, files, flags, hyperparameters, registry, startup, tasks
+from keras_transformer import errors, files, flags, hyperparameters, plugins, registry, startup, tasks
 from keras_transformer.data import corpus, tokenizer
 registry.load_catalog()
 for name, _ in registry.problems.describe():

@@ -219,12 +219,12 @@ def test_a_saved_model_gives_the_same_logits(changes, tmp_path):
 @pytest.mark.filterwarnings("error:.*compile")
 def test_a_model_saved_compiled_can_be_evaluated_and_trained_on(tmp_path):
     model = make_model(compile=True, dropout=0.0)
-    model.train_step((INPUTS, LABELS, WEIGHTS))
+    model.train_on_batch(INPUTS, LABELS, WEIGHTS)
     model.save(tmp_path / "x.keras")
     loaded = keras.saving.load_model(tmp_path / "x.keras")
     np.testing.assert_array_equal(loaded.optimizer.iterations, 1)
     for network in (model, loaded):
-        network.train_step((INPUTS, LABELS, WEIGHTS))
+        network.train_on_batch(INPUTS, LABELS, WEIGHTS)
     np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
 
 
@@ -245,12 +245,13 @@ def test_the_loss_from_states_is_the_loss_of_logits_is_the_oracles(label_smoothi
 
 def test_metrics_weigh_tokens_whatever_the_batches():
     model = randomize(make_model(compile=True))
-    plain, smoothed = [], []
+    batches, plain, smoothed = [], [], []
     for rows, length in [(slice(0, 1), 6), (slice(1, 3), 3)]:  # of 6 tokens, and of 4 beside padding
         inputs, labels = (SOURCE[rows], DECODER_INPUT[rows, :length]), LABELS[rows, :length]
-        result = model.test_step((inputs, labels, (labels != 0) / np.float32((labels != 0).sum())))
+        batches.append((inputs, labels, (labels != 0) / np.float32((labels != 0).sum())))
         plain.append(oracles.cross_entropy(labels, logits(model, inputs))[labels != 0])
         smoothed.append(oracles.cross_entropy(labels, logits(model, inputs), 0.1)[labels != 0])
+    result = model.evaluate((batch for batch in batches), steps=2, verbose=0, return_dict=True)
     assert float(result["nll"]) == pytest.approx(np.concatenate(plain).mean(), rel=1e-4)
     assert float(result["perplexity"]) == pytest.approx(np.exp(np.concatenate(plain).mean()), rel=1e-4)
     assert float(result["loss"]) == pytest.approx(np.concatenate(smoothed).mean(), rel=1e-4)

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_transformer.data.tokenizer import BOS, PAD
+from keras_transformer.stopwatch import Stopwatch
 
 
 class TokenBatches(keras.utils.PyDataset):
@@ -22,10 +23,12 @@ class TokenBatches(keras.utils.PyDataset):
         row_multiple: Rows are filled up with empty ones to a multiple of this, so that replicas share them evenly.
         few_shapes: Whether a batch is padded up to one of the plan's few shapes, for steps that are compiled for each
             shape, or only to its own longest. By default on all backends but TensorFlow.
+        stopwatch: `Stopwatch` of the making of batches, a new one by default.
     """
 
-    def __init__(self, split, plan, start=0, endless=True, row_multiple=1, few_shapes=None):
+    def __init__(self, split, plan, start=0, endless=True, row_multiple=1, few_shapes=None, stopwatch=None):
         super().__init__(workers=1)
+        self.stopwatch = stopwatch or Stopwatch()
         self.split, self.plan, self.start, self.endless, self.row_multiple = split, plan, start, endless, row_multiple
         self.few_shapes = keras.backend.backend() != "tensorflow" if few_shapes is None else few_shapes
 
@@ -40,16 +43,22 @@ class TokenBatches(keras.utils.PyDataset):
         return None if self.endless else self.batches_per_epoch
 
     def __getitem__(self, index):
+        with self.stopwatch:
+            rows, source_length, target_length = self.shape(index)
+            filled = self.plan.batch(self.start + index).rows
+            source = _padded(self.split.source, filled, rows, source_length)
+            labels = _padded(self.split.target, filled, rows, target_length)
+            decoder_input = np.empty_like(labels)
+            decoder_input[:, 0] = BOS
+            decoder_input[:, 1:] = labels[:, :-1]
+            mask = labels != PAD
+            return (source, decoder_input), labels, (mask / mask.sum()).astype("float32")
+
+    def shape(self, index):
+        """Returns (rows, source_length, target_length) of batch `index`, padding included."""
         batch = self.plan.batch(self.start + index)
-        shape = batch.shape if self.few_shapes else (len(batch.rows), batch.source_length, batch.target_length)
-        rows = -(-shape[0] // self.row_multiple) * self.row_multiple
-        source = _padded(self.split.source, batch.rows, rows, shape[1])
-        labels = _padded(self.split.target, batch.rows, rows, shape[2])
-        decoder_input = np.empty_like(labels)
-        decoder_input[:, 0] = BOS
-        decoder_input[:, 1:] = labels[:, :-1]
-        mask = labels != PAD
-        return (source, decoder_input), labels, (mask / mask.sum()).astype("float32")
+        rows, *lengths = batch.shape if self.few_shapes else (len(batch.rows), batch.source_length, batch.target_length)
+        return -(-rows // self.row_multiple) * self.row_multiple, *lengths
 
     def tokens(self, index):
         """Returns the source and target tokens of batch `index`, padding aside."""
@@ -58,7 +67,7 @@ class TokenBatches(keras.utils.PyDataset):
 
     def replace(self, **changes):
         """Returns the same batches with some of `start`, `endless`, `row_multiple`, `few_shapes` changed."""
-        names = ("start", "endless", "row_multiple", "few_shapes")
+        names = ("start", "endless", "row_multiple", "few_shapes", "stopwatch")
         return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)
 
     def as_dataset(self):

@@ -78,18 +78,29 @@ class SentencePieceTokenizer(Tokenizer):
 
         Raises:
             UserError: The texts cannot fill so large a vocabulary, or do not fit in so small a one.
+            Exception: Whatever the iteration over `texts` raises.
         """
         import sentencepiece
 
-        model = io.BytesIO()
+        model, failed = io.BytesIO(), []
+
+        def sentences():
+            try:
+                yield from filter(str.strip, texts)
+            except BaseException as error:
+                failed.append(error)
+                raise
+
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(text for text in texts if text.strip()), model_writer=model,
+                sentence_iterator=sentences(), model_writer=model,
                 model_type="bpe", vocab_size=vocab_size, character_coverage=1.0,
                 pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK,
                 input_sentence_size=sample, shuffle_input_sentence=True, minloglevel=2,
             )  # fmt: skip
         except RuntimeError as error:
+            if failed:  # of it SentencePiece passes on no more than the text
+                raise failed[0] from None
             raise _vocabulary_error(str(error), vocab_size) from None
         return cls(model.getvalue())
 

@@ -2,14 +2,21 @@
 
 import dataclasses
 import json
+import math
 import time
 from pathlib import Path
 
+from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.errors import UserError
 from keras_transformer.files import sha256
 from keras_transformer.hyperparameters import load_hparams
+from keras_transformer.metrics.lengths import length_buckets, length_ratio
+from keras_transformer.metrics.perplexity import nats_per_token, perplexity
+from keras_transformer.metrics.significance import Comparison, check_comparable, paired_bootstrap
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import command, git_revision, machine
+from keras_transformer.runs.summary import training_summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +31,9 @@ class Evaluation:
         sources, outputs, references: Lists of texts.
         scores: `Score`s, the one that counts last.
         seconds: Time of the decoding.
+        scored: The references as `Hypothesis`, with their log-probabilities, teacher-forced.
+        compared_with: File of another system's outputs, or None.
+        comparison: `Comparison` with that system by the score that counts, or None.
     """
 
     run: Run
@@ -35,10 +45,80 @@ class Evaluation:
     references: list
     scores: list
     seconds: float
+    scored: list
+    compared_with: str | None = None
+    comparison: Comparison | None = None
 
     def examples(self):
         """Returns triples (source, output, reference)."""
         return list(zip(self.sources, self.outputs, self.references))
+
+    def nll(self, rows=None):
+        """Returns the mean nats a token of the references: EOS counted, no smoothing, teacher-forced.
+
+        A blank reference is its EOS alone, and a blank source its EOS; both count as any other.
+
+        Args:
+            rows: Numbers of the lines; all by default.
+        """
+        scored = self.scored if rows is None else [self.scored[row] for row in rows]
+        return nats_per_token([one.log_probability for one in scored], [len(one.tokens) for one in scored])
+
+    @property
+    def perplexity(self):
+        """e to the mean nats a token of the references, see `nll`."""
+        return perplexity(self.nll())
+
+    def by_length(self):
+        """Returns a row for each bucket of source length, in words, that is not empty.
+
+        Returns:
+            [{"words", "lines", "score", "perplexity", "length_ratio"}, …]: the score is the one that counts, the
+            ratio is words of the outputs / words of the references, None where the references have none.
+        """
+        table = []
+        for words, rows in length_buckets(self.sources).items():
+            outputs, references = [self.outputs[row] for row in rows], [self.references[row] for row in rows]
+            table.append(
+                {
+                    "words": words,
+                    "lines": len(rows),
+                    "score": self.run.problem.score(outputs, references)[-1].value,
+                    "perplexity": perplexity(self.nll(rows)),
+                    "length_ratio": length_ratio(outputs, references),
+                }
+            )
+        return table
+
+    def summary(self, samples=0):
+        """Returns all figures as one object for JSON; a figure that is not finite is None.
+
+        Args:
+            samples: How many of the examples are in it.
+        """
+        summary = {
+            "problem": self.run.problem.name,
+            "split": self.split,
+            "checkpoint": self.checkpoint,
+            "decoding": self.decoding,
+            "lines": len(self.outputs),
+            "seconds": self.seconds,
+            "scores": {score.name: {"value": score.value, "signature": score.signature} for score in self.scores},
+            "score_that_counts": self.scores[-1].name,
+            "perplexity": _finite(self.perplexity),
+            "nll": _finite(self.nll()),
+            "by_length": [{**row, "perplexity": _finite(row["perplexity"])} for row in self.by_length()],
+        }
+        if self.comparison:
+            summary["comparison"] = {
+                "file": self.compared_with,
+                **dataclasses.asdict(self.comparison),
+                "difference": self.comparison.difference,
+            }
+        if samples:
+            names = ("source", "output", "reference")
+            summary["samples"] = [dict(zip(names, example)) for example in self.examples()[:samples]]
+        return summary
 
     def overrides(self):
         """Returns {field: value} of the hparams that differ from their preset's."""
@@ -57,6 +137,7 @@ class Evaluation:
             "split": self.split,
             **{score.name.lower().replace(" ", "_"): round(score.value, 2) for score in self.scores},
             "signatures": {score.name: score.signature for score in self.scores},
+            "perplexity": _finite(round(self.perplexity, 4)),
             "checkpoint": self.checkpoint,
             "decoding": self.decoding,
             "decoding_seconds": round(self.seconds, 1),
@@ -76,23 +157,7 @@ class Evaluation:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def training_summary(rows):
-    """Returns what the lines of metrics.jsonl tell of a training: its cost and its validation curve.
-
-    An update that was made again after a crash is logged twice; the later line counts.
-    """
-    updates = {row["step"]: row for row in rows if row["kind"] == "train"}
-    validations = {row["step"]: row for row in rows if row["kind"] == "validation"}
-    return {
-        "steps": max(updates, default=0),
-        "tokens": sum(row["tokens"] for row in updates.values()),
-        "seconds": round(sum(row["seconds"] for row in updates.values())),
-        "evaluation_seconds": round(sum(row["seconds"] for row in validations.values())),
-        "curve": [{"step": step, "score": round(row["score"], 2)} for step, row in sorted(validations.items())],
-    }
-
-
-def evaluate(run_dir, checkpoint=None, split="test", beam_size=None, alpha=None, extra_length=None):
+def evaluate(run_dir, checkpoint=None, split="test", beam_size=None, alpha=None, extra_length=None, compare_with=None):
     """Decodes a split of a run's problem and scores it.
 
     Args:
@@ -100,15 +165,20 @@ def evaluate(run_dir, checkpoint=None, split="test", beam_size=None, alpha=None,
         checkpoint: "best", "last", "averaged" or a step.
         split: Name of the split.
         beam_size, alpha, extra_length: Of the beam search; the run's by default.
+        compare_with: File of another system's outputs for the same lines, plain or `.gz`.
 
     Returns:
         `Evaluation`.
+
+    Raises:
+        UserError: There is no such run, checkpoint, split or file, or the file has not one line for each of the
+            split's; it is said before anything is decoded.
     """
     run = Run.open(run_dir)
-    examples = list(run.problem.examples(split))
+    sources, references = map(list, zip(*run.problem.examples(split)))
+    others = None if compare_with is None else _read_outputs(compare_with, run.problem, split, references)
     arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
     translator = Translator(run.make_model(arrays["weights"]), run.tokenizer, run.hparams)
-    sources, references = map(list, zip(*examples))
     began = time.monotonic()
     translations = translator.translate(sources, beam_size, alpha, extra_length=extra_length)
     seconds = time.monotonic() - began
@@ -120,5 +190,29 @@ def evaluate(run_dir, checkpoint=None, split="test", beam_size=None, alpha=None,
         "extra_length": extra_length or hparams.extra_length,
     }
     used = {"name": checkpoint or run.checkpoints.default(), "steps": state.get("steps") or [state["step"]]}
-    scores = run.problem.score(outputs, references)
-    return Evaluation(run, split, used, decoding, sources, outputs, references, scores, seconds)
+    scores = run.problem.all_scores(outputs, references)
+    return Evaluation(
+        run, split, used, decoding, sources, outputs, references, scores, seconds,
+        scored=translator.score(sources, references),
+        compared_with=compare_with and str(compare_with),
+        comparison=others and paired_bootstrap(scores[-1].name, outputs, others, references),
+    )  # fmt: skip
+
+
+def _read_outputs(path, problem, split, references):
+    """The lines of another system's outputs, which must be as many as there are references."""
+    if not Path(path).exists():
+        raise UserError(f"{path} does not exist; --compare takes the file of another system's outputs")
+    lines = list(read_lines(path, may_be_empty=True))
+    if len(lines) != len(references):
+        raise UserError(
+            f"{path} has {len(lines):,} lines and {split} of {problem.name} has {len(references):,}; "
+            "line n of one must be the output for line n of the other"
+        )
+    check_comparable(problem.score(lines, references)[-1].name)
+    return lines
+
+
+def _finite(value):
+    """The value, or None: JSON knows neither infinity nor NaN."""
+    return value if math.isfinite(value) else None

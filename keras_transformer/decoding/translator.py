@@ -2,13 +2,13 @@
 
 import dataclasses
 
-import keras
 import numpy as np
 from keras import ops
 
 from keras_transformer.data.tokenizer import BOS, EOS, PAD
 from keras_transformer.decoding.beam_search import IMPOSSIBLE, search
 from keras_transformer.errors import UserError
+from keras_transformer.models.compiled import COMPILES_EACH_SHAPE, compiled, rounded_up
 from keras_transformer.models.loss import smoothed_cross_entropy
 
 BATCH_TOKENS = 32_768
@@ -53,8 +53,8 @@ class Translator:
                 f"the model has {model.vocab_size} tokens and the tokenizer {self.tokenizer.vocab_size}: "
                 "they do not belong together"
             )
-        self._search = _compiled(self._search_batch, static=("beam_size", "nbest"))
-        self._score = _compiled(self._score_batch)
+        self._search = compiled(self._search_batch, model)
+        self._score = compiled(self._score_batch, model)
 
     @classmethod
     def load(cls, run_dir, checkpoint=None):
@@ -104,8 +104,9 @@ class Translator:
         done = len(texts) - len(rows)
         for batch in _by_length(rows, sources, beam_size, extra_length):
             source = _padded([sources[i] for i in batch])
-            limits = np.array([len(sources[i]) + extra_length for i in batch], dtype="int32")
-            tokens, log_p, scores = self._search(source, limits, np.float32(alpha), beam_size=beam_size, nbest=nbest)
+            tokens, log_p, scores = self._search(
+                source, np.float32(alpha), extra_length=extra_length, beam_size=beam_size, nbest=nbest
+            )
             for i, *hypotheses in zip(batch, np.array(tokens), np.array(log_p), np.array(scores)):
                 results[i] = self._hypotheses(*hypotheses)
             done += len(batch)
@@ -151,12 +152,14 @@ class Translator:
             for text, row, p, score in zip(texts, rows, log_p, scores)
         ]
 
-    def _search_batch(self, source, limits, alpha, beam_size, nbest):
+    def _search_batch(self, source, alpha, extra_length, beam_size, nbest):
         """int `[batch, source_length]` → tokens `[batch, nbest, L]`, log-probabilities and scores `[batch, nbest]`."""
         memory, memory_mask = self.model.encode(source)
         projected = self.model.project_memory(memory)
-        length = ops.max(limits)
-        cache = self.model.empty_cache(ops.shape(source)[0] * beam_size, length)
+        lengths = ops.sum(ops.cast(source != PAD, "int32"), axis=1)
+        limits = ops.where(lengths > 0, lengths + extra_length, 1)  # an empty row, there to round up, ends at once
+        rows, length = ops.shape(source)[0], ops.shape(source)[1] + extra_length
+        cache = self.model.empty_cache(rows * beam_size, length)
 
         def decode(tokens, index, cache):
             return self.model.decode_step(tokens, index, cache, projected, memory_mask)
@@ -186,28 +189,11 @@ def _by_length(rows, sources, beam_size, extra_length):
 
 
 def _padded(sequences):
-    """int32 `[rows, longest]`."""
-    ids = np.full((len(sequences), max(map(len, sequences))), PAD, dtype="int32")
+    """int32 `[rows, longest]`; where every shape is compiled, both are rounded up to one of few numbers."""
+    rows, longest = len(sequences), max(map(len, sequences))
+    if COMPILES_EACH_SHAPE:
+        rows, longest = rounded_up(rows), rounded_up(max(longest, 8))
+    ids = np.full((rows, longest), PAD, dtype="int32")
     for row, sequence in zip(ids, sequences):
         row[: len(sequence)] = sequence
     return ids
-
-
-def _compiled(function, static=()):
-    """The function compiled once for all shapes (TensorFlow) or for each shape (JAX)."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        graphs = {}
-
-        def call(*arrays, **arguments):
-            key = tuple(sorted(arguments.items()))
-            if key not in graphs:
-                signature = [tf.TensorSpec([None] * np.ndim(a), np.asarray(a).dtype) for a in arrays]
-                graphs[key] = tf.function(lambda *tensors: function(*tensors, **arguments), input_signature=signature)
-            return graphs[key](*arrays)
-
-        return call
-    import jax
-
-    return jax.jit(function, static_argnames=static)

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer.data.batches import TokenBatches
 from keras_transformer.data.tokenizer import PAD
+from keras_transformer.models.steps import Steps
 
 
 class Perplexity(keras.metrics.Mean):
@@ -21,7 +22,7 @@ def token_weights(labels):
     return mask / ops.maximum(ops.sum(mask), 1.0)
 
 
-class TokenModel(keras.Model):
+class TokenModel(Steps, keras.Model):
     """A model of tokens given tokens: loss and metrics are weighted by token, whatever the batch looks like.
 
     A subclass gives `states(inputs, training)`, from which `logits(states)` follow. The loss is computed from
@@ -38,8 +39,12 @@ class TokenModel(keras.Model):
         """As in Keras, and with `accumulate`: the slices of a batch whose gradients are added before an update."""
         self.accumulate = accumulate
         super().compile(*args, **kwargs)
-        # Under a strategy Keras' own first update cannot make the optimizer's variables inside its graph.
+        # All variables are made here: inside a first update they could not be, under a strategy or on JAX.
         self.optimizer.build(self.trainable_variables)
+        if self._compile_metrics is not None:
+            self._compile_metrics.build(
+                keras.KerasTensor((None,), "int32"), keras.KerasTensor((None, self.vocab_size), "float32")
+            )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Returns the loss to minimise and updates the metrics.
@@ -69,34 +74,18 @@ class TokenModel(keras.Model):
             self._compile_metrics.update_state(ops.reshape(y, (-1,)), flat_logits, sample_weight=flat_mask)
         return ops.sum(smoothed * sample_weight)
 
-    def train_step(self, data):
-        """One update on TensorFlow: gradients of the batch's slices added, then applied once."""
-        import tensorflow as tf
-
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        if sample_weight is None:
-            sample_weight = token_weights(y)
-        total = None
+    def slices(self, data):
+        """Yields the (inputs, labels, weights) of a batch's `accumulate` slices; each holds every so many-th row."""
+        inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
+        if weights is None:
+            weights = token_weights(labels)  # of the whole batch
         for first in range(self.accumulate):
             rows = slice(first, None, self.accumulate)
-            with tf.GradientTape() as tape:
-                states = self.states((x[0][rows], x[1][rows]), training=True)
-                loss = self.compute_loss(None, y[rows], states, sample_weight[rows])
-                loss = self.optimizer.scale_loss(loss)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            if self.accumulate > 1:
-                gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-                total = gradients if total is None else [a + b for a, b in zip(total, gradients)]
-            else:
-                total = gradients
-        self.optimizer.apply(total, self.trainable_variables)
-        return self.get_metrics_result()
+            yield tuple(side[rows] for side in inputs), labels[rows], weights[rows]
 
-    def test_step(self, data):
-        """Loss and metrics of one batch; draws no seeds."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        self.compute_loss(x, y, self.states(x, training=False), sample_weight, training=False)
-        return self.get_metrics_result()
+    def flops(self, rows, source_length, target_length):
+        """Returns the floating point operations of a forward pass: here as if every parameter met every token."""
+        return 2 * self.count_params() * rows * (source_length + target_length)
 
     def fit(self, x=None, *args, validation_data=None, **kwargs):
         """As in Keras; for `TokenBatches` an epoch is the corpus once, unless `steps_per_epoch` says otherwise."""
@@ -117,16 +106,23 @@ class TokenModel(keras.Model):
     def compile_from_config(self, config):
         self.compile(**keras.saving.deserialize_keras_object(config))
 
-    def _source_of(self, batches, endless):
-        """What Keras is to read: on TensorFlow a dataset, with open shapes unless XLA compiles each shape."""
-        if not isinstance(batches, TokenBatches):
-            return batches
-        batches = batches.replace(endless=endless)
+    def adapted(self, batches):
+        """Returns `TokenBatches` as this model's `fit` pads them: for its replicas, for XLA."""
         if keras.backend.backend() != "tensorflow":
             return batches
         strategy = self.distribute_strategy
         replicas = strategy.num_replicas_in_sync if strategy else 1
-        return batches.replace(row_multiple=replicas, few_shapes=bool(self.jit_compile)).as_dataset()
+        return batches.replace(row_multiple=replicas, few_shapes=bool(self.jit_compile))
+
+    def _source_of(self, batches, endless):
+        """What Keras is to read: on TensorFlow a dataset, with open shapes unless XLA compiles each shape."""
+        if not isinstance(batches, TokenBatches):
+            return batches
+        batches = self.adapted(batches).replace(endless=endless)
+        return batches.as_dataset() if keras.backend.backend() == "tensorflow" else batches
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Nothing is left to build; Keras' own takes a batch away and fails on uneven replicas."""
+
+    def _symbolic_build(self, iterator=None, data_batch=None):
+        """Nothing is left to build."""

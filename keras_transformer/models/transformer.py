@@ -144,6 +144,23 @@ class Transformer(TokenModel):
             new_cache.append((keys, values))
         return self.logits(self.decoder.normalize(x)), new_cache
 
+    def flops(self, rows, source_length, target_length):
+        """Returns the floating point operations of all matrix products of one forward pass; a multiply-add is two.
+
+        Padding costs as much as tokens do, and hidden positions as much as seen ones.
+        """
+        h, width = self.hparams, self.hparams.d_model
+        keys, values = h.num_heads * h.key_width, h.num_heads * h.value_width
+        query_and_output = width * keys + values * width  # of a token that attends
+        key_and_value = width * keys + width * values  # of a token that is attended to
+        feed_forward = 2 * width * h.d_ff
+        per_source_token = query_and_output + key_and_value + source_length * (keys + values) + feed_forward
+        per_source_token += key_and_value  # for the decoder's attention to it
+        per_target_token = 2 * query_and_output + key_and_value + feed_forward
+        per_target_token += (target_length + source_length) * (keys + values)
+        products = h.num_layers * (source_length * per_source_token + target_length * per_target_token)
+        return 2 * rows * (products + target_length * width * self.vocab_size)
+
     def _embed(self, tokens):
         """`[batch, length]` → `[batch, length, d_model]`: embeddings and positions, summed (§3.4, §3.5)."""
         return self.embedding(tokens) + self.positions(ops.arange(ops.shape(tokens)[1]))

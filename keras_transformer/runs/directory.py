@@ -1,7 +1,7 @@
 """A run directory holds all that later commands need.
 
-config.json      problem, model and hparams       manifest.json   versions, corpus checksums, parameter table
-tokenizer.model  the model's vocabulary           metrics.jsonl   what was measured, a line each
+config.json      problem, model, hparams, plug-ins   manifest.json   versions, corpus checksums, parameter table
+tokenizer.model  the model's vocabulary              metrics.jsonl   what was measured, a line each
 checkpoints/     see `checkpoint.py`
 """
 
@@ -10,7 +10,7 @@ import functools
 import json
 from pathlib import Path
 
-from keras_transformer import registry
+from keras_transformer import plugins, registry
 from keras_transformer.data.tokenizer import TOKENIZER_FILES, load_tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.files import read_json, write_json
@@ -27,7 +27,8 @@ class Run:
 
     Attributes:
         path: Its directory.
-        config: {"problem": {"name", "data_dir", "raw_dir", "parameters"}, "model", "preset", "hparams"}.
+        config: {"problem": {"name", "data_dir", "raw_dir", "parameters"}, "model", "preset", "hparams", "plugins"},
+            the last a list of names of modules and absolute paths.
     """
 
     path: Path
@@ -35,15 +36,17 @@ class Run:
 
     @classmethod
     def open(cls, path):
-        """Returns the run in directory `path`.
+        """Returns the run in directory `path`; its plug-ins are loaded.
 
         Raises:
-            UserError: There is none.
+            UserError: There is none, or a plug-in is gone or wrong.
         """
         path = Path(path)
         if not path.is_dir():
             raise UserError(f"there is no run directory {path}; train makes one: --output_dir={path}")
-        return cls(path, read_json(path / "config.json", f"{path} is no run directory"))
+        run = cls(path, read_json(path / "config.json", f"{path} is no run directory"))
+        run.load_plugins()
+        return run
 
     @classmethod
     def planned(cls, path, problem, model, preset, hparams):
@@ -75,6 +78,8 @@ class Run:
             cls.open(path).refuse_other(config)
         elif path.exists() and (not path.is_dir() or _foreign_files(path)):
             raise UserError(f"{path} exists and is no run directory; give another --output_dir")
+        # Now that those of a resumed run are loaded, too.
+        config["plugins"] = plugins.loaded()
         return cls(path, config)
 
     def create(self):
@@ -88,14 +93,33 @@ class Run:
             trained_on.save(self.path)
         elif self.tokenizer.fingerprint != trained_on.fingerprint:
             raise UserError(f"{self.path}: its vocabulary is not the prepared corpus's; the corpus has changed since")
-        # Only train_steps and the corpus's place can differ from what was there.
+        # Only train_steps and the places of corpus and plug-ins can differ from what was there.
         write_json(self.path / "config.json", self.config)
+
+    def load_plugins(self):
+        """Loads the plug-ins that the run was trained with, unless those that are loaded bring all that it names.
+
+        They do if a plug-in was moved and `--plugin` says where it is now.
+
+        Raises:
+            UserError: One is gone or wrong.
+        """
+        if plugins.loaded() and all(name in entries for entries, name in self._names()):
+            return
+        for plugin in self.config.get("plugins", []):  # an old run has none
+            try:
+                plugins.load_plugin(plugin)
+            except plugins.MissingPlugin:
+                raise UserError(
+                    f"there is no plug-in {plugin!r}, with which the run {self.path} was trained; say where it is now "
+                    "with --plugin=MODULE_OR_PATH"
+                ) from None
 
     def refuse_other(self, config):
         """Raises a `UserError` if this run is not the one that `config` describes; it names what differs."""
         was, now = _flat(self.config), _flat(config)
         for name in was | now:  # problem, model and preset come before the hparams that follow from them
-            if name.endswith(("data_dir", "raw_dir")) or name.removeprefix("hparams.") in MAY_CHANGE:
+            if name.endswith(("data_dir", "raw_dir", "plugins")) or name.removeprefix("hparams.") in MAY_CHANGE:
                 continue
             if was.get(name) != now.get(name):
                 raise UserError(
@@ -136,6 +160,14 @@ class Run:
     def manifest(self):
         """Returns the manifest, what the run was made of."""
         return read_json(self.path / "manifest.json", f"{self.path} has not been trained")
+
+    def _names(self):
+        """Returns pairs (registry, name) of all that the run needs by name."""
+        config = self.config
+        names = [(registry.problems, config["problem"]["name"]), (registry.models, config["model"])]
+        names += [(entries, config["hparams"].get(kind)) for kind, entries in registry.layers.items()]
+        names += [(registry.hparams, config["preset"])]
+        return [(entries, name) for entries, name in names if name]
 
     def load_model(self, checkpoint=None):
         """Returns the model with the weights of a checkpoint: "best", "last", "averaged" or a step."""

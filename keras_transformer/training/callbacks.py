@@ -3,10 +3,12 @@
 import time
 
 import keras
-import numpy as np
 
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.runs.checkpoint import model_arrays, optimizer_arrays
+from keras_transformer.stopwatch import Stopwatch, duration
+from keras_transformer.training.health import SourceHealth
+from keras_transformer.training.machine import peak_memory
 
 
 class StepCallbacks(keras.callbacks.CallbackList):
@@ -54,25 +56,34 @@ class Progress(StepCallback):
         run: `Run`, whose metrics.jsonl gets the lines.
         batches: The `TokenBatches` that are trained on, to count tokens without asking the device.
         hparams: `train_steps` and `eval_steps` are read.
+        flops: The model's, a function of a batch's rows and lengths. The model itself would be read from the device.
         report: Called with each line.
         every: Updates between lines: the metrics are read from the device only then.
     """
 
-    def __init__(self, start, run, batches, hparams, report, every=50):
+    def __init__(self, start, run, batches, hparams, flops, report, every=50):
         super().__init__(start)
-        self.run, self.batches, self.report, self.every = run, batches, report, every
+        self.run, self.batches, self.flops, self.report, self.every = run, batches, flops, report, every
         self.train_steps, self.eval_steps = hparams.train_steps, hparams.eval_steps
-        self.start, self.tokens, self.new_tokens, self.new_steps = start, 0, 0, 0
-        self.busy = 0.0
+        self.start, self.tokens = start, 0
+        self.busy = Stopwatch()  # evaluation and checkpoints between updates do not count
+        self.begin_line()
+
+    def begin_line(self):
+        """Counts from 0 again: updates, tokens, tokens with padding, floating point operations."""
+        self.new_steps, self.new_tokens, self.new_padded, self.new_flops = 0, 0, 0, 0
 
     def on_train_batch_begin(self, batch, logs=None):
-        # Evaluation and checkpoints between updates do not count as training time.
-        self.began = time.monotonic()
+        self.busy.__enter__()
 
     def on_step(self, step):
-        self.busy += time.monotonic() - self.began
+        self.busy.__exit__()
+        index = step - 1 - self.start
+        rows, *lengths = self.batches.shape(index)
         self.new_steps += 1
-        self.new_tokens += self.batches.tokens(step - 1 - self.start)
+        self.new_tokens += self.batches.tokens(index)
+        self.new_padded += rows * sum(lengths)
+        self.new_flops += 3 * self.flops(rows, *lengths)  # a backward pass is two forward passes
         # An evaluation uses the same metrics and clears them.
         if step % self.every == 0 or step % self.eval_steps == 0 or step == self.train_steps:
             self.flush(step)
@@ -83,10 +94,12 @@ class Progress(StepCallback):
 
     def flush(self, step):
         """Reads the metrics since the last line, prints and logs them, and begins anew."""
-        metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}
+        with self.busy:  # the device may still be at work on updates that were only asked for
+            metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}
         self.model.reset_metrics()
         learning_rate = float(self.model.optimizer.learning_rate)
-        speed, left = self.new_tokens / self.busy, (self.train_steps - step) * self.busy / self.new_steps
+        seconds = self.busy.reset()
+        speed, left = self.new_tokens / seconds, (self.train_steps - step) * seconds / self.new_steps
         self.tokens += self.new_tokens
         self.report(
             f"step {step:,}/{self.train_steps:,}  loss {metrics['loss']:.4f}  perplexity {metrics['perplexity']:.2f}  "
@@ -94,9 +107,10 @@ class Progress(StepCallback):
         )
         self.run.log(
             kind="train", step=step, **metrics, learning_rate=learning_rate, tokens_per_second=speed,
-            tokens=self.new_tokens, seconds=self.busy,
+            tokens=self.new_tokens, padded_tokens=self.new_padded, flops=self.new_flops, seconds=seconds,
+            data_seconds=self.batches.stopwatch.reset(), **peak_memory(),
         )  # fmt: skip
-        self.busy, self.new_steps, self.new_tokens = 0.0, 0, 0
+        self.begin_line()
 
 
 class Evaluation(StepCallback):
@@ -129,13 +143,15 @@ class Evaluation(StepCallback):
     def evaluate(self, step):
         """Measures the model at `step`; keeps the result in `latest`."""
         began = time.monotonic()
-        self.translator = self.translator or Translator(self.model, self.problem, self.hparams)
+        if self.translator is None:
+            self.translator = Translator(self.model, self.problem, self.hparams)
+            self.health = SourceHealth(self.model, self.batches)
         metrics = self.model.evaluate(self.batches, verbose=0, return_dict=True)
         self.model.reset_metrics()
         sources, references = zip(*self.examples)
         outputs = [hypotheses[0].text for hypotheses in self.translator.translate(sources)]
         scores = self.problem.score(outputs, references)
-        health = source_health(self.model, self.batches)
+        health = self.health.measure()
         self.latest = {
             "step": step, "loss": metrics["loss"], "nll": metrics["nll"], "perplexity": metrics["perplexity"], **health,
             **{score.name: score.value for score in scores}, "score": scores[-1].value,
@@ -149,30 +165,6 @@ class Evaluation(StepCallback):
             + f"  ({duration(self.latest['seconds'])})"
         )
         self.report(f"  e.g. {sources[0]} => {outputs[0]}")
-
-
-def source_health(model, batches):
-    """Two figures that tell early when a model ignores its source, from the middle validation batch.
-
-    Args:
-        model: `Transformer`.
-        batches: `TokenBatches`.
-
-    Returns:
-        "encoder_deviation": standard deviation of the encoder's outputs over the positions of a sentence, a mean
-        over sentences and units; and "nll_shuffled": nats a token with the sources changed round, which must be
-        far above the true value.
-    """
-    (source, decoder_input), labels, weights = batches[batches.num_batches // 2]
-    source, decoder_input, labels, weights = (x[:64] for x in (source, decoder_input, labels, weights))
-    memory = np.array(model.encode(source)[0], dtype="float32")
-    deviations = [states[ids != 0].std(axis=0).mean() for states, ids in zip(memory, source)]
-    states = model.states((np.roll(source, 1, axis=0), decoder_input), training=False)
-    nll = np.array(model.loss.token_losses(labels, model.logits(states))[1])
-    return {
-        "encoder_deviation": float(np.mean(deviations)),
-        "nll_shuffled": float((nll * (weights > 0)).sum() / (weights > 0).sum()),
-    }
 
 
 class Checkpointing(StepCallback):
@@ -211,16 +203,12 @@ class Checkpointing(StepCallback):
     def save(self, step):
         """Writes the checkpoint of this step."""
         checkpoints = self.run.checkpoints
-        if self.written != step:
-            arrays = {"weights": model_arrays(self.model), "optimizer": optimizer_arrays(self.model.optimizer)}
-            checkpoints.save(step, arrays, {"evaluation": self.evaluation.latest})
-        if self.is_best(step):
-            checkpoints.mark_best(step, {name: self.evaluation.latest[name] for name in ("score", "nll")})
-        checkpoints.prune(self.hparams.keep_checkpoints)
+        with Stopwatch() as stopwatch:
+            if self.written != step:
+                arrays = {"weights": model_arrays(self.model), "optimizer": optimizer_arrays(self.model.optimizer)}
+                checkpoints.save(step, arrays, {"evaluation": self.evaluation.latest})
+            if self.is_best(step):
+                checkpoints.mark_best(step, {name: self.evaluation.latest[name] for name in ("score", "nll")})
+            checkpoints.prune(self.hparams.keep_checkpoints)
+        self.run.log(kind="checkpoint", step=step, seconds=stopwatch.seconds)
         self.written, self.saved_at = step, time.monotonic()
-
-
-def duration(seconds):
-    """Returns 0:00:00 for a number of seconds."""
-    seconds = round(seconds)
-    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -11,8 +11,11 @@ from keras_transformer.files import write_json
 from keras_transformer.runs.checkpoint import assign, assign_model
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import make_manifest
-from keras_transformer.training.callbacks import Checkpointing, Evaluation, Progress, StepCallbacks, duration
+from keras_transformer.runs.summary import summary_lines, training_summary
+from keras_transformer.stopwatch import duration
+from keras_transformer.training.callbacks import Checkpointing, Evaluation, Progress, StepCallbacks
 from keras_transformer.training.distribution import make_strategy
+from keras_transformer.training.machine import device_rate
 from keras_transformer.training.schedule import compile_arguments
 
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
@@ -54,13 +57,15 @@ def train(
         # XLA cannot compile a step with MirroredStrategy's reductions.
         network.compile(**compile_arguments(hparams, accumulate, False if distribution else jit_compile))
     start = batches.start = restore(run, network)
+    batches = network.adapted(batches)
     write_json(run.path / "manifest.json", make_manifest(problem, hparams, network))
     report_start(report, run, problem, network, batches, hparams, start)
     if start >= hparams.train_steps:
         report(f"{run.path} has its {hparams.train_steps:,} updates; nothing to do (more: --train_steps=N)")
         return run
 
-    progress = Progress(start, run, batches, hparams, report)
+    log_start(run, start, distribution)
+    progress = Progress(start, run, batches, hparams, network.flops, report)
     evaluation = Evaluation(start, run, problem, hparams, report)
     checkpointing = Checkpointing(start, run, hparams, evaluation)
     began = time.monotonic()
@@ -86,6 +91,13 @@ def restore(run, network):
     return state["step"]
 
 
+def log_start(run, start, distribution):
+    """Logs what the devices can do, which the cost by the paper's method is computed from."""
+    devices = distribution.extended.worker_devices if distribution else ()
+    accelerators = sum("GPU" in device for device in devices)  # logical CPU devices share one machine
+    run.log(kind="start", step=start, devices=accelerators or 1, device_flops_per_second=device_rate())
+
+
 def report_start(report, run, problem, network, batches, hparams, start):
     """Says what is about to be trained."""
     plan = batches.plan
@@ -93,9 +105,10 @@ def report_start(report, run, problem, network, batches, hparams, start):
         f"{run.path}: {problem.name}, {network.count_params():,} parameters, "
         f"{problem.tokenizer.vocab_size:,} tokens in the vocabulary"
     )
+    shapes = f" in {len(plan.shapes)} shapes" if batches.few_shapes else ""
     report(
-        f"  {plan.num_pairs:,} pairs in {plan.batches_per_epoch:,} batches an epoch, "
-        f"{plan.real_share():.1%} of their tokens are real"
+        f"  {plan.num_pairs:,} pairs in {plan.batches_per_epoch:,} batches an epoch{shapes}, "
+        f"{plan.real_share('shape' if batches.few_shapes else 'longest'):.1%} of their tokens are real"
     )
     if plan.num_dropped:
         report(f"  {plan.num_dropped:,} pairs are longer than max_length={hparams.max_length} tokens and left out")
@@ -110,6 +123,8 @@ def report_end(report, run, network, progress, seconds):
         f"trained {network.count_params():,} parameters with {progress.step - progress.start:,} updates on "
         f"{progress.tokens:,} tokens in {duration(seconds)}"
     )
+    for line in summary_lines(training_summary(run.metrics())):
+        report(line)
     if best:
         report(f"best validation score {best['score']:.2f} at step {best['step']:,}")
     report(f"everything lies in {run.path}; next: python -m keras_transformer.evaluate --run={run.path}")

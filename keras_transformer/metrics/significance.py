@@ -1,0 +1,120 @@
+"""Whether two systems' scores on the same lines differ by more than chance: the paired bootstrap (Koehn 2004)."""
+
+import contextlib
+import dataclasses
+import os
+
+import numpy as np
+
+from keras_transformer.errors import UserError
+from keras_transformer.metrics.bleu import EXACT_MATCH, SACREBLEU, sacrebleu_metric
+
+RESAMPLES = 1000
+SEED = 12345
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A system's score, and over the resamples its mean and half the width of its 95% interval."""
+
+    score: float
+    mean: float
+    interval: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What `paired_bootstrap` found.
+
+    Attributes:
+        metric: Name of the score.
+        system: `Estimate` of the system.
+        other: `Estimate` of the one that it is compared with.
+        p_value: How often chance alone would make such a difference.
+        signature: What the test was: metric, number of resamples, seed.
+    """
+
+    metric: str
+    system: Estimate
+    other: Estimate
+    p_value: float
+    signature: str
+
+    @property
+    def difference(self):
+        """The system's score less the other's."""
+        return self.system.score - self.other.score
+
+
+def check_comparable(metric):
+    """Raises a `UserError` unless `paired_bootstrap` knows the score named `metric`."""
+    if metric not in (*SACREBLEU, EXACT_MATCH):
+        known = ", ".join((*SACREBLEU, EXACT_MATCH))
+        raise UserError(f"two systems are compared by {known}, not by {metric!r}; leave --compare out")
+
+
+def paired_bootstrap(metric, outputs, others, references):
+    """Compares two systems' outputs by 1,000 resamples of the lines, the same for both; the seed is fixed.
+
+    For BLEU and chrF the p-value is sacreBLEU's, as of `sacrebleu --paired-bs`. It counts one tail only: of pairs of
+    equally good systems about one in ten comes below 0.05. For exact match it is two-sided.
+
+    Args:
+        metric: Name of the score: "sacreBLEU", "tokenized BLEU", "lowercase BLEU", "chrF" or "exact match".
+        outputs, others: The system's outputs and another's, lists of texts.
+        references: The references, as many as each.
+
+    Returns:
+        `Comparison`.
+
+    Raises:
+        UserError: There is no such score.
+    """
+    check_comparable(metric)
+    compare = _by_exact_match if metric == EXACT_MATCH else _by_sacrebleu
+    return compare(metric, list(outputs), list(others), list(references))
+
+
+def _by_sacrebleu(metric, outputs, others, references):
+    from sacrebleu.significance import PairedTest
+
+    systems = [("other", others), ("system", outputs)]
+    with _sacrebleu_seed():
+        test = PairedTest(systems, {metric: sacrebleu_metric(metric)}, [references], "bs", RESAMPLES)
+        signatures, results = test()
+    (signature,) = signatures.values()
+    (found,) = (results[name] for name in signatures)
+    other, system = (Estimate(*map(float, (result.score, result.mean, result.ci))) for result in found)
+    # sacreBLEU does not ascribe a difference of nothing to chance, and calls equal outputs different with p = 0.001.
+    p_value = 1.0 if system.score == other.score else found[1].p_value
+    return Comparison(metric, system, other, p_value, str(signature))
+
+
+def _by_exact_match(metric, outputs, others, references):
+    from sacrebleu.significance import estimate_ci
+
+    right = 100.0 * (np.array([outputs, others], dtype=object) == np.array(references, dtype=object))
+    rng, lines = np.random.default_rng(SEED), len(references)
+    samples = np.array([right[:, rng.integers(lines, size=lines)].mean(axis=1) for _ in range(RESAMPLES)]).T
+    system, other = (
+        Estimate(float(score), *map(float, estimate_ci(of_one))) for score, of_one in zip(right.mean(axis=1), samples)
+    )
+    # Moved so that their mean is no difference, the resamples tell what chance does.
+    differences = samples[0] - samples[1]
+    as_far = np.abs(differences - differences.mean()) >= abs(system.score - other.score) - 1e-9
+    p_value = (float(as_far.sum()) + 1) / (RESAMPLES + 1)
+    return Comparison(metric, system, other, p_value, f"share of equal lines, %|bs:{RESAMPLES}|seed:{SEED}")
+
+
+@contextlib.contextmanager
+def _sacrebleu_seed():
+    """sacreBLEU takes its seed from a variable of the environment only, whatever that is."""
+    before = os.environ.get("SACREBLEU_SEED")
+    os.environ["SACREBLEU_SEED"] = str(SEED)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SACREBLEU_SEED"]
+        else:
+            os.environ["SACREBLEU_SEED"] = before

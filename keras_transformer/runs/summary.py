@@ -1,0 +1,83 @@
+"""What a training cost and brought, from the lines of its metrics.jsonl."""
+
+from keras_transformer.stopwatch import duration
+
+
+def training_summary(rows):
+    """Returns the cost and the validation curve of a training, all its resumptions together.
+
+    An update that was made again after a crash is logged twice; the later line counts. A figure that a line lacks,
+    because an earlier version wrote it, is left out.
+
+    Args:
+        rows: The lines of metrics.jsonl, dictionaries.
+
+    Returns:
+        "steps"; "tokens", real ones, source and target; "padding", the share of padded tokens that are not real;
+        "seconds" of updates, "data_seconds" of making batches, much of it while updates run, "evaluation_seconds"
+        and "checkpoint_seconds"; "flops", of matrix products, counted from the batches' shapes, a backward pass as
+        two forward passes; "paper_flops", by the paper's method (Table 2): seconds × devices × sustained
+        single-precision FLOP/s of one, here a rate measured when training began; "peak_memory_mb", of the process,
+        and "peak_device_memory_mb"; "curve", [{"step", "score"}].
+    """
+    by_step = {kind: {row["step"]: row for row in rows if row["kind"] == kind} for kind in ("train", "checkpoint")}
+    updates, checkpoints = by_step["train"].values(), by_step["checkpoint"].values()
+    validations = {row["step"]: row for row in rows if row["kind"] == "validation"}
+    summary = {
+        "steps": max(by_step["train"], default=0),
+        "tokens": _total(updates, "tokens") or 0,
+        "seconds": round(_total(updates, "seconds") or 0),
+        "evaluation_seconds": round(_total(validations.values(), "seconds") or 0),
+        "data_seconds": _total(updates, "data_seconds"),
+        "checkpoint_seconds": _total(checkpoints, "seconds"),
+        "flops": _total(updates, "flops"),
+        "paper_flops": _paper_flops(rows),
+        "peak_memory_mb": _largest(rows, "peak_memory_mb"),
+        "peak_device_memory_mb": _largest(rows, "peak_device_memory_mb"),
+        "curve": [{"step": step, "score": round(row["score"], 2)} for step, row in sorted(validations.items())],
+    }
+    padded = _total(updates, "padded_tokens")
+    if padded:
+        summary["padding"] = round(1 - summary["tokens"] / padded, 4)
+    for name in ("data_seconds", "checkpoint_seconds"):
+        summary[name] = summary[name] if summary[name] is None else round(summary[name], 1)
+    return {name: value for name, value in summary.items() if value is not None}
+
+
+def summary_lines(summary):
+    """Yields the lines that tell a user what `training_summary` found."""
+    phases = {"updates": "seconds", "evaluation": "evaluation_seconds", "checkpoints": "checkpoint_seconds"}
+    times = [f"{phase} {duration(summary[name])}" for phase, name in phases.items() if name in summary]
+    if "data_seconds" in summary:
+        times.append(f"making batches, meanwhile, {duration(summary['data_seconds'])}")
+    yield "time: " + ", ".join(times)
+    if "flops" in summary:
+        by_paper = f", {summary['paper_flops']:.2e} by the paper's method" if "paper_flops" in summary else ""
+        yield f"floating point operations: {summary['flops']:.2e} counted{by_paper}"
+    memory = f"peak memory {summary['peak_memory_mb']:,.0f} MB" if "peak_memory_mb" in summary else ""
+    if "peak_device_memory_mb" in summary:
+        memory += f", {summary['peak_device_memory_mb']:,.0f} MB on a device"
+    padding = f"padding {summary['padding']:.1%} of the tokens" if "padding" in summary else ""
+    if memory or padding:
+        yield "; ".join(filter(None, (padding, memory)))
+
+
+def _total(rows, name):
+    values = [row[name] for row in rows if name in row]
+    return sum(values) if values else None
+
+
+def _largest(rows, name):
+    return max((row[name] for row in rows if name in row), default=None)
+
+
+def _paper_flops(rows):
+    """Σ over the sessions of a training: seconds × devices × FLOP/s of a device."""
+    flops, rate, updates = 0.0, None, {}
+    for row in rows:
+        if row["kind"] == "start":
+            rate = row["devices"] * row["device_flops_per_second"]
+        elif row["kind"] == "train" and rate is not None:
+            updates[row["step"]] = row["seconds"] * rate
+    flops = sum(updates.values())
+    return flops or None
