@@ -10,7 +10,7 @@ import keras
 
 from keras_transformer.registry import PACKAGE
 
-PACKAGES = ("keras", "tensorflow", "tensorflow-text", "jax", "numpy", "sacrebleu", "sentencepiece")
+PACKAGES = ("keras", "tensorflow", "tensorflow-text", "jax", "jaxlib", "numpy", "sacrebleu", "sentencepiece")
 
 
 def make_manifest(problem, hparams, model):
@@ -68,6 +68,8 @@ def machine():
 
 def git_revision():
     """Returns the checkout's commit, with "+" where files were changed, or None outside of one."""
+    if not (PACKAGE.parent / ".git").exists():
+        return None  # installed; git would answer for a checkout around the environment
     try:
         status = subprocess.run(
             ["git", "-C", PACKAGE.parent, "describe", "--always", "--abbrev=12", "--dirty=+"],
