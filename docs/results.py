@@ -29,14 +29,13 @@ def page():
 
 def table(rows):
     """Returns a Markdown table, a line for each row."""
-    lines = [
-        "| problem | preset | seed | split | checkpoint | sacreBLEU | tokenized BLEU | steps | training | commit |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    heads = "problem preset seed backend split checkpoint sacreBLEU tokenized_BLEU steps training commit".split()
+    lines = ["| " + " | ".join(heads).replace("_", " ") + " |", "|---" * len(heads) + "|"]
     for row in rows:
         training = row["training"]
         cells = [
-            row["problem"], row["preset"] + (", changed" if row["overrides"] else ""), row["seed"], row["split"],
+            row["problem"], row["preset"] + (", changed" if row["overrides"] else ""), row["seed"],
+            row.get("backend", "tensorflow"), row["split"],
             row["checkpoint"]["name"], row["sacrebleu"], row.get("tokenized_bleu", "–"), f"{training['steps']:,}",
             f"{training['seconds'] / 60:.0f} min", row["commit"],
         ]  # fmt: skip
@@ -48,6 +47,8 @@ def curve(row):
     """Returns the validation curve of a row's training as a Markdown table, and its command."""
     points = row["training"]["curve"]
     command = "python -m keras_transformer.train " + " ".join(row["commands"]["train"][1:])
+    if "backend" in row:
+        command = f"KERAS_BACKEND={row['backend']} {command}"
     lines = [f"Validation score during `{command}`:\n", "| step | score |", "|---|---|"]
     lines += [f"| {point['step']:,} | {point['score']:.2f} |" for point in points]
     return "\n".join(lines) + "\n"

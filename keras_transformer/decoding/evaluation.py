@@ -145,6 +145,7 @@ class Evaluation:
             "hparams": self.run.config["hparams"],
             "overrides": self.overrides(),
             "commands": {"train": self.run.manifest()["command"], "evaluate": command()},
+            "backend": self.run.manifest()["backend"],
             "commit": self.run.manifest()["git_revision"],
             "evaluation_commit": git_revision(),
             "manifest_sha256": sha256(self.run.path / "manifest.json"),

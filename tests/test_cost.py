@@ -1,0 +1,174 @@
+"""What a training costs, as its log and its summary tell it."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.runs.directory import Run
+from keras_transformer.runs.summary import summary_lines, training_summary
+from keras_transformer.stopwatch import Stopwatch, duration
+from keras_transformer.training.machine import device_rate, peak_memory
+from keras_transformer.training.trainer import train
+
+hparams = kt.HParams(
+    num_layers=2, d_model=16, d_ff=24, num_heads=2, d_k=6, d_v=10, dropout=0.1, batch_tokens=64, warmup_steps=10,
+    train_steps=4, checkpoint_steps=2, eval_steps=2, beam_size=1, extra_length=2,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+    return kt.problem("sort", data_dir=tmp_path_factory.mktemp("data"), num_symbols=5, longest=6, train_pairs=40)
+
+
+@pytest.fixture(scope="module")
+def run_and_lines(problem, tmp_path_factory):
+    """A run of four updates, resumed after two, and the lines of its last session."""
+    path, lines = tmp_path_factory.mktemp("runs") / "run", []
+    train(problem, hparams.replace(train_steps=2), path, report=str)
+    return train(problem, hparams, path, report=lines.append), lines
+
+
+# Counting operations
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 9, 4)])
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "positions": "learned"}, {"d_k": None, "d_v": None}])
+def test_flops_are_those_of_every_matrix_product(shape, changes, monkeypatch):
+    rows, source_length, target_length = shape
+    counted, matmul = [], keras.ops.matmul
+
+    def count(a, b):
+        product = matmul(a, b)
+        counted.append(2 * int(np.prod(product.shape)) * a.shape[-1])
+        return product
+
+    model = kt.Transformer(11, hparams.replace(**changes))
+    monkeypatch.setattr(keras.ops, "matmul", count)
+    model((np.ones((rows, source_length), "int32"), np.ones((rows, target_length), "int32")))
+    assert model.flops(*shape) == sum(counted)
+
+
+def test_flops_of_a_model_that_does_not_count_are_an_estimate():
+    class Other(kt.Transformer):
+        flops = kt.Transformer.__mro__[1].flops
+
+    model = Other(11, hparams)
+    assert model.flops(2, 3, 4) == 2 * model.count_params() * 2 * 7
+
+
+# The log
+
+
+def test_the_log_counts_each_update(problem, run_and_lines):
+    run, _ = run_and_lines
+    rows = [row for row in run.metrics() if row["kind"] == "train"]
+    model = run.load_model("last")
+    batches = problem.batches("train", hparams)
+    assert [row["step"] for row in rows] == [2, 4]
+    for row, steps in zip(rows, [(0, 1), (2, 3)]):
+        shapes = [batches.shape(step) for step in steps]
+        assert shapes == [(*batches[step][0][0].shape, batches[step][1].shape[1]) for step in steps]
+        assert row["padded_tokens"] == sum(rows * (source + target) for rows, source, target in shapes)
+        assert row["flops"] == sum(3 * model.flops(*shape) for shape in shapes)
+        assert row["tokens"] <= row["padded_tokens"]
+        assert 0 < row["data_seconds"] and 0 < row["seconds"] and row["peak_memory_mb"] > 50
+
+
+def test_the_log_counts_sessions_and_checkpoints(run_and_lines):
+    rows = run_and_lines[0].metrics()
+    assert [row["step"] for row in rows if row["kind"] == "start"] == [0, 2]
+    assert [row["step"] for row in rows if row["kind"] == "checkpoint"] == [2, 4]
+    assert all(row["seconds"] > 0 for row in rows if row["kind"] == "checkpoint")
+    assert all(row["devices"] == 1 and row["device_flops_per_second"] > 1e8 for row in rows if row["kind"] == "start")
+
+
+def test_the_sum_is_of_all_sessions(run_and_lines):
+    run, lines = run_and_lines
+    rows, summary = run.metrics(), training_summary(run.metrics())
+    updates = [row for row in rows if row["kind"] == "train"]
+    assert summary["steps"] == 4 and len(summary["curve"]) == 2
+    assert summary["tokens"] == sum(row["tokens"] for row in updates)
+    assert summary["flops"] == sum(row["flops"] for row in updates)
+    assert summary["padding"] == pytest.approx(
+        1 - summary["tokens"] / sum(r["padded_tokens"] for r in updates), abs=1e-4
+    )
+    rates = [row["device_flops_per_second"] for row in rows if row["kind"] == "start"]
+    assert summary["paper_flops"] == pytest.approx(sum(r["seconds"] * rate for r, rate in zip(updates, rates)))
+    assert all(line in lines for line in summary_lines(summary))
+    assert any(line.startswith("time: updates 0:00:") and "checkpoints 0:00:" in line for line in lines)
+    assert any("counted" in line and "by the paper's method" in line for line in lines)
+    assert any(line.startswith("padding ") and "peak memory" in line for line in lines)
+
+
+# The summary
+
+
+def test_an_update_that_was_made_again_counts_once_and_by_its_own_session():
+    rows = [
+        {"kind": "start", "step": 0, "devices": 8, "device_flops_per_second": 10.0},
+        {"kind": "train", "step": 50, "tokens": 90, "padded_tokens": 100, "seconds": 2.0, "flops": 7},
+        {"kind": "train", "step": 100, "tokens": 70, "padded_tokens": 100, "seconds": 3.0, "flops": 7},
+        {"kind": "checkpoint", "step": 50, "seconds": 0.5},
+        {"kind": "start", "step": 50, "devices": 1, "device_flops_per_second": 5.0},
+        {"kind": "train", "step": 100, "tokens": 70, "padded_tokens": 100, "seconds": 30.0, "flops": 7},
+    ]
+    summary = training_summary(rows)
+    assert (summary["steps"], summary["tokens"], summary["seconds"], summary["flops"]) == (100, 160, 32, 14)
+    assert summary["paper_flops"] == 2 * 80 + 30 * 5
+    assert (summary["padding"], summary["checkpoint_seconds"]) == (0.2, 0.5)
+
+
+def test_a_log_of_before_has_what_it_has():
+    summary = training_summary([{"kind": "train", "step": 1, "tokens": 10, "seconds": 2.0}])
+    assert summary == {"steps": 1, "tokens": 10, "seconds": 2, "evaluation_seconds": 0, "curve": []}
+    assert list(summary_lines(summary)) == ["time: updates 0:00:02, evaluation 0:00:00"]
+
+
+def test_an_evaluation_s_row_holds_the_cost(run_and_lines, tmp_path):
+    from keras_transformer.decoding.evaluation import evaluate
+
+    evaluate(run_and_lines[0].path).append_row(tmp_path / "rows.jsonl")
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
+    assert row["training"]["flops"] > 0 and row["training"]["paper_flops"] > 0
+    assert row["backend"] == keras.backend.backend() == Run.open(run_and_lines[0].path).manifest()["backend"]
+
+
+# Measuring
+
+
+def test_a_stopwatch_adds_up(monkeypatch):
+    times = iter([1.0, 3.0, 10.0, 10.5])
+    monkeypatch.setattr("keras_transformer.stopwatch.time.monotonic", lambda: next(times))
+    stopwatch = Stopwatch()
+    for _ in range(2):
+        with stopwatch:
+            pass
+    assert stopwatch.seconds == 2.5
+    assert stopwatch.reset() == 2.5 and stopwatch.seconds == 0
+
+
+def test_durations_are_hours_minutes_seconds():
+    assert [duration(seconds) for seconds in (0.4, 61, 3599.6, 36000)] == ["0:00:00", "0:01:01", "1:00:00", "10:00:00"]
+
+
+def test_the_rate_of_the_device_is_that_of_its_matrix_products():
+    x = keras.ops.convert_to_tensor(np.full((1024, 1024), 0.5, dtype="float32"))
+    keras.ops.convert_to_numpy(keras.ops.matmul(x, x))
+    with Stopwatch() as stopwatch:
+        for _ in range(8):
+            x = keras.ops.matmul(x, x) / 1024
+        keras.ops.convert_to_numpy(x)
+    assert 0.1 < device_rate() / (8 * 2 * 1024**3 / stopwatch.seconds) < 10
+
+
+def test_memory_is_in_megabytes_and_the_peak_stays():
+    before = peak_memory()["peak_memory_mb"]
+    assert 50 < before < 20_000
+    np.ones((before + 200, 2**20), dtype="uint8")
+    peak = peak_memory()["peak_memory_mb"]
+    assert before + 200 <= peak <= 3 * (before + 200)
+    assert peak_memory()["peak_memory_mb"] == peak
