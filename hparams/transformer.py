@@ -1,4 +1,4 @@
-"""The paper's two models. A paper's name means the paper: these never change."""
+"""The paper's models. A paper's name means the paper: these never change."""
 
 from keras_transformer.hyperparameters import HParams
 from keras_transformer.registry import register_hparams
@@ -16,3 +16,9 @@ def big():
     return HParams(
         d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, train_steps=300_000, average_last=20, keep_checkpoints=20
     )
+
+
+@register_hparams("big_enfr")
+def big_enfr():
+    """The paper's big model for en-fr, with less dropout: 41.8 BLEU on WMT14 en-fr (Table 2)."""
+    return big().replace(dropout=0.1)

@@ -1,0 +1,29 @@
+"""tensor2tensor's later settings, under names of their own: they are not the paper's (docs/from_tensor2tensor.md).
+
+Pre-norm with a final norm, two more kinds of dropout, another β2, a longer warm-up to twice the rate. Its batches
+are counted a GPU; here they are those of 8 GPUs.
+"""
+
+from keras_transformer.hyperparameters import HParams
+from keras_transformer.registry import register_hparams
+
+
+@register_hparams("t2t_base")
+def t2t_base():
+    """Like tensor2tensor's transformer_base (v3) on 8 GPUs."""
+    return HParams(
+        norm="pre", attention_dropout=0.1, activation_dropout=0.1, adam_beta_2=0.997, warmup_steps=8000,
+        learning_rate_scale=2.0, batch_tokens=8 * 4096, train_steps=250_000,
+    )  # fmt: skip
+
+
+@register_hparams("t2t_big")
+def t2t_big():
+    """Like tensor2tensor's transformer_big on 8 GPUs."""
+    return t2t_base().replace(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, batch_tokens=8 * 2048)
+
+
+@register_hparams("t2t_tiny")
+def t2t_tiny():
+    """Like tensor2tensor's transformer_tiny on one GPU."""
+    return t2t_base().replace(num_layers=2, d_model=128, d_ff=512, num_heads=4, batch_tokens=4096)
