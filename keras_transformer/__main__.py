@@ -9,6 +9,7 @@ COMMANDS = {
     "evaluate": "Decodes a split and scores it.",
     "translate": "Translates lines of text.",
     "average": "Averages the last checkpoints of a run.",
+    "cost": "Tells what a training will cost.",
 }
 
 

@@ -14,12 +14,20 @@ def main(arguments):
     )
     parser.add_argument("--run", required=True, help="the run directory")
     parser.add_argument("--last", type=int, help="checkpoints to average (default the run's average_last)")
+    parser.add_argument(
+        "--scores", default="on", choices=("on", "off"),
+        help="whether to decode the validation split with each of them and with their average (default on)",
+    )  # fmt: skip
     flags = parser.parse_args(arguments)
     Run.open(flags.run)  # a wrong directory is said before Keras is loaded
     load_keras()
+    from keras_transformer.decoding.evaluation import score_checkpoints
     from keras_transformer.runs.averaging import average_checkpoints
 
     steps = average_checkpoints(flags.run, flags.last)
+    if flags.scores == "on":
+        for name, score in score_checkpoints(Run.open(flags.run), [*steps, "averaged"]):
+            report(f"{f'step {name:,}' if name != 'averaged' else name:>16}  {score}")
     report(f"averaged the checkpoints of steps {', '.join(map(str, steps))}; use it with --checkpoint=averaged")
 
 

@@ -31,6 +31,10 @@ def main(arguments):
         "--compare", metavar="FILE",
         help="another system's outputs for the split, plain or .gz: tests the difference by paired bootstrap",
     )  # fmt: skip
+    parser.add_argument(
+        "--paper_bleu", action="store_true",
+        help="print the paper's own metric, too: Moses' tokens, compounds split; not comparable with sacreBLEU",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object with all figures, and nothing else")
     parser.add_argument("--results", help="JSON lines file to which a row with the scores is added")
     flags = parser.parse_args(arguments)
@@ -40,7 +44,10 @@ def main(arguments):
     load_keras()
     from keras_transformer.decoding.evaluation import evaluate
 
-    result = evaluate(flags.run, flags.checkpoint, flags.split, **decoding_arguments(flags), compare_with=flags.compare)
+    result = evaluate(
+        flags.run, flags.checkpoint, flags.split, **decoding_arguments(flags), compare_with=flags.compare,
+        with_paper_bleu=flags.paper_bleu,
+    )  # fmt: skip
     if flags.output_dir:
         for name in ("sources", "outputs", "references"):
             with written(Path(flags.output_dir) / f"{flags.split}.{name}.txt") as file:

@@ -1,6 +1,9 @@
 """Files that appear whole or not at all."""
 
 import contextlib
+import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -9,6 +12,8 @@ import tempfile
 from pathlib import Path
 
 from keras_transformer.errors import UserError
+
+WORK, LOCK = ".work", "lock"
 
 
 @contextlib.contextmanager
@@ -53,27 +58,136 @@ def written_directory(path):
     Raises:
         UserError: The place cannot be written.
     """
-    path = Path(path)
-    if path.exists() and not path.is_dir():
-        raise UserError(f"cannot write {path}: it is no directory; choose another place or remove it")
+    path = _place_of_directory(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except OSError as error:
         raise cannot_write(path, error) from None
     try:
         yield temporary
         os.chmod(temporary, 0o777 & ~_umask())
-        for entry in (*temporary.iterdir(), temporary):
-            sync(entry)
-        old = temporary.with_name(f"{temporary.name}.old")
-        if path.is_dir():
-            os.replace(path, old)  # at once, where removing it takes its time
-        os.replace(temporary, path)
-        sync(path.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        _put_in_place(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+class WorkDirectory:
+    """A directory in the making, which another process may go on with; see `work_directory`.
+
+    Attributes:
+        folder: Where it is, for now.
+        keep: Whether it is worth keeping if the work is broken off; False at first.
+        waited: Whether another process had it before.
+    """
+
+    def __init__(self, folder, path, waited=False):
+        self.folder, self._path, self.waited, self.keep = Path(folder), path, waited, False
+
+    def clear(self):
+        """Removes all that was made."""
+        for entry in self.folder.iterdir():
+            if entry.name != LOCK:
+                entry.unlink()
+
+    def finish(self):
+        """Renames it to its path, after fsync."""
+        self.keep = True  # what has its name next is another process's
+        (self.folder / LOCK).unlink()
+        _put_in_place(self.folder, self._path)
+
+
+@contextlib.contextmanager
+def work_directory(path, identity, report=lambda message: None):
+    """Yields a `WorkDirectory` beside `path`, the same for the same `identity`: what a killed process left is in it.
+
+    It is hidden and belongs to one process at a time: others wait until that one has ended. Those of other identities
+    are removed. Unless `finish` was called it is removed, too, or kept, if `keep` says so, for the next attempt.
+
+    Args:
+        path: Where the directory is to appear.
+        identity: Text for a file name: a hash of all that the content depends on.
+        report: Called with a line if another process has to be waited for.
+
+    Raises:
+        UserError: The place cannot be written.
+    """
+    path = _place_of_directory(path)
+    folder = path.with_name(f".{path.name}.{identity}{WORK}")
+    try:
+        lock, waited = _lock_directory(folder, report)
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    with lock:
+        for other in path.parent.glob(f".{glob.escape(path.name)}.*{WORK}*"):
+            if other != folder:
+                _remove_unlocked(other)
+        for stray in folder.glob(".*"):  # of `written`, when it was killed
+            stray.unlink()
+        work = WorkDirectory(folder, path, waited)
+        try:
+            yield work
+        finally:
+            if not work.keep:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lock_directory(folder, report):
+    """Makes a directory, or finds it, and locks the file in it; returns that and whether others had to be waited for.
+
+    The lock ends with the process, however that ends.
+    """
+    waited = False
+    while True:
+        with contextlib.ExitStack() as stack:
+            try:
+                folder.mkdir(exist_ok=True)
+                lock = stack.enter_context(open(folder / LOCK, "w"))
+            except FileNotFoundError:  # it was finished just now
+                continue
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                report(f"waiting for another process that works in {folder}")
+                waited = True
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
+                    raise
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(folder / LOCK), os.fstat(lock.fileno())):
+                    stack.pop_all()
+                    return lock, waited
+
+
+def _remove_unlocked(folder):
+    """Removes a directory of work unless a process works in it."""
+    with contextlib.suppress(OSError), open(folder / LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _place_of_directory(path):
+    """Returns `path`, whose parent is there and which is no file, or raises the `UserError`."""
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"cannot write {path}: it is no directory; choose another place or remove it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    return path
+
+
+def _put_in_place(folder, path):
+    """Renames a directory to `path`, after fsync; one that is there is removed."""
+    for entry in (*folder.iterdir(), folder):
+        sync(entry)
+    old = folder.with_name(f"{folder.name}.old")
+    if path.is_dir():
+        os.replace(path, old)  # at once, where removing it takes its time
+    os.replace(folder, path)
+    sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def cannot_write(path, error):

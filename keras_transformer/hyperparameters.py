@@ -40,6 +40,9 @@ class HParams:
     positions: str = setting("sinusoidal", "positional encoding (§3.5)", choices=registry.positions)
     norm: str = setting("post", "where a sub-layer is normalised (§3.1)", choices=registry.norms)
     encoder_attention: str = setting("full", "self-attention of the encoder", choices=registry.attentions)
+    attention_window: int | None = setting(
+        None, "positions r that a position attends to, of encoder_attention=restricted (§4)", low=1
+    )
     # Regularisation (§5.4)
     dropout: float = setting(0.1, "dropout of sub-layer outputs and of embeddings (§5.4)", low=0, high=0.99)
     attention_dropout: float = setting(0.0, "dropout of attention weights (not the paper's)", low=0, high=0.99)
@@ -80,6 +83,14 @@ class HParams:
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise UserError(f"hparams: sinusoidal positions need an even d_model, not {self.d_model}")
+        if self.encoder_attention == "restricted" and self.attention_window is None:
+            raise UserError("hparams: encoder_attention=restricted needs attention_window, such as attention_window=32")
+        # A plug-in's attention may take a window, too.
+        if self.encoder_attention in ("full", "additive") and self.attention_window is not None:
+            raise UserError(
+                f"hparams: encoder_attention={self.encoder_attention} has no attention_window; "
+                "leave it out or give encoder_attention=restricted"
+            )
 
     @property
     def key_width(self):

@@ -191,6 +191,16 @@ norms.add("pre", "keras_transformer.layers.residual:PreNorm", "x + Dropout(Subla
 attentions.add(
     "full", "keras_transformer.layers.attention:MultiHeadAttention", "Every position sees every other (§3.2)."
 )
+attentions.add(
+    "additive",
+    "keras_transformer.layers.additive_attention:AdditiveAttention",
+    "Every other, by vᵀtanh(W_q q + W_k k) in place of dot products (§3.2.1).",
+)
+attentions.add(
+    "restricted",
+    "keras_transformer.layers.restricted_attention:RestrictedAttention",
+    "The attention_window positions around it alone (§4).",
+)
 
 
 def load_catalog():

@@ -10,8 +10,13 @@ from typing import ClassVar
 
 from keras_transformer import registry
 from keras_transformer.errors import UserError, unknown
-from keras_transformer.files import sha256
+from keras_transformer.files import sha256, work_directory
 from keras_transformer.hyperparameters import parse_value, setting, validate
+
+# Settings that came later. With these values, their defaults, they are not named among a problem's parameters, so that
+# corpora that were prepared before are still found, and runs resumed.
+LATER = {"max_length_ratio": None, "drop_duplicates": False}
+PARTS = 1  # version of what is kept of a preparation that was broken off
 
 __all__ = ["Problem", "TranslationProblem", "load_problem", "setting"]
 
@@ -33,6 +38,7 @@ class Problem:
     """Name of the corpus, which a problem and its reverse share."""
     splits: ClassVar[tuple] = ("train", "validation", "test")
     reversed: ClassVar[bool] = False
+    _expected: ClassVar[dict | None] = None  # {split: number of pairs}, for what is left to do in lines of progress
 
     data_dir: str = "data"
     raw_dir: str | None = None
@@ -70,7 +76,15 @@ class Problem:
     @property
     def parameters(self):
         """{name: value} of the problem's own parameters."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if "doc" in f.metadata}
+        fields = [field for field in dataclasses.fields(self) if "doc" in field.metadata]
+        values = {field.name: getattr(self, field.name) for field in fields}
+        absent = [f.name for f in fields if f.name in LATER and values[f.name] == f.default == LATER[f.name]]
+        return {name: value for name, value in values.items() if name not in absent}
+
+    @property
+    def filters(self):
+        """{name of a split: `PairFilter`}: which pairs are left out of the prepared corpus."""
+        return {}
 
     def examples(self, split):
         """Yields the pairs (source, target) of texts.
@@ -86,30 +100,60 @@ class Problem:
     @property
     def prepared_dir(self):
         """Directory of the prepared corpus; its name holds a hash of all that it depends on."""
+        return Path(self.data_dir) / f"{self.corpus}-{_hash(self._identity)[:8]}"
+
+    @property
+    def _identity(self):
         raw = str(Path(self.raw_dir).resolve()) if self.raw_dir else None
-        identity = json.dumps([self.corpus, self.parameters, raw], sort_keys=True)
-        return Path(self.data_dir) / f"{self.corpus}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+        return [self.corpus, self.parameters, raw]
 
     def prepare(self, report=lambda message: None):
         """Learns the vocabulary and writes the token store, unless that was done; returns the problem.
 
+        A preparation that was killed goes on where it stopped, with the same result. A second process waits for the
+        first. `pairs` is called in this process; the encoding of a large corpus is shared among all cores.
+
         Args:
             report: Called with a line about what is being done.
         """
-        from keras_transformer.data.token_store import TokenStore
-
-        if (self.prepared_dir / "manifest.json").is_file() and self._is_current(report):
+        if self._is_prepared(report):
             return self
         report(f"preparing {self.corpus} in {self.prepared_dir}")
         files = {str(Path(path).resolve()): _identity(path) for path in self.corpus_files()}
-        tokenizer = self.make_tokenizer()
-        splits = {split: self.pairs(split) for split in self.splits}
         manifest = {"problem": self.corpus, "parameters": self.parameters, "corpus": files}
-        TokenStore.write(self.prepared_dir, splits, tokenizer, manifest)
+        checksums = {path: known["sha256"] for path, known in files.items()}
+        code = [sha256(path) for path in Problem.corpus_files(self)]  # it may give other pairs when it has been mended
+        identity = _hash([PARTS, self._identity, checksums, code])[:16]
+        with work_directory(self.prepared_dir, identity, report) as work:
+            if work.waited and self._is_prepared(report):
+                return self
+            self._write(work, manifest, report)
+            work.finish()
         self.__dict__.pop("store", None)
         for split, counts in self.store.manifest["splits"].items():
             report(f"  {split}: " + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in counts.items()))
         return self
+
+    def _write(self, work, manifest, report):
+        """Fills a `WorkDirectory` with vocabulary, token store and manifest."""
+        from keras_transformer.data.preparation import OutdatedParts
+        from keras_transformer.data.token_store import TokenStore
+        from keras_transformer.data.tokenizer import TOKENIZER_FILES, load_tokenizer
+
+        if any((work.folder / name).is_file() for name in TOKENIZER_FILES):
+            # What is learned from a sample may differ a second time, and it takes its time.
+            tokenizer, expected = load_tokenizer(work.folder), None
+        else:
+            tokenizer, expected = self.make_tokenizer(), self._expected
+        splits = {split: self.pairs(split) for split in self.splits}
+        try:
+            TokenStore.fill(
+                work, splits, tokenizer, manifest, filters=self.filters, expected=expected, report=report
+            )  # fmt: skip
+        except OutdatedParts:
+            report(f"the texts of {self.corpus} have changed since they were prepared in part; beginning anew")
+            work.clear()
+            self._write(work, manifest, report)
 
     @functools.cached_property
     def store(self):
@@ -141,6 +185,11 @@ class Problem:
             max_length=hparams.max_length if training else None,
         )  # fmt: skip
         return TokenBatches(pairs, plan, start=start, endless=training)
+
+    def _is_prepared(self, report):
+        """Whether there is a prepared corpus, and a current one."""
+        self.__dict__.pop("store", None)  # another process may have replaced it
+        return (self.prepared_dir / "manifest.json").is_file() and self._is_current(report)
 
     def _is_current(self, report):
         """Whether the prepared corpus was made from the corpus files as they are now."""
@@ -174,6 +223,16 @@ class TranslationProblem(Problem):
     tokenized: ClassVar[bool] = False
 
     vocab_size: int = setting(8000, "pieces of the joint vocabulary", low=8)
+    max_length_ratio: float | None = setting(
+        None, "most tokens, with EOS, of a training pair's longer side for each of the shorter", low=1
+    )
+    drop_duplicates: bool = setting(False, "whether training pairs equal to the letter are kept once")
+
+    @property
+    def filters(self):
+        from keras_transformer.data.filters import PairFilter
+
+        return {"train": PairFilter(self.max_length_ratio, self.drop_duplicates)}
 
     @classmethod
     def reverse_class(cls, name):
@@ -185,10 +244,19 @@ class TranslationProblem(Problem):
         )
 
     def make_tokenizer(self):
+        """Returns the joint vocabulary, learned from as many training texts as memory allows: see `sample_texts`."""
+        from keras_transformer.data.sampling import sample_texts
         from keras_transformer.data.tokenizer import SentencePieceTokenizer
 
-        texts = (text for pair in self.pairs("train") for text in pair)
-        return SentencePieceTokenizer.train(texts, self.vocab_size)
+        def texts():
+            count = 0
+            for pair in self.pairs("train"):
+                yield from pair
+                count += 1
+            self._expected = {"train": count}
+
+        # The sample is drawn here: SentencePiece's own is another each time, and bounds sentences, not memory.
+        return SentencePieceTokenizer.train(sample_texts(texts()), self.vocab_size)
 
     def score(self, hypotheses, references):
         from keras_transformer.metrics.bleu import sacre_bleu, tokenized_bleu
@@ -234,6 +302,10 @@ def parse_parameters(name, texts):
     registry.load_catalog()
     problem = registry.problems.get(name)
     return {parameter: parse_value(problem, parameter, text, f"problem {name}") for parameter, text in texts.items()}
+
+
+def _hash(identity):
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def _as_text(path):

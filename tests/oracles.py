@@ -1,7 +1,8 @@
 """The paper's equations in NumPy, float64, written from the paper alone: what the tests hold the project against.
 
-Weights come as dictionaries: attention {"query", "key", "value", "output"}, feed-forward {"kernel_1", "bias_1",
-"kernel_2", "bias_2"}, normalisation {"gamma", "beta"}. The functions at the end read them off the project's layers.
+Weights come as dictionaries: attention {"query", "key", "value", "output"} and, where it is additive, "score";
+feed-forward {"kernel_1", "bias_1", "kernel_2", "bias_2"}; normalisation {"gamma", "beta"}. The functions at the end
+read them off the project's layers.
 """
 
 import math
@@ -28,10 +29,40 @@ def attention(query, key, value, mask=None):
     return weights @ value, weights
 
 
+def additive_attention(query, key, value, score, mask=None):
+    """Bahdanau et al. 2015, A.1.2, one pair after the other: query `[..., n, d_k]`, key `[..., m, d_k]`, score `[d_k]`.
+
+    value `[..., m, d_v]`, mask bool `[..., n, m]`; returns the attended values and the weights.
+    """
+    scores = np.empty((*query.shape[:-1], key.shape[-2]))
+    for i in range(query.shape[-2]):
+        for j in range(key.shape[-2]):
+            scores[..., i, j] = np.tanh(query[..., i, :] + key[..., j, :]) @ score
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf)
+    weights = softmax(scores)
+    return weights @ value, weights
+
+
+def neighbourhood(length, window):
+    """§4: bool `[n, n]`, whether position i attends to j, one of the `window` around i."""
+    legal = np.zeros((length, length), bool)
+    for i in range(length):
+        first = i - window // 2
+        legal[i, max(first, 0) : max(first + window, 0)] = True
+    return legal
+
+
 def multi_head_attention(x, memory, weights, num_heads, mask=None):
     """§3.2.2, one head after the other: x `[batch, n, d]`, memory `[batch, m, d]`, mask `[batch or 1, n or 1, m]`."""
-    projections = zip(*(np.split(weights[name], num_heads, axis=1) for name in ("query", "key", "value")))
-    heads = [attention(x @ w_q, memory @ w_k, memory @ w_v, mask)[0] for w_q, w_k, w_v in projections]
+    heads = []
+    for head in range(num_heads):
+        w_q, w_k, w_v = (np.split(weights[name], num_heads, axis=1)[head] for name in ("query", "key", "value"))
+        projected = (x @ w_q, memory @ w_k, memory @ w_v)
+        if "score" in weights:
+            heads.append(additive_attention(*projected, weights["score"][head], mask)[0])
+        else:
+            heads.append(attention(*projected, mask)[0])
     return np.concatenate(heads, axis=-1) @ weights["output"]
 
 
@@ -106,11 +137,12 @@ def decoder_layer(x, memory, weights, num_heads, memory_mask=None, residual=post
     return residual(x, lambda y: feed_forward(y, weights["feed_forward"]), weights["feed_forward_norm"])
 
 
-def transformer(source, decoder_input, weights, num_heads, residual=post_norm):
+def transformer(source, decoder_input, weights, num_heads, residual=post_norm, window=None):
     """Logits `[batch, n, V]` for token ids source `[batch, m]`, 0 being padding, and decoder_input `[batch, n]`.
 
     weights: "embedding" `[V, d]`, "encoder" and "decoder", lists of layers; optionally "positions" `[positions, d]`,
-    already scaled, in place of sinusoids, and "encoder_norm" and "decoder_norm" for the end of a stack.
+    already scaled, in place of sinusoids, and "encoder_norm" and "decoder_norm" for the end of a stack. `window` is
+    that of a restricted encoder.
     """
     embedding = weights["embedding"]
     d_model = embedding.shape[1]
@@ -121,9 +153,12 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm):
         return embedding[tokens] * math.sqrt(d_model) + positions
 
     mask = (source != 0)[:, None, :]
-    memory = embed(source)
+    memory, encoder_mask = embed(source), mask
+    if window:
+        # Padding far from any token sees itself, which no token notices, in place of nothing.
+        encoder_mask = (mask | np.eye(source.shape[1], dtype=bool)) & neighbourhood(source.shape[1], window)
     for layer in weights["encoder"]:
-        memory = encoder_layer(memory, layer, num_heads, mask, residual)
+        memory = encoder_layer(memory, layer, num_heads, encoder_mask, residual)
     if "encoder_norm" in weights:
         memory = layer_norm(memory, weights["encoder_norm"])
     x = embed(decoder_input)
@@ -139,7 +174,8 @@ def array(variable):
 
 
 def attention_weights(layer):
-    return {name: array(getattr(layer, f"{name}_kernel")) for name in ("query", "key", "value", "output")}
+    names = ("query", "key", "value", "output", "score")
+    return {name: array(getattr(layer, f"{name}_kernel")) for name in names if hasattr(layer, f"{name}_kernel")}
 
 
 def feed_forward_weights(layer):

@@ -5,11 +5,14 @@ import json
 import keras
 import numpy as np
 import pytest
+from conftest import ROOT
 
 import keras_transformer as kt
+from keras_transformer import cost
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.summary import summary_lines, training_summary
 from keras_transformer.stopwatch import Stopwatch, duration
+from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
 from keras_transformer.training.machine import device_rate, peak_memory
 from keras_transformer.training.trainer import train
 
@@ -36,7 +39,15 @@ def run_and_lines(problem, tmp_path_factory):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 9, 4)])
-@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "positions": "learned"}, {"d_k": None, "d_v": None}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"norm": "pre", "positions": "learned"}, {"d_k": None, "d_v": None}, {"encoder_attention": "additive"},
+        {"encoder_attention": "restricted", "attention_window": 1},
+        {"encoder_attention": "restricted", "attention_window": 5},
+        {"encoder_attention": "restricted", "attention_window": 64},
+    ],
+)  # fmt: skip
 def test_flops_are_those_of_every_matrix_product(shape, changes, monkeypatch):
     rows, source_length, target_length = shape
     counted, matmul = [], keras.ops.matmul
@@ -172,3 +183,63 @@ def test_memory_is_in_megabytes_and_the_peak_stays():
     peak = peak_memory()["peak_memory_mb"]
     assert before + 200 <= peak <= 3 * (before + 200)
     assert peak_memory()["peak_memory_mb"] == peak
+
+
+# Before a training
+
+
+def counted(*flags, capsys):
+    """The lines that `cost` prints."""
+    cost.main(list(flags))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_paper_s_method_gives_the_paper_s_figures():
+    """Table 2: 3.3e18 for base, 2.3e19 for big, from times of §5.2 and the P100's rate of footnote 5."""
+    tflops = GPU_TFLOPS["P100"]
+    assert f"{paper_flops(PAPER_HOURS['base'], PAPER_GPUS, tflops):.1e}" == "3.3e+18"
+    assert f"{paper_flops(PAPER_HOURS['big'], PAPER_GPUS, tflops):.1e}" == "2.3e+19"
+
+
+def test_the_count_is_near_six_operations_a_weight_and_token():
+    """A rule of thumb: forward and backward, every weight meets each of its tokens with a multiply-add."""
+    model = kt.Transformer(2000, kt.hparams("base", num_layers=2, batch_tokens=600, train_steps=10))
+    found = training_cost(model, length=30)
+    encoder = model.encoder.count_params()
+    decoder = model.count_params() - encoder  # the embedding projects targets alone
+    assert (found.parameters, found.updates) == (model.count_params(), 10)
+    assert found.counted == pytest.approx(10 * 6 * 600 * (encoder + decoder), rel=0.05)
+    assert found.hours(gpus=2, tflops=1.0) == pytest.approx(found.counted / 2e12 / 3600)
+
+
+def test_cost_says_what_table_2_says(capsys):
+    lines = counted("--hparams=base", "--vocab_size=500", capsys=capsys)
+    assert "100,000 updates of 25,000 source and 25,000 target tokens, 30 a sentence" in lines[0]
+    assert "3.28e+18 by the paper's method, 12 hours × 8 devices × 9.5 TFLOP/s" in lines[2]
+
+
+def test_cost_of_other_settings(capsys):
+    flags = ("--hparams=toy", "--vocab_size=100", "--train_steps=10", "--gpus=2", "--tflops=0.5")
+    lines = counted(*flags, capsys=capsys)
+    assert len(lines) == 3 and "10 updates of 2,048 source" in lines[0]  # the paper says no time for it
+    assert lines[2].endswith("hours of 2 devices × 0.5 TFLOP/s, if no rate were lost")
+    assert "3.60e+15 by the paper's method" in counted(*flags, "--hours=1", capsys=capsys)[2]
+    assert "1.64e+18 by the paper" in counted("--vocab_size=100", "--train_steps=50000", capsys=capsys)[2]
+
+
+@pytest.mark.parametrize("flag", ["--gpus=0", "--tflops=-1", "--length=0", "--hparams=bse", "--hours=x"])
+def test_wrong_flags_of_cost(flag):
+    with pytest.raises(
+        kt.UserError, match=flag.partition("=")[0].strip("-") if "bse" not in flag else "did you mean base"
+    ):
+        cost.main([flag])
+
+
+@pytest.mark.parametrize("name", ["base", "big"])
+def test_the_page_says_what_the_command_prints(name, capsys):
+    page = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    (row,) = [line for line in page.splitlines() if f"--hparams={name}`" in line and line.startswith("|")]
+    lines = counted(f"--hparams={name}", capsys=capsys)
+    by_method, count, share = (cell.strip() for cell in row.split("|")[3:6])
+    assert f"{float(by_method):.2e} by the paper's method" in lines[2] and f"is {share} of it" in lines[2]
+    assert f"{float(count):.2e} counted" in lines[1]

@@ -29,6 +29,26 @@ def test_links_lead_somewhere(page):
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
+def test_the_map_names_every_row_of_the_paper_and_what_it_names_is_there():
+    from keras_transformer import registry
+
+    registry.load_catalog()
+    page = (ROOT / "docs" / "paper_map.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)
+    assert rows == [str(number) for number in range(1, 34)]
+    names = set()
+    for cell in re.findall(r"`(test_\w+\.py[^|]*)", page):
+        file, name = None, None
+        for part in re.findall(r"`([^`]*)`", f"`{cell}"):
+            file, name = part.split(": ") if ": " in part else (part, None) if part.endswith(".py") else (file, part)
+            text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert name is None or f"def {name}(" in text, f"{file}: {name}"
+            names.add(name)
+    assert len(names) > 25
+    presets = {name for name, _ in registry.hparams.describe()}
+    assert set(re.findall(r"`((?:base|big|parsing)(?:_\w+)?)`", page)) <= presets
+
+
 def test_readme_names_every_command():
     from keras_transformer.__main__ import COMMANDS
 

@@ -358,3 +358,17 @@ def test_metrics_import_neither_keras_nor_sacrebleu():
         "print(sorted({'keras', 'tensorflow', 'jax', 'sacrebleu'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_average_shows_what_averaging_brings(call, tmp_path):
+    flags = ("--problem=reverse", "--hparams=toy", "--set=problem.train_pairs=300", *test_commands.SMALL)
+    flags = (*flags, "--train_steps=6", f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run")
+    call("train", *flags).succeeded()
+    *table, last = call("average", f"--run={tmp_path}/run", "--last=2").succeeded()
+    assert [line.split("  exact match = ")[0].strip() for line in table] == ["step 3", "step 6", "averaged"]
+    scores = [float(line.rpartition("= ")[2]) for line in table]
+    for name, score in zip(("3", "6", "averaged"), scores):
+        evaluated = evaluate(tmp_path / "run", name, "validation").scores[-1].value
+        assert score == pytest.approx(evaluated, abs=0.01)
+    assert "steps 3, 6" in last
+    assert call("average", f"--run={tmp_path}/run", "--last=2", "--scores=off").succeeded() == [last]

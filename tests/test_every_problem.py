@@ -12,6 +12,7 @@ from keras_transformer.tasks import TranslationProblem, load_problem
 
 registry.load_catalog()
 NAMES = [name for name, _ in registry.problems.describe()]
+PLAIN = ("wmt14_ende", "wmt14_enfr", "ted_pten", "iwslt15_envi")  # read here from plain files, as --raw_dir names them
 MULTI30K_SIZES = {"train": 29_000, "validation": 1_014, "test": 1_000}
 SYMBOL_SIZES = {"train": 300, "validation": 200, "test": 500}
 SIZES = {
@@ -19,6 +20,7 @@ SIZES = {
     "copy": SYMBOL_SIZES, "reverse": SYMBOL_SIZES, "sort": SYMBOL_SIZES,
     "toy_ende": {"train": 300, "validation": 500, "test": 1_000},
     "parallel_text": {"train": 190, "validation": 10},
+    **dict.fromkeys(PLAIN, {"train": 200, "validation": 20, "test": 20}),
 }  # fmt: skip
 HPARAMS = kt.HParams(batch_tokens=4096, max_length=40)
 
@@ -31,6 +33,11 @@ def home(tmp_path_factory):
     for language, line in (("en", "{} times itself is {} ."), ("de", "{} mal sich selbst ist {} .")):
         lines = "".join(line.format(i, i * i) + "\n" for i in range(200))
         (home / "text" / f"train.{language}").write_text(lines, encoding="utf-8")
+    (home / "plain").mkdir()
+    for split, count in SIZES["ted_pten"].items():
+        for language in ("en", "de", "fr", "pt", "vi"):
+            lines = "".join(f"{language} {i} and {i * i} .\n" for i in range(count))
+            (home / "plain" / f"{split}.{language}").write_text(lines, encoding="utf-8")
     return home
 
 
@@ -43,6 +50,10 @@ def make(home, request):
         arguments = {"data_dir": home / "data"}
         if problem.corpus.startswith("multi30k"):
             arguments |= {"raw_dir": request.getfixturevalue("test_data") / "multi30k", "vocab_size": 2000}
+        elif problem.corpus in PLAIN:
+            if problem.corpus == "wmt14_enfr":
+                pytest.importorskip("tensorflow_text", reason="word pieces are learned with TensorFlow Text")
+            arguments |= {"raw_dir": home / "plain", "vocab_size": 60}
         elif problem.corpus == "parallel_text":
             arguments |= {"raw_dir": home / "text", "vocab_size": 60}
         else:

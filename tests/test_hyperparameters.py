@@ -94,7 +94,10 @@ def test_changing_a_preset_leaves_it_as_it_was():
         ("d_k", 0, "d_k must be at least 1, not 0"),
         ("norm", "poste", "unknown norm 'poste': did you mean post or pre?"),
         ("positions", "learnt", "unknown positions 'learnt': did you mean learned?"),
-        ("encoder_attention", "xyz", "unknown encoder_attention 'xyz': there are: full"),
+        ("encoder_attention", "xyz", "unknown encoder_attention 'xyz': there are: additive, full, restricted"),
+        ("attention_window", 0, "attention_window must be at least 1, not 0"),
+        ("attention_window", 8, "encoder_attention=full has no attention_window"),
+        ("encoder_attention", "restricted", "encoder_attention=restricted needs attention_window"),
     ],
 )
 def test_wrong_values_are_refused(name, value, said):
@@ -133,7 +136,7 @@ def test_an_unknown_field_names_the_nearest():
 
 
 def test_an_unknown_preset_names_the_nearest():
-    assert "unknown hparams 'bse': did you mean base?" in complaint(load_hparams, "bse")
+    assert "unknown hparams 'bse': did you mean base or " in complaint(load_hparams, "bse")
 
 
 @pytest.mark.parametrize(
@@ -167,8 +170,10 @@ def test_every_field_is_a_flag_and_a_setting(name):
     default = getattr(HParams(), name)
     value = {"positions": "learned", "norm": "pre", "encoder_attention": "full"}.get(name)
     value = value or ("0.25" if type(default) is float else str(2 * (default or 32)))
-    hparams = parsed(f"--{name}={value}")
-    assert hparams == parsed("--set", f"{name}={value}") == parsed(f"--set={name}={value}")
+    # A window without a restricted attention is refused.
+    others = ["--encoder_attention=restricted"] if name == "attention_window" else []
+    hparams = parsed(f"--{name}={value}", *others)
+    assert hparams == parsed("--set", f"{name}={value}", *others) == parsed(f"--set={name}={value}", *others)
     assert str(getattr(hparams, name)) == value
 
 

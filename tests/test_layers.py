@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import keras_transformer.layers
+from keras_transformer.layers.additive_attention import AdditiveAttention
 from keras_transformer.layers.attention import (
     MultiHeadAttention,
     causal_mask,
@@ -29,6 +30,7 @@ from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.position import LearnedPositions, SinusoidalPositions
 from keras_transformer.layers.residual import PostNorm, PreNorm, Residual
+from keras_transformer.layers.restricted_attention import RestrictedAttention
 
 widths = st.integers(1, 6)
 
@@ -291,10 +293,11 @@ class Case:
 POSITIONS, TOKENS = np.arange(5), np.array([[1, 2], [0, 6]])
 DROPOUTS = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, seed=3)
 SUBLAYER = {"sublayer": lambda y: ops.tanh(2 * y)}
+ATTENTION = dict(d_model=8, num_heads=2, d_k=3, d_v=5, dropout=0.1, seed=3)
 CASES = {
-    "MultiHeadAttention": Case(
-        MultiHeadAttention, dict(d_model=8, num_heads=2, d_k=3, d_v=5, dropout=0.1, seed=3), (X, MEMORY)
-    ),
+    "MultiHeadAttention": Case(MultiHeadAttention, ATTENTION, (X, MEMORY)),
+    "AdditiveAttention": Case(AdditiveAttention, ATTENTION, (X, MEMORY)),
+    "RestrictedAttention": Case(RestrictedAttention, {**ATTENTION, "window": 3}, (X, X)),
     "FeedForward": Case(FeedForward, dict(d_model=8, d_ff=12, dropout=0.1, seed=3)),
     "Dropout": Case(Dropout, dict(rate=0.1, seed=3)),
     "PostNorm": Case(PostNorm, dict(dropout=0.1, seed=3), call=SUBLAYER),

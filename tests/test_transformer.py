@@ -21,6 +21,8 @@ VARIANTS = {
     "paper": {},
     "pre": {"norm": "pre"},
     "learned": {"positions": "learned"},
+    "additive": {"encoder_attention": "additive"},
+    "restricted": {"encoder_attention": "restricted", "attention_window": 3},
     "all dropouts": {"attention_dropout": 0.1, "activation_dropout": 0.1},
 }
 every_variant = pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
@@ -73,7 +75,8 @@ def reset_seeds(model):
 def test_logits_are_the_oracles(changes):
     model = randomize(make_model(**changes))
     residual = oracles.pre_norm if changes.get("norm") == "pre" else oracles.post_norm
-    expected = oracles.transformer(*INPUTS, oracles.transformer_weights(model), 2, residual)
+    weights, window = oracles.transformer_weights(model), changes.get("attention_window")
+    expected = oracles.transformer(*INPUTS, weights, 2, residual, window)
     np.testing.assert_allclose(logits(model), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -97,6 +100,7 @@ def test_parameters_in_closed_form(sizes, changes):
     feed_forward, norm = d * ff + ff + ff * d + d, 2 * d
     expected = 29 * d + n * (attention + feed_forward + 2 * norm) + n * (2 * attention + feed_forward + 3 * norm)
     expected += 2 * norm * (hparams.norm == "pre") + hparams.max_length * d * (hparams.positions == "learned")
+    expected += n * hparams.num_heads * hparams.d_k * (hparams.encoder_attention == "additive")
     assert model.count_params() == expected
 
 

@@ -1,5 +1,6 @@
 """Corpus files: lines of text, plain or gzip, one sentence a line, and pairs of them."""
 
+import dataclasses
 import gzip
 import hashlib
 import http.client
@@ -76,6 +77,47 @@ def existing_file(folder, *names):
             if candidate.is_file():
                 return candidate
     return None
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainFiles:
+    """A published corpus as plain files, or `.gz`, that are on disk already: one file for each split and language.
+
+    Args:
+        folder: Where they are.
+        languages: Endings of source and target.
+        names: {split: the names of its files, of which the first that is there is taken}; "{}" stands for the language.
+    """
+
+    folder: str
+    languages: tuple[str, str]
+    names: dict
+
+    def paths(self, split):
+        """Returns the files of source and target.
+
+        Raises:
+            UserError: One of them, or both, are missing.
+        """
+        for name in self.names[split]:
+            paths = [existing_file(self.folder, name.format(language)) for language in self.languages]
+            if all(paths):
+                return paths
+            if any(paths):
+                missing = self.languages[paths.index(None)]
+                raise UserError(f"{self.folder}/{name.format(missing)} does not exist (nor .gz), the other side does")
+        wanted = " or ".join(" and ".join(name.format(each) for each in self.languages) for name in self.names[split])
+        raise UserError(f"{self.folder} lacks the files of the {split} split: {wanted}, each plain or .gz")
+
+    def files(self):
+        """Returns the paths of all files."""
+        return [path for split in self.names for path in self.paths(split)]
+
+    def pairs(self, split):
+        """Yields the pairs (source, target) of texts; those with an empty side are left out of training."""
+        for pair in read_pairs(*self.paths(split)):
+            if split != "train" or all(text.strip() for text in pair):
+                yield pair
 
 
 def download(url, path, checksum):

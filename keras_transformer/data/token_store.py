@@ -1,17 +1,15 @@
 """TokenStore: a prepared corpus, token ids on disk, memory-mapped, with a manifest."""
 
-import itertools
 from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.data.tokenizer import EOS, load_tokenizer
+from keras_transformer.data.preparation import JOURNAL, SIDES, write_parts
+from keras_transformer.data.tokenizer import load_tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.files import read_json, sha256, write_json, written_directory
+from keras_transformer.files import WorkDirectory, read_json, sha256, write_json, written_directory
 
-SIDES = ("source", "target")
 VERSION = 1
-CHUNK = 10_000
 
 
 class TokenStore:
@@ -46,7 +44,7 @@ class TokenStore:
         return Split(*(Sequences(self.path, f"{name}.{side}", self.manifest["files"]) for side in self._sides))
 
     @staticmethod
-    def write(path, splits, tokenizer, manifest):
+    def write(path, splits, tokenizer, manifest, **options):
         """Encodes pairs of texts to a new store at `path`, which appears only once it is whole.
 
         Args:
@@ -54,26 +52,27 @@ class TokenStore:
             splits: {name: iterable of (source, target) texts}.
             tokenizer: `Tokenizer`; kept in the store.
             manifest: Dictionary of what else is worth knowing of the corpus.
+            **options: `filters`, `expected`, `report` and `workers`, as for `preparation.write_parts`.
         """
-        dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
-        files, counts = {}, {}
         with written_directory(path) as folder:
-            tokenizer.save(folder)
-            for name, pairs in splits.items():
-                writers = [_SequenceWriter(folder / f"{name}.{side}", dtype) for side in SIDES]
-                pairs = iter(pairs)
-                while chunk := list(itertools.islice(pairs, CHUNK)):
-                    for writer, texts in zip(writers, zip(*chunk)):
-                        writer.extend(tokenizer.encode(texts))
-                counts[name] = {"pairs": len(writers[0].lengths)}
-                for side, writer in zip(SIDES, writers):
-                    counts[name][f"{side}_tokens"] = int(sum(writer.lengths))
-                    files.update(writer.close())
+            TokenStore.fill(WorkDirectory(folder, path), splits, tokenizer, manifest, **options)
+
+    @staticmethod
+    def fill(work, splits, tokenizer, manifest, **options):
+        """Does what `write` does in a `WorkDirectory`, where it goes on with what a killed process left.
+
+        Raises:
+            OutdatedParts: That was made of other texts.
+        """
+        if not (work.folder / "manifest.json").is_file():
+            tokenizer.save(work.folder)
+            counts, files = write_parts(work, splits, tokenizer, **options)
             write_json(
-                folder / "manifest.json",
+                work.folder / "manifest.json",
                 {**manifest, "version": VERSION, "vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint,
                  "splits": counts, "files": files},
             )  # fmt: skip
+        (work.folder / JOURNAL).unlink(missing_ok=True)
 
     @property
     def fingerprint(self):
@@ -110,27 +109,3 @@ class Sequences:
     def __getitem__(self, row):
         end = self._ends[row]
         return self._ids[end - self.lengths[row] : end]
-
-
-class _SequenceWriter:
-    """Appends sequences to NAME.ids and, at the end, writes NAME.lengths."""
-
-    def __init__(self, path, dtype):
-        self.path, self.dtype, self.lengths = path, np.dtype(dtype), []
-        self._file = open(f"{path}.ids", "wb")
-
-    def extend(self, sequences):
-        for ids in sequences:
-            self.lengths.append(len(ids) + 1)
-        flat = [i for ids in sequences for i in (*ids, EOS)]
-        self._file.write(np.array(flat, dtype=self.dtype).tobytes())
-
-    def close(self):
-        """Returns the manifest's entries of the two files."""
-        self._file.close()
-        np.array(self.lengths, dtype=np.int32).tofile(f"{self.path}.lengths")
-        entries = {}
-        for suffix, dtype in (("ids", self.dtype.name), ("lengths", "int32")):
-            path = Path(f"{self.path}.{suffix}")
-            entries[path.name] = {"bytes": path.stat().st_size, "dtype": dtype, "sha256": sha256(path)}
-        return entries

@@ -10,6 +10,7 @@ from keras_transformer.files import written
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
+CHANGE = "change it with --set problem.vocab_size=N"
 
 
 class Tokenizer:
@@ -140,7 +141,8 @@ class SymbolTokenizer(Tokenizer):
         return "".join(f"{symbol}\n" for symbol in self._symbols[len(SPECIAL) :]).encode()
 
 
-TOKENIZER_FILES = (SentencePieceTokenizer.file_name, SymbolTokenizer.file_name)
+WORD_PIECES_FILE = "word_pieces.txt"
+TOKENIZER_FILES = (SentencePieceTokenizer.file_name, SymbolTokenizer.file_name, WORD_PIECES_FILE)
 
 
 def load_tokenizer(folder):
@@ -158,25 +160,49 @@ def load_tokenizer(folder):
             raise UserError(f"{path} is damaged: not a SentencePiece model") from None
     path = folder / SymbolTokenizer.file_name
     if path.is_file():
+        return SymbolTokenizer(_read_list(path))
+    path = folder / WORD_PIECES_FILE
+    if path.is_file():
+        from keras_transformer.data.word_pieces import WordPieceTokenizer
+
         try:
-            return SymbolTokenizer(path.read_text(encoding="utf-8").split("\n")[:-1])
-        except UnicodeDecodeError:
-            raise UserError(f"{path} is damaged: not UTF-8") from None
+            return WordPieceTokenizer(_read_list(path))
+        except ValueError as error:
+            raise UserError(f"{path} is damaged: {error}") from None
     raise UserError(f"{folder} holds no tokenizer ({SentencePieceTokenizer.file_name})")
+
+
+def too_large(vocab_size, largest):
+    """Returns the `UserError` for a vocabulary of more than the `largest` number of pieces that a text gives."""
+    return UserError(f"the training text cannot fill a vocabulary of {vocab_size} pieces, at most {largest}; {CHANGE}")
+
+
+def too_small(vocab_size, smallest):
+    """Returns the `UserError` for a vocabulary of less than the `smallest` number of pieces: all characters."""
+    return UserError(
+        f"a vocabulary of {vocab_size} pieces does not hold the text's characters, which take at least {smallest}; "
+        f"{CHANGE}"
+    )
+
+
+def nothing_to_learn():
+    """Returns the `UserError` for a text without words."""
+    return UserError("the training text holds nothing but blank lines; a vocabulary cannot be learned from it")
+
+
+def _read_list(path):
+    try:
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is damaged: not UTF-8") from None
 
 
 def _vocabulary_error(message, vocab_size):
     """The sentence for what SentencePiece's trainer says when the vocabulary's size does not suit the text."""
-    change = "change it with --set problem.vocab_size=N"
     if largest := re.search(r"<= (\d+)", message):
-        return UserError(
-            f"the training text cannot fill a vocabulary of {vocab_size} pieces, at most {largest[1]}; {change}"
-        )
+        return too_large(vocab_size, largest[1])
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        return UserError(
-            f"a vocabulary of {vocab_size} pieces does not hold the text's characters, which take at least "
-            f"{smallest[1]}; {change}"
-        )
+        return too_small(vocab_size, smallest[1])
     if "sentences_.empty()" in message:
-        return UserError("the training text holds nothing but blank lines; a vocabulary cannot be learned from it")
-    return UserError(f"the vocabulary of {vocab_size} pieces could not be learned: {message.strip()}; {change}")
+        return nothing_to_learn()
+    return UserError(f"the vocabulary of {vocab_size} pieces could not be learned: {message.strip()}; {CHANGE}")

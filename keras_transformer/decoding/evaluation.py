@@ -12,8 +12,10 @@ from keras_transformer.errors import UserError
 from keras_transformer.files import sha256
 from keras_transformer.hyperparameters import load_hparams
 from keras_transformer.metrics.lengths import length_buckets, length_ratio
+from keras_transformer.metrics.paper_bleu import check_installed, paper_bleu
 from keras_transformer.metrics.perplexity import nats_per_token, perplexity
 from keras_transformer.metrics.significance import Comparison, check_comparable, paired_bootstrap
+from keras_transformer.runs.checkpoint import assign_model
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import command, git_revision, machine
 from keras_transformer.runs.summary import training_summary
@@ -158,7 +160,10 @@ class Evaluation:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def evaluate(run_dir, checkpoint=None, split="test", beam_size=None, alpha=None, extra_length=None, compare_with=None):
+def evaluate(
+    run_dir, checkpoint=None, split="test", beam_size=None, alpha=None, extra_length=None, compare_with=None,
+    with_paper_bleu=False,
+):  # fmt: skip
     """Decodes a split of a run's problem and scores it.
 
     Args:
@@ -167,15 +172,18 @@ def evaluate(run_dir, checkpoint=None, split="test", beam_size=None, alpha=None,
         split: Name of the split.
         beam_size, alpha, extra_length: Of the beam search; the run's by default.
         compare_with: File of another system's outputs for the same lines, plain or `.gz`.
+        with_paper_bleu: Whether the paper's own metric is among the scores, too.
 
     Returns:
         `Evaluation`.
 
     Raises:
         UserError: There is no such run, checkpoint, split or file, or the file has not one line for each of the
-            split's; it is said before anything is decoded.
+            split's, or the paper's metric does not fit; it is said before anything is decoded.
     """
     run = Run.open(run_dir)
+    if with_paper_bleu:
+        check_paper_bleu(run.problem)
     sources, references = map(list, zip(*run.problem.examples(split)))
     others = None if compare_with is None else _read_outputs(compare_with, run.problem, split, references)
     arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
@@ -192,12 +200,47 @@ def evaluate(run_dir, checkpoint=None, split="test", beam_size=None, alpha=None,
     }
     used = {"name": checkpoint or run.checkpoints.default(), "steps": state.get("steps") or [state["step"]]}
     scores = run.problem.all_scores(outputs, references)
+    if with_paper_bleu:
+        language = run.problem.source if run.problem.reversed else run.problem.target
+        scores.insert(-1, paper_bleu(outputs, references, language))
     return Evaluation(
         run, split, used, decoding, sources, outputs, references, scores, seconds,
         scored=translator.score(sources, references),
         compared_with=compare_with and str(compare_with),
         comparison=others and paired_bootstrap(scores[-1].name, outputs, others, references),
     )  # fmt: skip
+
+
+def check_paper_bleu(problem):
+    """Raises a `UserError` unless the paper's BLEU can be computed of a problem's outputs."""
+    if getattr(problem, "tokenized", True):  # no translation, or one of tokens
+        raise UserError(f"--paper_bleu: {problem.name} has no plain text of a language, which Moses could tokenise")
+    check_installed()
+
+
+def score_checkpoints(run, names, split="validation"):
+    """Decodes a split with several checkpoints of a run, with one model.
+
+    Args:
+        run: `Run`.
+        names: "best", "last", "averaged" or steps.
+        split: Name of the split.
+
+    Yields:
+        (name, `Score`), the score that counts.
+
+    Raises:
+        UserError: A checkpoint is missing or damaged.
+    """
+    sources, references = zip(*run.problem.examples(split))
+    translator = None
+    for name in names:
+        weights = run.checkpoints.load(name, parts=("weights",))[0]["weights"]
+        if translator is None:
+            translator = Translator(run.make_model(weights), run.tokenizer, run.hparams)
+        assign_model(translator.model, weights, f"checkpoint {name} of {run.path}")
+        outputs = [hypotheses[0].text for hypotheses in translator.translate(sources)]
+        yield name, run.problem.score(outputs, references)[-1]
 
 
 def _read_outputs(path, problem, split, references):

@@ -43,7 +43,20 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     """
     # The smaller factor is scaled: q is [.., T, d_k], the logits are [.., T, T].
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
-    logits = ops.cast(ops.matmul(query, ops.swapaxes(key, -1, -2)), "float32")
+    return weighted_values(ops.matmul(query, ops.swapaxes(key, -1, -2)), value, mask, dropout)
+
+
+def weighted_values(logits, value, mask=None, dropout=None):
+    """softmax(logits)V, whatever function of queries and keys the logits are.
+
+    Args:
+        logits: `[..., query_length, key_length]`.
+        value, mask, dropout: As in `scaled_dot_product_attention`.
+
+    Returns:
+        What `scaled_dot_product_attention` returns.
+    """
+    logits = ops.cast(logits, "float32")
     if mask is not None:
         logits = logits + (1.0 - ops.cast(mask, "float32")) * ILLEGAL
     weights = ops.softmax(logits, axis=-1)
@@ -107,12 +120,30 @@ class MultiHeadAttention(keras.layers.Layer):
             `[batch, heads, query_length, key_length]`, float32.
         """
         query = self._split_heads(self._project(query, self.query_kernel))
-        heads, weights = scaled_dot_product_attention(
+        heads, weights = self.attend_heads(
             query, keys, values, attention_mask, lambda weights: self.dropout(weights, training=training)
         )
         batch, length = ops.shape(heads)[0], ops.shape(heads)[2]
         joined = ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (batch, length, self.num_heads * self.d_v))
         return self._project(joined, self.output_kernel), weights
+
+    def attend_heads(self, query, keys, values, mask, dropout):
+        """What happens between the projections, `scaled_dot_product_attention`; other attentions replace it."""
+        return scaled_dot_product_attention(query, keys, values, mask, dropout)
+
+    def flops(self, rows, query_length, key_length):
+        """Returns the floating point operations of a call's matrix products; a multiply-add is two.
+
+        Padding costs as much as tokens do, and hidden positions as much as seen ones.
+        """
+        widths = self.num_heads * (self.d_k + self.d_v)
+        # Query and output kernel meet each query, key and value kernel each key; a pair is scored, and its value added.
+        products = (query_length + key_length) * self.d_model + self.pairs(query_length, key_length)
+        return 2 * rows * products * widths
+
+    def pairs(self, query_length, key_length):
+        """Returns the number of (query, key) pairs that one head of one row computes."""
+        return query_length * key_length
 
     def _project(self, x, kernel):
         """`[batch, length, rows]` → `[batch, length, columns]`; decoding calls this outside of Keras' autocast."""

@@ -13,7 +13,7 @@ from keras_transformer.layers.feed_forward import FeedForward
 class DecoderLayer(keras.layers.Layer):
     """Masked self-attention, attention to the encoder's output, the feed-forward network (§3.1).
 
-    Args: `EncoderLayer`'s, without `attention`.
+    Args: `EncoderLayer`'s, without `attention` and `attention_window`.
 
     Call arguments:
         x: `[batch, target_length, d_model]`.

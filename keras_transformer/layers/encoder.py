@@ -16,6 +16,7 @@ class EncoderLayer(keras.layers.Layer):
         dropout, attention_dropout, activation_dropout: Of sub-layer outputs, attention weights, ReLUs.
         norm: Registered name of the residual.
         attention: Registered name of the self-attention.
+        attention_window: Positions that one attends to, of a self-attention that takes a `window`; else None.
         seed: Seed of the dropouts; each one in the layer adds its own number.
 
     Call arguments:
@@ -29,17 +30,20 @@ class EncoderLayer(keras.layers.Layer):
 
     def __init__(
         self, d_model, d_ff, num_heads, d_k, d_v, *, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
-        norm="post", attention="full", seed=0, **kwargs,
+        norm="post", attention="full", attention_window=None, seed=0, **kwargs,
     ):  # fmt: skip
         super().__init__(**kwargs)
         self._arguments = {
             "d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "d_k": d_k, "d_v": d_v, "dropout": dropout,
             "attention_dropout": attention_dropout, "activation_dropout": activation_dropout, "norm": norm,
-            "attention": attention, "seed": seed,
+            "attention": attention, "attention_window": attention_window, "seed": seed,
         }  # fmt: skip
         residual, policy = registry.norms.get(norm), self.dtype_policy
+        # Passed only where it is given: an attention without a window, built-in or plugged in, need not know of any,
+        # and one that is given a window in vain raises.
+        window = {} if attention_window is None else {"window": attention_window}
         self.self_attention = registry.attentions.get(attention)(
-            d_model, num_heads, d_k, d_v, attention_dropout, seed, dtype=policy, name="self_attention"
+            d_model, num_heads, d_k, d_v, attention_dropout, seed, dtype=policy, name="self_attention", **window
         )
         self.self_attention_residual = residual(dropout, seed + 1, dtype=policy, name="self_attention_residual")
         self.feed_forward = FeedForward(d_model, d_ff, activation_dropout, seed + 2, dtype=policy, name="feed_forward")

@@ -51,7 +51,10 @@ class Transformer(TokenModel):
         self.positions = position_class(width, hparams.max_length, seed + 1, dtype=policy, name="positions")
         self.source_dropout = Dropout(hparams.dropout, seed + 2, dtype=policy, name="source_dropout")
         self.target_dropout = Dropout(hparams.dropout, seed + 3, dtype=policy, name="target_dropout")
-        self.encoder = Encoder(attention=hparams.encoder_attention, seed=seed + 1000, name="encoder", **stack)
+        self.encoder = Encoder(
+            attention=hparams.encoder_attention, attention_window=hparams.attention_window, seed=seed + 1000,
+            name="encoder", **stack,
+        )  # fmt: skip
         self.decoder = Decoder(seed=seed + 5000, name="decoder", **stack)
         self.build()
 
@@ -149,17 +152,14 @@ class Transformer(TokenModel):
 
         Padding costs as much as tokens do, and hidden positions as much as seen ones.
         """
-        h, width = self.hparams, self.hparams.d_model
-        keys, values = h.num_heads * h.key_width, h.num_heads * h.value_width
-        query_and_output = width * keys + values * width  # of a token that attends
-        key_and_value = width * keys + width * values  # of a token that is attended to
-        feed_forward = 2 * width * h.d_ff
-        per_source_token = query_and_output + key_and_value + source_length * (keys + values) + feed_forward
-        per_source_token += key_and_value  # for the decoder's attention to it
-        per_target_token = 2 * query_and_output + key_and_value + feed_forward
-        per_target_token += (target_length + source_length) * (keys + values)
-        products = h.num_layers * (source_length * per_source_token + target_length * per_target_token)
-        return 2 * rows * (products + target_length * width * self.vocab_size)
+        h, decoder = self.hparams, self.decoder.layers[0]
+        # A plug-in's attention that does not tell its cost counts as full.
+        encoder_attention = getattr(self.encoder.layers[0].self_attention, "flops", decoder.self_attention.flops)
+        attention = encoder_attention(rows, source_length, source_length)
+        attention += decoder.self_attention.flops(rows, target_length, target_length)
+        attention += decoder.cross_attention.flops(rows, target_length, source_length)
+        feed_forward = 2 * rows * (source_length + target_length) * 2 * h.d_model * h.d_ff
+        return h.num_layers * (attention + feed_forward) + 2 * rows * target_length * h.d_model * self.vocab_size
 
     def _embed(self, tokens):
         """`[batch, length]` → `[batch, length, d_model]`: embeddings and positions, summed (§3.4, §3.5)."""

@@ -1,0 +1,53 @@
+"""python -m keras_transformer.cost: what a training will cost, by counting and by the paper's method."""
+
+from keras_transformer.flags import Parser, report, run_command
+from keras_transformer.hyperparameters import load_hparams
+from keras_transformer.startup import load_keras
+
+
+def main(arguments):
+    """Runs the command with a list of arguments."""
+    parser = Parser(
+        "cost",
+        "--hparams=base --gpus=8 --tflops=9.5",
+        "Floating point operations and time of a training, as in Table 2 of the paper.",
+    )
+    parser.add_argument("--hparams", default="base", help="registered hparams (default %(default)s)")
+    parser.add_argument("--train_steps", type=int, help="updates (default the hparams')")
+    parser.add_argument("--vocab_size", type=int, default=37_000, help="tokens of the vocabulary (default %(default)s)")
+    parser.add_argument(
+        "--length", type=int, default=30, help="tokens a sentence, on either side (default %(default)s)"
+    )
+    parser.add_argument("--hours", type=float, help="time of the training (default the paper's, where it says one)")
+    parser.add_argument("--gpus", type=int, default=8, help="devices (default %(default)s, the paper's)")
+    parser.add_argument("--tflops", type=float, default=9.5, help="sustained TFLOP/s of one (default that of a P100)")
+    flags = parser.parse_args(arguments)
+    for name in ("train_steps", "vocab_size", "length", "hours", "gpus", "tflops"):
+        value = getattr(flags, name)
+        if value is not None and value <= 0:
+            parser.error(f"--{name}={value} must be more than 0")
+    changes = {"train_steps": flags.train_steps} if flags.train_steps else {}
+    hparams = load_hparams(flags.hparams, **changes)
+    load_keras()
+    from keras_transformer.models.transformer import Transformer
+    from keras_transformer.training.cost import PAPER_HOURS, paper_flops, training_cost
+
+    cost = training_cost(Transformer(flags.vocab_size, hparams), flags.length)
+    hours = flags.hours
+    if hours is None and flags.hparams in PAPER_HOURS:
+        hours = PAPER_HOURS[flags.hparams] * hparams.train_steps / load_hparams(flags.hparams).train_steps
+    report(
+        f"{flags.hparams}: {cost.parameters:,} parameters, {cost.updates:,} updates of {hparams.batch_tokens:,} source "
+        f"and {hparams.batch_tokens:,} target tokens, {flags.length} a sentence"
+    )
+    report(f"floating point operations: {cost.counted:.2e} counted")
+    devices = f"{flags.gpus} devices × {flags.tflops:g} TFLOP/s"
+    if hours is not None:
+        by_paper = paper_flops(hours, flags.gpus, flags.tflops)
+        share = cost.counted / by_paper
+        report(f"  {by_paper:.2e} by the paper's method, {hours:g} hours × {devices}; the count is {share:.0%} of it")
+    report(f"{cost.hours(flags.gpus, flags.tflops):.3g} hours of {devices}, if no rate were lost")
+
+
+if __name__ == "__main__":
+    run_command(main)

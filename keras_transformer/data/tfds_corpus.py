@@ -1,0 +1,169 @@
+"""Parallel corpora of TensorFlow Datasets: downloaded and checked by it, read in a fixed order.
+
+What is on disk already is found without importing TensorFlow Datasets or TensorFlow.
+"""
+
+import contextlib
+import dataclasses
+import os
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from keras_transformer.errors import UserError
+from keras_transformer.files import read_json
+from keras_transformer.startup import _stderr_set_aside as stderr_set_aside
+
+BATCH = 1000  # pairs that TensorFlow hands over at once
+INSTALL = "pip install tensorflow-datasets tensorflow importlib_resources"
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsCorpus:
+    """The pairs of one corpus of TensorFlow Datasets (TFDS), as it stores them in `data_dir`.
+
+        corpus = TfdsCorpus("ted_hrlr_translate/pt_to_en:1.0.0", ("pt", "en"), "data/tensorflow_datasets", …)
+        next(corpus.pairs("train"))
+
+    Args:
+        name: What `tfds.load` takes: "NAME/CONFIG:VERSION".
+        languages: Keys of source and target in its examples.
+        data_dir: TFDS' directory; TFDS_DATA_DIR in the environment takes its place.
+        url: One of the files that TFDS downloads for it, to see whether the server can be reached.
+        download_size: All that is downloaded, in words: "1.6 GiB".
+        plain_files: What the user may put into `--raw_dir` in place of it, in words.
+    """
+
+    name: str
+    languages: tuple[str, str]
+    data_dir: str
+    url: str
+    download_size: str
+    plain_files: str
+
+    @property
+    def home(self):
+        """TFDS' directory of all corpora."""
+        return Path(os.environ.get("TFDS_DATA_DIR") or self.data_dir).expanduser()
+
+    @property
+    def folder(self):
+        """Directory of this corpus and version."""
+        return self.home.joinpath(*self.name.replace(":", "/").split("/"))
+
+    def files(self):
+        """Returns the paths of the stored corpus, its record files and their description; fetches it if it is missing.
+
+        Raises:
+            UserError: It is missing and cannot be fetched, or what was fetched is damaged.
+        """
+        if not (self.folder / "dataset_info.json").is_file():
+            self._fetch()
+        return sorted(path for path in self.folder.iterdir() if path.is_file() and not path.name.startswith("."))
+
+    def pairs(self, split):
+        """Yields the pairs (source, target) of a split as texts, every time in the same order.
+
+        Args:
+            split: "train", "validation" or "test".
+
+        Raises:
+            UserError: As `files` does, or the record files are damaged or do not hold as many pairs as they should.
+        """
+        self.files()
+        tfds, tf = self._import()
+        read_json(self.folder / "dataset_info.json", f"remove {self.folder} to make it anew")
+        try:
+            # One file after the other, so that the order is TFDS' own.
+            dataset = tfds.load(
+                self.name, split=split, data_dir=str(self.home), download=False, shuffle_files=False,
+                read_config=tfds.ReadConfig(try_autocache=False, interleave_cycle_length=1),
+            )  # fmt: skip
+            options = (
+                tf.data.Options()
+            )  # one thread reads more than twice as much as several, which wait for each other
+            options.autotune.enabled, options.threading.private_threadpool_size = False, 1
+            for batch in tfds.as_numpy(dataset.with_options(options).batch(BATCH).prefetch(2)):
+                yield from zip(*([text.decode() for text in batch[language]] for language in self.languages))
+        except (tf.errors.OpError, UnicodeDecodeError, KeyError) as error:  # the last: other languages
+            reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", _first_line(error))
+            raise UserError(
+                f"{self.folder} is damaged ({reason}); remove it and run the command again to make it anew"
+            ) from None
+
+    def _fetch(self):
+        """Lets TFDS download and store the corpus."""
+        tfds, _ = self._import()
+        from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
+        from tensorflow_datasets.core.download.extractor import ExtractError
+        from tensorflow_datasets.core.download.util import DownloadError
+
+        if not any(self.home.glob("downloads/**/*.INFO")):
+            self._check_server()  # offline, TFDS would try again for minutes
+        again = f"and run the command again to download it anew, or give {self.plain_files} with --raw_dir"
+        try:
+            tfds.builder(self.name, data_dir=str(self.home)).download_and_prepare()
+        except NonMatchingChecksumError as error:
+            found = re.match(r"Artifact (\S+), downloaded to (.+), has wrong checksum", str(error))
+            url, path = found.groups() if found else (_first_line(error), self.home / "downloads")
+            raise UserError(
+                f"{self.name}: {url} has another checksum than it should: it is cut short or another file, and was "
+                f"not used; remove {path} {again}"
+            ) from None
+        except ExtractError as error:
+            raise UserError(f"{self.name}: {_first_line(error)}; remove {self.home / 'downloads'} {again}") from None
+        except Exception as error:
+            import requests
+
+            if isinstance(error, DownloadError | requests.exceptions.RequestException):
+                raise self._unreachable(error) from None
+            raise
+
+    def _check_server(self):
+        """Asks once for a file that is to be downloaded.
+
+        Raises:
+            UserError: There is no answer.
+        """
+        try:
+            urllib.request.urlopen(urllib.request.Request(self.url, method="HEAD"), timeout=30).close()
+        except urllib.error.HTTPError:
+            pass  # an answer all the same; TFDS says more of it
+        except OSError as error:
+            raise self._unreachable(getattr(error, "reason", error)) from None
+
+    def _import(self):
+        """Returns the modules tensorflow_datasets and tensorflow.
+
+        Raises:
+            UserError: One of them is not installed.
+        """
+        try:
+            with stderr_set_aside():
+                import tensorflow as tf
+                import tensorflow_datasets as tfds
+                from absl import logging
+
+                if os.environ.get("KERAS_BACKEND") == "jax":
+                    with contextlib.suppress(RuntimeError):  # TensorFlow has been used already
+                        tf.config.set_visible_devices([], "GPU")  # whose memory it would take from JAX
+                tf.config.list_physical_devices()
+        except ImportError as error:
+            raise UserError(
+                f"{self.name} is read through TensorFlow Datasets, and {error.name or error} is not installed: "
+                f"{INSTALL}, or give {self.plain_files} with --raw_dir"
+            ) from None
+        logging.set_verbosity(logging.ERROR)  # of warnings TFDS makes many
+        return tfds, tf
+
+    def _unreachable(self, reason):
+        return UserError(
+            f"{self.name} is not in {self.home} and cannot be downloaded from {self.url.split('/')[2]} "
+            f"({_first_line(reason)}): {self.download_size} are to be fetched, or give {self.plain_files} "
+            "with --raw_dir"
+        )
+
+
+def _first_line(error):
+    return str(error).strip().partition("\n")[0] or type(error).__name__

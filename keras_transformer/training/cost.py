@@ -1,0 +1,46 @@
+"""What a training will cost, before it is begun (Table 2)."""
+
+import dataclasses
+
+GPU_TFLOPS = {"K80": 2.8, "K40": 3.7, "M40": 6.0, "P100": 9.5}
+"""Sustained single-precision TFLOP/s, as the paper assumes them (footnote 5)."""
+PAPER_HOURS = {"base": 12.0, "big": 84.0, "big_enfr": 84.0}
+"""Hours on 8 P100 (§5.2): 100,000 updates of base, 300,000 of big."""
+PAPER_GPUS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingCost:
+    """Floating point operations of a training.
+
+    Attributes:
+        parameters: Weights of the model.
+        updates: Number of updates.
+        counted: Operations of all matrix products, a backward pass as two forward passes; a multiply-add is two.
+    """
+
+    parameters: int
+    updates: int
+    counted: float
+
+    def hours(self, gpus, tflops):
+        """Returns the hours on `gpus` devices that did nothing but these operations at `tflops` TFLOP/s each."""
+        return self.counted / (gpus * tflops * 1e12) / 3600
+
+
+def training_cost(model, length=30):
+    """Returns the `TrainingCost` of a model with its own hparams.
+
+    Args:
+        model: `Transformer`.
+        length: Tokens of every sentence, on either side: attention costs more in long ones.
+    """
+    hparams = model.hparams
+    rows = max(hparams.batch_tokens // length, 1)
+    update = 3 * model.flops(rows, length, length)
+    return TrainingCost(model.count_params(), hparams.train_steps, float(update) * hparams.train_steps)
+
+
+def paper_flops(hours, gpus, tflops):
+    """Returns the floating point operations by the paper's method: time × devices × sustained rate of one."""
+    return hours * 3600 * gpus * tflops * 1e12

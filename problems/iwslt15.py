@@ -1,0 +1,44 @@
+"""IWSLT 2015, TED talks, English to Vietnamese, as Stanford's NLP group prepared it (Luong and Manning 2015).
+
+Tokenised text: 133,317 training pairs, 1,553 of tst2012 for validation, 1,268 of tst2013 for test. Nothing is
+downloaded; --raw_dir=FOLDER names the folder of the files of https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi/,
+plain or `.gz`: train.en, train.vi, tst2012.en, tst2012.vi (or validation.…), tst2013.en, tst2013.vi (or test.…).
+"""
+
+import dataclasses
+from typing import ClassVar
+
+from keras_transformer.data.corpus import PlainFiles
+from keras_transformer.registry import register_problem
+from keras_transformer.tasks import TranslationProblem, require, setting
+
+HOME = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi/"
+NAMES = {"train": ["train.{}"], "validation": ["tst2012.{}", "validation.{}"], "test": ["tst2013.{}", "test.{}"]}
+
+
+@register_problem("iwslt15_envi", reverse="iwslt15_vien")
+@dataclasses.dataclass(kw_only=True)
+class Iwslt15EnVi(TranslationProblem):
+    """IWSLT15 TED talks, English to Vietnamese, 133,000 pairs, tokenised; files in --raw_dir."""
+
+    source: ClassVar[str] = "en"
+    target: ClassVar[str] = "vi"
+    tokenized: ClassVar[bool] = True
+
+    vocab_size: int = setting(8000, "pieces of the joint vocabulary", low=8)
+
+    @property
+    def texts(self):
+        """The corpus, `PlainFiles` of `raw_dir`."""
+        require(
+            self.raw_dir,
+            f"{self.name} has no download; put train.en, train.vi, tst2012.en, tst2012.vi, tst2013.en and tst2013.vi "
+            f"of {HOME} into a folder and name it with --raw_dir=FOLDER",
+        )
+        return PlainFiles(self.raw_dir, (self.source, self.target), NAMES)
+
+    def corpus_files(self):
+        return self.texts.files()
+
+    def pairs(self, split):
+        return self.texts.pairs(split)

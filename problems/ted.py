@@ -1,0 +1,51 @@
+"""TED talks, Portuguese to English (Qi et al. 2018, "When and Why are Pre-trained Word Embeddings Useful …").
+
+Lower-cased and tokenised text, through TensorFlow Datasets (`ted_hrlr_translate/pt_to_en` 1.0.0: 51,785 training,
+1,193 validation and 1,803 test pairs by its catalog; 125 MiB are downloaded, for all its languages) into
+DATA_DIR/tensorflow_datasets, or TFDS_DATA_DIR. With --raw_dir=FOLDER plain files are read in place of that, plain or
+`.gz`, as they lie in its archive: pt.train, pt.dev, pt.test and en.…, or train.pt, validation.pt, test.pt and ….en.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import ClassVar
+
+from keras_transformer.data.corpus import PlainFiles
+from keras_transformer.data.tfds_corpus import TfdsCorpus
+from keras_transformer.registry import register_problem
+from keras_transformer.tasks import TranslationProblem, setting
+
+LANGUAGES = ("pt", "en")
+NAMES = {"train": ["{}.train", "train.{}"], "validation": ["{}.dev", "validation.{}"], "test": ["{}.test", "test.{}"]}
+
+
+@register_problem("ted_pten", reverse="ted_enpt")
+@dataclasses.dataclass(kw_only=True)
+class TedPtEn(TranslationProblem):
+    """TED talks, Portuguese to English, 52,000 pairs, lower-cased and tokenised."""
+
+    source: ClassVar[str] = "pt"
+    target: ClassVar[str] = "en"
+    tokenized: ClassVar[bool] = True
+
+    vocab_size: int = setting(8000, "pieces of the joint vocabulary", low=8)
+
+    @property
+    def texts(self):
+        """The corpus: `PlainFiles` of `raw_dir`, or a `TfdsCorpus`."""
+        if self.raw_dir is not None:
+            return PlainFiles(self.raw_dir, LANGUAGES, NAMES)
+        return TfdsCorpus(
+            "ted_hrlr_translate/pt_to_en:1.0.0",
+            LANGUAGES,
+            str(Path(self.data_dir) / "tensorflow_datasets"),
+            url="http://www.phontron.com/data/qi18naacl-dataset.tar.gz",
+            download_size="125 MiB",
+            plain_files="the folder of pt.train, en.train, pt.dev, …",
+        )
+
+    def corpus_files(self):
+        return self.texts.files()
+
+    def pairs(self, split):
+        return self.texts.pairs(split)

@@ -1,0 +1,82 @@
+"""WMT 2014 news translation, the paper's two corpora (§5.1), through TensorFlow Datasets or from plain files.
+
+TensorFlow Datasets (TFDS) downloads `wmt14_translate` 1.0.0 into DATA_DIR/tensorflow_datasets, or TFDS_DATA_DIR:
+
+    problem       training pairs   in the paper        downloaded   stored
+    wmt14_ende         4,508,785   about 4.5 million     1.58 GiB    1.36 GiB
+    wmt14_enfr        40,836,876   36 million            6.20 GiB   14.65 GiB
+
+(Figures of TFDS' catalog.) It holds all of Europarl 7, Common Crawl and News Commentary 9, for French also of the UN
+corpus and the 10⁹ corpus, without the pairs that have an empty side; the paper does not say what it left out of the
+French ones. Validation is newstest2013 (3,000 lines), on which Table 3 was made; test is newstest2014 with 3,003 lines.
+
+With --raw_dir=FOLDER plain files are read in place of that, one sentence a line, plain or `.gz`, XX being en and de, or
+en and fr: train.XX; newstest2013.XX or validation.XX; newstest2014.XX or test.XX. TFDS needs TensorFlow, also where JAX
+trains; with plain files only the learning of the French word pieces needs it.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import ClassVar
+
+from keras_transformer.data.corpus import PlainFiles
+from keras_transformer.data.tfds_corpus import TfdsCorpus
+from keras_transformer.registry import register_problem
+from keras_transformer.tasks import TranslationProblem, setting
+
+NAMES = {
+    "train": ["train.{}"],
+    "validation": ["newstest2013.{}", "validation.{}"],
+    "test": ["newstest2014.{}", "test.{}"],
+}
+
+
+@register_problem("wmt14_ende", reverse="wmt14_deen")
+@dataclasses.dataclass(kw_only=True)
+class Wmt14EnDe(TranslationProblem):
+    """WMT14 news, English to German, 4.5 million pairs, byte-pair encoding (§5.1)."""
+
+    source: ClassVar[str] = "en"
+    target: ClassVar[str] = "de"
+    download_size: ClassVar[str] = "1.58 GiB"
+
+    vocab_size: int = setting(37_000, "pieces of the joint vocabulary", low=8)
+
+    @property
+    def texts(self):
+        """The corpus: `PlainFiles` of `raw_dir`, or a `TfdsCorpus`."""
+        languages = (self.source, self.target)
+        if self.raw_dir is not None:
+            return PlainFiles(self.raw_dir, languages, NAMES)
+        return TfdsCorpus(
+            f"wmt14_translate/{self.target}-{self.source}:1.0.0",
+            languages,
+            str(Path(self.data_dir) / "tensorflow_datasets"),
+            url="http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
+            download_size=self.download_size,
+            plain_files=f"the folder of train.{self.source}, train.{self.target}, newstest2013.{self.source}, …",
+        )
+
+    def corpus_files(self):
+        return self.texts.files()
+
+    def pairs(self, split):
+        return self.texts.pairs(split)
+
+
+@register_problem("wmt14_enfr", reverse="wmt14_fren")
+@dataclasses.dataclass(kw_only=True)
+class Wmt14EnFr(Wmt14EnDe):
+    """WMT14 news, English to French, 40.8 million pairs, word pieces (§5.1)."""
+
+    target: ClassVar[str] = "fr"
+    download_size: ClassVar[str] = "6.2 GiB"
+
+    vocab_size: int = setting(32_000, "word pieces of the joint vocabulary", low=8)
+
+    def make_tokenizer(self):
+        from keras_transformer.data.sampling import sample_texts
+        from keras_transformer.data.word_pieces import WordPieceTokenizer
+
+        texts = (text for pair in self.pairs("train") for text in pair)
+        return WordPieceTokenizer.train(sample_texts(texts), self.vocab_size)

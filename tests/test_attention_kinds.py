@@ -1,0 +1,326 @@
+"""Additive (§3.2.1) and restricted (§4) attention: against their oracles, at open lengths, and what they cost."""
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer.layers.additive_attention import AdditiveAttention, additive_attention
+from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
+from keras_transformer.layers.encoder import EncoderLayer
+from keras_transformer.layers.restricted_attention import RestrictedAttention, block_size, restricted_attention
+
+TENSORFLOW = keras.backend.backend() == "tensorflow"
+small = st.integers(1, 6)
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def close(actual, expected, tolerance=2e-5):
+    actual = np.asarray(actual, dtype="float64")
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def layers(window, **arguments):
+    """Returns a full and a restricted layer with the same random weights."""
+    arguments = {"d_model": 8, "num_heads": 2, "d_k": 3, "d_v": 5, **arguments}
+    full, restricted = MultiHeadAttention(**arguments), RestrictedAttention(**arguments, window=window)
+    for layer in (full, restricted):
+        layer.build()
+    for seed, pair in enumerate(zip(full.trainable_variables, restricted.trainable_variables)):
+        for variable in pair:
+            variable.assign(normal(seed, *variable.shape))
+    return full, restricted
+
+
+def random_mask(seed, batch, length):
+    """Bool `[batch, 1, 1, length]` that hides keys anywhere."""
+    return np.random.default_rng(seed).random((batch, 1, 1, length)) < 0.7
+
+
+# Additive attention
+
+
+@settings(max_examples=25 if TENSORFLOW else 8, deadline=None)
+@given(
+    batch=small, heads=small, n=small, m=small, d_k=small, d_v=small, masked=st.booleans(), seed=st.integers(0, 2**31)
+)
+def test_additive_attention_is_bahdanaus(batch, heads, n, m, d_k, d_v, masked, seed):
+    query, key, value, score = (
+        normal([seed, i], *shape)
+        for i, shape in enumerate(
+            [(batch, heads, n, d_k), (batch, heads, m, d_k), (batch, heads, m, d_v), (heads, d_k)]
+        )
+    )
+    mask = None
+    if masked:
+        mask = normal([seed, 4], batch, 1, n, m) > 0
+        mask[..., 0] = True
+    values, weights = additive_attention(query, key, value, ops.convert_to_tensor(score), mask)
+    for head in range(heads):
+        expected = oracles.additive_attention(
+            *(x[:, head].astype("float64") for x in (query, key, value)),
+            score[head],
+            None if mask is None else mask[:, 0],
+        )
+        close(values[:, head], expected[0])
+        close(weights[:, head], expected[1])
+
+
+def test_an_additive_layer_is_the_oracles():
+    layer = AdditiveAttention(8, 2, 3, 5)
+    layer.build()
+    for seed, variable in enumerate(layer.trainable_variables):
+        variable.assign(normal(seed, *variable.shape))
+    assert [tuple(weight.shape) for weight in layer.weights][-1] == (2, 3) and len(layer.weights) == 5
+    x, memory, mask = normal(11, 3, 4, 8), normal(12, 3, 6, 8), normal(13, 3, 4, 6) > -1
+    mask[..., 0] = True
+    weights = oracles.attention_weights(layer)
+    close(layer(x, memory), oracles.multi_head_attention(x, memory, weights, 2))
+    expected = oracles.multi_head_attention(x, memory, weights, 2, mask)
+    close(layer(x, memory, attention_mask=mask[:, None]), expected)
+
+
+# Restricted attention
+
+
+@settings(max_examples=60 if TENSORFLOW else 15, deadline=None)
+@given(
+    batch=st.integers(1, 3), heads=st.integers(1, 3), n=st.integers(1, 25), window=st.integers(1, 30),
+    masked=st.booleans(), seed=st.integers(0, 2**31),
+)  # fmt: skip
+def test_restricted_attention_is_full_attention_behind_a_band(batch, heads, n, window, masked, seed):
+    query, key, value = (normal([seed, i], batch, heads, n, d) for i, d in enumerate((3, 3, 4)))
+    keys = random_mask([seed, 3], batch, n) if masked else None
+    legal = oracles.neighbourhood(n, window) & (True if keys is None else keys)
+    legal = np.broadcast_to(legal, (batch, 1, n, n))
+    sees = legal.any(axis=-1)[:, 0]  # a row without a legal position may hold anything finite
+    values, weights = restricted_attention(query, key, value, window, keys)
+    values = np.asarray(values)
+    assert np.isfinite(values).all() and np.isfinite(np.asarray(weights)).all()
+    expected, _ = oracles.attention(
+        *(x.astype("float64") for x in (query, key, value)), np.where(sees[:, None, :, None], legal, True)
+    )
+    for row in range(batch):
+        close(values[row][:, sees[row]], expected[row][:, sees[row]])
+
+
+@pytest.mark.parametrize(
+    "window, sees", [(1, [5]), (2, [4, 5]), (3, [4, 5, 6]), (4, [3, 4, 5, 6]), (5, [3, 4, 5, 6, 7])]
+)
+def test_a_window_is_the_number_of_positions_seen(window, sees):
+    _, layer = layers(window)
+    x = normal(0, 1, 11, 8)
+    before, changing = np.asarray(layer(x, x)), []
+    for position in range(11):
+        changed = x.copy()
+        changed[0, position] += 1
+        if abs(np.asarray(layer(changed, changed)) - before)[0, 5].max() > 1e-4:
+            changing.append(position)
+    assert changing == sees
+
+
+@pytest.mark.parametrize("length, window", [(1, 4), (3, 8), (7, 1), (12, 6), (13, 6), (11, 5)])
+def test_weights_of_a_row_sum_to_one_over_its_neighbourhood(length, window):
+    _, layer = layers(window)
+    x = normal(0, 2, length, 8)
+    weights = np.asarray(layer.attend(x, *layer.project_memory(x))[1])
+    block = block_size(length, window)
+    assert weights.shape == (2, 2, -(-length // block), block, 3 * block)
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
+    assert ((weights > 0).sum(axis=-1).reshape(2, 2, -1)[:, :, :length] <= window).all()
+
+
+def gradients(layer, x, mask, upstream):
+    """Returns the gradients of Σ upstream · output, of the inputs and of each weight."""
+    variables = layer.trainable_variables
+    if TENSORFLOW:
+        import tensorflow as tf
+
+        x = tf.constant(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(layer(x, x, attention_mask=mask) * upstream)
+        return tape.gradient(loss, [x, *(variable.value for variable in variables)])
+    import jax
+
+    def loss(x, values):
+        output, _ = layer.stateless_call(values, [], x, x, attention_mask=mask)
+        return ops.sum(output * upstream)
+
+    of_x, of_variables = jax.grad(loss, argnums=(0, 1))(x, [variable.value for variable in variables])
+    return [of_x, *of_variables]
+
+
+@pytest.mark.parametrize("length, window", [(12, 4), (13, 5), (3, 9), (9, 1)])
+def test_gradients_are_those_of_full_attention_behind_a_band(length, window):
+    full, restricted = layers(window)
+    x, keys = normal(1, 2, length, 8), random_mask(2, 2, length)
+    band = oracles.neighbourhood(length, window)
+    legal = band & keys
+    sees = legal.any(axis=-1, keepdims=True)[:, 0]
+    upstream = normal(3, 2, length, 8) * sees
+    # A row that sees nothing has no gradient to come back; without it both are the same function.
+    expected = gradients(full, x, legal | ~sees[:, None], upstream)
+    for actual, wanted in zip(gradients(restricted, x, keys, upstream), expected):
+        close(actual, np.asarray(wanted, "float64"), 1e-4)
+    everything = gradients(restricted, x, np.zeros_like(keys), normal(3, 2, length, 8))
+    assert all(np.isfinite(np.asarray(gradient)).all() for gradient in everything)
+
+
+def test_restricted_attention_under_bfloat16():
+    x, keys = normal(1, 2, 21, 8), random_mask(2, 2, 21)
+    keys[..., ::3] = True
+    expected = layers(4)[1](x, x, attention_mask=keys)
+    output = layers(4, dtype="mixed_bfloat16")[1](x, x, attention_mask=keys)
+    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
+    scale = float(np.abs(np.asarray(expected)).max())
+    np.testing.assert_allclose(np.asarray(output, "float32") / scale, np.asarray(expected) / scale, atol=0.03)
+    _, weights = layers(4)[1].attend(ops.cast(x, "bfloat16"), *layers(4)[1].project_memory(ops.cast(x, "bfloat16")))
+    assert keras.backend.standardize_dtype(weights.dtype) == "float32"
+
+
+@pytest.mark.skipif(not TENSORFLOW, reason="JAX compiles each shape")
+def test_a_graph_with_an_open_length_does_for_all():
+    import tensorflow as tf
+
+    _, layer = layers(6)
+    traces = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, 8]), tf.TensorSpec([None, 1, 1, None], tf.bool)])
+    def call(x, mask):
+        traces.append(1)
+        return layer(x, x, attention_mask=mask)
+
+    for length in (1, 2, 3, 6, 7, 20):
+        x, mask = normal(length, 2, length, 8), random_mask(length, 2, length)
+        close(call(x, mask), np.asarray(layer(x, x, attention_mask=mask)).astype("float64"))
+    assert call(normal(0, 0, 5, 8), random_mask(0, 0, 5)).shape == (0, 5, 8)  # a replica without rows
+    assert len(traces) == 1
+
+
+def test_what_restricted_attention_cannot_do_it_says():
+    _, layer = layers(3)
+    x = normal(0, 2, 5, 8)
+    with pytest.raises(ValueError, match="is self-attention: 5 queries, 4 keys"):
+        layer(x, x[:, :4])
+    with pytest.raises(ValueError, match="takes a mask of keys"):
+        layer(x, x, attention_mask=np.ones((1, 1, 5, 5), bool))
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        RestrictedAttention(8, 2, 3, 5, window=0)
+
+
+# What it costs
+
+
+def largest_tensor(layer, length, d_model=8):
+    """Returns the elements of the largest tensor in the layer's forward and backward pass."""
+    shape = (1, length, d_model)
+    if TENSORFLOW:
+        import tensorflow as tf
+
+        @tf.function
+        def both(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(layer(x, x) ** 2)
+            return tape.gradient(loss, [x, *(variable.value for variable in layer.trainable_variables)])
+
+        graph = both.get_concrete_function(tf.TensorSpec(shape)).graph
+        tensors = [tensor for operation in graph.get_operations() for tensor in operation.outputs]
+        sizes = [tensor.shape.num_elements() for tensor in tensors if tensor.shape.rank is not None]
+        assert None not in sizes
+        return max(sizes)
+    import jax
+
+    def loss(x, values):
+        return ops.sum(layer.stateless_call(values, [], x, x)[0] ** 2)
+
+    values = [variable.value for variable in layer.trainable_variables]
+    return largest_of_jaxpr(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(np.zeros(shape, "float32"), values).jaxpr)
+
+
+def largest_of_jaxpr(jaxpr):
+    """Elements of the largest array in a JAX program, the programs inside it included."""
+    largest = 0
+    for equation in jaxpr.eqns:
+        sizes = [int(np.prod(variable.aval.shape)) for variable in equation.outvars]
+        inner = [value for value in equation.params.values() if hasattr(value, "jaxpr") or hasattr(value, "eqns")]
+        largest = max(largest, *sizes, *(largest_of_jaxpr(getattr(program, "jaxpr", program)) for program in inner))
+    return largest
+
+
+def test_no_tensor_is_length_by_length():
+    full, restricted = layers(8)
+    once, twice = (largest_tensor(restricted, length) for length in (512, 1024))
+    assert once == 512 * 2 * 3 * 5  # each block's values and its neighbours', 2 heads of 5
+    assert twice == 2 * once < 1024**2
+    assert largest_tensor(full, 512) == 2 * 512**2
+
+
+@pytest.mark.parametrize("window", [1, 2, 7, 32])
+def test_operations_grow_with_the_length_and_with_the_window(window):
+    layer = RestrictedAttention(64, 2, 32, 32, window=window)
+    assert layer.flops(3, 1536, 1536) == 2 * layer.flops(3, 768, 768)
+    assert layer.pairs(1536, 1536) <= 1536 * max(3, 1.5 * window)
+    full = MultiHeadAttention(64, 2, 32, 32)
+    assert full.pairs(1536, 1536) == 4 * full.pairs(768, 768)
+
+
+# In an encoder
+
+
+@pytest.mark.parametrize("attention, window", [("additive", None), ("restricted", 3)])
+def test_an_encoder_layer_has_the_attention_of_its_name(attention, window):
+    layer = EncoderLayer(8, 12, 2, 3, 5, attention=attention, attention_window=window)
+    assert type(layer.self_attention) is kt.registry.attentions.get(attention)
+    assert getattr(layer.self_attention, "window", None) == window
+    assert layer.get_config()["attention_window"] == window
+
+
+def test_a_window_in_vain_is_an_error():
+    with pytest.raises(ValueError, match="window"):
+        EncoderLayer(8, 12, 2, 3, 5, attention="full", attention_window=3)
+
+
+def test_a_plugged_in_attention_need_not_know_of_windows_or_costs(monkeypatch):
+    class Plain(keras.layers.Layer):
+        """The arguments and the call of MultiHeadAttention, and no more."""
+
+        def __init__(self, d_model, num_heads, d_k, d_v, dropout=0.0, seed=None, **kwargs):
+            super().__init__(**kwargs)
+
+        def call(self, query, memory, attention_mask=None, training=False):
+            return memory
+
+    class Windowed(Plain):
+        """With a window of its own."""
+
+        def __init__(self, *arguments, window=7, **kwargs):
+            super().__init__(*arguments, **kwargs)
+            self.window = window
+
+    attentions = kt.registry.attentions
+    monkeypatch.setattr(attentions, "_entries", {**attentions._entries, "plain": Plain, "windowed": Windowed})
+    small = kt.HParams(num_layers=1, d_model=8, d_ff=12, num_heads=2)
+    full = kt.Transformer(11, small)
+    for changes, window in [({}, 7), ({"attention_window": 4}, 4)]:
+        model = kt.Transformer(11, small.replace(encoder_attention="windowed", **changes))
+        assert model.encoder.layers[0].self_attention.window == window
+    assert kt.Transformer(11, small.replace(encoder_attention="plain")).flops(2, 3, 4) == full.flops(2, 3, 4)
+
+
+def test_restricted_equals_full_where_the_window_covers_all():
+    full, restricted = layers(40)
+    x, keys = normal(5, 2, 17, 8), random_mask(6, 2, 17)
+    close(restricted(x, x, attention_mask=keys), np.asarray(full(x, x, attention_mask=keys), "float64"))
+    query = normal(7, 1, 1, 4, 3)
+    expected = scaled_dot_product_attention(query, query, query)[0]
+    close(restricted_attention(query, query, query, 8)[0], np.asarray(expected, "float64"))

@@ -1,0 +1,102 @@
+"""Filters of training pairs, and the sample of a text that a vocabulary is learned from."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.data import encoding
+from keras_transformer.data.filters import PairFilter, copy_rows, find_duplicates, hash_pairs
+from keras_transformer.data.sampling import sample_texts
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.data.tokenizer import SymbolTokenizer
+from keras_transformer.tasks import load_problem
+
+LETTERS = [f"s{i}" for i in range(20)]
+SYMBOLS = SymbolTokenizer(LETTERS)
+
+
+def pairs_of(count):
+    rng = random.Random(1)
+    return [tuple(" ".join(rng.choices(LETTERS, k=rng.randint(0, 2))) for _ in range(2)) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("ratio", "unique"), [(None, True), (2.0, False), (1.5, True), (1, True)])
+def test_filters_leave_out_and_count(tmp_path, monkeypatch, ratio, unique):
+    monkeypatch.setattr(encoding, "CHUNK_PAIRS", 7)
+    pairs = pairs_of(400) + [("", ""), ("s1", "  "), ("s1 s2 s3 s4", "")]
+    sizes = [sorted(len(text.split()) + 1 for text in pair) for pair in pairs]
+    alike = [pair for pair, (short, long) in zip(pairs, sizes) if ratio is None or long <= ratio * short]
+    kept = list(dict.fromkeys(alike)) if unique else alike
+    filters = {"train": PairFilter(ratio, unique)}
+    TokenStore.write(tmp_path / "store", {"train": pairs, "test": pairs}, SYMBOLS, {}, filters=filters)
+    store = TokenStore(tmp_path / "store")
+    split, counts = store.split("train"), store.manifest["splits"]["train"]
+    ids = [[[*ids, 1] for ids in SYMBOLS.encode(pair)] for pair in kept]
+    assert [[split.source[i].tolist(), split.target[i].tolist()] for i in range(len(split))] == ids
+    expected = {"pairs": len(kept), "source_tokens": sum(len(s) for s, _ in ids)}
+    expected |= {"target_tokens": sum(len(t) for _, t in ids)}
+    expected |= {"pairs_with_an_empty_side": sum(1 in map(len, pair) for pair in ids)}
+    expected |= {"dropped_for_their_length_ratio": len(pairs) - len(alike)} if ratio else {}
+    expected |= {"dropped_as_duplicates": len(alike) - len(kept)} if unique else {}
+    assert counts == expected and store.manifest["splits"]["test"]["pairs"] == len(pairs)
+    assert not {"hashes", "unique", "journal", "lock"} & {
+        part for path in store.path.iterdir() for part in path.name.split(".")
+    }
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    hashes=st.lists(st.sampled_from([0, 1, 2, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)), bucket=st.integers(1, 9)
+)
+def test_duplicates_are_all_but_the_first(tmp_path_factory, hashes, bucket):
+    path = tmp_path_factory.mktemp("hashes") / "hashes"
+    np.array(hashes, np.uint64).tofile(path)
+    assert find_duplicates(path, bucket).tolist() == [h in hashes[:i] for i, h in enumerate(hashes)]
+
+
+def test_hashes_tell_the_sides_apart():
+    pairs = [("a b", "c"), ("a", "b c"), ("a", " b c"), ("", "abc"), ("abc", ""), ("1", "2"), ("", "1 2")]
+    assert len({*hash_pairs(pairs).tolist()}) == len(pairs)
+    assert hash_pairs(pairs).tolist() == hash_pairs([tuple(pair) for pair in map(list, pairs)]).tolist()
+
+
+def test_rows_are_copied_block_by_block(tmp_path):
+    rng = np.random.default_rng(1)
+    lengths, keep = rng.integers(1, 4, 200_000).astype(np.int32), rng.random(200_000) < 0.7
+    ids = np.repeat(np.arange(200_000, dtype=np.uint32), lengths)
+    lengths.tofile(tmp_path / "lengths"), ids.tofile(tmp_path / "ids")
+    copy_rows(keep, tmp_path / "lengths", tmp_path / "ids", np.uint32, ".new")
+    assert (np.fromfile(tmp_path / "lengths.new", np.int32) == lengths[keep]).all()
+    assert (np.fromfile(tmp_path / "ids.new", np.uint32) == ids[np.repeat(keep, lengths)]).all()
+
+
+def test_filters_that_are_off_change_no_name(tmp_path):
+    folders = {name: load_problem(name).prepared_dir.name for name in ("toy_ende", "multi30k_ende", "copy")}
+    assert folders == {
+        "toy_ende": "toy_ende-3430c63b",
+        "multi30k_ende": "multi30k_ende-cb839563",
+        "copy": "copy-7f6511b8",
+    }
+    assert "drop_duplicates" not in load_problem("toy_ende").parameters
+    other = [
+        load_problem("toy_ende", **{name: value})
+        for name, value in (("max_length_ratio", 3), ("drop_duplicates", True))
+    ]
+    assert len({problem.prepared_dir.name for problem in other} | {"toy_ende-3430c63b"}) == 3
+    assert other[1].parameters["drop_duplicates"] is True
+
+
+# Samples
+
+
+def test_a_sample_is_all_of_a_small_text_and_a_random_part_of_a_large_one():
+    texts = [f"sentence number {i}" for i in range(1000)]
+    assert list(sample_texts(iter(texts))) == texts
+    sample = list(sample_texts(iter(texts), 5000))
+    assert 100 < len(sample) < 400 and sum(map(len, sample)) <= 5000
+    assert sample == list(sample_texts(texts, 5000)) == [text for text in texts if text in {*sample}]
+    assert len(list(sample_texts(["x" * 999] * 3, 10))) == 1
+    assert 10 < len(list(sample_texts(["日" * 40] * 200, 12 * 40 * 100))) < 100

@@ -1,0 +1,288 @@
+"""WMT14, TED and IWSLT15: through TensorFlow Datasets as a user's commands read it, without a network, and as files."""
+
+import gzip
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import urllib.request
+
+import pytest
+
+from keras_transformer import evaluate, prepare, registry, train
+from keras_transformer.errors import UserError
+from keras_transformer.files import sha256
+from keras_transformer.tasks import load_problem
+
+COUNTS = {"train": 2000, "validation": 30, "test": 20}
+SMALL = ("--hparams=toy", "--num_layers=1", "--d_model=16", "--d_ff=32", "--num_heads=2", "--batch_tokens=1024",
+         "--train_steps=2", "--eval_steps=2", "--warmup_steps=2", "--beam_size=2", "--extra_length=3")  # fmt: skip
+
+
+def english_and_german(split):
+    pairs = load_problem("toy_ende", train_pairs=COUNTS["train"]).examples(split)
+    return [pair for pair, _ in zip(pairs, range(COUNTS[split]))]
+
+
+def english_and_french(split):
+    start = list(COUNTS).index(split) * 10_000
+    return [
+        (f"He said: “{i} times {i % 7}”; really?", f"Il a dit : « {i} fois {i % 7} » ; c'est vrai ?")
+        for i in range(start, start + COUNTS[split])
+    ]
+
+
+PAIRS = {"de": english_and_german, "fr": english_and_french}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A folder of TFDS in which `wmt14_translate` is stored, with few pairs."""
+    tfds = pytest.importorskip("tensorflow_datasets", reason="stores what the TFDS path reads")
+    home = tmp_path_factory.mktemp("tfds")
+    for language, pairs in PAIRS.items():
+        tfds.dataset_builders.store_as_tfds_dataset(
+            name="wmt14_translate", config=f"{language}-en", version="1.0.0", data_dir=home,
+            features=tfds.features.Translation(languages=(language, "en")),
+            split_datasets={
+                split: [(i, {"en": source, language: target}) for i, (source, target) in enumerate(pairs(split))]
+                for split in COUNTS
+            },
+        )  # fmt: skip
+    return home
+
+
+@pytest.fixture
+def data(stored, tmp_path, monkeypatch):
+    """A data directory with the stored corpora in it, where a download would put them."""
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    shutil.copytree(stored, tmp_path / "data" / "tensorflow_datasets")
+    return tmp_path / "data"
+
+
+def german(data):
+    return data / "tensorflow_datasets" / "wmt14_translate" / "de-en" / "1.0.0"
+
+
+def complaint(call, *arguments):
+    """Returns the sentence of the `UserError` that a call, or the iteration over its result, raises."""
+    with pytest.raises(UserError) as caught:
+        list(call(*arguments))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# TensorFlow Datasets
+
+
+@pytest.mark.parametrize("split", COUNTS)
+@pytest.mark.parametrize("language", PAIRS)
+def test_pairs_are_those_that_are_stored(data, split, language):
+    problem = load_problem(f"wmt14_en{language}", data_dir=data)
+    pairs = list(problem.examples(split))
+    assert sorted(pairs) == sorted(PAIRS[language](split))
+    assert pairs == list(problem.examples(split))  # in the same order
+    backwards = load_problem(f"wmt14_{language}en", data_dir=data)
+    assert list(backwards.examples(split)) == [(target, source) for source, target in pairs]
+
+
+def test_the_commands_go_from_the_stored_corpus_to_bleu(data, tmp_path, capsys):
+    flags = ["--problem=wmt14_ende", f"--data_dir={data}", "--set", "problem.vocab_size=300"]
+    prepare.main(flags)
+    assert re.search(r"train: 2,000 pairs, .* tokens\n", capsys.readouterr().out)
+    train.main([*flags, *SMALL, f"--output_dir={tmp_path / 'run'}"])
+    capsys.readouterr()
+    evaluate.main([f"--run={tmp_path / 'run'}", "--split=test", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert "sacreBLEU" in json.dumps(found) and found.get("split", "test") == "test"
+
+
+def test_french_is_prepared_with_word_pieces_and_keeps_its_spaces(data):
+    problem = load_problem("wmt14_enfr", data_dir=data, vocab_size=200).prepare()
+    assert (problem.prepared_dir / "word_pieces.txt").is_file() and problem.tokenizer.vocab_size == 200
+    targets = problem.store.split("test").target
+    found = problem.tokenizer.decode([targets[row] for row in range(len(targets))])
+    assert sorted(found) == sorted(target for _, target in english_and_french("test"))
+    said = []
+    assert load_problem("wmt14_fren", data_dir=data, vocab_size=200).prepare(said.append).store and not said
+
+
+def test_the_manifest_names_the_record_files_and_a_changed_one_is_noticed(data):
+    problem = load_problem("wmt14_ende", data_dir=data, vocab_size=300).prepare()
+    files = {path.resolve(): sha256(path) for path in german(data).iterdir()}
+    known = problem.store.manifest["corpus"]
+    assert {path: entry["sha256"] for path, entry in known.items()} == {str(path): sum for path, sum in files.items()}
+    assert len([path for path in files if "tfrecord" in path.name]) == 3
+    (german(data) / "dataset_info.json").write_text((german(data) / "dataset_info.json").read_text() + "\n")
+    said = []
+    load_problem("wmt14_ende", data_dir=data, vocab_size=300).prepare(said.append)
+    assert said[0].endswith("dataset_info.json has changed since it was prepared")
+
+
+def test_what_is_prepared_needs_neither_tfds_nor_tensorflow(data):
+    load_problem("wmt14_enfr", data_dir=data, vocab_size=200).prepare()
+    program = (
+        "import sys, keras_transformer as kt\n"
+        f"problem = kt.problem('wmt14_enfr', data_dir={str(data)!r}, vocab_size=200).prepare(sys.exit)\n"
+        "assert problem.tokenizer.decode(problem.tokenizer.encode(['« a »'])) == ['« a »']\n"
+        "assert not {name for name in sys.modules if name.startswith('tensorflow')}"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=registry.PACKAGE.parent).returncode == 0
+
+
+def test_the_environment_says_where_tfds_keeps_its_corpora(stored, tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(stored))
+    assert len(list(load_problem("wmt14_ende", data_dir=tmp_path).examples("test"))) == COUNTS["test"]
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def cut_at_a_record(path):
+    length = int.from_bytes(path.read_bytes()[:8], "little")
+    path.write_bytes(path.read_bytes()[: 16 + length])
+
+
+def change_a_byte(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut, cut_at_a_record, change_a_byte, lambda path: path.unlink()])
+def test_damaged_record_files_are_named(data, damage):
+    damage(next(german(data).glob("*train.tfrecord*")))
+    said = complaint(load_problem("wmt14_ende", data_dir=data).examples, "train")
+    assert re.match(rf"{german(data)} is damaged \(.+\); remove it and run the command again", said)
+
+
+def test_a_damaged_description_and_other_languages_are_named(data):
+    problem = load_problem("wmt14_ende", data_dir=data)
+    shutil.copytree(german(data).parents[1] / "fr-en" / "1.0.0", german(data), dirs_exist_ok=True)
+    assert f"{german(data)} is damaged" in complaint(problem.examples, "test")
+    (german(data) / "dataset_info.json").write_text("{")
+    assert f"remove {german(data)} to make it anew" in complaint(problem.examples, "test")
+
+
+# What cannot be fetched
+
+
+@pytest.mark.parametrize("missing", ["tensorflow_datasets", "tensorflow"])
+def test_without_tfds_one_sentence_says_what_to_do(tmp_path, monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    said = complaint(load_problem("wmt14_ende", data_dir=tmp_path).corpus_files)
+    assert f"{missing} is not installed: pip install tensorflow-datasets" in said and "--raw_dir" in said
+
+
+@pytest.fixture
+def proxy(monkeypatch):
+    """Makes all downloads go to a local server, whose answers are the list it returns; without one it ends at once."""
+    pytest.importorskip("tensorflow_datasets")
+    answers = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def do_GET(self):
+            self.send_response(200 if answers else 404)
+            self.end_headers()
+            if answers:
+                self.wfile.write(answers[0])
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY", "TFDS_DATA_DIR"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(urllib.request, "_opener", None)  # which remembers the proxy of its first use
+        yield answers
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "files"),
+    [("wmt14_ende", "1.58 GiB", "train.en, train.de"), ("wmt14_enfr", "6.2 GiB", "train.en, train.fr"),
+     ("ted_pten", "125 MiB", "pt.train, en.train")],
+)  # fmt: skip
+def test_without_a_network_one_sentence_says_what_to_do(tmp_path, proxy, monkeypatch, name, size, files):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    said = complaint(load_problem(name, data_dir=tmp_path).corpus_files)
+    assert f"is not in {tmp_path}/tensorflow_datasets and cannot be downloaded" in said
+    assert size in said and files in said and "--raw_dir" in said
+
+
+def test_a_file_with_another_checksum_is_refused_and_not_kept(tmp_path, proxy):
+    proxy.append(b"the beginning of an archive")
+    problem = load_problem("wmt14_ende", data_dir=tmp_path)
+    for _ in range(2):
+        said = complaint(problem.corpus_files)
+        assert "/training-parallel-europarl-v7.tgz has another checksum than it should" in said
+        assert f"remove {tmp_path}" in said and "run the command again to download it anew" in said
+    assert not list(tmp_path.rglob("dataset_info.json"))
+
+
+def test_a_file_that_is_gone_from_the_server_is_said(tmp_path, proxy):
+    assert "HTTP code: 404" in complaint(load_problem("ted_pten", data_dir=tmp_path).corpus_files)
+
+
+# Plain files
+
+
+def write(folder, names, compress=False):
+    for name in names:
+        content = f"{name}\nline 2\n".encode()
+        if compress:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+        else:
+            (folder / name).write_bytes(content)
+
+
+FILES = {
+    "wmt14_ende": [(f"{name}.en", f"{name}.de") for name in ("train", "newstest2013", "newstest2014")],
+    "wmt14_enfr": [("train.en", "train.fr"), ("validation.en", "validation.fr"), ("test.en", "test.fr")],
+    "ted_pten": [("pt.train", "en.train"), ("pt.dev", "en.dev"), ("pt.test", "en.test")],
+    "iwslt15_envi": [("train.en", "train.vi"), ("tst2012.en", "tst2012.vi"), ("tst2013.en", "tst2013.vi")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("name", FILES)
+def test_plain_files_are_read_under_their_usual_names(tmp_path, name, compress):
+    write(tmp_path, sum(FILES[name], ()), compress)
+    problem = load_problem(name, raw_dir=tmp_path)
+    assert [path.name.removesuffix(".gz") for path in problem.corpus_files()] == [*sum(FILES[name], ())]
+    for split, files in zip(COUNTS, FILES[name]):
+        assert list(problem.examples(split)) == [files, ("line 2", "line 2")]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_missing_plain_files_are_named(tmp_path, name):
+    problem = load_problem(name, raw_dir=tmp_path)
+    source, target = FILES[name][0]
+    assert f"{tmp_path} lacks the files of the train split: " in complaint(problem.corpus_files)
+    assert f"{source} and {target}" in complaint(problem.corpus_files)
+    write(tmp_path, [source])
+    assert f"{tmp_path}/{target} does not exist (nor .gz)" in complaint(problem.examples, "train")
+
+
+def test_pairs_with_an_empty_side_are_left_out_of_training_alone(tmp_path):
+    for name in sum(FILES["wmt14_ende"], ()):
+        (tmp_path / name).write_text("one\n \nthree\n" if name.endswith("de") else "one\ntwo\nthree\n")
+    problem = load_problem("wmt14_ende", raw_dir=tmp_path)
+    assert [len(list(problem.examples(split))) for split in COUNTS] == [2, 3, 3]
+
+
+def test_without_a_folder_iwslt15_says_where_its_files_are():
+    said = complaint(load_problem("iwslt15_vien").corpus_files)
+    assert "https://nlp.stanford.edu" in said and "--raw_dir=FOLDER" in said

@@ -1,0 +1,231 @@
+"""Word pieces: identity on any text, greedy longest match, the size that was asked for, the same inside a graph."""
+
+import pickle
+import re
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.token_store import TokenStore
+from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK, load_tokenizer
+from keras_transformer.data.word_pieces import ALWAYS, WordPieceTokenizer, count_words
+from keras_transformer.errors import UserError
+
+SENTENCES = [
+    "Il a dit : « non » ! Vraiment ? Oui ; c'est l'homme de 1 234 ans.",
+    "L’été, les élèves étudient l'histoire : « la Révolution », les rois, les villes.",
+    "She said: “no”! Really? Yes; it's the 1,234-year-old man.",
+    "In summer, the students study history: “the Revolution”, the kings, the cities.",
+] * 5
+SIZE = 100
+AWKWARD = [
+    "", " ", "▁", "▁▁ a▁b", "\\", "\\65;", "\\\\ \\9; \\1114112;", "a\u00a0b\u202fc\u2028d\x85e\x1cf\ng\u3000",
+    "日本 😀!", "<s> </s> <pad> <unk>", "x" * 3000, "é e\u0301 \u0301", "\x00a\x01", "-]^[a .* $",
+    "\ud7ff\ue000\uffff\U0010ffff⁇", "İstanbul ǅ ß ﬁ", "«non»", "« non »", "1,5 l'eau aujourd'hui",
+]  # fmt: skip
+texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("aelnt12 ;▁\\«»'’!\u00a0\u202f\u0301é"))
+
+
+def normalised(text):
+    return " ".join(text.split())
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    pytest.importorskip("tensorflow_text")
+    return WordPieceTokenizer.train(SENTENCES, SIZE)
+
+
+@pytest.fixture(scope="module")
+def captions(test_data):
+    """French captions of Multi30k."""
+    return list(read_lines(test_data / "multi30k" / "raw" / "train.fr.gz"))
+
+
+@pytest.fixture(scope="module")
+def of_captions(captions):
+    pytest.importorskip("tensorflow_text")
+    return WordPieceTokenizer.train(captions[:6000], 3000)
+
+
+def complaint(call, *arguments):
+    with pytest.raises(UserError) as caught:
+        call(*arguments)
+    return str(caught.value)
+
+
+# Identity
+
+
+@settings(deadline=None)
+@given(text=texts)
+def test_any_text_comes_back_with_one_space_for_each_run_of_white_space(tokenizer, text):
+    ids = tokenizer.encode([text])
+    assert tokenizer.decode(ids) == [normalised(text)]
+    assert not {PAD, EOS, BOS, UNK} & set(ids[0]) and all(0 <= i < tokenizer.vocab_size for i in ids[0])
+
+
+@pytest.mark.parametrize("text", AWKWARD + SENTENCES[:4])
+def test_awkward_texts_come_back(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode([text])) == [normalised(text)]
+
+
+def test_french_punctuation_keeps_its_spaces(tokenizer):
+    apart, joined = "dit : « non » ! Oui ; non ?", "dit: «non»! Oui; non?"
+    assert tokenizer.decode(tokenizer.encode([apart, joined])) == [apart, joined]
+    assert tokenizer.encode([apart]) != tokenizer.encode([joined])
+    assert tokenizer.encode([apart.replace(" ", "\u00a0")]) == tokenizer.encode([apart])
+
+
+def test_real_text_comes_back(of_captions, captions):
+    assert of_captions.decode(of_captions.encode(captions)) == [normalised(text) for text in captions]
+
+
+@settings(deadline=None)
+@given(ids=st.lists(st.integers(0, SIZE - 1)))
+def test_any_ids_give_one_line(tokenizer, ids):
+    (text,) = tokenizer.decode([ids])
+    assert text == normalised(text)
+
+
+@pytest.mark.parametrize("made_up", ["\\32;", "\\10;", "\\55296;", "\\9999999;", "\\1114112;", "\\;", "\\65"])
+def test_an_escape_that_no_text_has_stays_as_it_is(made_up):
+    tokenizer = WordPieceTokenizer(ALWAYS)
+    ids = [4 + ALWAYS.index(char) for char in made_up]
+    assert tokenizer.decode([ids]) == [made_up]
+
+
+# Pieces
+
+
+def test_pieces_are_the_longest_from_the_left():
+    tokenizer = WordPieceTokenizer([*ALWAYS, *"abc«,", "▁ab", "▁abc", "bc", "ab", "ca", "a,"])
+
+    def pieces(text):
+        return tokenizer.pieces(tokenizer.encode([text])[0])
+
+    assert pieces("abcabc ca") == ["▁abc", "ab", "c", "▁", "ca"]
+    assert pieces("a,ab « 1b") == ["▁", "a", ",", "ab", "▁", "«", "▁", "1", "b"]  # letters and others apart
+    assert pieces("d") == ["▁", "\\", *"100", ";"]
+
+
+def test_frequent_words_are_one_piece(of_captions):
+    assert of_captions.pieces(of_captions.encode(["Un homme avec un chapeau."])[0]) == [
+        "▁Un", "▁homme", "▁avec", "▁un", "▁chapeau", ".",
+    ]  # fmt: skip
+
+
+def test_special_ids_are_fixed(tokenizer):
+    assert tokenizer.pieces([PAD, EOS, BOS, UNK]) == ["<pad>", "</s>", "<s>", "<unk>"]
+    ids = tokenizer.encode(["the kings"])[0]
+    assert tokenizer.decode([[BOS, *ids, EOS, PAD], [UNK]]) == ["the kings", "⁇"]
+
+
+def test_words_are_counted_as_they_are_parted():
+    assert count_words(["l'été, l'été", "« été »"]) == {
+        "▁l": 2, "'": 2, "été": 2, ",": 1, "▁«": 1, "▁été": 1, "▁»": 1,
+    }  # fmt: skip
+
+
+# The vocabulary's size and file
+
+
+@pytest.mark.parametrize("size", [SIZE - 10, SIZE, SIZE + 5])
+def test_the_vocabulary_has_the_size_that_was_asked_for(tokenizer, size):
+    learned = WordPieceTokenizer.train(iter(SENTENCES), size)
+    assert learned.vocab_size == size
+    assert (learned.fingerprint == tokenizer.fingerprint) == (size == SIZE)  # the same every time
+
+
+def test_a_vocabulary_of_a_wrong_size_names_the_bound(tokenizer):
+    largest = int(re.search(r"at most (\d+); change it with", complaint(WordPieceTokenizer.train, SENTENCES, 9999))[1])
+    smallest = int(re.search(r"at least (\d+); change it with", complaint(WordPieceTokenizer.train, SENTENCES, 20))[1])
+    for size in (smallest, largest):
+        assert WordPieceTokenizer.train(SENTENCES, size).vocab_size == size
+    for size in (smallest - 1, largest + 1):
+        assert f" {size + 1 if size < smallest else size - 1};" in complaint(WordPieceTokenizer.train, SENTENCES, size)
+
+
+def test_blank_text_gives_no_vocabulary(tokenizer):
+    assert "blank lines" in complaint(WordPieceTokenizer.train, ["", " \n"], 60)
+
+
+def test_without_tensorflow_text_one_sentence_says_what_to_install(monkeypatch):
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "tensorflow_text":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    assert "pip install tensorflow-text" in complaint(WordPieceTokenizer.train, SENTENCES, SIZE)
+
+
+def test_a_saved_or_pickled_tokenizer_is_the_same(tmp_path, tokenizer):
+    tokenizer.save(tmp_path)
+    for other in (load_tokenizer(tmp_path), pickle.loads(pickle.dumps(tokenizer))):
+        assert (other.fingerprint, other.vocab_size) == (tokenizer.fingerprint, SIZE)
+        assert other.encode(AWKWARD) == tokenizer.encode(AWKWARD)
+
+
+def test_a_store_keeps_it(tmp_path, tokenizer):
+    TokenStore.write(tmp_path / "store", {"train": [(SENTENCES[0], AWKWARD[8])]}, tokenizer, {"corpus": {}})
+    store = TokenStore(tmp_path / "store")
+    assert store.tokenizer.fingerprint == store.manifest["tokenizer"] == tokenizer.fingerprint
+    assert store.tokenizer.decode([store.split("train").target[0]]) == [AWKWARD[8]]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda content: content.replace(b";\n", b"", 1), "';' is not among its pieces"),
+        (lambda content: content + b"0\n", "stands there twice"),
+        (lambda content: content + b"\n", "a piece is empty"),
+        (lambda content: content + b"\xff\n", "not UTF-8"),
+        (lambda content: b"", "is not among its pieces"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, tokenizer, change, said):
+    (tmp_path / "word_pieces.txt").write_bytes(change(tokenizer.to_bytes()))
+    assert re.match(rf"{tmp_path}/word_pieces.txt is damaged: .*{said}", complaint(load_tokenizer, tmp_path))
+
+
+# In a graph
+
+
+@pytest.fixture(scope="module")
+def graph(tokenizer):
+    return tokenizer.graph_tokenizer()
+
+
+def test_a_graph_gives_the_same_on_thousands_of_sentences(of_captions, captions):
+    graph, some = of_captions.graph_tokenizer(), [*captions[5000:9000], *AWKWARD]
+    ids = graph.tokenize(some)
+    assert ids.to_list() == of_captions.encode(some)
+    assert [text.decode() for text in graph.detokenize(ids).numpy()] == [normalised(text) for text in some]
+
+
+@settings(deadline=None)
+@given(batch=st.lists(texts, min_size=1, max_size=5))
+def test_a_graph_gives_the_same_on_any_text(tokenizer, graph, batch):
+    ids = graph.tokenize(batch)
+    assert ids.to_list() == tokenizer.encode(batch)
+    assert [text.decode() for text in graph.detokenize(ids).numpy()] == [normalised(text) for text in batch]
+
+
+@settings(deadline=None)
+@given(ids=st.lists(st.integers(0, SIZE - 1) | st.integers(4, 16), min_size=1))
+def test_a_graph_gives_the_same_text_of_any_ids(tokenizer, graph, ids):
+    assert graph.detokenize([ids]).numpy()[0].decode() == tokenizer.decode([ids])[0]
+
+
+def test_a_graph_is_saved_without_python(tmp_path, tokenizer, graph):
+    tf = pytest.importorskip("tensorflow")
+    module = tf.Module()
+    module.words = graph
+    module.tokenize = tf.function(
+        lambda texts: graph.tokenize(texts).to_tensor(), input_signature=[tf.TensorSpec([None], tf.string)]
+    )
+    tf.saved_model.save(module, tmp_path)
+    found = tf.saved_model.load(tmp_path).tokenize(tf.constant(AWKWARD)).numpy()
+    assert [[i for i in row if i != PAD] for row in found.tolist()] == tokenizer.encode(AWKWARD)
