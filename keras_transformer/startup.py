@@ -27,7 +27,7 @@ def load_keras():
         os.environ["KERAS_BACKEND"] = chosen_backend()
         if os.environ["KERAS_BACKEND"] == "tensorflow":
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-            with _stderr_set_aside():
+            with stderr_set_aside():
                 import keras
                 import tensorflow as tf
 
@@ -81,7 +81,8 @@ def _configured_backend():
 
 
 @contextlib.contextmanager
-def _stderr_set_aside():
+def stderr_set_aside():
+    """What the process writes to stderr in the block, C++ parts too, is shown only if the block raises."""
     try:
         sys.stderr.flush()
         original = os.dup(2)

@@ -248,15 +248,16 @@ class TranslationProblem(Problem):
         from keras_transformer.data.sampling import sample_texts
         from keras_transformer.data.tokenizer import SentencePieceTokenizer
 
-        def texts():
-            count = 0
-            for pair in self.pairs("train"):
-                yield from pair
-                count += 1
-            self._expected = {"train": count}
-
         # The sample is drawn here: SentencePiece's own is another each time, and bounds sentences, not memory.
-        return SentencePieceTokenizer.train(sample_texts(texts()), self.vocab_size)
+        return SentencePieceTokenizer.train(sample_texts(self.training_texts()), self.vocab_size)
+
+    def training_texts(self):
+        """Yields both sides of all training pairs; their number tells later how much is left to encode."""
+        count = 0
+        for pair in self.pairs("train"):
+            yield from pair
+            count += 1
+        self._expected = {"train": count}
 
     def score(self, hypotheses, references):
         from keras_transformer.metrics.bleu import sacre_bleu, tokenized_bleu

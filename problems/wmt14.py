@@ -78,5 +78,4 @@ class Wmt14EnFr(Wmt14EnDe):
         from keras_transformer.data.sampling import sample_texts
         from keras_transformer.data.word_pieces import WordPieceTokenizer
 
-        texts = (text for pair in self.pairs("train") for text in pair)
-        return WordPieceTokenizer.train(sample_texts(texts), self.vocab_size)
+        return WordPieceTokenizer.train(sample_texts(self.training_texts()), self.vocab_size)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from keras_transformer.errors import UserError
 from keras_transformer.files import read_json
-from keras_transformer.startup import _stderr_set_aside as stderr_set_aside
+from keras_transformer.startup import stderr_set_aside
 
 BATCH = 1000  # pairs that TensorFlow hands over at once
 INSTALL = "pip install tensorflow-datasets tensorflow importlib_resources"

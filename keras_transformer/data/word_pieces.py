@@ -172,7 +172,7 @@ def _learner():
     Raises:
         UserError: TensorFlow Text is not installed.
     """
-    from keras_transformer.startup import _stderr_set_aside as stderr_set_aside
+    from keras_transformer.startup import stderr_set_aside
 
     try:
         with stderr_set_aside():
