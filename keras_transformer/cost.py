@@ -24,17 +24,23 @@ def main(arguments):
     flags = parser.parse_args(arguments)
     for name in ("train_steps", "vocab_size", "length", "hours", "gpus", "tflops"):
         value = getattr(flags, name)
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < float("inf"):
             parser.error(f"--{name}={value} must be more than 0")
     changes = {"train_steps": flags.train_steps} if flags.train_steps else {}
     hparams = load_hparams(flags.hparams, **changes)
+    if flags.length > hparams.batch_tokens:
+        parser.error(f"--length={flags.length} does not fit into an update of {hparams.batch_tokens} tokens")
     load_keras()
     from keras_transformer.models.transformer import Transformer
-    from keras_transformer.training.cost import PAPER_HOURS, paper_flops, training_cost
+    from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
 
     cost = training_cost(Transformer(flags.vocab_size, hparams), flags.length)
     hours = flags.hours
-    if hours is None and flags.hparams in PAPER_HOURS:
+    if (
+        hours is None
+        and flags.hparams in PAPER_HOURS
+        and (flags.gpus, flags.tflops) == (PAPER_GPUS, GPU_TFLOPS["P100"])
+    ):
         hours = PAPER_HOURS[flags.hparams] * hparams.train_steps / load_hparams(flags.hparams).train_steps
     report(
         f"{flags.hparams}: {cost.parameters:,} parameters, {cost.updates:,} updates of {hparams.batch_tokens:,} source "

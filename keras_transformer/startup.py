@@ -68,12 +68,13 @@ def keep_compilations():
     import jax
 
     if jax.config.jax_compilation_cache_dir is None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
         jax.config.update("jax_compilation_cache_dir", str(cache / "keras_transformer" / "jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # by default a second
 
 
 def _configured_backend():
-    home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+    home = Path(os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras"))
     try:
         return json.loads((home / "keras.json").read_text()).get("backend")
     except (OSError, ValueError, AttributeError):

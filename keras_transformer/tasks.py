@@ -175,6 +175,9 @@ class Problem:
             hparams: `batch_tokens`, `max_length` and `seed` are read.
             start: Number of the first batch, the step at which training resumes.
         """
+        from keras_transformer.startup import load_keras
+
+        load_keras()
         from keras_transformer.data.batches import TokenBatches
         from keras_transformer.data.batching import BatchPlan
 

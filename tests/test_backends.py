@@ -134,7 +134,7 @@ def test_both_backends_translate_a_run_alike(home, whole):
 
 
 @needs_jax
-@pytest.mark.parametrize("name", ["prepare", "train", "evaluate", "translate", "average"])
+@pytest.mark.parametrize("name", ["prepare", "train", "evaluate", "translate", "average", "cost"])
 def test_the_jax_way_imports_no_tensorflow(home, whole, name):
     (home / "lines.txt").write_text("s1 s2\n")
     flags = {
@@ -142,6 +142,7 @@ def test_the_jax_way_imports_no_tensorflow(home, whole, name):
         "train": (*TRAIN, "--train_steps=2", "--output_dir=short"),
         "translate": (f"--run={whole.path}", "--input=lines.txt"),
         "average": (f"--run={whole.path}", "--last=2"),
+        "cost": ("--hparams=toy", "--vocab_size=100"),
     }.get(name, (f"--run={whole.path}",))
     done = python("jax", home, "-X", "importtime", "-m", f"keras_transformer.{name}", *flags)
     assert done.returncode == 0, done.stderr
@@ -266,6 +267,16 @@ def choose_from(monkeypatch, home, environment, configured, installed):
     if configured:
         (home / "keras.json").write_text(json.dumps({"backend": configured}))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name in installed or None)
+
+
+def test_a_notebook_may_begin_with_batches(home):
+    """Whatever comes first, the backend that is there is chosen, and checked."""
+    code = (
+        "import keras_transformer as kt; print(kt.problem('sort').batches('test', kt.hparams('toy')).batches_per_epoch)"
+    )
+    done = python("", home, "-c", code)
+    assert done.returncode == 0 and int(done.stdout.splitlines()[-1]) > 0, done.stderr
+    assert "'torch'" in python("torch", home, "-c", code).stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["train", "evaluate", "translate"])

@@ -299,7 +299,7 @@ def test_a_wrong_flag_is_refused(home, call, tmp_path, flag, said):
         ("evaluate", "--checkpoint=4", "there are steps 3, 6"),
         ("evaluate", "--checkpoint=averaged", "make it with python -m keras_transformer.average"),
         ("average", "--last=3", "holds 2 checkpoints, not 3"),
-        ("average", "--last=0", "not 0"),
+        ("average", "--last=0", "at least 1 checkpoint"),
     ],
 )
 def test_a_wrong_flag_of_a_later_command_is_refused(home, call, command, flag, said):

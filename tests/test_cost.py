@@ -1,6 +1,7 @@
 """What a training costs, as its log and its summary tell it."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -29,7 +30,7 @@ def problem(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_and_lines(problem, tmp_path_factory):
-    """A run of four updates, resumed after two, and the lines of its last session."""
+    """A run of four updates, resumed after two, and the lines that it then printed."""
     path, lines = tmp_path_factory.mktemp("runs") / "run", []
     train(problem, hparams.replace(train_steps=2), path, report=str)
     return train(problem, hparams, path, report=lines.append), lines
@@ -89,7 +90,7 @@ def test_the_log_counts_each_update(problem, run_and_lines):
         assert 0 < row["data_seconds"] and 0 < row["seconds"] and row["peak_memory_mb"] > 50
 
 
-def test_the_log_counts_sessions_and_checkpoints(run_and_lines):
+def test_the_log_counts_starts_and_checkpoints(run_and_lines):
     rows = run_and_lines[0].metrics()
     assert [row["step"] for row in rows if row["kind"] == "start"] == [0, 2]
     assert [row["step"] for row in rows if row["kind"] == "checkpoint"] == [2, 4]
@@ -97,7 +98,7 @@ def test_the_log_counts_sessions_and_checkpoints(run_and_lines):
     assert all(row["devices"] == 1 and row["device_flops_per_second"] > 1e8 for row in rows if row["kind"] == "start")
 
 
-def test_the_sum_is_of_all_sessions(run_and_lines):
+def test_the_sum_is_of_all_parts(run_and_lines):
     run, lines = run_and_lines
     rows, summary = run.metrics(), training_summary(run.metrics())
     updates = [row for row in rows if row["kind"] == "train"]
@@ -118,7 +119,7 @@ def test_the_sum_is_of_all_sessions(run_and_lines):
 # The summary
 
 
-def test_an_update_that_was_made_again_counts_once_and_by_its_own_session():
+def test_an_update_that_was_made_again_counts_once_and_by_its_own_start():
     rows = [
         {"kind": "start", "step": 0, "devices": 8, "device_flops_per_second": 10.0},
         {"kind": "train", "step": 50, "tokens": 90, "padded_tokens": 100, "seconds": 2.0, "flops": 7},
@@ -131,6 +132,49 @@ def test_an_update_that_was_made_again_counts_once_and_by_its_own_session():
     assert (summary["steps"], summary["tokens"], summary["seconds"], summary["flops"]) == (100, 160, 32, 14)
     assert summary["paper_flops"] == 2 * 80 + 30 * 5
     assert (summary["padding"], summary["checkpoint_seconds"]) == (0.2, 0.5)
+
+
+def test_what_was_lost_with_a_kill_does_not_count():
+    """Killed after update 120, whose line was written, and resumed from the checkpoint of 80."""
+    train = {"kind": "train", "tokens": 10, "padded_tokens": 10, "seconds": 1.0, "flops": 1}
+    start = {"kind": "start", "devices": 1, "device_flops_per_second": 1.0}
+    rows = [{**start, "step": 0}, *({**train, "step": step} for step in (50, 80, 100, 120))]
+    rows += [{"kind": "validation", "step": 100, "seconds": 5.0, "score": 1.0}]
+    rows += [{**start, "step": 80}, *({**train, "step": step} for step in (110, 130))]
+    summary = training_summary(rows)
+    assert (summary["steps"], summary["tokens"], summary["flops"], summary["seconds"]) == (130, 40, 4, 4)
+    assert summary["evaluation_seconds"] == 0 and summary["curve"] == []
+
+
+def test_a_killed_training_s_log_has_every_update_once(problem, tmp_path):
+    """Checkpoints come at steps where no line is due."""
+    settings = hparams.replace(train_steps=11, checkpoint_steps=3, eval_steps=11)
+    whole = train(problem, settings, tmp_path / "whole", report=str)
+    train(problem, settings.replace(train_steps=8), tmp_path / "killed", report=str)
+    shutil.rmtree(tmp_path / "killed" / "checkpoints" / "step-000000008")
+    (tmp_path / "killed" / "checkpoints" / "best.json").unlink()
+    killed = train(problem, settings, tmp_path / "killed", report=str)
+    expected, found = (training_summary(run.metrics()) for run in (whole, killed))
+    assert {name: found[name] for name in ("steps", "tokens", "flops", "padding")} == {
+        name: expected[name] for name in ("steps", "tokens", "flops", "padding")
+    }
+
+
+def test_a_cut_line_costs_itself_alone(run_and_lines, tmp_path):
+    shutil.copytree(run_and_lines[0].path, tmp_path / "copied")
+    run = Run.open(tmp_path / "copied")
+    rows = run.metrics()
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "tra')
+    run.log(kind="start", step=4)
+    assert run.metrics() == [*rows, {"kind": "start", "step": 4}]
+
+
+def test_figures_that_old_lines_lack_are_left_out():
+    old = {"kind": "train", "step": 1, "tokens": 1000, "seconds": 2.0}
+    start = {"kind": "start", "step": 1, "devices": 1, "device_flops_per_second": 1.0}
+    new = {"kind": "train", "step": 2, "tokens": 10, "padded_tokens": 12, "seconds": 2.0, "flops": 3}
+    assert not {"padding", "flops", "paper_flops"} & training_summary([old, start, new]).keys()
 
 
 def test_a_log_of_before_has_what_it_has():
@@ -225,9 +269,13 @@ def test_cost_of_other_settings(capsys):
     assert lines[2].endswith("hours of 2 devices × 0.5 TFLOP/s, if no rate were lost")
     assert "3.60e+15 by the paper's method" in counted(*flags, "--hours=1", capsys=capsys)[2]
     assert "1.64e+18 by the paper" in counted("--vocab_size=100", "--train_steps=50000", capsys=capsys)[2]
+    other = counted("--vocab_size=100", "--gpus=1", "--tflops=60", capsys=capsys)
+    assert not any("paper's method" in line for line in other)  # nobody timed it
 
 
-@pytest.mark.parametrize("flag", ["--gpus=0", "--tflops=-1", "--length=0", "--hparams=bse", "--hours=x"])
+@pytest.mark.parametrize(
+    "flag", ["--gpus=0", "--tflops=-1", "--tflops=nan", "--length=0", "--length=30000", "--hparams=bse", "--hours=x"]
+)
 def test_wrong_flags_of_cost(flag):
     with pytest.raises(
         kt.UserError, match=flag.partition("=")[0].strip("-") if "bse" not in flag else "did you mean base"

@@ -66,7 +66,7 @@ class TokenBatches(keras.utils.PyDataset):
         return int(self.split.source.lengths[rows].sum() + self.split.target.lengths[rows].sum())
 
     def replace(self, **changes):
-        """Returns the same batches with some of `start`, `endless`, `row_multiple`, `few_shapes` changed."""
+        """Returns the same batches with some of `start`, `endless`, `few_shapes`, … changed."""
         names = ("start", "endless", "row_multiple", "few_shapes", "stopwatch")
         return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)
 

@@ -19,8 +19,10 @@ def average_checkpoints(run_dir, last=None):
     """
     run = Run.open(run_dir)
     last = run.hparams.average_last if last is None else last
+    if last < 1:
+        raise UserError(f"--last={last}: at least 1 checkpoint must be averaged")
     steps = run.checkpoints.steps()[-last:]
-    if last < 1 or len(steps) < last:
+    if len(steps) < last:
         raise UserError(f"{run.checkpoints.path} holds {len(run.checkpoints.steps())} checkpoints, not {last}")
     average = {}
     for step in steps:

@@ -180,9 +180,13 @@ class Run:
         return model
 
     def log(self, **values):
-        """Appends a line to metrics.jsonl."""
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        """Appends a line to metrics.jsonl, also where a crash cut the last one short."""
+        with open(self.path / "metrics.jsonl", "ab+") as file:
+            if file.tell():
+                file.seek(-1, 2)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+            file.write(json.dumps(values).encode() + b"\n")
 
     def metrics(self):
         """Returns the lines of metrics.jsonl, without a last one that was cut short."""

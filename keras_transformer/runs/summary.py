@@ -6,8 +6,8 @@ from keras_transformer.stopwatch import duration
 def training_summary(rows):
     """Returns the cost and the validation curve of a training, all its resumptions together.
 
-    An update that was made again after a crash is logged twice; the later line counts. A figure that a line lacks,
-    because an earlier version wrote it, is left out.
+    What a killed training made after the checkpoint that it was resumed from does not count: it was made again. A
+    figure that any line lacks, because an earlier version wrote it, is left out.
 
     Args:
         rows: The lines of metrics.jsonl, dictionaries.
@@ -20,18 +20,28 @@ def training_summary(rows):
         single-precision FLOP/s of one, here a rate measured when training began; "peak_memory_mb", of the process,
         and "peak_device_memory_mb"; "curve", [{"step", "score"}].
     """
-    by_step = {kind: {row["step"]: row for row in rows if row["kind"] == kind} for kind in ("train", "checkpoint")}
-    updates, checkpoints = by_step["train"].values(), by_step["checkpoint"].values()
-    validations = {row["step"]: row for row in rows if row["kind"] == "validation"}
+    lines = {"train": {}, "validation": {}, "checkpoint": {}}
+    rate = None
+    for row in rows:
+        if row["kind"] == "start":
+            rate = row["devices"] * row["device_flops_per_second"]
+            for by_step in lines.values():
+                for step in [step for step in by_step if step > row["step"]]:
+                    del by_step[step]
+        elif row["kind"] in lines:
+            by_paper = {"paper_flops": row["seconds"] * rate} if rate is not None else {}
+            lines[row["kind"]][row["step"]] = {**row, **by_paper}
+    validations = lines["validation"]
+    updates, checkpoints = lines["train"].values(), lines["checkpoint"].values()
     summary = {
-        "steps": max(by_step["train"], default=0),
+        "steps": max(lines["train"], default=0),
         "tokens": _total(updates, "tokens") or 0,
         "seconds": round(_total(updates, "seconds") or 0),
         "evaluation_seconds": round(_total(validations.values(), "seconds") or 0),
         "data_seconds": _total(updates, "data_seconds"),
         "checkpoint_seconds": _total(checkpoints, "seconds"),
         "flops": _total(updates, "flops"),
-        "paper_flops": _paper_flops(rows),
+        "paper_flops": _total(updates, "paper_flops"),
         "peak_memory_mb": _largest(rows, "peak_memory_mb"),
         "peak_device_memory_mb": _largest(rows, "peak_device_memory_mb"),
         "curve": [{"step": step, "score": round(row["score"], 2)} for step, row in sorted(validations.items())],
@@ -63,21 +73,9 @@ def summary_lines(summary):
 
 
 def _total(rows, name):
-    values = [row[name] for row in rows if name in row]
-    return sum(values) if values else None
+    values = [row.get(name) for row in rows]
+    return sum(values) if values and None not in values else None
 
 
 def _largest(rows, name):
     return max((row[name] for row in rows if name in row), default=None)
-
-
-def _paper_flops(rows):
-    """Σ over the sessions of a training: seconds × devices × FLOP/s of a device."""
-    flops, rate, updates = 0.0, None, {}
-    for row in rows:
-        if row["kind"] == "start":
-            rate = row["devices"] * row["device_flops_per_second"]
-        elif row["kind"] == "train" and rate is not None:
-            updates[row["step"]] = row["seconds"] * rate
-    flops = sum(updates.values())
-    return flops or None

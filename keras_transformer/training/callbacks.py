@@ -86,14 +86,15 @@ class Progress(StepCallback):
         self.new_flops += 3 * self.flops(rows, *lengths)  # a backward pass is two forward passes
         # An evaluation uses the same metrics and clears them.
         if step % self.every == 0 or step % self.eval_steps == 0 or step == self.train_steps:
-            self.flush(step)
+            self.end_line(step)
 
     def on_end(self, step):
-        if self.new_steps:
-            self.flush(step)
+        self.end_line(step)
 
-    def flush(self, step):
-        """Reads the metrics since the last line, prints and logs them, and begins anew."""
+    def end_line(self, step):
+        """Reads the metrics since the last line, if there were updates, prints and logs them, and begins anew."""
+        if not self.new_steps:
+            return
         with self.busy:  # the device may still be at work on updates that were only asked for
             metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}
         self.model.reset_metrics()
@@ -174,12 +175,13 @@ class Checkpointing(StepCallback):
         start: Updates before this training.
         run: `Run`.
         hparams: `HParams`.
-        evaluation: `Evaluation`, which must come before this callback.
+        progress: `Progress`, which must come before this callback.
+        evaluation: `Evaluation`, likewise.
     """
 
-    def __init__(self, start, run, hparams, evaluation):
+    def __init__(self, start, run, hparams, progress, evaluation):
         super().__init__(start)
-        self.run, self.hparams, self.evaluation = run, hparams, evaluation
+        self.run, self.hparams, self.progress, self.evaluation = run, hparams, progress, evaluation
         self.written, self.saved_at = start, time.monotonic()
 
     def on_step(self, step):
@@ -203,6 +205,7 @@ class Checkpointing(StepCallback):
     def save(self, step):
         """Writes the checkpoint of this step."""
         checkpoints = self.run.checkpoints
+        self.progress.end_line(step)  # a resumed log then has every update once
         with Stopwatch() as stopwatch:
             if self.written != step:
                 arrays = {"weights": model_arrays(self.model), "optimizer": optimizer_arrays(self.model.optimizer)}
@@ -210,5 +213,6 @@ class Checkpointing(StepCallback):
             if self.is_best(step):
                 checkpoints.mark_best(step, {name: self.evaluation.latest[name] for name in ("score", "nll")})
             checkpoints.prune(self.hparams.keep_checkpoints)
-        self.run.log(kind="checkpoint", step=step, seconds=stopwatch.seconds)
+        if self.written != step:
+            self.run.log(kind="checkpoint", step=step, seconds=stopwatch.seconds)
         self.written, self.saved_at = step, time.monotonic()

@@ -17,7 +17,8 @@ LONG_ENOUGH = 0.1
 def device_rate():
     """Returns the floating point operations a second of one device, sustained by float32 matrix products.
 
-    It stands for what the paper estimates of its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5 TFLOP/s (§6, Table 2).
+    It stands for what the paper estimates of its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5 TFLOP/s (§6, Table 2). It is
+    a rough figure: on a busy machine it is too low, and GPUs may compute float32 products with fewer bits.
     """
     x = ops.convert_to_tensor(np.full((SIDE, SIDE), 1 / SIDE, dtype="float32"))  # its powers are itself
     seconds, products = 0.0, 1

@@ -67,7 +67,7 @@ def train(
     log_start(run, start, distribution)
     progress = Progress(start, run, batches, hparams, network.flops, report)
     evaluation = Evaluation(start, run, problem, hparams, report)
-    checkpointing = Checkpointing(start, run, hparams, evaluation)
+    checkpointing = Checkpointing(start, run, hparams, progress, evaluation)
     began = time.monotonic()
     network.fit(
         batches, steps_per_epoch=hparams.train_steps - start, epochs=1, verbose=0,
