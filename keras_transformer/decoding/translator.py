@@ -95,8 +95,8 @@ class Translator:
             raise UserError(f"beam_size={beam_size} and nbest={nbest}: nbest must be from 1 to beam_size")
         if alpha < 0:
             raise UserError(f"alpha={alpha}: the length penalty's exponent must be at least 0")
-        if extra_length < 1:
-            raise UserError(f"extra_length={extra_length}: an output must be allowed at least 1 token")
+        if extra_length < 0:
+            raise UserError(f"extra_length={extra_length}: the tokens beyond the source's length must be at least 0")
         if isinstance(texts, str):
             raise UserError("translate takes a list of texts, not one text: translate([text])")
         texts = list(texts)
