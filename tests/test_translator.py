@@ -93,6 +93,8 @@ def test_impossible_sizes_are_refused(translator, sizes):
 def test_a_negative_alpha_is_refused(translator):
     with pytest.raises(kt.UserError, match="alpha=-1"):
         translator.translate(["a"], alpha=-1)
+    with pytest.raises(kt.UserError, match="extra_length=-1"):
+        translator.translate(["a"], extra_length=-1)
 
 
 def test_one_text_in_place_of_a_list_is_refused(translator):
