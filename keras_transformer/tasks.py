@@ -18,7 +18,7 @@ from keras_transformer.hyperparameters import parse_value, setting, validate
 LATER = {"max_length_ratio": None, "drop_duplicates": False}
 PARTS = 1  # version of what is kept of a preparation that was broken off
 
-__all__ = ["Problem", "TranslationProblem", "load_problem", "setting"]
+__all__ = ["CorpusProblem", "Problem", "TranslationProblem", "load_problem", "setting"]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -275,6 +275,21 @@ class TranslationProblem(Problem):
 
         more = [chrf(hypotheses, references), lowercase_bleu(hypotheses, references)]
         return more + self.score(hypotheses, references)
+
+
+class CorpusProblem(TranslationProblem):
+    """A translation problem whose text is one corpus object, such as `PlainFiles` or a `TfdsCorpus`."""
+
+    @property
+    def texts(self):
+        """The corpus: `files()` gives its paths, `pairs(split)` its pairs, in its own direction."""
+        raise NotImplementedError
+
+    def corpus_files(self):
+        return self.texts.files()
+
+    def pairs(self, split):
+        return self.texts.pairs(split)
 
 
 def load_problem(name, **arguments):

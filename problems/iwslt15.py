@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from keras_transformer.data.corpus import PlainFiles
 from keras_transformer.registry import register_problem
-from keras_transformer.tasks import TranslationProblem, require, setting
+from keras_transformer.tasks import CorpusProblem, require
 
 HOME = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi/"
 NAMES = {"train": ["train.{}"], "validation": ["tst2012.{}", "validation.{}"], "test": ["tst2013.{}", "test.{}"]}
@@ -18,14 +18,12 @@ NAMES = {"train": ["train.{}"], "validation": ["tst2012.{}", "validation.{}"], "
 
 @register_problem("iwslt15_envi", reverse="iwslt15_vien")
 @dataclasses.dataclass(kw_only=True)
-class Iwslt15EnVi(TranslationProblem):
+class Iwslt15EnVi(CorpusProblem):
     """IWSLT15 TED talks, English to Vietnamese, 133,000 pairs, tokenised; files in --raw_dir."""
 
     source: ClassVar[str] = "en"
     target: ClassVar[str] = "vi"
     tokenized: ClassVar[bool] = True
-
-    vocab_size: int = setting(8000, "pieces of the joint vocabulary", low=8)
 
     @property
     def texts(self):
@@ -36,9 +34,3 @@ class Iwslt15EnVi(TranslationProblem):
             f"of {HOME} into a folder and name it with --raw_dir=FOLDER",
         )
         return PlainFiles(self.raw_dir, (self.source, self.target), NAMES)
-
-    def corpus_files(self):
-        return self.texts.files()
-
-    def pairs(self, split):
-        return self.texts.pairs(split)

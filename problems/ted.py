@@ -13,7 +13,7 @@ from typing import ClassVar
 from keras_transformer.data.corpus import PlainFiles
 from keras_transformer.data.tfds_corpus import TfdsCorpus
 from keras_transformer.registry import register_problem
-from keras_transformer.tasks import TranslationProblem, setting
+from keras_transformer.tasks import CorpusProblem
 
 LANGUAGES = ("pt", "en")
 NAMES = {"train": ["{}.train", "train.{}"], "validation": ["{}.dev", "validation.{}"], "test": ["{}.test", "test.{}"]}
@@ -21,14 +21,12 @@ NAMES = {"train": ["{}.train", "train.{}"], "validation": ["{}.dev", "validation
 
 @register_problem("ted_pten", reverse="ted_enpt")
 @dataclasses.dataclass(kw_only=True)
-class TedPtEn(TranslationProblem):
+class TedPtEn(CorpusProblem):
     """TED talks, Portuguese to English, 52,000 pairs, lower-cased and tokenised."""
 
     source: ClassVar[str] = "pt"
     target: ClassVar[str] = "en"
     tokenized: ClassVar[bool] = True
-
-    vocab_size: int = setting(8000, "pieces of the joint vocabulary", low=8)
 
     @property
     def texts(self):
@@ -43,9 +41,3 @@ class TedPtEn(TranslationProblem):
             download_size="125 MiB",
             plain_files="the folder of pt.train, en.train, pt.dev, …",
         )
-
-    def corpus_files(self):
-        return self.texts.files()
-
-    def pairs(self, split):
-        return self.texts.pairs(split)

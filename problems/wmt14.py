@@ -22,7 +22,7 @@ from typing import ClassVar
 from keras_transformer.data.corpus import PlainFiles
 from keras_transformer.data.tfds_corpus import TfdsCorpus
 from keras_transformer.registry import register_problem
-from keras_transformer.tasks import TranslationProblem, setting
+from keras_transformer.tasks import CorpusProblem, setting
 
 NAMES = {
     "train": ["train.{}"],
@@ -33,7 +33,7 @@ NAMES = {
 
 @register_problem("wmt14_ende", reverse="wmt14_deen")
 @dataclasses.dataclass(kw_only=True)
-class Wmt14EnDe(TranslationProblem):
+class Wmt14EnDe(CorpusProblem):
     """WMT14 news, English to German, 4.5 million pairs, byte-pair encoding (§5.1)."""
 
     source: ClassVar[str] = "en"
@@ -56,12 +56,6 @@ class Wmt14EnDe(TranslationProblem):
             download_size=self.download_size,
             plain_files=f"the folder of train.{self.source}, train.{self.target}, newstest2013.{self.source}, …",
         )
-
-    def corpus_files(self):
-        return self.texts.files()
-
-    def pairs(self, split):
-        return self.texts.pairs(split)
 
 
 @register_problem("wmt14_enfr", reverse="wmt14_fren")

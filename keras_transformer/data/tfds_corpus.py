@@ -80,9 +80,8 @@ class TfdsCorpus:
                 self.name, split=split, data_dir=str(self.home), download=False, shuffle_files=False,
                 read_config=tfds.ReadConfig(try_autocache=False, interleave_cycle_length=1),
             )  # fmt: skip
-            options = (
-                tf.data.Options()
-            )  # one thread reads more than twice as much as several, which wait for each other
+            # One thread reads more than twice as much as several, which wait for each other.
+            options = tf.data.Options()
             options.autotune.enabled, options.threading.private_threadpool_size = False, 1
             for batch in tfds.as_numpy(dataset.with_options(options).batch(BATCH).prefetch(2)):
                 yield from zip(*([text.decode() for text in batch[language]] for language in self.languages))

@@ -238,7 +238,8 @@ def score_checkpoints(run, names, split="validation"):
         weights = run.checkpoints.load(name, parts=("weights",))[0]["weights"]
         if translator is None:
             translator = Translator(run.make_model(weights), run.tokenizer, run.hparams)
-        assign_model(translator.model, weights, f"checkpoint {name} of {run.path}")
+        else:
+            assign_model(translator.model, weights, f"checkpoint {name} of {run.path}")
         outputs = [hypotheses[0].text for hypotheses in translator.translate(sources)]
         yield name, run.problem.score(outputs, references)[-1]
 
