@@ -42,7 +42,7 @@ def main():
     parser.add_argument("--workers", type=int, help="worker processes (default: all cores, at most 8)")
     parser.add_argument("--filters", action="store_true", help="with max_length_ratio=2 and drop_duplicates")
     parser.add_argument("--folder", help="where the corpus is kept for the next time (default: nowhere)")
-    parser.add_argument("--json", help="file for the record")
+    parser.add_argument("--json", help="file that gets the record as one more line of JSON")
     parser.add_argument("--generate", metavar="LANGUAGE", help=argparse.SUPPRESS)
     flags = parser.parse_args()
     if flags.generate:
@@ -59,7 +59,8 @@ def main():
             f"{row['peak_bytes'] / 1e9:>7.2f} GB{whole:>12}"
         )
     if flags.json:
-        Path(flags.json).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        with open(flags.json, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
 
 
 def measure(folder, flags):
@@ -70,8 +71,8 @@ def measure(folder, flags):
         new = folder / "new"
         new.mkdir(parents=True)
         for language in ALPHABETS:  # in another process, whose memory is not ours
-            command = [sys.executable, __file__, f"--generate={language}", f"--folder={new}", f"--pairs={flags.pairs}"]
-            subprocess.run(command, check=True)
+            arguments = [f"--generate={language}", f"--folder={new}", f"--pairs={flags.pairs}"]
+            subprocess.run([sys.executable, __file__, *arguments], check=True)
         os.replace(new, corpus)
     filters = {"max_length_ratio": 2.0, "drop_duplicates": True} if flags.filters else {}
     problem = load_problem("parallel_text", raw_dir=corpus, vocab_size=flags.vocab_size, **filters)
@@ -89,8 +90,14 @@ def measure(folder, flags):
         )  # fmt: skip
     counts = TokenStore(store).manifest["splits"]["train"]
     shutil.rmtree(store)
+    from keras_transformer.runs.manifest import command, git_revision, machine  # imports Keras: its memory is not ours
+
     cores = len(os.sched_getaffinity(0))
-    return {"cores": cores, "workers": flags.workers, "filters": filters, "counts": counts, "phases": phases}
+    return {
+        "benchmark": "prepare", "cores": cores, "workers": flags.workers, "filters": filters, "counts": counts,
+        "phases": phases, "command": command(), "commit": git_revision(), "machine": machine(),
+        "date": time.strftime("%Y-%m-%d"),
+    }  # fmt: skip
 
 
 class Phase:

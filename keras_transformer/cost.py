@@ -3,6 +3,9 @@
 from keras_transformer.flags import Parser, report, run_command
 from keras_transformer.hyperparameters import load_hparams
 from keras_transformer.startup import load_keras
+from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
+
+PAPER_TFLOPS = GPU_TFLOPS["P100"]
 
 
 def main(arguments):
@@ -19,8 +22,10 @@ def main(arguments):
         "--length", type=int, default=30, help="tokens a sentence, on either side (default %(default)s)"
     )
     parser.add_argument("--hours", type=float, help="time of the training (default the paper's, where it says one)")
-    parser.add_argument("--gpus", type=int, default=8, help="devices (default %(default)s, the paper's)")
-    parser.add_argument("--tflops", type=float, default=9.5, help="sustained TFLOP/s of one (default that of a P100)")
+    parser.add_argument("--gpus", type=int, default=PAPER_GPUS, help="devices (default %(default)s, the paper's)")
+    parser.add_argument(
+        "--tflops", type=float, default=PAPER_TFLOPS, help="sustained TFLOP/s of one (default that of a P100)"
+    )
     flags = parser.parse_args(arguments)
     for name in ("train_steps", "vocab_size", "length", "hours", "gpus", "tflops"):
         value = getattr(flags, name)
@@ -32,15 +37,10 @@ def main(arguments):
         parser.error(f"--length={flags.length} does not fit into an update of {hparams.batch_tokens} tokens")
     load_keras()
     from keras_transformer.models.transformer import Transformer
-    from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
 
     cost = training_cost(Transformer(flags.vocab_size, hparams), flags.length)
     hours = flags.hours
-    if (
-        hours is None
-        and flags.hparams in PAPER_HOURS
-        and (flags.gpus, flags.tflops) == (PAPER_GPUS, GPU_TFLOPS["P100"])
-    ):
+    if hours is None and flags.hparams in PAPER_HOURS and (flags.gpus, flags.tflops) == (PAPER_GPUS, PAPER_TFLOPS):
         hours = PAPER_HOURS[flags.hparams] * hparams.train_steps / load_hparams(flags.hparams).train_steps
     report(
         f"{flags.hparams}: {cost.parameters:,} parameters, {cost.updates:,} updates of {hparams.batch_tokens:,} source "

@@ -87,6 +87,10 @@ class TokenModel(Steps, keras.Model):
         """Returns the floating point operations of a forward pass: here as if every parameter met every token."""
         return 2 * self.count_params() * rows * (source_length + target_length)
 
+    def update_flops(self, rows, source_length, target_length):
+        """Returns the floating point operations of an update: a backward pass is two forward passes."""
+        return 3 * self.flops(rows, source_length, target_length)
+
     def fit(self, x=None, *args, validation_data=None, **kwargs):
         """As in Keras; for `TokenBatches` an epoch is the corpus once, unless `steps_per_epoch` says otherwise."""
         if isinstance(x, TokenBatches):

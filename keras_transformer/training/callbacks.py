@@ -56,14 +56,14 @@ class Progress(StepCallback):
         run: `Run`, whose metrics.jsonl gets the lines.
         batches: The `TokenBatches` that are trained on, to count tokens without asking the device.
         hparams: `train_steps` and `eval_steps` are read.
-        flops: The model's, a function of a batch's rows and lengths. The model itself would be read from the device.
+        update_flops: The model's function of rows and lengths; the model itself would be read from the device.
         report: Called with each line.
         every: Updates between lines: the metrics are read from the device only then.
     """
 
-    def __init__(self, start, run, batches, hparams, flops, report, every=50):
+    def __init__(self, start, run, batches, hparams, update_flops, report, every=50):
         super().__init__(start)
-        self.run, self.batches, self.flops, self.report, self.every = run, batches, flops, report, every
+        self.run, self.batches, self.update_flops, self.report, self.every = run, batches, update_flops, report, every
         self.train_steps, self.eval_steps = hparams.train_steps, hparams.eval_steps
         self.start, self.tokens = start, 0
         self.busy = Stopwatch()  # evaluation and checkpoints between updates do not count
@@ -83,7 +83,7 @@ class Progress(StepCallback):
         self.new_steps += 1
         self.new_tokens += self.batches.tokens(index)
         self.new_padded += rows * sum(lengths)
-        self.new_flops += 3 * self.flops(rows, *lengths)  # a backward pass is two forward passes
+        self.new_flops += self.update_flops(rows, *lengths)
         # An evaluation uses the same metrics and clears them.
         if step % self.every == 0 or step % self.eval_steps == 0 or step == self.train_steps:
             self.end_line(step)

@@ -37,7 +37,7 @@ def training_cost(model, length=30):
     """
     hparams = model.hparams
     rows = max(hparams.batch_tokens // length, 1)
-    update = 3 * model.flops(rows, length, length)
+    update = model.update_flops(rows, length, length)
     return TrainingCost(model.count_params(), hparams.train_steps, float(update) * hparams.train_steps)
 
 

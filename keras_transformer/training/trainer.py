@@ -65,7 +65,7 @@ def train(
         return run
 
     log_start(run, start, distribution)
-    progress = Progress(start, run, batches, hparams, network.flops, report)
+    progress = Progress(start, run, batches, hparams, network.update_flops, report)
     evaluation = Evaluation(start, run, problem, hparams, report)
     checkpointing = Checkpointing(start, run, hparams, progress, evaluation)
     began = time.monotonic()
