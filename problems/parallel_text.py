@@ -23,7 +23,6 @@ class ParallelText(TranslationProblem):
 
     source: str = setting("en", "ending of the source files")
     target: str = setting("de", "ending of the target files")
-    vocab_size: int = setting(8000, "pieces of the joint vocabulary", low=8)
 
     def __post_init__(self):
         super().__post_init__()
