@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from keras_transformer.data.corpus import one_line
 from keras_transformer.files import written
 from keras_transformer.flags import (
     Parser,
@@ -51,8 +52,7 @@ def main(arguments):
     if flags.output_dir:
         for name in ("sources", "outputs", "references"):
             with written(Path(flags.output_dir) / f"{flags.split}.{name}.txt") as file:
-                # A piece may hold a line end; an output must not.
-                file.writelines(" ".join(line.split("\n")) + "\n" for line in getattr(result, name))
+                file.writelines(one_line(text) + "\n" for text in getattr(result, name))
     if flags.results:
         result.append_row(flags.results)
     if flags.json:

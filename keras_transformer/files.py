@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -48,6 +49,42 @@ def written(path, mode="w"):
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def growing(path):
+    """Opens `PATH.partial` and renames it to `path` on success; broken off, it stays with what was written until then.
+
+    Yields:
+        A text file; what is flushed at a time should be whole lines.
+
+    Raises:
+        UserError: The place cannot be written.
+    """
+    path = Path(path)
+    partial = path.with_name(f"{path.name}.partial")
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: it is a directory; choose another place")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(partial, "w", encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        sync(path.parent)
+    except BaseException as error:
+        if not partial.stat().st_size:
+            partial.unlink()
+        elif isinstance(error, UserError):
+            raise UserError(f"{error}; what was written before is in {partial}") from None
+        else:
+            print(f"what was written before is in {partial}", file=sys.stderr)
         raise
 
 

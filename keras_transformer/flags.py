@@ -147,9 +147,9 @@ def add_run_flags(parser):
 
 def add_decoding_flags(parser):
     """Adds the flags of beam search; their defaults are the run's."""
-    parser.add_argument("--beam_size", type=_positive, help="beams a sentence (default the run's)")
-    parser.add_argument("--alpha", type=_not_negative, help="exponent of the length penalty (default the run's)")
-    parser.add_argument("--extra_length", type=_positive, help="most tokens beyond the source's (default the run's)")
+    parser.add_argument("--beam_size", type=positive, help="beams a sentence (default the run's)")
+    parser.add_argument("--alpha", type=not_negative, help="exponent of the length penalty (default the run's)")
+    parser.add_argument("--extra_length", type=whole, help="most tokens beyond the source's (default the run's)")
 
 
 def decoding_arguments(flags):
@@ -162,13 +162,22 @@ def report(line):
     print(line, flush=True)
 
 
-def _positive(text):
+def positive(text):
+    """The value of a flag that takes a whole number from 1 on."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"takes a whole number from 1 on, not {text!r}")
     return int(text)
 
 
-def _not_negative(text):
+def whole(text):
+    """The value of a flag that takes a whole number from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"takes a whole number from 0 on, not {text!r}")
+    return int(text)
+
+
+def not_negative(text):
+    """The value of a flag that takes a number from 0 on."""
     try:
         if 0 <= float(text) < float("inf"):
             return float(text)

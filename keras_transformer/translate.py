@@ -1,72 +1,233 @@
 """python -m keras_transformer.translate: lines in, translated lines out."""
 
+import argparse
 import contextlib
+import itertools
+import json
 import sys
+import time
 
-from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.corpus import one_line, read_lines
 from keras_transformer.errors import UserError
-from keras_transformer.files import written
-from keras_transformer.flags import Parser, add_decoding_flags, add_run_flags, decoding_arguments, run_command
+from keras_transformer.files import growing
+from keras_transformer.flags import (
+    Parser,
+    add_decoding_flags,
+    add_run_flags,
+    decoding_arguments,
+    not_negative,
+    positive,
+    run_command,
+    whole,
+)
 from keras_transformer.runs.directory import Run
 from keras_transformer.startup import load_keras
 
 CHUNK = 1024
 """Lines translated together: sorted by length inside, written in order."""
 
+SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1}
+
 
 def main(arguments):
     """Runs the command with a list of arguments."""
+    flags = _parse(arguments)
+    lines = _lines(flags)
+    chunks = _chunks(lines)
+    first = next(chunks, [])  # a missing file is said before the model is loaded
+    for path in (flags.run, *flags.ensemble):
+        Run.open(path)  # a wrong directory is said before Keras is loaded
+    load_keras()
+    from keras_transformer.decoding.beam_search import Sampling
+    from keras_transformer.decoding.translator import Translator
+
+    checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
+    translator = Translator.load([flags.run, *flags.ensemble], checkpoints, flags.precision)
+    asked = decoding_arguments(flags)
+    if flags.beam_size is None:
+        asked["beam_size"] = max(translator.hparams.beam_size, flags.nbest)
+    most = flags.max_source_length or translator.hparams.max_length
+    sampling = Sampling(**{name: getattr(flags, name) for name in SAMPLING}) if flags.sample else None
+    progress = _Progress() if flags.progress else None
+    with growing(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:
+        for chunk in itertools.chain([first] if first else [], chunks):
+            numbers, texts, prefixes = zip(*chunk)
+
+            def cut(row, tokens, numbers=numbers):
+                _say(f"line {numbers[row]}: only the first {most:,} of its {tokens:,} tokens are read")
+
+            found = translator.translate(
+                texts, nbest=flags.nbest, min_length=flags.min_length, max_source_length=most,
+                prefixes=prefixes if flags.prefixes else None, sampling=sampling, token_scores=flags.token_scores,
+                alignments=flags.alignments, report=progress, cut=cut, **asked,
+            )  # fmt: skip
+            write = _json_lines if flags.format == "jsonl" else _text_lines
+            # One write, so that a broken pipe or Ctrl-C leaves whole lines.
+            output.write("".join(write(flags, translator, *entry) for entry in zip(numbers, texts, found)))
+            output.flush()
+
+
+def _parse(arguments):
     parser = Parser(
         "translate",
         "--run=runs/toy_ende-toy --input=lines.en --output=lines.de",
         "Translates lines of text, one line out for each line in; blank lines stay blank.",
     )
     add_run_flags(parser)
-    add_decoding_flags(parser)
+    parser.add_argument(
+        "--ensemble", action="append", default=[], metavar="RUN",
+        help="another run of the same corpus: the mean of the probabilities counts; may be repeated, and --checkpoint "
+        "may name several, divided by commas",
+    )  # fmt: skip
     parser.add_argument("--input", default="-", help="file of source lines, plain or .gz (default stdin)")
     parser.add_argument("--output", default="-", help="file of translations (default stdout)")
+    parser.add_argument("--shard", type=_shard, metavar="I/N", help="translate the I-th of N parts of --input only")
+    parser.add_argument(
+        "--on_error", choices=("stop", "skip", "replace"), default="stop",
+        help="at a line that is not UTF-8: stop, leave a blank line, or replace the wrong bytes (default stop)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max_source_length", type=positive,
+        help="most tokens of a source line, EOS counted; longer ones are cut and told (default the run's max_length)",
+    )  # fmt: skip
+    parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="(default text)")
+    parser.add_argument(
+        "--nbest", type=positive, default=1, help="translations a line; of several, each begins with the line's number"
+    )
+    parser.add_argument("--scores", action="store_true", help="write each translation's score and a tab before it")
+    parser.add_argument("--token_scores", action="store_true", help="with the log-probability of each token, in jsonl")
+    parser.add_argument("--alignments", action="store_true", help="with attention to the source tokens, in jsonl")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="(default float32)")
+    parser.add_argument(
+        "--progress", action=argparse.BooleanOptionalAction, default=sys.stderr.isatty(),
+        help="say on stderr how far it is (default where stderr is a terminal)",
+    )  # fmt: skip
+    group = parser.add_argument_group("search")
+    add_decoding_flags(group)
+    group.add_argument("--min_length", type=whole, default=0, help="least tokens of a translation (default 0)")
+    group.add_argument("--prefixes", metavar="FILE", help="file whose line n begins the translation of line n")
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--sample", action="store_true", help="draw --beam_size translations in place of searching")
+    group.add_argument("--temperature", type=not_negative, help="divides the logits (default 1)")
+    group.add_argument("--top_k", type=whole, help="draw from the k most probable tokens only (default all)")
+    group.add_argument("--top_p", type=not_negative, help="draw from those with together probability p (default 1)")
+    group.add_argument("--seed", type=whole, help="of the draws (default 1)")
     flags = parser.parse_args(arguments)
-    lines = _stdin_lines() if flags.input == "-" else read_lines(flags.input, may_be_empty=True)
-    chunks = _chunks(lines)
-    first = next(chunks, [])  # a missing file is said before the model is loaded
-    Run.open(flags.run)  # a wrong directory is said before Keras is loaded
-    load_keras()
-    from keras_transformer.decoding.translator import Translator
+    for name, usual in SAMPLING.items():
+        if getattr(flags, name) is None:
+            setattr(flags, name, usual)
+        elif not flags.sample:
+            parser.error(f"--{name} is for sampling: give --sample, too")
+    if flags.temperature == 0 or not 0 < flags.top_p <= 1:
+        parser.error("--temperature must be above 0, and --top_p above 0 and at most 1")
+    if flags.shard and flags.input == "-":
+        parser.error("--shard needs a file: the length of stdin is not known")
+    if (flags.token_scores or flags.alignments) and flags.format != "jsonl":
+        parser.error("--token_scores and --alignments need --format=jsonl")
+    if flags.beam_size and flags.nbest > flags.beam_size:
+        parser.error(f"--nbest={flags.nbest} needs --beam_size={flags.nbest} or more, not {flags.beam_size}")
+    return flags
 
-    translator = Translator.load(flags.run, flags.checkpoint)
-    with written(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:
-        for chunk in _prepend(first, chunks):
-            for hypotheses in translator.translate(chunk, **decoding_arguments(flags)):
-                # A piece may hold a line end; a translation must not.
-                output.write(" ".join(hypotheses[0].text.split("\n")) + "\n")
-            output.flush()
+
+def _shard(text):
+    """(I, N) of "I/N"."""
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"takes I/N with I from 1 to N, not {text!r}")
+    return int(part), int(parts)
 
 
-def _stdin_lines():
-    """Yields the lines of stdin, which must be UTF-8."""
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        try:
-            yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError:
-            raise UserError(f"stdin:{number}: not UTF-8; convert it, for example with iconv") from None
+def _lines(flags):
+    """Yields (number from 1, source, prefix or None) of the lines to translate."""
+
+    def undecodable(line, message):
+        _say(f"{message}; {'the line is left blank' if flags.on_error == 'skip' else 'wrong bytes are replaced'}")
+        return "" if flags.on_error == "skip" else line.decode("utf-8", errors="replace")
+
+    handler = None if flags.on_error == "stop" else undecodable
+    begin, end = 0, None
+    if flags.shard:
+        part, parts = flags.shard
+        count = sum(1 for _ in read_lines(flags.input, may_be_empty=True, undecodable=lambda line, message: ""))
+        begin, end = (part - 1) * count // parts, part * count // parts
+    texts = read_lines(flags.input, may_be_empty=True, undecodable=handler)
+    rows = enumerate(zip(texts, _prefixes(flags)), start=1)
+    yield from ((number, text, prefix) for number, (text, prefix) in itertools.islice(rows, begin, end))
+
+
+def _prefixes(flags):
+    """Yields a prefix for each line, None without a file of them."""
+    if not flags.prefixes:
+        yield from itertools.repeat(None)
+    count = 0
+    for line in read_lines(flags.prefixes, may_be_empty=True):
+        yield line
+        count += 1
+    raise UserError(f"{flags.prefixes} has {count:,} lines, fewer than the input; an empty line is no prefix")
 
 
 def _chunks(lines):
-    """Yields lists of at most `CHUNK` lines."""
+    """Yields lists of at most `CHUNK` lines; those before a wrong one come before its error."""
     chunk = []
-    for line in lines:
-        chunk.append(line)
-        if len(chunk) == CHUNK:
+    try:
+        for line in lines:
+            chunk.append(line)
+            if len(chunk) == CHUNK:
+                yield chunk
+                chunk = []
+    except UserError:
+        if chunk:
             yield chunk
-            chunk = []
+        raise
     if chunk:
         yield chunk
 
 
-def _prepend(first, rest):
-    if first:
-        yield first
-    yield from rest
+def _text_lines(flags, translator, number, source, hypotheses):
+    """The lines of one source: [number, tab, if there are several][score, tab, if asked for] translation."""
+    lines = ""
+    for hypothesis in hypotheses:
+        lines += f"{number}\t" if flags.nbest > 1 else ""
+        lines += f"{hypothesis.score:.6f}\t" if flags.scores else ""
+        lines += one_line(hypothesis.text) + "\n"
+    return lines
+
+
+def _json_lines(flags, translator, number, source, hypotheses):
+    """One object for a source, with all its hypotheses."""
+    entries = []
+    for hypothesis in hypotheses:
+        entry = {
+            "text": hypothesis.text,
+            "tokens": translator.tokenizer.pieces(hypothesis.tokens),
+            "log_probability": hypothesis.log_probability,
+            "score": hypothesis.score,
+        }
+        if flags.token_scores and hypothesis.tokens:
+            entry["token_log_probabilities"] = [round(float(p), 6) for p in hypothesis.token_log_probabilities]
+        if flags.alignments and hypothesis.tokens:
+            entry["alignment"] = [[round(float(w), 4) for w in row] for row in hypothesis.alignment]
+        entries.append(entry)
+    return json.dumps({"line": number, "source": source, "hypotheses": entries}, ensure_ascii=False) + "\n"
+
+
+class _Progress:
+    """Says on one line of stderr how many lines are translated; called as `Translator.translate` reports."""
+
+    def __init__(self):
+        self.began, self.before, self.last = time.monotonic(), 0, 0
+
+    def __call__(self, done, count):
+        total = self.before + done
+        rate = total / max(time.monotonic() - self.began, 1e-9)
+        print(f"\r{total:,} lines, {rate:,.0f} lines/s ", end="", file=sys.stderr, flush=True)
+        if done == count:
+            self.before = total
+            print(end="\r", file=sys.stderr, flush=True)
+
+
+def _say(line):
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK, SymbolTokenizer
-from keras_transformer.decoding.beam_search import BeamState, search, start, step
+from keras_transformer.decoding.beam_search import BeamState, Rules, Sentences, search, start, step
 
 LETTERS = "abc"
 SYMBOLS = (UNK, 4, 5, 6)  # what may stand before EOS
@@ -162,27 +162,31 @@ class Table:
             logits += self.by_symbol[index, token]
         return total
 
-    def decode(self, tokens, index, cache):
-        """As `step` wants it. The cache holds, for each row, the sum that its earlier symbols contribute."""
+    def decode(self, tokens, index, path, cache):
+        """As `step` wants it. The path holds, for each hypothesis, the sum that its earlier symbols contribute."""
         effect = ops.take(ops.convert_to_tensor(self.by_symbol), ops.maximum(index - 1, 0), axis=0)
-        effect = ops.take(effect, ops.reshape(tokens, (-1,)), axis=0) * ops.cast(index > 0, "float32")
-        earlier = cache[0][0] + effect
-        logits = ops.take(ops.convert_to_tensor(self.by_position), index, axis=1)[:, None]
-        return logits + ops.reshape(earlier, (*tokens.shape, self.vocab_size)), [(earlier,)]
+        path = path + ops.take(effect, tokens, axis=0) * ops.cast(index > 0, "float32")
+        return ops.take(ops.convert_to_tensor(self.by_position), index, axis=1)[:, None] + path, path, cache
 
-    def cache(self, beam_size):
-        return [(ops.zeros((self.batch * beam_size, self.vocab_size)),)]
+    def start(self, limits, rules):
+        path = ops.zeros((self.batch, rules.beam_size, self.vocab_size))
+        return start(self.batch, max(limits), rules, path, cache=())
+
+    def sentences(self, limits):
+        limits = ops.convert_to_tensor(np.array(limits, dtype="int32"))
+        prefix = ops.zeros((self.batch, 1), dtype="int32")
+        return Sentences(limits, prefix, chances=ops.zeros((self.batch, 0, 0)))
 
     def search(self, limits, beam_size=4, alpha=0.6, nbest=4):
-        limits = ops.convert_to_tensor(np.array(limits, dtype="int32"))
-        return search(self.decode, self.cache(beam_size), limits, ops.max(limits), beam_size, alpha, nbest)
+        rules = Rules(beam_size, nbest)
+        return search(self.start(limits, rules), self.decode, self.sentences(limits), rules, alpha, max(limits))
 
     def states(self, limits, beam_size=4, alpha=0.6):
         """Yields the state after every step, never stopping early."""
-        length, limits = max(limits), ops.convert_to_tensor(np.array(limits, dtype="int32"))
-        state = start(self.batch, beam_size, length, self.cache(beam_size))
-        for _ in range(length):
-            state = step(state, self.decode, limits, alpha)
+        rules = Rules(beam_size)
+        state = self.start(limits, rules)
+        for _ in range(max(limits)):
+            state = step(state, self.decode, self.sentences(limits), rules, alpha)
             yield state
 
 
@@ -276,7 +280,7 @@ def test_a_search_without_prospects_stops():
 def test_state_is_as_documented():
     table, beam_size = Table(6), 3
     state = next(table.states([9] * 5, beam_size))
-    shapes = {name: tuple(getattr(state, name).shape) for name in BeamState._fields if name != "cache"}
+    shapes = {name: tuple(getattr(state, name).shape) for name in BeamState._fields if name not in ("path", "cache")}
     assert shapes == {
         "index": (),
         "tokens": (5, 3, 9),

@@ -389,7 +389,9 @@ def test_bad_lines_leave_the_old_translations(home, call, tmp_path):
     (tmp_path / "output.txt").write_text("old\n")
     flags = (f"--input={tmp_path}/lines.txt", f"--output={tmp_path}/output.txt")
     call("translate", f"--run={home.run}", *flags).refused(f"{tmp_path}/lines.txt:1501: not UTF-8")
-    assert (tmp_path / "output.txt").read_text() == "old\n" and len(list(tmp_path.iterdir())) == 2
+    assert (tmp_path / "output.txt").read_text() == "old\n"
+    partial = (tmp_path / "output.txt.partial").read_text()  # what came before is kept
+    assert partial.count("\n") == 1500 and len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path):

@@ -20,7 +20,6 @@ from keras_transformer.layers.attention import (
     MultiHeadAttention,
     causal_mask,
     padding_mask,
-    position_mask,
     scaled_dot_product_attention,
 )
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
@@ -86,9 +85,18 @@ def test_an_illegal_connection_weighs_exactly_nothing():
 def test_masks():
     legal = np.asarray(causal_mask(5))
     np.testing.assert_array_equal(legal, np.tril(np.ones((1, 1, 5, 5), bool)))
-    for row in range(5):
-        np.testing.assert_array_equal(position_mask(row, 5), legal[:, :, row : row + 1])
     np.testing.assert_array_equal(padding_mask(np.array([[7, 1, 0], [0, 0, 0]]))[:, 0, 0], [[1, 1, 0], [0, 0, 0]])
+
+
+def test_attention_to_parts_is_attention_to_the_whole():
+    layer = MultiHeadAttention(8, 2, 3, 5)
+    layer.build()
+    randomize(layer)
+    x, memory, mask = normal(1, 3, 4, 8), normal(2, 3, 7, 8), normal(3, 3, 1, 4, 7) > 0
+    whole, _ = layer.attend(x, *layer.project_memory(memory), mask)
+    for cuts in ([0, 7], [0, 0, 7], [0, 2, 7], [0, 2, 3, 7]):
+        parts = [layer.project_memory(memory[:, begin:end]) for begin, end in zip(cuts, cuts[1:])]
+        close(layer.attend_to_parts(x, parts, mask), whole)
 
 
 @pytest.mark.parametrize("num_heads, d_k, d_v", [(1, 4, 4), (2, 3, 5), (3, 5, 1), (4, 2, 2)])

@@ -265,24 +265,36 @@ def test_metrics_weigh_tokens_whatever_the_batches():
 # Decoding step by step
 
 
-def decode(model, beams, length, dtype="float32"):
-    """Logits `[batch, beams, length, vocab]` by `decode_step` for random tokens; the tokens."""
-    memory, mask = model.encode(SOURCE)
+def decode(model, beams, length, settled=0, dtype="float32"):
+    """Logits `[batch, beams, length, vocab]` by `decode_step` for random tokens; the tokens.
+
+    The keys and values of the first `settled` positions are moved from `recent` to `past`.
+    """
+    memory, memory_mask = model.encode(SOURCE)
     projected = model.project_memory(memory)
-    cache = model.empty_cache(3 * beams, length + 2)
+    past, recent = model.empty_cache(3, 0), model.empty_cache(3, (length + 2) * beams)
     tokens = np.random.default_rng(beams).integers(1, VOCAB, (3, beams, length)).astype("int32")
-    steps = []
+    own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # step after step, beam after beam
+    steps, first = [], 0
     for index in range(length):
-        step, cache = model.decode_step(tokens[:, :, index], ops.convert_to_tensor(index), cache, projected, mask)
+        if settled and index == settled:
+            past = keras.tree.map_structure(lambda part: part[:, :, : settled * beams], recent)
+            recent, first = model.empty_cache(3, (length + 2 - settled) * beams), settled
+        mask = np.tile(own & (np.arange((length + 2) * beams) < (index + 1) * beams), (3, 1, 1))
+        node = ops.convert_to_tensor((index - first) * beams)
+        position = ops.convert_to_tensor(index)
+        step, recent = model.decode_step(
+            tokens[:, :, index], position, node, past, recent, projected, ops.convert_to_tensor(mask), memory_mask
+        )
         steps.append(np.asarray(step, dtype="float64"))
     return np.stack(steps, axis=2), tokens
 
 
 @every_variant
-@pytest.mark.parametrize("beams", [1, 3])
-def test_decoding_step_by_step_gives_the_teacher_forced_logits(changes, beams):
+@pytest.mark.parametrize("beams,settled", [(1, 0), (3, 0), (3, 4)])
+def test_decoding_step_by_step_gives_the_teacher_forced_logits(changes, beams, settled):
     model = randomize(make_model(**changes))
-    stepwise, tokens = decode(model, beams, length=7)
+    stepwise, tokens = decode(model, beams, length=7, settled=settled)
     for beam in range(beams):
         np.testing.assert_allclose(stepwise[:, beam], logits(model, (SOURCE, tokens[:, beam])), atol=1e-5)
 

@@ -1,10 +1,12 @@
 """Corpus files: lines of text, plain or gzip, one sentence a line, and pairs of them."""
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
 import http.client
 import itertools
+import sys
 import urllib.request
 import zlib
 from pathlib import Path
@@ -13,33 +15,33 @@ from keras_transformer.errors import UserError
 from keras_transformer.files import written
 
 
-def read_lines(path, may_be_empty=False):
+def read_lines(path, may_be_empty=False, undecodable=None):
     """Yields the lines of a UTF-8 text file, plain or `.gz`, without their ends.
 
     Only "\\n" and "\\r\\n" end a line: a form feed or U+2028 inside one must not shift the two sides of a corpus.
 
     Args:
-        path: The file.
+        path: The file, or "-" for stdin.
         may_be_empty: Whether a file without a line is none of the errors.
+        undecodable: Function of (bytes, message) that gives the text of a line that is not UTF-8, if that is no error.
 
     Raises:
         UserError: The file is missing, empty, not UTF-8 (which line), or a gzip that ends early.
     """
-    path = Path(path)
+    name, path = ("stdin" if path == "-" else path), Path(path)
     number = 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+        with _opened(path) as file:
             for number, line in enumerate(file, start=1):
+                line = line.removesuffix(b"\n").removesuffix(b"\r")
                 try:
                     text = line.decode("utf-8")
                 except UnicodeDecodeError as error:
-                    raise UserError(
-                        f"{path}:{number}: not UTF-8 at byte {error.start + 1} of the line; "
-                        "convert the file to UTF-8, for example with iconv"
-                    ) from None
-                if number == 1:
-                    text = text.removeprefix("\ufeff")
-                yield text.removesuffix("\n").removesuffix("\r")
+                    message = f"{name}:{number}: not UTF-8 at byte {error.start + 1} of the line"
+                    if undecodable is None:
+                        raise UserError(f"{message}; convert the file to UTF-8, for example with iconv") from None
+                    text = undecodable(line, message)
+                yield text.removeprefix("\ufeff") if number == 1 else text
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; give the folder that holds it with --raw_dir") from None
     except EOFError:
@@ -47,9 +49,21 @@ def read_lines(path, may_be_empty=False):
     except (gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: not a whole gzip file ({error}); fetch or make it again") from None
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+        raise UserError(f"cannot read {name}: {error.strerror}") from None
     if number == 0 and not may_be_empty:
-        raise UserError(f"{path} is empty; a corpus needs at least one line")
+        raise UserError(f"{name} is empty; a corpus needs at least one line")
+
+
+def _opened(path):
+    """The bytes of a file, unpacked where it is `.gz`, or of stdin."""
+    if str(path) == "-":
+        return contextlib.nullcontext(sys.stdin.buffer)
+    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+
+
+def one_line(text):
+    """Returns a text without line ends, as `read_lines` knows them: a piece may hold one, a line must not."""
+    return " ".join(text.replace("\r", "\n").split("\n"))
 
 
 def read_pairs(source_path, target_path):

@@ -5,14 +5,63 @@ log-probability / ((5 + length) / 6)^α with EOS counted (Wu et al. 2016), and `
 same tokens.
 """
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from keras import ops
 
 from keras_transformer.data.tokenizer import BOS, EOS, PAD
+from keras_transformer.decoding.candidates import IMPOSSIBLE, best_symbols, sampled_symbols, symbol_logits
+from keras_transformer.decoding.gather import take, take_rows
 
-IMPOSSIBLE = -1e9
-"""Log-probability of what cannot be chosen."""
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """Draws symbols at random in place of searching for the best.
+
+    Attributes:
+        temperature: Logits are divided by it; small ones are nearly greedy.
+        top_k: Only the k most probable symbols are drawn from; 0 for all.
+        top_p: Only the most probable symbols that together have probability p are drawn from.
+        seed: Of the draws; the same text is drawn the same.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What is asked of a search, for all sentences alike.
+
+    Attributes:
+        beam_size: K.
+        nbest: Finished hypotheses that count, at most K.
+        min_length: Tokens before which no hypothesis ends, EOS not counted; a sentence's limit goes before.
+        sampling: `Sampling`, which makes K draws a sentence, or None for the search.
+        constraint: Function of (tokens int32 [B, K, L], their number so far, limits int32 [B]) that says with bool
+            [B, K, V], computed by `keras.ops`, which symbols may come next; or None. At a sentence's limit EOS may.
+    """
+
+    beam_size: int
+    nbest: int = 1
+    min_length: int = 0
+    sampling: Sampling | None = None
+    constraint: Callable | None = None
+
+
+class Sentences(NamedTuple):
+    """What is asked for each of B sentences."""
+
+    limits: Any
+    """int32 [B]: most tokens, EOS included."""
+    prefix: Any
+    """int32 [B, P]: tokens that every hypothesis begins with, PAD behind them; P ≥ 1."""
+    chances: Any
+    """float32 [B, K, L]: random numbers from 0 to 1, one a draw; [B, 0, 0] for a search."""
 
 
 class BeamState(NamedTuple):
@@ -30,8 +79,10 @@ class BeamState(NamedTuple):
     """float32 [B, K]: penalised, sorted; IMPOSSIBLE where there is none."""
     finished_log_probabilities: Any
     """float32 [B, K]."""
+    path: Any
+    """[B, K, …]: what `decode` keeps of each unfinished hypothesis."""
     cache: Any
-    """The model's, rows in order of [B, K]."""
+    """Anything: what `decode` keeps of the steps so far, whichever hypotheses they belonged to."""
 
 
 def length_penalty(length, alpha):
@@ -39,17 +90,18 @@ def length_penalty(length, alpha):
     return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha
 
 
-def start(batch, beam_size, length, cache):
+def start(batch, length, rules, path, cache):
     """Returns the state before the first step.
 
     Args:
         batch: Number of sentences.
-        beam_size: K.
         length: L.
-        cache: The model's empty cache for batch * K rows.
+        rules: `Rules`.
+        path, cache: As `decode` wants them.
     """
-    # One beam begins: K equal ones would stay equal.
-    first = ops.cast(ops.arange(beam_size) > 0, "float32") * IMPOSSIBLE
+    beam_size = rules.beam_size
+    # One beam begins: K equal ones would stay equal, unless they are drawn.
+    first = ops.cast(ops.arange(beam_size) > (beam_size if rules.sampling else 0), "float32") * IMPOSSIBLE
     return BeamState(
         index=ops.convert_to_tensor(0, dtype="int32"),
         tokens=ops.full((batch, beam_size, length), PAD, dtype="int32"),
@@ -57,107 +109,146 @@ def start(batch, beam_size, length, cache):
         finished_tokens=ops.full((batch, beam_size, length), PAD, dtype="int32"),
         finished_scores=ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32"),
         finished_log_probabilities=ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32"),
+        path=path,
         cache=cache,
     )
 
 
-def step(state, decode, limits, alpha):
+def step(state, decode, sentences, rules, alpha):
     """Decides one position of every hypothesis.
 
     Args:
         state: `BeamState`.
-        decode: Function of (tokens int [B, K], index, cache) that gives logits [B, K, V] and the new cache.
-        limits: int32 [B], most tokens of a sentence, EOS included.
+        decode: Function of (tokens int [B, K], index, path, cache) that gives logits [B, K, V] and the new path and
+            cache.
+        sentences: `Sentences`.
+        rules: `Rules`.
         alpha: α of the length penalty.
 
     Returns:
         The next `BeamState`.
     """
-    beam_size = state.tokens.shape[1]
-    index, length = state.index, ops.shape(state.tokens)[2]
-    batch = ops.shape(state.tokens)[0]
+    beam_size, index = rules.beam_size, state.index
     previous = ops.take(state.tokens, ops.maximum(index - 1, 0), axis=2)
     previous = ops.where(index == 0, BOS, previous)
-    logits, cache = decode(previous, index, state.cache)
-    vocab_size = logits.shape[-1]
-    log_p = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
-    # Neither PAD nor BOS is ever output, and at a sentence's limit EOS alone is.
-    symbol = ops.arange(vocab_size)
-    at_limit = (index + 1 >= limits)[:, None, None]
-    illegal = (symbol == PAD) | (symbol == BOS)
-    illegal = illegal[None, None] | (at_limit & (symbol != EOS)[None, None])
-    log_p = ops.where(illegal, IMPOSSIBLE, log_p)
-    total = state.log_probabilities[:, :, None] + log_p
-
-    # Of the best 2K at most K end, so at least K go on. Equal ones: the earlier beam, the smaller symbol first.
-    # One beam has one candidate: it is greedy search, over with its first EOS.
-    candidates = 2 * beam_size if beam_size > 1 else 1
-    best, flat = ops.top_k(ops.reshape(total, (-1, beam_size * vocab_size)), candidates)
-    beam, token = ops.cast(flat // vocab_size, "int32"), ops.cast(flat % vocab_size, "int32")
+    logits, path, cache = decode(previous, index, state.path, state.cache)
+    extend = _draw if rules.sampling else _extend
+    best, beam, token = extend(state, ops.cast(logits, "float32"), sentences, rules)  # [B, C], best first
     extended = ops.where(
-        ops.arange(length)[None, None] == index, token[:, :, None], _take_beams(state.tokens, beam)
-    )  # [B, 2K, L]
-    ended = (token == EOS) & (best > IMPOSSIBLE / 2)
+        ops.arange(ops.shape(state.tokens)[2])[None, None] == index, token[:, :, None], take_rows(state.tokens, beam)
+    )  # [B, C, L]
+    # Dividing by 2 tells what is impossible from what is only improbable; sums of IMPOSSIBLE stay below.
+    possible = best > IMPOSSIBLE / 2
 
-    scores = ops.where(ended, best / length_penalty(index + 1, alpha), IMPOSSIBLE)
+    scores = ops.where(possible & (token == EOS), best / length_penalty(index + 1, alpha), IMPOSSIBLE)
     all_scores = ops.concatenate([state.finished_scores, scores], axis=1)
     all_tokens = ops.concatenate([state.finished_tokens, extended], axis=1)
     all_log_p = ops.concatenate([state.finished_log_probabilities, best], axis=1)
-    finished_scores, kept = ops.top_k(all_scores, beam_size)
+    finished_scores, kept = _top(all_scores, beam_size)
 
-    # Dividing by 2 tells what is impossible from what is only improbable; sums of IMPOSSIBLE stay below.
-    alive = ops.where((token == EOS) | (best <= IMPOSSIBLE / 2), IMPOSSIBLE, best)
-    log_probabilities, going_on = ops.top_k(alive, beam_size)
-    parents = ops.take_along_axis(beam, going_on, axis=1)  # [B, K]
-    rows = ops.reshape(parents + ops.arange(batch, dtype="int32")[:, None] * beam_size, (-1,))
-    cache = [tuple(ops.take(part, rows, axis=0) for part in layer) for layer in cache]
+    log_probabilities, going_on = _top(ops.where(possible & (token != EOS), best, IMPOSSIBLE), beam_size)
     return BeamState(
         index=index + 1,
-        tokens=_take_beams(extended, going_on),
+        tokens=take_rows(extended, going_on),
         log_probabilities=log_probabilities,
-        finished_tokens=_take_beams(all_tokens, kept),
+        finished_tokens=take_rows(all_tokens, kept),
         finished_scores=finished_scores,
-        finished_log_probabilities=ops.take_along_axis(all_log_p, kept, axis=1),
+        finished_log_probabilities=take(all_log_p, kept),
+        path=take_rows(path, take(beam, going_on)),
         cache=cache,
     )
 
 
-def can_improve(state, limits, alpha, nbest):
-    """Returns bool [B]: whether an unfinished hypothesis can still come among the `nbest` finished ones.
+def can_improve(state, limits, alpha, rules):
+    """Returns bool [B]: whether an unfinished hypothesis can still come among those that count.
 
-    A log-probability only falls and the penalty is largest at the limit, so this bound is safe.
+    A log-probability only falls and the penalty is largest at the limit, so this bound is safe. Draws all count.
     """
-    bound = state.log_probabilities[:, 0] / length_penalty(limits, alpha)
     alive = state.log_probabilities[:, 0] > IMPOSSIBLE / 2
-    return alive & (bound > state.finished_scores[:, nbest - 1])
+    if rules.sampling:
+        return alive
+    bound = state.log_probabilities[:, 0] / length_penalty(limits, alpha)
+    return alive & (bound > state.finished_scores[:, rules.nbest - 1])
 
 
-def search(decode, cache, limits, length, beam_size, alpha, nbest):
-    """Runs steps until no unfinished hypothesis can come among the `nbest` of any sentence.
+def search(state, decode, sentences, rules, alpha, steps):
+    """Takes steps until no unfinished hypothesis of any sentence can come among those that count.
 
     Args:
+        state: `BeamState`.
         decode: See `step`.
-        cache: The model's empty cache for batch * beam_size rows.
-        limits: int32 [B], most tokens of a sentence, EOS included.
-        length: L, scalar int: the greatest of `limits`.
-        beam_size: K.
+        sentences: `Sentences`.
+        rules: `Rules`.
         alpha: α of the length penalty.
-        nbest: Finished hypotheses that count.
+        steps: Most steps to take.
 
     Returns:
         The last `BeamState`.
     """
-    state = start(ops.shape(limits)[0], beam_size, length, cache)
+    end = ops.minimum(state.index + steps, ops.shape(state.tokens)[2])
 
     def go_on(*state):
         state = BeamState(*state)
-        return (state.index < length) & ops.any(can_improve(state, limits, alpha, nbest))
+        return (state.index < end) & ops.any(can_improve(state, sentences.limits, alpha, rules))
 
     return BeamState(
-        *ops.while_loop(go_on, lambda *state: tuple(step(BeamState(*state), decode, limits, alpha)), tuple(state))
+        *ops.while_loop(go_on, lambda *state: tuple(step(BeamState(*state), decode, sentences, rules, alpha)), state)
     )
 
 
-def _take_beams(tokens, beams):
-    """`[B, K, L]` and int `[B, M]` → `[B, M, L]`: the chosen rows of each sentence."""
-    return ops.take_along_axis(tokens, beams[:, :, None], axis=1)
+def _extend(state, logits, sentences, rules):
+    """Returns the best extensions of a sentence's hypotheses: log-probabilities, beams and symbols, [B, C]."""
+    beam_size, index = rules.beam_size, state.index
+    only = _only_symbol(index, sentences)[:, None]
+    free = (only == PAD)[:, :, None]
+    # PAD and BOS are never output, and EOS may not be: three more make sure that 2K are left.
+    log_p, symbols, normalizer = best_symbols(logits, _allowed(state, logits, sentences, rules), 2 * beam_size + 3)
+    legal = (symbols != PAD) & (symbols != BOS) & ((symbols != EOS) | (index >= rules.min_length))
+    log_p = ops.where(legal & free, log_p, IMPOSSIBLE)
+    only = ops.broadcast_to(only, ops.shape(logits)[:2])
+    only_log_p = ops.where(free, IMPOSSIBLE, (symbol_logits(logits, only) - normalizer)[:, :, None])
+    log_p = ops.concatenate([log_p, only_log_p], axis=2)
+    symbols = ops.concatenate([symbols, only[:, :, None]], axis=2)
+    # Of the best 2K at most K end, so at least K go on. Equal ones: the earlier beam, the smaller symbol first.
+    # One beam has one candidate: it is greedy search, over with its first EOS.
+    count = log_p.shape[2]
+    total = ops.reshape(state.log_probabilities[:, :, None] + log_p, (-1, beam_size * count))
+    best, flat = _top(total, 2 * beam_size if beam_size > 1 else 1)
+    token = take(ops.reshape(symbols, (-1, beam_size * count)), flat)
+    return best, flat // count, token
+
+
+def _draw(state, logits, sentences, rules):
+    """Returns a random extension of each hypothesis, as `_extend` does, [B, K]."""
+    index = state.index
+    only = _only_symbol(index, sentences)[:, None]
+    symbol = ops.arange(logits.shape[-1])
+    illegal = (symbol == PAD) | (symbol == BOS) | ((symbol == EOS) & (index < rules.min_length))
+    allowed = _allowed(state, logits, sentences, rules)
+    allowed = ~illegal[None, None] if allowed is None else allowed & ~illegal[None, None]
+    chance = ops.take(sentences.chances, index, axis=2)
+    drawn, normalizer = sampled_symbols(logits, allowed, chance, rules.sampling)
+    drawn = ops.where(only == PAD, drawn, only)
+    beam = ops.broadcast_to(ops.arange(rules.beam_size, dtype="int32")[None], ops.shape(drawn))
+    return state.log_probabilities + symbol_logits(logits, drawn) - normalizer, beam, drawn
+
+
+def _only_symbol(index, sentences):
+    """int32 [B]: EOS at a sentence's limit, a token of its prefix inside of it, else PAD: any symbol may come."""
+    length = ops.shape(sentences.prefix)[1]
+    given = ops.take(sentences.prefix, ops.minimum(index, length - 1), axis=1)
+    given = ops.where(index < length, given, PAD)
+    return ops.where(index + 1 >= sentences.limits, EOS, given)
+
+
+def _allowed(state, logits, sentences, rules):
+    """bool [B, K, V] of the constraint, or None where there is none."""
+    if rules.constraint is None:
+        return None
+    return rules.constraint(state.tokens, state.index, sentences.limits)
+
+
+def _top(values, count):
+    """The largest of `[B, N]`, in order, and their places, int32 `[B, count]`; of equal ones the first."""
+    best, places = ops.top_k(values, count)
+    return best, ops.cast(places, "int32")

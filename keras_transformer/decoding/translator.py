@@ -1,4 +1,4 @@
-"""Translator: text in, text out, with a trained model."""
+"""Translator: text in, text out, with a trained model or several."""
 
 import dataclasses
 
@@ -6,7 +6,9 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.data.tokenizer import BOS, EOS, PAD
-from keras_transformer.decoding.beam_search import IMPOSSIBLE, search
+from keras_transformer.decoding.beam_search import Rules, Sentences
+from keras_transformer.decoding.candidates import IMPOSSIBLE
+from keras_transformer.decoding.searcher import Searcher
 from keras_transformer.errors import UserError
 from keras_transformer.models.compiled import COMPILES_EACH_SHAPE, compiled, rounded_up
 from keras_transformer.models.loss import smoothed_cross_entropy
@@ -25,19 +27,24 @@ class Hypothesis:
         tokens: Its ids, EOS included.
         log_probability: log p(tokens | source), in nats.
         score: log_probability / ((5 + len(tokens)) / 6)^α.
+        token_log_probabilities: log p of each token after those before it, float32 `[tokens]`; None if not asked for.
+        alignment: How much each token attends to each source token, the means over the heads of the last decoder
+            layer, float32 `[tokens, source_tokens]`, EOS included on both sides; None if not asked for.
     """
 
     text: str
     tokens: tuple
     log_probability: float
     score: float
+    token_log_probabilities: np.ndarray | None = dataclasses.field(default=None, compare=False)
+    alignment: np.ndarray | None = dataclasses.field(default=None, compare=False)
 
 
 class Translator:
     """Translates with a model and the tokenizer that it was trained with.
 
     Args:
-        model: `Transformer`.
+        model: `Transformer`, or a list of them over one vocabulary: an ensemble. The mean of its probabilities counts.
         problem: Problem whose tokenizer the model speaks, or a `Tokenizer`.
         hparams: `beam_size`, `alpha` and `extra_length` are read.
 
@@ -46,33 +53,51 @@ class Translator:
     """
 
     def __init__(self, model, problem, hparams):
-        self.model, self.hparams = model, hparams
+        self.models, self.hparams = list(model) if isinstance(model, (list, tuple)) else [model], hparams
         self.tokenizer = getattr(problem, "tokenizer", problem)
-        if self.tokenizer.vocab_size != model.vocab_size:
-            raise UserError(
-                f"the model has {model.vocab_size} tokens and the tokenizer {self.tokenizer.vocab_size}: "
-                "they do not belong together"
-            )
-        self._search = compiled(self._search_batch, model)
-        self._score = compiled(self._score_batch, model)
+        for one in self.models:
+            if self.tokenizer.vocab_size != one.vocab_size:
+                raise UserError(
+                    f"the model has {one.vocab_size} tokens and the tokenizer {self.tokenizer.vocab_size}: "
+                    "they do not belong together"
+                )
+        self._searcher = Searcher(self.models)
+        self._score = compiled(self._score_batch, *self.models)
+
+    @property
+    def model(self):
+        """The model, or an ensemble's first one."""
+        return self.models[0]
 
     @classmethod
-    def load(cls, run_dir, checkpoint=None):
-        """Returns the translator of a run directory.
+    def load(cls, run_dir, checkpoint=None, precision="float32"):
+        """Returns the translator of a run directory, or of several: an ensemble.
 
         Args:
-            run_dir: The run directory.
-            checkpoint: "best", "last", "averaged" or a step; by default the best, or the last if none was evaluated.
+            run_dir: The run directory, or a list of them.
+            checkpoint: "best", "last", "averaged" or a step, or a list of these: an ensemble of each run's; by default
+                the best, or the last if none was evaluated.
+            precision: "float32" or "bfloat16", of weights and computation; softmax and scores are always float32.
 
         Raises:
-            UserError: There is no such run or checkpoint, or it is damaged.
+            UserError: There is no such run or checkpoint, it is damaged, or the runs' vocabularies differ.
         """
         from keras_transformer.runs.directory import Run
 
-        run = Run.open(run_dir)
-        return cls(run.load_model(checkpoint), run.tokenizer, run.hparams)
+        runs = [Run.open(path) for path in _listed(run_dir)]
+        for run in runs[1:]:
+            if run.tokenizer.fingerprint != runs[0].tokenizer.fingerprint:
+                raise UserError(
+                    f"{runs[0].path} and {run.path} have different vocabularies; an ensemble needs runs of one "
+                    "prepared corpus"
+                )
+        models = [run.load_model(name, precision) for run in runs for name in _listed(checkpoint)]
+        return cls(models, runs[0].tokenizer, runs[0].hparams)
 
-    def translate(self, texts, beam_size=None, alpha=None, nbest=1, extra_length=None, report=None):
+    def translate(
+        self, texts, beam_size=None, alpha=None, nbest=1, extra_length=None, *, min_length=0, max_source_length=None,
+        prefixes=None, sampling=None, constraint=None, token_scores=False, alignments=False, report=None, cut=None,
+    ):  # fmt: skip
         """Returns a list of the `nbest` best `Hypothesis` for each text, best first.
 
         The result for a text does not depend on the others. An empty text gives an empty translation.
@@ -83,37 +108,41 @@ class Translator:
             alpha: Exponent of the length penalty; the hparams' by default.
             nbest: Hypotheses a sentence, at most `beam_size`.
             extra_length: Most tokens beyond the source's; the hparams' by default.
+            min_length: Least tokens of a translation, as far as `extra_length` allows.
+            max_source_length: Most tokens of a source, EOS counted; what is behind is cut. None for all.
+            prefixes: What each translation begins with: a text, or its ids, for each of `texts`; None for nothing.
+            sampling: `Sampling`: `beam_size` translations are drawn and the `nbest` best of them returned.
+            constraint: See `Rules`: which tokens may come next.
+            token_scores: Whether hypotheses have their `token_log_probabilities`.
+            alignments: Whether hypotheses have their `alignment`.
             report: Called with (sentences done, all sentences) after each batch.
+            cut: Called with (number of the text from 0, its tokens) for each source that is cut.
 
         Raises:
-            UserError: An argument is out of range, or `texts` is one text.
+            UserError: An argument is out of range, `texts` is one text, or the constraint allows a text nothing.
         """
-        beam_size = self.hparams.beam_size if beam_size is None else beam_size
-        alpha = self.hparams.alpha if alpha is None else alpha
-        extra_length = self.hparams.extra_length if extra_length is None else extra_length
-        if beam_size < 1 or not 1 <= nbest <= beam_size:
-            raise UserError(f"beam_size={beam_size} and nbest={nbest}: nbest must be from 1 to beam_size")
-        if alpha < 0:
-            raise UserError(f"alpha={alpha}: the length penalty's exponent must be at least 0")
-        if extra_length < 0:
-            raise UserError(f"extra_length={extra_length}: the tokens beyond the source's length must be at least 0")
-        if isinstance(texts, str):
-            raise UserError("translate takes a list of texts, not one text: translate([text])")
+        hparams = self.hparams
+        beam_size = hparams.beam_size if beam_size is None else beam_size
+        alpha = hparams.alpha if alpha is None else alpha
+        extra_length = hparams.extra_length if extra_length is None else extra_length
+        _check(texts, beam_size, alpha, nbest, extra_length, min_length, max_source_length)
+        rules = Rules(beam_size, nbest, min_length, sampling, constraint)
         texts = list(texts)
-        sources = [ids + [EOS] for ids in self.tokenizer.encode(texts)]
+        sources = self._source_ids(texts, max_source_length, cut)
+        prefixes = self._prefix_ids(prefixes, len(texts))
         results = [[Hypothesis("", (), 0.0, 0.0)] for _ in texts]
         rows = [i for i, source in enumerate(sources) if len(source) > 1]
         done = len(texts) - len(rows)
         for batch in _by_length(rows, sources, beam_size, extra_length):
             source = _padded([sources[i] for i in batch])
-            tokens, log_p, scores = self._search(
-                source, np.float32(alpha), extra_length=extra_length, beam_size=beam_size, nbest=nbest
-            )
-            for i, *hypotheses in zip(batch, np.array(tokens), np.array(log_p), np.array(scores)):
-                results[i] = self._hypotheses(*hypotheses)
+            sentences = _sentences(source, [prefixes[i] for i in batch], rules, extra_length)
+            for i, *found in zip(batch, *self._searcher.search(source, sentences, rules, alpha)):
+                results[i] = self._hypotheses(i, *found)
             done += len(batch)
             if report:
                 report(done, len(texts))
+        if token_scores or alignments:
+            return self._explained(sources, results, token_scores, alignments)
         return results
 
     def score(self, sources, targets, alpha=None):
@@ -131,53 +160,115 @@ class Translator:
         if len(source_ids) != len(target_ids):
             raise UserError(f"{len(source_ids)} sources but {len(target_ids)} targets")
         results = [None] * len(source_ids)
-        for batch in _by_length(range(len(source_ids)), source_ids, 1, max(map(len, target_ids), default=0)):
-            labels = _padded([target_ids[i] for i in batch])
-            log_p = np.array(self._score(_padded([source_ids[i] for i in batch]), labels))
-            for i, value in zip(batch, log_p):
-                ids = target_ids[i]
-                text = targets[i] if isinstance(targets[i], str) else self.tokenizer.decode([ids])[0]
-                penalty = ((5.0 + len(ids)) / 6.0) ** alpha
-                results[i] = Hypothesis(text, tuple(ids), float(value), float(value) / penalty)
+        for i, log_p, _ in self._scored(source_ids, target_ids):
+            ids, total = target_ids[i], float(log_p.sum())
+            text = targets[i] if isinstance(targets[i], str) else self.tokenizer.decode([ids])[0]
+            results[i] = Hypothesis(text, tuple(ids), total, total / ((5.0 + len(ids)) / 6.0) ** alpha, log_p)
         return results
+
+    def _source_ids(self, texts, most, cut):
+        """Ids of the sources, EOS included, at most `most` of each, if any."""
+        sources = [[*ids, EOS] for ids in self.tokenizer.encode(texts)]
+        for number, source in enumerate(sources):
+            if most is not None and len(source) > most:
+                if cut:
+                    cut(number, len(source))
+                source[most - 1 :] = [EOS]
+        return sources
+
+    def _prefix_ids(self, prefixes, count):
+        """Ids of what each of `count` translations begins with."""
+        if prefixes is None:
+            return [[]] * count
+        if isinstance(prefixes, str) or len(prefixes) != count:
+            raise UserError(f"prefixes must be a list with one entry for each of the {count} texts")
+        ids = [self.tokenizer.encode([p])[0] if isinstance(p, str) else [int(i) for i in p or ()] for p in prefixes]
+        for prefix in ids:
+            if not all(0 <= i < self.tokenizer.vocab_size and i not in (PAD, BOS, EOS) for i in prefix):
+                raise UserError(f"the prefix {prefix} holds ids that cannot stand inside a translation")
+        return ids
 
     def _target_ids(self, target):
         ids = self.tokenizer.encode([target])[0] if isinstance(target, str) else [int(i) for i in target]
         return ids if ids and ids[-1] == EOS else [*ids, EOS]
 
-    def _hypotheses(self, tokens, log_p, scores):
+    def _hypotheses(self, number, tokens, log_p, scores):
         """The finished hypotheses of one sentence: tokens `[nbest, length]`, log_p and scores `[nbest]`."""
         rows = [[int(i) for i in row if i != PAD] for row, score in zip(tokens, scores) if score > IMPOSSIBLE / 2]
+        if not rows:
+            raise UserError(f"the constraint allows no translation of text {number + 1}")
         texts = self.tokenizer.decode(rows)
         return [
             Hypothesis(text, tuple(row), float(p), float(score))
             for text, row, p, score in zip(texts, rows, log_p, scores)
         ]
 
-    def _search_batch(self, source, alpha, extra_length, beam_size, nbest):
-        """int `[batch, source_length]` → tokens `[batch, nbest, L]`, log-probabilities and scores `[batch, nbest]`."""
-        memory, memory_mask = self.model.encode(source)
-        projected = self.model.project_memory(memory)
-        lengths = ops.sum(ops.cast(source != PAD, "int32"), axis=1)
-        limits = ops.where(lengths > 0, lengths + extra_length, 1)  # an empty row, there to round up, ends at once
-        rows, length = ops.shape(source)[0], ops.shape(source)[1] + extra_length
-        cache = self.model.empty_cache(rows * beam_size, length)
+    def _explained(self, sources, results, token_scores, alignments):
+        """The hypotheses with what is asked for of their tokens: one more pass, teacher-forced."""
+        owners = [(i, n) for i, found in enumerate(results) for n, hypothesis in enumerate(found) if hypothesis.tokens]
+        targets = [list(results[i][n].tokens) for i, n in owners]
+        results = [list(found) for found in results]
+        for k, log_p, weights in self._scored([sources[i] for i, _ in owners], targets, alignments):
+            i, n = owners[k]
+            values = {"token_log_probabilities": log_p} if token_scores else {}
+            results[i][n] = dataclasses.replace(results[i][n], alignment=weights, **values)
+        return results
 
-        def decode(tokens, index, cache):
-            return self.model.decode_step(tokens, index, cache, projected, memory_mask)
+    def _scored(self, sources, targets, alignments=False):
+        """Yields (row, log-probabilities `[tokens]`, alignment `[tokens, source_tokens]` or None), teacher-forced."""
+        for batch in _by_length(range(len(sources)), sources, 1, max(map(len, targets), default=0)):
+            log_p, weights = self._score(
+                _padded([sources[i] for i in batch]), _padded([targets[i] for i in batch]), alignments=alignments
+            )
+            log_p, weights = np.array(log_p), np.array(weights)
+            for row, i in enumerate(batch):
+                length, source_length = len(targets[i]), len(sources[i])
+                yield i, log_p[row, :length], weights[row, :length, :source_length] if alignments else None
 
-        state = search(decode, cache, limits, length, beam_size, alpha, nbest)
-        return (
-            state.finished_tokens[:, :nbest],
-            state.finished_log_probabilities[:, :nbest],
-            state.finished_scores[:, :nbest],
-        )
-
-    def _score_batch(self, source, labels):
-        """int `[batch, source_length]`, `[batch, target_length]` → log-probabilities `[batch]`."""
+    def _score_batch(self, source, labels, alignments):
+        """int `[batch, source_length]`, `[batch, length]` → log-probabilities `[batch, length]`, and alignments."""
         decoder_input = ops.concatenate([ops.full_like(labels[:, :1], BOS), labels[:, :-1]], axis=1)
-        _, nll = smoothed_cross_entropy(labels, self.model((source, decoder_input), training=False), 0.0)
-        return -ops.sum(nll * ops.cast(labels != PAD, "float32"), axis=1)
+        log_p, weights = [], []
+        for model in self.models:
+            with model.recorded_attention() as recorded:
+                states = model.states((source, decoder_input))
+            log_p.append(-smoothed_cross_entropy(labels, model.logits(states), 0.0)[1])
+            weights.append(ops.mean(recorded["cross"][-1], axis=1))
+        log_p = ops.logsumexp(ops.stack(log_p), axis=0) - float(np.log(len(self.models)))
+        return log_p, ops.mean(ops.stack(weights), axis=0) if alignments else ops.zeros((1,))
+
+
+def _check(texts, beam_size, alpha, nbest, extra_length, min_length, max_source_length):
+    """Raises a `UserError` if an argument of `translate` is out of range."""
+    if beam_size < 1 or not 1 <= nbest <= beam_size:
+        raise UserError(f"beam_size={beam_size} and nbest={nbest}: nbest must be from 1 to beam_size")
+    if alpha < 0:
+        raise UserError(f"alpha={alpha}: the length penalty's exponent must be at least 0")
+    if extra_length < 0:
+        raise UserError(f"extra_length={extra_length}: the tokens beyond the source's length must be at least 0")
+    if min_length < 0:
+        raise UserError(f"min_length={min_length}: the least tokens of a translation must be at least 0")
+    if max_source_length is not None and max_source_length < 2:
+        raise UserError(f"max_source_length={max_source_length}: a source needs room for a token and EOS")
+    if isinstance(texts, str):
+        raise UserError("translate takes a list of texts, not one text: translate([text])")
+
+
+def _sentences(source, prefixes, rules, extra_length):
+    """Returns the `Sentences` of a batch, int `[batch, source_length]`; rows that only fill it up end at once."""
+    lengths = (source != PAD).sum(axis=1).astype("int32")
+    limits = np.where(lengths > 0, lengths + extra_length, 1).astype("int32")
+    prefix = _padded(prefixes) if any(prefixes) else np.full((len(source), 1), PAD, "int32")
+    given = (prefix != PAD).sum(axis=1)
+    limits = np.maximum(limits, given + 1).astype("int32")
+    chances = np.zeros((len(source), 0, 0), "float32")
+    if rules.sampling:
+        chances = np.zeros((len(source), rules.beam_size, int(limits.max())), "float32")
+        for row, ids in zip(chances, source):
+            # A text's chances are its own, wherever it stands.
+            generator = np.random.default_rng([rules.sampling.seed, *ids[ids != PAD].tolist()])
+            row[:] = generator.random(row.shape[::-1], "float32").T
+    return Sentences(limits, prefix, chances)
 
 
 def _by_length(rows, sources, beam_size, extra_length):
@@ -199,3 +290,7 @@ def _padded(sequences):
     for row, sequence in zip(ids, sequences):
         row[: len(sequence)] = sequence
     return ids
+
+
+def _listed(value):
+    return list(value) if isinstance(value, (list, tuple)) else [value]

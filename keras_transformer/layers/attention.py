@@ -22,9 +22,17 @@ def causal_mask(length):
     return (position[None, :] <= position[:, None])[None, None]
 
 
-def position_mask(index, length):
-    """Returns row `index` of `causal_mask(length)`: bool `[1, 1, 1, length]`."""
-    return (ops.arange(length) <= index)[None, None, None]
+def written(cache, position, new):
+    """Returns `cache`, `[batch, heads, length, d]`, with `new`, `[batch, heads, n, d]`, from a position on."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.slice_update(cache, (0, 0, position, 0), new)
+    # TensorFlow would compile a slice's update for every shape; rows of a matrix are written at once.
+    batch, heads, length, width = ops.shape(cache)
+    rows = ops.arange(batch * heads)[:, None] * length + position + ops.arange(ops.shape(new)[2])[None]
+    flat = ops.scatter_update(
+        ops.reshape(cache, (-1, width)), ops.reshape(rows, (-1, 1)), ops.reshape(new, (-1, width))
+    )
+    return ops.reshape(flat, ops.shape(cache))
 
 
 def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
@@ -56,12 +64,17 @@ def weighted_values(logits, value, mask=None, dropout=None):
     Returns:
         What `scaled_dot_product_attention` returns.
     """
+    weights = masked_softmax(logits, mask)
+    used = dropout(weights) if dropout else weights
+    return ops.matmul(ops.cast(used, value.dtype), value), weights
+
+
+def masked_softmax(logits, mask=None):
+    """softmax over the last axis in float32, where the mask, bool, is True; a row that is all False is even."""
     logits = ops.cast(logits, "float32")
     if mask is not None:
         logits = logits + (1.0 - ops.cast(mask, "float32")) * ILLEGAL
-    weights = ops.softmax(logits, axis=-1)
-    used = dropout(weights) if dropout else weights
-    return ops.matmul(ops.cast(used, value.dtype), value), weights
+    return ops.softmax(logits, axis=-1)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -90,6 +103,7 @@ class MultiHeadAttention(keras.layers.Layer):
         super().__init__(**kwargs)
         self.d_model, self.num_heads, self.d_k, self.d_v, self.seed = d_model, num_heads, d_k, d_v, seed
         self.dropout = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
+        self.on_weights = None  # called with the attention weights of every call, where somebody wants to see them
 
     def build(self, query_shape=None, memory_shape=None):
         def kernel(name, rows, columns, initializer):
@@ -104,7 +118,10 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def call(self, query, memory, attention_mask=None, training=False):
         keys, values = self.project_memory(memory)
-        return self.attend(query, keys, values, attention_mask, training)[0]
+        attended, weights = self.attend(query, keys, values, attention_mask, training)
+        if self.on_weights:
+            self.on_weights(weights)
+        return attended
 
     def project_memory(self, memory):
         """Returns keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]` of `memory`."""
@@ -123,9 +140,29 @@ class MultiHeadAttention(keras.layers.Layer):
         heads, weights = self.attend_heads(
             query, keys, values, attention_mask, lambda weights: self.dropout(weights, training=training)
         )
-        batch, length = ops.shape(heads)[0], ops.shape(heads)[2]
-        joined = ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (batch, length, self.num_heads * self.d_v))
-        return self._project(joined, self.output_kernel), weights
+        return self._join_heads(heads), weights
+
+    def attend_to_parts(self, query, parts, attention_mask):
+        """Attends to keys and values that lie in several arrays, as if they were one: none is copied.
+
+        Args:
+            query: `[batch, query_length, d_model]`.
+            parts: Pairs (keys `[batch, heads, length_i, d_k]`, values `[batch, heads, length_i, d_v]`).
+            attention_mask: bool, broadcasts to `[batch, heads, query_length, Σ length_i]`.
+
+        Returns:
+            `[batch, query_length, d_model]`.
+        """
+        query = self._split_heads(self._project(query, self.query_kernel))
+        query = query * ops.cast(self.d_k**-0.5, query.dtype)
+        logits = ops.concatenate([ops.matmul(query, ops.swapaxes(keys, -1, -2)) for keys, _ in parts], axis=-1)
+        weights = ops.cast(masked_softmax(logits, attention_mask), query.dtype)
+        heads, begin = 0.0, 0
+        for _, values in parts:
+            length = ops.shape(values)[2]
+            heads = heads + ops.matmul(weights[..., begin : begin + length], values)
+            begin = begin + length
+        return self._join_heads(heads)
 
     def attend_heads(self, query, keys, values, mask, dropout):
         """What happens between the projections, `scaled_dot_product_attention`; other attentions replace it."""
@@ -154,6 +191,12 @@ class MultiHeadAttention(keras.layers.Layer):
         batch, length, width = ops.shape(x)[0], ops.shape(x)[1], x.shape[-1]
         x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
         return ops.transpose(x, (0, 2, 1, 3))
+
+    def _join_heads(self, heads):
+        """Concat(head_1, …, head_h)W^O: `[batch, heads, length, d_v]` → `[batch, length, d_model]`."""
+        batch, length = ops.shape(heads)[0], ops.shape(heads)[2]
+        joined = ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (batch, length, self.num_heads * self.d_v))
+        return self._project(joined, self.output_kernel)
 
     def compute_output_shape(self, query_shape, memory_shape=None):
         return (*query_shape[:-1], self.d_model)

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer import registry
-from keras_transformer.layers.attention import MultiHeadAttention, causal_mask, position_mask
+from keras_transformer.layers.attention import MultiHeadAttention, causal_mask, written
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.feed_forward import FeedForward
 
@@ -67,38 +67,35 @@ class DecoderLayer(keras.layers.Layer):
             x, sublayer=lambda y: self.feed_forward(y, training=training), training=training
         )
 
-    def step(self, x, index, self_keys, self_values, cross_keys, cross_values, memory_mask):
-        """One target position of every beam, with keys and values of the earlier positions kept.
+    def step(self, x, node, past, recent, memory, past_mask, memory_mask):
+        """One target position of every beam of a search, with keys and values of the earlier positions kept.
 
         Args:
             x: `[batch, beams, d_model]`.
-            index: Scalar int, the position.
-            self_keys, self_values: `[batch * beams, heads, max_length, d]`; not yet written from `index` on.
-            cross_keys, cross_values: `[batch, heads, source_length, d]`: a sentence's beams share them.
+            node: Scalar int, where in `recent` the beams' keys and values are written, side by side.
+            past: (keys, values) that do not change, `[batch, heads, past_length, d]`.
+            recent: (keys, values) `[batch, heads, recent_length, d]`, written up to `node`.
+            memory: Cross-attention's (keys, values) `[batch, heads, source_length, d]`: a sentence's beams share them.
+            past_mask: bool `[batch, 1, beams, past_length + recent_length]`: what comes before each beam, and itself.
             memory_mask: bool `[batch, 1, 1, source_length]`.
 
         Returns:
-            `[batch, beams, d_model]` and the updated self keys and values.
+            `[batch, beams, d_model]`, and `recent` with this position's keys and values.
         """
-        shape, width = ops.shape(x), x.shape[-1]
-        cache = {}
 
         def attend_to_past(y):
-            y = ops.reshape(y, (-1, 1, width))
-            key, value = self.self_attention.project_memory(y)
-            cache["keys"] = ops.slice_update(self_keys, (0, 0, index, 0), key)
-            cache["values"] = ops.slice_update(self_values, (0, 0, index, 0), value)
-            mask = position_mask(index, ops.shape(self_keys)[2])
-            attended, _ = self.self_attention.attend(y, cache["keys"], cache["values"], mask)
-            return ops.reshape(attended, shape)
+            new = self.self_attention.project_memory(y)
+            caches.extend(written(old, node, part) for old, part in zip(recent, new))
+            return self.self_attention.attend_to_parts(y, [past, caches], past_mask)
 
         def attend_to_memory(y):
             # Beams stand where positions do: attention to memory does not mix them.
-            return self.cross_attention.attend(y, cross_keys, cross_values, memory_mask)[0]
+            return self.cross_attention.attend(y, *memory, memory_mask)[0]
 
+        caches = []
         x = self.self_attention_residual(x, sublayer=attend_to_past)
         x = self.cross_attention_residual(x, sublayer=attend_to_memory)
-        return self.feed_forward_residual(x, sublayer=self.feed_forward), cache["keys"], cache["values"]
+        return self.feed_forward_residual(x, sublayer=self.feed_forward), tuple(caches)
 
     def compute_output_shape(self, x_shape, memory_shape=None):
         return x_shape

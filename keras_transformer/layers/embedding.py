@@ -37,7 +37,10 @@ class TiedEmbedding(keras.layers.Layer):
 
     def logits(self, states):
         """Projects states `[..., d_model]` to logits `[..., vocab_size]`."""
-        return ops.matmul(states, ops.transpose(ops.cast(self.table, states.dtype)))
+        # Of two matrices TensorFlow reads one transposed where it lies; for more dimensions it would copy the table.
+        rows = ops.reshape(states, (-1, self.d_model))
+        logits = ops.matmul(rows, ops.transpose(ops.cast(self.table, states.dtype)))
+        return ops.reshape(logits, (*ops.shape(states)[:-1], self.vocab_size))
 
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.d_model)

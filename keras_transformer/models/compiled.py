@@ -3,49 +3,54 @@
 import functools
 
 import keras
-import numpy as np
 
 COMPILES_EACH_SHAPE = keras.backend.backend() != "tensorflow"
 """Whether every new shape of an input costs a compilation, so that shapes should be few."""
 
 
-def compiled(function, model):
+def compiled(function, *models):
     """Returns the function compiled: once for all shapes on TensorFlow, once for each on JAX.
 
     Args:
-        function: Of arrays, by position, and of numbers, by keyword, which are constants to it. It may read the
-            variables of `model`: at each call they are what they are then.
-        model: `keras.Model`.
+        function: Of nested arrays, by position, and of what can be hashed, by keyword, which is constant to it. It may
+            read the variables of the models: at each call they are what they are then.
+        *models: Each a `keras.Model`.
     """
-    return (_compiled_by_jax if COMPILES_EACH_SHAPE else _compiled_by_tensorflow)(function, model)
+    return (_compiled_by_jax if COMPILES_EACH_SHAPE else _compiled_by_tensorflow)(function, models)
 
 
-def _compiled_by_tensorflow(function, model):
+def _compiled_by_tensorflow(function, models):
     import tensorflow as tf
 
     graphs = {}
 
-    def call(*arrays, **numbers):
-        key = tuple(sorted(numbers.items()))
+    def specification(array):
+        return tf.TensorSpec([None] * len(array.shape), array.dtype)
+
+    def call(*arrays, **constants):
+        key = tuple(sorted(constants.items()))
         if key not in graphs:
-            signature = [tf.TensorSpec([None] * np.ndim(a), np.asarray(a).dtype) for a in arrays]
-            graphs[key] = tf.function(lambda *tensors: function(*tensors, **numbers), input_signature=signature)
+            signature = keras.tree.map_structure(specification, arrays)
+            graphs[key] = tf.function(functools.partial(function, **constants), input_signature=signature)
         return graphs[key](*arrays)
 
     return call
 
 
-def _compiled_by_jax(function, model):
+def _compiled_by_jax(function, models):
     import jax
 
-    @functools.partial(jax.jit, static_argnames="numbers")
-    def pure(values, arrays, numbers):
-        with keras.StatelessScope(zip(model.variables, values)):
-            return function(*arrays, **dict(numbers))
+    @functools.partial(jax.jit, static_argnames="constants")
+    def pure(values, arrays, constants):
+        with keras.StatelessScope(zip(variables(), values)):
+            return function(*arrays, **dict(constants))
 
-    def call(*arrays, **numbers):
-        values = [variable.value for variable in model.variables]
-        return pure(values, arrays, numbers=tuple(sorted(numbers.items())))
+    def variables():
+        return [variable for model in models for variable in model.variables]
+
+    def call(*arrays, **constants):
+        values = [variable.value for variable in variables()]
+        return pure(values, arrays, constants=tuple(sorted(constants.items())))
 
     return call
 

@@ -1,6 +1,8 @@
 """The Transformer (§3): encoder and decoder joined by one embedding."""
 
+import contextlib
 import dataclasses
+import itertools
 
 import keras
 from keras import ops
@@ -112,40 +114,62 @@ class Transformer(TokenModel):
         x = self.source_dropout(self._embed(source), training=training)
         return self.encoder(x, attention_mask=mask, training=training), mask
 
+    @contextlib.contextmanager
+    def recorded_attention(self):
+        """Makes calls inside a `with` block leave their attention weights behind.
+
+        Yields:
+            {"encoder", "decoder", "cross"}: lists, of which each call's layers fill one entry after the other, float32
+            `[batch, heads, query_length, key_length]`. An encoder of another attention has weights of its own kind.
+        """
+        layers = {
+            "encoder": [layer.self_attention for layer in self.encoder.layers],
+            "decoder": [layer.self_attention for layer in self.decoder.layers],
+            "cross": [layer.cross_attention for layer in self.decoder.layers],
+        }
+        recorded = {kind: [] for kind in layers}
+        for kind, attentions in layers.items():
+            for attention in attentions:
+                attention.on_weights = recorded[kind].append
+        try:
+            yield recorded
+        finally:
+            for attention in itertools.chain(*layers.values()):
+                attention.on_weights = None
+
     def project_memory(self, memory):
         """Returns each decoder layer's (keys, values) of `memory`: `[batch, heads, source_length, d]`."""
         return [layer.cross_attention.project_memory(memory) for layer in self.decoder.layers]
 
-    def empty_cache(self, rows, length):
-        """Returns each decoder layer's still empty self-attention (keys, values): `[rows, heads, length, d]`."""
+    def empty_cache(self, batch, length):
+        """Returns each decoder layer's still empty self-attention (keys, values): `[batch, heads, length, d]`."""
         heads, d_k, d_v = self.hparams.num_heads, self.hparams.key_width, self.hparams.value_width
         return [
-            (
-                ops.zeros((rows, heads, length, d_k), dtype=self.compute_dtype),
-                ops.zeros((rows, heads, length, d_v), dtype=self.compute_dtype),
-            )
+            tuple(ops.zeros((batch, heads, length, width), dtype=self.compute_dtype) for width in (d_k, d_v))
             for _ in self.decoder.layers
         ]
 
-    def decode_step(self, tokens, index, cache, memory, memory_mask):
-        """Runs the decoder on one position of every beam, with the earlier positions in the cache.
+    def decode_step(self, tokens, index, node, past, recent, memory, past_mask, memory_mask):
+        """Runs the decoder on one position of every beam, with keys and values of the earlier positions kept.
 
         Args:
             tokens: int `[batch, beams]`, the decoder's input at this position.
             index: Scalar int, the position.
-            cache: Each layer's self-attention (keys, values), as `empty_cache` makes them for batch * beams rows.
+            node: Scalar int, where in `recent` this position is written.
+            past, recent: Each layer's self-attention (keys, values), as `empty_cache` makes them.
             memory: Each layer's cross-attention (keys, values), as `project_memory` makes them.
+            past_mask: bool `[batch, beams, past_length + recent_length]`: what comes before each beam, and itself.
             memory_mask: bool `[batch, 1, 1, source_length]`.
 
         Returns:
-            Logits `[batch, beams, vocab_size]`, and the cache with this position written.
+            Logits `[batch, beams, vocab_size]`, and `recent` with this position written.
         """
         x = self.embedding(tokens) + self.positions(ops.reshape(index, (1,)))
-        new_cache = []
-        for layer, past, cross in zip(self.decoder.layers, cache, memory):
-            x, keys, values = layer.step(x, index, *past, *cross, memory_mask)
-            new_cache.append((keys, values))
-        return self.logits(self.decoder.normalize(x)), new_cache
+        written = []
+        for layer, *caches in zip(self.decoder.layers, past, recent, memory):
+            x, keys_and_values = layer.step(x, node, *caches, past_mask[:, None], memory_mask)
+            written.append(keys_and_values)
+        return self.logits(self.decoder.normalize(x)), written
 
     def flops(self, rows, source_length, target_length):
         """Returns the floating point operations of all matrix products of one forward pass; a multiply-add is two.

@@ -169,13 +169,13 @@ class Run:
         names += [(registry.hparams, config["preset"])]
         return [(entries, name) for entries, name in names if name]
 
-    def load_model(self, checkpoint=None):
+    def load_model(self, checkpoint=None, precision="float32"):
         """Returns the model with the weights of a checkpoint: "best", "last", "averaged" or a step."""
-        return self.make_model(self.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"])
+        return self.make_model(self.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"], precision)
 
-    def make_model(self, weights):
-        """Returns the model with weights {path: array}."""
-        model = registry.models.get(self.config["model"])(self.tokenizer.vocab_size, self.hparams)
+    def make_model(self, weights, precision="float32"):
+        """Returns the model with weights {path: array}, both in "float32" or "bfloat16"."""
+        model = registry.models.get(self.config["model"])(self.tokenizer.vocab_size, self.hparams, dtype=precision)
         assign_model(model, weights, f"the checkpoint in {self.path}")
         return model
 

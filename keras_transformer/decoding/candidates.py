@@ -1,0 +1,97 @@
+"""Which symbols may extend a hypothesis: the few best of a large vocabulary, or random ones."""
+
+from keras import ops
+
+from keras_transformer.decoding.gather import take
+
+IMPOSSIBLE = -1e9
+"""Log-probability of what cannot be chosen."""
+
+HEIGHT = 16
+"""Symbols in a column, whose largest logit is taken first when the best of a vocabulary are looked for."""
+
+
+def best_symbols(logits, allowed, count):
+    """Returns the most probable symbols.
+
+    Args:
+        logits: float32 [B, K, V].
+        allowed: bool [B, K, V], which symbols may be chosen, or None for all. Probabilities are of all symbols.
+        count: C, of which there may be fewer in a small vocabulary.
+
+    Returns:
+        Log-probabilities float32 [B, K, C], best first, IMPOSSIBLE where not allowed; the symbols int32 [B, K, C],
+        of equal ones the smaller first; the log of the sum of all exponentials, float32 [B, K].
+    """
+    allowed_logits = logits if allowed is None else ops.where(allowed, logits, IMPOSSIBLE)
+    best, symbols = top_symbols(allowed_logits, min(count, logits.shape[-1]))
+    largest = best[:, :, :1] if allowed is None else ops.max(logits, axis=-1, keepdims=True)
+    normalizer = log_sum_exp(logits, largest)
+    log_p = ops.where(best > IMPOSSIBLE / 2, best - normalizer, IMPOSSIBLE)
+    return log_p, symbols, normalizer[:, :, 0]
+
+
+def top_symbols(logits, count):
+    """Returns the `count` largest of logits [B, K, V] and their places, as `top_k` does.
+
+    Columns of every n-th symbol are compared first: the largest logits lie in the columns with the largest maxima, and
+    a maximum costs far less than a place in an order. Columns in order keep the order of equal logits.
+    """
+    vocab_size = logits.shape[-1]
+    if vocab_size <= 4 * HEIGHT * count:
+        best, places = ops.top_k(logits, count)
+        return best, ops.cast(places, "int32")
+    if vocab_size % HEIGHT:
+        logits = ops.pad(logits, [(0, 0), (0, 0), (0, -vocab_size % HEIGHT)], constant_values=IMPOSSIBLE)
+    rows, width = ops.shape(logits)[:2], logits.shape[-1] // HEIGHT
+    columns = ops.reshape(logits, (*rows, HEIGHT, width))
+    _, chosen = ops.top_k(ops.max(columns, axis=2), count)
+    chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
+    symbols = ops.arange(HEIGHT, dtype="int32")[:, None] * width + chosen[:, :, None]
+    symbols = ops.reshape(symbols, (*rows, HEIGHT * count))
+    best, places = ops.top_k(take(logits, symbols), count)
+    return best, take(symbols, ops.cast(places, "int32"))
+
+
+def log_sum_exp(logits, largest):
+    """log Σ exp over the last axis of logits, which is kept; `largest` is their maximum, [..., 1]."""
+    return largest + ops.log(ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True))
+
+
+def symbol_logits(logits, symbols):
+    """Returns the logits, of [B, K, V], of one symbol each, int32 [B, K]."""
+    return take(logits, symbols[:, :, None])[:, :, 0]
+
+
+def sampled_symbols(logits, allowed, chance, sampling):
+    """Returns random symbols.
+
+    Args:
+        logits: float32 [B, K, V].
+        allowed: bool [B, K, V], or broadcasts to it: which symbols may be drawn.
+        chance: float32 [B, K], a random number from 0 to 1 for each.
+        sampling: `Sampling`.
+
+    Returns:
+        Symbols int32 [B, K], and the log of the sum of all exponentials of the logits, float32 [B, K].
+    """
+    vocab_size = logits.shape[-1]
+    scaled = ops.where(allowed, logits / sampling.temperature, IMPOSSIBLE)
+    if 0 < sampling.top_k < vocab_size:
+        least = ops.top_k(scaled, sampling.top_k)[0][:, :, -1:]
+        scaled = ops.where(scaled >= least, scaled, IMPOSSIBLE)
+    p = ops.softmax(scaled, axis=-1)
+    if sampling.top_p < 1:
+        ordered = ops.flip(ops.sort(p, axis=-1), axis=-1)
+        before = ops.cumsum(ordered, axis=-1) - ordered
+        # The most probable symbol always stays, whatever p is.
+        least = ops.min(ops.where(before < sampling.top_p, ordered, 1.0), axis=-1, keepdims=True)
+        p = ops.where(p >= least, p, 0.0)
+    cumulative = ops.cumsum(p, axis=-1)
+    below = cumulative <= chance[:, :, None] * cumulative[:, :, -1:]
+    drawn = ops.sum(ops.cast(below, "int32"), axis=-1)
+    # Where rounding makes the chance reach the whole sum, the last symbol that may be drawn is.
+    last = vocab_size - 1 - ops.argmax(ops.flip(p, axis=-1) > 0, axis=-1)
+    drawn = ops.minimum(drawn, ops.cast(last, "int32"))
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    return drawn, log_sum_exp(logits, largest)[:, :, 0]

@@ -1,0 +1,121 @@
+"""Searches for batches of sentences, ids in and ids out, with one model or several."""
+
+import numpy as np
+from keras import ops, tree
+
+from keras_transformer.data.tokenizer import PAD
+from keras_transformer.decoding import prefix_tree
+from keras_transformer.decoding.beam_search import can_improve, search, start
+from keras_transformer.decoding.candidates import IMPOSSIBLE
+from keras_transformer.models.compiled import COMPILES_EACH_SHAPE, compiled, rounded_up
+
+SEGMENT = 8
+"""Steps between two looks at which sentences are done, where shapes may change."""
+
+SHRINK = 0.8
+"""Sentences that are done leave the batch when at most this share goes on: a smaller batch must be copied first."""
+
+
+class Searcher:
+    """Runs the beam search in segments of steps; what is done leaves the batch between them.
+
+    Where every shape is compiled there is one segment, as long as the longest limit.
+
+    Args:
+        models: `Transformer`s over one vocabulary; the mean of their probabilities counts.
+    """
+
+    def __init__(self, models):
+        self.models = models
+        self._begin = compiled(self._begin_batch, *models)
+        self._segment = compiled(self._run_segment, *models)
+        self._settle = compiled(prefix_tree.settle, *models)
+        self._choose = compiled(_rows, *models)
+
+    def search(self, source, sentences, rules, alpha):
+        """Searches for the best translations of one batch.
+
+        Args:
+            source: int32 `[batch, source_length]`, NumPy.
+            sentences: `Sentences`, NumPy.
+            rules: `Rules`.
+            alpha: α of the length penalty.
+
+        Returns:
+            NumPy tokens int32 `[batch, nbest, L]`, PAD behind EOS, log-probabilities and scores `[batch, nbest]`;
+            IMPOSSIBLE where the constraint left no hypothesis.
+        """
+        batch, nbest, length = len(source), rules.nbest, int(sentences.limits.max())
+        if COMPILES_EACH_SHAPE:
+            length = rounded_up(length)
+        steps = length if COMPILES_EACH_SHAPE else SEGMENT
+        tokens = np.full((batch, nbest, length), PAD, "int32")
+        log_p, scores = (np.full((batch, nbest), IMPOSSIBLE, "float32") for _ in range(2))
+        alpha = np.float32(alpha)
+        state, past, memory = self._begin(source, rules=rules, length=length, steps=steps)
+        rows = np.arange(batch)  # of the sentences that are still in the batch
+        while True:
+            state, going = self._segment(state, past, memory, sentences, alpha, rules=rules, steps=steps)
+            going = np.array(going)
+            staying = np.flatnonzero(going)
+            if len(staying) > SHRINK * len(rows):
+                staying = np.arange(len(rows))
+            leaving = np.setdiff1d(np.arange(len(rows)), staying)
+            found = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)
+            if len(leaving):
+                for all_rows, part in zip((tokens, log_p, scores), found):
+                    all_rows[rows[leaving]] = np.array(part)[leaving, :nbest]
+            if not going.any():
+                return tokens, log_p, scores
+            path = np.array(state.path)
+            nodes = prefix_tree.living_nodes(path, np.array(state.log_probabilities) > IMPOSSIBLE / 2)
+            recent, state = state.cache, state._replace(cache=())
+            path, past = self._settle(state.path, past, recent, nodes, steps=steps, beam_size=rules.beam_size)
+            state = state._replace(path=path)
+            if len(leaving):
+                rows = rows[staying]
+                kept = (state._replace(index=()), past, memory, sentences)
+                kept, past, memory, sentences = self._choose(kept, staying.astype("int32"))
+                state = kept._replace(index=state.index)
+
+    def _begin_batch(self, source, rules, length, steps):
+        """Returns the first state, the empty past of each model's layers, and what the encoders gave."""
+        encoded = [model.encode(source) for model in self.models]
+        mask = encoded[0][1]
+        memory = [model.project_memory(output) for model, (output, _) in zip(self.models, encoded)]
+        batch = ops.shape(source)[0]
+        path = ops.zeros((batch, rules.beam_size, steps * rules.beam_size), dtype="bool")
+        state = start(batch, length, rules, path, cache=())
+        return state, [model.empty_cache(batch, 0) for model in self.models], (memory, mask)
+
+    def _run_segment(self, state, past, memory, sentences, alpha, rules, steps):
+        """Returns the state after at most `steps` steps, and which sentences are not done, bool `[batch]`."""
+        memory, memory_mask = memory
+        batch, beam_size, first = ops.shape(state.path)[0], rules.beam_size, state.index
+        past_length = ops.shape(tree.flatten(past)[0])[2]
+
+        def decode(tokens, index, path, recent):
+            node = (index - first) * beam_size
+            path = prefix_tree.grown(path, node, past_length, beam_size)
+            steps = [
+                model.decode_step(tokens, index, node, *parts, path, memory_mask)
+                for model, *parts in zip(self.models, past, recent, memory)
+            ]
+            return mean_logits([logits for logits, _ in steps]), path, [written for _, written in steps]
+
+        recent = [model.empty_cache(batch, steps * beam_size) for model in self.models]
+        state = search(state._replace(cache=recent), decode, sentences, rules, alpha, steps)
+        return state, can_improve(state, sentences.limits, alpha, rules)
+
+
+def mean_logits(logits):
+    """Returns logits of the mean of several models' probabilities: `[…, V]` each; of one model, its own."""
+    if len(logits) == 1:
+        return logits[0]
+    log_p = [ops.log_softmax(ops.cast(one, "float32"), axis=-1) for one in logits]
+    return ops.logsumexp(ops.stack(log_p), axis=0) - float(np.log(len(logits)))
+
+
+def _rows(arrays, rows):
+    """The chosen rows of nested arrays."""
+    return tree.map_structure(lambda array: ops.take(array, rows, axis=0), arrays)
