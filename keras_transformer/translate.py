@@ -42,7 +42,7 @@ def main(arguments):
     from keras_transformer.decoding.translator import Translator
 
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
-    translator = Translator.load([flags.run, *flags.ensemble], checkpoints, flags.precision)
+    translator = Translator.load([flags.run, *flags.ensemble], checkpoints, flags.precision, flags.jit_compile)
     asked = decoding_arguments(flags)
     if flags.beam_size is None:
         asked["beam_size"] = max(translator.hparams.beam_size, flags.nbest)
@@ -98,6 +98,10 @@ def _parse(arguments):
     parser.add_argument("--token_scores", action="store_true", help="with the log-probability of each token, in jsonl")
     parser.add_argument("--alignments", action="store_true", help="with attention to the source tokens, in jsonl")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="(default float32)")
+    parser.add_argument(
+        "--jit_compile", action="store_true",
+        help="compile with XLA, which pays off for many lines; on JAX it always does",
+    )  # fmt: skip
     parser.add_argument(
         "--progress", action=argparse.BooleanOptionalAction, default=sys.stderr.isatty(),
         help="say on stderr how far it is (default where stderr is a terminal)",

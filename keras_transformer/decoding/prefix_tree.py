@@ -25,18 +25,19 @@ def grown(path, node, past_length, beam_size):
     return path | (ops.arange(ops.shape(path)[2])[None] == own[:, None])[None]
 
 
-def living_nodes(path, alive):
+def living_nodes(path, alive, size=lambda number: number):
     """Returns the nodes that are on the path of a living beam, in NumPy.
 
     Args:
         path: bool `[batch, beams, nodes]`.
         alive: bool `[batch, beams]`.
+        size: Function of the most nodes that a sentence has, which rounds it up if shapes should be few.
 
     Returns:
         int32 `[batch, most]`: each sentence's nodes in order, then others that fill the row up.
     """
     used = np.any(path & alive[:, :, None], axis=1)
-    most = int(used.sum(axis=1).max())
+    most = min(size(int(used.sum(axis=1).max())), path.shape[2])
     return np.argsort(~used, axis=1, kind="stable")[:, :most].astype("int32")
 
 

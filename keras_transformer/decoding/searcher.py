@@ -12,6 +12,9 @@ from keras_transformer.models.compiled import COMPILES_EACH_SHAPE, compiled, rou
 SEGMENT = 8
 """Steps between two looks at which sentences are done, where shapes may change."""
 
+COMPILED_SEGMENT = 16
+"""The same where every shape is compiled."""
+
 SHRINK = 0.8
 """Sentences that are done leave the batch when at most this share goes on: a smaller batch must be copied first."""
 
@@ -19,17 +22,19 @@ SHRINK = 0.8
 class Searcher:
     """Runs the beam search in segments of steps; what is done leaves the batch between them.
 
-    Where every shape is compiled there is one segment, as long as the longest limit.
-
     Args:
         models: `Transformer`s over one vocabulary; the mean of their probabilities counts.
+        jit_compile: Whether TensorFlow uses XLA.
+
+    Attributes:
+        few_shapes: Whether every shape is compiled, so that there should be few.
     """
 
-    def __init__(self, models):
-        self.models = models
-        self._begin = compiled(self._begin_batch, *models)
-        self._segment = compiled(self._run_segment, *models)
-        self._settle = compiled(prefix_tree.settle, *models)
+    def __init__(self, models, jit_compile=False):
+        self.models, self.few_shapes = models, jit_compile or COMPILES_EACH_SHAPE
+        self._begin = compiled(self._begin_batch, *models, jit_compile=jit_compile)
+        self._segment = compiled(self._run_segment, *models, jit_compile=jit_compile)
+        self._settle = compiled(prefix_tree.settle, *models, jit_compile=jit_compile)
         self._choose = compiled(_rows, *models)
 
     def search(self, source, sentences, rules, alpha):
@@ -46,29 +51,27 @@ class Searcher:
             IMPOSSIBLE where the constraint left no hypothesis.
         """
         batch, nbest, length = len(source), rules.nbest, int(sentences.limits.max())
-        if COMPILES_EACH_SHAPE:
+        steps = SEGMENT
+        if self.few_shapes:
             length = rounded_up(length)
-        steps = length if COMPILES_EACH_SHAPE else SEGMENT
+            steps = min(COMPILED_SEGMENT, length)
         tokens = np.full((batch, nbest, length), PAD, "int32")
         log_p, scores = (np.full((batch, nbest), IMPOSSIBLE, "float32") for _ in range(2))
         alpha = np.float32(alpha)
         state, past, memory = self._begin(source, rules=rules, length=length, steps=steps)
-        rows = np.arange(batch)  # of the sentences that are still in the batch
+        rows = np.arange(batch)  # of the sentences that are in the batch
         while True:
             state, going = self._segment(state, past, memory, sentences, alpha, rules=rules, steps=steps)
-            going = np.array(going)
-            staying = np.flatnonzero(going)
-            if len(staying) > SHRINK * len(rows):
-                staying = np.arange(len(rows))
+            staying = self._staying(np.array(going))
             leaving = np.setdiff1d(np.arange(len(rows)), staying)
             found = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)
             if len(leaving):
                 for all_rows, part in zip((tokens, log_p, scores), found):
                     all_rows[rows[leaving]] = np.array(part)[leaving, :nbest]
-            if not going.any():
+            if not len(staying):
                 return tokens, log_p, scores
-            path = np.array(state.path)
-            nodes = prefix_tree.living_nodes(path, np.array(state.log_probabilities) > IMPOSSIBLE / 2)
+            alive = np.array(state.log_probabilities) > IMPOSSIBLE / 2
+            nodes = prefix_tree.living_nodes(np.array(state.path), alive, self._size)
             recent, state = state.cache, state._replace(cache=())
             path, past = self._settle(state.path, past, recent, nodes, steps=steps, beam_size=rules.beam_size)
             state = state._replace(path=path)
@@ -77,6 +80,22 @@ class Searcher:
                 kept = (state._replace(index=()), past, memory, sentences)
                 kept, past, memory, sentences = self._choose(kept, staying.astype("int32"))
                 state = kept._replace(index=state.index)
+
+    def _staying(self, going):
+        """Returns the rows of the batch that stay: those that go on, and others where leaving them out does not pay."""
+        order = np.argsort(~going, kind="stable")
+        count = int(going.sum())
+        if not count:
+            return order[:0]
+        if self.few_shapes:  # halves are few enough
+            size = len(going)
+            while count <= size // 2:
+                size //= 2
+            return order[:size]
+        return order[:count] if count <= SHRINK * len(going) else np.arange(len(going))
+
+    def _size(self, number):
+        return rounded_up(max(number, COMPILED_SEGMENT)) if self.few_shapes else number
 
     def _begin_batch(self, source, rules, length, steps):
         """Returns the first state, the empty past of each model's layers, and what the encoders gave."""

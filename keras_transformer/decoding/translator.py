@@ -47,12 +47,14 @@ class Translator:
         model: `Transformer`, or a list of them over one vocabulary: an ensemble. The mean of its probabilities counts.
         problem: Problem whose tokenizer the model speaks, or a `Tokenizer`.
         hparams: `beam_size`, `alpha` and `extra_length` are read.
+        jit_compile: Whether TensorFlow translates with XLA: faster, once it has compiled each of a few shapes of
+            batches. That takes seconds each, so it is for many sentences. JAX always does so.
 
     Raises:
         UserError: Model and tokenizer differ in their number of tokens.
     """
 
-    def __init__(self, model, problem, hparams):
+    def __init__(self, model, problem, hparams, jit_compile=False):
         self.models, self.hparams = list(model) if isinstance(model, (list, tuple)) else [model], hparams
         self.tokenizer = getattr(problem, "tokenizer", problem)
         for one in self.models:
@@ -61,7 +63,7 @@ class Translator:
                     f"the model has {one.vocab_size} tokens and the tokenizer {self.tokenizer.vocab_size}: "
                     "they do not belong together"
                 )
-        self._searcher = Searcher(self.models)
+        self._searcher = Searcher(self.models, jit_compile)
         self._score = compiled(self._score_batch, *self.models)
 
     @property
@@ -70,7 +72,7 @@ class Translator:
         return self.models[0]
 
     @classmethod
-    def load(cls, run_dir, checkpoint=None, precision="float32"):
+    def load(cls, run_dir, checkpoint=None, precision="float32", jit_compile=False):
         """Returns the translator of a run directory, or of several: an ensemble.
 
         Args:
@@ -78,6 +80,7 @@ class Translator:
             checkpoint: "best", "last", "averaged" or a step, or a list of these: an ensemble of each run's; by default
                 the best, or the last if none was evaluated.
             precision: "float32" or "bfloat16", of weights and computation; softmax and scores are always float32.
+            jit_compile: See `Translator`.
 
         Raises:
             UserError: There is no such run or checkpoint, it is damaged, or the runs' vocabularies differ.
@@ -92,7 +95,7 @@ class Translator:
                     "prepared corpus"
                 )
         models = [run.load_model(name, precision) for run in runs for name in _listed(checkpoint)]
-        return cls(models, runs[0].tokenizer, runs[0].hparams)
+        return cls(models, runs[0].tokenizer, runs[0].hparams, jit_compile)
 
     def translate(
         self, texts, beam_size=None, alpha=None, nbest=1, extra_length=None, *, min_length=0, max_source_length=None,
@@ -134,7 +137,7 @@ class Translator:
         rows = [i for i, source in enumerate(sources) if len(source) > 1]
         done = len(texts) - len(rows)
         for batch in _by_length(rows, sources, beam_size, extra_length):
-            source = _padded([sources[i] for i in batch])
+            source = _padded([sources[i] for i in batch], self._searcher.few_shapes)
             sentences = _sentences(source, [prefixes[i] for i in batch], rules, extra_length)
             for i, *found in zip(batch, *self._searcher.search(source, sentences, rules, alpha)):
                 results[i] = self._hypotheses(i, *found)
@@ -258,7 +261,9 @@ def _sentences(source, prefixes, rules, extra_length):
     """Returns the `Sentences` of a batch, int `[batch, source_length]`; rows that only fill it up end at once."""
     lengths = (source != PAD).sum(axis=1).astype("int32")
     limits = np.where(lengths > 0, lengths + extra_length, 1).astype("int32")
-    prefix = _padded(prefixes) if any(prefixes) else np.full((len(source), 1), PAD, "int32")
+    prefix = np.full((len(source), max(map(len, prefixes)) or 1), PAD, "int32")
+    for row, ids in zip(prefix, prefixes):
+        row[: len(ids)] = ids
     given = (prefix != PAD).sum(axis=1)
     limits = np.maximum(limits, given + 1).astype("int32")
     chances = np.zeros((len(source), 0, 0), "float32")
@@ -281,10 +286,10 @@ def _by_length(rows, sources, beam_size, extra_length):
         rows = rows[count:]
 
 
-def _padded(sequences):
+def _padded(sequences, few_shapes=COMPILES_EACH_SHAPE):
     """int32 `[rows, longest]`; where every shape is compiled, both are rounded up to one of few numbers."""
     rows, longest = len(sequences), max(map(len, sequences))
-    if COMPILES_EACH_SHAPE:
+    if few_shapes:
         rows, longest = rounded_up(rows), rounded_up(max(longest, 8))
     ids = np.full((rows, longest), PAD, dtype="int32")
     for row, sequence in zip(ids, sequences):

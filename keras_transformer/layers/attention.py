@@ -24,10 +24,8 @@ def causal_mask(length):
 
 def written(cache, position, new):
     """Returns `cache`, `[batch, heads, length, d]`, with `new`, `[batch, heads, n, d]`, from a position on."""
-    if keras.backend.backend() != "tensorflow":
-        return ops.slice_update(cache, (0, 0, position, 0), new)
-    # TensorFlow would compile a slice's update for every shape; rows of a matrix are written at once.
     batch, heads, length, width = ops.shape(cache)
+    # As rows of a matrix: for a slice's update TensorFlow would start XLA.
     rows = ops.arange(batch * heads)[:, None] * length + position + ops.arange(ops.shape(new)[2])[None]
     flat = ops.scatter_update(
         ops.reshape(cache, (-1, width)), ops.reshape(rows, (-1, 1)), ops.reshape(new, (-1, width))

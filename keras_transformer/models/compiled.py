@@ -8,18 +8,21 @@ COMPILES_EACH_SHAPE = keras.backend.backend() != "tensorflow"
 """Whether every new shape of an input costs a compilation, so that shapes should be few."""
 
 
-def compiled(function, *models):
-    """Returns the function compiled: once for all shapes on TensorFlow, once for each on JAX.
+def compiled(function, *models, jit_compile=False):
+    """Returns the function compiled: once for all shapes on TensorFlow, once for each on JAX and by XLA.
 
     Args:
         function: Of nested arrays, by position, and of what can be hashed, by keyword, which is constant to it. It may
             read the variables of the models: at each call they are what they are then.
         *models: Each a `keras.Model`.
+        jit_compile: Whether TensorFlow uses XLA. JAX always does.
     """
-    return (_compiled_by_jax if COMPILES_EACH_SHAPE else _compiled_by_tensorflow)(function, models)
+    if keras.backend.backend() == "jax":
+        return _compiled_by_jax(function, models)
+    return _compiled_by_tensorflow(function, jit_compile)
 
 
-def _compiled_by_tensorflow(function, models):
+def _compiled_by_tensorflow(function, jit_compile):
     import tensorflow as tf
 
     graphs = {}
@@ -30,8 +33,9 @@ def _compiled_by_tensorflow(function, models):
     def call(*arrays, **constants):
         key = tuple(sorted(constants.items()))
         if key not in graphs:
-            signature = keras.tree.map_structure(specification, arrays)
-            graphs[key] = tf.function(functools.partial(function, **constants), input_signature=signature)
+            constant = functools.partial(function, **constants)
+            signature = None if jit_compile else keras.tree.map_structure(specification, arrays)
+            graphs[key] = tf.function(constant, input_signature=signature, jit_compile=jit_compile)
         return graphs[key](*arrays)
 
     return call
