@@ -1,0 +1,369 @@
+"""Speed of translating with beam search: this project beside CTranslate2 and OpenNMT-tf, with the same weights.
+
+    python benchmarks/decode.py --json=docs/results/decode.jsonl
+    python benchmarks/decode.py --engines=keras_transformer,ctranslate2 --precisions=float32 --sizes=tiny
+    python benchmarks/decode.py --workloads=natural --run=runs/multi30k_ende-tiny
+    python benchmarks/decode.py --check          # not how fast they are, but whether they compute the same
+
+`forced`: random weights, 64 sentences of 25 source tokens in one batch, and 25 output tokens each, before which EOS is
+impossible. `natural`: a split of a trained run's problem with its weights, 64 sentences of about the same length in a
+batch, no more tokens than the run allows (in the other engines: than it allows the batch's longest), and the score of
+each engine's outputs. Output tokens are those of each sentence's best hypothesis, without EOS. All is done on the CPU.
+
+Each engine has a process of its own, with `--threads` threads. It loads its model and translates everything once before
+anything is timed; then all take turns, `--repeats` times, so that other load on the machine falls on all alike. What
+counts is the median, and of two engines the median of the rounds' ratios. Memory is the most that was resident in the
+process. This project is given texts, the others ids, and giving a text's pieces their ids takes next to no time.
+
+The engines' searches differ. Length penalties, |y| counting EOS: here ((5 + |y|) / 6)^α; in OpenNMT-tf the same, but
+((6 + |y|) / 6)^α as soon as a hypothesis has ended; in CTranslate2 |y|^α, and there is no other. A sentence's search
+ends here when no open hypothesis can still become the best; in CTranslate2 when as many have ended as there are beams,
+with α = 0 when the first beam has; in OpenNMT-tf when every beam has. A forced hypothesis ends with EOS here, which
+takes one step more. CTranslate2 and OpenNMT-tf may output PAD and BOS.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import operator
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import peers
+from engines.layout import assign_model, read_model, write_model
+
+from keras_transformer.data.tokenizer import SPECIAL, SymbolTokenizer
+from keras_transformer.errors import UserError, unknown
+from keras_transformer.flags import report, run_command
+from keras_transformer.startup import chosen_backend, load_keras
+
+ENGINES = {
+    "keras_transformer": ("float32", "bfloat16"),
+    "ctranslate2": ("float32", "int8"),
+    "opennmt_tf": ("float32",),
+}
+"""Engines, and the precisions that they are measured in."""
+MODES = {"tensorflow": ("graph", "xla"), "jax": ("jax",)}
+"""How this project runs on a backend; XLA has to compile a few shapes of batches first, seconds each."""
+OURS, REFERENCES = "keras_transformer", ("ctranslate2", "opennmt_tf")
+SIZES = {"tiny": ("tiny", 10_000), "base": ("base", 37_000)}
+"""Preset and vocabulary of a size."""
+WORKLOADS = ("forced", "natural")
+BEAM_SIZE, SENTENCES, LENGTH = 4, 64, 25
+PRECISIONS = tuple(dict.fromkeys(precision for known in ENGINES.values() for precision in known))
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one sentence."""
+
+    def error(self, message):
+        raise UserError(f"{message}; see --help")
+
+
+def main(arguments):
+    flags = read_flags(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        if flags.check:
+            return check(flags, folder)
+        rows = []
+        for name, size in flags.measured:
+            (folder / f"{name}-{size}").mkdir()
+            workload = (forced if name == "forced" else natural)(flags, size, folder / f"{name}-{size}")
+            rows += measure(workload, flags, folder / f"{name}-{size}")
+    print(table(rows))
+
+
+def read_flags(arguments):
+    """Returns the flags, with `variants` [(engine, precision, mode)] and `measured` [(workload, size)] added.
+
+    Raises:
+        UserError: A flag or a name is wrong, or nothing is left to measure.
+    """
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    modes = MODES[chosen_backend()]
+    for name, known in (("engines", ENGINES), ("sizes", SIZES), ("precisions", PRECISIONS), ("modes", modes)):
+        parser.add_argument(f"--{name}", default=",".join(known), help="comma-separated (default %(default)s)")
+    parser.add_argument("--workloads", help="comma-separated (default forced, and with --run natural)")
+    parser.add_argument("--run", help="the run directory whose model `natural` translates with")
+    parser.add_argument("--checkpoint", help="best, last, averaged or a step (default best, or last)")
+    parser.add_argument("--split", default="test", help="split that `natural` translates (default %(default)s)")
+    parser.add_argument("--sentences", type=_number, help="how many of its first sentences (default all)")
+    parser.add_argument("--repeats", type=_number, default=5, help="timed repeats (default %(default)s)")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--threads", type=_number, default=cores, help="each engine's (default all cores: %(default)s)")
+    parser.add_argument(
+        "--environments", default="~/.cache/keras_transformer/benchmarks", metavar="FOLDER",
+        help="where the other engines are installed, once (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--check", action="store_true", help="compare what they compute; exits with 1 if it differs")
+    parser.add_argument("--json", metavar="FILE", help="file that gets each record as one more line of JSON")
+    flags = parser.parse_args(arguments)
+    engines = _names("engine", flags.engines, ENGINES)
+    precisions = _names("precision", flags.precisions, PRECISIONS)
+    workloads = _names("workload", flags.workloads or ("forced,natural" if flags.run else "forced"), WORKLOADS)
+    sizes = _names("size", flags.sizes, SIZES)
+    modes = _names("mode", flags.modes, modes)
+    flags.variants = [
+        (engine, known, mode)
+        for engine in engines
+        for known in ENGINES[engine]
+        if known in precisions
+        for mode in (modes if engine == OURS else ("default",))
+    ]
+    if not flags.variants:
+        raise UserError(f"--engines={flags.engines} --precisions={flags.precisions}: no engine is measured in these")
+    if "natural" in workloads and not flags.run:
+        raise UserError("the workload natural needs a trained run: --run=DIR")
+    if flags.threads > cores:
+        raise UserError(f"--threads={flags.threads}: there are {cores} cores")
+    if flags.json and not Path(flags.json).resolve().parent.is_dir():
+        raise UserError(f"{flags.json} cannot be written: its folder does not exist")
+    flags.measured = [("forced", size) for size in sizes if "forced" in workloads]
+    flags.measured += [("natural", None)] if "natural" in workloads else []
+    return flags
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """What all engines translate.
+
+    Attributes:
+        name: One of `WORKLOADS`.
+        size: One of `SIZES`, or a run's preset.
+        model: File of the model, see `engines.layout`.
+        tokenizer: The `Tokenizer`.
+        folder: Folder of its file.
+        texts: Source sentences.
+        alpha: Exponent of the length penalty.
+        extra_length: Most tokens beyond the source's.
+        min_length: Tokens before which EOS is impossible; where it is not 0, there are no more than these.
+        score: Function of the outputs' texts that gives their BLEU, or None.
+        beam_size: Beams a sentence.
+    """
+
+    name: str
+    size: str
+    model: Path
+    tokenizer: object
+    folder: Path
+    texts: list
+    alpha: float
+    extra_length: int
+    min_length: int = 0
+    score: object = None
+    beam_size: int = BEAM_SIZE
+
+    def job(self, threads):
+        """Returns what an engine is told, for JSON."""
+        return {
+            "model": str(self.model), "tokenizer": str(self.folder), "texts": self.texts,
+            "sources": self.tokenizer.encode(self.texts), "beam_size": self.beam_size, "alpha": self.alpha,
+            "extra_length": self.extra_length, "min_length": self.min_length, "threads": threads,
+        }  # fmt: skip
+
+
+def forced(flags, size, folder):
+    """Returns the workload of random weights and equal lengths."""
+    load_keras()
+    import keras_transformer as kt
+
+    preset, vocab_size = SIZES[size]
+    hparams = kt.hparams(preset)
+    write_model(folder / "model.npz", kt.Transformer.from_hparams(hparams, vocab_size=vocab_size))
+    return symbols(
+        "forced", size, folder, vocab_size, np.full(SENTENCES, LENGTH), hparams.alpha, extra_length=0, min_length=LENGTH
+    )
+
+
+def symbols(name, size, folder, vocab_size, lengths, alpha, extra_length, min_length=0):
+    """Returns a workload of random symbols, for the model in `folder`."""
+    tokenizer = SymbolTokenizer([f"w{i}" for i in range(len(SPECIAL), vocab_size)])
+    tokenizer.save(folder)
+    rng = np.random.default_rng(0)
+    texts = tokenizer.decode([rng.integers(len(SPECIAL), vocab_size, length).tolist() for length in lengths])
+    return Workload(name, size, folder / "model.npz", tokenizer, folder, texts, alpha, extra_length, min_length)
+
+
+def natural(flags, size, folder):
+    """Returns the workload of a trained run."""
+    load_keras()
+    from keras_transformer.runs.directory import Run
+
+    run = Run.open(flags.run)
+    examples = itertools.islice(run.problem.examples(flags.split), flags.sentences)
+    sources, references = map(list, zip(*examples))
+    write_model(folder / "model.npz", run.load_model(flags.checkpoint))
+    return Workload(
+        "natural", run.config["preset"] or "custom", folder / "model.npz", run.tokenizer, run.path.resolve(), sources,
+        run.hparams.alpha, run.hparams.extra_length,
+        score=lambda outputs: run.problem.score(outputs, references)[-1].value,
+    )  # fmt: skip
+
+
+def measure(workload, flags, folder):
+    """Returns the records of one workload, and appends them to `--json`."""
+    processes = start(workload, flags, flags.variants, folder)
+    rounds = []
+    try:
+        for number in range(flags.repeats + 1):
+            # There and back: whoever is first after another one's turn is not always the same.
+            turns = processes if number % 2 else processes[::-1]
+            answers = {process: process.repeat() for process in turns}
+            if number:
+                rounds.append(answers)
+            report(f"{workload.name} {workload.size}: " + (f"{number} of {flags.repeats}" if number else "warm"))
+    finally:
+        for process in processes:
+            process.close()
+    rows = [record(process, workload, flags, rounds) for process in processes]
+    if flags.json:
+        with open(flags.json, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    return rows
+
+
+def start(workload, flags, variants, folder):
+    """Returns a `Process` for each (engine, precision, mode), loaded one after the other."""
+    processes = []
+    try:
+        for engine, precision, mode in variants:
+            report(f"{workload.name} {workload.size}: loading {engine} {precision} {mode}")
+            place, job = folder / f"{engine}-{precision}-{mode}", workload.job(flags.threads)
+            processes.append(peers.Process(engine, precision, mode, job, flags.environments, place))
+    except BaseException:
+        for process in processes:
+            process.close()
+        raise
+    return processes
+
+
+def record(process, workload, flags, rounds):
+    """Returns the record of one engine; `rounds` are {process: answer}."""
+    from keras_transformer.runs.manifest import command, git_revision, machine
+
+    answers = [turn[process] for turn in rounds]
+    outputs = answers[-1]["outputs"]
+    if workload.min_length and {len(ids) for ids in outputs} != {workload.min_length}:
+        raise RuntimeError(f"{process.engine} gave outputs of other lengths than {workload.min_length}")
+    in_float32 = {other.engine: other for other in reversed(rounds[0]) if other.precision == "float32"}
+    ratios = dict.fromkeys(REFERENCES)
+    for name in REFERENCES:
+        if reference := in_float32.get(name):
+            ratios[name] = statistics.median(speed(turn[process]) / speed(turn[reference]) for turn in rounds)
+    same = None
+    if OURS in in_float32 and not workload.min_length:
+        same = sum(map(operator.eq, outputs, rounds[-1][in_float32[OURS]]["outputs"])) / len(outputs)
+    return {
+        "benchmark": "decode", "engine": process.engine, "version": peers.VERSIONS.get(process.engine),
+        "mode": process.mode, "precision": process.precision, "size": workload.size, "workload": workload.name,
+        "output_tokens_per_second": statistics.median(map(speed, answers)),
+        "peak_memory_mb": max(answer["peak_memory_mb"] for answer in answers),
+        "bleu": workload.score and workload.score(workload.tokenizer.decode(outputs)),
+        "same_as_ours": same, "ratios": ratios, "repeats": flags.repeats, "threads": flags.threads,
+        "sentences": len(outputs), "output_tokens": sum(map(len, outputs)), "beam_size": workload.beam_size,
+        "alpha": workload.alpha, "command": ["python", "benchmarks/" + command()[0], *command()[1:]],
+        "commit": git_revision(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
+    }  # fmt: skip
+
+
+def speed(answer):
+    """Output tokens a second of a repeat."""
+    return sum(map(len, answer["outputs"])) / answer["seconds"]
+
+
+def table(rows):
+    """Returns the records as a table."""
+    heads = ("workload", "size", "engine", "mode", "precision", "tokens/s", "MB", "BLEU")
+    heads = (*heads, *(f"× {name}" for name in REFERENCES))
+    lines = [heads]
+    for row in rows:
+        bleu, ratios = row["bleu"], [row["ratios"][name] for name in REFERENCES]
+        lines.append(
+            (
+                row["workload"], row["size"] or "", row["engine"], row["mode"], row["precision"],
+                f"{row['output_tokens_per_second']:,.0f}", f"{row['peak_memory_mb']:,.0f}",
+                "" if bleu is None else f"{bleu:.2f}", *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+            )
+        )  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    text = 5  # columns of words; the others hold numbers
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line[:text], widths))
+        + "".join("  " + cell.rjust(width) for cell, width in zip(line[text:], widths[text:]))
+        for line in lines
+    )
+
+
+def check(flags, folder):
+    """Translates with α = 0, where all engines' scores are log-probabilities, and compares.
+
+    The model is a small one with random weights, or, with `--run`, a trained one.
+
+    Raises:
+        SystemExit: An engine computes something else.
+    """
+    load_keras()
+    from engines.agreement import compare, peaked
+
+    from keras_transformer.decoding.translator import Translator
+    from keras_transformer.hyperparameters import HParams
+    from keras_transformer.models.transformer import Transformer
+
+    if flags.run:
+        workload = natural(flags, None, folder)
+        workload = dataclasses.replace(workload, texts=workload.texts[:SENTENCES], alpha=0.0)
+    else:
+        model = peaked(Transformer(60, HParams(num_layers=2, d_model=32, d_ff=64, num_heads=4)))
+        write_model(folder / "model.npz", model)
+        lengths = np.random.default_rng(1).integers(3, 13, SENTENCES)
+        workload = symbols("check", "random", folder, model.vocab_size, lengths, alpha=0.0, extra_length=30)
+    config, weights = read_model(workload.model)
+    hparams = HParams(**config["hparams"])
+    model = Transformer(config["vocab_size"], hparams)
+    assign_model(model, weights)
+    translator = Translator(model, workload.tokenizer, hparams)
+    engines = [OURS, *dict.fromkeys(engine for engine, *_ in flags.variants if engine != OURS)]
+    agree = True
+    for beam_size in (1, BEAM_SIZE):
+        workload = dataclasses.replace(workload, beam_size=beam_size)
+        variants = [
+            (engine, "float32", MODES[chosen_backend()][0] if engine == OURS else "default") for engine in engines
+        ]
+        processes = start(workload, flags, variants, folder / f"beam-{beam_size}")
+        try:
+            ours, *others = [process.repeat() for process in processes]
+        finally:
+            for process in processes:
+                process.close()
+        for engine, answer in zip(engines[1:], others):
+            agree &= compare(engine, beam_size, translator, workload, ours, answer)
+    if not agree:
+        sys.exit(1)
+
+
+def _names(kind, text, known):
+    """The names in a comma-separated list."""
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in known:
+            raise unknown(kind, name, known)
+    if not names:
+        raise UserError(f"no {kind} is named; there are: {', '.join(known)}")
+    return names
+
+
+def _number(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"takes a whole number from 1 on, not {text!r}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    run_command(main)

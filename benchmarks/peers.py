@@ -1,0 +1,148 @@
+"""Other engines: the environments that they need, and a process of each that translates when it is told to."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from keras_transformer.errors import UserError
+
+PYTHON = "3.11"
+"""The interpreter of all: OpenNMT-tf's TensorFlow has no wheels for later ones."""
+ROOT = Path(__file__).parent.parent
+SCRIPTS = ROOT / "benchmarks" / "engines"
+VERSIONS = {"ctranslate2": "4.8.0", "opennmt_tf": "2.32.0"}
+REQUIREMENTS = {
+    "ctranslate2": "ctranslate2==4.8.0 numpy==2.4.6 PyYAML==6.0.3",
+    "opennmt_tf": """
+        OpenNMT-tf==2.32.0 tensorflow==2.13.1 tensorflow-addons==0.21.0 keras==2.13.1 numpy==1.24.3 absl-py==2.5.1
+        astunparse==1.6.3 certifi==2026.10.18 cffi==2.1.1 charset-normalizer==3.5.2 colorama==0.4.6
+        cryptography==50.0.2 ctranslate2==3.24.0 flatbuffers==25.12.19 gast==0.4.0 google-auth==2.62.2
+        google-auth-oauthlib==1.0.0 google-pasta==0.2.0 grpcio==1.74.0 h5py==3.16.0 idna==3.20 libclang==18.1.1
+        lxml==6.1.3 Markdown==3.11.3 MarkupSafe==3.0.4 oauthlib==4.0.1 opt_einsum==3.4.0 packaging==26.3
+        portalocker==4.4.2 protobuf==4.25.9 pyasn1==0.6.5 pyasn1_modules==0.4.2 pycparser==3.12 pyonmttok==1.38.1
+        PyYAML==6.0.3 regex==2026.11.15 requests==2.34.2 requests-oauthlib==2.0.0 rouge==1.0.1 sacrebleu==2.6.0
+        six==1.17.0 tabulate==0.10.0 tensorboard==2.13.0 tensorboard-data-server==0.7.2
+        tensorflow-estimator==2.13.0 tensorflow-io-gcs-filesystem==0.37.1 termcolor==3.3.0 typeguard==2.13.3
+        typing_extensions==4.5.0 urllib3==2.8.0 Werkzeug==3.1.9 wrapt==2.5.2
+    """,
+}
+"""Everything that is installed, so that an environment made later is the same."""
+
+
+def python_of(engine, environments, report=print):
+    """Returns the path of the interpreter that runs an engine; makes its environment where there is none.
+
+    Args:
+        engine: "keras_transformer", which runs in this environment, or one of `REQUIREMENTS`.
+        environments: Folder of the environments; they may be deleted at any time.
+        report: Called with a line about what is being done.
+
+    Raises:
+        UserError: The environment cannot be made.
+    """
+    if engine not in REQUIREMENTS:
+        return sys.executable
+    requirements = REQUIREMENTS[engine].split()
+    identity = hashlib.sha256(" ".join(requirements).encode()).hexdigest()[:8]
+    folder = Path(environments).expanduser() / f"{engine}-{identity}"
+    python, complete = folder / "bin" / "python", folder / "complete"
+    if not complete.is_file():
+        report(f"making the environment of {engine} in {folder}")
+        _run([_interpreter(), "-m", "venv", "--clear", folder], engine)
+        _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements], engine)
+        complete.touch()
+    return str(python)
+
+
+class Process:
+    """An engine's process, which has loaded a model and waits.
+
+    Args:
+        engine: Name of the engine.
+        precision: What it computes in.
+        mode: How it is compiled, "default" where there is no choice.
+        job: What its script is told: see `decode.Workload.job`.
+        environments: Folder of the environments.
+        folder: Folder for the job and what is converted, of this process alone.
+
+    Raises:
+        UserError: The engine ends with an error.
+    """
+
+    def __init__(self, engine, precision, mode, job, environments, folder):
+        self.engine, self.precision, self.mode = engine, precision, mode
+        folder = Path(folder)
+        folder.mkdir(parents=True)
+        script = SCRIPTS / f"{engine}_engine.py"
+        job = {**job, "precision": precision, "mode": mode, "folder": str(folder / "converted")}
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        arguments = [python_of(engine, environments), script, folder / "job.json"]
+        environment = {
+            **os.environ, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
+            "OMP_NUM_THREADS": str(job["threads"]), "PYTHONPATH": str(ROOT),
+        }  # fmt: skip
+        if engine in REQUIREMENTS:
+            environment["PYTHONNOUSERSITE"] = "1"
+        else:
+            environment["PYTHONPATH"] += os.pathsep + os.environ.get("PYTHONPATH", "")
+        if engine == "ctranslate2":
+            _run([*arguments, "convert"], engine, env=environment)
+        self.log = tempfile.TemporaryFile()
+        self.child = subprocess.Popen(
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment
+        )
+        self._answer()
+
+    def repeat(self):
+        """Translates all sources once.
+
+        Returns:
+            {"seconds", "outputs": ids of each sentence without EOS, "scores", "peak_memory_mb"}.
+        """
+        try:
+            self.child.stdin.write("repeat\n")
+            self.child.stdin.flush()
+        except BrokenPipeError:
+            pass  # what it has left to say is in the log
+        return self._answer()
+
+    def close(self):
+        """Ends the process."""
+        self.child.stdin.close()
+        self.child.wait()
+        self.child.stdout.close()
+        self.log.close()
+
+    def _answer(self):
+        line = self.child.stdout.readline()
+        if not line:
+            self.log.seek(0)
+            raise _failed(self.engine, self.log.read().decode(errors="replace"))
+        return json.loads(line)
+
+
+def _interpreter():
+    """The path of Python 3.11."""
+    if sys.version_info[:2] == tuple(map(int, PYTHON.split("."))):
+        return sys.executable
+    if found := shutil.which(f"python{PYTHON}"):
+        return found
+    raise UserError(f"the other engines need Python {PYTHON}, and there is no python{PYTHON} on the PATH")
+
+
+def _run(command, engine, env=None):
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
+    if done.returncode:
+        raise _failed(engine, done.stdout.decode(errors="replace"))
+
+
+def _failed(engine, log):
+    if "Traceback" in log:
+        print(log, file=sys.stderr)
+    lines = [line for line in log.splitlines() if line.strip()]
+    return UserError(f"{engine} failed: {lines[-1].strip() if lines else 'it ended without a word'}")
