@@ -1,11 +1,15 @@
 """Fixtures of all tests, and two logical CPU devices, so that mirrored training is tested in the same process."""
 
+import importlib
 import os
 import random
+import sys
 from pathlib import Path
 
 import pytest
+from commands import REVERSE, Home, Outcome, start
 
+from keras_transformer.flags import run_command
 from keras_transformer.startup import load_keras
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,3 +49,27 @@ def fresh_seed():
 
 def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"seed {SEED} (repeat with KERAS_TRANSFORMER_TEST_SEED={SEED})")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Runs a command in this process, which is quicker; returns its `Outcome`."""
+
+    def call(command, *arguments):
+        main = importlib.import_module(f"keras_transformer.{command}").main
+        monkeypatch.setattr(sys, "argv", [command, *map(str, arguments)])
+        status = 0
+        try:
+            run_command(main)
+        except SystemExit as end:
+            status = end.code
+        return Outcome(status, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory):
+    """A `Home`: its run is for reading only."""
+    path = tmp_path_factory.mktemp("home")
+    return Home(path, start("train", *REVERSE, "--train_steps=6", cwd=path))

@@ -4,8 +4,9 @@ import json
 import sys
 
 import pytest
+from commands import SMALL
 from sacrebleu.metrics import BLEU
-from test_commands import SMALL, TEXT, call, write_text  # noqa: F401 (a fixture)
+from test_commands import TEXT, write_text
 
 import keras_transformer as kt
 from keras_transformer.metrics.bleu import sacre_bleu

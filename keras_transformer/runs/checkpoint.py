@@ -1,5 +1,6 @@
 """Checkpoints: variables by path, as .npz without pickle, checksummed, whole or not there at all."""
 
+import contextlib
 import re
 import shutil
 import sys
@@ -89,7 +90,8 @@ class Checkpoints:
         if name == "last":
             loaded = self.load_latest(parts)
             if loaded is None:
-                raise UserError(f"{self.path} holds no checkpoint; train first")
+                found = "no whole checkpoint" if self.steps() else "no checkpoint"
+                raise UserError(f"{self.path} holds {found}; train first")
             return loaded
         if name == "averaged":
             directory = self.path / "averaged"
@@ -104,7 +106,12 @@ class Checkpoints:
             hint = "there are steps " + ", ".join(map(str, self.steps()))
         if not directory.is_dir():
             raise UserError(f"there is no checkpoint {directory}; {hint}")
-        return _read(directory, parts)
+        try:
+            return _read(directory, parts)
+        except UserError as error:
+            step = self._latest_whole(parts)
+            hint = "no checkpoint is whole" if step is None else f"--checkpoint={step} is whole"
+            raise UserError(f"{error}; {hint}") from None
 
     def load_latest(self, parts=("weights", "optimizer")):
         """Returns `load` of the newest whole checkpoint, or None; damaged ones are reported and passed over."""
@@ -113,6 +120,14 @@ class Checkpoints:
                 return _read(self._directory(step), parts)
             except UserError as error:
                 self.report(f"{error}; using the one before it")
+        return None
+
+    def _latest_whole(self, parts):
+        """The newest step whose checkpoint is whole, or None."""
+        for step in reversed(self.steps()):
+            with contextlib.suppress(UserError):
+                _read(self._directory(step), parts)
+                return step
         return None
 
     def _directory(self, step):

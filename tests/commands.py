@@ -1,0 +1,56 @@
+"""Running the commands, as a user does or in this process, and a very small run to run them on."""
+
+import subprocess
+import sys
+from typing import NamedTuple
+
+from keras_transformer import registry
+
+SMALL = ("--num_layers=1", "--d_model=16", "--d_ff=32", "--num_heads=2", "--batch_tokens=512", "--eval_steps=3",
+         "--checkpoint_steps=3", "--warmup_steps=2", "--beam_size=2", "--extra_length=3")  # fmt: skip
+REVERSE = ("--problem=reverse", "--hparams=toy", "--set", "problem.train_pairs=500", *SMALL)
+
+
+class Outcome(NamedTuple):
+    """What became of a command."""
+
+    status: int
+    out: str
+    err: str
+
+    def succeeded(self):
+        """Returns the lines of stdout of a command that went well."""
+        assert (self.status, self.err) == (0, "")
+        return self.out.splitlines()
+
+    def refused(self, *said):
+        """Asserts that the user was told, in one sentence and without a traceback, and it contains what is `said`."""
+        assert self.status == 2
+        assert self.err.startswith("error: ") and self.err.endswith("\n") and self.err.count("\n") == 1
+        for words in said:
+            assert str(words) in self.err
+
+
+def start(command, *arguments, cwd, **options):
+    """Runs a command in a process of its own, as a user does; returns its `Outcome`."""
+    environment = {"PYTHONPATH": str(registry.PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(cwd)}
+    done = subprocess.run(
+        [sys.executable, "-m", f"keras_transformer.{command}", *map(str, arguments)],
+        cwd=cwd, env=environment, capture_output=True, encoding="utf-8", **options,
+    )  # fmt: skip
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+class Home(NamedTuple):
+    """A directory with a run of six updates in it, checkpoints at 3 and 6, and what training said."""
+
+    path: object
+    outcome: Outcome
+
+    @property
+    def run(self):
+        return self.path / "runs" / "reverse-toy"
+
+    def again(self, output_dir=None):
+        """Returns the flags of the same training once more."""
+        return *REVERSE, "--train_steps=6", f"--data_dir={self.path}/data", f"--output_dir={output_dir or self.run}"

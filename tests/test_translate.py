@@ -1,0 +1,227 @@
+"""What `translate` makes of its flags, of hard input and of interruptions."""
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from keras_transformer.data.corpus import read_lines
+from keras_transformer.decoding.translator import Translator
+from keras_transformer.registry import PACKAGE
+
+LINES = ["s1 s2 s3", "", "s4 s2 s2 s1", "   ", "s5 s6 unknown", "s7"]
+HARD = [
+    "s1\ts2",
+    "s1 \u2028 s2",
+    "😀 s1",
+    "שלום s2",
+    "s1 \x00 s3",
+    "s1 \x0c s2",
+    " ".join(["s1"] * 10_000),
+    "\ufeffs1",
+    "s9",
+]
+
+
+@pytest.fixture(scope="module")
+def translator(home):
+    return Translator.load(home.run)
+
+
+@pytest.fixture
+def translate(home, call, tmp_path):
+    """Runs `translate` on lines, with flags; returns its `Outcome` and the lines it wrote."""
+
+    def translate(lines, *flags, run=home.run):
+        (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines), newline="")
+        output = tmp_path / "output.txt"
+        outcome = call("translate", f"--run={run}", f"--input={tmp_path}/lines.txt", f"--output={output}", *flags)
+        return outcome, list(read_lines(output, may_be_empty=True)) if output.exists() else None
+
+    return translate
+
+
+def texts(results):
+    return [hypotheses[0].text for hypotheses in results]
+
+
+def test_as_many_lines_as_there_are_whatever_is_in_them(translate, translator):
+    outcome, lines = translate(HARD * 3)
+    assert outcome.status == 0 and len(lines) == 3 * len(HARD)
+    assert lines[: len(HARD)] == lines[len(HARD) : 2 * len(HARD)]
+    expected = texts(translator.translate([*HARD[:6], " ".join(["s1"] * 63), *HARD[7:]]))
+    assert lines[len(HARD) : 2 * len(HARD)] == expected
+
+
+def test_ends_of_windows_are_ends(translate):
+    assert translate([f"{line}\r" for line in LINES])[1] == translate(LINES)[1]
+
+
+def test_a_long_line_is_cut_and_told_by_its_number(translate, translator):
+    long = "s1 s2 " * 200
+    outcome, lines = translate(["s3", long, "s4"])
+    assert outcome == (0, "", "line 2: only the first 64 of its 401 tokens are read\n")
+    assert lines == texts(translator.translate(["s3", "s1 s2 " * 31 + "s1", "s4"]))
+    outcome, lines = translate([long], "--max_source_length=3")
+    assert "first 3 of its 401" in outcome.err and lines == texts(translator.translate(["s1 s2"]))
+
+
+def test_nbest_lines_begin_with_their_number_and_score(translate, translator):
+    outcome, lines = translate(LINES, "--nbest=3", "--scores", "--beam_size=4")
+    expected = [
+        f"{number}\t{hypothesis.score:.6f}\t{hypothesis.text}"
+        for number, hypotheses in enumerate(translator.translate(LINES, 4, nbest=3), start=1)
+        for hypothesis in hypotheses
+    ]
+    assert outcome.succeeded() == [] and lines == expected
+    assert translate(LINES, "--nbest=3")[1][0].split("\t")[0] == "1"  # more beams than the run's
+
+
+def test_jsonl_holds_all_that_is_known(translate, translator):
+    outcome, lines = translate(LINES, "--format=jsonl", "--nbest=2", "--token_scores", "--alignments")
+    assert outcome.succeeded() == []
+    expected = translator.translate(LINES, nbest=2, token_scores=True, alignments=True)
+    for number, (line, source, hypotheses) in enumerate(zip(lines, LINES, expected, strict=True), start=1):
+        found = json.loads(line)
+        assert (found["line"], found["source"], len(found["hypotheses"])) == (number, source, len(hypotheses))
+        for entry, hypothesis in zip(found["hypotheses"], hypotheses):
+            assert entry["text"] == hypothesis.text and len(entry["tokens"]) == len(hypothesis.tokens)
+            assert entry["score"] == pytest.approx(hypothesis.score, rel=1e-5)
+            if hypothesis.tokens:
+                assert sum(entry["token_log_probabilities"]) == pytest.approx(hypothesis.log_probability, rel=1e-3)
+                assert len(entry["alignment"]) == len(entry["tokens"])
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4, 9])
+def test_shards_put_together_are_the_whole(translate, parts):
+    whole = translate(LINES)[1]
+    shards = [translate(LINES, f"--shard={part}/{parts}")[1] for part in range(1, parts + 1)]
+    assert [line for shard in shards for line in shard] == whole
+    numbered = [translate(LINES, f"--shard={part}/{parts}", "--nbest=2")[1] for part in range(1, parts + 1)]
+    assert [line for shard in numbered for line in shard] == translate(LINES, "--nbest=2")[1]
+
+
+def test_prefixes_begin_the_translations(translate, translator, tmp_path):
+    (tmp_path / "prefixes.txt").write_text("s2\n\n\n\ns1 s1\n\n")
+    flag = f"--prefixes={tmp_path}/prefixes.txt"
+    outcome, lines = translate(LINES, flag)
+    assert outcome.succeeded() == [] and lines[0].startswith("s2") and lines[4].startswith("s1 s1")
+    assert lines == texts(translator.translate(LINES, prefixes=["s2", "", "", "", "s1 s1", ""]))
+    assert translate(LINES, flag, "--shard=3/3")[1] == lines[4:]
+    translate([*LINES, "s1"], flag)[0].refused("prefixes.txt has 6 lines, fewer than the input")
+
+
+def test_samples_come_with_a_seed(translate):
+    seeds = [translate(LINES, "--sample", f"--seed={seed}", "--temperature=3")[1] for seed in (1, 1, 2)]
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+def test_several_checkpoints_and_runs_make_an_ensemble(translate, home, tmp_path):
+    alone = translate(LINES, "--checkpoint=6")[1]
+    assert translate(LINES, "--checkpoint=6,6")[1] == alone
+    assert translate(LINES, "--checkpoint=6", f"--ensemble={home.run}")[1] == alone
+    other = shutil.copytree(home.run, tmp_path / "other")
+    (other / "manifest.json").unlink()
+    symbols = next(path for path in other.iterdir() if path.name.startswith("symbols"))
+    symbols.write_text(symbols.read_text().replace("s7", "other"))
+    translate(LINES, f"--ensemble={other}")[0].refused("different vocabularies")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_precisions(translate, precision):
+    outcome, lines = translate(LINES, f"--precision={precision}", "--min_length=2")
+    assert (
+        outcome.succeeded() == [] and len(lines) == len(LINES) and all(len(line.split()) >= 2 for line in lines if line)
+    )
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_undecodable_lines_are_told_and_left_blank_or_replaced(home, call, tmp_path, on_error):
+    (tmp_path / "lines.txt").write_bytes(b"s1\n\xff s2\ns3\n")
+    flags = (f"--input={tmp_path}/lines.txt", f"--on_error={on_error}", "--min_length=2")
+    outcome = call("translate", f"--run={home.run}", *flags)
+    assert outcome.status == 0 and outcome.err.startswith(f"{tmp_path}/lines.txt:2: not UTF-8 at byte 1 of the line; ")
+    assert [bool(line) for line in outcome.out.splitlines()] == [True, on_error == "replace", True]
+
+
+def test_what_comes_before_an_undecodable_line_is_kept(home, call, tmp_path):
+    with gzip.open(tmp_path / "lines.gz", "wb") as file:
+        file.write(b"s1\ns2\n\xff\ns3\n")
+    flags = (f"--run={home.run}", f"--input={tmp_path}/lines.gz", f"--output={tmp_path}/out.txt")
+    call("translate", *flags).refused("lines.gz:3: not UTF-8", f"before is in {tmp_path}/out.txt.partial")
+    kept = (tmp_path / "out.txt.partial").read_text().splitlines()
+    assert len(kept) == 2 and not (tmp_path / "out.txt").exists()
+    assert call("translate", *flags, "--on_error=skip").status == 0
+    assert (tmp_path / "out.txt").read_text().splitlines()[:2] == kept and not (tmp_path / "out.txt.partial").exists()
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--shard=3/2"], "--shard: takes I/N with I from 1 to N, not '3/2'"),
+        (["--shard=1/2", "--input=-"], "the length of stdin is not known"),
+        (["--top_k=5"], "--top_k is for sampling: give --sample, too"),
+        (["--sample", "--top_p=1.5"], "--top_p above 0 and at most 1"),
+        (["--sample", "--temperature=0"], "--temperature must be above 0"),
+        (["--token_scores"], "need --format=jsonl"),
+        (["--nbest=5", "--beam_size=4"], "--nbest=5 needs --beam_size=5 or more, not 4"),
+        (["--max_source_length=1"], "a source needs room"),
+        (["--extra_length=-1"], "takes a whole number from 0 on"),
+        (["--prefixes=nowhere.txt"], "nowhere.txt does not exist"),
+        (["--ensemble=nowhere"], "nowhere"),
+    ],
+)
+def test_wrong_flags_are_refused_in_one_sentence(translate, flags, said):
+    outcome, lines = translate(LINES, *flags)
+    outcome.refused(said)
+    assert lines is None
+
+
+def child(home, *flags, **options):
+    environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(home.path)}
+    command = [sys.executable, "-m", "keras_transformer.translate", f"--run={home.run}", *flags]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def test_an_interrupt_keeps_whole_lines(home, tmp_path):
+    (tmp_path / "lines.txt").write_text("s1 s2 s3 s4\n" * 300_000)
+    output = tmp_path / "out.txt.partial"
+    process = child(home, f"--input={tmp_path}/lines.txt", f"--output={tmp_path}/out.txt")
+    while process.poll() is None and not (output.exists() and output.stat().st_size):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and str(output) in err.decode()
+    kept = output.read_text()
+    assert kept.endswith("\n") and kept.count("\n") % 1024 == 0 and not (tmp_path / "out.txt").exists()
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(home, tmp_path):
+    (tmp_path / "lines.txt").write_text("s1 s2 s3 s4\n" * 300_000)
+    process = child(home, f"--input={tmp_path}/lines.txt")
+    assert process.stdout.readline().endswith(b"\n")
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0 and process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_progress_is_told_when_it_is_asked_for(translate):
+    outcome, _ = translate(LINES, "--progress")
+    assert outcome.status == 0 and "6 lines" in outcome.err and os.linesep not in outcome.err
+
+
+@pytest.mark.parametrize("damage", ["best", "all"])
+def test_a_damaged_checkpoint_is_told_with_the_one_that_is_whole(translate, home, tmp_path, damage):
+    run = shutil.copytree(home.run, tmp_path / "run")
+    best = json.loads((run / "checkpoints" / "best.json").read_text())["step"]
+    other = {3: 6, 6: 3}[best]
+    for step in (best, other) if damage == "all" else (best,):
+        (run / "checkpoints" / f"step-{step:09d}" / "weights.npz").write_bytes(b"damaged")
+    hint = f"--checkpoint={other} is whole" if damage == "best" else "no checkpoint is whole"
+    translate(LINES, run=run)[0].refused("damaged", hint)
