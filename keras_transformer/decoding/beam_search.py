@@ -228,9 +228,11 @@ def _draw(state, logits, sentences, rules):
     allowed = ~illegal[None, None] if allowed is None else allowed & ~illegal[None, None]
     chance = ops.take(sentences.chances, index, axis=2)
     drawn, normalizer = sampled_symbols(logits, allowed, chance, rules.sampling)
+    possible = ops.any(allowed, axis=-1) | (only != PAD)
     drawn = ops.where(only == PAD, drawn, only)
+    total = state.log_probabilities + symbol_logits(logits, drawn) - normalizer
     beam = ops.broadcast_to(ops.arange(rules.beam_size, dtype="int32")[None], ops.shape(drawn))
-    return state.log_probabilities + symbol_logits(logits, drawn) - normalizer, beam, drawn
+    return ops.where(possible, total, IMPOSSIBLE), beam, drawn
 
 
 def _only_symbol(index, sentences):

@@ -2,13 +2,13 @@
 
 from keras import ops
 
-from keras_transformer.decoding.gather import take
+from keras_transformer.decoding.gather import take, take_rows
 
 IMPOSSIBLE = -1e9
 """Log-probability of what cannot be chosen."""
 
-HEIGHT = 16
-"""Symbols in a column, whose largest logit is taken first when the best of a vocabulary are looked for."""
+BLOCK = 16
+"""Neighbours whose largest logit is taken first when the best of a vocabulary are looked for."""
 
 
 def best_symbols(logits, allowed, count):
@@ -34,23 +34,23 @@ def best_symbols(logits, allowed, count):
 def top_symbols(logits, count):
     """Returns the `count` largest of logits [B, K, V] and their places, as `top_k` does.
 
-    Columns of every n-th symbol are compared first: the largest logits lie in the columns with the largest maxima, and
-    a maximum costs far less than a place in an order. Columns in order keep the order of equal logits.
+    The largest lie in the blocks with the largest maxima, and a maximum costs far less than a place in an order. Blocks
+    in order keep the order of equal logits.
     """
     vocab_size = logits.shape[-1]
-    if vocab_size <= 4 * HEIGHT * count:
+    if vocab_size <= 4 * BLOCK * count:
         best, places = ops.top_k(logits, count)
         return best, ops.cast(places, "int32")
-    if vocab_size % HEIGHT:
-        logits = ops.pad(logits, [(0, 0), (0, 0), (0, -vocab_size % HEIGHT)], constant_values=IMPOSSIBLE)
-    rows, width = ops.shape(logits)[:2], logits.shape[-1] // HEIGHT
-    columns = ops.reshape(logits, (*rows, HEIGHT, width))
-    _, chosen = ops.top_k(ops.max(columns, axis=2), count)
+    if vocab_size % BLOCK:
+        logits = ops.pad(logits, [(0, 0), (0, 0), (0, -vocab_size % BLOCK)], constant_values=IMPOSSIBLE)
+    rows = ops.shape(logits)[:2]
+    blocks = ops.reshape(logits, (*rows, -1, BLOCK))
+    _, chosen = ops.top_k(ops.max(blocks, axis=-1), count)
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
-    symbols = ops.arange(HEIGHT, dtype="int32")[:, None] * width + chosen[:, :, None]
-    symbols = ops.reshape(symbols, (*rows, HEIGHT * count))
-    best, places = ops.top_k(take(logits, symbols), count)
-    return best, take(symbols, ops.cast(places, "int32"))
+    inside = ops.reshape(take_rows(blocks, chosen), (*rows, count * BLOCK))
+    best, places = ops.top_k(inside, count)
+    places = ops.cast(places, "int32")
+    return best, take(chosen, places // BLOCK) * BLOCK + places % BLOCK
 
 
 def log_sum_exp(logits, largest):
