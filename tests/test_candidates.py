@@ -1,0 +1,322 @@
+"""Choosing symbols, taking elements and the tree of keys and values: each against the same in plain NumPy."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_transformer.decoding.beam_search import Sampling
+from keras_transformer.decoding.candidates import BLOCK, IMPOSSIBLE, best_symbols, sampled_symbols, top_symbols
+from keras_transformer.decoding.gather import take, take_rows
+from keras_transformer.decoding.prefix_tree import grown, living_nodes, settle
+
+TENSORFLOW = keras.backend.backend() == "tensorflow"
+FEW, MANY = (40, 150) if TENSORFLOW else (8, 15)  # elsewhere every new shape is compiled
+seeds = st.integers(0, 2**31)
+small, counts = st.integers(1, 4), st.integers(1, 24)
+# On both sides of where columns begin to be compared, with and without a last column that is not full.
+vocab_sizes = st.one_of(st.integers(1, 40), st.integers(4 * BLOCK - 3, 8 * BLOCK + 3), st.integers(500, 1500))
+
+
+def array(values):
+    return np.asarray(ops.convert_to_numpy(values))
+
+
+def in_order(values, count):
+    """The places of the largest, the first of equal ones first."""
+    return np.argsort(-values, axis=-1, kind="stable")[..., :count]
+
+
+def log_softmax(logits):
+    logits = logits.astype("float64")
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def of_few_numbers(seed, shape, different):
+    """Logits of so many different numbers: of few, most are equal."""
+    rng = np.random.default_rng(seed)
+    return rng.choice(rng.normal(scale=3, size=different), size=shape).astype("float32")
+
+
+# Taking what is chosen
+
+
+@settings(max_examples=FEW, deadline=None)
+@given(outer=st.lists(small, min_size=0, max_size=3), n=small, m=small, width=small, seed=seeds)
+def test_taking_is_numpys(outer, n, m, width, seed):
+    rng = np.random.default_rng(seed)
+    values, places = rng.normal(size=(*outer, n, width)), rng.integers(n, size=(*outer, m)).astype("int32")
+    values = values.astype("float32")
+    rows = np.take_along_axis(values, places[..., None], axis=-2)
+    np.testing.assert_array_equal(array(take_rows(ops.convert_to_tensor(values), places)), rows)
+    first = values[..., 0]
+    taken = array(take(ops.convert_to_tensor(first), places))
+    np.testing.assert_array_equal(taken, np.take_along_axis(first, places, axis=-1))
+
+
+# The best symbols
+
+
+@settings(max_examples=MANY, deadline=None)
+@given(
+    rows=small, beams=small, vocab_size=vocab_sizes, count=counts, different=st.sampled_from((1, 3, 10_000)), seed=seeds
+)
+def test_the_largest_logits_come_in_a_stable_order(rows, beams, vocab_size, count, different, seed):
+    logits, count = of_few_numbers(seed, (rows, beams, vocab_size), different), min(count, vocab_size)
+    best, symbols = top_symbols(ops.convert_to_tensor(logits), count)
+    expected = in_order(logits, count)
+    np.testing.assert_array_equal(array(best), np.take_along_axis(logits, expected, axis=-1))
+    np.testing.assert_array_equal(array(symbols), expected)
+
+
+@pytest.mark.parametrize("vocab_size", [10 * BLOCK, 10 * BLOCK - 1, 10 * BLOCK - 15])
+def test_of_two_equal_largest_logits_the_first_is_taken(vocab_size):
+    first, second = (places.ravel() for places in np.meshgrid(*[np.arange(vocab_size)] * 2, indexing="ij"))
+    first, second = first[first < second], second[first < second]
+    logits = np.zeros((1, len(first), vocab_size), "float32")
+    for places in (first, second):
+        logits[0, np.arange(len(first)), places] = 1
+    assert array(top_symbols(ops.convert_to_tensor(logits), 1)[1])[0, :, 0].tolist() == first.tolist()
+
+
+@pytest.mark.parametrize("vocab_size", [10 * BLOCK, 10 * BLOCK - 1, 10 * BLOCK - 15, 997])
+def test_places_behind_the_vocabulary_are_never_taken(vocab_size):
+    # One symbol is possible: all other places are as bad as those that only fill the last column up.
+    logits = np.full((1, vocab_size, vocab_size), IMPOSSIBLE, "float32")
+    logits[0, np.arange(vocab_size), np.arange(vocab_size)] = 0
+    symbols = array(top_symbols(ops.convert_to_tensor(logits), 2)[1])[0]
+    assert symbols[:, 0].tolist() == list(range(vocab_size))
+    assert symbols.max() < vocab_size
+
+
+@settings(max_examples=FEW, deadline=None)
+@given(
+    rows=small, beams=small, vocab_size=vocab_sizes, count=st.integers(1, 12), share=st.sampled_from((None, 0.02, 0.5)),
+    scale=st.sampled_from((0.1, 3, 80)), seed=seeds,
+)  # fmt: skip
+def test_log_probabilities_are_of_all_symbols(rows, beams, vocab_size, count, share, scale, seed):
+    rng = np.random.default_rng(seed)
+    logits = rng.uniform(-scale, scale, size=(rows, beams, vocab_size)).astype("float32")
+    allowed = None if share is None else rng.random(logits.shape) < share
+    log_p, symbols, normalizer = map(array, best_symbols(ops.convert_to_tensor(logits), allowed, count))
+    expected, count = log_softmax(logits), min(count, vocab_size)
+    total = logits[:, :, 0].astype("float64") - expected[:, :, 0]
+    np.testing.assert_allclose(normalizer, total, rtol=1e-5, atol=1e-5)
+    masked = logits if allowed is None else np.where(allowed, logits, -np.inf)
+    order = in_order(masked, count)
+    possible = np.take_along_axis(masked, order, axis=-1) > -np.inf
+    assert log_p.shape == symbols.shape == (rows, beams, count)
+    np.testing.assert_array_equal(symbols[possible], order[possible])
+    of_order = np.take_along_axis(expected, order, axis=-1)
+    np.testing.assert_allclose(log_p[possible], of_order[possible], rtol=1e-5, atol=2e-5)
+    assert (log_p[~possible] == IMPOSSIBLE).all()
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+def test_a_certain_symbol_has_log_probability_zero(constrained):
+    logits = np.full((1, 1, 900), -80, "float32")
+    logits[0, 0, 7] = 80
+    allowed = np.ones(logits.shape, bool) if constrained else None
+    log_p, symbols, _ = best_symbols(ops.convert_to_tensor(logits), allowed, 3)
+    assert array(symbols)[0, 0].tolist() == [7, 0, 1]
+    np.testing.assert_allclose(array(log_p)[0, 0], [0, -160, -160], rtol=1e-6)
+
+
+# Random symbols
+
+
+def probabilities(logits, allowed, sampling):
+    """What is drawn from, float64: the temperature, then the k most probable, then those that make up p; sums to 1."""
+    p = np.exp(log_softmax(np.where(allowed, logits / sampling.temperature, -np.inf)))
+    if sampling.top_k:
+        p = np.where(p >= np.sort(p)[::-1][: sampling.top_k].min(), p, 0)
+        p /= p.sum()
+    if sampling.top_p < 1:
+        order = in_order(p, len(p))
+        before = np.cumsum(p[order]) - p[order]
+        p[order[before >= sampling.top_p]] = 0
+    return p / p.sum()
+
+
+def drawn(logits, allowed, chance, sampling):
+    """Symbols of one distribution, [V], for many chances; and the log of the sum."""
+    chance = np.asarray(chance, "float32")
+    shape = (1, len(chance), len(logits))
+    logits = ops.convert_to_tensor(np.broadcast_to(logits, shape).astype("float32"))
+    symbols, normalizer = sampled_symbols(logits, allowed[None, None], ops.convert_to_tensor(chance[None]), sampling)
+    return array(symbols)[0], array(normalizer)[0]
+
+
+def evenly(count):
+    return (np.arange(count) + 0.5) / count
+
+
+samplings = st.builds(
+    Sampling,
+    temperature=st.sampled_from((0.3, 1.0, 2.5)),
+    top_k=st.sampled_from((0, 1, 3, 50)),
+    top_p=st.sampled_from((0.03, 0.5, 0.9, 1.0)),
+)
+
+
+@settings(max_examples=FEW, deadline=None)
+@given(vocab_size=st.sampled_from((2, 9, 40)), sampling=samplings, share=st.sampled_from((0.4, 1)), seed=seeds)
+def test_a_draw_is_the_inverse_of_the_distribution(vocab_size, sampling, share, seed):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=2, size=vocab_size).astype("float32")
+    allowed = rng.random(vocab_size) < share
+    allowed[rng.integers(vocab_size)] = True
+    p, chance = probabilities(logits, allowed, sampling), rng.random(50, "float32")
+    symbols, normalizer = drawn(logits, allowed, chance, sampling)
+    until = np.cumsum(p)
+    assert (p[symbols] > 0).all()
+    # Rounding may take a chance beyond a border, though not far.
+    assert (chance <= until[symbols] + 1e-5).all() and (chance >= until[symbols] - p[symbols] - 1e-5).all()
+    np.testing.assert_allclose(normalizer, np.log(np.exp(logits.astype("float64")).sum()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=0.5), Sampling(top_k=3), Sampling(top_p=0.8), Sampling(2.0, 4, 0.7)]
+)
+def test_symbols_are_drawn_as_often_as_they_are_probable(sampling):
+    logits, count = np.random.default_rng(8).normal(size=8).astype("float32"), 20_000
+    allowed = np.arange(8) != 2
+    symbols, _ = drawn(logits, allowed, evenly(count), sampling)
+    often = np.bincount(symbols, minlength=8) / count
+    np.testing.assert_allclose(often, probabilities(logits, allowed, sampling), atol=2 / count)
+
+
+def test_what_is_kept_is_what_its_definition_says():
+    logits, every = np.log([0.1, 0.4, 0.05, 0.25, 0.2]), np.ones(5, bool)
+
+    def kept(sampling, allowed=every):
+        return set(drawn(logits, allowed, evenly(500), sampling)[0].tolist())
+
+    assert kept(Sampling()) == {0, 1, 2, 3, 4}
+    assert kept(Sampling(top_k=2)) == {1, 3}
+    assert kept(Sampling(top_p=0.6)) == {1, 3}
+    assert kept(Sampling(top_p=0.7)) == {1, 3, 4}
+    assert kept(Sampling(top_p=0.01)) == {1}
+    assert kept(Sampling(top_k=9)) == {0, 1, 2, 3, 4}
+    # p is of those that the k leave: 0.4 of 0.65 is more than 0.6.
+    assert kept(Sampling(top_k=2, top_p=0.6)) == {1}
+    assert kept(Sampling(top_k=2), np.arange(5) != 1) == {3, 4}
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-6])
+def test_a_low_temperature_is_greedy(temperature):
+    logits = np.random.default_rng(4).normal(loc=-30, size=50).astype("float32")
+    allowed = np.arange(50) != logits.argmax()
+    symbols, _ = drawn(logits, allowed, evenly(100), Sampling(temperature))
+    assert set(symbols.tolist()) == {int(in_order(logits, 2)[1])}
+
+
+@pytest.mark.parametrize("vocab_size", [7, 5000])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=3), Sampling(top_p=0.2), Sampling(1e-6)])
+def test_what_has_no_probability_is_never_drawn(vocab_size, sampling):
+    rng = np.random.default_rng(9)
+    logits = rng.normal(scale=3, size=vocab_size).astype("float32")
+    allowed = rng.random(vocab_size) < 0.4
+    allowed[[0, -1]] = False  # neither end may be drawn, where the extreme chances lead
+    allowed[3] = True
+    chance = np.concatenate([[0, 1e-45, np.nextafter(np.float32(1), np.float32(0)), 1], rng.random(200)])
+    symbols, _ = drawn(logits, allowed, chance, sampling)
+    assert (probabilities(logits, allowed, sampling)[symbols] > 0).all()
+
+
+# The tree of keys and values
+
+
+class PlainTree:
+    """Keys and values of a random search; each beam also keeps its own history, in a plain list."""
+
+    def __init__(self, seed, batch, beam_size, heads=2, width=3):
+        self.rng, self.batch, self.beam_size, self.heads, self.width = (
+            np.random.default_rng(seed), batch, beam_size, heads, width,
+        )  # fmt: skip
+        self.histories = [[[] for _ in range(beam_size)] for _ in range(batch)]
+        self.alive = np.ones((batch, beam_size), bool)
+        self.past = [np.zeros((batch, heads, 0, width), "float32")]
+
+    def segment(self, path, steps):
+        """Takes steps: every beam adds its node, then living beams take all places; at last some die.
+
+        Returns the path and `recent`.
+        """
+        past_length = self.past[0].shape[2]
+        recent = np.zeros((self.batch, self.heads, steps * self.beam_size, self.width), "float32")
+        for node in range(0, steps * self.beam_size, self.beam_size):
+            path = array(grown(ops.convert_to_tensor(path), node, past_length, self.beam_size))
+            new = self.rng.normal(size=(self.batch, self.heads, self.beam_size, self.width)).astype("float32")
+            recent[:, :, node : node + self.beam_size] = new
+            parents = np.array([self.rng.choice(self.parents(row), self.beam_size) for row in range(self.batch)])
+            self.alive = np.take_along_axis(self.alive, parents, axis=1)
+            path = np.take_along_axis(path, parents[:, :, None], axis=1)
+            self.histories = [
+                [[*histories[parent], new[row, :, parent]] for parent in chosen]
+                for row, (histories, chosen) in enumerate(zip(self.histories, parents))
+            ]
+        self.alive &= self.rng.random(self.alive.shape) < 0.7
+        self.alive[0, 0] = True  # a search goes on while one sentence does
+        return path, [recent]
+
+    def parents(self, row):
+        return np.flatnonzero(self.alive[row]) if self.alive[row].any() else np.arange(self.beam_size)
+
+    def check(self, path, nodes):
+        """Every living beam's path shows its own history."""
+        for row, beam in np.argwhere(self.alive):
+            seen = nodes[row][:, path[row, beam]].swapaxes(0, 1)
+            np.testing.assert_array_equal(seen, np.array(self.histories[row][beam]))
+
+    def number_of_nodes(self):
+        """The most different nodes of a sentence's living beams."""
+        living = [
+            {key.tobytes() for beam in np.flatnonzero(row_alive) for key in histories[beam]}
+            for row_alive, histories in zip(self.alive, self.histories)
+        ]
+        return max(map(len, living))
+
+
+@settings(max_examples=FEW // 2, deadline=None)
+@given(batch=small, beam_size=small, steps=st.lists(small, min_size=2, max_size=4), seed=seeds)
+def test_every_beam_keeps_its_own_history(batch, beam_size, steps, seed):
+    tree = PlainTree(seed, batch, beam_size)
+    path = np.zeros((batch, beam_size, steps[0] * beam_size), bool)
+    for now, then in zip(steps, [*steps[1:], 1]):
+        path, recent = tree.segment(path, now)
+        tree.check(path, np.concatenate([tree.past[0], recent[0]], axis=2))
+        nodes = living_nodes(path, tree.alive)
+        kept = nodes.shape[1]
+        assert kept == tree.number_of_nodes()
+        path, past = settle(ops.convert_to_tensor(path), tree.past, recent, nodes, then, beam_size)
+        path, tree.past = array(path), [array(past[0])]
+        assert path.shape == (batch, beam_size, kept + then * beam_size) and not path[:, :, kept:].any()
+        tree.check(path[:, :, :kept], tree.past[0])
+
+
+@settings(max_examples=FEW, deadline=None)
+@given(batch=small, beams=small, nodes=st.integers(1, 9), seed=seeds)
+def test_living_nodes_are_those_that_a_living_beam_needs(batch, beams, nodes, seed):
+    rng = np.random.default_rng(seed)
+    path, alive = rng.random((batch, beams, nodes)) < 0.3, rng.random((batch, beams)) < 0.6
+    needed = [sorted({node for _, node in np.argwhere(path[row] & alive[row][:, None])}) for row in range(batch)]
+    found = living_nodes(path, alive)
+    assert found.dtype == "int32" and found.shape == (batch, max(map(len, needed)))
+    for row, expected in zip(found.tolist(), needed):
+        assert row[: len(expected)] == expected and len(set(row)) == len(row)
+
+
+@settings(max_examples=FEW // 2, deadline=None)
+@given(batch=small, beam_size=small, past_length=st.integers(0, 5), steps=small, seed=seeds)
+def test_a_path_grows_by_the_beams_own_node(batch, beam_size, past_length, steps, seed):
+    path = np.random.default_rng(seed).random((batch, beam_size, past_length + steps * beam_size)) < 0.5
+    for node in range(0, steps * beam_size, beam_size):
+        expected = path.copy()
+        for beam in range(beam_size):
+            expected[:, beam, past_length + node + beam] = True
+        actual = grown(ops.convert_to_tensor(path), np.int32(node), past_length, beam_size)
+        np.testing.assert_array_equal(array(actual), expected)

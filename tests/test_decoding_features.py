@@ -1,0 +1,398 @@
+"""What can be asked of a translation, against exhaustive search and the model's own probabilities."""
+
+import itertools
+
+import numpy as np
+import oracles
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK, SymbolTokenizer
+from keras_transformer.decoding import searcher
+from keras_transformer.decoding.beam_search import Sampling
+from keras_transformer.models.compiled import COMPILES_EACH_SHAPE
+
+A, B = 4, 5
+SYMBOLS = (UNK, A, B)  # what may stand before EOS
+SOURCES = ["b", "a b", "b b a"]
+LIMITS = [3, 4, 5]  # one token more than the source has
+EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # sequences of at most 5 tokens
+WIDE = {"beam_size": EVERY, "nbest": 10, "alpha": 0.6, "extra_length": 1}
+NARROW = {"beam_size": 8, "nbest": 8, "alpha": 0.6, "extra_length": 1}
+HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_segments():
+    # So that short searches, too, have several segments.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searcher, "SEGMENT", 2)
+        yield
+
+
+def new_translator(*num_layers, dtype="float32"):
+    models = [kt.Transformer(6, HPARAMS.replace(num_layers=n), dtype=dtype) for n in num_layers]
+    return kt.Translator(models, SymbolTokenizer("ab"), HPARAMS)
+
+
+def randomize(translator, seed):
+    """Gives the models random weights, so that their distributions are peaked, differ and depend on all before."""
+    rng, scales = np.random.default_rng(seed), {"table": 0.7, "query": 0.2, "key": 0.2}
+    for model in translator.models:
+        for variable in model.trainable_variables:
+            if len(variable.shape) > 1:
+                variable.assign(rng.normal(scale=scales.get(variable.name, 0.4), size=variable.shape))
+    return translator
+
+
+@pytest.fixture(scope="module")
+def compiled_translator():
+    return new_translator(1)
+
+
+@pytest.fixture
+def translator(compiled_translator):
+    return randomize(compiled_translator, 1)
+
+
+@pytest.fixture(scope="module")
+def every(compiled_translator):
+    """All that `translator` could find for each of SOURCES."""
+    return exhaustive(randomize(compiled_translator, 1).models)
+
+
+@pytest.fixture(scope="module")
+def ensemble():
+    return randomize(new_translator(1, 2), 3)
+
+
+def array(values):
+    return np.asarray(ops.convert_to_numpy(values), "float64")
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def source_ids(text):
+    return [*SymbolTokenizer("ab").encode([text])[0], EOS]
+
+
+def exhaustive(models):
+    """For each of SOURCES {tokens: log-probability of each} of every sequence; of several models the mean's."""
+    every = []
+    for text, limit in zip(SOURCES, LIMITS):
+        prefixes = list(itertools.product(SYMBOLS, repeat=limit - 1))
+        inputs = np.tile(source_ids(text), (len(prefixes), 1)), np.array([[BOS, *prefix] for prefix in prefixes])
+        p = np.mean([oracles.softmax(array(model(inputs, training=False))) for model in models], axis=0)
+        sequences = (((*prefix[:n], EOS), values) for prefix, values in zip(prefixes, np.log(p)) for n in range(limit))
+        every.append({tokens: values[np.arange(len(tokens)), tokens] for tokens, values in sequences})
+    return every
+
+
+def are_best(hypotheses, log_p, nbest):
+    """Asserts that these are the best of {tokens: log-probability}, in order, with these numbers; α is 0.6."""
+    scores = {tokens: log_p[tokens] / ((5 + len(tokens)) / 6) ** 0.6 for tokens in log_p}
+    best = sorted(scores, key=scores.get, reverse=True)[:nbest]
+    assert [h.tokens for h in hypotheses] == best
+    close([h.log_probability for h in hypotheses], [log_p[tokens] for tokens in best])
+    close([h.score for h in hypotheses], [scores[tokens] for tokens in best])
+
+
+def are_best_of_all(every, results, legal=lambda number, tokens: True):
+    """Asserts that the results for SOURCES are the best legal ones of `every` sequence."""
+    for number, (found, hypotheses) in enumerate(zip(every, results, strict=True)):
+        log_p = {tokens: values.sum() for tokens, values in found.items() if legal(number, tokens)}
+        are_best(hypotheses, log_p, WIDE["nbest"])
+
+
+def beam_search(found, limit, beam_size):
+    """{tokens: log-probability} of what ends in a plain beam search through `found`."""
+    living, finished = {(): 0.0}, {}
+    for i in range(limit):
+        extended = {}
+        for tokens, log_p in living.items():
+            for symbol in (*SYMBOLS, EOS) if i + 1 < limit else (EOS,):
+                end = () if symbol == EOS else (EOS,)
+                extended[*tokens, symbol] = log_p + found[*tokens, symbol, *end][i]
+        best = sorted(extended, key=extended.get, reverse=True)[: 2 * beam_size]
+        finished.update({tokens: extended[tokens] for tokens in best if tokens[-1] == EOS})
+        living = {tokens: extended[tokens] for tokens in [t for t in best if t[-1] != EOS][:beam_size]}
+    return finished
+
+
+def is_same(actual, expected):
+    """Asserts that two lists of hypotheses for each text are the same, apart from rounding."""
+    for some, others in zip(actual, expected, strict=True):
+        assert [(h.text, h.tokens) for h in some] == [(h.text, h.tokens) for h in others]
+        close([(h.log_probability, h.score) for h in some], [(h.log_probability, h.score) for h in others])
+
+
+def is_what_score_says(translator, text, hypotheses, alpha=0.6):
+    is_same([translator.score([text] * len(hypotheses), [h.tokens for h in hypotheses], alpha)], [hypotheses])
+
+
+# Segments
+
+
+@pytest.mark.skipif(COMPILES_EACH_SHAPE, reason="where every shape is compiled there is one segment")
+@pytest.mark.parametrize("segment", [1, 100])
+def test_segments_change_nothing(translator, monkeypatch, segment):
+    texts = ["b", "a b a", "", "b b a x a b", "x", "a a", "b a"]
+    asked = {**NARROW, "extra_length": 6, "prefixes": [None, "b a", "a", None, [A, A, B], "", [B]]}
+    expected = translator.translate(texts, **asked)
+    assert {len(h.tokens) for hypotheses in expected for h in hypotheses} >= {0, *range(2, 11)}
+    monkeypatch.setattr(searcher, "SEGMENT", segment)
+    for share in (0, 0.5, 1):
+        monkeypatch.setattr(searcher, "SHRINK", share)
+        is_same(translator.translate(texts, **asked), expected)
+
+
+@pytest.mark.parametrize("weights", range(3))
+def test_a_narrow_beam_is_a_plain_beam_search(compiled_translator, weights):
+    found = exhaustive(randomize(compiled_translator, weights).models)
+    for every, limit, hypotheses in zip(found, LIMITS, compiled_translator.translate(SOURCES, **NARROW)):
+        are_best(hypotheses, beam_search(every, limit, NARROW["beam_size"]), NARROW["nbest"])
+
+
+# Two lengths, as much is compiled for each longest one.
+one_or_four = st.sampled_from([1, 4]).flatmap(lambda length: st.text("abx", min_size=length, max_size=length))
+
+
+@settings(max_examples=4 if COMPILES_EACH_SHAPE else 8, deadline=None)
+@given(
+    texts=st.lists(one_or_four, min_size=1, max_size=4),
+    sizes=st.sampled_from([(1, 1), (8, 8)]),
+    alpha=st.sampled_from([0.0, 0.6, 1.0]),
+    extra_length=st.sampled_from([0, 3]),
+    weights=st.integers(0, 2**31),
+    random=st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_what_is_promised_of_every_search(compiled_translator, texts, sizes, alpha, extra_length, weights, random):
+    translator = randomize(compiled_translator, weights)
+    texts, order = [" ".join(text) for text in texts], list(range(len(texts)))
+    random.shuffle(order)
+
+    def translate(chosen):
+        return translator.translate(chosen, sizes[0], alpha, sizes[1], extra_length)
+
+    together = translate(texts)
+    is_same(translate([texts[i] for i in order]), [together[i] for i in order])
+    for text, hypotheses in zip(texts, together):
+        is_same(translate([text]), [hypotheses])
+        scores = [h.score for h in hypotheses]
+        assert 1 <= len(scores) <= sizes[1] and scores == sorted(scores, reverse=True)
+        for h in hypotheses:
+            assert len(h.tokens) <= len(text.split()) + 1 + extra_length
+            assert h.tokens[-1] == EOS and set(h.tokens[:-1]) <= set(SYMBOLS)
+        is_what_score_says(translator, text, hypotheses, alpha)
+
+
+# Least length, prefixes, constraints
+
+
+def test_min_length_is_respected_as_far_as_the_limit_allows(translator, every):
+    results = translator.translate(SOURCES, **WIDE, min_length=3)
+    are_best_of_all(every, results, lambda i, tokens: len(tokens) >= min(4, LIMITS[i]))
+
+
+def test_every_hypothesis_begins_with_its_texts_prefix(translator, every):
+    prefixes = [(A,), (), (B, UNK)]
+    results = translator.translate(SOURCES, **WIDE, prefixes=prefixes)
+    are_best_of_all(every, results, lambda i, tokens: tokens[: len(prefixes[i])] == prefixes[i])
+
+
+def test_a_prefix_is_text_or_ids_and_its_texts_own(translator):
+    prefixes = [[B, A], [], None]
+    together = translator.translate(SOURCES, **NARROW, prefixes=prefixes)
+    is_same(translator.translate(SOURCES, **NARROW, prefixes=["b a", "", []]), together)
+    is_same(translator.translate(SOURCES[:1], **NARROW, prefixes=prefixes[:1]), together[:1])
+    is_same(translator.translate(SOURCES[1:], **NARROW), together[1:])
+
+
+@pytest.mark.parametrize("length", [2, 8])
+def test_a_prefix_beyond_the_limit_ends_with_eos(translator, length):
+    first, other = translator.translate(["b", "a"], **NARROW, prefixes=[[A] * length, None])
+    assert [h.tokens for h in first] == [(*[A] * length, EOS)]
+    is_what_score_says(translator, "b", first)
+    is_same([other], translator.translate(["a"], **NARROW))
+
+
+@pytest.mark.parametrize(
+    "prefixes", [[[A], [EOS]], [[PAD], None], [None, [A, BOS]], [[-1], None], [[A], [6]], ["a"], ["a"] * 3, "ab"]
+)
+def test_impossible_prefixes_are_refused(translator, prefixes):
+    with pytest.raises(kt.UserError, match="prefix"):
+        translator.translate(["a", "b"], **NARROW, prefixes=prefixes)
+
+
+def nothing_twice(tokens, index, limits):
+    """Also not even EOS for the shortest texts, and nothing at all for long ones."""
+    symbols, limits = ops.arange(6, dtype="int32"), limits[:, None, None]
+    previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)[:, :, None]
+    letters = (symbols == A) | (symbols == B)
+    return (symbols != previous) & (letters | (limits > LIMITS[0])) & (limits <= LIMITS[-1])
+
+
+def repeats(tokens):
+    return any(one == other for one, other in zip(tokens, tokens[1:]))
+
+
+def test_a_constraint_says_what_may_come(translator, every):
+    def legal(number, tokens):
+        # At the limit EOS comes all the same.
+        return not repeats(tokens) and (number > 0 or len(tokens) == LIMITS[0] and UNK not in tokens)
+
+    are_best_of_all(every, translator.translate(SOURCES, **WIDE, constraint=nothing_twice), legal)
+    assert any(repeats(h.tokens) for hypotheses in translator.translate(SOURCES, **WIDE) for h in hypotheses)
+
+
+@pytest.mark.parametrize("sizes", [WIDE, {**NARROW, "min_length": 2, "sampling": Sampling()}])
+def test_a_constraint_that_allows_nothing_is_an_error(translator, sizes):
+    with pytest.raises(kt.UserError, match="^the constraint allows no translation of text 2$"):
+        translator.translate(["b", "b b a x", "a"], **sizes, constraint=nothing_twice)
+
+
+# Sampling
+
+
+def test_draws_depend_on_the_text_and_the_seed_alone(translator):
+    first = translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=1))
+    assert translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=1)) == first
+    other = translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=2))
+    assert all({h.tokens for h in some} != {h.tokens for h in others} for some, others in zip(first, other))
+    is_same(translator.translate(SOURCES[::-1], **NARROW, sampling=Sampling(seed=1)), first[::-1])
+    is_same(translator.translate(SOURCES[:1], **NARROW, sampling=Sampling(seed=1)), first[:1])
+
+
+def test_draws_are_sorted_and_have_the_models_probabilities(translator):
+    results = translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=1))
+    for text, limit, hypotheses in zip(SOURCES, LIMITS, results):
+        is_what_score_says(translator, text, hypotheses)
+        scores = [h.score for h in hypotheses if len(h.tokens) <= limit and h.tokens[-1] == EOS]
+        assert len(scores) == 8 and scores == sorted(scores, reverse=True)
+    best = translator.translate(SOURCES, **{**NARROW, "nbest": 2}, sampling=Sampling(seed=1))
+    is_same(best, [hypotheses[:2] for hypotheses in results])
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1e-4), Sampling(top_k=1)])
+def test_draws_of_the_most_probable_are_greedy(translator, sampling):
+    greedy = translator.translate(SOURCES, beam_size=1, extra_length=1)
+    is_same(translator.translate(SOURCES, beam_size=1, extra_length=1, sampling=sampling), greedy)
+
+
+def test_sequences_are_drawn_as_often_as_they_are_probable(translator, every):
+    count, text, limit = 1000, SOURCES[1], LIMITS[1]
+    (draws,) = translator.translate([text], count, 0, count, extra_length=1, sampling=Sampling(temperature=2.0))
+    found, drawn = every[1], [h.tokens for h in draws]
+    ends = {EOS: (EOS,), **{symbol: (symbol, EOS) for symbol in SYMBOLS}}
+    for tokens in found:
+        p = 1.0
+        for i in range(min(len(tokens), limit - 1)):
+            weights = {symbol: np.exp(found[*tokens[:i], *end][i] / 2) for symbol, end in ends.items()}
+            p *= weights[tokens[i]] / sum(weights.values())
+        assert abs(drawn.count(tokens) / count - p) <= 4.5 * np.sqrt(p * (1 - p) / count) + 1e-4
+
+
+def test_draws_obey_prefix_least_length_and_constraint(translator):
+    prefixes, rules = [(A,), (), (B,)], {"sampling": Sampling(), "min_length": 2, "constraint": nothing_twice}
+    results = translator.translate(SOURCES, **NARROW, **rules, prefixes=prefixes)
+    for text, prefix, hypotheses in zip(SOURCES, prefixes, results):
+        for h in hypotheses:
+            assert len(h.tokens) >= 3 and not repeats(h.tokens) and h.tokens[: len(prefix)] == prefix
+        is_what_score_says(translator, text, hypotheses)
+
+
+# What is told of tokens
+
+
+def test_token_scores_are_the_models_log_probabilities(translator, every):
+    plain = translator.translate(SOURCES, **NARROW)
+    results = translator.translate(["", *SOURCES], **NARROW, token_scores=True)[1:]
+    assert results == plain and plain[0][0].token_log_probabilities is None
+    for found, hypotheses in zip(every, results):
+        for h in hypotheses:
+            assert h.token_log_probabilities.dtype == "float32" and h.alignment is None
+            close(h.token_log_probabilities, found[h.tokens])
+            assert h.token_log_probabilities.sum() == pytest.approx(h.log_probability, rel=1e-4)
+
+
+def cross_attention(model, text, tokens):
+    """[tokens, source tokens]: the last decoder layer's weights, the mean over its heads, by equation 1."""
+    memory, _ = model.encode(np.array([source_ids(text)]))
+    decoder_input = np.array([[BOS, *tokens[:-1]]])
+    x = model.embedding(decoder_input) + model.positions(np.arange(len(tokens)))
+    hidden = np.tril(np.ones((len(tokens), len(tokens)), bool))[None, None]
+    *earlier, last = model.decoder.layers
+    for layer in earlier:
+        x = layer(x, memory, self_mask=hidden)
+    x = last.self_attention_residual(x, sublayer=lambda y: last.self_attention(y, y, attention_mask=hidden))
+    kernels, heads = (last.cross_attention.query_kernel, last.cross_attention.key_kernel), HPARAMS.num_heads
+    products = (array(states)[0] @ array(kernel) for states, kernel in zip((x, memory), kernels))
+    query, key = (np.stack(np.split(product, heads, axis=-1)) for product in products)
+    return oracles.attention(query, key, key)[1].mean(axis=0)
+
+
+@pytest.mark.parametrize("name", ["translator", "ensemble"])
+def test_alignments_are_the_last_layers_attention(name, request):
+    translator = request.getfixturevalue(name)
+    for text, hypotheses in zip(SOURCES, translator.translate(SOURCES, **WIDE, alignments=True)):
+        for h in hypotheses:
+            assert h.alignment.shape == (len(h.tokens), len(source_ids(text))) and h.token_log_probabilities is None
+            close(h.alignment.sum(axis=1), 1)
+        longest = max(hypotheses, key=lambda h: len(h.tokens))
+        expected = [cross_attention(model, text, longest.tokens) for model in translator.models]
+        close(longest.alignment, np.mean(expected, axis=0))
+
+
+# Ensembles, long sources, precision
+
+
+def test_an_ensemble_searches_by_the_mean_of_probabilities(ensemble):
+    results = ensemble.translate(SOURCES, **WIDE)
+    every = exhaustive(ensemble.models)
+    are_best_of_all(every, results)
+    for text, hypotheses in zip(SOURCES, results):
+        is_what_score_says(ensemble, text, hypotheses)
+    (scored,) = ensemble.score(SOURCES[:1], [(B, UNK, EOS)])
+    close(scored.token_log_probabilities, every[0][scored.tokens])
+
+
+def test_an_ensemble_of_one_model_twice_is_the_model(translator):
+    twice, texts = kt.Translator([translator.model] * 2, translator.tokenizer, HPARAMS), SOURCES[:1]
+    is_same(twice.translate(texts, **NARROW), translator.translate(texts, **NARROW))
+
+
+def test_an_ensemble_of_two_vocabularies_is_refused(translator):
+    other = kt.Transformer(7, HPARAMS)
+    with pytest.raises(kt.UserError, match="7 tokens.* 6"):
+        kt.Translator([translator.model, other], translator.tokenizer, HPARAMS)
+
+
+def test_a_source_that_is_too_long_is_cut(translator):
+    texts, by_hand, told = ["b", "b b a a", "a b", "x a b x"], ["b", "b b", "a b", "x a"], []
+    cut = translator.translate(texts, **NARROW, max_source_length=3, cut=lambda *source: told.append(source))
+    assert told == [(1, 5), (3, 5)]
+    is_same(cut, translator.translate(by_hand, **NARROW))
+    whole = translator.translate(texts, **NARROW, max_source_length=5, cut=lambda *source: told.append(source))
+    assert len(told) == 2
+    is_same(whole, translator.translate(texts, **NARROW))
+    (aligned, *_), *_ = translator.translate(texts[1:2], **NARROW, max_source_length=3, alignments=True)
+    assert aligned.alignment.shape == (len(aligned.tokens), 3)
+
+
+@pytest.mark.parametrize("wrong", [{"max_source_length": 1}, {"min_length": -1}])
+def test_impossible_lengths_are_refused(translator, wrong):
+    with pytest.raises(kt.UserError, match=next(iter(wrong))):
+        translator.translate(["a"], **NARROW, **wrong)
+
+
+def test_a_model_may_compute_in_bfloat16(translator):
+    half = randomize(new_translator(1, dtype="bfloat16"), 1)
+    for text, hypotheses in zip(SOURCES, half.translate(SOURCES, **NARROW, token_scores=True)):
+        exact = translator.score([text] * len(hypotheses), [h.tokens for h in hypotheses])
+        np.testing.assert_allclose([h.score for h in hypotheses], [h.score for h in exact], rtol=0.05)
+        assert all(h.token_log_probabilities.dtype == "float32" for h in hypotheses)
