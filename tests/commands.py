@@ -54,3 +54,14 @@ class Home(NamedTuple):
     def again(self, output_dir=None):
         """Returns the flags of the same training once more."""
         return *REVERSE, "--train_steps=6", f"--data_dir={self.path}/data", f"--output_dir={output_dir or self.run}"
+
+
+def write_text(folder, content, split="train"):
+    """Writes {language: text or bytes} to a folder of parallel text; returns the flags that name it."""
+    folder.mkdir(exist_ok=True)
+    for language, text in content.items():
+        (folder / f"{split}.{language}").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return "--problem=parallel_text", f"--raw_dir={folder}", f"--data_dir={folder.parent}/data"
+
+
+TEXT = {language: "".join(f"{language} {i} {i * i}\n" for i in range(300)) for language in ("en", "de")}

@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import SMALL, start
+from commands import SMALL, TEXT, start, write_text
 
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.translator import Translator
@@ -132,17 +132,6 @@ def test_a_translation_passes_over_a_damaged_checkpoint(home, copied, call, tmp_
     assert (status, out) == call("translate", *flags, "--checkpoint=3")[:2]
     assert out.count("\n") == 2 and err.count("\n") == 1 and f"{path} is missing or damaged" in err
     call("translate", *flags, "--checkpoint=6").refused(path)
-
-
-def write_text(folder, content, split="train"):
-    """Writes {language: text or bytes} to a folder of parallel text; returns the flags that name it."""
-    folder.mkdir(exist_ok=True)
-    for language, text in content.items():
-        (folder / f"{split}.{language}").write_bytes(text if isinstance(text, bytes) else text.encode())
-    return "--problem=parallel_text", f"--raw_dir={folder}", f"--data_dir={folder.parent}/data"
-
-
-TEXT = {language: "".join(f"{language} {i} {i * i}\n" for i in range(300)) for language in ("en", "de")}
 
 
 def test_own_text_from_end_to_end(call, tmp_path):

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 import sacrebleu
-import test_commands
+from commands import SMALL, TEXT, write_text
 from conftest import ROOT
 from sacrebleu.significance import PairedTest
 
@@ -32,7 +32,6 @@ from keras_transformer.metrics.significance import paired_bootstrap
 from keras_transformer.runs.directory import Run
 from keras_transformer.tasks import load_problem
 
-call = test_commands.call
 REFERENCES = [f"The {i}th cat of {i * i} Cats sat on the mat." for i in range(60)]
 WORSE = [line.replace("sat on", "stood by") for line in REFERENCES]
 METRICS = ["sacreBLEU", "tokenized BLEU", "exact match"]
@@ -46,9 +45,9 @@ TARGETS = ["de 1 1", "de", "", *(" ".join(["de", *map(str, range(n))]) for n in 
 def run(tmp_path_factory):
     """Path of a run of two updates on a user's parallel text."""
     path = tmp_path_factory.mktemp("home")
-    test_commands.write_text(path / "corpus", {"en": lines(SOURCES), "de": lines(TARGETS)}, split="test")
-    flags = test_commands.write_text(path / "corpus", test_commands.TEXT)
-    settings = ("--set=problem.vocab_size=40", "--hparams=toy", *test_commands.SMALL, "--train_steps=2")
+    write_text(path / "corpus", {"en": lines(SOURCES), "de": lines(TARGETS)}, split="test")
+    flags = write_text(path / "corpus", TEXT)
+    settings = ("--set=problem.vocab_size=40", "--hparams=toy", *SMALL, "--train_steps=2")
     train.main([*flags, *settings, f"--output_dir={path}/run"])
     return path / "run"
 
@@ -361,7 +360,7 @@ def test_metrics_import_neither_keras_nor_sacrebleu():
 
 
 def test_average_shows_what_averaging_brings(call, tmp_path):
-    flags = ("--problem=reverse", "--hparams=toy", "--set=problem.train_pairs=300", *test_commands.SMALL)
+    flags = ("--problem=reverse", "--hparams=toy", "--set=problem.train_pairs=300", *SMALL)
     flags = (*flags, "--train_steps=6", f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run")
     call("train", *flags).succeeded()
     *table, last = call("average", f"--run={tmp_path}/run", "--last=2").succeeded()
