@@ -7,6 +7,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.data.tokenizer import BOS, EOS, UNK, SymbolTokenizer
 from keras_transformer.decoding import translator as translator_module
+from keras_transformer.models.compiled import COMPILES_EACH_SHAPE
 
 TEXTS = ["a", "a b c d", "", "d c", "b b b b b b", "   ", "c", "a"]
 
@@ -61,6 +62,23 @@ def test_texts_may_be_a_generator(translator, results):
 
 def test_translating_again_gives_the_same(translator, results):
     assert translator.translate(TEXTS, nbest=2) == results
+
+
+@pytest.mark.skipif(COMPILES_EACH_SHAPE, reason="here every shape is compiled")
+def test_a_search_is_traced_once_whatever_the_lengths(translator, monkeypatch):
+    fresh = kt.Translator(translator.model, translator.tokenizer, translator.hparams)
+    traces = {"encode": 0, "decode_step": 0}
+    for name in traces:
+        method = getattr(fresh.model, name)
+
+        def counted(*arguments, name=name, method=method):
+            traces[name] += 1
+            return method(*arguments)
+
+        monkeypatch.setattr(fresh.model, name, counted)
+    for text in ("a", "a b", "c d a b c", "b b b b b b b b b"):
+        fresh.translate([text, "a"])
+    assert traces == {"encode": 1, "decode_step": 1}
 
 
 def test_hparams_say_how_to_search(translator):

@@ -58,7 +58,8 @@ class Searcher:
         tokens = np.full((batch, nbest, length), PAD, "int32")
         log_p, scores = (np.full((batch, nbest), IMPOSSIBLE, "float32") for _ in range(2))
         alpha = np.float32(alpha)
-        state, past, memory = self._begin(source, rules=rules, length=length, steps=steps)
+        room = np.full(length, PAD, "int32")  # a number would be a constant to the compiled function
+        state, past, memory = self._begin(source, room, rules=rules, steps=steps)
         rows = np.arange(batch)  # of the sentences that are in the batch
         while True:
             state, going = self._segment(state, past, memory, sentences, alpha, rules=rules, steps=steps)
@@ -97,14 +98,14 @@ class Searcher:
     def _size(self, number):
         return rounded_up(max(number, COMPILED_SEGMENT)) if self.few_shapes else number
 
-    def _begin_batch(self, source, rules, length, steps):
+    def _begin_batch(self, source, room, rules, steps):
         """Returns the first state, the empty past of each model's layers, and what the encoders gave."""
         encoded = [model.encode(source) for model in self.models]
         mask = encoded[0][1]
         memory = [model.project_memory(output) for model, (output, _) in zip(self.models, encoded)]
         batch = ops.shape(source)[0]
         path = ops.zeros((batch, rules.beam_size, steps * rules.beam_size), dtype="bool")
-        state = start(batch, length, rules, path, cache=())
+        state = start(batch, ops.shape(room)[0], rules, path, cache=())
         return state, [model.empty_cache(batch, 0) for model in self.models], (memory, mask)
 
     def _run_segment(self, state, past, memory, sentences, alpha, rules, steps):
