@@ -11,6 +11,7 @@ from keras_transformer.decoding.beam_search import Sampling
 from keras_transformer.decoding.candidates import BLOCK, IMPOSSIBLE, best_symbols, sampled_symbols, top_symbols
 from keras_transformer.decoding.gather import take, take_rows
 from keras_transformer.decoding.prefix_tree import grown, living_nodes, settle
+from keras_transformer.errors import UserError
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 FEW, MANY = (40, 150) if TENSORFLOW else (6, 15)  # elsewhere every new shape is compiled
@@ -320,3 +321,18 @@ def test_a_path_grows_by_the_beams_own_node(batch, beam_size, past_length, steps
             expected[:, beam, past_length + node + beam] = True
         actual = grown(ops.convert_to_tensor(path), np.int32(node), past_length, beam_size)
         np.testing.assert_array_equal(array(actual), expected)
+
+
+@pytest.mark.parametrize("temperature", [1e-9, 1e-3, 1e6])
+def test_no_temperature_draws_what_is_not_allowed(temperature):
+    logits = ops.convert_to_tensor([[[0.0, -5.0, -6.0, -7.0]]])
+    allowed = ops.convert_to_tensor([[[False, True, True, True]]])
+    for chance in (0.0, 0.3, 0.999999):
+        drawn, _ = sampled_symbols(logits, allowed, ops.convert_to_tensor([[chance]]), Sampling(temperature))
+        assert int(drawn[0, 0]) > 0 and (temperature > 1 or int(drawn[0, 0]) == 1)
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0}, {"top_p": 0}, {"top_p": 1.5}, {"top_k": -1}, {"seed": -1}])
+def test_impossible_samplings_are_refused(wrong):
+    with pytest.raises(UserError, match="must be"):
+        Sampling(**wrong)

@@ -265,7 +265,7 @@ def test_draws_depend_on_the_text_and_the_seed_alone(translator):
     other = translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=2))
     assert all({h.tokens for h in some} != {h.tokens for h in others} for some, others in zip(first, other))
     is_same(translator.translate(SOURCES[::-1], **NARROW, sampling=Sampling(seed=1)), first[::-1])
-    is_same(translator.translate(SOURCES[:1], **NARROW, sampling=Sampling(seed=1)), first[:1])
+    is_same(translator.translate(SOURCES[1:2], **NARROW, sampling=Sampling(seed=1)), first[1:2])
 
 
 def test_draws_are_sorted_and_have_the_models_probabilities(translator):

@@ -14,6 +14,7 @@ from keras import ops
 from keras_transformer.data.tokenizer import BOS, EOS, PAD
 from keras_transformer.decoding.candidates import IMPOSSIBLE, best_symbols, sampled_symbols, symbol_logits
 from keras_transformer.decoding.gather import take, take_rows
+from keras_transformer.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +26,21 @@ class Sampling:
         top_k: Only the k most probable symbols are drawn from; 0 for all.
         top_p: Only the most probable symbols that together have probability p are drawn from.
         seed: Of the draws; the same text is drawn the same.
+
+    Raises:
+        UserError: One is out of range.
     """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 1
+
+    def __post_init__(self):
+        if not (self.temperature > 0 and 0 < self.top_p <= 1 and self.top_k >= 0 and self.seed >= 0):
+            raise UserError(
+                f"{self}: temperature and top_p must be above 0, top_p at most 1, top_k and seed at least 0"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

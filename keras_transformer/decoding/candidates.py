@@ -76,7 +76,10 @@ def sampled_symbols(logits, allowed, chance, sampling):
         Symbols int32 [B, K], and the log of the sum of all exponentials of the logits, float32 [B, K].
     """
     vocab_size = logits.shape[-1]
-    scaled = ops.where(allowed, logits / sampling.temperature, IMPOSSIBLE)
+    # Differences from the best one, which no temperature can make as improbable as what is not allowed.
+    scaled = ops.where(allowed, logits, IMPOSSIBLE)
+    scaled = scaled - ops.max(scaled, axis=-1, keepdims=True)
+    scaled = ops.where(allowed, scaled / sampling.temperature, IMPOSSIBLE)
     if 0 < sampling.top_k < vocab_size:
         least = ops.top_k(scaled, sampling.top_k)[0][:, :, -1:]
         scaled = ops.where(scaled >= least, scaled, IMPOSSIBLE)

@@ -27,9 +27,11 @@ class Hypothesis:
         tokens: Its ids, EOS included.
         log_probability: log p(tokens | source), in nats.
         score: log_probability / ((5 + len(tokens)) / 6)^α.
-        token_log_probabilities: log p of each token after those before it, float32 `[tokens]`; None if not asked for.
+        token_log_probabilities: log p of each token after those before it, float32 `[tokens]`; None if not asked for,
+            or for a blank text.
         alignment: How much each token attends to each source token, the means over the heads of the last decoder
-            layer, float32 `[tokens, source_tokens]`, EOS included on both sides; None if not asked for.
+            layer, float32 `[tokens, source_tokens]`, EOS included on both sides; None if not asked for, or for a blank
+            text.
     """
 
     text: str
@@ -55,7 +57,9 @@ class Translator:
     """
 
     def __init__(self, model, problem, hparams, jit_compile=False):
-        self.models, self.hparams = list(model) if isinstance(model, (list, tuple)) else [model], hparams
+        self.models, self.hparams = _listed(model), hparams
+        if not self.models:
+            raise UserError("an ensemble needs at least one model")
         self.tokenizer = getattr(problem, "tokenizer", problem)
         for one in self.models:
             if self.tokenizer.vocab_size != one.vocab_size:
@@ -130,6 +134,8 @@ class Translator:
         extra_length = hparams.extra_length if extra_length is None else extra_length
         _check(texts, beam_size, alpha, nbest, extra_length, min_length, max_source_length)
         rules = Rules(beam_size, nbest, min_length, sampling, constraint)
+        # The seed makes numbers that are given to the search: it need not be compiled anew for each.
+        compiled_rules = dataclasses.replace(rules, sampling=sampling and dataclasses.replace(sampling, seed=0))
         texts = list(texts)
         sources = self._source_ids(texts, max_source_length, cut)
         prefixes = self._prefix_ids(prefixes, len(texts))
@@ -138,8 +144,8 @@ class Translator:
         done = len(texts) - len(rows)
         for batch in _by_length(rows, sources, beam_size, extra_length):
             source = _padded([sources[i] for i in batch], self._searcher.few_shapes)
-            sentences = _sentences(source, [prefixes[i] for i in batch], rules, extra_length)
-            for i, *found in zip(batch, *self._searcher.search(source, sentences, rules, alpha)):
+            sentences = _sentences(source, [prefixes[i] for i in batch], rules, extra_length, self._searcher.few_shapes)
+            for i, *found in zip(batch, *self._searcher.search(source, sentences, compiled_rules, alpha)):
                 results[i] = self._hypotheses(i, *found)
             done += len(batch)
             if report:
@@ -183,9 +189,10 @@ class Translator:
         """Ids of what each of `count` translations begins with."""
         if prefixes is None:
             return [[]] * count
-        if isinstance(prefixes, str) or len(prefixes) != count:
+        prefixes = None if isinstance(prefixes, str) else ["" if prefix is None else prefix for prefix in prefixes]
+        if prefixes is None or len(prefixes) != count:
             raise UserError(f"prefixes must be a list with one entry for each of the {count} texts")
-        ids = [self.tokenizer.encode([p])[0] if isinstance(p, str) else [int(i) for i in p or ()] for p in prefixes]
+        ids = [self.tokenizer.encode([p])[0] if isinstance(p, str) else [int(i) for i in p] for p in prefixes]
         for prefix in ids:
             if not all(0 <= i < self.tokenizer.vocab_size and i not in (PAD, BOS, EOS) for i in prefix):
                 raise UserError(f"the prefix {prefix} holds ids that cannot stand inside a translation")
@@ -257,18 +264,19 @@ def _check(texts, beam_size, alpha, nbest, extra_length, min_length, max_source_
         raise UserError("translate takes a list of texts, not one text: translate([text])")
 
 
-def _sentences(source, prefixes, rules, extra_length):
+def _sentences(source, prefixes, rules, extra_length, few_shapes):
     """Returns the `Sentences` of a batch, int `[batch, source_length]`; rows that only fill it up end at once."""
+    size = rounded_up if few_shapes else int
     lengths = (source != PAD).sum(axis=1).astype("int32")
     limits = np.where(lengths > 0, lengths + extra_length, 1).astype("int32")
-    prefix = np.full((len(source), max(map(len, prefixes)) or 1), PAD, "int32")
+    prefix = np.full((len(source), size(max(1, *map(len, prefixes)))), PAD, "int32")
     for row, ids in zip(prefix, prefixes):
         row[: len(ids)] = ids
     given = (prefix != PAD).sum(axis=1)
     limits = np.maximum(limits, given + 1).astype("int32")
     chances = np.zeros((len(source), 0, 0), "float32")
     if rules.sampling:
-        chances = np.zeros((len(source), rules.beam_size, int(limits.max())), "float32")
+        chances = np.zeros((len(source), rules.beam_size, size(int(limits.max()))), "float32")
         for row, ids in zip(chances, source):
             # A text's chances are its own, wherever it stands.
             generator = np.random.default_rng([rules.sampling.seed, *ids[ids != PAD].tolist()])
