@@ -21,7 +21,7 @@ test-jax: .venv-jax/.installed
 	KERAS_BACKEND=jax $(JAX)/python -m pytest $(addprefix tests/test_,$(addsuffix .py,$(JAX_TESTS)))
 
 JAX_TESTS = backends layers transformer schedule beam_search translator training evaluation
-JAX_TESTS += learning attention_kinds cost
+JAX_TESTS += learning attention_kinds cost candidates decoding_features
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -268,7 +268,7 @@ def record(process, workload, flags, rounds):
         "bleu": workload.score and workload.score(workload.tokenizer.decode(outputs)),
         "same_as_ours": same, "ratios": ratios, "repeats": flags.repeats, "threads": flags.threads,
         "sentences": len(outputs), "output_tokens": sum(map(len, outputs)), "beam_size": workload.beam_size,
-        "alpha": workload.alpha, "command": ["python", "benchmarks/" + command()[0], *command()[1:]],
+        "alpha": workload.alpha, "command": command(),
         "commit": git_revision(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
     }  # fmt: skip
 

@@ -76,7 +76,33 @@ def results_page(files):
 
 def benchmarks_page(files):
     """Returns the text of benchmarks.md."""
-    return "\n".join([BENCHMARKS_HEAD, preparation(files["prepare"])])
+    return "\n".join([BENCHMARKS_HEAD, decoding(files["decode"]), preparation(files["prepare"])])
+
+
+def decoding(rows):
+    """Returns how fast sentences are translated, beside other engines."""
+    sentences = {row["workload"]: f"{row['sentences']:,}" for row in rows}
+    heads = "workload size engine mode precision tokens/s ×CTranslate2 ×OpenNMT-tf memory BLEU same".split()
+    lines = [
+        "## Decoding\n",
+        f"Beam {rows[0]['beam_size']}, {rows[0]['threads']} threads, one process an engine, the same weights, loading left",
+        "out. `forced`: random weights, 25 tokens in and out. `natural`: a trained run. Tokens are output tokens; × is to",
+        "that engine in float32, the median of rounds in which all take turns; `same` is the share of outputs equal to",
+        "ours in float32. What differs between the engines' searches stands in `benchmarks/decode.py`.\n",
+        "| " + " | ".join(heads) + " |",
+        "|" + "---|" * len(heads),
+    ]
+    for row in rows:
+        ratios = [row["ratios"][engine] for engine in ("ctranslate2", "opennmt_tf")]
+        bleu, same = row["bleu"], row["same_as_ours"]
+        cells = [
+            f"{row['workload']}, {sentences[row['workload']]} sentences", row["size"], row["engine"], row["mode"],
+            row["precision"], f"{row['output_tokens_per_second']:,.0f}",
+            *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios), f"{row['peak_memory_mb']:,.0f} MB",
+            "–" if bleu is None else f"{bleu:.2f}", "–" if same is None else f"{same:.1%}",
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", commands(rows)])
 
 
 def preparation(rows):

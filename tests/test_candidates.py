@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_transformer.decoding.beam_search import Sampling
-from keras_transformer.decoding.candidates import BLOCK, IMPOSSIBLE, best_symbols, sampled_symbols, top_symbols
+from keras_transformer.decoding.candidates import BLOCKS, IMPOSSIBLE, best_symbols, sampled_symbols, top_symbols
 from keras_transformer.decoding.gather import take, take_rows
 from keras_transformer.decoding.prefix_tree import grown, living_nodes, settle
 from keras_transformer.errors import UserError
@@ -18,7 +18,7 @@ FEW, MANY = (40, 150) if TENSORFLOW else (6, 15)  # elsewhere every new shape is
 seeds = st.integers(0, 2**31)
 small, counts = st.integers(1, 4), st.integers(1, 24)
 # On both sides of where blocks begin to be compared, with and without a last block that is not full.
-vocab_sizes = st.one_of(st.integers(1, 40), st.integers(4 * BLOCK - 3, 8 * BLOCK + 3), st.integers(500, 1500))
+vocab_sizes = st.one_of(st.integers(1, 40), st.integers(4 * BLOCKS[0] - 3, 8 * BLOCKS[0] + 3), st.integers(500, 1500))
 
 
 def array(values):
@@ -73,7 +73,7 @@ def test_the_largest_logits_come_in_a_stable_order(rows, beams, vocab_size, coun
     np.testing.assert_array_equal(array(symbols), expected)
 
 
-@pytest.mark.parametrize("vocab_size", [10 * BLOCK, 10 * BLOCK - 1, 10 * BLOCK - 15])
+@pytest.mark.parametrize("vocab_size", [10 * BLOCKS[0], 10 * BLOCKS[0] - 1, 10 * BLOCKS[0] - 15])
 def test_of_two_equal_largest_logits_the_first_is_taken(vocab_size):
     first, second = (places.ravel() for places in np.meshgrid(*[np.arange(vocab_size)] * 2, indexing="ij"))
     first, second = first[first < second], second[first < second]
@@ -83,7 +83,7 @@ def test_of_two_equal_largest_logits_the_first_is_taken(vocab_size):
     assert array(top_symbols(ops.convert_to_tensor(logits), 1)[1])[0, :, 0].tolist() == first.tolist()
 
 
-@pytest.mark.parametrize("vocab_size", [10 * BLOCK, 10 * BLOCK - 1, 10 * BLOCK - 15, 997])
+@pytest.mark.parametrize("vocab_size", [10 * BLOCKS[0], 10 * BLOCKS[0] - 1, 10 * BLOCKS[0] - 15, 997])
 def test_places_behind_the_vocabulary_are_never_taken(vocab_size):
     # One symbol is possible: all other places are as bad as those that only fill the last block up.
     logits = np.full((1, vocab_size, vocab_size), IMPOSSIBLE, "float32")

@@ -94,9 +94,23 @@ def test_attention_to_parts_is_attention_to_the_whole():
     randomize(layer)
     x, memory, mask = normal(1, 3, 4, 8), normal(2, 3, 7, 8), normal(3, 3, 1, 4, 7) > 0
     whole, _ = layer.attend(x, *layer.project_memory(memory), mask)
+    query = layer.project_fused(x, layer.fused_kernel())[0]
     for cuts in ([0, 7], [0, 0, 7], [0, 2, 7], [0, 2, 3, 7]):
         parts = [layer.project_memory(memory[:, begin:end]) for begin, end in zip(cuts, cuts[1:])]
-        close(layer.attend_to_parts(x, parts, mask), whole)
+        close(layer.attend_to_parts(query, parts, mask), whole)
+
+
+@pytest.mark.parametrize("d_k, d_v", [(3, 3), (3, 5)])
+def test_the_fused_projection_is_the_three_side_by_side(d_k, d_v):
+    layer = MultiHeadAttention(8, 2, d_k, d_v)
+    layer.build()
+    randomize(layer)
+    x = normal(1, 3, 4, 8)
+    query, keys, values = layer.project_fused(x, layer.fused_kernel())
+    for fused, alone in zip((keys, values), layer.project_memory(x)):
+        close(fused, alone)
+    separate = np.asarray(x) @ np.asarray(layer.query_kernel)
+    close(query, separate.reshape(3, 4, 2, d_k).transpose(0, 2, 1, 3))
 
 
 @pytest.mark.parametrize("num_heads, d_k, d_v", [(1, 4, 4), (2, 3, 5), (3, 5, 1), (4, 2, 2)])

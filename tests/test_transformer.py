@@ -271,7 +271,7 @@ def decode(model, beams, length, settled=0, dtype="float32"):
     The keys and values of the first `settled` positions are moved from `recent` to `past`.
     """
     memory, memory_mask = model.encode(SOURCE)
-    projected = model.project_memory(memory)
+    projected, kernels = model.project_memory(memory), model.step_kernels()
     past, recent = model.empty_cache(3, 0), model.empty_cache(3, (length + 2) * beams)
     tokens = np.random.default_rng(beams).integers(1, VOCAB, (3, beams, length)).astype("int32")
     own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # step after step, beam after beam
@@ -284,8 +284,8 @@ def decode(model, beams, length, settled=0, dtype="float32"):
         node = ops.convert_to_tensor((index - first) * beams)
         position = ops.convert_to_tensor(index)
         step, recent = model.decode_step(
-            tokens[:, :, index], position, node, past, recent, projected, ops.convert_to_tensor(mask), memory_mask
-        )
+            tokens[:, :, index], position, node, kernels, past, recent, projected, ops.convert_to_tensor(mask), memory_mask
+        )  # fmt: skip
         steps.append(np.asarray(step, dtype="float64"))
     return np.stack(steps, axis=2), tokens
 

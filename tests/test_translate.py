@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from keras.backend import backend
 
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.translator import Translator
@@ -140,6 +141,12 @@ def test_precisions(translate, precision):
     assert (
         outcome.succeeded() == [] and len(lines) == len(LINES) and all(len(line.split()) >= 2 for line in lines if line)
     )
+
+
+@pytest.mark.skipif(backend() == "jax", reason="JAX always compiles")
+def test_compiled_by_xla_the_translations_are_the_same(translate):
+    outcome, lines = translate(LINES, "--jit_compile")
+    assert outcome.succeeded() == [] and lines == translate(LINES)[1]
 
 
 @pytest.mark.parametrize("on_error", ["skip", "replace"])

@@ -7,8 +7,9 @@ from keras_transformer.decoding.gather import take, take_rows
 IMPOSSIBLE = -1e9
 """Log-probability of what cannot be chosen."""
 
-BLOCK = 16
-"""Neighbours whose largest logit is taken first when the best of a vocabulary are looked for."""
+BLOCKS = (16, 20, 12, 24, 10, 28, 8, 32)
+"""Numbers of neighbours whose largest logit is taken first when the best of a vocabulary are looked for: the first that
+divides the vocabulary; where none does, padding costs a copy."""
 
 
 def best_symbols(logits, allowed, count):
@@ -38,19 +39,32 @@ def top_symbols(logits, count):
     in order keep the order of equal logits.
     """
     vocab_size = logits.shape[-1]
-    if vocab_size <= 4 * BLOCK * count:
-        best, places = ops.top_k(logits, count)
-        return best, ops.cast(places, "int32")
-    if vocab_size % BLOCK:
-        logits = ops.pad(logits, [(0, 0), (0, 0), (0, -vocab_size % BLOCK)], constant_values=IMPOSSIBLE)
+    block = next((size for size in BLOCKS if vocab_size % size == 0), BLOCKS[0])
+    if vocab_size <= 4 * block * count:
+        return _top_k(logits, count)
+    if vocab_size % block:
+        logits = ops.pad(logits, [(0, 0), (0, 0), (0, -vocab_size % block)], constant_values=IMPOSSIBLE)
     rows = ops.shape(logits)[:2]
-    blocks = ops.reshape(logits, (*rows, -1, BLOCK))
-    _, chosen = ops.top_k(ops.max(blocks, axis=-1), count)
-    chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
-    inside = ops.reshape(take_rows(blocks, chosen), (*rows, count * BLOCK))
-    best, places = ops.top_k(inside, count)
-    places = ops.cast(places, "int32")
-    return best, take(chosen, places // BLOCK) * BLOCK + places % BLOCK
+    blocks = ops.reshape(logits, (*rows, -1, block))
+    chosen = _ascending(_top_k(ops.max(blocks, axis=-1), count)[1])
+    inside = ops.reshape(take_rows(blocks, chosen), (*rows, count * block))
+    best, places = _top_k(inside, count)
+    return best, take(chosen, places // block) * block + places % block
+
+
+def _top_k(values, count):
+    """The largest of `[B, K, N]`, in order, and their places, int32; of more dimensions than two XLA sorts all."""
+    shape = ops.shape(values)
+    best, places = ops.top_k(ops.reshape(values, (-1, shape[-1])), count)
+    shape = (*shape[:2], count)
+    return ops.reshape(best, shape), ops.reshape(ops.cast(places, "int32"), shape)
+
+
+def _ascending(numbers):
+    """Different numbers, `[…, N]`, in order: for a few, counting the smaller ones costs far less than XLA's sort."""
+    place = ops.sum(ops.cast(numbers[..., :, None] > numbers[..., None, :], "int32"), axis=-1)
+    at = place[..., None, :] == ops.arange(numbers.shape[-1], dtype="int32")[:, None]
+    return ops.sum(ops.where(at, numbers[..., None, :], 0), axis=-1)
 
 
 def log_sum_exp(logits, largest):

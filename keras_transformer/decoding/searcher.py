@@ -119,10 +119,11 @@ class Searcher:
             path = prefix_tree.grown(path, node, past_length, beam_size)
             steps = [
                 model.decode_step(tokens, index, node, *parts, path, memory_mask)
-                for model, *parts in zip(self.models, past, recent, memory)
+                for model, *parts in zip(self.models, kernels, past, recent, memory)
             ]
             return mean_logits([logits for logits, _ in steps]), path, [written for _, written in steps]
 
+        kernels = [model.step_kernels() for model in self.models]
         recent = [model.empty_cache(batch, steps * beam_size) for model in self.models]
         state = search(state._replace(cache=recent), decode, sentences, rules, alpha, steps)
         return state, can_improve(state, sentences.limits, alpha, rules)

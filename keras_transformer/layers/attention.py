@@ -127,6 +127,21 @@ class MultiHeadAttention(keras.layers.Layer):
         values = self._split_heads(self._project(memory, self.value_kernel))
         return keys, values
 
+    def fused_kernel(self):
+        """Returns the kernels of queries, keys and values side by side, `[d_model, heads * (2 d_k + d_v)]`."""
+        kernels = self.query_kernel, self.key_kernel, self.value_kernel
+        return ops.concatenate([ops.cast(kernel, self.compute_dtype) for kernel in kernels], axis=1)
+
+    def project_fused(self, x, fused_kernel):
+        """Returns queries, keys and values `[batch, heads, length, d]` of `x`: one product in place of three."""
+        projected, heads = self._project(x, fused_kernel), self.num_heads
+        if self.d_k == self.d_v:
+            parts = self._split_heads(projected, 3 * heads)
+            return parts[:, :heads], parts[:, heads : 2 * heads], parts[:, 2 * heads :]
+        keys, values = heads * self.d_k, 2 * heads * self.d_k
+        parts = projected[..., :keys], projected[..., keys:values], projected[..., values:]
+        return tuple(map(self._split_heads, parts))
+
     def attend(self, query, keys, values, attention_mask=None, training=False):
         """Attends from `query` `[batch, query_length, d_model]` to projected keys and values.
 
@@ -144,14 +159,13 @@ class MultiHeadAttention(keras.layers.Layer):
         """Attends to keys and values that lie in several arrays, as if they were one: none is copied.
 
         Args:
-            query: `[batch, query_length, d_model]`.
+            query: Projected, `[batch, heads, query_length, d_k]`.
             parts: Pairs (keys `[batch, heads, length_i, d_k]`, values `[batch, heads, length_i, d_v]`).
             attention_mask: bool, broadcasts to `[batch, heads, query_length, Σ length_i]`.
 
         Returns:
             `[batch, query_length, d_model]`.
         """
-        query = self._split_heads(self._project(query, self.query_kernel))
         query = query * ops.cast(self.d_k**-0.5, query.dtype)
         logits = ops.concatenate([ops.matmul(query, ops.swapaxes(keys, -1, -2)) for keys, _ in parts], axis=-1)
         weights = ops.cast(masked_softmax(logits, attention_mask), query.dtype)
@@ -184,10 +198,10 @@ class MultiHeadAttention(keras.layers.Layer):
         """`[batch, length, rows]` → `[batch, length, columns]`; decoding calls this outside of Keras' autocast."""
         return ops.matmul(x, ops.cast(kernel, x.dtype))
 
-    def _split_heads(self, x):
+    def _split_heads(self, x, heads=None):
         """`[batch, length, heads * d]` → `[batch, heads, length, d]`."""
-        batch, length, width = ops.shape(x)[0], ops.shape(x)[1], x.shape[-1]
-        x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
+        batch, length, width, heads = ops.shape(x)[0], ops.shape(x)[1], x.shape[-1], heads or self.num_heads
+        x = ops.reshape(x, (batch, length, heads, width // heads))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def _join_heads(self, heads):

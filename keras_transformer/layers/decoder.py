@@ -67,12 +67,13 @@ class DecoderLayer(keras.layers.Layer):
             x, sublayer=lambda y: self.feed_forward(y, training=training), training=training
         )
 
-    def step(self, x, node, past, recent, memory, past_mask, memory_mask):
+    def step(self, x, node, kernel, past, recent, memory, past_mask, memory_mask):
         """One target position of every beam of a search, with keys and values of the earlier positions kept.
 
         Args:
             x: `[batch, beams, d_model]`.
             node: Scalar int, where in `recent` the beams' keys and values are written, side by side.
+            kernel: The self-attention's `fused_kernel`.
             past: (keys, values) that do not change, `[batch, heads, past_length, d]`.
             recent: (keys, values) `[batch, heads, recent_length, d]`, written up to `node`.
             memory: Cross-attention's (keys, values) `[batch, heads, source_length, d]`: a sentence's beams share them.
@@ -84,9 +85,9 @@ class DecoderLayer(keras.layers.Layer):
         """
 
         def attend_to_past(y):
-            new = self.self_attention.project_memory(y)
+            query, *new = self.self_attention.project_fused(y, kernel)
             caches.extend(written(old, node, part) for old, part in zip(recent, new))
-            return self.self_attention.attend_to_parts(y, [past, caches], past_mask)
+            return self.self_attention.attend_to_parts(query, [past, caches], past_mask)
 
         def attend_to_memory(y):
             # Beams stand where positions do: attention to memory does not mix them.

@@ -149,13 +149,18 @@ class Transformer(TokenModel):
             for _ in self.decoder.layers
         ]
 
-    def decode_step(self, tokens, index, node, past, recent, memory, past_mask, memory_mask):
+    def step_kernels(self):
+        """Returns what each decoder layer's steps need of its kernels; made once for many steps."""
+        return [layer.self_attention.fused_kernel() for layer in self.decoder.layers]
+
+    def decode_step(self, tokens, index, node, kernels, past, recent, memory, past_mask, memory_mask):
         """Runs the decoder on one position of every beam, with keys and values of the earlier positions kept.
 
         Args:
             tokens: int `[batch, beams]`, the decoder's input at this position.
             index: Scalar int, the position.
             node: Scalar int, where in `recent` this position is written.
+            kernels: Of `step_kernels`.
             past, recent: Each layer's self-attention (keys, values), as `empty_cache` makes them.
             memory: Each layer's cross-attention (keys, values), as `project_memory` makes them.
             past_mask: bool `[batch, beams, past_length + recent_length]`: what comes before each beam, and itself.
@@ -166,8 +171,8 @@ class Transformer(TokenModel):
         """
         x = self.embedding(tokens) + self.positions(ops.reshape(index, (1,)))
         written = []
-        for layer, *caches in zip(self.decoder.layers, past, recent, memory):
-            x, keys_and_values = layer.step(x, node, *caches, past_mask[:, None], memory_mask)
+        for layer, *parts in zip(self.decoder.layers, kernels, past, recent, memory):
+            x, keys_and_values = layer.step(x, node, *parts, past_mask[:, None], memory_mask)
             written.append(keys_and_values)
         return self.logits(self.decoder.normalize(x)), written
 
