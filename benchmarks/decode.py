@@ -5,10 +5,11 @@
     python benchmarks/decode.py --workloads=natural --run=runs/multi30k_ende-tiny
     python benchmarks/decode.py --check          # not how fast they are, but whether they compute the same
 
-`forced`: random weights, 64 sentences of 25 source tokens in one batch, and 25 output tokens each, before which EOS is
-impossible. `natural`: a split of a trained run's problem with its weights, 64 sentences of about the same length in a
-batch, no more tokens than the run allows (in the other engines: than it allows the batch's longest), and the score of
-each engine's outputs. Output tokens are those of each sentence's best hypothesis, without EOS. All is done on the CPU.
+`forced`: random weights, 64 sentences of 25 source tokens in one batch, and 26 output tokens each: EOS is impossible
+before the last, and here it is the last. `natural`: a split of a trained run's problem with its weights, 64 sentences
+of about the same length in a batch, no more tokens than the run allows (in the other engines: than it allows the
+batch's longest), and the score of each engine's outputs; its output tokens are those of each sentence's best
+hypothesis, without EOS. All is done on the CPU.
 
 Each engine has a process of its own, with `--threads` threads. It loads its model and translates everything once before
 anything is timed; then all take turns, `--repeats` times, so that other load on the machine falls on all alike. What
@@ -143,7 +144,7 @@ class Workload:
         texts: Source sentences.
         alpha: Exponent of the length penalty.
         extra_length: Most tokens beyond the source's.
-        min_length: Tokens before which EOS is impossible; where it is not 0, there are no more than these.
+        min_length: Tokens before EOS; where it is not 0, EOS is the next here, and others end with one token more.
         score: Function of the outputs' texts that gives their BLEU, or None.
         beam_size: Beams a sentence.
     """
@@ -160,12 +161,17 @@ class Workload:
     score: object = None
     beam_size: int = BEAM_SIZE
 
+    def tokens(self, outputs):
+        """Returns the number of output tokens that count."""
+        return len(outputs) * (self.min_length + 1) if self.min_length else sum(map(len, outputs))
+
     def job(self, threads):
         """Returns what an engine is told, for JSON."""
         return {
             "model": str(self.model), "tokenizer": str(self.folder), "texts": self.texts,
             "sources": self.tokenizer.encode(self.texts), "beam_size": self.beam_size, "alpha": self.alpha,
             "extra_length": self.extra_length, "min_length": self.min_length, "threads": threads,
+            "forced_length": self.min_length and self.min_length + 1,
         }  # fmt: skip
 
 
@@ -250,8 +256,13 @@ def record(process, workload, flags, rounds):
 
     answers = [turn[process] for turn in rounds]
     outputs = answers[-1]["outputs"]
-    if workload.min_length and {len(ids) for ids in outputs} != {workload.min_length}:
-        raise RuntimeError(f"{process.engine} gave outputs of other lengths than {workload.min_length}")
+    forced_length = workload.min_length + (process.engine != OURS)
+    if workload.min_length and {len(ids) for ids in outputs} != {forced_length}:
+        raise RuntimeError(f"{process.engine} gave outputs of other lengths than {forced_length}")
+
+    def speed(answer):
+        return workload.tokens(answer["outputs"]) / answer["seconds"]
+
     in_float32 = {other.engine: other for other in reversed(rounds[0]) if other.precision == "float32"}
     ratios = dict.fromkeys(REFERENCES)
     for name in REFERENCES:
@@ -267,15 +278,10 @@ def record(process, workload, flags, rounds):
         "peak_memory_mb": max(answer["peak_memory_mb"] for answer in answers),
         "bleu": workload.score and workload.score(workload.tokenizer.decode(outputs)),
         "same_as_ours": same, "ratios": ratios, "repeats": flags.repeats, "threads": flags.threads,
-        "sentences": len(outputs), "output_tokens": sum(map(len, outputs)), "beam_size": workload.beam_size,
+        "sentences": len(outputs), "output_tokens": workload.tokens(outputs), "beam_size": workload.beam_size,
         "alpha": workload.alpha, "command": command(),
         "commit": git_revision(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
     }  # fmt: skip
-
-
-def speed(answer):
-    """Output tokens a second of a repeat."""
-    return sum(map(len, answer["outputs"])) / answer["seconds"]
 
 
 def table(rows):

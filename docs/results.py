@@ -85,10 +85,10 @@ def decoding(rows):
     heads = "workload size engine mode precision tokens/s ×CTranslate2 ×OpenNMT-tf memory BLEU same".split()
     lines = [
         "## Decoding\n",
-        f"Beam {rows[0]['beam_size']}, {rows[0]['threads']} threads, one process an engine, the same weights, loading left",
-        "out. `forced`: random weights, 25 tokens in and out. `natural`: a trained run. Tokens are output tokens; × is to",
-        "that engine in float32, the median of rounds in which all take turns; `same` is the share of outputs equal to",
-        "ours in float32. What differs between the engines' searches stands in `benchmarks/decode.py`.\n",
+        f"Beam {rows[0]['beam_size']}, {rows[0]['threads']} threads, one process an engine, the same weights, loading",
+        "left out. `forced`: random weights, 25 tokens and EOS in and out. `natural`: a trained run. Tokens are output",
+        "tokens; × is to that engine in float32, the median of rounds in which all take turns; `same` is the share of",
+        "outputs equal to ours in float32. `benchmarks/decode.py` tells how the engines' searches differ.\n",
         "| " + " | ".join(heads) + " |",
         "|" + "---|" * len(heads),
     ]

@@ -9,7 +9,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK, SymbolTokenizer
-from keras_transformer.decoding.beam_search import BeamState, Rules, Sentences, search, start, step
+from keras_transformer.decoding.beam_search import BeamState, Rules, Sentences, beams_at_first, search, start, step
 
 LETTERS = "abc"
 SYMBOLS = (UNK, 4, 5, 6)  # what may stand before EOS
@@ -169,7 +169,7 @@ class Table:
         return ops.take(ops.convert_to_tensor(self.by_position), index, axis=1)[:, None] + path, path, cache
 
     def start(self, limits, rules):
-        path = ops.zeros((self.batch, rules.beam_size, self.vocab_size))
+        path = ops.zeros((self.batch, beams_at_first(rules), self.vocab_size))
         return start(self.batch, max(limits), rules, path, cache=())
 
     def sentences(self, limits):
@@ -178,8 +178,9 @@ class Table:
         return Sentences(limits, prefix, chances=ops.zeros((self.batch, 0, 0)))
 
     def search(self, limits, beam_size=4, alpha=0.6, nbest=4):
-        rules = Rules(beam_size, nbest)
-        return search(self.start(limits, rules), self.decode, self.sentences(limits), rules, alpha, max(limits))
+        rules, sentences = Rules(beam_size, nbest), self.sentences(limits)
+        first = step(self.start(limits, rules), self.decode, sentences, rules, alpha)
+        return search(first, self.decode, sentences, rules, alpha, max(limits))
 
     def states(self, limits, beam_size=4, alpha=0.6):
         """Yields the state after every step, never stopping early."""

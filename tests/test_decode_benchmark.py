@@ -118,7 +118,8 @@ class Fake:
 
     def repeat(self):
         self.turns.append(self.engine + self.precision)
-        outputs = [[7] * self.job["min_length"]] * len(self.job["sources"])
+        length = self.job["min_length"] if self.engine == "keras_transformer" else self.job["forced_length"]
+        outputs = [[7] * length] * len(self.job["sources"])
         return {"seconds": self.left.pop(0), "outputs": outputs, "scores": [0.0] * 64, "peak_memory_mb": 100.0}
 
     def close(self):
@@ -143,7 +144,7 @@ def test_records_hold_medians_over_rounds_in_which_all_take_turns(tmp_path, monk
     assert (ours["engine"], ours["precision"], ours["workload"], ours["size"]) == (
         "keras_transformer", "float32", "forced", "tiny",
     )  # fmt: skip
-    assert ours["output_tokens_per_second"] == 64 * 25 / 2 and ours["output_tokens"] == 64 * 25
+    assert ours["output_tokens_per_second"] == 64 * 26 / 2 and ours["output_tokens"] == 64 * 26
     assert ours["ratios"] == {"ctranslate2": 0.5, "opennmt_tf": None}  # the median of 1/2, 2/2 and 2/8
     assert float32["ratios"]["ctranslate2"] == 1 and int8["ratios"]["ctranslate2"] == 2
     assert ours["mode"] == MODE and float32["mode"] == "default" and float32["version"] == "4.8.0"
@@ -151,15 +152,15 @@ def test_records_hold_medians_over_rounds_in_which_all_take_turns(tmp_path, monk
     assert {"benchmark", "threads", "command", "commit", "machine", "date"} <= ours.keys()
     assert Fake.turns[:6] == Fake.turns[5::-1] and len(Fake.turns) == 4 * 3  # there and back
     lines = capsys.readouterr().out.splitlines()[-4:]
-    assert lines[0].split()[:5] == ["workload", "size", "engine", "mode", "precision"] and "800" in lines[1]
+    assert lines[0].split()[:5] == ["workload", "size", "engine", "mode", "precision"] and "832" in lines[1]
     assert len({len(line) for line in lines}) == 1
 
 
 def test_an_engine_whose_outputs_have_other_lengths_is_no_record(monkeypatch):
     monkeypatch.setattr(peers, "Process", Fake)
     monkeypatch.setattr(decode, "SIZES", {"tiny": ("tiny", 50)})
-    monkeypatch.setattr(Fake, "repeat", lambda self: {"outputs": [[7] * 24] * 64, "seconds": 1, "peak_memory_mb": 1})
-    with pytest.raises(RuntimeError, match="other lengths than 25"):
+    monkeypatch.setattr(Fake, "repeat", lambda self: {"outputs": [[7] * 25] * 64, "seconds": 1, "peak_memory_mb": 1})
+    with pytest.raises(RuntimeError, match="other lengths than 26"):
         decode.main(["--engines=ctranslate2", "--precisions=int8", "--repeats=1"])
 
 

@@ -282,10 +282,10 @@ def decode(model, beams, length, settled=0, dtype="float32"):
             recent, first = model.empty_cache(3, (length + 2 - settled) * beams), settled
         mask = np.tile(own & (np.arange((length + 2) * beams) < (index + 1) * beams), (3, 1, 1))
         node = ops.convert_to_tensor((index - first) * beams)
-        position = ops.convert_to_tensor(index)
+        position, mask = ops.convert_to_tensor(index), ops.convert_to_tensor(mask)
         step, recent = model.decode_step(
-            tokens[:, :, index], position, node, kernels, past, recent, projected, ops.convert_to_tensor(mask), memory_mask
-        )  # fmt: skip
+            tokens[:, :, index], position, node, kernels, past, recent, projected, mask, memory_mask
+        )
         steps.append(np.asarray(step, dtype="float64"))
     return np.stack(steps, axis=2), tokens
 

@@ -41,11 +41,11 @@ def make(job):
     def translate():
         outputs, scores = [None] * len(sources), [None] * len(sources)
         for rows in protocol.batches(sources):
-            # Of steps, EOS's included, the longest source of the batch has as many as here; forced, EOS's is not taken.
+            # Of steps, EOS's included, the longest source of the batch has as many as here.
             steps = len(sources[rows[0]]) + 1 + job["extra_length"]
             results = translator.translate_batch(
                 [sources[i] for i in rows], beam_size=job["beam_size"], length_penalty=job["alpha"],
-                min_decoding_length=job["min_length"], max_decoding_length=job["min_length"] or steps,
+                min_decoding_length=job["forced_length"], max_decoding_length=job["forced_length"] or steps,
                 max_input_length=0, return_scores=True,
             )  # fmt: skip
             for i, result in zip(rows, results):

@@ -43,7 +43,7 @@ def make(job):
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)])
     def infer(ids, length):
         # The limit is the batch's: the parameter, usually a number, may be a tensor as well.
-        model.params["maximum_decoding_length"] = job["min_length"] or tf.reduce_max(length) + job["extra_length"]
+        model.params["maximum_decoding_length"] = job["forced_length"] or tf.reduce_max(length) + job["extra_length"]
         return model.infer({"ids": ids, "length": length})
 
     batches = []
@@ -95,7 +95,7 @@ def build(config, job):
     )  # fmt: skip
     params = {
         "beam_width": job["beam_size"], "length_penalty": job["alpha"], "num_hypotheses": 1,
-        "minimum_decoding_length": job["min_length"] or 0, "maximum_decoding_length": job["min_length"] or 250,
+        "minimum_decoding_length": job["forced_length"] or 0, "maximum_decoding_length": job["forced_length"] or 250,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         # A line is an id's name: our id, so that what comes out is read as a number.

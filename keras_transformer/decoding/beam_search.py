@@ -54,6 +54,7 @@ class Rules:
         sampling: `Sampling`, which makes K draws a sentence, or None for the search.
         constraint: Function of (tokens int32 [B, K, L], their number so far, limits int32 [B]) that says with bool
             [B, K, V], computed by `keras.ops`, which symbols may come next; or None. At a sentence's limit EOS may.
+            At the first step of a search K is 1.
     """
 
     beam_size: int
@@ -75,7 +76,10 @@ class Sentences(NamedTuple):
 
 
 class BeamState(NamedTuple):
-    """Where the search stands. B is batch, K beams, L the longest limit of the batch."""
+    """Where the search stands. B is batch, K beams, L the longest limit of the batch.
+
+    Before its first step a search has one unfinished hypothesis, not K, for they would be equal.
+    """
 
     index: Any
     """Scalar int32: the position that the next step decides."""
@@ -100,6 +104,11 @@ def length_penalty(length, alpha):
     return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha
 
 
+def beams_at_first(rules):
+    """Returns the number of unfinished hypotheses before the first step: draws differ from the first symbol on."""
+    return rules.beam_size if rules.sampling else 1
+
+
 def start(batch, length, rules, path, cache):
     """Returns the state before the first step.
 
@@ -107,15 +116,13 @@ def start(batch, length, rules, path, cache):
         batch: Number of sentences.
         length: L.
         rules: `Rules`.
-        path, cache: As `decode` wants them.
+        path, cache: As `decode` wants them, of `beams_at_first` beams.
     """
-    beam_size = rules.beam_size
-    # One beam begins: K equal ones would stay equal, unless they are drawn.
-    first = ops.cast(ops.arange(beam_size) > (beam_size if rules.sampling else 0), "float32") * IMPOSSIBLE
+    beam_size, beams = rules.beam_size, beams_at_first(rules)
     return BeamState(
         index=ops.convert_to_tensor(0, dtype="int32"),
-        tokens=ops.full((batch, beam_size, length), PAD, dtype="int32"),
-        log_probabilities=ops.zeros((batch, 1), dtype="float32") + first,
+        tokens=ops.full((batch, beams, length), PAD, dtype="int32"),
+        log_probabilities=ops.zeros((batch, beams), dtype="float32"),
         finished_tokens=ops.full((batch, beam_size, length), PAD, dtype="int32"),
         finished_scores=ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32"),
         finished_log_probabilities=ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32"),
@@ -185,7 +192,7 @@ def search(state, decode, sentences, rules, alpha, steps):
     """Takes steps until no unfinished hypothesis of any sentence can come among those that count.
 
     Args:
-        state: `BeamState`.
+        state: `BeamState`, after the first `step`, which makes K hypotheses of one.
         decode: See `step`.
         sentences: `Sentences`.
         rules: `Rules`.
@@ -221,11 +228,14 @@ def _extend(state, logits, sentences, rules):
     symbols = ops.concatenate([symbols, only[:, :, None]], axis=2)
     # Of the best 2K at most K end, so at least K go on. Equal ones: the earlier beam, the smaller symbol first.
     # One beam has one candidate: it is greedy search, over with its first EOS.
-    count = log_p.shape[2]
-    total = ops.reshape(state.log_probabilities[:, :, None] + log_p, (-1, beam_size * count))
-    best, flat = _top(total, 2 * beam_size if beam_size > 1 else 1)
-    token = take(ops.reshape(symbols, (-1, beam_size * count)), flat)
-    return best, flat // count, token
+    wanted = 2 * beam_size if beam_size > 1 else 1
+    missing = [(0, 0), (0, 0), (0, max(0, wanted - log_p.shape[2]))]  # in a small vocabulary
+    log_p = ops.pad(log_p, missing, constant_values=IMPOSSIBLE)
+    symbols, count = ops.pad(symbols, missing, constant_values=PAD), log_p.shape[2]
+    total = state.log_probabilities[:, :, None] + log_p
+    batch = ops.shape(total)[0]
+    best, flat = _top(ops.reshape(total, (batch, -1)), wanted)
+    return best, flat // count, take(ops.reshape(symbols, (batch, -1)), flat)
 
 
 def _draw(state, logits, sentences, rules):

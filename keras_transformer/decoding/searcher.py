@@ -5,15 +5,12 @@ from keras import ops, tree
 
 from keras_transformer.data.tokenizer import PAD
 from keras_transformer.decoding import prefix_tree
-from keras_transformer.decoding.beam_search import can_improve, search, start
+from keras_transformer.decoding.beam_search import beams_at_first, can_improve, search, start, step
 from keras_transformer.decoding.candidates import IMPOSSIBLE
 from keras_transformer.models.compiled import COMPILES_EACH_SHAPE, compiled, rounded_up
 
 SEGMENT = 8
 """Steps between two looks at which sentences are done, where shapes may change."""
-
-COMPILED_SEGMENT = 16
-"""The same where every shape is compiled."""
 
 SHRINK = 0.8
 """Sentences that are done leave the batch when at most this share goes on: a smaller batch must be copied first."""
@@ -50,16 +47,14 @@ class Searcher:
             NumPy tokens int32 `[batch, nbest, L]`, PAD behind EOS, log-probabilities and scores `[batch, nbest]`;
             IMPOSSIBLE where the constraint left no hypothesis.
         """
-        batch, nbest, length = len(source), rules.nbest, int(sentences.limits.max())
-        steps = SEGMENT
+        batch, nbest, length, steps = len(source), rules.nbest, int(sentences.limits.max()), SEGMENT
         if self.few_shapes:
             length = rounded_up(length)
-            steps = min(COMPILED_SEGMENT, length)
         tokens = np.full((batch, nbest, length), PAD, "int32")
         log_p, scores = (np.full((batch, nbest), IMPOSSIBLE, "float32") for _ in range(2))
         alpha = np.float32(alpha)
         room = np.full(length, PAD, "int32")  # a number would be a constant to the compiled function
-        state, past, memory = self._begin(source, room, rules=rules, steps=steps)
+        state, past, memory = self._begin(source, room, sentences, alpha, rules=rules, steps=steps)
         rows = np.arange(batch)  # of the sentences that are in the batch
         while True:
             state, going = self._segment(state, past, memory, sentences, alpha, rules=rules, steps=steps)
@@ -96,37 +91,46 @@ class Searcher:
         return order[:count] if count <= SHRINK * len(going) else np.arange(len(going))
 
     def _size(self, number):
-        return rounded_up(max(number, COMPILED_SEGMENT)) if self.few_shapes else number
+        return rounded_up(max(number, 2 * SEGMENT)) if self.few_shapes else number
 
-    def _begin_batch(self, source, room, rules, steps):
-        """Returns the first state, the empty past of each model's layers, and what the encoders gave."""
+    def _begin_batch(self, source, room, sentences, alpha, rules, steps):
+        """Returns the state after the first step, its keys and values as the past, and what the encoders gave."""
         encoded = [model.encode(source) for model in self.models]
         mask = encoded[0][1]
         memory = [model.project_memory(output) for model, (output, _) in zip(self.models, encoded)]
-        batch = ops.shape(source)[0]
-        path = ops.zeros((batch, rules.beam_size, steps * rules.beam_size), dtype="bool")
-        state = start(batch, ops.shape(room)[0], rules, path, cache=())
-        return state, [model.empty_cache(batch, 0) for model in self.models], (memory, mask)
+        batch, beams = ops.shape(source)[0], beams_at_first(rules)
+        path = ops.zeros((batch, beams, beams), dtype="bool")
+        state = start(batch, ops.shape(room)[0], rules, path, self._empty(batch, beams))
+        state = step(state, self._decoder(self._empty(batch, 0), memory, mask, beams), sentences, rules, alpha)
+        path = ops.pad(state.path, [(0, 0), (0, 0), (0, steps * rules.beam_size)])
+        return state._replace(path=path, cache=()), state.cache, (memory, mask)
 
     def _run_segment(self, state, past, memory, sentences, alpha, rules, steps):
         """Returns the state after at most `steps` steps, and which sentences are not done, bool `[batch]`."""
-        memory, memory_mask = memory
-        batch, beam_size, first = ops.shape(state.path)[0], rules.beam_size, state.index
+        decode = self._decoder(past, *memory, rules.beam_size, state.index)
+        recent = self._empty(ops.shape(state.path)[0], steps * rules.beam_size)
+        state = search(state._replace(cache=recent), decode, sentences, rules, alpha, steps)
+        return state, can_improve(state, sentences.limits, alpha, rules)
+
+    def _empty(self, batch, nodes):
+        """Room for keys and values of so many nodes in each model's layers."""
+        return [model.empty_cache(batch, nodes) for model in self.models]
+
+    def _decoder(self, past, memory, memory_mask, beams, first=0):
+        """Returns the `decode` of `beam_search.step`, whose cache is written from step `first` on."""
+        kernels = [model.step_kernels() for model in self.models]
         past_length = ops.shape(tree.flatten(past)[0])[2]
 
         def decode(tokens, index, path, recent):
-            node = (index - first) * beam_size
-            path = prefix_tree.grown(path, node, past_length, beam_size)
+            node = (index - first) * beams
+            path = prefix_tree.grown(path, node, past_length, beams)
             steps = [
                 model.decode_step(tokens, index, node, *parts, path, memory_mask)
                 for model, *parts in zip(self.models, kernels, past, recent, memory)
             ]
             return mean_logits([logits for logits, _ in steps]), path, [written for _, written in steps]
 
-        kernels = [model.step_kernels() for model in self.models]
-        recent = [model.empty_cache(batch, steps * beam_size) for model in self.models]
-        state = search(state._replace(cache=recent), decode, sentences, rules, alpha, steps)
-        return state, can_improve(state, sentences.limits, alpha, rules)
+        return decode
 
 
 def mean_logits(logits):

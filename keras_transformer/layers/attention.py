@@ -70,6 +70,8 @@ def weighted_values(logits, value, mask=None, dropout=None):
 def masked_softmax(logits, mask=None):
     """softmax over the last axis in float32, where the mask, bool, is True; a row that is all False is even."""
     logits = ops.cast(logits, "float32")
+    if logits.shape[-1] == 1:  # Keras would warn of a softmax of one number
+        return ops.ones_like(logits)
     if mask is not None:
         logits = logits + (1.0 - ops.cast(mask, "float32")) * ILLEGAL
     return ops.softmax(logits, axis=-1)
