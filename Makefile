@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 JAX = .venv-jax/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-jax lint format clean
+.PHONY: demo test test-jax soak lint format clean
 
 # Trains a Transformer on the embedded English-German problem and translates unseen sentences: under 10 minutes
 # on two CPU cores.
@@ -22,6 +22,10 @@ test-jax: .venv-jax/.installed
 
 JAX_TESTS = backends layers transformer schedule beam_search translator training evaluation
 JAX_TESTS += learning attention_kinds cost candidates decoding_features
+
+# One training, killed fifty times; about ten minutes.
+soak: $(VENV)/.installed
+	$(BIN)/python tests/faults/soak.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -168,6 +168,33 @@ def work_directory(path, identity, report=lambda message: None):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def lock_file(path):
+    """Locks a file, which is made if need be, inside a `with` block; yields whether no other process has locked it."""
+    try:
+        file = open(path, "a")
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
+                raise
+        yield True
+
+
+def remove_directory(path):
+    """Removes a directory at once: it is renamed to a hidden one before its files go, one after the other."""
+    hidden = path.with_name(f".{path.name}.old")
+    shutil.rmtree(hidden, ignore_errors=True)
+    os.replace(path, hidden)
+    shutil.rmtree(hidden)
+
+
 def _lock_directory(folder, report):
     """Makes a directory, or finds it, and locks the file in it; returns that and whether others had to be waited for.
 

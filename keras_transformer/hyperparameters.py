@@ -67,6 +67,12 @@ class HParams:
     eval_steps: int = setting(1000, "updates between evaluations", low=1)
     checkpoint_steps: int = setting(1000, "updates between checkpoints", low=1)
     checkpoint_minutes: float = setting(10.0, "most minutes between checkpoints; 0: by steps alone", low=0)
+    best_metric: str = setting(
+        "score", "what makes a checkpoint the best: the problem's score, or nats a token", choices=("score", "nll")
+    )
+    patience: int | None = setting(
+        None, "evaluations without a better one after which training ends; none: never", low=1
+    )
     keep_checkpoints: int = setting(5, "latest checkpoints kept beside the best", low=1)
     average_last: int = setting(5, "checkpoints that `average` takes", low=1)
     # Decoding (§6.1)

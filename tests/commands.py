@@ -23,6 +23,11 @@ class Outcome(NamedTuple):
         assert (self.status, self.err) == (0, "")
         return self.out.splitlines()
 
+    def succeeded_with_warnings(self):
+        """Returns the lines of stdout of a command that went well, whatever libraries said on stderr."""
+        assert self.status == 0, self.err
+        return self.out.splitlines()
+
     def refused(self, *said):
         """Asserts that the user was told, in one sentence and without a traceback, and it contains what is `said`."""
         assert self.status == 2
@@ -31,14 +36,25 @@ class Outcome(NamedTuple):
             assert str(words) in self.err
 
 
-def start(command, *arguments, cwd, **options):
-    """Runs a command in a process of its own, as a user does; returns its `Outcome`."""
-    environment = {"PYTHONPATH": str(registry.PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(cwd)}
-    done = subprocess.run(
+def environment(home):
+    """Returns the environment of a command: the package is found, whatever the working directory."""
+    return {"PYTHONPATH": str(registry.PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(home)}
+
+
+def spawn(command, *arguments, cwd, **options):
+    """Starts a command in a process of its own, as a user does; returns the `subprocess.Popen`."""
+    return subprocess.Popen(
         [sys.executable, "-m", f"keras_transformer.{command}", *map(str, arguments)],
-        cwd=cwd, env=environment, capture_output=True, encoding="utf-8", **options,
+        cwd=cwd, env=environment(cwd), stdin=options.pop("stdin", None), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, encoding="utf-8", **options,
     )  # fmt: skip
-    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def start(command, *arguments, cwd, input=None, **options):
+    """Runs a command in a process of its own, as a user does; returns its `Outcome`."""
+    process = spawn(command, *arguments, cwd=cwd, stdin=None if input is None else subprocess.PIPE, **options)
+    out, err = process.communicate(input)
+    return Outcome(process.returncode, out, err)
 
 
 class Home(NamedTuple):

@@ -26,8 +26,12 @@ def best_symbols(logits, allowed, count):
     """
     allowed_logits = logits if allowed is None else ops.where(allowed, logits, IMPOSSIBLE)
     best, symbols = top_symbols(allowed_logits, min(count, logits.shape[-1]))
-    largest = best[:, :, :1] if allowed is None else ops.max(logits, axis=-1, keepdims=True)
-    normalizer = log_sum_exp(logits, largest)
+    if allowed is None:
+        # The best symbol's probability tells, too; softmax is one operation on TensorFlow, where exp and sum are three.
+        probability = symbol_logits(ops.softmax(logits, axis=-1), symbols[:, :, 0])
+        normalizer = best[:, :, :1] - ops.log(probability)[:, :, None]
+    else:
+        normalizer = log_sum_exp(logits, ops.max(logits, axis=-1, keepdims=True))
     log_p = ops.where(best > IMPOSSIBLE / 2, best - normalizer, IMPOSSIBLE)
     return log_p, symbols, normalizer[:, :, 0]
 

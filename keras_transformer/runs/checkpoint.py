@@ -1,6 +1,7 @@
 """Checkpoints: variables by path, as .npz without pickle, checksummed, whole or not there at all."""
 
 import contextlib
+import math
 import re
 import shutil
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.errors import UserError
-from keras_transformer.files import read_json, sha256, write_json, written_directory
+from keras_transformer.files import read_json, remove_directory, sha256, write_json, written_directory
 
 VERSION = 1
 NAME = re.compile(r"step-(\d{9})")
@@ -52,7 +53,32 @@ class Checkpoints:
         """Removes all but the `keep` latest checkpoints and the best."""
         for old in self.steps()[:-keep]:
             if old != self.best_step():
-                shutil.rmtree(self._directory(old))
+                remove_directory(self._directory(old))
+
+    def check_room(self, model, keep):
+        """Raises a `UserError` if the disk has no room for the checkpoints of a training.
+
+        Args:
+            model: The compiled model.
+            keep: Latest checkpoints that are kept. The best is kept, too, and one more is there while one is written.
+        """
+        variables = [*_kept_variables(model), *model.optimizer.variables]
+        size = sum(variable.value.dtype.size * math.prod(variable.shape) for variable in variables)
+        missing = max(1, keep + 2 - len(self.steps())) * size
+        free = shutil.disk_usage(self.path.parent).free
+        if free < missing:
+            raise UserError(
+                f"{self.path}: {missing / 1e9:,.2f} GB are needed for {missing // size} more checkpoints, and "
+                f"{free / 1e9:,.2f} GB are free; make room, or keep fewer: --keep_checkpoints={keep} now"
+            )
+
+    def remove_strays(self):
+        """Removes what a process left that was killed while it wrote or removed a checkpoint."""
+        for stray in self.path.glob(".*"):
+            if stray.is_dir():
+                shutil.rmtree(stray, ignore_errors=True)
+            else:
+                stray.unlink(missing_ok=True)
 
     def save_averaged(self, weights, state):
         """Writes the averaged weights {path: array}, beside the raw checkpoints."""

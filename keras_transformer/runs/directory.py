@@ -5,6 +5,7 @@ tokenizer.model  the model's vocabulary              metrics.jsonl   what was me
 checkpoints/     see `checkpoint.py`
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -13,12 +14,12 @@ from pathlib import Path
 from keras_transformer import plugins, registry
 from keras_transformer.data.tokenizer import TOKENIZER_FILES, load_tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.files import read_json, write_json
+from keras_transformer.files import lock_file, read_json, write_json
 from keras_transformer.hyperparameters import HParams
 from keras_transformer.runs.checkpoint import Checkpoints, assign_model
 from keras_transformer.tasks import load_problem
 
-MAY_CHANGE = ("train_steps",)
+MAY_CHANGE = ("train_steps", "patience")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +94,28 @@ class Run:
             trained_on.save(self.path)
         elif self.tokenizer.fingerprint != trained_on.fingerprint:
             raise UserError(f"{self.path}: its vocabulary is not the prepared corpus's; the corpus has changed since")
+        if (self.path / "manifest.json").is_file():
+            trained = self.manifest().get("store_files")  # an old run has none
+            if trained not in (None, self.problem.store.manifest["files"]):
+                raise UserError(
+                    f"{self.path}: the corpus has changed since training began (its checksum differs); bring the old "
+                    "one back, or give another --output_dir"
+                )
         # Only train_steps and the places of corpus and plug-ins can differ from what was there.
         write_json(self.path / "config.json", self.config)
+
+    @contextlib.contextmanager
+    def locked(self):
+        """Keeps other processes from training in the directory; the lock ends with the process, however that ends.
+
+        Raises:
+            UserError: Another process trains in it.
+        """
+        with lock_file(self.path / ".lock") as alone:
+            if not alone:
+                raise UserError(f"another process trains in {self.path}; wait for it, or give another --output_dir")
+            self.checkpoints.remove_strays()
+            yield
 
     def load_plugins(self):
         """Loads the plug-ins that the run was trained with, unless those that are loaded bring all that it names.
@@ -117,7 +138,11 @@ class Run:
 
     def refuse_other(self, config):
         """Raises a `UserError` if this run is not the one that `config` describes; it names what differs."""
-        was, now = _flat(self.config), _flat(config)
+        known = {
+            **self.config,
+            "hparams": dataclasses.asdict(self.hparams),
+        }  # fields that came later have their defaults
+        was, now = _flat(known), _flat(config)
         for name in was | now:  # problem, model and preset come before the hparams that follow from them
             if name.endswith(("data_dir", "raw_dir", "plugins")) or name.removeprefix("hparams.") in MAY_CHANGE:
                 continue

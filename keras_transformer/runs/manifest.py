@@ -31,6 +31,7 @@ def make_manifest(problem, hparams, model):
         "seed": hparams.seed,
         "corpus": {**store.manifest["corpus"], "splits": store.manifest["splits"]},
         "store_sha256": store.fingerprint,
+        "store_files": store.manifest["files"],
         "tokenizer_sha256": store.manifest["tokenizer"],
         "parameters": {
             "total": model.count_params(),

@@ -9,6 +9,7 @@ from keras_transformer.runs.checkpoint import model_arrays, optimizer_arrays
 from keras_transformer.stopwatch import Stopwatch, duration
 from keras_transformer.training.health import SourceHealth
 from keras_transformer.training.machine import peak_memory
+from keras_transformer.training.signals import Interrupted
 
 
 class StepCallbacks(keras.callbacks.CallbackList):
@@ -122,50 +123,92 @@ class Evaluation(StepCallback):
         run: `Run`.
         problem: `Problem`.
         hparams: `HParams`.
+        stop: `StopRequest`; a signal breaks an evaluation off, and a resumed training makes up for it.
         report: Called with each line.
     """
 
-    def __init__(self, start, run, problem, hparams, report):
+    def __init__(self, start, run, problem, hparams, stop, report):
         super().__init__(start)
-        self.run, self.problem, self.hparams, self.report = run, problem, hparams, report
+        self.run, self.problem, self.hparams, self.stop, self.report = run, problem, hparams, stop, report
         self.batches = problem.batches("validation", hparams)
         self.examples = list(problem.examples("validation"))
         self.translator = None
-        self.latest = None
+        self.latest = None  # what was measured last
 
     def on_step(self, step):
         if step % self.hparams.eval_steps == 0:
             self.evaluate(step)
 
     def on_end(self, step):
-        if self.latest is None or self.latest["step"] != step:
+        if not self.evaluated(step):
             self.evaluate(step)
 
+    def is_due(self, step):
+        """Whether the model should have been evaluated at a step, in this training or one before, and was not."""
+        wanted = step and (step % self.hparams.eval_steps == 0 or step >= self.hparams.train_steps)
+        return bool(wanted) and not any(
+            row["kind"] == "validation" and row["step"] == step for row in self.run.metrics()
+        )
+
+    def evaluated(self, step):
+        """Whether this training has evaluated the model at a step."""
+        return self.latest is not None and self.latest["step"] == step
+
     def evaluate(self, step):
-        """Measures the model at `step`; keeps the result in `latest`."""
+        """Measures the model at `step`; keeps the result in `latest`, unless a signal breaks it off."""
+        try:
+            latest, scores = self._measure(step)
+        except _BrokenOff:
+            return
+        self.latest = latest
+        self.run.log(kind="validation", **latest)
+        self.report(
+            f"validation at step {step:,}: loss {latest['loss']:.4f}  perplexity {latest['perplexity']:.2f}  "
+            + "  ".join(map(str, scores))
+            + f"  ({duration(latest['seconds'])})"
+        )
+        self.report("  e.g. {} => {}".format(*self.example))
+
+    def _measure(self, step):
         began = time.monotonic()
         if self.translator is None:
             self.translator = Translator(self.model, self.problem, self.hparams)
             self.health = SourceHealth(self.model, self.batches)
-        metrics = self.model.evaluate(self.batches, verbose=0, return_dict=True)
+        metrics = self.model.evaluate(
+            self.batches, verbose=0, return_dict=True, callbacks=[_StopEvaluating(self.stop)]
+        )  # fmt: skip
         self.model.reset_metrics()
+        self._break_off_if_asked()
         sources, references = zip(*self.examples)
-        outputs = [hypotheses[0].text for hypotheses in self.translator.translate(sources)]
+        found = self.translator.translate(sources, report=self._break_off_if_asked)
+        outputs = [hypotheses[0].text for hypotheses in found]
         scores = self.problem.score(outputs, references)
-        health = self.health.measure()
-        self.latest = {
-            "step": step, "loss": metrics["loss"], "nll": metrics["nll"], "perplexity": metrics["perplexity"], **health,
-            **{score.name: score.value for score in scores}, "score": scores[-1].value,
-            "signatures": {score.name: score.signature for score in scores},
-            "seconds": time.monotonic() - began,
-        }  # fmt: skip
-        self.run.log(kind="validation", **self.latest)
-        self.report(
-            f"validation at step {step:,}: loss {metrics['loss']:.4f}  perplexity {metrics['perplexity']:.2f}  "
-            + "  ".join(map(str, scores))
-            + f"  ({duration(self.latest['seconds'])})"
-        )
-        self.report(f"  e.g. {sources[0]} => {outputs[0]}")
+        self.example = sources[0], outputs[0]
+        return {
+            "step": step, "loss": metrics["loss"], "nll": metrics["nll"], "perplexity": metrics["perplexity"],
+            **self.health.measure(), **{score.name: score.value for score in scores}, "score": scores[-1].value,
+            "signatures": {score.name: score.signature for score in scores}, "seconds": time.monotonic() - began,
+        }, scores  # fmt: skip
+
+    def _break_off_if_asked(self, done=None, total=None):
+        if self.stop.signal:
+            raise _BrokenOff
+
+
+class _BrokenOff(Exception):
+    """A signal came while the model was evaluated."""
+
+
+class _StopEvaluating(keras.callbacks.Callback):
+    """Ends Keras' evaluation after the batch in which a signal came."""
+
+    def __init__(self, stop):
+        super().__init__()
+        self.stop = stop
+
+    def on_test_batch_end(self, batch, logs=None):
+        if self.stop.signal:
+            self.model.stop_evaluating = True
 
 
 class Checkpointing(StepCallback):
@@ -177,30 +220,46 @@ class Checkpointing(StepCallback):
         hparams: `HParams`.
         progress: `Progress`, which must come before this callback.
         evaluation: `Evaluation`, likewise.
+        stop: `StopRequest`; after a signal a checkpoint is written and `Interrupted` raised.
     """
 
-    def __init__(self, start, run, hparams, progress, evaluation):
+    def __init__(self, start, run, hparams, progress, evaluation, stop):
         super().__init__(start)
-        self.run, self.hparams, self.progress, self.evaluation = run, hparams, progress, evaluation
+        self.run, self.hparams, self.progress, self.evaluation, self.stop = run, hparams, progress, evaluation, stop
         self.written, self.saved_at = start, time.monotonic()
 
     def on_step(self, step):
         minutes = self.hparams.checkpoint_minutes
         due = minutes and time.monotonic() - self.saved_at >= 60 * minutes
-        if due or step % self.hparams.checkpoint_steps == 0 or self.is_best(step):
+        if due or step % self.hparams.checkpoint_steps == 0 or self.is_best(step) or self.stop.signal:
             self.save(step)
+        self.end_if_asked(step)
 
     def on_end(self, step):
         if self.written != step or self.is_best(step):
             self.save(step)
+        if not self.evaluation.evaluated(step):
+            self.end_if_asked(step)
+
+    def end_if_asked(self, step):
+        """Raises `Interrupted` if a signal came."""
+        if self.stop.signal:
+            self.evaluation.report(
+                f"{self.stop.signal.name}: stopped after update {step:,}, of which there is a checkpoint; "
+                "the same command goes on from it"
+            )
+            raise Interrupted(self.stop.signal)
 
     def is_best(self, step):
         """Whether the model was evaluated at this step and is better than the best checkpoint."""
-        latest = self.evaluation.latest
-        if not latest or latest["step"] != step:
+        if not self.evaluation.evaluated(step):
             return False
         best = self.run.checkpoints.best()  # a file, so not to be read after every update
-        return not best or (latest["score"], -latest["nll"]) > (best["score"], -best["nll"])
+        return not best or self.merit(self.evaluation.latest) > self.merit(best)
+
+    def merit(self, found):
+        """What is compared of an evaluation: `best_metric`, and of equal scores the nats a token."""
+        return (found["score"], -found["nll"]) if self.hparams.best_metric == "score" else -found["nll"]
 
     def save(self, step):
         """Writes the checkpoint of this step."""
@@ -216,3 +275,34 @@ class Checkpointing(StepCallback):
         if self.written != step:
             self.run.log(kind="checkpoint", step=step, seconds=stopwatch.seconds)
         self.written, self.saved_at = step, time.monotonic()
+
+
+class EarlyStopping(StepCallback):
+    """Ends the training when `patience` evaluations in a row were no better than the best one.
+
+    They are counted in the run's own log and its mark of the best, so that a resumed training counts on.
+
+    Args:
+        start: Updates before this training.
+        run: `Run`.
+        hparams: `HParams`.
+        evaluation: `Evaluation`, which must come before this callback, as `Checkpointing` must.
+    """
+
+    def __init__(self, start, run, hparams, evaluation):
+        super().__init__(start)
+        self.run, self.patience, self.evaluation = run, hparams.patience, evaluation
+
+    def on_step(self, step):
+        if self.evaluation.evaluated(step) and self.is_over(step):
+            self.evaluation.report(f"{self.patience} evaluations without a better one: training ends early")
+            self.model.stop_training = True
+
+    def is_over(self, step):
+        """Whether training should have ended at a step, or before."""
+        best = self.run.checkpoints.best_step()
+        if self.patience is None or best is None:
+            return False
+        rows = self.run.metrics()
+        evaluated = {row["step"] for row in rows if row["kind"] == "validation" and best < row["step"] <= step}
+        return len(evaluated) >= self.patience

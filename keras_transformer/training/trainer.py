@@ -13,10 +13,17 @@ from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import make_manifest
 from keras_transformer.runs.summary import summary_lines, training_summary
 from keras_transformer.stopwatch import duration
-from keras_transformer.training.callbacks import Checkpointing, Evaluation, Progress, StepCallbacks
+from keras_transformer.training.callbacks import (
+    Checkpointing,
+    EarlyStopping,
+    Evaluation,
+    Progress,
+    StepCallbacks,
+)
 from keras_transformer.training.distribution import make_strategy
 from keras_transformer.training.machine import device_rate
 from keras_transformer.training.schedule import compile_arguments
+from keras_transformer.training.signals import stop_request
 
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
@@ -43,15 +50,23 @@ def train(
         The `Run`.
 
     Raises:
-        UserError: The directory holds another run or cannot be written, or a corpus file is bad.
+        UserError: The directory holds another run, is another process's or cannot be written, or a corpus file is bad.
+        Interrupted: SIGTERM or SIGINT came; a checkpoint of the last update is written.
     """
     run = Run.planned(output_dir, problem, model, preset, hparams)
     batches = problem.prepare(report).batches("train", hparams)
     run.create()
     run.checkpoints.report = report
+    with run.locked(), stop_request() as stop:
+        _train(run, problem, hparams, batches, strategy, precision, accumulate, jit_compile, stop, report)
+    return run
+
+
+def _train(run, problem, hparams, batches, strategy, precision, accumulate, jit_compile, stop, report):
+    """Trains, in a directory that is this process's own."""
     distribution = make_strategy(strategy)
     with distribution.scope() if distribution else contextlib.nullcontext():
-        network = registry.models.get(model)(
+        network = registry.models.get(run.config["model"])(
             problem.tokenizer.vocab_size, hparams, dtype=keras.dtype_policies.get(PRECISIONS[precision])
         )
         # XLA cannot compile a step with MirroredStrategy's reductions.
@@ -60,21 +75,31 @@ def train(
     batches = network.adapted(batches)
     write_json(run.path / "manifest.json", make_manifest(problem, hparams, network))
     report_start(report, run, problem, network, batches, hparams, start)
+
+    progress = Progress(start, run, batches, hparams, network.update_flops, report)
+    evaluation = Evaluation(start, run, problem, hparams, stop, report)
+    checkpointing = Checkpointing(start, run, hparams, progress, evaluation, stop)
+    stopping = EarlyStopping(start, run, hparams, evaluation)
+    callbacks = [progress, evaluation, checkpointing, stopping]
+    for callback in callbacks:
+        callback.set_model(network)
+    if evaluation.is_due(start):  # a signal came, or the process was killed, before that was done
+        evaluation.evaluate(start)
+        checkpointing.on_end(start)
     if start >= hparams.train_steps:
         report(f"{run.path} has its {hparams.train_steps:,} updates; nothing to do (more: --train_steps=N)")
-        return run
-
+        return
+    if stopping.is_over(start):
+        report(f"{run.path} ended early, after {start:,} updates; nothing to do (more: a larger --patience, or none)")
+        return
+    run.checkpoints.check_room(network, hparams.keep_checkpoints)
     log_start(run, start, distribution)
-    progress = Progress(start, run, batches, hparams, network.update_flops, report)
-    evaluation = Evaluation(start, run, problem, hparams, report)
-    checkpointing = Checkpointing(start, run, hparams, progress, evaluation)
     began = time.monotonic()
     network.fit(
         batches, steps_per_epoch=hparams.train_steps - start, epochs=1, verbose=0,
-        callbacks=StepCallbacks([progress, evaluation, checkpointing], add_history=True, model=network),
+        callbacks=StepCallbacks(callbacks, add_history=True, model=network),
     )  # fmt: skip
     report_end(report, run, network, progress, time.monotonic() - began)
-    return run
 
 
 def restore(run, network):

@@ -1,0 +1,223 @@
+"""A training that is stopped by signals, killed, or out of disk goes on to the same weights, byte for byte."""
+
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import commands
+import numpy as np
+import pytest
+
+from keras_transformer.runs.directory import Run
+
+STEPS = 40
+FLAGS = (*commands.REVERSE, "--dropout=0.2", "--checkpoint_steps=10", "--keep_checkpoints=4", "--eval_steps=10")
+
+# Runs train with flags; when checkpoint number `count` is being written, the process is killed in its midst.
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+import numpy as np
+count, savez = int(sys.argv.pop(1)), np.savez
+def savez_and_die(file, **arrays):
+    global count
+    savez(file, **arrays)
+    count -= 1
+    if count == 0:
+        file.flush()
+        file.truncate(file.tell() // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+np.savez = savez_and_die
+from keras_transformer.flags import run_command
+from keras_transformer.train import main
+run_command(main)
+"""
+
+
+def flags(folder, steps=STEPS):
+    return *FLAGS, f"--train_steps={steps}", "--output_dir=run", f"--data_dir={folder}/data"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kills")
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """The undisturbed run."""
+    (folder / "whole").mkdir()
+    commands.start("train", *flags(folder), cwd=folder / "whole")
+    return Run.open(folder / "whole" / "run")
+
+
+def final(run, steps=STEPS):
+    """{(part, path): array} of the last checkpoint, the best, and the steps that were evaluated."""
+    arrays, state = run.checkpoints.load("last")
+    assert state["step"] == steps
+    evaluated = sorted({row["step"] for row in run.metrics() if row["kind"] == "validation"})
+    flat = {(part, path): array for part, values in arrays.items() for path, array in values.items()}
+    return flat, run.checkpoints.best(), evaluated
+
+
+def goes_on_to_the_same(whole, folder, cwd):
+    """Repeats the command in `cwd` and compares what comes out; returns what the command said."""
+    outcome = commands.start("train", *flags(folder), cwd=cwd)
+    assert outcome.status == 0, outcome.err
+    (expected, best, evaluated), (arrays, own_best, own_evaluated) = final(whole), final(Run.open(cwd / "run"))
+    assert arrays.keys() == expected.keys() and (own_best, own_evaluated) == (best, evaluated)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(arrays[name], array)
+    assert not [path for path in (cwd / "run" / "checkpoints").iterdir() if path.name.startswith(".")]
+    return outcome.out
+
+
+def wait_for(process, condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "this takes too long"
+        time.sleep(0.02)
+
+
+def first_checkpoint(cwd):
+    return lambda: list((cwd / "run" / "checkpoints").glob("step-*"))
+
+
+def step_told(line, number):
+    assert line.startswith(f"{number.name}: stopped after update ")
+    return int(line.split("stopped after update ")[1].split(",")[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_a_checkpoint_of_the_last_update(whole, folder, tmp_path, number):
+    process = commands.spawn("train", *flags(folder, 10_000), cwd=tmp_path)
+    wait_for(process, first_checkpoint(tmp_path))
+    began = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - began < 30 and process.returncode == 128 + number and err == ""
+    step = step_told(out.splitlines()[-1], number)
+    run = Run.open(tmp_path / "run")
+    assert run.checkpoints.load("last")[1]["step"] == step
+    # The resumed training ends at once, but for the evaluation of its last update, which may have been broken off.
+    outcome = commands.start("train", *flags(folder, step), cwd=tmp_path)
+    assert outcome.status == 0 and "nothing to do" in outcome.out
+    assert run.metrics()[-1]["kind"] == "validation" and run.metrics()[-1]["step"] == step
+
+
+def test_a_second_signal_ends_it_at_once(whole, folder, tmp_path):
+    process = commands.spawn("train", *flags(folder), cwd=tmp_path)
+    wait_for(process, first_checkpoint(tmp_path))
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.002)
+    process.communicate(timeout=30)
+    assert process.returncode in (128 + signal.SIGTERM, -signal.SIGTERM)
+    goes_on_to_the_same(whole, folder, tmp_path)
+
+
+def test_a_kill_inside_a_checkpoint_write(whole, folder, tmp_path):
+    # The second file of the second checkpoint is the optimizer's.
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_WRITING, "4", *flags(folder)],
+        cwd=tmp_path, env=commands.environment(tmp_path), capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert [path for path in checkpoints.iterdir() if path.name.startswith(".")]  # half of a checkpoint
+    goes_on_to_the_same(whole, folder, tmp_path)
+
+
+def test_a_full_disk_is_told_and_nothing_is_lost(whole, folder, tmp_path):
+    # All files of a checkpoint but the optimizer's, the largest, have room.
+    largest = max(path.stat().st_size for path in (whole.path / "checkpoints" / "step-000000010").iterdir())
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest - 1, largest - 1))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    outcome = commands.start("train", *flags(folder), cwd=tmp_path, preexec_fn=limit)
+    assert outcome.status == 2 and "cannot write checkpoint" in outcome.err and "File too large" in outcome.err
+    assert Run.open(tmp_path / "run").checkpoints.steps() == []
+    goes_on_to_the_same(whole, folder, tmp_path)
+
+
+def cut(checkpoint):
+    path = checkpoint / "weights.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(checkpoint):
+    path = checkpoint / "optimizer.npz"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def half_remove(checkpoint):
+    (checkpoint / "weights.npz").unlink()
+
+
+def without_state(checkpoint):
+    (checkpoint / "state.json").unlink()
+
+
+def with_empty_state(checkpoint):
+    (checkpoint / "state.json").write_text("")
+
+
+@pytest.mark.parametrize("damages", [(cut, flip, half_remove), (without_state, with_empty_state)])
+def test_damaged_newest_checkpoints_are_passed_over(whole, folder, tmp_path, damages):
+    shutil.copytree(whole.path, tmp_path / "run")
+    for step, damage in zip((40, 30, 20), damages):
+        damage(tmp_path / "run" / "checkpoints" / f"step-{step:09d}")
+    said = goes_on_to_the_same(whole, folder, tmp_path)
+    assert said.count("using the one before it") == len(damages)
+    assert f"resuming after update {40 - 10 * len(damages)}" in said
+
+
+def test_two_trainings_of_one_run_are_refused(folder, tmp_path):
+    first = commands.spawn("train", *flags(folder, 10_000), cwd=tmp_path)
+    wait_for(first, first_checkpoint(tmp_path))
+    commands.start("train", *flags(folder, 10_000), cwd=tmp_path).refused("another process trains in run")
+    first.kill()
+    first.communicate()
+    with Run.open(tmp_path / "run").locked():  # the dead one left no lock
+        pass
+
+
+def test_a_corpus_that_has_changed_is_refused(call, tmp_path):
+    text = commands.write_text(tmp_path / "text", commands.TEXT)
+    settings = (*text, "--set=problem.vocab_size=40", *commands.SMALL, "--hparams=toy")
+    settings = (*settings, f"--output_dir={tmp_path}/run", f"--data_dir={tmp_path}/data")
+    call("train", *settings, "--train_steps=3").succeeded_with_warnings()
+    # The same pieces, of which the vocabulary is made, on other lines.
+    lines = {language: content.splitlines(keepends=True)[::-1] for language, content in commands.TEXT.items()}
+    commands.write_text(tmp_path / "text", {language: "".join(content) for language, content in lines.items()})
+    before = Run.open(tmp_path / "run").checkpoints.load("last")[1]
+    call("train", *settings, "--train_steps=6").refused("corpus has changed since")
+    assert Run.open(tmp_path / "run").checkpoints.load("last")[1] == before
+
+
+def test_too_little_room_is_told_before_the_first_update(call, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 2000))
+    call("train", *flags(folder), f"--output_dir={tmp_path}/run").refused("6 more checkpoints", "make room")
+    assert Run.open(tmp_path / "run").checkpoints.steps() == []
+
+
+def test_training_ends_early_and_stays_ended(call, folder, tmp_path):
+    # After the first evaluation nothing is learned: the learning rate is next to nothing.
+    settings = (*flags(folder), "--patience=2", "--best_metric=nll", "--learning_rate_scale=1e-30", "--dropout=0")
+    settings = (*settings, "--eval_steps=5", f"--output_dir={tmp_path}/run")
+    run, said = tmp_path / "run", "evaluations without a better one"
+    assert not [line for line in call("train", *settings, "--train_steps=10").succeeded_with_warnings() if said in line]
+    out = call("train", *settings, "--train_steps=100").succeeded_with_warnings()  # what was counted is known
+    assert any(f"2 {said}" in line for line in out)
+    assert Run.open(run).checkpoints.steps()[-1] == 15 and Run.open(run).checkpoints.best_step() == 5
+    out = call("train", *settings, "--train_steps=100").succeeded_with_warnings()
+    assert "ended early, after 15 updates" in out[-1] and Run.open(run).checkpoints.steps()[-1] == 15
+    call("train", *settings, "--train_steps=100", "--patience=3").succeeded_with_warnings()
+    assert Run.open(run).checkpoints.steps()[-1] == 20
