@@ -106,7 +106,8 @@ def results_page(files):
 
 def benchmarks_page(files):
     """Returns the text of benchmarks.md."""
-    return "\n".join([BENCHMARKS_HEAD, decoding(files["decode"]), preparation(files["prepare"])])
+    parts = [decoding(files["decode"]), decoding_profile(files["decode_profile"]), preparation(files["prepare"])]
+    return "\n".join([BENCHMARKS_HEAD, *parts])
 
 
 def decoding(rows):
@@ -132,6 +133,25 @@ def decoding(rows):
             "–" if bleu is None else f"{bleu:.2f}", "–" if same is None else f"{same:.1%}",
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", commands(rows)])
+
+
+def decoding_profile(rows):
+    """Returns where the time of decoding goes."""
+    kinds = list(dict.fromkeys(kind for row in rows for kind in row["shares"]))
+    lines = [
+        "### Where the time goes\n",
+        "Shares of the time of operations, in the workload `forced`. The rate is that of its matrix products, beside",
+        "the rate of one large float32 product on the same machine.\n",
+        f"| size | mode | precision | {' | '.join(kinds)} | GFLOP/s in products | of one large product |",
+        "|" + "---|" * (len(kinds) + 5),
+    ]
+    for row in rows:
+        shares = " | ".join(f"{row['shares'].get(kind, 0):.0%}" for kind in kinds)
+        lines.append(
+            f"| {row['size']} | {row['mode']} | {row['precision']} | {shares} "
+            f"| {row['products_flops_per_second'] / 1e9:.0f} | {row['device_flops_per_second'] / 1e9:.0f} |"
+        )
     return "\n".join([*lines, "", commands(rows)])
 
 

@@ -102,6 +102,8 @@ def test_a_signal_ends_it_with_a_checkpoint_of_the_last_update(whole, folder, tm
     step = step_told(out.splitlines()[-1], number)
     run = Run.open(tmp_path / "run")
     assert run.checkpoints.load("last")[1]["step"] == step
+    if number == signal.SIGINT:  # what comes next is the same
+        return
     # The resumed training ends at once, but for the evaluation of its last update, which may have been broken off.
     outcome = commands.start("train", *flags(folder, step), cwd=tmp_path)
     assert outcome.status == 0 and "nothing to do" in outcome.out

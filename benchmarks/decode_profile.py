@@ -1,0 +1,128 @@
+"""Where the time of `decode.py`'s workload `forced` goes in this project, by kind of operation, on TensorFlow's CPU.
+
+    python benchmarks/decode_profile.py --json=docs/results/decode_profile.jsonl
+
+The batch is translated once before it is profiled, so that nothing is traced or compiled. Times are those of
+operations, summed; with several threads they may overlap, so that shares, not seconds, are what counts. Operations that
+XLA fused count by the name that it gives them. The rate is that of the matrix products' floating point operations.
+"""
+
+import argparse
+import collections
+import glob
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import decode
+
+sys.path.insert(0, str(Path(__file__).parent / "engines"))
+CONTAINERS = re.compile(
+    r"^\s|^(Execute|EagerExecute|EagerKernelExecute|ExecuteAsyncOnStream|BlockUntilReady|Process|Run|Await|function|while)$"
+    r"|inference_function|TFE_Py|ParallelFor|FunctionRun|ExecutorDone"
+)
+"""Events that hold or wait for others."""
+KINDS = {
+    "matrix products": "MatMul",
+    "softmax, best symbols": "Softmax|Exp|exponential|Max|TopK|custom-call|Reduce|reduce",
+    "moving, reshaping": "[Tt]ranspose|[Cc]oncat|[Ss]catter|[Gg]ather|copy|[Ss]lice|[Pp]ad|Cast",
+}
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="file that gets each record as one more line of JSON")
+    json_file = parser.parse_args(arguments).json
+    set_threads(len(os.sched_getaffinity(0)))
+    with tempfile.TemporaryDirectory() as folder:
+        for size in decode.SIZES:
+            (Path(folder) / size).mkdir()
+            workload = decode.forced(None, size, Path(folder) / size)
+            for mode, precision in (("xla", "float32"), ("graph", "float32"), ("graph", "bfloat16")):
+                row = profiled(workload, mode, precision)
+                shares = "  ".join(f"{kind} {share:.0%}" for kind, share in row["shares"].items())
+                print(f"{size} {mode} {precision}: {row['products_flops_per_second'] / 1e9:.0f} GFLOP/s  {shares}")
+                if json_file:
+                    with open(json_file, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(row) + "\n")
+
+
+def set_threads(number):
+    """Has TensorFlow use so many threads; it must be told before it computes anything."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(number)
+    tf.config.threading.set_inter_op_parallelism_threads(number)
+
+
+def profiled(workload, mode, precision):
+    """Returns the record of one way to translate the workload."""
+    import keras_transformer_engine as engine
+    import tensorflow as tf
+
+    from keras_transformer.runs.manifest import command, git_revision, machine
+    from keras_transformer.training.machine import device_rate
+
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    translate = engine.make({**workload.job(threads), "precision": precision, "mode": mode})
+    translate()
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions(python_tracer_level=0))
+        began = time.perf_counter()
+        translate()
+        seconds = time.perf_counter() - began
+        tf.profiler.experimental.stop()
+        times = operations(folder)
+    total = sum(times.values())
+    kinds = collections.Counter()
+    for name, spent in times.items():
+        kinds[next((kind for kind, pattern in KINDS.items() if re.search(pattern, name)), "all else")] += spent
+    return {
+        "benchmark": "decode_profile", "mode": mode, "precision": precision, "size": workload.size, "seconds": seconds,
+        "shares": {kind: spent / total for kind, spent in kinds.most_common()},
+        "products_seconds": kinds["matrix products"],
+        "products_flops_per_second": products(workload) / kinds["matrix products"],
+        "device_flops_per_second": device_rate(), "largest": dict(times.most_common(12)),
+        "command": command(), "commit": git_revision(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
+    }  # fmt: skip
+
+
+def operations(folder):
+    """Returns {kind of operation: seconds} of a profile, numbers in names left out."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(Path(path).read_bytes())
+    times = collections.Counter()
+    for plane in space.planes:
+        for line in plane.lines:
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                if not CONTAINERS.search(name.split(":")[-1]):
+                    times[re.sub(r"[.\d]+$", "", name.split(":")[-1])] += event.duration_ps / 1e12
+    return times
+
+
+def products(workload):
+    """Returns the floating point operations of the workload's matrix products, without padding and past tokens."""
+    from engines.layout import read_model
+
+    config, _ = read_model(workload.model)
+    h, rows, source = config["hparams"], len(workload.texts), decode.LENGTH + 1
+    d, inner, beams = h["d_model"], h["d_ff"], workload.beam_size
+    encoder = 2 * rows * source * h["num_layers"] * (4 * d * d + 2 * d * inner + 2 * source * d)
+    memory = 2 * rows * source * h["num_layers"] * 2 * d * d
+    steps = (decode.LENGTH + 1) * beams - (beams - 1)  # the first has one beam
+    a_step = h["num_layers"] * (6 * d * d + 2 * d * inner + 2 * source * d) + config["vocab_size"] * d
+    return encoder + memory + 2 * rows * steps * a_step
+
+
+if __name__ == "__main__":
+    from keras_transformer.flags import run_command
+
+    run_command(main)
