@@ -25,15 +25,15 @@ machines were shared with other work, so what counts are ratios within one run.
 
 RELIABILITY_HEAD = """# Reliability
 
-What may happen to a training, and what then. Each line is a test in `tests/faults/test_kills.py` or
-`tests/test_training.py`; "the same" means weights, optimizer's state and best checkpoint equal to those of a training
+What may happen to a training, and what then, as the tests in `tests/faults` and `tests/test_training.py` have it; "the
+same" means weights, optimizer's state and best checkpoint equal to those of a training
 that was left alone, byte for byte, dropout on.
 
 | fault | what happens |
 |---|---|
 | SIGTERM, SIGINT (Ctrl-C) | the update is finished, a checkpoint written, exit status 143 or 130 |
 | the same during an evaluation | it is broken off, and made up for when the training goes on |
-| a second signal | the process ends at once; the checkpoint before stays |
+| another signal, more than a second later | the process ends at once; the checkpoint before stays |
 | SIGKILL, also inside a checkpoint write | the same command goes on from the newest whole checkpoint, to the same |
 | newest checkpoint cut short, a bit flipped, a file of it gone | told, passed over for the one before, to the same |
 | disk full while a checkpoint is written | one sentence, exit status 2; with room again, to the same |

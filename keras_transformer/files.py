@@ -172,6 +172,7 @@ def work_directory(path, identity, report=lambda message: None):
 def lock_file(path):
     """Locks a file, which is made if need be, inside a `with` block; yields whether no other process has locked it."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "a")
     except OSError as error:
         raise cannot_write(path, error) from None
@@ -192,7 +193,7 @@ def remove_directory(path):
     hidden = path.with_name(f".{path.name}.old")
     shutil.rmtree(hidden, ignore_errors=True)
     os.replace(path, hidden)
-    shutil.rmtree(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _lock_directory(folder, report):

@@ -79,9 +79,8 @@ def run_command(main):
     except UserError as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:
-        # The reader has what it wanted; Python would complain once more while it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has what it wanted
+        _silence()
         sys.exit(0)
     except OSError as error:  # a full disk, a file in the way
         if error.errno in FULL_DISK:
@@ -160,6 +159,19 @@ def decoding_arguments(flags):
 def report(line):
     """Prints a line of progress at once."""
     print(line, flush=True)
+
+
+def report_if_read(line):
+    """Prints a line of progress; without a reader what is reported on goes on in silence."""
+    try:
+        report(line)
+    except BrokenPipeError:
+        _silence()
+
+
+def _silence():
+    """Has nobody read stdout; otherwise Python would complain once more while it closes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def positive(text):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from keras_transformer import registry
-from keras_transformer.flags import Parser, add_problem_flags, read_problem_flags, report, run_command
+from keras_transformer.flags import Parser, add_problem_flags, read_problem_flags, report_if_read, run_command
 from keras_transformer.startup import load_keras
 
 
@@ -34,7 +34,7 @@ def main(arguments):
     train(
         problem, hparams, Path(flags.output_dir or f"runs/{flags.problem}-{flags.hparams}"), model=flags.model,
         preset=flags.hparams, strategy=flags.strategy, precision=flags.precision, accumulate=flags.accumulate,
-        jit_compile={"auto": "auto", "on": True, "off": False}[flags.jit_compile], report=report,
+        jit_compile={"auto": "auto", "on": True, "off": False}[flags.jit_compile], report=report_if_read,
     )  # fmt: skip
 
 

@@ -168,7 +168,7 @@ def parsed(*arguments):
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_field_is_a_flag_and_a_setting(name):
     default = getattr(HParams(), name)
-    value = {"positions": "learned", "norm": "pre", "encoder_attention": "full"}.get(name)
+    value = {"positions": "learned", "norm": "pre", "encoder_attention": "full", "best_metric": "nll"}.get(name)
     value = value or ("0.25" if type(default) is float else str(2 * (default or 32)))
     # A window without a restricted attention is refused.
     others = ["--encoder_attention=restricted"] if name == "attention_window" else []

@@ -7,7 +7,7 @@ from keras_transformer.decoding.gather import take, take_rows
 IMPOSSIBLE = -1e9
 """Log-probability of what cannot be chosen."""
 
-BLOCKS = (16, 20, 12, 24, 10, 28, 8, 32)
+BLOCKS = (16, 20, 12, 10, 28, 8)
 """Numbers of neighbours whose largest logit is taken first when the best of a vocabulary are looked for: the first that
 divides the vocabulary; where none does, padding costs a copy."""
 

@@ -18,6 +18,10 @@ VERSION = 1
 NAME = re.compile(r"step-(\d{9})")
 
 
+class OtherVersion(UserError):
+    """A checkpoint is whole, but another version of this program wrote it."""
+
+
 def warn(line):
     """Prints a line to stderr: stdout may be taken by translations."""
     print(line, file=sys.stderr, flush=True)
@@ -49,9 +53,9 @@ class Checkpoints:
         """
         self._write(self._directory(step), arrays, {**state, "step": step})
 
-    def prune(self, keep):
-        """Removes all but the `keep` latest checkpoints and the best."""
-        for old in self.steps()[:-keep]:
+    def prune(self, keep, newest=None):
+        """Removes all but the `keep` latest checkpoints and the best; what is after step `newest` is not counted."""
+        for old in [step for step in self.steps() if newest is None or step <= newest][:-keep]:
             if old != self.best_step():
                 remove_directory(self._directory(old))
 
@@ -63,7 +67,7 @@ class Checkpoints:
             keep: Latest checkpoints that are kept. The best is kept, too, and one more is there while one is written.
         """
         variables = [*_kept_variables(model), *model.optimizer.variables]
-        size = sum(variable.value.dtype.size * math.prod(variable.shape) for variable in variables)
+        size = sum(np.dtype(variable.dtype).itemsize * math.prod(variable.shape) for variable in variables)
         missing = max(1, keep + 2 - len(self.steps())) * size
         free = shutil.disk_usage(self.path.parent).free
         if free < missing:
@@ -74,11 +78,10 @@ class Checkpoints:
 
     def remove_strays(self):
         """Removes what a process left that was killed while it wrote or removed a checkpoint."""
-        for stray in self.path.glob(".*"):
-            if stray.is_dir():
-                shutil.rmtree(stray, ignore_errors=True)
-            else:
-                stray.unlink(missing_ok=True)
+        for stray in self.path.glob(".step-*"):
+            shutil.rmtree(stray, ignore_errors=True)
+        for stray in self.path.glob(".best.json.*"):
+            stray.unlink(missing_ok=True)
 
     def save_averaged(self, weights, state):
         """Writes the averaged weights {path: array}, beside the raw checkpoints."""
@@ -144,6 +147,8 @@ class Checkpoints:
         for step in reversed(self.steps()):
             try:
                 return _read(self._directory(step), parts)
+            except OtherVersion:
+                raise
             except UserError as error:
                 self.report(f"{error}; using the one before it")
         return None
@@ -178,7 +183,7 @@ class Checkpoints:
 def _read(directory, parts):
     state = read_json(directory / "state.json", "checkpoint")
     if state.get("version") != VERSION:
-        raise UserError(
+        raise OtherVersion(
             f"checkpoint {directory} is of format version {state.get('version')}, this program reads {VERSION}"
         )
     arrays = {}

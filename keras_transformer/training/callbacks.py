@@ -143,12 +143,16 @@ class Evaluation(StepCallback):
         if not self.evaluated(step):
             self.evaluate(step)
 
-    def is_due(self, step):
-        """Whether the model should have been evaluated at a step, in this training or one before, and was not."""
-        wanted = step and (step % self.hparams.eval_steps == 0 or step >= self.hparams.train_steps)
-        return bool(wanted) and not any(
-            row["kind"] == "validation" and row["step"] == step for row in self.run.metrics()
-        )
+    def make_up(self, step):
+        """Evaluates the model at the step that a training resumes at, where that is due and in no log.
+
+        A signal may have broken it off; and what is in the log may not have been marked as the best yet.
+        """
+        logged = [row for row in self.run.metrics() if row["kind"] == "validation" and row["step"] == step]
+        if logged:
+            self.latest = {name: value for name, value in logged[-1].items() if name != "kind"}
+        elif step % self.hparams.eval_steps == 0 or step >= self.hparams.train_steps:
+            self.evaluate(step)
 
     def evaluated(self, step):
         """Whether this training has evaluated the model at a step."""
@@ -191,7 +195,7 @@ class Evaluation(StepCallback):
         }, scores  # fmt: skip
 
     def _break_off_if_asked(self, done=None, total=None):
-        if self.stop.signal:
+        if self.stop.received:
             raise _BrokenOff
 
 
@@ -200,14 +204,14 @@ class _BrokenOff(Exception):
 
 
 class _StopEvaluating(keras.callbacks.Callback):
-    """Ends Keras' evaluation after the batch in which a signal came."""
+    """Ends Keras' evaluation when a signal came."""
 
     def __init__(self, stop):
         super().__init__()
         self.stop = stop
 
-    def on_test_batch_end(self, batch, logs=None):
-        if self.stop.signal:
+    def on_test_batch_begin(self, batch, logs=None):  # after one, Keras would read the metrics from the device
+        if self.stop.received:
             self.model.stop_evaluating = True
 
 
@@ -231,7 +235,7 @@ class Checkpointing(StepCallback):
     def on_step(self, step):
         minutes = self.hparams.checkpoint_minutes
         due = minutes and time.monotonic() - self.saved_at >= 60 * minutes
-        if due or step % self.hparams.checkpoint_steps == 0 or self.is_best(step) or self.stop.signal:
+        if due or step % self.hparams.checkpoint_steps == 0 or self.is_best(step):
             self.save(step)
         self.end_if_asked(step)
 
@@ -242,20 +246,24 @@ class Checkpointing(StepCallback):
             self.end_if_asked(step)
 
     def end_if_asked(self, step):
-        """Raises `Interrupted` if a signal came."""
-        if self.stop.signal:
+        """Writes a checkpoint and raises `Interrupted` if a signal came."""
+        if self.stop.received:
+            if self.written != step:
+                self.save(step)
             self.evaluation.report(
-                f"{self.stop.signal.name}: stopped after update {step:,}, of which there is a checkpoint; "
+                f"{self.stop.received.name}: stopped after update {step:,}, of which there is a checkpoint; "
                 "the same command goes on from it"
             )
-            raise Interrupted(self.stop.signal)
+            raise Interrupted(self.stop.received)
 
     def is_best(self, step):
         """Whether the model was evaluated at this step and is better than the best checkpoint."""
         if not self.evaluation.evaluated(step):
             return False
         best = self.run.checkpoints.best()  # a file, so not to be read after every update
-        return not best or self.merit(self.evaluation.latest) > self.merit(best)
+        # The best one may have been damaged, and is made again.
+        again = best and best["step"] == step and self.written != step
+        return not best or again or self.merit(self.evaluation.latest) > self.merit(best)
 
     def merit(self, found):
         """What is compared of an evaluation: `best_metric`, and of equal scores the nats a token."""
@@ -271,7 +279,7 @@ class Checkpointing(StepCallback):
                 checkpoints.save(step, arrays, {"evaluation": self.evaluation.latest})
             if self.is_best(step):
                 checkpoints.mark_best(step, {name: self.evaluation.latest[name] for name in ("score", "nll")})
-            checkpoints.prune(self.hparams.keep_checkpoints)
+            checkpoints.prune(self.hparams.keep_checkpoints, step)
         if self.written != step:
             self.run.log(kind="checkpoint", step=step, seconds=stopwatch.seconds)
         self.written, self.saved_at = step, time.monotonic()
@@ -291,7 +299,8 @@ class EarlyStopping(StepCallback):
 
     def __init__(self, start, run, hparams, evaluation):
         super().__init__(start)
-        self.run, self.patience, self.evaluation = run, hparams.patience, evaluation
+        self.run, self.evaluation = run, evaluation
+        self.patience, self.eval_steps = hparams.patience, hparams.eval_steps
 
     def on_step(self, step):
         if self.evaluation.evaluated(step) and self.is_over(step):
@@ -300,9 +309,8 @@ class EarlyStopping(StepCallback):
 
     def is_over(self, step):
         """Whether training should have ended at a step, or before."""
-        best = self.run.checkpoints.best_step()
-        if self.patience is None or best is None:
+        if self.patience is None or (best := self.run.checkpoints.best_step()) is None:
             return False
-        rows = self.run.metrics()
-        evaluated = {row["step"] for row in rows if row["kind"] == "validation" and best < row["step"] <= step}
-        return len(evaluated) >= self.patience
+        evaluated = {row["step"] for row in self.run.metrics() if row["kind"] == "validation"}
+        # The last one of a training that was to be shorter was between two.
+        return sum(best < one <= step and one % self.eval_steps == 0 for one in evaluated) >= self.patience

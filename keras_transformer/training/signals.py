@@ -4,6 +4,10 @@ import contextlib
 import os
 import signal
 import threading
+import time
+
+TOGETHER = 1.0
+"""Seconds in which more signals are the same wish: some programs send one to a process and again to its group."""
 
 
 class Interrupted(SystemExit):
@@ -17,18 +21,22 @@ class StopRequest:
     """What the signals so far ask for.
 
     Attributes:
-        signal: The first signal, a `signal.Signals`, or None.
+        received: The first signal, a `signal.Signals`, or None.
     """
 
-    signal = None
+    received = None
 
     def receive(self, number, frame=None):
-        """Notes the first signal; a second one ends the process at once, as it would without us."""
-        if self.signal is None:
-            self.signal = signal.Signals(number)
-            return
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        """Notes the first signal; a later one ends the process, as it would without us.
+
+        Python calls this between two of its own operations, so not inside of one that the backend computes.
+        """
+        now = time.monotonic()
+        if self.received is None:
+            self.received, self.since = signal.Signals(number), now
+        elif now - self.since > TOGETHER:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
 
 @contextlib.contextmanager

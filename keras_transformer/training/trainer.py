@@ -55,9 +55,11 @@ def train(
     """
     run = Run.planned(output_dir, problem, model, preset, hparams)
     batches = problem.prepare(report).batches("train", hparams)
-    run.create()
-    run.checkpoints.report = report
     with run.locked(), stop_request() as stop:
+        # Another process may have made it while the corpus was prepared.
+        run = Run.planned(output_dir, problem, model, preset, hparams)
+        run.create()
+        run.checkpoints.report = report
         _train(run, problem, hparams, batches, strategy, precision, accumulate, jit_compile, stop, report)
     return run
 
@@ -83,8 +85,8 @@ def _train(run, problem, hparams, batches, strategy, precision, accumulate, jit_
     callbacks = [progress, evaluation, checkpointing, stopping]
     for callback in callbacks:
         callback.set_model(network)
-    if evaluation.is_due(start):  # a signal came, or the process was killed, before that was done
-        evaluation.evaluate(start)
+    if start:
+        evaluation.make_up(start)
         checkpointing.on_end(start)
     if start >= hparams.train_steps:
         report(f"{run.path} has its {hparams.train_steps:,} updates; nothing to do (more: --train_steps=N)")
@@ -106,6 +108,8 @@ def restore(run, network):
     """Gives the model the newest whole checkpoint, if there is one; returns the updates made so far."""
     loaded = run.checkpoints.load_latest()
     if loaded is None:
+        if run.checkpoints.steps():
+            raise UserError(f"no checkpoint in {run.checkpoints.path} is whole; remove them to begin anew")
         return 0
     arrays, state = loaded
     what = f"the checkpoint of step {state['step']} in {run.path}"

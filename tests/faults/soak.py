@@ -43,8 +43,8 @@ def main(arguments):
 
 def soak(flags, folder):
     """Returns the row of what was tried and survived."""
-    # Two checkpoints a kill: one that must be there, and what is made until the kill falls.
-    steps = 2 * CHECKPOINT_STEPS * (flags.kills + 2)
+    # Checkpoints for each kill: one that must be there, and those that are written until it falls.
+    steps = 4 * CHECKPOINT_STEPS * (flags.kills + 2)
     settings = [
         "--problem=toy_ende", "--hparams=toy", f"--train_steps={steps}", f"--checkpoint_steps={CHECKPOINT_STEPS}",
         f"--eval_steps={10 * CHECKPOINT_STEPS}", "--dropout=0.1", "--batch_tokens=512", "--beam_size=1",
@@ -53,9 +53,9 @@ def soak(flags, folder):
     began = time.monotonic()
     process = train(settings, folder / "whole")
     process.wait()
-    undisturbed = time.monotonic() - began
+    seconds = time.monotonic() - began
     assert process.returncode == 0, "the undisturbed training failed"
-    report(f"undisturbed: {steps:,} updates in {undisturbed:.0f} s")
+    report(f"undisturbed: {steps:,} updates in {seconds:.0f} s")
 
     rng = random.Random(flags.seed)
     killed, statuses, halves = folder / "killed", [], 0
@@ -64,14 +64,15 @@ def soak(flags, folder):
         process = train(settings, killed)
         while process.poll() is None and latest(killed) <= before:
             time.sleep(0.002)
-        time.sleep(rng.random() * 0.15)
+        time.sleep(rng.random() * 0.5)
         number = signal.SIGTERM if len(statuses) % 4 == 3 else signal.SIGKILL
         process.send_signal(number)
         status = process.wait()
         if status == 0:
             break  # it was done first
+        assert status in (-signal.SIGKILL, 128 + signal.SIGTERM), f"the training ended by itself with {status}"
         statuses.append(status)
-        halves += bool(list((killed / "checkpoints").glob(".*")))
+        halves += bool([path for path in (killed / "checkpoints").glob(".step-*") if path.suffix != ".old"])
         report(f"{len(statuses)} of {flags.kills}: {number.name} at checkpoint {latest(killed)}, status {status}")
     process = train(settings, killed)
     process.wait()
@@ -80,8 +81,8 @@ def soak(flags, folder):
     return {
         "benchmark": "reliability", "problem": "toy_ende", "updates": steps, "kills": len(statuses),
         "inside_a_checkpoint_write": halves, "sigterm": sum(status > 0 for status in statuses),
-        "survived": len(statuses) - lost, "lost": lost, "undisturbed_seconds": undisturbed,
-        "checkpoint_share": checkpoint_share(Run.open(folder / "whole"), undisturbed), "seed": flags.seed,
+        "survived": len(statuses) - lost, "lost": lost, "undisturbed_seconds": seconds,
+        "checkpoint_share": checkpoint_share(Run.open(folder / "whole"), seconds), "seed": flags.seed,
         "command": command(), "commit": git_revision(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
     }  # fmt: skip
 
@@ -110,7 +111,7 @@ def equal(one, other):
 
 
 def checkpoint_share(run, seconds):
-    """Share of the time that writing checkpoints took, and seconds a checkpoint."""
+    """Share of the process's time that checkpoints took, and seconds a checkpoint."""
     written = [row["seconds"] for row in run.metrics() if row["kind"] == "checkpoint"]
     return {"share": sum(written) / seconds, "seconds_each": float(np.median(written))}
 

@@ -16,11 +16,10 @@ from keras_transformer.runs.directory import Run
 STEPS = 40
 FLAGS = (*commands.REVERSE, "--dropout=0.2", "--checkpoint_steps=10", "--keep_checkpoints=4", "--eval_steps=10")
 
-# Runs train with flags; when checkpoint number `count` is being written, the process is killed in its midst.
-KILLED_WHILE_WRITING = """
-import os, signal, sys
+# Each is run before the command, in its process.
+WHILE_WRITING = """
 import numpy as np
-count, savez = int(sys.argv.pop(1)), np.savez
+savez, count = np.savez, 4  # the second file of the second checkpoint, the optimizer's
 def savez_and_die(file, **arrays):
     global count
     savez(file, **arrays)
@@ -30,10 +29,36 @@ def savez_and_die(file, **arrays):
         file.truncate(file.tell() // 2)
         os.kill(os.getpid(), signal.SIGKILL)
 np.savez = savez_and_die
+"""
+BEFORE_THE_BEST_IS_MARKED = """
+replace = os.replace
+def replace_or_die(old, new):
+    if str(new).endswith("best.json"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(old, new)
+os.replace = replace_or_die
+"""
+IN_AN_EVALUATION = """
+from keras_transformer.decoding.translator import Translator
+translate = Translator.translate
+def translate_and_signal(self, texts, *arguments, **options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return translate(self, texts, *arguments, **options)
+Translator.translate = translate_and_signal
+"""
+COMMAND = """
 from keras_transformer.flags import run_command
 from keras_transformer.train import main
 run_command(main)
 """
+
+
+def patched(patch, folder, cwd):
+    """Trains in `cwd`, after other code; returns the exit status."""
+    code = f"import os, signal\nfrom keras_transformer.startup import load_keras\nload_keras()\n{patch}{COMMAND}"
+    return subprocess.run(
+        [sys.executable, "-c", code, *flags(folder)], cwd=cwd, env=commands.environment(cwd), capture_output=True
+    ).returncode
 
 
 def flags(folder, steps=STEPS):
@@ -86,50 +111,55 @@ def first_checkpoint(cwd):
     return lambda: list((cwd / "run" / "checkpoints").glob("step-*"))
 
 
-def step_told(line, number):
-    assert line.startswith(f"{number.name}: stopped after update ")
-    return int(line.split("stopped after update ")[1].split(",")[0])
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_a_checkpoint_of_the_last_update(whole, folder, tmp_path, number):
+def test_sigterm_ends_it_with_a_checkpoint_of_the_last_update(folder, tmp_path):
     process = commands.spawn("train", *flags(folder, 10_000), cwd=tmp_path)
     wait_for(process, first_checkpoint(tmp_path))
     began = time.monotonic()
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
-    assert time.monotonic() - began < 30 and process.returncode == 128 + number and err == ""
-    step = step_told(out.splitlines()[-1], number)
-    run = Run.open(tmp_path / "run")
-    assert run.checkpoints.load("last")[1]["step"] == step
-    if number == signal.SIGINT:  # what comes next is the same
-        return
-    # The resumed training ends at once, but for the evaluation of its last update, which may have been broken off.
-    outcome = commands.start("train", *flags(folder, step), cwd=tmp_path)
-    assert outcome.status == 0 and "nothing to do" in outcome.out
-    assert run.metrics()[-1]["kind"] == "validation" and run.metrics()[-1]["step"] == step
+    assert time.monotonic() - began < 30 and process.returncode == 128 + signal.SIGTERM and err == ""
+    said = out.splitlines()[-1]
+    assert said.startswith("SIGTERM: stopped after update ")
+    step = int(said.split("stopped after update ")[1].split(",")[0])
+    assert Run.open(tmp_path / "run").checkpoints.load("last")[1]["step"] == step
 
 
-def test_a_second_signal_ends_it_at_once(whole, folder, tmp_path):
-    process = commands.spawn("train", *flags(folder), cwd=tmp_path)
+def test_ctrl_c_writes_a_checkpoint_also_where_nobody_reads_any_more(folder, tmp_path):
+    process = commands.spawn("train", *flags(folder, 10_000), cwd=tmp_path)
     wait_for(process, first_checkpoint(tmp_path))
-    for _ in range(2):
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.002)
-    process.communicate(timeout=30)
-    assert process.returncode in (128 + signal.SIGTERM, -signal.SIGTERM)
-    goes_on_to_the_same(whole, folder, tmp_path)
+    process.stdout.close()  # `train | tee log`: the signal ends both
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 128 + signal.SIGINT
+    assert Run.open(tmp_path / "run").checkpoints.steps()[-1] > 10
+    process.stderr.close()
 
 
-def test_a_kill_inside_a_checkpoint_write(whole, folder, tmp_path):
-    # The second file of the second checkpoint is the optimizer's.
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED_WHILE_WRITING, "4", *flags(folder)],
-        cwd=tmp_path, env=commands.environment(tmp_path), capture_output=True,
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    checkpoints = tmp_path / "run" / "checkpoints"
-    assert [path for path in checkpoints.iterdir() if path.name.startswith(".")]  # half of a checkpoint
+def test_another_signal_ends_it_at_once():
+    code = """
+import os, signal, time
+from keras_transformer.training.signals import TOGETHER, stop_request
+with stop_request() as request:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert request.received is signal.SIGTERM
+    time.sleep(1.1 * TOGETHER)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=commands.environment("/"), timeout=60)
+    assert done.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("patch", "status"),
+    [
+        (WHILE_WRITING, -signal.SIGKILL),
+        (BEFORE_THE_BEST_IS_MARKED, -signal.SIGKILL),
+        (IN_AN_EVALUATION, 128 + signal.SIGTERM),
+    ],
+)
+def test_what_is_broken_off_is_made_up_for(whole, folder, tmp_path, patch, status):
+    assert patched(patch, folder, tmp_path) == status
     goes_on_to_the_same(whole, folder, tmp_path)
 
 
@@ -181,12 +211,30 @@ def test_damaged_newest_checkpoints_are_passed_over(whole, folder, tmp_path, dam
     assert f"resuming after update {40 - 10 * len(damages)}" in said
 
 
+def test_without_a_whole_checkpoint_it_does_not_begin_anew(whole, call, folder, tmp_path):
+    shutil.copytree(whole.path, tmp_path / "run")
+    again = (*flags(folder), f"--output_dir={tmp_path}/run")
+    newest = tmp_path / "run" / "checkpoints" / "step-000000040" / "state.json"
+    state = newest.read_text()
+    newest.write_text(state.replace('"version": 1', '"version": 2'))
+    call("train", *again).refused("is of format version 2")
+    newest.write_text(state)
+    for step in (10, 20, 30, 40):
+        cut(tmp_path / "run" / "checkpoints" / f"step-{step:09d}")
+    outcome = call("train", *again)
+    assert outcome.status == 2 and "whole; remove them to begin anew" in outcome.err.splitlines()[-1]
+
+
 def test_two_trainings_of_one_run_are_refused(folder, tmp_path):
     first = commands.spawn("train", *flags(folder, 10_000), cwd=tmp_path)
-    wait_for(first, first_checkpoint(tmp_path))
-    commands.start("train", *flags(folder, 10_000), cwd=tmp_path).refused("another process trains in run")
-    first.kill()
-    first.communicate()
+    try:
+        wait_for(first, first_checkpoint(tmp_path))
+        config = (tmp_path / "run" / "config.json").read_bytes()
+        commands.start("train", *flags(folder, 9_000), cwd=tmp_path).refused("another process trains in run")
+        assert (tmp_path / "run" / "config.json").read_bytes() == config
+    finally:
+        first.kill()
+        first.communicate()
     with Run.open(tmp_path / "run").locked():  # the dead one left no lock
         pass
 
