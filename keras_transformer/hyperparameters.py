@@ -56,6 +56,9 @@ class HParams:
     adam_beta_1: float = setting(0.9, "decay of Adam's mean", low=0, high=0.999999)
     adam_beta_2: float = setting(0.98, "decay of Adam's variance", low=0, high=0.9999999)
     adam_epsilon: float = setting(1e-9, "Adam's ε", low=0)
+    clip_norm: float | None = setting(
+        None, "largest norm of an update's gradients, which are scaled down to it; none: any (the paper)", low=1e-9
+    )
     # Batches and the run (§5.1, §5.2)
     batch_tokens: int = setting(
         25000, "most source and most target tokens of an update, padding included (§5.1)", low=1
@@ -63,6 +66,10 @@ class HParams:
     max_length: int = setting(256, "longest source or target in training, in tokens with EOS", low=1)
     train_steps: int = setting(100_000, "updates", low=1)
     seed: int = setting(1, "seed of initial weights, data order and dropout", low=0, high=2**31 - 1)
+    on_nonfinite: str = setting(
+        "stop", "what to do where a loss or gradient is not finite: stop, or skip the update", choices=("stop", "skip")
+    )
+    max_skipped: int = setting(10, "most updates that on_nonfinite=skip skips", low=1, high=100)
     # Evaluation and checkpoints (§6.1)
     eval_steps: int = setting(1000, "updates between evaluations", low=1)
     checkpoint_steps: int = setting(1000, "updates between checkpoints", low=1)

@@ -168,8 +168,9 @@ def parsed(*arguments):
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_field_is_a_flag_and_a_setting(name):
     default = getattr(HParams(), name)
-    value = {"positions": "learned", "norm": "pre", "encoder_attention": "full", "best_metric": "nll"}.get(name)
-    value = value or ("0.25" if type(default) is float else str(2 * (default or 32)))
+    values = {"positions": "learned", "norm": "pre", "encoder_attention": "full", "best_metric": "nll"}
+    values |= {"on_nonfinite": "skip", "clip_norm": "0.5"}
+    value = values.get(name) or ("0.25" if type(default) is float else str(2 * (default or 32)))
     # A window without a restricted attention is refused.
     others = ["--encoder_attention=restricted"] if name == "attention_window" else []
     hparams = parsed(f"--{name}={value}", *others)

@@ -6,6 +6,7 @@ import oracles
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.training.optimizer import GuardedAdam
 
 
 @pytest.mark.parametrize("preset, d_model", [("base", 512), ("big", 1024)])
@@ -34,17 +35,19 @@ def test_the_first_update_has_the_rate_of_step_1():
 
 def test_adam_is_the_papers():
     optimizer = kt.compile_arguments(kt.hparams("base"))["optimizer"]
-    assert type(optimizer) is keras.optimizers.Adam
+    assert type(optimizer) is GuardedAdam and optimizer.clip_norm is None  # which test_optimizer.py holds against Adam
     assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
     extras = (optimizer.weight_decay, optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
-    assert not any((*extras, optimizer.use_ema, optimizer.amsgrad, optimizer.gradient_accumulation_steps))
+    assert not any((*extras, optimizer.use_ema, optimizer.gradient_accumulation_steps))
 
 
 def test_every_hparam_of_training_arrives():
-    changes = dict(adam_beta_1=0.8, adam_beta_2=0.7, adam_epsilon=0.5, learning_rate_scale=3, warmup_steps=50)
+    changes = dict(
+        adam_beta_1=0.8, adam_beta_2=0.7, adam_epsilon=0.5, learning_rate_scale=3, warmup_steps=50, clip_norm=0.9
+    )
     arguments = kt.compile_arguments(kt.hparams("base", label_smoothing=0.25, **changes), accumulate=3)
     optimizer = arguments["optimizer"]
-    assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.8, 0.7, 0.5)
+    assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon, optimizer.clip_norm) == (0.8, 0.7, 0.5, 0.9)
     assert float(optimizer.learning_rate) == pytest.approx(3 * oracles.learning_rate(512, 1, 50))
     assert arguments["loss"].label_smoothing == 0.25
     assert arguments["accumulate"] == 3

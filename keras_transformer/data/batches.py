@@ -65,6 +65,11 @@ class TokenBatches(keras.utils.PyDataset):
         rows = self.plan.batch(self.start + index).rows
         return int(self.split.source.lengths[rows].sum() + self.split.target.lengths[rows].sum())
 
+    def sequences(self, index):
+        """Returns the sources and the targets of batch `index`, two lists of ids `[length]`, EOS included."""
+        rows = self.plan.batch(self.start + index).rows
+        return [[side[row] for row in rows] for side in (self.split.source, self.split.target)]
+
     def replace(self, **changes):
         """Returns the same batches with some of `start`, `endless`, `few_shapes`, … changed."""
         names = ("start", "endless", "row_multiple", "few_shapes", "stopwatch")

@@ -66,7 +66,7 @@ class Checkpoints:
             model: The compiled model.
             keep: Latest checkpoints that are kept. The best is kept, too, and one more is there while one is written.
         """
-        variables = [*_kept_variables(model), *model.optimizer.variables]
+        variables = [*_kept_variables(model), *optimizer_state(model.optimizer)]
         size = sum(np.dtype(variable.dtype).itemsize * math.prod(variable.shape) for variable in variables)
         missing = max(1, keep + 2 - len(self.steps())) * size
         free = shutil.disk_usage(self.path.parent).free
@@ -227,8 +227,14 @@ def assign_model(model, arrays, what):
 
 
 def optimizer_arrays(optimizer):
-    """Returns {path: array} of an optimizer's variables: step, slots."""
-    return _arrays(optimizer.variables)
+    """Returns {path: array} of an optimizer's step and slots."""
+    return _arrays(optimizer_state(optimizer))
+
+
+def optimizer_state(optimizer):
+    """Returns an optimizer's variables but those that only watch a training."""
+    watching = {id(variable) for variable in getattr(optimizer, "watch_variables", ())}
+    return [variable for variable in optimizer.variables if id(variable) not in watching]
 
 
 def _kept_variables(model):

@@ -9,17 +9,18 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 from pathlib import Path
 
 from keras_transformer import plugins, registry
 from keras_transformer.data.tokenizer import TOKENIZER_FILES, load_tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.files import lock_file, read_json, write_json
+from keras_transformer.files import cannot_write, lock_file, read_json, write_json
 from keras_transformer.hyperparameters import HParams
 from keras_transformer.runs.checkpoint import Checkpoints, assign_model
 from keras_transformer.tasks import load_problem
 
-MAY_CHANGE = ("train_steps", "patience")
+MAY_CHANGE = ("train_steps", "patience", "on_nonfinite", "max_skipped")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,13 +206,18 @@ class Run:
         return model
 
     def log(self, **values):
-        """Appends a line to metrics.jsonl, also where a crash cut the last one short."""
-        with open(self.path / "metrics.jsonl", "ab+") as file:
-            if file.tell():
-                file.seek(-1, 2)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
-            file.write(json.dumps(values).encode() + b"\n")
+        """Appends a line to metrics.jsonl, also where a crash cut the last one short; what is not finite is null."""
+        path = self.path / "metrics.jsonl"
+        values = {name: None if _is_not_finite(value) else value for name, value in values.items()}
+        try:
+            with open(path, "ab+") as file:
+                if file.tell():
+                    file.seek(-1, 2)
+                    if file.read(1) != b"\n":
+                        file.write(b"\n")
+                file.write(json.dumps(values).encode() + b"\n")
+        except OSError as error:
+            raise cannot_write(path, error) from None
 
     def metrics(self):
         """Returns the lines of metrics.jsonl, without a last one that was cut short."""
@@ -228,6 +234,10 @@ class Run:
 def _foreign_files(path):
     """Whether a directory holds more than a run has that was killed before its config.json was written."""
     return any(entry.name not in TOKENIZER_FILES and not entry.name.startswith(".") for entry in path.iterdir())
+
+
+def _is_not_finite(value):
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _flat(config):

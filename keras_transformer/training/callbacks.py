@@ -1,5 +1,6 @@
 """What happens between updates: progress, evaluation, checkpoints. All count updates, not epochs."""
 
+import math
 import time
 
 import keras
@@ -58,13 +59,15 @@ class Progress(StepCallback):
         batches: The `TokenBatches` that are trained on, to count tokens without asking the device.
         hparams: `train_steps` and `eval_steps` are read.
         update_flops: The model's function of rows and lengths; the model itself would be read from the device.
+        nonfinite: `NonFinite`, which is told of updates that were skipped.
         report: Called with each line.
         every: Updates between lines: the metrics are read from the device only then.
     """
 
-    def __init__(self, start, run, batches, hparams, update_flops, report, every=50):
+    def __init__(self, start, run, batches, hparams, update_flops, nonfinite, report, every=50):
         super().__init__(start)
         self.run, self.batches, self.update_flops, self.report, self.every = run, batches, update_flops, report, every
+        self.nonfinite = nonfinite
         self.train_steps, self.eval_steps = hparams.train_steps, hparams.eval_steps
         self.start, self.tokens = start, 0
         self.busy = Stopwatch()  # evaluation and checkpoints between updates do not count
@@ -98,6 +101,7 @@ class Progress(StepCallback):
             return
         with self.busy:  # the device may still be at work on updates that were only asked for
             metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}
+            norms, skipped = self.model.optimizer.watched()
         self.model.reset_metrics()
         learning_rate = float(self.model.optimizer.learning_rate)
         seconds = self.busy.reset()
@@ -105,14 +109,16 @@ class Progress(StepCallback):
         self.tokens += self.new_tokens
         self.report(
             f"step {step:,}/{self.train_steps:,}  loss {metrics['loss']:.4f}  perplexity {metrics['perplexity']:.2f}  "
-            f"learning rate {learning_rate:.2e}  {speed:,.0f} tokens/s  ETA {duration(left)}"
+            f"gradient norm {norms.get('gradient_norm', math.nan):.2f}  learning rate {learning_rate:.2e}  "
+            f"{speed:,.0f} tokens/s  ETA {duration(left)}"
         )
         self.run.log(
-            kind="train", step=step, **metrics, learning_rate=learning_rate, tokens_per_second=speed,
+            kind="train", step=step, **metrics, **norms, learning_rate=learning_rate, tokens_per_second=speed,
             tokens=self.new_tokens, padded_tokens=self.new_padded, flops=self.new_flops, seconds=seconds,
             data_seconds=self.batches.stopwatch.reset(), **peak_memory(),
         )  # fmt: skip
         self.begin_line()
+        self.nonfinite.found(skipped)
 
 
 class Evaluation(StepCallback):

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.models.loss import SmoothedCrossEntropy
+from keras_transformer.training.optimizer import GuardedAdam
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -45,8 +46,8 @@ def compile_arguments(hparams, accumulate=1, jit_compile="auto"):
         jit_compile: Whether the step is compiled with XLA, once for each shape; "auto" is Keras' choice: not on
             TensorFlow's CPU.
     """
-    optimizer = keras.optimizers.Adam(
-        make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon,
+    optimizer = GuardedAdam(
+        make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon, hparams.clip_norm,
         name="adam",  # the second of a process would be adam_1, and not find its variables in a checkpoint
     )  # fmt: skip
     loss = SmoothedCrossEntropy(hparams.label_smoothing)

@@ -8,7 +8,7 @@ import keras
 from keras_transformer import registry
 from keras_transformer.errors import UserError
 from keras_transformer.files import write_json
-from keras_transformer.runs.checkpoint import assign, assign_model
+from keras_transformer.runs.checkpoint import assign, assign_model, optimizer_state
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import make_manifest
 from keras_transformer.runs.summary import summary_lines, training_summary
@@ -22,6 +22,7 @@ from keras_transformer.training.callbacks import (
 )
 from keras_transformer.training.distribution import make_strategy
 from keras_transformer.training.machine import device_rate
+from keras_transformer.training.nonfinite import NonFinite
 from keras_transformer.training.schedule import compile_arguments
 from keras_transformer.training.signals import stop_request
 
@@ -78,7 +79,8 @@ def _train(run, problem, hparams, batches, strategy, precision, accumulate, jit_
     write_json(run.path / "manifest.json", make_manifest(problem, hparams, network))
     report_start(report, run, problem, network, batches, hparams, start)
 
-    progress = Progress(start, run, batches, hparams, network.update_flops, report)
+    nonfinite = NonFinite(start, run, problem, hparams, batches, report)
+    progress = Progress(start, run, batches, hparams, network.update_flops, nonfinite, report)
     evaluation = Evaluation(start, run, problem, hparams, stop, report)
     checkpointing = Checkpointing(start, run, hparams, progress, evaluation, stop)
     stopping = EarlyStopping(start, run, hparams, evaluation)
@@ -116,7 +118,7 @@ def restore(run, network):
     if "optimizer" not in arrays:
         raise UserError(f"{what} holds no optimizer state; training cannot resume from it")
     assign_model(network, arrays["weights"], what)
-    assign(network.optimizer.variables, arrays["optimizer"], what)
+    assign(optimizer_state(network.optimizer), arrays["optimizer"], what)
     return state["step"]
 
 

@@ -1,0 +1,126 @@
+"""§5.3: Adam; an update whose gradients are not finite is skipped, and their norm can be bounded."""
+
+import keras
+from keras import ops
+
+MOST_SKIPPED = 100
+"""Of as many skipped updates the numbers are remembered."""
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class GuardedAdam(keras.optimizers.Optimizer):
+    """Adam (Kingma & Ba, 2015) that looks at the norm of all gradients first, summed over replicas.
+
+    If it is not finite, weights and slots stay as they are and the update is counted, so that the numbers of updates,
+    batches and dropout masks go on together. Nothing here asks the device: `watched` does, when it is called.
+
+    Args:
+        learning_rate: Number or schedule.
+        beta_1: Decay of the mean.
+        beta_2: Decay of the variance.
+        epsilon: ε, added to the variance's square root.
+        clip_norm: Gradients of a larger norm are scaled down to it; None: they are not.
+        **arguments: As of every optimizer in Keras.
+    """
+
+    def __init__(
+        self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-7, clip_norm=None, name="adam", **arguments
+    ):
+        super().__init__(learning_rate, name=name, **arguments)
+        self.beta_1, self.beta_2, self.epsilon, self.clip_norm = beta_1, beta_2, epsilon, clip_norm
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self._means, self._variances = self.add_optimizer_variables(variables, ["momentum", "velocity"])
+        self.norm_total = self._watch((), "float32", "norm_total")
+        self.norm_largest = self._watch((), "float32", "norm_largest")
+        self.num_updates = self._watch((), "int32", "num_updates")
+        self.num_skipped = self._watch((), "int32", "num_skipped")
+        self.skipped = self._watch((MOST_SKIPPED,), "int32", "skipped")
+
+    def _watch(self, shape, dtype, name):
+        return self.add_variable(shape, initializer="zeros", dtype=dtype, aggregation="only_first_replica", name=name)
+
+    @property
+    def watch_variables(self):
+        """What `watched` reads: no part of the training's state, so in no checkpoint."""
+        return [self.norm_total, self.norm_largest, self.num_updates, self.num_skipped, self.skipped]
+
+    def watched(self):
+        """Returns what was seen since the last call, and begins anew.
+
+        Returns:
+            {"gradient_norm": mean, "largest_gradient_norm"} of the updates that were made, before clipping, empty if
+            there were none; and the numbers, from 1, of the updates that were skipped, of the first
+            `MOST_SKIPPED` of them.
+        """
+        total, largest, made, skipped, numbers = (
+            ops.convert_to_numpy(variable.value) for variable in self.watch_variables
+        )
+        for variable in self.watch_variables:
+            variable.assign(ops.zeros_like(variable.value))
+        norms = {"gradient_norm": float(total / made), "largest_gradient_norm": float(largest)} if made else {}
+        return norms, [int(number) for number in numbers[: int(skipped)]]
+
+    def _backend_update_step(self, gradients, variables, learning_rate):
+        gradients = self._summed(gradients, variables)
+        norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients))
+        finite = ops.isfinite(norm)
+        self._note(norm, finite)
+        # NaN × 0 is NaN, so what is not finite must not come near the weights.
+        gradients = ops.cond(
+            finite, lambda: list(gradients), lambda: [ops.zeros_like(gradient) for gradient in gradients]
+        )
+        if self.clip_norm is not None:
+            scale = self.clip_norm / ops.maximum(ops.where(finite, norm, 1.0), self.clip_norm)
+            gradients = [gradient * ops.cast(scale, gradient.dtype) for gradient in gradients]
+        super()._backend_update_step(gradients, variables, (learning_rate, ops.cast(finite, "float32")))
+
+    def _summed(self, gradients, variables):
+        """The gradients of all replicas together, dense."""
+        if keras.backend.backend() != "tensorflow":
+            return gradients
+        import tensorflow as tf
+
+        summed = super()._all_reduce_sum_gradients(zip(gradients, variables))
+        return [tf.convert_to_tensor(gradient) for gradient, _ in summed]
+
+    def _all_reduce_sum_gradients(self, gradients_and_variables):
+        """Nothing: where Keras calls this, on TensorFlow, they are summed already."""
+        return gradients_and_variables
+
+    def _note(self, norm, finite):
+        made, place = ops.cast(finite, "int32"), self.num_skipped.value
+        norm = ops.where(finite, norm, 0.0)
+        self.norm_total.assign(self.norm_total.value + norm)
+        self.norm_largest.assign(ops.maximum(self.norm_largest.value, norm))
+        self.num_updates.assign(self.num_updates.value + made)
+        here = (ops.arange(MOST_SKIPPED, dtype="int32") == place) & ops.logical_not(finite)
+        number = ops.cast(self.iterations.value + 1, "int32")
+        self.skipped.assign(ops.where(here, number, self.skipped.value))
+        self.num_skipped.assign(place + 1 - made)
+
+    def update_step(self, gradient, variable, rates):
+        """One variable's update.
+
+        Args:
+            gradient: Its gradient.
+            variable: The variable.
+            rates: The learning rate, and 1, or 0 if nothing is to change; scalars.
+        """
+        learning_rate, made = (ops.cast(rate, variable.dtype) for rate in rates)
+        gradient = ops.cast(gradient, variable.dtype)
+        step = ops.cast(self.iterations + 1, variable.dtype)
+        decay_1, decay_2 = (ops.power(ops.cast(beta, variable.dtype), step) for beta in (self.beta_1, self.beta_2))
+        index = self._get_variable_index(variable)
+        mean, variance = self._means[index], self._variances[index]
+        self.assign_add(mean, (gradient - mean) * (made * (1 - self.beta_1)))
+        self.assign_add(variance, (ops.square(gradient) - variance) * (made * (1 - self.beta_2)))
+        rate = made * learning_rate * ops.sqrt(1 - decay_2) / (1 - decay_1)
+        self.assign_sub(variable, mean * rate / (ops.sqrt(variance) + self.epsilon))
+
+    def get_config(self):
+        own = ("beta_1", "beta_2", "epsilon", "clip_norm")
+        return {**super().get_config(), **{name: getattr(self, name) for name in own}}

@@ -1,0 +1,165 @@
+"""§5.3: Adam as its publication has it, gradients that are bounded or not finite, on one device and on two."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.runs.checkpoint import optimizer_arrays
+from keras_transformer.training.optimizer import MOST_SKIPPED, GuardedAdam
+
+ADAM = {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}
+SHAPES = {"kernel": (3, 4), "bias": (5,)}
+
+
+def random_arrays(seed):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=shape).astype("float32") for shape in SHAPES.values()]
+
+
+def made(**arguments):
+    """Returns variables of random values, and an optimizer built on them."""
+    variables = [keras.Variable(value, name=name) for name, value in zip(SHAPES, random_arrays(0))]
+    optimizer = GuardedAdam(**ADAM, **arguments)
+    optimizer.build(variables)
+    return variables, optimizer
+
+
+def apply(optimizer, variables, gradients):
+    optimizer.apply([ops.convert_to_tensor(gradient) for gradient in gradients], variables)
+
+
+def arrays(variables):
+    return [np.array(ops.convert_to_numpy(variable.value)) for variable in variables]
+
+
+def state(optimizer):
+    """{path: array} of step and slots."""
+    return optimizer_arrays(optimizer)
+
+
+def norm_of(gradients):
+    return np.sqrt(sum((gradient.astype("float64") ** 2).sum() for gradient in gradients))
+
+
+def adam(values, updates, clip_norm=None):
+    """Algorithm 1 of Kingma & Ba (2015), in float64."""
+    values = [value.astype("float64") for value in values]
+    means, variances = [0.0 * value for value in values], [0.0 * value for value in values]
+    for step, gradients in enumerate(updates, start=1):
+        scale = 1.0 if clip_norm is None else min(1.0, clip_norm / norm_of(gradients))
+        for i, gradient in enumerate(gradients):
+            gradient = scale * gradient.astype("float64")
+            means[i] = 0.9 * means[i] + 0.1 * gradient
+            variances[i] = 0.98 * variances[i] + 0.02 * gradient**2
+            mean, variance = means[i] / (1 - 0.9**step), variances[i] / (1 - 0.98**step)
+            values[i] = values[i] - 0.1 * mean / (np.sqrt(variance) + 1e-9)
+    return values
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5, 1e6])
+def test_it_is_adam_of_gradients_whose_norm_is_bounded(clip_norm):
+    updates = [random_arrays(seed) for seed in range(1, 8)]
+    variables, optimizer = made(clip_norm=clip_norm)
+    for gradients in updates:
+        apply(optimizer, variables, gradients)
+    for value, expected in zip(arrays(variables), adam(random_arrays(0), updates, clip_norm)):
+        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_bound_it_is_keras_adam_to_the_bit():
+    updates = [random_arrays(seed) for seed in range(1, 8)]
+    variables, optimizer = made()
+    others = [keras.Variable(value, name=name) for name, value in zip(SHAPES, random_arrays(0))]
+    other = keras.optimizers.Adam(**ADAM)
+    other.build(others)
+    for gradients in updates:
+        apply(optimizer, variables, gradients)
+        apply(other, others, gradients)
+    for value, expected in zip(arrays(variables), arrays(others)):
+        np.testing.assert_array_equal(value, expected)
+    slots = dict(zip((v.path for v in other.variables), arrays(other.variables)))
+    assert state(optimizer).keys() == slots.keys()
+    for path, array in state(optimizer).items():
+        np.testing.assert_array_equal(array, slots[path])
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_an_update_that_is_not_finite_changes_nothing_but_its_number(poison, clip_norm):
+    variables, optimizer = made(clip_norm=clip_norm)
+    apply(optimizer, variables, random_arrays(1))
+    before, slots = arrays(variables), state(optimizer)
+    for update in range(3):
+        gradients = random_arrays(2 + update)
+        gradients[update % 2].flat[3] = poison
+        apply(optimizer, variables, gradients)
+    for value, expected in zip(arrays(variables), before):
+        np.testing.assert_array_equal(value, expected)
+    after = state(optimizer)
+    assert after.pop("adam/iteration") == slots.pop("adam/iteration") + 3 == 4
+    for path, array in after.items():
+        np.testing.assert_array_equal(array, slots[path])
+    norms, skipped = optimizer.watched()
+    assert skipped == [2, 3, 4] and norms["gradient_norm"] == pytest.approx(norm_of(random_arrays(1)), rel=1e-5)
+    assert optimizer.watched() == ({}, [])
+    apply(optimizer, variables, random_arrays(9))
+    assert all((value != old).all() for value, old in zip(arrays(variables), before))
+
+
+def test_it_watches_mean_and_largest_norm():
+    variables, optimizer = made(clip_norm=0.5)
+    norms = []
+    for seed in (3, 4, 5):
+        apply(optimizer, variables, random_arrays(seed))
+        norms.append(norm_of(random_arrays(seed)))
+    found, skipped = optimizer.watched()
+    assert found["gradient_norm"] == pytest.approx(np.mean(norms), rel=1e-5) and skipped == []
+    assert found["largest_gradient_norm"] == pytest.approx(max(norms), rel=1e-5)
+
+
+def test_more_are_skipped_than_are_remembered():
+    variables, optimizer = made()
+    for _ in range(MOST_SKIPPED + 3):
+        apply(optimizer, variables, [np.full(shape, np.nan, "float32") for shape in SHAPES.values()])
+    assert optimizer.watched() == ({}, list(range(1, MOST_SKIPPED + 1)))
+
+
+def test_its_config_makes_the_same():
+    optimizer = GuardedAdam(**ADAM, clip_norm=2.0)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
+    assert type(again) is GuardedAdam and again.get_config() == optimizer.get_config()
+    assert again.clip_norm == 2.0 and again.beta_2 == 0.98
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.distribute needs KERAS_BACKEND=tensorflow")
+def test_replicas_skip_together_what_is_not_finite_on_one_and_bound_the_norm_of_the_sum():
+    import tensorflow as tf
+
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
+    with strategy.scope():
+        variables, optimizer = made(clip_norm=0.5)
+
+    @tf.function
+    def update(gradients, poison):
+        def on_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            share = tf.where(replica == 0, 0.25, 0.75)
+            own = [gradient * share for gradient in gradients]
+            own[1] = tf.where((replica == 1) & poison, own[1] * float("nan"), own[1])
+            optimizer.apply(own, variables)
+
+        strategy.run(on_replica)
+
+    updates = [random_arrays(seed) for seed in range(1, 6)]
+    for number, gradients in enumerate(updates):
+        update([tf.constant(gradient) for gradient in gradients], tf.constant(False))
+        if number == 2:
+            before = arrays(variables)
+            update([tf.constant(gradient) for gradient in gradients], tf.constant(True))
+            for value, expected in zip(arrays(variables), before):
+                np.testing.assert_array_equal(value, expected)
+    norms, skipped = optimizer.watched()
+    assert skipped == [4]
+    assert norms["gradient_norm"] == pytest.approx(np.mean([norm_of(gradients) for gradients in updates]), rel=1e-5)
+    assert norms["largest_gradient_norm"] == pytest.approx(max(map(norm_of, updates)), rel=1e-5)
