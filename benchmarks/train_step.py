@@ -50,7 +50,7 @@ def measure(size, precision, steps):
     import keras
 
     import keras_transformer as kt
-    from keras_transformer.training.trainer import PRECISIONS
+    from keras_transformer.training.network import PRECISIONS
 
     preset, vocab_size, rows, length = SIZES[size]
     hparams = kt.hparams(preset)

@@ -23,6 +23,10 @@ def main(arguments):
     how.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="(default float32)")
     how.add_argument("--accumulate", type=int, default=1, help="slices of a batch in turn, for less memory (default 1)")
     how.add_argument("--jit_compile", default="auto", choices=("auto", "on", "off"), help="XLA (default auto)")
+    how.add_argument(
+        "--memory_trial", default="auto", choices=("auto", "on", "off"),
+        help="try the largest batch first (default auto: if it may not fit into memory)",
+    )  # fmt: skip
     flags = parser.parse_args(arguments)
     problem, hparams = read_problem_flags(flags)
     registry.models.check(flags.model)
@@ -34,7 +38,8 @@ def main(arguments):
     train(
         problem, hparams, Path(flags.output_dir or f"runs/{flags.problem}-{flags.hparams}"), model=flags.model,
         preset=flags.hparams, strategy=flags.strategy, precision=flags.precision, accumulate=flags.accumulate,
-        jit_compile={"auto": "auto", "on": True, "off": False}[flags.jit_compile], report=report_if_read,
+        jit_compile={"auto": "auto", "on": True, "off": False}[flags.jit_compile],
+        memory_trial=flags.memory_trial, report=report_if_read,
     )  # fmt: skip
 
 

@@ -22,6 +22,13 @@ def token_weights(labels):
     return mask / ops.maximum(ops.sum(mask), 1.0)
 
 
+def _divided(array, parts):
+    """`[rows, …]` → `[rows / parts, parts, …]`, filled up with zeros."""
+    rows, *lengths = ops.shape(array)
+    array = ops.pad(array, [(0, -rows % parts), *((0, 0) for _ in lengths)])
+    return ops.reshape(array, (-1, parts, *lengths))
+
+
 class TokenModel(Steps, keras.Model):
     """A model of tokens given tokens: loss and metrics are weighted by token, whatever the batch looks like.
 
@@ -74,14 +81,36 @@ class TokenModel(Steps, keras.Model):
             self._compile_metrics.update_state(ops.reshape(y, (-1,)), flat_logits, sample_weight=flat_mask)
         return ops.sum(smoothed * sample_weight)
 
-    def slices(self, data):
-        """Yields the (inputs, labels, weights) of a batch's `accumulate` slices; each holds every so many-th row."""
+    def added_over_slices(self, gradients_of, data, state):
+        """Adds up what a function says of a batch's `accumulate` slices, one after the other, so that each has the
+        memory of those before it.
+
+        Args:
+            gradients_of: Function of a slice (inputs, labels, weights) and the state; returns gradients, a list of
+                arrays like the trainable variables, and the next state.
+            data: A batch.
+            state: What goes from slice to slice: nested arrays.
+
+        Returns:
+            The sum, and the last state.
+        """
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
         if weights is None:
             weights = token_weights(labels)  # of the whole batch
-        for first in range(self.accumulate):
-            rows = slice(first, None, self.accumulate)
-            yield tuple(side[rows] for side in inputs), labels[rows], weights[rows]
+        batch = (inputs, labels, weights)
+        if self.accumulate == 1:
+            return gradients_of(batch, state)
+
+        # Each slice holds every so many-th row, and as many as the others: empty ones weigh nothing.
+        slices = keras.tree.map_structure(lambda array: _divided(array, self.accumulate), batch)
+
+        def add(number, carried):
+            total, state = carried
+            gradients, state = gradients_of(keras.tree.map_structure(lambda array: array[:, number], slices), state)
+            return [a + b for a, b in zip(total, gradients)], state
+
+        zeros = [ops.zeros(variable.shape, variable.dtype) for variable in self.trainable_variables]
+        return ops.fori_loop(0, self.accumulate, add, (zeros, state))
 
     def flops(self, rows, source_length, target_length):
         """Returns the floating point operations of a forward pass: here as if every parameter met every token."""

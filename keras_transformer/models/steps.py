@@ -8,19 +8,21 @@ class TensorFlowSteps:
 
     def train_step(self, data):
         """One update: the gradients of the batch's slices are added, then applied once."""
+        gradients, _ = self.added_over_slices(self._gradients, data, ())
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return self.get_metrics_result()
+
+    def _gradients(self, batch, state):
+        """Returns the gradients of the scaled loss, and the state, nothing."""
         import tensorflow as tf
 
-        total = None
-        for inputs, labels, weights in self.slices(data):
-            with tf.GradientTape() as tape:
-                states = self.states(inputs, training=True)
-                loss = self.optimizer.scale_loss(self.compute_loss(None, labels, states, weights))
-            gradients = tape.gradient(loss, self.trainable_variables)
-            if self.accumulate > 1:  # the embedding's are sparse
-                gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-            total = _added(total, gradients)
-        self.optimizer.apply(total, self.trainable_variables)
-        return self.get_metrics_result()
+        inputs, labels, weights = batch
+        with tf.GradientTape() as tape:
+            states = self.states(inputs, training=True)
+            loss = self.optimizer.scale_loss(self.compute_loss(None, labels, states, weights))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        # The embedding's may be sparse.
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], state
 
     def test_step(self, data):
         """Loss and metrics of one batch; draws no seeds."""
@@ -41,11 +43,12 @@ class JaxSteps:
 
         trainable, other, optimizer, metrics = state
         gradients_of = jax.grad(self._loss_and_state, has_aux=True)
-        total = None
-        for batch in self.slices(data):
-            gradients, (other, metrics) = gradients_of(trainable, other, optimizer, metrics, batch)
-            total = _added(total, gradients)
-        trainable, optimizer = self.optimizer.stateless_apply(optimizer, total, trainable)
+
+        def gradients_and_state(batch, state):
+            return gradients_of(trainable, state[0], optimizer, state[1], batch)
+
+        gradients, (other, metrics) = self.added_over_slices(gradients_and_state, data, (other, metrics))
+        trainable, optimizer = self.optimizer.stateless_apply(optimizer, gradients, trainable)
         return self._metrics_result(metrics), (trainable, other, optimizer, metrics)
 
     def test_step(self, state, data):
@@ -74,10 +77,6 @@ class JaxSteps:
     def _metrics_result(self, metrics):
         with keras.StatelessScope(zip(self.metrics_variables, metrics)):
             return self.get_metrics_result()
-
-
-def _added(total, gradients):
-    return gradients if total is None else [a + b for a, b in zip(total, gradients)]
 
 
 Steps = {"tensorflow": TensorFlowSteps, "jax": JaxSteps}[keras.backend.backend()]

@@ -1,11 +1,7 @@
 """A training run from corpus to last checkpoint; repeated, it goes on where it stopped."""
 
-import contextlib
 import time
 
-import keras
-
-from keras_transformer import registry
 from keras_transformer.errors import UserError
 from keras_transformer.files import write_json
 from keras_transformer.runs.checkpoint import assign, assign_model, optimizer_state
@@ -20,18 +16,16 @@ from keras_transformer.training.callbacks import (
     Progress,
     StepCallbacks,
 )
-from keras_transformer.training.distribution import make_strategy
 from keras_transformer.training.machine import device_rate
+from keras_transformer.training.memory import check_memory
+from keras_transformer.training.network import make_network
 from keras_transformer.training.nonfinite import NonFinite
-from keras_transformer.training.schedule import compile_arguments
 from keras_transformer.training.signals import stop_request
-
-PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 
 def train(
     problem, hparams, output_dir, *, model="transformer", preset="", strategy="auto", precision="float32",
-    accumulate=1, jit_compile="auto", report=print,
+    accumulate=1, jit_compile="auto", memory_trial="auto", report=print,
 ):  # fmt: skip
     """Trains a model on a problem, in a run directory.
 
@@ -45,35 +39,34 @@ def train(
         precision: "float32" or "bfloat16".
         accumulate: Slices of a batch whose gradients are added before an update.
         jit_compile: Whether XLA compiles the step: True, False or "auto".
+        memory_trial: Whether the largest batch is tried first: "on", "off", or "auto", where it may not fit.
         report: Called with each line of progress.
 
     Returns:
         The `Run`.
 
     Raises:
-        UserError: The directory holds another run, is another process's or cannot be written, or a corpus file is bad.
+        UserError: The directory holds another run, is another process's or cannot be written, or a corpus file is bad,
+            or the largest batch does not fit into memory, or updates are not finite.
         Interrupted: SIGTERM or SIGINT came; a checkpoint of the last update is written.
     """
     run = Run.planned(output_dir, problem, model, preset, hparams)
     batches = problem.prepare(report).batches("train", hparams)
+    how = {"strategy": strategy, "precision": precision, "accumulate": accumulate, "jit_compile": jit_compile}
     with run.locked(), stop_request() as stop:
         # Another process may have made it while the corpus was prepared.
         run = Run.planned(output_dir, problem, model, preset, hparams)
+        if memory_trial != "off":
+            check_memory(run, problem.tokenizer.vocab_size, batches.plan, how, memory_trial == "on", report)
         run.create()
         run.checkpoints.report = report
-        _train(run, problem, hparams, batches, strategy, precision, accumulate, jit_compile, stop, report)
+        _train(run, problem, hparams, batches, how, stop, report)
     return run
 
 
-def _train(run, problem, hparams, batches, strategy, precision, accumulate, jit_compile, stop, report):
+def _train(run, problem, hparams, batches, how, stop, report):
     """Trains, in a directory that is this process's own."""
-    distribution = make_strategy(strategy)
-    with distribution.scope() if distribution else contextlib.nullcontext():
-        network = registry.models.get(run.config["model"])(
-            problem.tokenizer.vocab_size, hparams, dtype=keras.dtype_policies.get(PRECISIONS[precision])
-        )
-        # XLA cannot compile a step with MirroredStrategy's reductions.
-        network.compile(**compile_arguments(hparams, accumulate, False if distribution else jit_compile))
+    network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
     start = batches.start = restore(run, network)
     batches = network.adapted(batches)
     write_json(run.path / "manifest.json", make_manifest(problem, hparams, network))

@@ -1,0 +1,202 @@
+"""Whether the largest batch fits into memory: tried before a training starts, in a process that may run out of it."""
+
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from keras_transformer.data.tokenizer import UNK
+from keras_transformer.errors import UserError
+
+WORTH_A_TRIAL = 2e9
+"""Bytes: less is there, wherever a model is trained."""
+SLICES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Values of `accumulate` that are tried where a whole batch does not fit."""
+KILLED_FIRST = "1000"
+"""For Linux: which process is to go when there is no memory left."""
+
+
+def check_memory(run, vocab_size, plan, settings, always, report):
+    """Makes an update of a batch of the largest shape, with random tokens, and throws it away.
+
+    Nothing of the training itself is touched: it happens in a process of its own, before this one asks for memory. On
+    CPU that process may have what is free now, on accelerators what they have.
+
+    Args:
+        run: `Run`.
+        vocab_size: Tokens in the vocabulary.
+        plan: `BatchPlan` of the training.
+        settings: {"strategy", "precision", "accumulate", "jit_compile"}, as `train` takes them.
+        always: Whether a batch is tried that will surely fit, by a rough estimate, too.
+        report: Called with a line about what is being tried.
+
+    Raises:
+        UserError: It does not fit; it says what does.
+    """
+    hparams = run.hparams
+    shape = max(plan.shapes, key=lambda shape: estimated_bytes(hparams, vocab_size, *shape))
+    rows, accumulate = shape[0], settings["accumulate"]
+    estimate = estimated_bytes(hparams, vocab_size, -(-rows // accumulate), *shape[1:])
+    if not always and estimate < WORTH_A_TRIAL:
+        return
+    what = f"the largest batch, {rows} pairs of {shape[1]} and {shape[2]} tokens"
+
+    def fits(slices):
+        report(f"  trying {what}, for memory" + f" in {slices} slices" * (slices > 1))
+        how = {**settings, "accumulate": slices}
+        return _answer({"settings": how, "config": run.config, "vocab_size": vocab_size, "shape": shape})
+
+    found = fits(accumulate)
+    if found["fits"]:
+        report(f"  it fits: {found['peak_mb']:,} MB at most" if "peak_mb" in found else f"  unknown: {found['error']}")
+        return
+    more = [slices for slices in SLICES if accumulate < slices <= rows]
+    smallest = _first(more, lambda slices: fits(slices)["fits"])
+    if smallest is None:
+        hint = "nor does a small part of it: the model itself is too large"
+    else:
+        tokens = hparams.batch_tokens * accumulate // smallest
+        hint = f"it does with --accumulate={smallest}, which makes the same updates"
+        hint += f", or with --batch_tokens={tokens}" * (tokens >= max(shape[1:]))
+    raise UserError(f"{what}, does not fit into memory ({found['error']}); {hint}")
+
+
+def estimated_bytes(hparams, vocab_size, rows, source_length, target_length):
+    """Returns roughly the bytes that an update takes: weights, gradients, two slots, and what the layers keep."""
+    h, source, target = hparams, rows * source_length, rows * target_length
+    weights = vocab_size * h.d_model + h.num_layers * (12 * h.d_model**2 + 4 * h.d_model * h.d_ff)
+    states = source * (12 * h.d_model + 3 * h.d_ff) + target * (20 * h.d_model + 3 * h.d_ff)
+    attention = 3 * rows * h.num_heads * (source_length**2 + target_length**2 + source_length * target_length)
+    return 4 * (5 * weights + h.num_layers * (states + attention) + 4 * target * vocab_size)
+
+
+def available_bytes():
+    """Returns the memory that this process may still take, as far as the system tells."""
+    limits = [int(_words("/proc/meminfo").get("MemAvailable:", 1 << 50)) << 10]
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limits.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+        except (OSError, ValueError):  # there is none, or "max"
+            continue
+    return max(min(limits), 0)
+
+
+def _words(path):
+    """{first word: second word} of the lines of a file."""
+    try:
+        return dict([*line.split(), ""][:2] for line in Path(path).read_text().splitlines())
+    except OSError:
+        return {}
+
+
+def _first(candidates, is_true):
+    """The first of candidates from which on `is_true`, by halving; None if there is none."""
+    low, high = 0, len(candidates)
+    while low < high:
+        middle = (low + high) // 2
+        if is_true(candidates[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return candidates[low] if low < len(candidates) else None
+
+
+def _answer(question):
+    """Has another process make the update; returns {"fits", "peak_mb" or "error"}."""
+    path = [str(Path(__file__).parents[2]), *map(os.path.abspath, sys.path)]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"from {__name__} import answer; answer()"],
+        input=json.dumps(question), capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+    )  # fmt: skip
+    try:
+        return json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, json.JSONDecodeError):
+        if done.returncode < 0:  # a signal: the system's, or its own when it was given no memory
+            return {"fits": False, "error": f"the process was ended by signal {-done.returncode}"}
+        return {"fits": True, "error": (done.stderr.splitlines() or ["nothing was said"])[-1]}
+
+
+def answer():
+    """The other process: reads what to try from stdin, tries it, and prints what came of it as JSON."""
+    question = json.load(sys.stdin)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(KILLED_FIRST)
+    from keras_transformer.startup import load_keras
+
+    load_keras()
+    from keras_transformer.training.machine import peak_memory
+
+    limit = _limit_memory()
+    try:
+        _update(question)
+        found = {"fits": True, "peak_mb": max(peak_memory().values())}
+    except MemoryError:
+        found = {"fits": False, "error": "out of memory"}
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        out_of_memory = any(words in text for words in ("RESOURCE_EXHAUSTED", "ResourceExhausted", "OOM", "bad_alloc"))
+        # Of an allocation that fails inside of a library little is told.
+        fits = not out_of_memory and (limit is None or peak_memory()["peak_memory_mb"] << 20 < limit / 2)
+        found = {"fits": fits, "error": text.splitlines()[0][:200]}
+    print(json.dumps(found))
+
+
+def _update(question):
+    """Trains a new model with two batches of random tokens."""
+    from keras_transformer.data.batches import TokenBatches
+    from keras_transformer.data.batching import BatchPlan
+    from keras_transformer.data.token_store import Split
+    from keras_transformer.runs.directory import Run
+    from keras_transformer.training.network import make_network
+
+    run = Run(None, question["config"])
+    run.load_plugins()
+    rows, *lengths = question["shape"]
+    network, _ = make_network(run, question["vocab_size"], **question["settings"])
+    random = np.random.default_rng(0)
+    split = Split(*(_RandomSequences(rows, length, question["vocab_size"], random) for length in lengths))
+    plan = BatchPlan(split.source.lengths, split.target.lengths, run.hparams.batch_tokens)
+    network.fit(TokenBatches(split, plan), steps_per_epoch=2, epochs=1, verbose=0)
+
+
+class _RandomSequences:
+    """As many sequences of a length, all of random ids."""
+
+    def __init__(self, rows, length, vocab_size, random):
+        self.lengths = np.full(rows, length, np.int32)
+        self._ids = random.integers(UNK, vocab_size, (rows, length))
+
+    def __getitem__(self, row):
+        return self._ids[row]
+
+
+def _limit_memory():
+    """Bounds this process to what is free, unless it computes elsewhere; returns the bound in bytes, or None."""
+    import keras
+
+    if keras.backend.backend() == "jax":
+        import jax
+
+        on_cpu = all(device.platform == "cpu" for device in jax.local_devices())
+    else:
+        import tensorflow as tf
+
+        on_cpu = not tf.config.list_physical_devices("GPU")
+    if not on_cpu:
+        return None
+    taken = int(_words("/proc/self/status").get("VmData:", 0)) << 10
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = taken + available_bytes()
+    if soft != resource.RLIM_INFINITY:
+        limit = min(limit, soft)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    return limit

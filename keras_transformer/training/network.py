@@ -1,0 +1,32 @@
+"""The model that is trained: built and compiled, on the devices that are to train it."""
+
+import contextlib
+
+import keras
+
+from keras_transformer import registry
+from keras_transformer.training.distribution import make_strategy
+from keras_transformer.training.schedule import compile_arguments
+
+PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+
+
+def make_network(run, vocab_size, *, strategy="auto", precision="float32", accumulate=1, jit_compile="auto"):
+    """Returns the compiled model of a run with its initial weights, and the `tf.distribute` strategy or None.
+
+    Args:
+        run: `Run`.
+        vocab_size: Tokens in the vocabulary.
+        strategy: "auto", "one" or "mirrored".
+        precision: "float32" or "bfloat16".
+        accumulate: Slices of a batch whose gradients are added before an update.
+        jit_compile: Whether XLA compiles the step: True, False or "auto".
+    """
+    distribution = make_strategy(strategy)
+    with distribution.scope() if distribution else contextlib.nullcontext():
+        network = registry.models.get(run.config["model"])(
+            vocab_size, run.hparams, dtype=keras.dtype_policies.get(PRECISIONS[precision])
+        )
+        # XLA cannot compile a step with MirroredStrategy's reductions.
+        network.compile(**compile_arguments(run.hparams, accumulate, False if distribution else jit_compile))
+    return network, distribution
