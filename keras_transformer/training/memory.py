@@ -17,6 +17,8 @@ WORTH_A_TRIAL = 2e9
 """Bytes: less is there, wherever a model is trained."""
 SLICES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Values of `accumulate` that are tried where a whole batch does not fit."""
+USABLE = 0.9
+"""Share of the free memory that an update may take: evaluation and other processes want some, too."""
 KILLED_FIRST = "1000"
 """For Linux: which process is to go when there is no memory left."""
 
@@ -25,7 +27,7 @@ def check_memory(run, vocab_size, plan, settings, always, report):
     """Makes an update of a batch of the largest shape, with random tokens, and throws it away.
 
     Nothing of the training itself is touched: it happens in a process of its own, before this one asks for memory. On
-    CPU that process may have what is free now, on accelerators what they have.
+    CPU that process may have most of what is free now, on accelerators what they have.
 
     Args:
         run: `Run`.
@@ -49,7 +51,8 @@ def check_memory(run, vocab_size, plan, settings, always, report):
     def fits(slices):
         report(f"  trying {what}, for memory" + f" in {slices} slices" * (slices > 1))
         how = {**settings, "accumulate": slices}
-        return _answer({"settings": how, "config": run.config, "vocab_size": vocab_size, "shape": shape})
+        question = {"settings": how, "config": run.config, "vocab_size": vocab_size, "shape": shape}
+        return _answer({**question, "available": int(USABLE * available_bytes())})
 
     found = fits(accumulate)
     if found["fits"]:
@@ -135,7 +138,7 @@ def answer():
     load_keras()
     from keras_transformer.training.machine import peak_memory
 
-    limit = _limit_memory()
+    limit = _limit_memory(question["available"])
     try:
         _update(question)
         found = {"fits": True, "peak_mb": max(peak_memory().values())}
@@ -151,7 +154,7 @@ def answer():
 
 
 def _update(question):
-    """Trains a new model with two batches of random tokens."""
+    """Trains a new model with one batch of random tokens."""
     from keras_transformer.data.batches import TokenBatches
     from keras_transformer.data.batching import BatchPlan
     from keras_transformer.data.token_store import Split
@@ -165,7 +168,7 @@ def _update(question):
     random = np.random.default_rng(0)
     split = Split(*(_RandomSequences(rows, length, question["vocab_size"], random) for length in lengths))
     plan = BatchPlan(split.source.lengths, split.target.lengths, run.hparams.batch_tokens)
-    network.fit(TokenBatches(split, plan), steps_per_epoch=2, epochs=1, verbose=0)
+    network.fit(TokenBatches(split, plan), steps_per_epoch=1, epochs=1, verbose=0)
 
 
 class _RandomSequences:
@@ -179,8 +182,8 @@ class _RandomSequences:
         return self._ids[row]
 
 
-def _limit_memory():
-    """Bounds this process to what is free, unless it computes elsewhere; returns the bound in bytes, or None."""
+def _limit_memory(available):
+    """Bounds what this process still takes, in bytes, unless it computes elsewhere; returns the bound, or None."""
     import keras
 
     if keras.backend.backend() == "jax":
@@ -195,7 +198,7 @@ def _limit_memory():
         return None
     taken = int(_words("/proc/self/status").get("VmData:", 0)) << 10
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = taken + available_bytes()
+    limit = taken + available
     if soft != resource.RLIM_INFINITY:
         limit = min(limit, soft)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

@@ -1,0 +1,96 @@
+"""Whether the largest batch fits is tried elsewhere, and what does not fit is told with what does."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.data.batching import BatchPlan
+from keras_transformer.errors import UserError
+from keras_transformer.runs.directory import Run
+from keras_transformer.training import memory
+
+HPARAMS = kt.HParams(num_layers=1, d_model=64, d_ff=512, num_heads=2, batch_tokens=8000)
+HOW = {"strategy": "auto", "precision": "float32", "accumulate": 1, "jit_compile": "auto"}
+CONFIG = {"model": "transformer", "hparams": dataclasses.asdict(HPARAMS), "problem": {"name": "copy"}, "preset": "toy"}
+VOCAB_SIZE = 4000
+
+
+def plan(batch_tokens=8000):
+    """Half of the sentences are short."""
+    lengths = np.array([4] * 600 + [20] * 600)
+    return BatchPlan(lengths, lengths, batch_tokens)
+
+
+def check(monkeypatch, fits, always=True, config=CONFIG, **how):
+    """Runs `check_memory` where `fits` answers; returns the questions and what was reported."""
+    questions, said = [], []
+
+    def answer(question):
+        questions.append(question)
+        return fits(question)
+
+    monkeypatch.setattr(memory, "_answer", answer)
+    memory.check_memory(Run(None, config), VOCAB_SIZE, plan(), {**HOW, **how}, always, said.append)
+    return questions, said
+
+
+def test_what_fits_is_reported(monkeypatch):
+    questions, said = check(monkeypatch, lambda question: {"fits": True, "peak_mb": 1234})
+    (question,) = questions
+    assert question["shape"] == (400, 20, 20) and question["settings"] == HOW
+    assert question["available"] <= 0.9 * memory.available_bytes() * 1.2
+    assert "400 pairs of 20 and 20 tokens" in said[0] and "1,234 MB" in said[-1]
+
+
+def test_the_fewest_slices_that_fit_are_found_and_told_with_a_smaller_batch(monkeypatch):
+    tried = []
+
+    def fits(question):
+        tried.append(question["settings"]["accumulate"])
+        return {"fits": tried[-1] >= 5, "error": "out of memory"}
+
+    with pytest.raises(UserError, match="not fit into memory .out of memory.; it does with --accumulate=6") as told:
+        check(monkeypatch, fits)
+    assert "--batch_tokens=1333" in str(told.value) and tried[0] == 1 and len(tried) < 6
+    with pytest.raises(UserError, match="--accumulate=16.* or with --batch_tokens=4000"):
+        check(
+            monkeypatch, lambda question: {"fits": question["settings"]["accumulate"] > 12, "error": ""}, accumulate=8
+        )
+
+
+def test_a_model_that_is_itself_too_large_is_told(monkeypatch):
+    with pytest.raises(UserError, match="the model itself is too large"):
+        check(monkeypatch, lambda question: {"fits": False, "error": "out of memory"})
+
+
+def test_what_will_surely_fit_is_not_tried(monkeypatch):
+    assert check(monkeypatch, pytest.fail, always=False) == ([], [])
+    large = {**CONFIG, "hparams": {**CONFIG["hparams"], "d_ff": 20_000, "num_layers": 10}}
+    questions, _ = check(monkeypatch, lambda question: {"fits": True, "peak_mb": 1}, always=False, config=large)
+    assert len(questions) == 1
+
+
+def test_a_trial_that_fails_for_another_reason_is_no_reason_not_to_train(monkeypatch):
+    _, said = check(monkeypatch, lambda question: {"fits": True, "error": "ImportError: no plug-in"})
+    assert said[-1] == "  unknown: ImportError: no plug-in"
+
+
+def test_another_process_updates_within_its_bounds_and_slices_take_less_than_the_whole():
+    question = {"settings": HOW, "config": CONFIG, "vocab_size": VOCAB_SIZE, "shape": (400, 20, 20)}
+    whole = memory._answer({**question, "available": 8 << 30})
+    sliced = memory._answer({**question, "settings": {**HOW, "accumulate": 8}, "available": 8 << 30})
+    assert whole["fits"] and sliced["fits"]
+    # 8,000 tokens × 4,000 symbols × 4 bytes are 122 MB; logits, their exponentials and gradients live together.
+    assert sliced["peak_mb"] < whole["peak_mb"] - 200
+    refused = memory._answer({**question, "available": 150 << 20})
+    assert not refused["fits"] and refused["error"]
+
+
+def test_the_estimate_grows_with_all_that_takes_memory():
+    estimate = memory.estimated_bytes(HPARAMS, VOCAB_SIZE, 400, 20, 20)
+    assert memory.estimated_bytes(HPARAMS, VOCAB_SIZE, 400, 40, 20) > estimate
+    assert memory.estimated_bytes(HPARAMS, VOCAB_SIZE, 400, 20, 40) > estimate
+    assert memory.estimated_bytes(HPARAMS.replace(d_ff=2048), VOCAB_SIZE, 400, 20, 20) > estimate
+    assert memory.estimated_bytes(HPARAMS, 2 * VOCAB_SIZE, 400, 20, 20) > estimate + 4 * 4 * 8000 * VOCAB_SIZE
