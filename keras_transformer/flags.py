@@ -140,7 +140,7 @@ def add_run_flags(parser):
     """Adds `--run` and `--checkpoint`."""
     parser.add_argument("--run", required=True, help="the run directory")
     parser.add_argument(
-        "--checkpoint", help="best, last, averaged or a step (default best, last if none was evaluated)"
+        "--checkpoint", help="best, last, averaged, ema or a step (default best, last if none was evaluated)"
     )
 
 

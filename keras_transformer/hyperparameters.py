@@ -59,6 +59,12 @@ class HParams:
     clip_norm: float | None = setting(
         None, "largest norm of an update's gradients, which are scaled down to it; none: any (the paper)", low=1e-9
     )
+    ema_decay: float | None = setting(
+        None,
+        "decay of a moving average of the weights, the checkpoint `ema`; none: there is none",
+        low=0,
+        high=0.999999,
+    )
     # Batches and the run (§5.1, §5.2)
     batch_tokens: int = setting(
         25000, "most source and most target tokens of an update, padding included (§5.1)", low=1

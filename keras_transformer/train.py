@@ -18,6 +18,8 @@ def main(arguments):
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
     parser.add_argument("--model", default="transformer", help="registered model (default %(default)s)")
     parser.add_argument("--output_dir", help="the run directory (default runs/PROBLEM-HPARAMS)")
+    parser.add_argument("--init_from", metavar="RUN", help="begin with the weights of another run; embeddings by piece")
+    parser.add_argument("--init_checkpoint", help="best, last, averaged, ema or a step of that run (default best)")
     how = parser.add_argument_group("how the run is executed; may differ on resume")
     how.add_argument("--strategy", default="auto", choices=("auto", "one", "mirrored"), help="devices (default auto)")
     how.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="(default float32)")
@@ -32,6 +34,11 @@ def main(arguments):
     registry.models.check(flags.model)
     if flags.accumulate < 1:
         parser.error(f"--accumulate={flags.accumulate} must be at least 1")
+    init_from = None
+    if flags.init_from:
+        init_from = {"run": str(Path(flags.init_from).resolve()), "checkpoint": flags.init_checkpoint}
+    elif flags.init_checkpoint:
+        parser.error(f"--init_checkpoint={flags.init_checkpoint} needs --init_from=RUN")
     load_keras()
     from keras_transformer.training.trainer import train
 
@@ -39,7 +46,7 @@ def main(arguments):
         problem, hparams, Path(flags.output_dir or f"runs/{flags.problem}-{flags.hparams}"), model=flags.model,
         preset=flags.hparams, strategy=flags.strategy, precision=flags.precision, accumulate=flags.accumulate,
         jit_compile={"auto": "auto", "on": True, "off": False}[flags.jit_compile],
-        memory_trial=flags.memory_trial, report=report_if_read,
+        memory_trial=flags.memory_trial, init_from=init_from, report=report_if_read,
     )  # fmt: skip
 
 

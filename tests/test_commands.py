@@ -208,7 +208,7 @@ def test_a_wrong_flag_is_refused(home, call, tmp_path, flag, said):
     [
         ("translate", "--beam_size=x", "--beam_size: takes a whole number from 1 on, not 'x'"),
         ("translate", "--alpha=nan", "--alpha: takes a number from 0 on, not 'nan'"),
-        ("evaluate", "--checkpoint=lst", "checkpoint 'lst': it is best, last, averaged or a step"),
+        ("evaluate", "--checkpoint=lst", "checkpoint 'lst': it is best, last, averaged, ema or a step"),
         ("evaluate", "--checkpoint=4", "there are steps 3, 6"),
         ("evaluate", "--checkpoint=averaged", "make it with python -m keras_transformer.average"),
         ("average", "--last=3", "holds 2 checkpoints, not 3"),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.runs.checkpoint import optimizer_arrays
+from keras_transformer.runs.checkpoint import optimizer_state
 from keras_transformer.training.optimizer import MOST_SKIPPED, GuardedAdam
 
 ADAM = {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}
@@ -35,7 +35,8 @@ def arrays(variables):
 
 def state(optimizer):
     """{path: array} of step and slots."""
-    return optimizer_arrays(optimizer)
+    variables = optimizer_state(optimizer)
+    return dict(zip((variable.path for variable in variables), arrays(variables)))
 
 
 def norm_of(gradients):
@@ -107,6 +108,23 @@ def test_an_update_that_is_not_finite_changes_nothing_but_its_number(poison, cli
     assert all((value != old).all() for value, old in zip(arrays(variables), before))
 
 
+@pytest.mark.parametrize("ema_decay", [0.0, 0.4, 0.999])
+def test_it_keeps_a_moving_average_that_the_first_updates_soon_fill(ema_decay):
+    variables, optimizer = made(ema_decay=ema_decay)
+    expected = [0.0 * array.astype("float64") for array in random_arrays(0)]
+    for step in range(1, 9):
+        apply(optimizer, variables, random_arrays(step))
+        decay = min((step - 1) / (step + 9), ema_decay)
+        expected = [decay * old + (1 - decay) * new for old, new in zip(expected, arrays(variables))]
+    before = arrays(optimizer.averages)
+    for average, wanted in zip(before, expected):
+        np.testing.assert_allclose(average, wanted, rtol=1e-5, atol=1e-6)
+    assert not {average.path for average in optimizer.averages} & state(optimizer).keys()
+    apply(optimizer, variables, [np.full(shape, np.nan, "float32") for shape in SHAPES.values()])
+    for average, wanted in zip(arrays(optimizer.averages), before):
+        np.testing.assert_array_equal(average, wanted)
+
+
 def test_it_watches_mean_and_largest_norm():
     variables, optimizer = made(clip_norm=0.5)
     norms = []
@@ -126,10 +144,10 @@ def test_more_are_skipped_than_are_remembered():
 
 
 def test_its_config_makes_the_same():
-    optimizer = GuardedAdam(**ADAM, clip_norm=2.0)
+    optimizer = GuardedAdam(**ADAM, clip_norm=2.0, ema_decay=0.5)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
     assert type(again) is GuardedAdam and again.get_config() == optimizer.get_config()
-    assert again.clip_norm == 2.0 and again.beta_2 == 0.98
+    assert (again.clip_norm, again.ema_decay) == (2.0, 0.5) and again.beta_2 == 0.98
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.distribute needs KERAS_BACKEND=tensorflow")

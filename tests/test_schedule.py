@@ -35,19 +35,21 @@ def test_the_first_update_has_the_rate_of_step_1():
 
 def test_adam_is_the_papers():
     optimizer = kt.compile_arguments(kt.hparams("base"))["optimizer"]
-    assert type(optimizer) is GuardedAdam and optimizer.clip_norm is None  # which test_optimizer.py holds against Adam
+    assert (
+        type(optimizer) is GuardedAdam and optimizer.clip_norm is optimizer.ema_decay is None
+    )  # which test_optimizer.py holds against Adam
     assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
     extras = (optimizer.weight_decay, optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
     assert not any((*extras, optimizer.use_ema, optimizer.gradient_accumulation_steps))
 
 
 def test_every_hparam_of_training_arrives():
-    changes = dict(
-        adam_beta_1=0.8, adam_beta_2=0.7, adam_epsilon=0.5, learning_rate_scale=3, warmup_steps=50, clip_norm=0.9
-    )
-    arguments = kt.compile_arguments(kt.hparams("base", label_smoothing=0.25, **changes), accumulate=3)
+    changes = dict(adam_beta_1=0.8, adam_beta_2=0.7, adam_epsilon=0.5, learning_rate_scale=3, warmup_steps=50)
+    changes |= dict(label_smoothing=0.25, clip_norm=0.9, ema_decay=0.4)
+    arguments = kt.compile_arguments(kt.hparams("base", **changes), accumulate=3)
     optimizer = arguments["optimizer"]
-    assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon, optimizer.clip_norm) == (0.8, 0.7, 0.5, 0.9)
+    assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.8, 0.7, 0.5)
+    assert (optimizer.clip_norm, optimizer.ema_decay) == (0.9, 0.4)
     assert float(optimizer.learning_rate) == pytest.approx(3 * oracles.learning_rate(512, 1, 50))
     assert arguments["loss"].label_smoothing == 0.25
     assert arguments["accumulate"] == 3

@@ -22,6 +22,7 @@ HPARAMS = {
     "num_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 2, "dropout": 0.3, "attention_dropout": 0.1,
     "batch_tokens": 32, "warmup_steps": 10, "train_steps": 12, "checkpoint_steps": 2, "keep_checkpoints": 4,
     "eval_steps": 8, "beam_size": 1, "extra_length": 2, "average_last": 3,
+    "ema_decay": 0.9,
 }  # fmt: skip
 hparams = kt.HParams(**HPARAMS)
 
@@ -48,7 +49,7 @@ def assert_ends_like(run, whole):
     """The last checkpoints' weights and optimizer states are equal bit for bit."""
     (found, state), (expected, expected_state) = run.checkpoints.load("last"), whole.checkpoints.load("last")
     assert state["step"] == expected_state["step"] == 12
-    assert found.keys() == expected.keys() == {"weights", "optimizer"}
+    assert found.keys() == expected.keys() == {"weights", "optimizer", "ema"}
     for part in expected:
         assert found[part].keys() == expected[part].keys()
         for path, array in expected[part].items():
@@ -231,6 +232,21 @@ def test_average_is_the_mean_of_the_last(copied):
         if array.dtype.kind == "f":
             np.testing.assert_allclose(array, np.mean([a[path] for a in arrays], axis=0, dtype="float64"), rtol=1e-6)
     assert raw.items() <= file_hashes(copied.path).items()
+
+
+def test_the_moving_average_is_a_whole_model_under_its_own_name(whole, copied):
+    arrays, state = whole.checkpoints.load("last")
+    average, its_state = whole.checkpoints.load("ema")
+    assert its_state == state and average.keys() == {"weights"}
+    assert average["weights"].keys() == arrays["weights"].keys()
+    table = "transformer/embedding/table"
+    assert (average["weights"][table] != arrays["weights"][table]).any()
+    model = kt.Translator.load(whole.path, checkpoint="ema").model
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(model.embedding.table.value), average["weights"][table])
+    arrays.pop("ema")
+    copied.checkpoints.save(13, arrays, {})
+    with pytest.raises(kt.UserError, match="holds no moving average; train with --ema_decay"):
+        copied.checkpoints.load("ema")
 
 
 def test_average_takes_as_many_as_the_hparams_say(copied):

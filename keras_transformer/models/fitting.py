@@ -38,6 +38,11 @@ class TokenModel(Steps, keras.Model):
 
     accumulate = 1
 
+    @property
+    def vocabulary_weights(self):
+        """The weights whose first axis is the vocabulary; here none are known."""
+        return []
+
     def build_metrics(self):
         """Makes the metrics; called where the variables are made, in the strategy's scope if there is one."""
         self.token_metrics = [keras.metrics.Mean(name="nll"), Perplexity(name="perplexity")]

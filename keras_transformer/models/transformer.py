@@ -86,6 +86,10 @@ class Transformer(TokenModel):
         self.build_metrics()
         self.built = True
 
+    @property
+    def vocabulary_weights(self):
+        return [self.embedding.table]
+
     def call(self, inputs, training=False):
         return self.logits(self.states(inputs, training=training))
 

@@ -16,6 +16,7 @@ from keras_transformer.files import read_json, remove_directory, sha256, write_j
 
 VERSION = 1
 NAME = re.compile(r"step-(\d{9})")
+PARTS = ("weights", "optimizer", "ema")
 
 
 class OtherVersion(UserError):
@@ -28,7 +29,8 @@ def warn(line):
 
 
 class Checkpoints:
-    """The checkpoints of a run, each a directory `step-NNNNNNNNN`: weights.npz, optimizer.npz, state.json.
+    """The checkpoints of a run, each a directory `step-NNNNNNNNN`: weights.npz, optimizer.npz, state.json, and ema.npz
+    where a moving average of the weights is kept.
 
     Args:
         path: Their directory.
@@ -48,7 +50,7 @@ class Checkpoints:
 
         Args:
             step: Updates so far.
-            arrays: {"weights": {path: array}, "optimizer": {path: array}}.
+            arrays: {"weights": {path: array}, "optimizer": {path: array}}, and perhaps "ema", as of "weights".
             state: What else is to be kept, for JSON.
         """
         self._write(self._directory(step), arrays, {**state, "step": step})
@@ -66,7 +68,8 @@ class Checkpoints:
             model: The compiled model.
             keep: Latest checkpoints that are kept. The best is kept, too, and one more is there while one is written.
         """
-        variables = [*_kept_variables(model), *optimizer_state(model.optimizer)]
+        kept = _kept_variables(model)
+        variables = [*kept, *optimizer_state(model.optimizer), *(kept if _averages(model) else ())]
         size = sum(np.dtype(variable.dtype).itemsize * math.prod(variable.shape) for variable in variables)
         missing = max(1, keep + 2 - len(self.steps())) * size
         free = shutil.disk_usage(self.path.parent).free
@@ -105,11 +108,12 @@ class Checkpoints:
         """Returns "best", or "last" where nothing was evaluated."""
         return "last" if self.best_step() is None else "best"
 
-    def load(self, name=None, parts=("weights", "optimizer")):
+    def load(self, name=None, parts=PARTS):
         """Returns ({"weights": …, "optimizer": …}, state) of a checkpoint.
 
         Args:
-            name: "best", "last", "averaged" or a step; None is the best, or the last where none was evaluated.
+            name: "best", "last", "averaged", a step, or "ema", the moving average of the weights in the last one; None
+                is the best, or the last where none was evaluated.
             parts: What to read of it, as far as it is there.
 
         Raises:
@@ -122,6 +126,11 @@ class Checkpoints:
                 found = "no whole checkpoint" if self.steps() else "no checkpoint"
                 raise UserError(f"{self.path} holds {found}; train first")
             return loaded
+        if name == "ema":
+            arrays, state = self.load("last", ("ema",))
+            if "ema" not in arrays:
+                raise UserError(f"{self.path} holds no moving average; train with --ema_decay=0.999, for example")
+            return {"weights": arrays["ema"]}, state
         if name == "averaged":
             directory = self.path / "averaged"
             hint = "make it with python -m keras_transformer.average"
@@ -130,7 +139,7 @@ class Checkpoints:
             if step is None:
                 raise UserError(f"{self.path} holds no best checkpoint, nothing was evaluated; use --checkpoint=last")
             if not str(step).isdigit():
-                raise UserError(f"checkpoint {name!r}: it is best, last, averaged or a step")
+                raise UserError(f"checkpoint {name!r}: it is best, last, averaged, ema or a step")
             directory = self._directory(int(step))
             hint = "there are steps " + ", ".join(map(str, self.steps()))
         if not directory.is_dir():
@@ -142,7 +151,7 @@ class Checkpoints:
             hint = "no checkpoint is whole" if step is None else f"--checkpoint={step} is whole"
             raise UserError(f"{error}; {hint}") from None
 
-    def load_latest(self, parts=("weights", "optimizer")):
+    def load_latest(self, parts=PARTS):
         """Returns `load` of the newest whole checkpoint, or None; damaged ones are reported and passed over."""
         for step in reversed(self.steps()):
             try:
@@ -226,15 +235,37 @@ def assign_model(model, arrays, what):
     assign(_kept_variables(model), arrays, what)
 
 
-def optimizer_arrays(optimizer):
-    """Returns {path: array} of an optimizer's step and slots."""
-    return _arrays(optimizer_state(optimizer))
+def training_arrays(model):
+    """Returns all arrays of a checkpoint of a compiled model: weights, the optimizer's state, and a moving average."""
+    arrays = {"weights": model_arrays(model), "optimizer": _arrays(optimizer_state(model.optimizer))}
+    averages = _averages(model)
+    if averages:
+        own = {path: np.asarray(average.value).copy() for path, average in averages.items()}
+        arrays["ema"] = {**arrays["weights"], **own}  # with the seeds' states it is a whole model
+    return arrays
+
+
+def assign_training(model, arrays, what):
+    """Gives a compiled model what `training_arrays` returned."""
+    assign_model(model, arrays["weights"], what)
+    assign(optimizer_state(model.optimizer), arrays["optimizer"], what)
+    for path, average in _averages(model).items():
+        if path not in arrays.get("ema", {}):
+            raise UserError(f"{what} holds no moving average of {path}; training cannot resume from it")
+        average.assign(arrays["ema"][path])
 
 
 def optimizer_state(optimizer):
-    """Returns an optimizer's variables but those that only watch a training."""
-    watching = {id(variable) for variable in getattr(optimizer, "watch_variables", ())}
-    return [variable for variable in optimizer.variables if id(variable) not in watching]
+    """Returns an optimizer's step and slots: its variables but moving averages and what only watches a training."""
+    others = [*getattr(optimizer, "watch_variables", ()), *getattr(optimizer, "averages", ())]
+    others = {id(variable) for variable in others}
+    return [variable for variable in optimizer.variables if id(variable) not in others]
+
+
+def _averages(model):
+    """{path of a weight: its moving average}, where the optimizer keeps one."""
+    averages = getattr(model.optimizer, "averages", ())
+    return {weight.path: average for weight, average in zip(model.trainable_variables, averages)}
 
 
 def _kept_variables(model):

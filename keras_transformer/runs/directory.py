@@ -29,8 +29,9 @@ class Run:
 
     Attributes:
         path: Its directory.
-        config: {"problem": {"name", "data_dir", "raw_dir", "parameters"}, "model", "preset", "hparams", "plugins"},
-            the last a list of names of modules and absolute paths.
+        config: {"problem": {"name", "data_dir", "raw_dir", "parameters"}, "model", "preset", "hparams", "init_from",
+            "plugins"}, the last a list of names of modules and absolute paths. "init_from" is {"run", "checkpoint"},
+            what the weights began with, or None.
     """
 
     path: Path
@@ -51,7 +52,7 @@ class Run:
         return run
 
     @classmethod
-    def planned(cls, path, problem, model, preset, hparams):
+    def planned(cls, path, problem, model, preset, hparams, init_from=None):
         """Returns the run that is to be in directory `path`, new or resumed; writes nothing.
 
         Args:
@@ -60,6 +61,7 @@ class Run:
             model: Registered name of the model.
             preset: Registered name of the hparams that `hparams` began with.
             hparams: `HParams`.
+            init_from: The run's `init_from`; None: what a run that is there says.
 
         Raises:
             UserError: The directory holds another run or other files.
@@ -75,34 +77,40 @@ class Run:
             "model": model,
             "preset": preset,
             "hparams": dataclasses.asdict(hparams),
+            "init_from": init_from,
         }
         if (path / "config.json").is_file():
-            cls.open(path).refuse_other(config)
+            known = cls.open(path)
+            config["init_from"] = init_from or known.config.get("init_from")  # an old run has none
+            known.refuse_other(config)
         elif path.exists() and (not path.is_dir() or _foreign_files(path)):
             raise UserError(f"{path} exists and is no run directory; give another --output_dir")
         # Now that those of a resumed run are loaded, too.
         config["plugins"] = plugins.loaded()
         return cls(path, config)
 
-    def create(self):
-        """Makes the directory, or goes on with the one that is there; the problem must be prepared.
-
-        Raises:
-            UserError: It cannot be written, or the model in it has another vocabulary than the corpus.
-        """
-        trained_on = self.problem.tokenizer
-        if not (self.path / "config.json").is_file():
-            trained_on.save(self.path)
-        elif self.tokenizer.fingerprint != trained_on.fingerprint:
+    def check_corpus(self):
+        """Raises a `UserError` if a run that is there was trained on another corpus than the prepared one."""
+        trained_on = self.problem.store
+        if (self.path / "config.json").is_file() and self.tokenizer.fingerprint != trained_on.tokenizer.fingerprint:
             raise UserError(f"{self.path}: its vocabulary is not the prepared corpus's; the corpus has changed since")
         if (self.path / "manifest.json").is_file():
             trained = self.manifest().get("store_files")  # an old run has none
-            if trained not in (None, self.problem.store.manifest["files"]):
+            if trained not in (None, trained_on.manifest["files"]):
                 raise UserError(
                     f"{self.path}: the corpus has changed since training began (its checksum differs); bring the old "
                     "one back, or give another --output_dir"
                 )
-        # Only train_steps and the places of corpus and plug-ins can differ from what was there.
+
+    def create(self):
+        """Makes the directory, or goes on with the one that is there; the problem must be prepared.
+
+        Raises:
+            UserError: It cannot be written.
+        """
+        if not (self.path / "config.json").is_file():
+            self.problem.tokenizer.save(self.path)
+        # Only train_steps and the like and the places of corpus and plug-ins can differ from what was there.
         write_json(self.path / "config.json", self.config)
 
     @contextlib.contextmanager

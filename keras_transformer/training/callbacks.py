@@ -6,7 +6,7 @@ import time
 import keras
 
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.runs.checkpoint import model_arrays, optimizer_arrays
+from keras_transformer.runs.checkpoint import training_arrays
 from keras_transformer.stopwatch import Stopwatch, duration
 from keras_transformer.training.health import SourceHealth
 from keras_transformer.training.machine import peak_memory
@@ -281,8 +281,7 @@ class Checkpointing(StepCallback):
         self.progress.end_line(step)  # a resumed log then has every update once
         with Stopwatch() as stopwatch:
             if self.written != step:
-                arrays = {"weights": model_arrays(self.model), "optimizer": optimizer_arrays(self.model.optimizer)}
-                checkpoints.save(step, arrays, {"evaluation": self.evaluation.latest})
+                checkpoints.save(step, training_arrays(self.model), {"evaluation": self.evaluation.latest})
             if self.is_best(step):
                 checkpoints.mark_best(step, {name: self.evaluation.latest[name] for name in ("score", "nll")})
             checkpoints.prune(self.hparams.keep_checkpoints, step)

@@ -20,20 +20,28 @@ class GuardedAdam(keras.optimizers.Optimizer):
         beta_2: Decay of the variance.
         epsilon: ε, added to the variance's square root.
         clip_norm: Gradients of a larger norm are scaled down to it; None: they are not.
+        ema_decay: Decay of an exponential moving average of the weights, which is kept beside them; None: there is
+            none. The first updates weigh more, so that it soon forgets the initial weights: the decay of update t is
+            at most (t − 1) / (t + 9).
         **arguments: As of every optimizer in Keras.
     """
 
     def __init__(
-        self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-7, clip_norm=None, name="adam", **arguments
-    ):
+        self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-7, clip_norm=None, ema_decay=None,
+        name="adam", **arguments,
+    ):  # fmt: skip
         super().__init__(learning_rate, name=name, **arguments)
-        self.beta_1, self.beta_2, self.epsilon, self.clip_norm = beta_1, beta_2, epsilon, clip_norm
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.clip_norm, self.ema_decay = clip_norm, ema_decay
 
     def build(self, variables):
         if self.built:
             return
         super().build(variables)
         self._means, self._variances = self.add_optimizer_variables(variables, ["momentum", "velocity"])
+        self.averages = []
+        if self.ema_decay is not None:
+            self.averages = self.add_optimizer_variables(variables, "average")
         self.norm_total = self._watch((), "float32", "norm_total")
         self.norm_largest = self._watch((), "float32", "norm_largest")
         self.num_updates = self._watch((), "int32", "num_updates")
@@ -120,7 +128,11 @@ class GuardedAdam(keras.optimizers.Optimizer):
         self.assign_add(variance, (ops.square(gradient) - variance) * (made * (1 - self.beta_2)))
         rate = made * learning_rate * ops.sqrt(1 - decay_2) / (1 - decay_1)
         self.assign_sub(variable, mean * rate / (ops.sqrt(variance) + self.epsilon))
+        if self.averages:
+            average = self.averages[index]
+            share = 1 - ops.minimum((step - 1) / (step + 9), self.ema_decay)
+            self.assign_add(average, (variable - average) * (made * share))
 
     def get_config(self):
-        own = ("beta_1", "beta_2", "epsilon", "clip_norm")
+        own = ("beta_1", "beta_2", "epsilon", "clip_norm", "ema_decay")
         return {**super().get_config(), **{name: getattr(self, name) for name in own}}

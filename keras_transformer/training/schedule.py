@@ -47,7 +47,8 @@ def compile_arguments(hparams, accumulate=1, jit_compile="auto"):
             TensorFlow's CPU.
     """
     optimizer = GuardedAdam(
-        make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon, hparams.clip_norm,
+        make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon,
+        clip_norm=hparams.clip_norm, ema_decay=hparams.ema_decay,
         name="adam",  # the second of a process would be adam_1, and not find its variables in a checkpoint
     )  # fmt: skip
     loss = SmoothedCrossEntropy(hparams.label_smoothing)

@@ -4,7 +4,7 @@ import time
 
 from keras_transformer.errors import UserError
 from keras_transformer.files import write_json
-from keras_transformer.runs.checkpoint import assign, assign_model, optimizer_state
+from keras_transformer.runs.checkpoint import assign_training
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import make_manifest
 from keras_transformer.runs.summary import summary_lines, training_summary
@@ -16,6 +16,7 @@ from keras_transformer.training.callbacks import (
     Progress,
     StepCallbacks,
 )
+from keras_transformer.training.fine_tuning import initialise
 from keras_transformer.training.machine import device_rate
 from keras_transformer.training.memory import check_memory
 from keras_transformer.training.network import make_network
@@ -25,7 +26,7 @@ from keras_transformer.training.signals import stop_request
 
 def train(
     problem, hparams, output_dir, *, model="transformer", preset="", strategy="auto", precision="float32",
-    accumulate=1, jit_compile="auto", memory_trial="auto", report=print,
+    accumulate=1, jit_compile="auto", memory_trial="auto", init_from=None, report=print,
 ):  # fmt: skip
     """Trains a model on a problem, in a run directory.
 
@@ -40,6 +41,8 @@ def train(
         accumulate: Slices of a batch whose gradients are added before an update.
         jit_compile: Whether XLA compiles the step: True, False or "auto".
         memory_trial: Whether the largest batch is tried first: "on", "off", or "auto", where it may not fit.
+        init_from: {"run": directory, "checkpoint": name, or None for the best} of another run, with whose weights a new
+            one begins; see `fine_tuning`.
         report: Called with each line of progress.
 
     Returns:
@@ -50,15 +53,15 @@ def train(
             or the largest batch does not fit into memory, or updates are not finite.
         Interrupted: SIGTERM or SIGINT came; a checkpoint of the last update is written.
     """
-    run = Run.planned(output_dir, problem, model, preset, hparams)
+    run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
     batches = problem.prepare(report).batches("train", hparams)
     how = {"strategy": strategy, "precision": precision, "accumulate": accumulate, "jit_compile": jit_compile}
     with run.locked(), stop_request() as stop:
         # Another process may have made it while the corpus was prepared.
-        run = Run.planned(output_dir, problem, model, preset, hparams)
+        run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
+        run.check_corpus()
         if memory_trial != "off":
             check_memory(run, problem.tokenizer.vocab_size, batches.plan, how, memory_trial == "on", report)
-        run.create()
         run.checkpoints.report = report
         _train(run, problem, hparams, batches, how, stop, report)
     return run
@@ -68,6 +71,9 @@ def _train(run, problem, hparams, batches, how, stop, report):
     """Trains, in a directory that is this process's own."""
     network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
     start = batches.start = restore(run, network)
+    if not start and run.config["init_from"]:
+        initialise(network, problem.tokenizer, run.config["init_from"], report)
+    run.create()
     batches = network.adapted(batches)
     write_json(run.path / "manifest.json", make_manifest(problem, hparams, network))
     report_start(report, run, problem, network, batches, hparams, start)
@@ -110,8 +116,7 @@ def restore(run, network):
     what = f"the checkpoint of step {state['step']} in {run.path}"
     if "optimizer" not in arrays:
         raise UserError(f"{what} holds no optimizer state; training cannot resume from it")
-    assign_model(network, arrays["weights"], what)
-    assign(optimizer_state(network.optimizer), arrays["optimizer"], what)
+    assign_training(network, arrays, what)
     return state["step"]
 
 

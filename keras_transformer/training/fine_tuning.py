@@ -1,0 +1,52 @@
+"""A training that begins with the weights of another run, its embeddings carried over by piece."""
+
+import numpy as np
+
+from keras_transformer.errors import UserError
+from keras_transformer.runs.checkpoint import model_arrays
+from keras_transformer.runs.directory import Run
+
+
+def initialise(model, tokenizer, init_from, report):
+    """Gives a model the weights of another run's checkpoint.
+
+    A row of the embeddings (§3.4) goes to the same piece; a piece that the other vocabulary lacks keeps its own initial
+    row. Seeds, optimizer and step are not carried over.
+
+    Args:
+        model: The new model, with its initial weights.
+        tokenizer: Its `Tokenizer`.
+        init_from: {"run": directory, "checkpoint": name, or None for the best}.
+        report: Called with a line about what was carried over.
+
+    Raises:
+        UserError: There is no such run or checkpoint, or it is of another shape.
+    """
+    run = Run.open(init_from["run"])
+    arrays, state = run.checkpoints.load(init_from["checkpoint"], parts=("weights",))
+    own, vocabulary = model_arrays(model), {weight.path for weight in model.vocabulary_weights}
+    rows, old_rows = _same_pieces(tokenizer, run.tokenizer)
+    for weight in model.trainable_variables:
+        array = arrays["weights"].get(weight.path)
+        if array is not None and weight.path in vocabulary and array.shape[1:] == tuple(weight.shape[1:]):
+            own[weight.path][rows] = array[old_rows]
+            array = own[weight.path]
+        if array is None or array.shape != tuple(weight.shape):
+            found = "nothing" if array is None else f"shape {array.shape}"
+            raise UserError(
+                f"--init_from={run.path}: for {weight.path}, {tuple(weight.shape)}, it holds {found}; the model must "
+                "be of the same size, only the vocabulary may differ"
+            )
+        weight.assign(array)
+    of_step = f", step {state['step']:,}" if "step" in state else ""
+    report(
+        f"  weights of {run.path}{of_step}; {len(rows):,} of {tokenizer.vocab_size:,} pieces are in its vocabulary, too"
+    )
+
+
+def _same_pieces(tokenizer, old):
+    """The ids of the pieces that both tokenizers know, in the one and in the other."""
+    ids = {piece: number for number, piece in enumerate(old.pieces(range(old.vocab_size)))}
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    both = [(number, ids[piece]) for number, piece in enumerate(pieces) if piece in ids]
+    return np.array(both, dtype=int).reshape(-1, 2).T

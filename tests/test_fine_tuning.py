@@ -1,0 +1,92 @@
+"""A training that begins with another run's weights: the same model, embeddings carried over by piece."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.training.trainer import train
+
+# At a rate of zero the weights stay what a training begins with.
+HPARAMS = kt.HParams(
+    num_layers=1, d_model=16, d_ff=16, num_heads=2, batch_tokens=32, warmup_steps=10, train_steps=2, eval_steps=50,
+    beam_size=1, extra_length=2, ema_decay=0.5,
+)  # fmt: skip
+STILL = HPARAMS.replace(learning_rate_scale=0, seed=7, ema_decay=None, train_steps=1)
+TABLE = "transformer/embedding/table"
+
+
+def problem(folder, num_symbols):
+    return kt.problem("reverse", data_dir=folder / "data", num_symbols=num_symbols, longest=4, train_pairs=20)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("fine_tuning")
+
+
+@pytest.fixture(scope="module")
+def source(folder):
+    """The run whose weights the others begin with."""
+    return train(problem(folder, 5), HPARAMS, folder / "source", report=str)
+
+
+def start(folder, name, source, num_symbols, hparams=STILL, checkpoint=None, report=str):
+    init_from = source and {"run": str(source.path), "checkpoint": checkpoint}
+    return train(problem(folder, num_symbols), hparams, folder / name, init_from=init_from, report=report)
+
+
+def weights(run, checkpoint="last"):
+    """{path: array}, without the seeds' states."""
+    arrays = run.checkpoints.load(checkpoint)[0]["weights"]
+    return {path: array for path, array in arrays.items() if array.dtype.kind == "f"}
+
+
+@pytest.mark.parametrize("checkpoint", [None, "ema"])
+def test_with_the_same_vocabulary_all_weights_are_the_others(folder, source, checkpoint):
+    said = []
+    run = start(folder, f"same-{checkpoint}", source, 5, checkpoint=checkpoint, report=said.append)
+    expected = weights(source, checkpoint)
+    for path, array in weights(run).items():
+        np.testing.assert_array_equal(array, expected[path], err_msg=path)
+    assert any("step 2; 9 of 9 pieces are in its vocabulary, too" in line for line in said)
+    assert run.checkpoints.load("last")[1]["step"] == 1  # its own count
+
+
+def test_embeddings_go_with_their_pieces_and_new_ones_keep_their_initial_rows(folder, source):
+    run = start(folder, "larger", source, 7)
+    expected, found = weights(source), weights(run)
+    pieces, old_pieces = (each.tokenizer.pieces(range(each.tokenizer.vocab_size)) for each in (run, source))
+    assert len(pieces) == len(old_pieces) + 2
+    initial = keras.ops.convert_to_numpy(kt.Transformer(len(pieces), STILL).embedding.table.value)
+    for number, piece in enumerate(pieces):
+        row = expected[TABLE][old_pieces.index(piece)] if piece in old_pieces else initial[number]
+        np.testing.assert_array_equal(found[TABLE][number], row, err_msg=piece)
+    for path, array in found.items():
+        if path != TABLE:
+            np.testing.assert_array_equal(array, expected[path], err_msg=path)
+
+
+def test_another_size_is_refused_and_nothing_is_left(folder, source):
+    with pytest.raises(kt.UserError, match=r"--init_from=.*source: for .* only the vocabulary may differ"):
+        start(folder, "wider", source, 5, hparams=STILL.replace(d_model=32))
+    assert not [path for path in (folder / "wider").iterdir() if not path.name.startswith(".")]
+
+
+def test_a_run_that_was_begun_so_goes_on_by_itself_and_refuses_another_beginning(folder, source):
+    start(folder, "again", source, 5)
+    more = STILL.replace(train_steps=2)
+    for run in (start(folder, "again", source, 5, more), start(folder, "again", None, 5, more)):
+        assert run.config["init_from"]["run"] == str(source.path)
+    with pytest.raises(kt.UserError, match="init_from"):
+        start(folder, "again", source, 5, more, checkpoint="ema")
+    with pytest.raises(kt.UserError, match="init_from"):
+        start(folder, "source", source, 5, HPARAMS)
+
+
+def test_a_run_or_checkpoint_that_is_not_there_is_refused(folder, source, call, tmp_path):
+    settings = ("--problem=reverse", "--hparams=toy", f"--data_dir={folder}/data", f"--output_dir={tmp_path}/run")
+    call("train", *settings, f"--init_from={tmp_path}/none").refused("there is no run directory")
+    call("train", *settings, f"--init_from={source.path}", "--init_checkpoint=averaged").refused("no checkpoint")
+    call("train", *settings, "--init_checkpoint=last").refused("needs --init_from=RUN")
+    assert not (tmp_path / "run" / "config.json").exists()
