@@ -282,19 +282,29 @@ def write_json(path, value):
         file.write("\n")
 
 
-def read_json(path, what):
-    """Returns the value in a JSON file.
+def read_json(path, what, **types):
+    """Returns the object in a JSON file, a dictionary.
+
+    Args:
+        path: The file.
+        what: What it is, for the sentence.
+        **types: The type, or a tuple of types, of each value that must be in it.
 
     Raises:
-        UserError: It is missing or damaged; `what` names it in the sentence.
+        UserError: It is missing or damaged.
     """
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            value = json.load(file)
     except FileNotFoundError:
         raise UserError(f"{what}: {path} is missing") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # also what is no UTF-8
         raise UserError(f"{what}: {path} is damaged ({error})") from None
+    value = value if isinstance(value, dict) else {}
+    for name, kind in types.items():
+        if not isinstance(value.get(name), kind):
+            raise UserError(f"{what}: {path} is damaged (it lacks a proper {name!r})")
+    return value
 
 
 def _umask():

@@ -128,6 +128,10 @@ class Problem:
             if work.waited and self._is_prepared(report):
                 return self
             self._write(work, manifest, report)
+            for path, known in files.items():
+                if not Path(path).is_file() or not _is_same(Path(path), known):
+                    work.clear()
+                    raise UserError(f"{path} has changed while it was read; run the command again once it is whole")
             work.finish()
         self.__dict__.pop("store", None)
         for split, counts in self.store.manifest["splits"].items():
@@ -196,7 +200,7 @@ class Problem:
 
     def _is_current(self, report):
         """Whether the prepared corpus was made from the corpus files as they are now."""
-        corpus = {Path(path).resolve(): known for path, known in self.store.manifest["corpus"].items()}
+        corpus = {Path(path).resolve(): known for path, known in self.store.manifest.get("corpus", {}).items()}
         for path, known in corpus.items():
             if not path.is_file():
                 report(f"{path} is gone; using the corpus prepared from it")
@@ -338,9 +342,9 @@ def _identity(path):
 
 def _is_same(path, known):
     status = path.stat()
-    if (status.st_size, status.st_mtime_ns) == (known["bytes"], known["mtime_ns"]):
+    if (status.st_size, status.st_mtime_ns) == (known.get("bytes"), known.get("mtime_ns")):
         return True
-    return status.st_size == known["bytes"] and sha256(path) == known["sha256"]
+    return status.st_size == known.get("bytes") and sha256(path) == known.get("sha256")
 
 
 def require(condition, message):

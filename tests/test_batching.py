@@ -223,6 +223,8 @@ def test_more_length_pairs_than_16_bits_count():
 
 def test_what_the_user_can_mend():
     with pytest.raises(UserError, match=r"batch_tokens=64 .* pair 2, 65 tokens .* to 65 .* max_length=64"):
+        BatchPlan([3, 3, 4], [4, 65, 4], 64, max_length=100)
+    with pytest.raises(UserError, match=r"batch_tokens=64 .* pair 2, 65 tokens .* to 65 .* out of the corpus"):
         BatchPlan([3, 3, 4], [4, 65, 4], 64)
     assert BatchPlan([3, 3, 4], [4, 65, 4], 64, max_length=64).num_dropped == 1
     with pytest.raises(UserError, match=r"max_length=3 leaves none of the 2 .* raise it to 4"):

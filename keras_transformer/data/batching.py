@@ -246,7 +246,8 @@ def _check_fit(longest, rows, batch_tokens, max_length):
         )
     worst = rows[longest[rows].argmax()]
     if longest[worst] > batch_tokens:
+        less = "take that pair out of the corpus" if max_length is None else f"give max_length={batch_tokens} or less"
         raise UserError(
             f"batch_tokens={batch_tokens} cannot hold pair {worst + 1}, {longest[worst]} tokens on a side; "
-            f"raise it to {longest[worst]} or more, or leave such pairs out with max_length={batch_tokens}"
+            f"raise it to {longest[worst]} or more, or {less}"
         )

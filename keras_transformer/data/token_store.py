@@ -10,6 +10,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.files import WorkDirectory, read_json, sha256, write_json, written_directory
 
 VERSION = 1
+ID_TYPES = ("uint16", "uint32")
 
 
 class TokenStore:
@@ -26,11 +27,14 @@ class TokenStore:
     def __init__(self, path, reverse=False):
         self.path = Path(path)
         self.manifest = read_json(
-            self.path / "manifest.json", f"{path} is no whole prepared corpus, remove it to prepare it anew"
-        )
-        if self.manifest.get("version") != VERSION:
+            self.path / "manifest.json", f"{path} is no whole prepared corpus, remove it to prepare it anew",
+            version=int, splits=dict, files=dict, tokenizer=str,
+        )  # fmt: skip
+        if self.manifest["version"] != VERSION:
             raise UserError(f"{path} was prepared by another version of this program; remove it to prepare it anew")
         self.tokenizer = load_tokenizer(self.path)
+        if self.tokenizer.fingerprint != self.manifest["tokenizer"]:
+            raise UserError(f"{self.path / self.tokenizer.file_name} is damaged; remove {path} to prepare it anew")
         self._sides = SIDES[::-1] if reverse else SIDES
 
     def split(self, name):
@@ -94,9 +98,10 @@ class Sequences:
     """Memory-mapped sequences of ids: `sequences[i]` is int `[length]`, EOS included; `lengths` is int32 `[count]`."""
 
     def __init__(self, folder, name, files):
-        for suffix in ("ids", "lengths"):
-            path, size = folder / f"{name}.{suffix}", files[f"{name}.{suffix}"]["bytes"]
-            if not path.is_file() or path.stat().st_size != size:
+        for suffix, dtypes in (("ids", ID_TYPES), ("lengths", ("int32",))):
+            path, entry = folder / f"{name}.{suffix}", files.get(f"{name}.{suffix}")
+            whole = isinstance(entry, dict) and entry.get("dtype") in dtypes and path.parent == folder
+            if not whole or not path.is_file() or sha256(path) != entry.get("sha256"):
                 raise UserError(f"{path} is missing or damaged; remove {folder} to prepare it anew")
         self.lengths = np.fromfile(folder / f"{name}.lengths", dtype=np.int32)
         ids, dtype = folder / f"{name}.ids", files[f"{name}.ids"]["dtype"]

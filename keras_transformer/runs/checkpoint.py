@@ -97,7 +97,7 @@ class Checkpoints:
     def best(self):
         """Returns what `mark_best` noted, or None."""
         path = self.path / "best.json"
-        return read_json(path, "best checkpoint") if path.is_file() else None
+        return read_json(path, "best checkpoint", step=int) if path.is_file() else None
 
     def best_step(self):
         """Returns the step of the best checkpoint, or None."""
@@ -190,11 +190,14 @@ class Checkpoints:
 
 
 def _read(directory, parts):
-    state = read_json(directory / "state.json", "checkpoint")
-    if state.get("version") != VERSION:
+    state = read_json(directory / "state.json", "checkpoint", version=int, sha256=dict)
+    if state["version"] != VERSION:
         raise OtherVersion(
             f"checkpoint {directory} is of format version {state.get('version')}, this program reads {VERSION}"
         )
+    name = NAME.fullmatch(directory.name)
+    if name and state.get("step") != int(name[1]):
+        raise UserError(f"checkpoint {directory} is of step {state.get('step')}, not of that in its name")
     arrays = {}
     for part in state["sha256"].keys() & set(parts):
         checksum = state["sha256"][part]

@@ -8,6 +8,7 @@ checkpoints/     see `checkpoint.py`
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -47,7 +48,14 @@ class Run:
         path = Path(path)
         if not path.is_dir():
             raise UserError(f"there is no run directory {path}; train makes one: --output_dir={path}")
-        run = cls(path, read_json(path / "config.json", f"{path} is no run directory"))
+        what = f"{path} is no run directory"
+        config = read_json(path / "config.json", what, problem=dict, model=str, preset=str, hparams=dict)
+        run = cls(path, config)
+        known = run.manifest().get("config_identity") if (path / "manifest.json").is_file() else None
+        if known not in (None, run.identity):  # an old run has none
+            raise UserError(
+                f"{path / 'config.json'} is not as training wrote it; bring that back, say from a copy of the run"
+            )
         run.load_plugins()
         return run
 
@@ -151,10 +159,8 @@ class Run:
             **self.config,
             "hparams": dataclasses.asdict(self.hparams),
         }  # fields that came later have their defaults
-        was, now = _flat(known), _flat(config)
+        was, now = _lasting(known), _lasting(config)
         for name in was | now:  # problem, model and preset come before the hparams that follow from them
-            if name.endswith(("data_dir", "raw_dir", "plugins")) or name.removeprefix("hparams.") in MAY_CHANGE:
-                continue
             if was.get(name) != now.get(name):
                 raise UserError(
                     f"{self.path} holds a run with {name}={was.get(name)}, not {now.get(name)}; "
@@ -162,16 +168,26 @@ class Run:
                 )
 
     @property
+    def identity(self):
+        """SHA-256 of what of the configuration stays as it is; defaults are left out, so that new settings may come."""
+        defaults = _flat({"hparams": dataclasses.asdict(HParams())})
+        own = {name: value for name, value in _lasting(self.config).items() if value != defaults.get(name)}
+        return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+
+    @property
     def hparams(self):
         """The run's `HParams`."""
-        return HParams(**self.config["hparams"])
+        return HParams().replace(**self.config["hparams"])
 
     @functools.cached_property
     def problem(self):
         """The run's `Problem`."""
         config = self.config["problem"]
-        parameters = {"data_dir": config["data_dir"], "raw_dir": config["raw_dir"], **config["parameters"]}
-        return load_problem(config["name"], **parameters)
+        try:
+            arguments = {"data_dir": config["data_dir"], "raw_dir": config["raw_dir"], **config["parameters"]}
+            return load_problem(config["name"], **arguments)
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{self.path / 'config.json'} is damaged: problem ({error})") from None
 
     @functools.cached_property
     def tokenizer(self):
@@ -193,7 +209,7 @@ class Run:
 
     def manifest(self):
         """Returns the manifest, what the run was made of."""
-        return read_json(self.path / "manifest.json", f"{self.path} has not been trained")
+        return read_json(self.path / "manifest.json", f"{self.path} has not been trained", tokenizer_sha256=str)
 
     def _names(self):
         """Returns pairs (registry, name) of all that the run needs by name."""
@@ -246,6 +262,17 @@ def _foreign_files(path):
 
 def _is_not_finite(value):
     return isinstance(value, float) and not math.isfinite(value)
+
+
+def _lasting(config):
+    """{"hparams.d_model": 512, …}: the configuration without what may change, flat."""
+    flat = _flat(config).items()
+    places = ("data_dir", "raw_dir", "plugins")
+    return {
+        name: value
+        for name, value in flat
+        if not name.endswith(places) and name.removeprefix("hparams.") not in MAY_CHANGE
+    }
 
 
 def _flat(config):

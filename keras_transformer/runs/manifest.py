@@ -13,22 +13,22 @@ from keras_transformer.registry import PACKAGE
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "jax", "jaxlib", "numpy", "sacrebleu", "sentencepiece")
 
 
-def make_manifest(problem, hparams, model):
+def make_manifest(run, model):
     """Returns the manifest of a run, for JSON.
 
     Args:
-        problem: A prepared `Problem`.
-        hparams: `HParams`.
+        run: `Run`; its problem is prepared.
         model: The built model.
     """
-    store = problem.store
+    store = run.problem.store
     return {
         "command": command(),
         "git_revision": git_revision(),
         "versions": versions(),
         "machine": machine(),
         "backend": keras.backend.backend(),
-        "seed": hparams.seed,
+        "seed": run.hparams.seed,
+        "config_identity": run.identity,
         "corpus": {**store.manifest["corpus"], "splits": store.manifest["splits"]},
         "store_sha256": store.fingerprint,
         "store_files": store.manifest["files"],

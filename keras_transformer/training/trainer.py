@@ -75,7 +75,7 @@ def _train(run, problem, hparams, batches, how, stop, report):
         initialise(network, problem.tokenizer, run.config["init_from"], report)
     run.create()
     batches = network.adapted(batches)
-    write_json(run.path / "manifest.json", make_manifest(problem, hparams, network))
+    write_json(run.path / "manifest.json", make_manifest(run, network))
     report_start(report, run, problem, network, batches, hparams, start)
 
     nonfinite = NonFinite(start, run, problem, hparams, batches, report)
