@@ -3,7 +3,7 @@
     python tests/faults/soak.py --kills=50 --json=docs/results/reliability.jsonl
 
 Each kill (SIGKILL; every fourth SIGTERM) comes at a random moment after the process wrote at least one new checkpoint:
-in an update, an evaluation, or a checkpoint write. Exits with 1 unless the weights, the optimizer's state and the best
+in an update or an evaluation, and every third at a random moment of a checkpoint write. Exits with 1 unless the weights, the optimizer's state and the best
 checkpoint are equal, byte for byte.
 """
 
@@ -20,10 +20,13 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.flags import report, run_command
+from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import command, git_revision, machine
 
 CHECKPOINT_STEPS = 10
+WRITE = 0.03
+"""Seconds; a checkpoint of this model takes a little longer."""
 
 
 def main(arguments):
@@ -48,7 +51,7 @@ def soak(flags, folder):
     settings = [
         "--problem=toy_ende", "--hparams=toy", f"--train_steps={steps}", f"--checkpoint_steps={CHECKPOINT_STEPS}",
         f"--eval_steps={10 * CHECKPOINT_STEPS}", "--dropout=0.1", "--batch_tokens=512", "--beam_size=1",
-        f"--data_dir={folder}/data",
+        "--ema_decay=0.99", f"--data_dir={folder}/data",
     ]  # fmt: skip
     began = time.monotonic()
     process = train(settings, folder / "whole")
@@ -66,13 +69,17 @@ def soak(flags, folder):
             time.sleep(0.002)
         time.sleep(rng.random() * 0.5)
         number = signal.SIGTERM if len(statuses) % 4 == 3 else signal.SIGKILL
+        if len(statuses) % 3 == 0:
+            while process.poll() is None and not being_written(killed):
+                pass
+            time.sleep(rng.random() * WRITE)
         process.send_signal(number)
         status = process.wait()
         if status == 0:
             break  # it was done first
         assert status in (-signal.SIGKILL, 128 + signal.SIGTERM), f"the training ended by itself with {status}"
         statuses.append(status)
-        halves += bool([path for path in (killed / "checkpoints").glob(".step-*") if path.suffix != ".old"])
+        halves += bool(being_written(killed))
         report(f"{len(statuses)} of {flags.kills}: {number.name} at checkpoint {latest(killed)}, status {status}")
     process = train(settings, killed)
     process.wait()
@@ -95,7 +102,12 @@ def train(settings, run):
 
 def latest(run):
     """The step of the newest checkpoint, or 0."""
-    return max((int(path.name.removeprefix("step-")) for path in run.glob("checkpoints/step-*")), default=0)
+    return max(Checkpoints(run / "checkpoints").steps(), default=0)
+
+
+def being_written(run):
+    """The checkpoints in `run` that have not yet their names."""
+    return [path for path in (run / "checkpoints").glob(".step-*") if path.suffix != ".old"]
 
 
 def equal(one, other):
