@@ -37,8 +37,8 @@ def main(arguments):
     for size in flags.sizes.split(","):
         row = measure(size, flags)
         report(
-            f"{size}: {row['megabytes']:,.0f} MB in {row['write_seconds']:.2f} s, an update of {row['tokens']:,} tokens "
-            f"{row['update_seconds']:.2f} s: {row['share']:.2%} at {row['checkpoint_steps']:,} updates"
+            f"{size}: {row['megabytes']:,.0f} MB in {row['write_seconds']:.2f} s, an update of {row['tokens']:,} tokens"
+            f" {row['update_seconds']:.2f} s: {row['share']:.2%} at {row['checkpoint_steps']:,} updates"
         )
         if flags.json:
             with open(flags.json, "a", encoding="utf-8") as file:

@@ -3,8 +3,8 @@
     python tests/faults/soak.py --kills=50 --json=docs/results/reliability.jsonl
 
 Each kill (SIGKILL; every fourth SIGTERM) comes at a random moment after the process wrote at least one new checkpoint:
-in an update or an evaluation, and every third at a random moment of a checkpoint write. Exits with 1 unless the weights, the optimizer's state and the best
-checkpoint are equal, byte for byte.
+in an update or an evaluation, and every third at a random moment of a checkpoint write. Exits with 1 unless the
+weights, the optimizer's state and the best checkpoint are equal, byte for byte.
 """
 
 import argparse

@@ -1,5 +1,9 @@
 """A training that is stopped by signals, killed, or out of disk goes on to the same weights, byte for byte."""
 
+import builtins
+import errno
+import itertools
+import os
 import resource
 import shutil
 import signal
@@ -175,6 +179,46 @@ def test_a_full_disk_is_told_and_nothing_is_lost(whole, folder, tmp_path):
     assert outcome.status == 2 and "cannot write checkpoint" in outcome.err and "File too large" in outcome.err
     assert Run.open(tmp_path / "run").checkpoints.steps() == []
     goes_on_to_the_same(whole, folder, tmp_path)
+
+
+def test_a_read_only_directory_is_told_and_nothing_is_lost(whole, folder, call, tmp_path, monkeypatch):
+    # As root may write anywhere, the system calls that make and open files say what they would say to others.
+    shutil.copytree(whole.path, tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+
+    def read_only(function, writes):
+        def call_or_fail(path, *arguments, **options):
+            if str(path).startswith(str(tmp_path)) and writes(*arguments, **options):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+            return function(path, *arguments, **options)
+
+        return call_or_fail
+
+    def for_writing(mode="r", *arguments, **options):
+        return mode not in ("r", "rb")
+
+    monkeypatch.setattr(builtins, "open", read_only(open, for_writing))
+    monkeypatch.setattr(os, "mkdir", read_only(os.mkdir, lambda *_: True))
+    monkeypatch.setattr(os, "open", read_only(os.open, lambda flags, *_, **__: flags & (os.O_WRONLY | os.O_RDWR)))
+    for name in ("run", "new"):
+        settings = (*flags(folder, 50), f"--output_dir={tmp_path}/{name}")
+        call("train", *settings).refused("cannot write", "Read-only file system")
+    monkeypatch.undo()
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_a_clock_that_goes_backwards_changes_nothing(whole, folder, call, tmp_path, monkeypatch):
+    now = itertools.count(2e9, -3600)
+    monkeypatch.setattr(time, "time", lambda: next(now))
+    for steps in (20, STEPS):
+        call("train", *flags(folder, steps), f"--output_dir={tmp_path}/run").succeeded_with_warnings()
+        for path in tmp_path.rglob("*"):
+            os.utime(path, (next(now), next(now)))
+    monkeypatch.undo()
+    (expected, best, evaluated), (arrays, own_best, own_evaluated) = final(whole), final(Run.open(tmp_path / "run"))
+    assert (own_best, own_evaluated) == (best, evaluated)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(arrays[name], array)
 
 
 def cut(checkpoint):
