@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -219,6 +220,18 @@ def test_more_length_pairs_than_16_bits_count():
     plan = BatchPlan(source + 1, target + 1, 10_000)
     rows = np.concatenate([batch.rows for batch in epoch_of(plan, 1)])
     assert np.array_equal(np.sort(rows), np.arange(300 * 300))
+
+
+def test_the_millionth_batch_costs_no_more_than_the_tenth():
+    lengths = np.random.default_rng(1).integers(1, 50, 50_000)
+    seconds = {10: [], 1_000_000: []}
+    for _ in range(5):
+        for index, taken in seconds.items():
+            plan = BatchPlan(lengths, lengths, 4096)
+            began = time.perf_counter()
+            plan.batch(index)
+            taken.append(time.perf_counter() - began)
+    assert min(seconds[1_000_000]) < 3 * min(seconds[10])
 
 
 def test_what_the_user_can_mend():
