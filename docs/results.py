@@ -55,10 +55,10 @@ without a better one; what was counted survives a stop, too.
 
 An update whose gradients are not finite is never made: weights and slots stay as they are. `--on_nonfinite=stop`, the
 default, ends the training with the update's number, the file that holds the sentences of its batch and where in the
-corpus they stand, and the last checkpoint, which is a good one. With `--on_nonfinite=skip` the training goes on, at most
-`--max_skipped` times; that may be given when a stopped training is resumed. metrics.jsonl holds the mean and the largest
-norm of the gradients since the line before; `--clip_norm` bounds it. At most 50 updates lie between a trouble and its
-being told; nothing is saved in between.
+corpus they stand, and the last checkpoint, which is a good one. With `--on_nonfinite=skip` the training goes on, at
+most `--max_skipped` times; that may be given when a stopped training is resumed. metrics.jsonl holds the mean and the
+largest norm of the gradients since the line before; `--clip_norm` bounds it. At most 50 updates lie between a trouble
+and its being told; nothing is saved in between.
 
 ## Memory
 
@@ -211,9 +211,9 @@ def checkpoint_times(rows):
     """Returns what checkpoints cost at the default interval."""
     lines = [
         "## What a checkpoint costs\n",
-        "Weights, Adam's state and a moving average, written with fsync and checksums, the median; its share at the default",
-        f"of a checkpoint every {rows[0]['checkpoint_steps']:,} updates, were these as small as the one beside it, and how",
-        "fast an update must be for a share of 2%.\n",
+        "Weights, Adam's state and a moving average, written with fsync and checksums, the median; its share at the",
+        f"default of a checkpoint every {rows[0]['checkpoint_steps']:,} updates, were these as small as the one beside",
+        "it, and how fast an update must be for a share of 2%.\n",
         "| size | parameters | a checkpoint | written in | an update | of | share | 2% of updates of | machine |",
         "|" + "---|" * 9,
     ]
