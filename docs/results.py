@@ -43,7 +43,7 @@ that was left alone, byte for byte, dropout on.
 | the corpus has changed since training began | refused: checksums of the prepared corpus |
 | a bit flipped in the prepared corpus, vocabulary or configuration | refused, it says where |
 | a checkpoint of another model or a newer format, or under another step | refused, it says which |
-| a clock that goes backwards | nothing |
+| a clock that goes backwards | nothing: times are monotonic, and files are compared by content |
 | a loss or gradient that is not finite | the end, or the update is skipped: see below |
 | a batch that does not fit into memory | told before the first update, with what fits: see below |
 
@@ -62,10 +62,10 @@ and its being told; nothing is saved in between.
 
 ## Memory
 
-Where an update of the largest batch is estimated at 2 GB or more (`--memory_trial=on`: always), it is made once, with
-random tokens, in a process of its own, before the training asks for memory. On CPU that process may have nine tenths of
-what is free, on an accelerator what that has. If it does not fit, the fewest slices are looked for that do
-(`--accumulate`, the same updates), and a smaller `--batch_tokens`.
+Where an update of the largest batch is estimated at 2 GB or more, a new training makes it once, with random tokens, in
+a process of its own, before it asks for memory itself (`--memory_trial=on`: always, `off`: never). On CPU that process
+may have nine tenths of what is free, on an accelerator what that has. If it does not fit, the fewest slices are looked
+for that do (`--accumulate`, the same updates), and a smaller `--batch_tokens`.
 
 ## Corpora
 

@@ -27,7 +27,7 @@ def main(arguments):
     how.add_argument("--jit_compile", default="auto", choices=("auto", "on", "off"), help="XLA (default auto)")
     how.add_argument(
         "--memory_trial", default="auto", choices=("auto", "on", "off"),
-        help="try the largest batch first (default auto: if it may not fit into memory)",
+        help="try the largest batch first (default auto: of a new run, if it may not fit into memory)",
     )  # fmt: skip
     flags = parser.parse_args(arguments)
     problem, hparams = read_problem_flags(flags)
@@ -36,7 +36,7 @@ def main(arguments):
         parser.error(f"--accumulate={flags.accumulate} must be at least 1")
     init_from = None
     if flags.init_from:
-        init_from = {"run": str(Path(flags.init_from).resolve()), "checkpoint": flags.init_checkpoint}
+        init_from = {"run": flags.init_from, "checkpoint": flags.init_checkpoint}
     elif flags.init_checkpoint:
         parser.error(f"--init_checkpoint={flags.init_checkpoint} needs --init_from=RUN")
     load_keras()

@@ -143,6 +143,12 @@ def test_more_are_skipped_than_are_remembered():
     assert optimizer.watched() == ({}, list(range(1, MOST_SKIPPED + 1)))
 
 
+@pytest.mark.parametrize("argument", [{"weight_decay": 0.1}, {"use_ema": True}, {"clipnorm": 1.0}])
+def test_what_would_bypass_the_look_at_the_gradients_is_refused(argument):
+    with pytest.raises(ValueError, match=next(iter(argument))):
+        GuardedAdam(**argument)
+
+
 def test_its_config_makes_the_same():
     optimizer = GuardedAdam(**ADAM, clip_norm=2.0, ema_decay=0.5)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
@@ -156,7 +162,7 @@ def test_replicas_skip_together_what_is_not_finite_on_one_and_bound_the_norm_of_
 
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
     with strategy.scope():
-        variables, optimizer = made(clip_norm=0.5)
+        variables, optimizer = made(clip_norm=0.5, ema_decay=0.0)
 
     @tf.function
     def update(gradients, poison):
@@ -177,6 +183,8 @@ def test_replicas_skip_together_what_is_not_finite_on_one_and_bound_the_norm_of_
             update([tf.constant(gradient) for gradient in gradients], tf.constant(True))
             for value, expected in zip(arrays(variables), before):
                 np.testing.assert_array_equal(value, expected)
+    for average, value in zip(arrays(optimizer.averages), arrays(variables)):
+        np.testing.assert_allclose(average, value, rtol=1e-6)
     norms, skipped = optimizer.watched()
     assert skipped == [4]
     assert norms["gradient_norm"] == pytest.approx(np.mean([norm_of(gradients) for gradients in updates]), rel=1e-5)

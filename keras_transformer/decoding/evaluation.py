@@ -168,7 +168,7 @@ def evaluate(
 
     Args:
         run_dir: Run directory.
-        checkpoint: "best", "last", "averaged" or a step.
+        checkpoint: "best", "last", "averaged", "ema" or a step.
         split: Name of the split.
         beam_size, alpha, extra_length: Of the beam search; the run's by default.
         compare_with: File of another system's outputs for the same lines, plain or `.gz`.
@@ -223,7 +223,7 @@ def score_checkpoints(run, names, split="validation"):
 
     Args:
         run: `Run`.
-        names: "best", "last", "averaged" or steps.
+        names: "best", "last", "averaged", "ema" or steps.
         split: Name of the split.
 
     Yields:

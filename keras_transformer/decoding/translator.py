@@ -81,8 +81,8 @@ class Translator:
 
         Args:
             run_dir: The run directory, or a list of them.
-            checkpoint: "best", "last", "averaged" or a step, or a list of these: an ensemble of each run's; by default
-                the best, or the last if none was evaluated.
+            checkpoint: "best", "last", "averaged", "ema" or a step, or a list of these: an ensemble of each run's; by
+                default the best, or the last if none was evaluated.
             precision: "float32" or "bfloat16", of weights and computation; softmax and scores are always float32.
             jit_compile: See `Translator`.
 

@@ -115,7 +115,7 @@ class TokenModel(Steps, keras.Model):
             return [a + b for a, b in zip(total, gradients)], state
 
         zeros = [ops.zeros(variable.shape, variable.dtype) for variable in self.trainable_variables]
-        return ops.fori_loop(0, self.accumulate, add, (zeros, state))
+        return self.in_turn(self.accumulate, add, (zeros, state))
 
     def flops(self, rows, source_length, target_length):
         """Returns the floating point operations of a forward pass: here as if every parameter met every token."""

@@ -12,6 +12,15 @@ class TensorFlowSteps:
         self.optimizer.apply(gradients, self.trainable_variables)
         return self.get_metrics_result()
 
+    def in_turn(self, count, function, value):
+        """Returns function(… function(1, function(0, value))), one after the other."""
+        import tensorflow as tf
+
+        def step(number, value):
+            return number + 1, function(number, value)
+
+        return tf.while_loop(lambda number, _: number < count, step, (0, value), parallel_iterations=1)[1]
+
     def _gradients(self, batch, state):
         """Returns the gradients of the scaled loss, and the state, nothing."""
         import tensorflow as tf
@@ -20,7 +29,9 @@ class TensorFlowSteps:
         with tf.GradientTape() as tape:
             states = self.states(inputs, training=True)
             loss = self.optimizer.scale_loss(self.compute_loss(None, labels, states, weights))
-        gradients = tape.gradient(loss, self.trainable_variables)
+        gradients = tape.gradient(
+            loss, self.trainable_variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )  # fmt: skip
         # The embedding's may be sparse.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], state
 
@@ -57,6 +68,10 @@ class JaxSteps:
         batch = keras.utils.unpack_x_y_sample_weight(data)
         _, (other, metrics) = self._loss_and_state(trainable, other, None, metrics, batch, training=False)
         return self._metrics_result(metrics), (trainable, other, metrics)
+
+    def in_turn(self, count, function, value):
+        """Returns function(… function(1, function(0, value))), one after the other."""
+        return keras.ops.fori_loop(0, count, function, value)
 
     def _loss_and_state(self, trainable, other, optimizer, metrics, batch, training=True):
         """Returns the scaled loss, and the next values of the other and the metrics' variables."""

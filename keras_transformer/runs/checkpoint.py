@@ -198,6 +198,8 @@ def _read(directory, parts):
     name = NAME.fullmatch(directory.name)
     if name and state.get("step") != int(name[1]):
         raise UserError(f"checkpoint {directory} is of step {state.get('step')}, not of that in its name")
+    if state["sha256"].keys() != {path.stem for path in directory.glob("*.npz")} or "weights" not in state["sha256"]:
+        raise UserError(f"checkpoint {directory} is damaged (its files are not those that state.json names)")
     arrays = {}
     for part in state["sha256"].keys() & set(parts):
         checksum = state["sha256"][part]

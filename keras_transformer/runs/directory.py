@@ -54,7 +54,7 @@ class Run:
         known = run.manifest().get("config_identity") if (path / "manifest.json").is_file() else None
         if known not in (None, run.identity):  # an old run has none
             raise UserError(
-                f"{path / 'config.json'} is not as training wrote it; bring that back, say from a copy of the run"
+                f"{path / 'config.json'} was changed after training wrote it; undo that, or restore it from a copy"
             )
         run.load_plugins()
         return run
@@ -169,7 +169,10 @@ class Run:
 
     @property
     def identity(self):
-        """SHA-256 of what of the configuration stays as it is; defaults are left out, so that new settings may come."""
+        """SHA-256 of what of the configuration stays as it is; defaults are left out, so that new settings may come.
+
+        So the default of a field of `HParams` must stay what it is, as the presets must.
+        """
         defaults = _flat({"hparams": dataclasses.asdict(HParams())})
         own = {name: value for name, value in _lasting(self.config).items() if value != defaults.get(name)}
         return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
@@ -220,7 +223,7 @@ class Run:
         return [(entries, name) for entries, name in names if name]
 
     def load_model(self, checkpoint=None, precision="float32"):
-        """Returns the model with the weights of a checkpoint: "best", "last", "averaged" or a step."""
+        """Returns the model with the weights of a checkpoint: "best", "last", "averaged", "ema" or a step."""
         return self.make_model(self.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"], precision)
 
     def make_model(self, weights, precision="float32"):

@@ -1,10 +1,19 @@
 """A training that begins with the weights of another run, its embeddings carried over by piece."""
 
+from pathlib import Path
+
 import numpy as np
 
 from keras_transformer.errors import UserError
 from keras_transformer.runs.checkpoint import model_arrays
 from keras_transformer.runs.directory import Run
+
+
+def complete(init_from):
+    """Returns `init_from` as a run's configuration holds it, whatever of it was given; None stays None."""
+    if not init_from:
+        return None
+    return {"run": str(Path(init_from["run"]).resolve()), "checkpoint": str(init_from.get("checkpoint") or "best")}
 
 
 def initialise(model, tokenizer, init_from, report):
@@ -16,7 +25,7 @@ def initialise(model, tokenizer, init_from, report):
     Args:
         model: The new model, with its initial weights.
         tokenizer: Its `Tokenizer`.
-        init_from: {"run": directory, "checkpoint": name, or None for the best}.
+        init_from: {"run": directory, "checkpoint": name}.
         report: Called with a line about what was carried over.
 
     Raises:
@@ -26,7 +35,7 @@ def initialise(model, tokenizer, init_from, report):
     arrays, state = run.checkpoints.load(init_from["checkpoint"], parts=("weights",))
     own, vocabulary = model_arrays(model), {weight.path for weight in model.vocabulary_weights}
     rows, old_rows = _same_pieces(tokenizer, run.tokenizer)
-    for weight in model.trainable_variables:
+    for weight in model.weights:
         array = arrays["weights"].get(weight.path)
         if array is not None and weight.path in vocabulary and array.shape[1:] == tuple(weight.shape[1:]):
             own[weight.path][rows] = array[old_rows]

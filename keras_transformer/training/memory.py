@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import re
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 
 from keras_transformer.data.tokenizer import UNK
 from keras_transformer.errors import UserError
+from keras_transformer.training.signals import Interrupted
 
 WORTH_A_TRIAL = 2e9
 """Bytes: less is there, wherever a model is trained."""
@@ -19,11 +22,21 @@ SLICES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Values of `accumulate` that are tried where a whole batch does not fit."""
 USABLE = 0.9
 """Share of the free memory that an update may take: evaluation and other processes want some, too."""
+CONTROL_GROUPS = (
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Where Linux says what a container may have and takes; files that it only remembers do not count."""
+OUT_OF_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|bad_alloc|[Oo]ut of memory|[Cc]annot allocate|start new thread"
+)
+KILLED = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+"""How a process ends that is given no memory."""
 KILLED_FIRST = "1000"
 """For Linux: which process is to go when there is no memory left."""
 
 
-def check_memory(run, vocab_size, plan, settings, always, report):
+def check_memory(run, vocab_size, plan, settings, stop, report):
     """Makes an update of a batch of the largest shape, with random tokens, and throws it away.
 
     Nothing of the training itself is touched: it happens in a process of its own, before this one asks for memory. On
@@ -34,29 +47,28 @@ def check_memory(run, vocab_size, plan, settings, always, report):
         vocab_size: Tokens in the vocabulary.
         plan: `BatchPlan` of the training.
         settings: {"strategy", "precision", "accumulate", "jit_compile"}, as `train` takes them.
-        always: Whether a batch is tried that will surely fit, by a rough estimate, too.
+        stop: `StopRequest`.
         report: Called with a line about what is being tried.
 
     Raises:
         UserError: It does not fit; it says what does.
+        Interrupted: SIGTERM or SIGINT came.
     """
     hparams = run.hparams
-    shape = max(plan.shapes, key=lambda shape: estimated_bytes(hparams, vocab_size, *shape))
+    shape = _largest(hparams, vocab_size, plan)
     rows, accumulate = shape[0], settings["accumulate"]
-    estimate = estimated_bytes(hparams, vocab_size, -(-rows // accumulate), *shape[1:])
-    if not always and estimate < WORTH_A_TRIAL:
-        return
     what = f"the largest batch, {rows} pairs of {shape[1]} and {shape[2]} tokens"
 
     def fits(slices):
         report(f"  trying {what}, for memory" + f" in {slices} slices" * (slices > 1))
         how = {**settings, "accumulate": slices}
         question = {"settings": how, "config": run.config, "vocab_size": vocab_size, "shape": shape}
-        return _answer({**question, "available": int(USABLE * available_bytes())})
+        return _answer({**question, "available": int(USABLE * available_bytes())}, stop)
 
     found = fits(accumulate)
     if found["fits"]:
-        report(f"  it fits: {found['peak_mb']:,} MB at most" if "peak_mb" in found else f"  unknown: {found['error']}")
+        peak = f"{found['peak_mb']:,} MB at most" if "peak_mb" in found else None
+        report(f"  it fits: {peak}" if peak else f"  that could not be tried ({found['error']}); training goes on")
         return
     more = [slices for slices in SLICES if accumulate < slices <= rows]
     smallest = _first(more, lambda slices: fits(slices)["fits"])
@@ -65,8 +77,19 @@ def check_memory(run, vocab_size, plan, settings, always, report):
     else:
         tokens = hparams.batch_tokens * accumulate // smallest
         hint = f"it does with --accumulate={smallest}, which makes the same updates"
-        hint += f", or with --batch_tokens={tokens}" * (tokens >= max(shape[1:]))
+        if tokens >= max(shape[1:]) and not run.checkpoints.steps():  # a run that has begun keeps its batches
+            hint += f", or with --batch_tokens={tokens}"
     raise UserError(f"{what}, does not fit into memory ({found['error']}); {hint}")
+
+
+def may_not_fit(run, vocab_size, plan, accumulate):
+    """Whether an update of the largest batch is large enough to be tried."""
+    rows, *lengths = _largest(run.hparams, vocab_size, plan)
+    return estimated_bytes(run.hparams, vocab_size, -(-rows // accumulate), *lengths) >= WORTH_A_TRIAL
+
+
+def _largest(hparams, vocab_size, plan):
+    return max(plan.shapes, key=lambda shape: estimated_bytes(hparams, vocab_size, *shape))
 
 
 def estimated_bytes(hparams, vocab_size, rows, source_length, target_length):
@@ -81,12 +104,10 @@ def estimated_bytes(hparams, vocab_size, rows, source_length, target_length):
 def available_bytes():
     """Returns the memory that this process may still take, as far as the system tells."""
     limits = [int(_words("/proc/meminfo").get("MemAvailable:", 1 << 50)) << 10]
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
+    for folder, limit, used, cache in CONTROL_GROUPS:
         try:
-            limits.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+            taken = int((folder / used).read_text()) - int(_words(folder / "memory.stat").get(cache, 0))
+            limits.append(int((folder / limit).read_text()) - taken)
         except (OSError, ValueError):  # there is none, or "max"
             continue
     return max(min(limits), 0)
@@ -112,20 +133,36 @@ def _first(candidates, is_true):
     return candidates[low] if low < len(candidates) else None
 
 
-def _answer(question):
+def _answer(question, stop):
     """Has another process make the update; returns {"fits", "peak_mb" or "error"}."""
     path = [str(Path(__file__).parents[2]), *map(os.path.abspath, sys.path)]
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-P", "-c", f"from {__name__} import answer; answer()"],
-        input=json.dumps(question), capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)}, process_group=0,  # signals are this process's to take
     )  # fmt: skip
+    with process:
+        try:
+            out, err = _conversation(process, json.dumps(question), stop)
+        finally:
+            process.kill()
     try:
-        return json.loads(done.stdout.splitlines()[-1])
+        return json.loads(out.splitlines()[-1])
     except (IndexError, json.JSONDecodeError):
-        if done.returncode < 0:  # a signal: the system's, or its own when it was given no memory
-            return {"fits": False, "error": f"the process was ended by signal {-done.returncode}"}
-        return {"fits": True, "error": (done.stderr.splitlines() or ["nothing was said"])[-1]}
+        if -process.returncode in KILLED:
+            return {"fits": False, "error": f"the process was ended by {signal.Signals(-process.returncode).name}"}
+        return {"fits": True, "error": (err.splitlines() or ["nothing was said"])[-1]}
+
+
+def _conversation(process, text, stop):
+    """What a process that is given a text says, on stdout and stderr; looks out for signals meanwhile."""
+    while True:
+        try:
+            return process.communicate(text, timeout=0.2)
+        except subprocess.TimeoutExpired:
+            text = None  # it is on its way
+            if stop.received:
+                raise Interrupted(stop.received) from None
 
 
 def answer():
@@ -138,7 +175,7 @@ def answer():
     load_keras()
     from keras_transformer.training.machine import peak_memory
 
-    limit = _limit_memory(question["available"])
+    _limit_memory(question["available"])
     try:
         _update(question)
         found = {"fits": True, "peak_mb": max(peak_memory().values())}
@@ -146,10 +183,7 @@ def answer():
         found = {"fits": False, "error": "out of memory"}
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        out_of_memory = any(words in text for words in ("RESOURCE_EXHAUSTED", "ResourceExhausted", "OOM", "bad_alloc"))
-        # Of an allocation that fails inside of a library little is told.
-        fits = not out_of_memory and (limit is None or peak_memory()["peak_memory_mb"] << 20 < limit / 2)
-        found = {"fits": fits, "error": text.splitlines()[0][:200]}
+        found = {"fits": not OUT_OF_MEMORY.search(text), "error": text.splitlines()[0][:200]}
     print(json.dumps(found))
 
 
@@ -183,7 +217,7 @@ class _RandomSequences:
 
 
 def _limit_memory(available):
-    """Bounds what this process still takes, in bytes, unless it computes elsewhere; returns the bound, or None."""
+    """Bounds what this process still takes, in bytes, unless it computes elsewhere."""
     import keras
 
     if keras.backend.backend() == "jax":
@@ -195,11 +229,10 @@ def _limit_memory(available):
 
         on_cpu = not tf.config.list_physical_devices("GPU")
     if not on_cpu:
-        return None
+        return
     taken = int(_words("/proc/self/status").get("VmData:", 0)) << 10
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = taken + available
     if soft != resource.RLIM_INFINITY:
         limit = min(limit, soft)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    return limit

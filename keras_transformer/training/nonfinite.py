@@ -42,7 +42,7 @@ class NonFinite:
                 continue
             path, lines = self.write(step)
             where = f" ({', '.join(lines[:3])}{', …' * (len(lines) > 3)})" if lines else ""
-            last = self.run.checkpoints.steps()[-1:]
+            last = [saved for saved in self.run.checkpoints.steps() if saved < step][-1:]
             good = f"the last good checkpoint is of step {last[0]:,}" if last else "no checkpoint was written before"
             hint = (
                 "try a smaller --learning_rate_scale or --clip_norm=1, in another --output_dir, or go on without such "
@@ -57,7 +57,7 @@ class NonFinite:
         index = step - 1 - self.start
         sides = [self.problem.tokenizer.decode(ids) for ids in self.batches.sequences(index)]
         pairs = list(zip(*sides))
-        lines = find_lines(pairs, self.problem.corpus_files())
+        lines = find_lines(pairs, self.problem.store.manifest.get("corpus", ()))  # which need not be there any more
         path = self.run.path / f"nonfinite-{step:09d}.jsonl"
         with written(path) as file:
             for (source, target), places in zip(pairs, lines):

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+BYPASSING = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
+"""Arguments of Keras' optimizers that would change weights or gradients where this one does not look."""
 MOST_SKIPPED = 100
 """Of as many skipped updates the numbers are remembered."""
 
@@ -23,13 +25,16 @@ class GuardedAdam(keras.optimizers.Optimizer):
         ema_decay: Decay of an exponential moving average of the weights, which is kept beside them; None: there is
             none. The first updates weigh more, so that it soon forgets the initial weights: the decay of update t is
             at most (t − 1) / (t + 9).
-        **arguments: As of every optimizer in Keras.
+        **arguments: As of every optimizer in Keras, but those that change weights or gradients besides.
     """
 
     def __init__(
         self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-7, clip_norm=None, ema_decay=None,
         name="adam", **arguments,
     ):  # fmt: skip
+        for other in BYPASSING:
+            if arguments.get(other):
+                raise ValueError(f"GuardedAdam has no {other}: it would bypass the look at the gradients")
         super().__init__(learning_rate, name=name, **arguments)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.clip_norm, self.ema_decay = clip_norm, ema_decay
@@ -42,6 +47,8 @@ class GuardedAdam(keras.optimizers.Optimizer):
         self.averages = []
         if self.ema_decay is not None:
             self.averages = self.add_optimizer_variables(variables, "average")
+            for average, variable in zip(self.averages, variables):
+                average.assign(variable.value)
         self.norm_total = self._watch((), "float32", "norm_total")
         self.norm_largest = self._watch((), "float32", "norm_largest")
         self.num_updates = self._watch((), "int32", "num_updates")

@@ -16,9 +16,9 @@ from keras_transformer.training.callbacks import (
     Progress,
     StepCallbacks,
 )
-from keras_transformer.training.fine_tuning import initialise
+from keras_transformer.training.fine_tuning import complete, initialise
 from keras_transformer.training.machine import device_rate
-from keras_transformer.training.memory import check_memory
+from keras_transformer.training.memory import check_memory, may_not_fit
 from keras_transformer.training.network import make_network
 from keras_transformer.training.nonfinite import NonFinite
 from keras_transformer.training.signals import stop_request
@@ -40,7 +40,7 @@ def train(
         precision: "float32" or "bfloat16".
         accumulate: Slices of a batch whose gradients are added before an update.
         jit_compile: Whether XLA compiles the step: True, False or "auto".
-        memory_trial: Whether the largest batch is tried first: "on", "off", or "auto", where it may not fit.
+        memory_trial: Whether the largest batch is tried first: "on", "off", or "auto", in a new run that may not fit.
         init_from: {"run": directory, "checkpoint": name, or None for the best} of another run, with whose weights a new
             one begins; see `fine_tuning`.
         report: Called with each line of progress.
@@ -53,15 +53,21 @@ def train(
             or the largest batch does not fit into memory, or updates are not finite.
         Interrupted: SIGTERM or SIGINT came; a checkpoint of the last update is written.
     """
+    init_from = complete(init_from)
     run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
+    if init_from and not run.checkpoints.steps():  # what is wrong with it is said before the corpus is prepared
+        Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=())
     batches = problem.prepare(report).batches("train", hparams)
     how = {"strategy": strategy, "precision": precision, "accumulate": accumulate, "jit_compile": jit_compile}
     with run.locked(), stop_request() as stop:
         # Another process may have made it while the corpus was prepared.
         run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
         run.check_corpus()
-        if memory_trial != "off":
-            check_memory(run, problem.tokenizer.vocab_size, batches.plan, how, memory_trial == "on", report)
+        size, begun = problem.tokenizer.vocab_size, run.checkpoints.steps()
+        new_and_large = not begun and may_not_fit(run, size, batches.plan, accumulate)
+        done = begun and begun[-1] >= hparams.train_steps
+        if (memory_trial == "on" and not done) or (memory_trial == "auto" and new_and_large):
+            check_memory(run, size, batches.plan, how, stop, report)
         run.checkpoints.report = report
         _train(run, problem, hparams, batches, how, stop, report)
     return run

@@ -2,7 +2,6 @@
 
 import builtins
 import errno
-import itertools
 import os
 import resource
 import shutil
@@ -205,20 +204,6 @@ def test_a_read_only_directory_is_told_and_nothing_is_lost(whole, folder, call, 
         call("train", *settings).refused("cannot write", "Read-only file system")
     monkeypatch.undo()
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
-
-
-def test_a_clock_that_goes_backwards_changes_nothing(whole, folder, call, tmp_path, monkeypatch):
-    now = itertools.count(2e9, -3600)
-    monkeypatch.setattr(time, "time", lambda: next(now))
-    for steps in (20, STEPS):
-        call("train", *flags(folder, steps), f"--output_dir={tmp_path}/run").succeeded_with_warnings()
-        for path in tmp_path.rglob("*"):
-            os.utime(path, (next(now), next(now)))
-    monkeypatch.undo()
-    (expected, best, evaluated), (arrays, own_best, own_evaluated) = final(whole), final(Run.open(tmp_path / "run"))
-    assert (own_best, own_evaluated) == (best, evaluated)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(arrays[name], array)
 
 
 def cut(checkpoint):
