@@ -48,7 +48,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         if self.ema_decay is not None:
             self.averages = self.add_optimizer_variables(variables, "average")
             for average, variable in zip(self.averages, variables):
-                average.assign(variable.value)
+                average.assign(ops.copy(variable.value))  # JAX would give both one buffer
         self.norm_total = self._watch((), "float32", "norm_total")
         self.norm_largest = self._watch((), "float32", "norm_largest")
         self.num_updates = self._watch((), "int32", "num_updates")
