@@ -21,7 +21,7 @@ test-jax: .venv-jax/.installed
 	KERAS_BACKEND=jax $(JAX)/python -m pytest $(addprefix tests/test_,$(addsuffix .py,$(JAX_TESTS)))
 
 JAX_TESTS = backends layers transformer schedule beam_search translator training evaluation
-JAX_TESTS += optimizer learning attention_kinds cost candidates decoding_features
+JAX_TESTS += optimizer memory learning attention_kinds cost candidates decoding_features
 
 # One training, killed fifty times; about ten minutes.
 soak: $(VENV)/.installed

@@ -117,7 +117,7 @@ def test_another_process_updates_within_its_bounds_and_slices_take_less_than_the
     assert whole["fits"] and sliced["fits"]
     # 8,000 tokens × 4,000 symbols × 4 bytes are 122 MB; logits, their exponentials and gradients live together.
     assert sliced["peak_mb"] < whole["peak_mb"] - 200
-    refused = memory._answer({**question, "available": 150 << 20}, StopRequest())
+    refused = memory._answer({**question, "available": 50 << 20}, StopRequest())
     assert not refused["fits"] and refused["error"]
 
 
