@@ -216,6 +216,22 @@ def test_accumulated_slices_make_the_same_updates(accumulate):
         assert float(sliced.get_metrics_result()[name]) == pytest.approx(float(value), rel=1e-4)
 
 
+def test_slices_draw_their_own_masks_in_a_fixed_order():
+    """Slices follow one another in a loop; those of a parallel one would draw masks as they came."""
+    ends = []
+    for _ in range(2):
+        model = make_model(**sgd(), accumulate=3, dropout=0.4)
+        seeds = [variable for variable in model.variables if "seed" in variable.path]
+        before = [keras.ops.convert_to_numpy(seed.value)[1] for seed in seeds]
+        for index in range(3):
+            update(model, make_batches()[index])
+        after = [keras.ops.convert_to_numpy(seed.value)[1] for seed in seeds]
+        assert seeds and [end - begin for begin, end in zip(before, after)] == [3 * 3] * len(seeds)
+        ends.append(weights(model))
+    for one, other in zip(*ends):
+        np.testing.assert_array_equal(one, other)
+
+
 # Loss.__call__ casts labels and logits to the loss's dtype
 
 
