@@ -23,8 +23,9 @@ test-jax: .venv-jax/.installed
 JAX_TESTS = backends layers transformer schedule beam_search translator training evaluation
 JAX_TESTS += optimizer memory learning attention_kinds cost candidates decoding_features
 
-# One training, killed fifty times; about ten minutes.
-soak: $(VENV)/.installed
+# The fault tests that `make test` leaves out, then one training that is killed fifty times; about ten minutes.
+soak: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m soak tests/faults
 	$(BIN)/python tests/faults/soak.py
 
 lint: $(VENV)/.installed-dev

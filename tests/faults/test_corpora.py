@@ -89,6 +89,7 @@ def test_windows_line_ends_are_no_part_of_the_lines(tmp_path):
     assert_stored(problem, [(f"en {i} {i * i}", f"de {i} {i * i}") for i in range(1, COUNT + 1)])
 
 
+@pytest.mark.soak
 def test_a_line_of_a_million_characters_is_stored_and_left_out_of_batches(call, tmp_path):
     changes = {7: b"en 7 " + b"49 " * 333_333, 9: b"81" * 500_000}
     arguments = write(tmp_path, lines("en", changes), lines("de"))

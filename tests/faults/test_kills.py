@@ -127,6 +127,7 @@ def test_sigterm_ends_it_with_a_checkpoint_of_the_last_update(folder, tmp_path):
     assert Run.open(tmp_path / "run").checkpoints.load("last")[1]["step"] == step
 
 
+@pytest.mark.soak
 def test_ctrl_c_writes_a_checkpoint_also_where_nobody_reads_any_more(folder, tmp_path):
     process = commands.spawn("train", *flags(folder, 10_000), cwd=tmp_path)
     wait_for(process, first_checkpoint(tmp_path))
@@ -153,20 +154,16 @@ with stop_request() as request:
     assert done.returncode == -signal.SIGTERM
 
 
-@pytest.mark.parametrize(
-    ("patch", "status"),
-    [
-        (WHILE_WRITING, -signal.SIGKILL),
-        (BEFORE_THE_BEST_IS_MARKED, -signal.SIGKILL),
-        (IN_AN_EVALUATION, 128 + signal.SIGTERM),
-    ],
-)
-def test_what_is_broken_off_is_made_up_for(whole, folder, tmp_path, patch, status):
-    assert patched(patch, folder, tmp_path) == status
-    goes_on_to_the_same(whole, folder, tmp_path)
+def test_one_fault_after_another_is_made_up_for(whole, folder, tmp_path):
+    """A kill inside a write, a signal in an evaluation, a kill before the best is marked, and a full disk."""
+    assert patched(WHILE_WRITING, folder, tmp_path) == -signal.SIGKILL
+    checkpoints = Run.open(tmp_path / "run").checkpoints
+    assert checkpoints.steps() == [10]
+    assert patched(IN_AN_EVALUATION, folder, tmp_path) == 128 + signal.SIGTERM
+    assert checkpoints.steps() == [10, 20] and checkpoints.best_step() == 10
+    assert patched(BEFORE_THE_BEST_IS_MARKED, folder, tmp_path) == -signal.SIGKILL
+    assert checkpoints.best_step() == 10
 
-
-def test_a_full_disk_is_told_and_nothing_is_lost(whole, folder, tmp_path):
     # All files of a checkpoint but the optimizer's, the largest, have room.
     largest = max(path.stat().st_size for path in (whole.path / "checkpoints" / "step-000000010").iterdir())
 
@@ -174,9 +171,10 @@ def test_a_full_disk_is_told_and_nothing_is_lost(whole, folder, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest - 1, largest - 1))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
+    before = checkpoints.steps()
     outcome = commands.start("train", *flags(folder), cwd=tmp_path, preexec_fn=limit)
     assert outcome.status == 2 and "cannot write checkpoint" in outcome.err and "File too large" in outcome.err
-    assert Run.open(tmp_path / "run").checkpoints.steps() == []
+    assert checkpoints.steps() == before
     goes_on_to_the_same(whole, folder, tmp_path)
 
 
@@ -230,6 +228,7 @@ def with_empty_state(checkpoint):
     (checkpoint / "state.json").write_text("")
 
 
+@pytest.mark.soak  # test_training.py has damaged checkpoints, too, without a process for each
 @pytest.mark.parametrize("damages", [(cut, flip, half_remove), (without_state, with_empty_state)])
 def test_damaged_newest_checkpoints_are_passed_over(whole, folder, tmp_path, damages):
     shutil.copytree(whole.path, tmp_path / "run")

@@ -83,6 +83,7 @@ def test_it_stops_with_the_lines_and_the_last_good_checkpoint_and_goes_on_with_s
     assert_same(tmp_path / "run", tmp_path / "other")  # which skipped from the start
 
 
+@pytest.mark.soak
 def test_a_resumed_training_counts_on_what_was_skipped(train, spoil, tmp_path):
     spoil(2, 8)
     assert train("run", "--on_nonfinite=skip", "--max_skipped=1", "--train_steps=6").status == 0
