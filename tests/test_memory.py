@@ -112,8 +112,10 @@ def test_a_trial_that_fails_for_another_reason_is_no_reason_not_to_train(monkeyp
 def test_another_process_updates_within_its_bounds_and_slices_take_less_than_the_whole(monkeypatch):
     question = {"settings": HOW, "config": CONFIG, "vocab_size": VOCAB_SIZE, "shape": (400, 20, 20)}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    held = np.ones(2 << 30, np.uint8)  # which a child's peak must not begin with
     whole = memory._answer({**question, "available": 8 << 30}, StopRequest())
     sliced = memory._answer({**question, "settings": {**HOW, "accumulate": 8}, "available": 8 << 30}, StopRequest())
+    del held
     assert whole["fits"] and sliced["fits"]
     # 8,000 tokens × 4,000 symbols × 4 bytes are 122 MB; logits, their exponentials and gradients live together.
     assert sliced["peak_mb"] < whole["peak_mb"] - 200

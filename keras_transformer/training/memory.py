@@ -103,18 +103,18 @@ def estimated_bytes(hparams, vocab_size, rows, source_length, target_length):
 
 def available_bytes():
     """Returns the memory that this process may still take, as far as the system tells."""
-    limits = [int(_words("/proc/meminfo").get("MemAvailable:", 1 << 50)) << 10]
+    limits = [int(proc_entries("/proc/meminfo").get("MemAvailable:", 1 << 50)) << 10]
     for folder, limit, used, cache in CONTROL_GROUPS:
         try:
-            taken = int((folder / used).read_text()) - int(_words(folder / "memory.stat").get(cache, 0))
+            taken = int((folder / used).read_text()) - int(proc_entries(folder / "memory.stat").get(cache, 0))
             limits.append(int((folder / limit).read_text()) - taken)
         except (OSError, ValueError):  # there is none, or "max"
             continue
     return max(min(limits), 0)
 
 
-def _words(path):
-    """{first word: second word} of the lines of a file."""
+def proc_entries(path):
+    """Returns {first word: second word} of the lines of a file as Linux has them in /proc; nothing elsewhere."""
     try:
         return dict([*line.split(), ""][:2] for line in Path(path).read_text().splitlines())
     except OSError:
@@ -230,7 +230,7 @@ def _limit_memory(available):
         on_cpu = not tf.config.list_physical_devices("GPU")
     if not on_cpu:
         return
-    taken = int(_words("/proc/self/status").get("VmData:", 0)) << 10
+    taken = int(proc_entries("/proc/self/status").get("VmData:", 0)) << 10
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = taken + available
     if soft != resource.RLIM_INFINITY:
