@@ -1,5 +1,6 @@
 """Contract 3 and the run directory: training resumes to the same bits, and leaves behind what later commands need."""
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -282,3 +283,24 @@ def test_fit_as_in_a_notebook(problem):
     assert {"loss", "nll", "perplexity", "val_loss", "val_nll", "val_perplexity"} <= fitted.history.keys()
     assert all(len(values) == 2 for values in fitted.history.values())
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations.value)) == 2 * batches.batches_per_epoch
+
+
+def test_it_ends_early_and_stays_ended(problem, tmp_path):
+    # After the first evaluation nothing is learned: the learning rate is next to nothing.
+    unchanging = dataclasses.replace(
+        hparams, patience=2, best_metric="nll", learning_rate_scale=1e-30, dropout=0.0, attention_dropout=0.0,
+        eval_steps=5, checkpoint_steps=5, ema_decay=0.0,
+    )  # fmt: skip
+
+    def trained(**changes):
+        said = []
+        run = train(problem, dataclasses.replace(unchanging, **changes), tmp_path / "run", report=said.append)
+        return run.checkpoints, said
+
+    assert not [line for line in trained(train_steps=10)[1] if "without a better one" in line]
+    checkpoints, said = trained(train_steps=100)  # what was counted is known
+    assert any("2 evaluations without a better one" in line for line in said)
+    assert checkpoints.steps()[-1] == 15 and checkpoints.best_step() == 5
+    checkpoints, said = trained(train_steps=100)
+    assert "ended early, after 15 updates" in said[-1] and checkpoints.steps()[-1] == 15
+    assert trained(train_steps=100, patience=3)[0].steps()[-1] == 20

@@ -1,6 +1,7 @@
 """A training that is stopped by signals, killed, or out of disk goes on to the same weights, byte for byte."""
 
 import builtins
+import contextlib
 import errno
 import os
 import resource
@@ -114,9 +115,24 @@ def first_checkpoint(cwd):
     return lambda: list((cwd / "run" / "checkpoints").glob("step-*"))
 
 
-def test_sigterm_ends_it_with_a_checkpoint_of_the_last_update(folder, tmp_path):
+@contextlib.contextmanager
+def largest_file(size):
+    """Lets this process write no larger file, as on a disk that is full."""
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_run_is_one_training_s_and_sigterm_ends_it_with_a_checkpoint_of_the_last_update(folder, call, tmp_path):
     process = commands.spawn("train", *flags(folder, 10_000), cwd=tmp_path)
     wait_for(process, first_checkpoint(tmp_path))
+    config = (tmp_path / "run" / "config.json").read_bytes()
+    call("train", *flags(folder, 9_000), f"--output_dir={tmp_path}/run").refused("another process trains in")
+    assert (tmp_path / "run" / "config.json").read_bytes() == config
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
@@ -154,7 +170,7 @@ with stop_request() as request:
     assert done.returncode == -signal.SIGTERM
 
 
-def test_one_fault_after_another_is_made_up_for(whole, folder, tmp_path):
+def test_one_fault_after_another_is_made_up_for(whole, folder, call, tmp_path):
     """A kill inside a write, a signal in an evaluation, a kill before the best is marked, and a full disk."""
     assert patched(WHILE_WRITING, folder, tmp_path) == -signal.SIGKILL
     checkpoints = Run.open(tmp_path / "run").checkpoints
@@ -167,12 +183,9 @@ def test_one_fault_after_another_is_made_up_for(whole, folder, tmp_path):
     # All files of a checkpoint but the optimizer's, the largest, have room.
     largest = max(path.stat().st_size for path in (whole.path / "checkpoints" / "step-000000010").iterdir())
 
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest - 1, largest - 1))
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
     before = checkpoints.steps()
-    outcome = commands.start("train", *flags(folder), cwd=tmp_path, preexec_fn=limit)
+    with largest_file(largest - 1):
+        outcome = call("train", *flags(folder), f"--output_dir={tmp_path}/run")
     assert outcome.status == 2 and "cannot write checkpoint" in outcome.err and "File too large" in outcome.err
     assert checkpoints.steps() == before
     goes_on_to_the_same(whole, folder, tmp_path)
@@ -253,20 +266,6 @@ def test_without_a_whole_checkpoint_it_does_not_begin_anew(whole, call, folder, 
     assert outcome.status == 2 and "whole; remove them to begin anew" in outcome.err.splitlines()[-1]
 
 
-def test_two_trainings_of_one_run_are_refused(folder, tmp_path):
-    first = commands.spawn("train", *flags(folder, 10_000), cwd=tmp_path)
-    try:
-        wait_for(first, first_checkpoint(tmp_path))
-        config = (tmp_path / "run" / "config.json").read_bytes()
-        commands.start("train", *flags(folder, 9_000), cwd=tmp_path).refused("another process trains in run")
-        assert (tmp_path / "run" / "config.json").read_bytes() == config
-    finally:
-        first.kill()
-        first.communicate()
-    with Run.open(tmp_path / "run").locked():  # the dead one left no lock
-        pass
-
-
 def test_a_corpus_that_has_changed_is_refused(call, tmp_path):
     text = commands.write_text(tmp_path / "text", commands.TEXT)
     settings = (*text, "--set=problem.vocab_size=40", *commands.SMALL, "--hparams=toy")
@@ -284,18 +283,3 @@ def test_too_little_room_is_told_before_the_first_update(call, folder, tmp_path,
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 2000))
     call("train", *flags(folder), f"--output_dir={tmp_path}/run").refused("6 more checkpoints", "make room")
     assert Run.open(tmp_path / "run").checkpoints.steps() == []
-
-
-def test_training_ends_early_and_stays_ended(call, folder, tmp_path):
-    # After the first evaluation nothing is learned: the learning rate is next to nothing.
-    settings = (*flags(folder), "--patience=2", "--best_metric=nll", "--learning_rate_scale=1e-30", "--dropout=0")
-    settings = (*settings, "--eval_steps=5", f"--output_dir={tmp_path}/run")
-    run, said = tmp_path / "run", "evaluations without a better one"
-    assert not [line for line in call("train", *settings, "--train_steps=10").succeeded_with_warnings() if said in line]
-    out = call("train", *settings, "--train_steps=100").succeeded_with_warnings()  # what was counted is known
-    assert any(f"2 {said}" in line for line in out)
-    assert Run.open(run).checkpoints.steps()[-1] == 15 and Run.open(run).checkpoints.best_step() == 5
-    out = call("train", *settings, "--train_steps=100").succeeded_with_warnings()
-    assert "ended early, after 15 updates" in out[-1] and Run.open(run).checkpoints.steps()[-1] == 15
-    call("train", *settings, "--train_steps=100", "--patience=3").succeeded_with_warnings()
-    assert Run.open(run).checkpoints.steps()[-1] == 20
