@@ -1,4 +1,7 @@
-"""§6.3: the paper's models for constituency parsing. The vocabularies, 16,000 and 32,000, are the problem's."""
+"""§6.3: the paper's models for constituency parsing, and small ones.
+
+The vocabularies, of the paper's 16,000 and 32,000 pieces, are the problem's.
+"""
 
 from keras_transformer.hyperparameters import HParams
 from keras_transformer.registry import register_hparams
@@ -15,3 +18,23 @@ def parsing_wsj():
 def parsing_semisupervised():
     """The paper's parser trained on 17M sentences more: F1 92.7 on section 23 (Table 4)."""
     return parsing_wsj()
+
+
+@register_hparams("parsing_small")
+def parsing_small():
+    """For treebanks of some 15,000 sentences and two CPU cores."""
+    return HParams(
+        num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.2, learning_rate_scale=1.5, warmup_steps=1000,
+        batch_tokens=2048, max_length=200, train_steps=20_000, eval_steps=1000, checkpoint_steps=1000, average_last=5,
+        beam_size=4, alpha=0.3, extra_length=250,
+    )  # fmt: skip
+
+
+@register_hparams("parsing_toy")
+def parsing_toy():
+    """For the embedded problem toy_parsing: minutes on two CPU cores."""
+    return HParams(
+        num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.1, warmup_steps=400, batch_tokens=2048,
+        max_length=128, train_steps=1500, eval_steps=500, checkpoint_steps=500, beam_size=4, alpha=0.3,
+        extra_length=100,
+    )  # fmt: skip

@@ -6,8 +6,9 @@ from keras_transformer.flags import Parser, run_command
 COMMANDS = {
     "prepare": "Learns a problem's vocabulary and encodes its corpus.",
     "train": "Trains a model; repeated, it resumes.",
-    "evaluate": "Decodes a split and scores it.",
-    "translate": "Translates lines of text.",
+    "evaluate": "Decodes a split and scores it; or scores trees as EVALB does.",
+    "translate": "Translates, or parses, lines of text.",
+    "trees": "Draws trees.",
     "average": "Averages the last checkpoints of a run.",
     "cost": "Tells what a training will cost.",
 }

@@ -1,9 +1,10 @@
-"""python -m keras_transformer.evaluate: decodes a split and scores it."""
+"""python -m keras_transformer.evaluate: decodes a split and scores it, or scores parse trees as EVALB does."""
 
 import json
+import sys
 from pathlib import Path
 
-from keras_transformer.data.corpus import one_line
+from keras_transformer.data.corpus import one_line, read_lines
 from keras_transformer.files import written
 from keras_transformer.flags import (
     Parser,
@@ -22,7 +23,7 @@ def main(arguments):
     parser = Parser(
         "evaluate", "--run=runs/toy_ende-toy --split=test", "Decodes a split of the run's problem and scores it."
     )
-    add_run_flags(parser)
+    add_run_flags(parser, required=False)
     add_decoding_flags(parser)
     parser.add_argument("--split", default="test", choices=("train", "validation", "test"), help="(default test)")
     parser.add_argument("--output_dir", help="where to write the outputs and references (default nowhere)")
@@ -38,7 +39,17 @@ def main(arguments):
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object with all figures, and nothing else")
     parser.add_argument("--results", help="JSON lines file to which a row with the scores is added")
+    group = parser.add_argument_group("parse trees in files, in place of --run")
+    group.add_argument("--gold", metavar="FILE", help="the right trees, one a line or over several; - for stdin")
+    group.add_argument("--test", metavar="FILE", help="the trees to score, of the same sentences in the same order")
+    group.add_argument("--evalb_params", metavar="FILE", help="EVALB's parameters (default the rules of COLLINS.prm)")
     flags = parser.parse_args(arguments)
+    if flags.gold or flags.test or flags.evalb_params:
+        if flags.run or not (flags.gold and flags.test):
+            parser.error("trees are scored with --gold=FILE --test=FILE and without --run")
+        return evaluate_trees(flags)
+    if not flags.run:
+        parser.error("the following arguments are required: --run, or --gold and --test")
     if flags.samples < 0:
         parser.error(f"--samples: takes a whole number from 0 on, not {flags.samples}")
     Run.open(flags.run)  # a wrong directory is said before Keras is loaded
@@ -53,12 +64,39 @@ def main(arguments):
         for name in ("sources", "outputs", "references"):
             with written(Path(flags.output_dir) / f"{flags.split}.{name}.txt") as file:
                 file.writelines(one_line(text) + "\n" for text in getattr(result, name))
+        if result.table:
+            with written(Path(flags.output_dir) / f"{flags.split}.table.txt") as file:
+                file.write(result.table)
     if flags.results:
         result.append_row(flags.results)
     if flags.json:
         report(json.dumps(result.summary(flags.samples), indent=2, ensure_ascii=False))
     else:
         report_text(result, flags.samples, flags.by_length)
+
+
+def evaluate_trees(flags):
+    """Scores the trees of two files and prints EVALB's table; what is wrong with a sentence is told on stderr."""
+    from keras_transformer.metrics.evalb_parameters import Parameters, read_parameters
+    from keras_transformer.metrics.parseval import parseval, trees_as_lines
+
+    parameters = Parameters()
+    if flags.evalb_params:
+        parameters = read_parameters(read_lines(flags.evalb_params, may_be_empty=True), flags.evalb_params)
+    golds = trees_as_lines(read_lines(flags.gold), flags.gold)
+    tests = trees_as_lines(read_lines(flags.test, may_be_empty=True), flags.test, sentences=len(golds))
+    result = parseval(golds, tests, parameters, flags.gold, flags.test)
+    for sentence in result.sentences:
+        if sentence.message:
+            print(f"{flags.test}: sentence {sentence.number}: {sentence.message}", file=sys.stderr)
+    row = {
+        "gold": flags.gold, "test": flags.test, "parameters": flags.evalb_params or "COLLINS.prm", **result.figures()
+    }  # fmt: skip
+    if flags.results:
+        from keras_transformer.runs.manifest import append_row, command, git_revision, machine
+
+        append_row(flags.results, {**row, "command": command(), "commit": git_revision(), "machine": machine()})
+    report(json.dumps(row, indent=2, ensure_ascii=False) if flags.json else result.table().rstrip("\n"))
 
 
 def report_text(result, samples, by_length):
@@ -83,6 +121,8 @@ def report_text(result, samples, by_length):
         )  # fmt: skip
     if result.comparison:
         report_comparison(result.comparison, result.compared_with)
+    if result.table:
+        report("\n" + result.table[result.table.rindex("=== ") :])
     if by_length or result.comparison:
         report("")
     report(f"perplexity = {result.perplexity:.2f} ({result.nll():.4f} nats a token of the references)")

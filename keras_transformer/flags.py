@@ -136,9 +136,9 @@ def read_problem_flags(flags):
     return load_problem(flags.problem, data_dir=flags.data_dir, raw_dir=flags.raw_dir, **parameters), hparams
 
 
-def add_run_flags(parser):
+def add_run_flags(parser, required=True):
     """Adds `--run` and `--checkpoint`."""
-    parser.add_argument("--run", required=True, help="the run directory")
+    parser.add_argument("--run", required=required, help="the run directory")
     parser.add_argument(
         "--checkpoint", help="best, last, averaged, ema or a step (default best, last if none was evaluated)"
     )
@@ -149,11 +149,15 @@ def add_decoding_flags(parser):
     parser.add_argument("--beam_size", type=positive, help="beams a sentence (default the run's)")
     parser.add_argument("--alpha", type=not_negative, help="exponent of the length penalty (default the run's)")
     parser.add_argument("--extra_length", type=whole, help="most tokens beyond the source's (default the run's)")
+    parser.add_argument(
+        "--unconstrained", action="store_true", help="of a parser: search among all outputs, and repair what is no tree"
+    )
 
 
 def decoding_arguments(flags):
     """Returns the arguments of `Translator.translate` that the flags of beam search give."""
-    return {"beam_size": flags.beam_size, "alpha": flags.alpha, "extra_length": flags.extra_length}
+    asked = {"beam_size": flags.beam_size, "alpha": flags.alpha, "extra_length": flags.extra_length}
+    return {**asked, "constraint": None if flags.unconstrained else "grammar"}
 
 
 def report(line):

@@ -102,6 +102,8 @@ class HParams:
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise UserError(f"hparams: sinusoidal positions need an even d_model, not {self.d_model}")
+        if self.positions == "words" and self.d_model % 4:
+            raise UserError(f"hparams: positions=words need a d_model divisible by 4, not {self.d_model}")
         if self.encoder_attention == "restricted" and self.attention_window is None:
             raise UserError("hparams: encoder_attention=restricted needs attention_window, such as attention_window=32")
         # A plug-in's attention may take a window, too.

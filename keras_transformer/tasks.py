@@ -71,6 +71,9 @@ class Problem:
         """Returns all `Score`s that `evaluate` reports; those of `score`, which a validation computes, come last."""
         return self.score(hypotheses, references)
 
+    def table(self, hypotheses, references):
+        """Returns a longer report on the outputs, text of many lines that ends with its summary, or None."""
+
     # What all do with it
 
     @property

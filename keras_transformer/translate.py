@@ -22,6 +22,7 @@ from keras_transformer.flags import (
 )
 from keras_transformer.runs.directory import Run
 from keras_transformer.startup import load_keras
+from keras_transformer.trees.tree import tree_of
 
 CHUNK = 1024
 """Lines translated together: sorted by length inside, written in order."""
@@ -43,6 +44,8 @@ def main(arguments):
 
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
     translator = Translator.load([flags.run, *flags.ensemble], checkpoints, flags.precision, flags.jit_compile)
+    if flags.format == "pretty" and not translator.tokenizer.grammar:
+        raise UserError(f"--format=pretty is for trees, and {flags.run} is no parser; choose text or jsonl")
     asked = decoding_arguments(flags)
     if flags.beam_size is None:
         asked["beam_size"] = max(translator.hparams.beam_size, flags.nbest)
@@ -54,7 +57,10 @@ def main(arguments):
             numbers, texts, prefixes = zip(*chunk)
 
             def cut(row, tokens, numbers=numbers):
-                _say(f"line {numbers[row]}: only the first {most:,} of its {tokens:,} tokens are read")
+                said = f"only the first {most:,} of its {tokens:,} tokens are read"
+                if translator.tokenizer.grammar:
+                    said = f"its {tokens:,} tokens are more than the {most:,} that are parsed; it gets a flat tree"
+                _say(f"line {numbers[row]}: {said}")
 
             found = translator.translate(
                 texts, nbest=flags.nbest, min_length=flags.min_length, max_source_length=most,
@@ -90,7 +96,10 @@ def _parse(arguments):
         "--max_source_length", type=positive,
         help="most tokens of a source line, EOS counted; longer ones are cut and told (default the run's max_length)",
     )  # fmt: skip
-    parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="(default text)")
+    parser.add_argument(
+        "--format", choices=("text", "jsonl", "pretty"), default="text",
+        help="one line each; JSON; or, of a parser, trees over several lines (default text)",
+    )  # fmt: skip
     parser.add_argument(
         "--nbest", type=positive, default=1, help="translations a line; of several, each begins with the line's number"
     )
@@ -189,11 +198,11 @@ def _chunks(lines):
 
 def _text_lines(flags, translator, number, source, hypotheses):
     """The lines of one source: [number, tab, if there are several][score, tab, if asked for] translation."""
-    lines = ""
+    lines, pretty = "", flags.format == "pretty"
     for hypothesis in hypotheses:
         lines += f"{number}\t" if flags.nbest > 1 else ""
         lines += f"{hypothesis.score:.6f}\t" if flags.scores else ""
-        lines += one_line(hypothesis.text) + "\n"
+        lines += (tree_of(hypothesis.text).pretty() if pretty and hypothesis.text else one_line(hypothesis.text)) + "\n"
     return lines
 
 

@@ -141,8 +141,9 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     """Logits `[batch, n, V]` for token ids source `[batch, m]`, 0 being padding, and decoder_input `[batch, n]`.
 
     weights: "embedding" `[V, d]`, "encoder" and "decoder", lists of layers; optionally "positions" `[positions, d]`,
-    already scaled, in place of sinusoids, and "encoder_norm" and "decoder_norm" for the end of a stack. `window` is
-    that of a restricted encoder.
+    already scaled, in place of sinusoids, or "word_starts" `[V]`, 1 where a word begins, for sinusoids of half the
+    width each of places and of words; and "encoder_norm" and "decoder_norm" for the end of a stack. `window` is that of
+    a restricted encoder.
     """
     embedding = weights["embedding"]
     d_model = embedding.shape[1]
@@ -150,6 +151,10 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     def embed(tokens):
         length = tokens.shape[1]
         positions = weights["positions"][:length] if "positions" in weights else sinusoids(range(length), d_model)
+        if "word_starts" in weights:
+            words = np.cumsum(weights["word_starts"][tokens], axis=1) - 1
+            places = [sinusoids(range(length), d_model // 2)] * len(tokens)
+            positions = np.concatenate([places, [sinusoids(row, d_model // 2) for row in words]], axis=2)
         return embedding[tokens] * math.sqrt(d_model) + positions
 
     mask = (source != 0)[:, None, :]
@@ -206,4 +211,6 @@ def transformer_weights(model):
             weights[f"{name}_norm"] = norm_weights(stack.final_norm)
     if hasattr(model.positions, "table"):
         weights["positions"] = array(model.positions.table) * math.sqrt(weights["embedding"].shape[1])
+    if model.word_starts is not None:
+        weights["word_starts"] = array(model.word_starts)
     return weights

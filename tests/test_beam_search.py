@@ -9,7 +9,16 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK, SymbolTokenizer
-from keras_transformer.decoding.beam_search import BeamState, Rules, Sentences, beams_at_first, search, start, step
+from keras_transformer.decoding.beam_search import (
+    BeamState,
+    Rules,
+    Sentences,
+    beams_at_first,
+    last_symbols,
+    search,
+    start,
+    step,
+)
 
 LETTERS = "abc"
 SYMBOLS = (UNK, 4, 5, 6)  # what may stand before EOS
@@ -165,7 +174,7 @@ class Table:
     def decode(self, tokens, index, path, cache):
         """As `step` wants it. The path holds, for each hypothesis, the sum that its earlier symbols contribute."""
         effect = ops.take(ops.convert_to_tensor(self.by_symbol), ops.maximum(index - 1, 0), axis=0)
-        path = path + ops.take(effect, tokens, axis=0) * ops.cast(index > 0, "float32")
+        path = path + ops.take(effect, last_symbols(tokens, index), axis=0) * ops.cast(index > 0, "float32")
         return ops.take(ops.convert_to_tensor(self.by_position), index, axis=1)[:, None] + path, path, cache
 
     def start(self, limits, rules):
@@ -175,7 +184,7 @@ class Table:
     def sentences(self, limits):
         limits = ops.convert_to_tensor(np.array(limits, dtype="int32"))
         prefix = ops.zeros((self.batch, 1), dtype="int32")
-        return Sentences(limits, prefix, chances=ops.zeros((self.batch, 0, 0)))
+        return Sentences(limits, prefix, chances=ops.zeros((self.batch, 0, 0)), words=ops.zeros((self.batch,), "int32"))
 
     def search(self, limits, beam_size=4, alpha=0.6, nbest=4):
         rules, sentences = Rules(beam_size, nbest), self.sentences(limits)

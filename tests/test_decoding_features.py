@@ -229,9 +229,9 @@ def test_impossible_prefixes_are_refused(translator, prefixes):
         translator.translate(["a", "b"], **NARROW, prefixes=prefixes)
 
 
-def nothing_twice(tokens, index, limits):
+def nothing_twice(tokens, index, sentences):
     """Also not even EOS for the shortest texts, and nothing at all for long ones."""
-    symbols, limits = ops.arange(6, dtype="int32"), limits[:, None, None]
+    symbols, limits = ops.arange(6, dtype="int32"), sentences.limits[:, None, None]
     previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)[:, :, None]
     letters = (symbols == A) | (symbols == B)
     return (symbols != previous) & (letters | (limits > LIMITS[0])) & (limits <= LIMITS[-1])

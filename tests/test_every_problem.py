@@ -1,5 +1,6 @@
 """What holds of every registered problem, in both directions: from its corpus to batches and scores."""
 
+import shutil
 import unicodedata
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 import keras_transformer as kt
 from keras_transformer import registry
 from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK
+from keras_transformer.data.treebanks import GUM_PARTITIONS, gum_files
+from keras_transformer.parsing import ParsingProblem, TreebankProblem
 from keras_transformer.tasks import TranslationProblem, load_problem
 
 registry.load_catalog()
@@ -21,6 +24,12 @@ SIZES = {
     "toy_ende": {"train": 300, "validation": 500, "test": 1_000},
     "parallel_text": {"train": 190, "validation": 10},
     **dict.fromkeys(PLAIN, {"train": 200, "validation": 20, "test": 20}),
+    "toy_parsing": {"train": 300, "validation": 500, "test": 1_000},
+    "parsing_wsj": {"train": 309, "validation": 17, "test": 6},
+    "parsing_gum": {"train": 63, "validation": 52, "test": 90},
+    "parsing_english": {"train": 309 + 63, "validation": 17 + 52, "test": 6 + 90},
+    "parsing_wsj_semisupervised": {"train": 2 * 309 + 63, "validation": 17, "test": 6},
+    "parsing_icepahc": {"train": 424, "validation": 23, "test": 23},
 }  # fmt: skip
 HPARAMS = kt.HParams(batch_tokens=4096, max_length=40)
 
@@ -41,6 +50,29 @@ def home(tmp_path_factory):
     return home
 
 
+@pytest.fixture(scope="module")
+def treebanks(home, test_data):
+    """A folder of a few files of each treebank: WSJ's in it, the others' in gum, icepahc and auto."""
+    folder, wsj, gum = home / "treebanks", test_data / "wsj_sample", test_data / "gum"
+    if not all(path.is_dir() for path in (wsj, gum, test_data / "icepahc")):
+        pytest.skip(f"not all treebanks are in {test_data}")
+    for name in ("gum", "icepahc", "auto"):
+        (folder / name).mkdir(parents=True)
+    for number in (*range(1, 31), 180, 181, 190, 191):
+        shutil.copy(wsj / f"wsj_{number:04d}.mrg", folder)
+    lines = []
+    for split, paths in gum_files(gum).items():
+        lines += [f"## {GUM_PARTITIONS[split]}", *(f"  * {path.stem}" for path in paths[:2])]
+        for path in paths[:2]:
+            shutil.copy(path, folder / "gum")
+            if split == "train":
+                shutil.copy(path, folder / "auto")
+    (folder / "gum" / "splits.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for name in ("1400.gunnar2.nar-sag.psd", "1883.voggur.nar-fic.psd"):
+        shutil.copy(test_data / "icepahc" / name, folder / "icepahc")
+    return folder
+
+
 @pytest.fixture
 def make(home, request):
     """Makes the problem of a name, with less data and a smaller vocabulary where it is no published corpus."""
@@ -56,9 +88,14 @@ def make(home, request):
             arguments |= {"raw_dir": home / "plain", "vocab_size": 60}
         elif problem.corpus == "parallel_text":
             arguments |= {"raw_dir": home / "text", "vocab_size": 60}
+        elif issubclass(problem, TreebankProblem):
+            folder = request.getfixturevalue("treebanks")
+            inside = {"parsing_gum": "gum", "parsing_icepahc": "icepahc"}.get(name, ".")
+            arguments |= {"raw_dir": folder / inside, "vocab_size": 1500}
+            arguments |= {"auto_dir": str(folder / "auto"), "gold_share": 0.9} if "semi" in name else {}
         else:
             arguments |= {"train_pairs": 300}
-            arguments |= {"vocab_size": 300} if issubclass(problem, TranslationProblem) else {}
+            arguments |= {"vocab_size": 300} if issubclass(problem, TranslationProblem | ParsingProblem) else {}
         return load_problem(name, **arguments)
 
     return make
@@ -79,7 +116,7 @@ def test_every_problem(make, name):
         order = slice(None, None, -1 if problem.reversed else 1)
         assert [pair[order] for pair in pairs] == list(forwards.examples(split))
     check_shared(problem, forwards)
-    check_tokenizer(problem.tokenizer, examples["train"])
+    check_tokenizer(problem, examples["train"])
     check_store(problem, examples)
     check_batches(problem, examples)
     check_scores(problem, examples["validation"])
@@ -92,13 +129,36 @@ def check_shared(problem, forwards):
     assert forwards.tokenizer.fingerprint == problem.tokenizer.fingerprint
 
 
-def check_tokenizer(tokenizer, pairs):
-    """Training texts come back as they were, but for the forms of characters and spaces that SentencePiece unites."""
-    texts = [text for pair in pairs[:500] for text in pair]
-    ids = tokenizer.encode(texts)
-    assert not {PAD, EOS, BOS, UNK} & {i for row in ids for i in row}
-    assert max(map(max, ids)) < tokenizer.vocab_size
-    assert tokenizer.decode(ids) == [" ".join(unicodedata.normalize("NFKC", text).split()) for text in texts]
+def check_tokenizer(problem, pairs):
+    """Training texts come back as they were, but for the forms of characters and spaces that SentencePiece unites.
+
+    Trees come back to the letter, over their sentences, of which the ways to write a sign are united, too.
+    """
+    tokenizer, parsing = problem.tokenizer, isinstance(problem, ParsingProblem)
+    sources, targets = zip(*pairs[:500])
+    source_ids, target_ids = tokenizer.encode(sources), tokenizer.encode_targets(targets)
+    for ids in (source_ids, target_ids):
+        assert not {PAD, EOS, BOS, UNK} & {i for row in ids for i in row}
+        assert max(map(max, ids)) < tokenizer.vocab_size
+    assert tokenizer.outputs(sources, target_ids) == (list(targets) if parsing else [*map(united, targets)])
+    assert tokenizer.decode(source_ids) == [united(source, parsing) for source in sources]
+    if parsing:
+        of_sources, of_targets = ({i for row in ids for i in row} for ids in (source_ids, target_ids))
+        assert of_targets <= {*tokenizer.symbols.values()} and not of_targets & of_sources
+
+
+def united(text, treebank=False):
+    """A text with one form of each character, and of each sign that treebanks write in several ways."""
+    words = unicodedata.normalize("NFKC", text).split()
+    if treebank:
+        words = [{"``": '"', "''": '"'}.get(word, word).replace("\\/", "/") for word in words]
+    return " ".join(words)
+
+
+def encoded(tokenizer, pair):
+    """Ids of source and target."""
+    source, target = pair
+    return tokenizer.encode([source]) + tokenizer.encode_targets([target])
 
 
 def check_store(problem, examples):
@@ -108,7 +168,7 @@ def check_store(problem, examples):
         assert len(stored) == len(pairs)
         for row in (0, len(pairs) - 1):
             ids = [list(side[row]) for side in (stored.source, stored.target)]
-            assert ids == [encoded + [EOS] for encoded in problem.tokenizer.encode(pairs[row])]
+            assert ids == [side + [EOS] for side in encoded(problem.tokenizer, pairs[row])]
 
 
 def check_batches(problem, examples):
@@ -124,7 +184,7 @@ def check_batches(problem, examples):
         rows = [row for row in zip(source.tolist(), labels.tolist()) if any(row[0])]  # a shape may hold empty rows
         found += [tuple(problem.tokenizer.decode(row)) for row in rows]
     tokenizer = problem.tokenizer
-    assert sorted(found) == sorted(tuple(tokenizer.decode(tokenizer.encode(pair))) for pair in examples["validation"])
+    assert sorted(found) == sorted(tuple(tokenizer.decode(encoded(tokenizer, pair))) for pair in examples["validation"])
 
 
 def check_scores(problem, pairs):

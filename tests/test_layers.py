@@ -27,7 +27,7 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.position import LearnedPositions, SinusoidalPositions
+from keras_transformer.layers.position import LearnedPositions, SinusoidalPositions, WordPositions
 from keras_transformer.layers.residual import PostNorm, PreNorm, Residual
 from keras_transformer.layers.restricted_attention import RestrictedAttention
 
@@ -187,44 +187,7 @@ def test_dropout_scales_what_it_keeps(rate):
     assert not rate or not np.array_equal(layer(x, training=True), y)
 
 
-# Positions and embeddings (§3.4, §3.5)
-
-
-@pytest.mark.parametrize("d_model", [2, 6, 512])
-def test_sinusoids_are_interleaved(d_model):
-    close(SinusoidalPositions(d_model)(np.arange(40)), oracles.sinusoids(range(40), d_model))
-
-
-def test_positions_longer_than_any_in_training():
-    positions = np.array([3, 4, 5, 5_000, 20_000])
-    close(SinusoidalPositions(16, max_length=4)(positions), oracles.sinusoids(positions, 16), tolerance=3e-3)
-
-
-@pytest.mark.parametrize("d_model", [8, 512])
-def test_wavelengths_run_from_2_pi_to_almost_10000_times_that(d_model):
-    step = np.asarray(SinusoidalPositions(d_model)(np.array([1])), "float64")[0]
-    wavelengths = 2 * np.pi / np.arctan2(step[0::2], step[1::2])
-    assert wavelengths[0] == pytest.approx(2 * np.pi)
-    assert wavelengths[-1] == pytest.approx(2 * np.pi * 10000 ** ((d_model - 2) / d_model))
-    np.testing.assert_allclose(wavelengths[1:] / wavelengths[:-1], 10000 ** (2 / d_model), rtol=1e-4)
-
-
-@pytest.mark.parametrize("offset", [1, 7, 100])
-def test_a_shift_is_a_linear_map_of_the_encoding(offset):
-    encoding = np.asarray(SinusoidalPositions(16)(np.arange(300)))
-    shift = np.zeros((16, 16))
-    for i in range(0, 16, 2):
-        sine, cosine = encoding[offset, i : i + 2]
-        shift[i : i + 2, i : i + 2] = [[cosine, sine], [-sine, cosine]]
-    close(encoding[: 300 - offset] @ shift.T, encoding[offset:], tolerance=1e-4)
-
-
-def test_learned_positions():
-    layer = LearnedPositions(16, max_length=10, seed=1)
-    encoding = np.asarray(layer(np.arange(13)))
-    close(encoding[:10], oracles.array(layer.table) * 4)
-    assert len(np.unique(encoding[:10], axis=0)) == 10
-    np.testing.assert_array_equal(encoding[10:], encoding[[9, 9, 9]])
+# Embeddings (§3.4)
 
 
 def test_one_matrix_embeds_times_root_d_model_and_projects():
@@ -313,6 +276,7 @@ class Case:
 
 
 POSITIONS, TOKENS = np.arange(5), np.array([[1, 2], [0, 6]])
+WORDS = np.array([[0, 0], [0, 1]], "float32")
 DROPOUTS = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, seed=3)
 SUBLAYER = {"sublayer": lambda y: ops.tanh(2 * y)}
 ATTENTION = dict(d_model=8, num_heads=2, d_k=3, d_v=5, dropout=0.1, seed=3)
@@ -326,6 +290,7 @@ CASES = {
     "PreNorm": Case(PreNorm, dict(dropout=0.1, seed=3), call=SUBLAYER),
     "SinusoidalPositions": Case(SinusoidalPositions, dict(d_model=8), (POSITIONS,), shape=(5, 8)),
     "LearnedPositions": Case(LearnedPositions, dict(d_model=8, max_length=5, seed=3), (POSITIONS,), shape=(5, 8)),
+    "WordPositions": Case(WordPositions, dict(d_model=8), (np.arange(2), WORDS), shape=(2, 2, 8)),
     "TiedEmbedding": Case(TiedEmbedding, dict(vocab_size=7, d_model=8, seed=3), (TOKENS,), shape=(2, 2, 8)),
     "EncoderLayer": Case(EncoderLayer, {**STACK, **DROPOUTS}),
     "DecoderLayer": Case(DecoderLayer, {**STACK, **DROPOUTS}, (X, MEMORY)),

@@ -9,6 +9,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.data.tokenizer import BOS, PAD
 
 VOCAB = 11
 SOURCE = np.array([[4, 5, 6, 7, 1], [8, 4, 1, 0, 0], [9, 1, 0, 0, 0]], "int32")
@@ -16,11 +17,13 @@ DECODER_INPUT = np.array([[2, 5, 9, 4, 7, 3], [2, 4, 8, 1, 0, 0], [2, 1, 0, 0, 0
 LABELS = np.array([[5, 9, 4, 7, 3, 1], [4, 8, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]], "int32")
 WEIGHTS = ((LABELS != 0) / (LABELS != 0).sum()).astype("float32")
 INPUTS = (SOURCE, DECODER_INPUT)
+WORD_STARTS = np.array([0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1], "float32")  # EOS and BOS begin words, PAD does not
 
 VARIANTS = {
     "paper": {},
     "pre": {"norm": "pre"},
     "learned": {"positions": "learned"},
+    "words": {"positions": "words"},
     "additive": {"encoder_attention": "additive"},
     "restricted": {"encoder_attention": "restricted", "attention_window": 3},
     "all dropouts": {"attention_dropout": 0.1, "activation_dropout": 0.1},
@@ -37,6 +40,8 @@ def small(**changes):
 def make_model(vocab_size=VOCAB, dtype="float32", compile=False, **changes):
     hparams = small(**changes)
     model = kt.Transformer.from_hparams(hparams, vocab_size=vocab_size, dtype=dtype)
+    if model.word_starts is not None:
+        model.word_starts.assign(np.resize(WORD_STARTS, vocab_size))
     if compile:
         model.compile(**kt.compile_arguments(hparams))
     return model
@@ -274,6 +279,7 @@ def decode(model, beams, length, settled=0, dtype="float32"):
     projected, kernels = model.project_memory(memory), model.step_kernels()
     past, recent = model.empty_cache(3, 0), model.empty_cache(3, (length + 2) * beams)
     tokens = np.random.default_rng(beams).integers(1, VOCAB, (3, beams, length)).astype("int32")
+    tokens[:, :, 0] = BOS
     own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # step after step, beam after beam
     steps, first = [], 0
     for index in range(length):
@@ -282,9 +288,10 @@ def decode(model, beams, length, settled=0, dtype="float32"):
             recent, first = model.empty_cache(3, (length + 2 - settled) * beams), settled
         mask = np.tile(own & (np.arange((length + 2) * beams) < (index + 1) * beams), (3, 1, 1))
         node = ops.convert_to_tensor((index - first) * beams)
-        position, mask = ops.convert_to_tensor(index), ops.convert_to_tensor(mask)
+        so_far = np.where(np.arange(length - 1) < index, tokens[:, :, 1:], PAD)
+        places, mask = model.places_after(so_far, ops.convert_to_tensor(index)), ops.convert_to_tensor(mask)
         step, recent = model.decode_step(
-            tokens[:, :, index], position, node, kernels, past, recent, projected, mask, memory_mask
+            tokens[:, :, index], places, node, kernels, past, recent, projected, mask, memory_mask
         )
         steps.append(np.asarray(step, dtype="float64"))
     return np.stack(steps, axis=2), tokens

@@ -69,7 +69,8 @@ def checksum(pairs):
 def encode_pairs(tokenizer, pairs, pair_filter):
     """Returns a list of pairs of texts as `Encoded`, without those that `pair_filter` finds unlike in length."""
     count, found = len(pairs), checksum(pairs)
-    sides = [tokenizer.encode(texts) for texts in zip(*pairs)]
+    sources, targets = zip(*pairs)
+    sides = [tokenizer.encode(sources), tokenizer.encode_targets(targets)]
     lengths = [np.fromiter(map(len, side), np.int32, count) + np.int32(1) for side in sides]
     keep = pair_filter.alike(*lengths)
     if not keep.all():

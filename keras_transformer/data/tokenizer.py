@@ -5,6 +5,8 @@ import io
 import re
 from pathlib import Path
 
+import numpy as np
+
 from keras_transformer.errors import UserError
 from keras_transformer.files import written
 
@@ -22,14 +24,33 @@ class Tokenizer:
     """
 
     file_name: str
+    grammar = None
+    """`trees.grammar.Grammar` of what may be output, if there is one."""
+
+    @property
+    def word_starts(self):
+        """float32 `[vocab_size]`: 1 for ids that begin a word, and for BOS and EOS; None if ids do not tell."""
+        return None
 
     def encode(self, texts):
         """Returns the ids of each text, without BOS and EOS."""
         raise NotImplementedError
 
+    def encode_targets(self, texts):
+        """Returns the ids of each target, without BOS and EOS, where targets are not texts as sources are."""
+        return self.encode(texts)
+
+    def encode_prefixes(self, texts):
+        """Returns the ids of what each target begins with."""
+        return self.encode_targets(texts)
+
     def decode(self, ids):
         """Returns the text of each sequence of ids; PAD, BOS and EOS are left out."""
         raise NotImplementedError
+
+    def outputs(self, sources, ids):
+        """Returns the text of each sequence of ids that a model gave for each of the texts `sources`."""
+        return self.decode(ids)
 
     def pieces(self, ids):
         """Returns the piece of each id."""
@@ -69,13 +90,14 @@ class SentencePieceTokenizer(Tokenizer):
         self.vocab_size = self._processor.get_piece_size()
 
     @classmethod
-    def train(cls, texts, vocab_size, sample=4_000_000):
+    def train(cls, texts, vocab_size, sample=4_000_000, symbols=()):
         """Learns byte-pair encoding (§5.1).
 
         Args:
             texts: Iterable of sentences, both sides together for a joint vocabulary.
             vocab_size: Pieces, the four special ones included.
             sample: Most sentences to learn from, drawn at random.
+            symbols: Texts that are whole pieces, wherever they stand.
 
         Raises:
             UserError: The texts cannot fill so large a vocabulary, or do not fit in so small a one.
@@ -98,6 +120,7 @@ class SentencePieceTokenizer(Tokenizer):
                 model_type="bpe", vocab_size=vocab_size, character_coverage=1.0,
                 pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK,
                 input_sentence_size=sample, shuffle_input_sentence=True, minloglevel=2,
+                user_defined_symbols=list(symbols),
             )  # fmt: skip
         except RuntimeError as error:
             if failed:  # of it SentencePiece passes on no more than the text
@@ -116,6 +139,11 @@ class SentencePieceTokenizer(Tokenizer):
 
     def to_bytes(self):
         return self._model
+
+    @property
+    def word_starts(self):
+        pieces = self.pieces(range(self.vocab_size))
+        return _flags([i in (BOS, EOS) or piece[0] == "▁" for i, piece in enumerate(pieces)])
 
 
 class SymbolTokenizer(Tokenizer):
@@ -137,12 +165,16 @@ class SymbolTokenizer(Tokenizer):
     def pieces(self, ids):
         return [self._symbols[i] for i in ids]
 
+    @property
+    def word_starts(self):
+        return _flags([i != PAD for i in range(self.vocab_size)])
+
     def to_bytes(self):
         return "".join(f"{symbol}\n" for symbol in self._symbols[len(SPECIAL) :]).encode()
 
 
-WORD_PIECES_FILE = "word_pieces.txt"
-TOKENIZER_FILES = (SentencePieceTokenizer.file_name, SymbolTokenizer.file_name, WORD_PIECES_FILE)
+WORD_PIECES_FILE, TREES_FILE = "word_pieces.txt", "tree_tokenizer.model"
+TOKENIZER_FILES = (SentencePieceTokenizer.file_name, SymbolTokenizer.file_name, WORD_PIECES_FILE, TREES_FILE)
 
 
 def load_tokenizer(folder):
@@ -151,30 +183,36 @@ def load_tokenizer(folder):
     Raises:
         UserError: There is none, or its file is damaged.
     """
-    folder = Path(folder)
-    path = folder / SentencePieceTokenizer.file_name
-    if path.is_file():
-        try:
-            return SentencePieceTokenizer(path.read_bytes())
-        except RuntimeError:
-            raise UserError(f"{path} is damaged: not a SentencePiece model") from None
-    path = folder / SymbolTokenizer.file_name
-    if path.is_file():
-        return SymbolTokenizer(_read_list(path))
-    path = folder / WORD_PIECES_FILE
-    if path.is_file():
-        from keras_transformer.data.word_pieces import WordPieceTokenizer
+    paths = [path for name in TOKENIZER_FILES if (path := Path(folder) / name).is_file()]
+    if not paths:
+        raise UserError(f"{folder} holds no tokenizer ({SentencePieceTokenizer.file_name})")
+    path = paths[0]
+    try:
+        if path.name == SymbolTokenizer.file_name:
+            return SymbolTokenizer(_read_list(path))
+        if path.name == WORD_PIECES_FILE:
+            from keras_transformer.data.word_pieces import WordPieceTokenizer
 
-        try:
             return WordPieceTokenizer(_read_list(path))
-        except ValueError as error:
-            raise UserError(f"{path} is damaged: {error}") from None
-    raise UserError(f"{folder} holds no tokenizer ({SentencePieceTokenizer.file_name})")
+        if path.name == TREES_FILE:
+            from keras_transformer.data.tree_tokenizer import TreeTokenizer
+
+            return TreeTokenizer(path.read_bytes())
+        return SentencePieceTokenizer(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    except RuntimeError:
+        raise UserError(f"{path} is damaged: not a SentencePiece model") from None
 
 
-def too_large(vocab_size, largest):
-    """Returns the `UserError` for a vocabulary of more than the `largest` number of pieces that a text gives."""
-    return UserError(f"the training text cannot fill a vocabulary of {vocab_size} pieces, at most {largest}; {CHANGE}")
+class VocabularyTooLarge(UserError):
+    """A text cannot fill a vocabulary of `vocab_size` pieces, `largest` at most."""
+
+    def __init__(self, vocab_size, largest):
+        super().__init__(
+            f"the training text cannot fill a vocabulary of {vocab_size} pieces, at most {largest}; {CHANGE}"
+        )
+        self.largest = int(largest)
 
 
 def too_small(vocab_size, smallest):
@@ -190,6 +228,10 @@ def nothing_to_learn():
     return UserError("the training text holds nothing but blank lines; a vocabulary cannot be learned from it")
 
 
+def _flags(values):
+    return np.array(values, "float32")
+
+
 def _read_list(path):
     try:
         return path.read_text(encoding="utf-8").split("\n")[:-1]
@@ -200,7 +242,7 @@ def _read_list(path):
 def _vocabulary_error(message, vocab_size):
     """The sentence for what SentencePiece's trainer says when the vocabulary's size does not suit the text."""
     if largest := re.search(r"<= (\d+)", message):
-        return too_large(vocab_size, largest[1])
+        return VocabularyTooLarge(vocab_size, largest[1])
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return too_small(vocab_size, smallest[1])
     if "sentences_.empty()" in message:

@@ -20,8 +20,8 @@ from keras_transformer.data.tokenizer import (
     UNK,
     WORD_PIECES_FILE,
     Tokenizer,
+    VocabularyTooLarge,
     nothing_to_learn,
-    too_large,
     too_small,
 )
 from keras_transformer.errors import UserError
@@ -219,5 +219,5 @@ def _fitting(learn, counts, vocab_size):
             few = threshold
     pieces = pieces or learn(counts, 1)
     if len(pieces) < wanted:
-        raise too_large(vocab_size, max(largest, len(pieces)) + len(SPECIAL))
+        raise VocabularyTooLarge(vocab_size, max(largest, len(pieces)) + len(SPECIAL))
     return pieces[:wanted]

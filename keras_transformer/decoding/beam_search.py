@@ -52,7 +52,7 @@ class Rules:
         nbest: Finished hypotheses that count, at most K.
         min_length: Tokens before which no hypothesis ends, EOS not counted; a sentence's limit goes before.
         sampling: `Sampling`, which makes K draws a sentence, or None for the search.
-        constraint: Function of (tokens int32 [B, K, L], their number so far, limits int32 [B]) that says with bool
+        constraint: Function of (tokens int32 [B, K, L], their number so far, `Sentences`) that says with bool
             [B, K, V], computed by `keras.ops`, which symbols may come next; or None. At a sentence's limit EOS may.
             At the first step of a search K is 1.
     """
@@ -73,6 +73,8 @@ class Sentences(NamedTuple):
     """int32 [B, P]: tokens that every hypothesis begins with, PAD behind them; P ≥ 1."""
     chances: Any
     """float32 [B, K, L]: random numbers from 0 to 1, one a draw; [B, 0, 0] for a search."""
+    words: Any
+    """int32 [B]: words of the source, which blanks divide."""
 
 
 class BeamState(NamedTuple):
@@ -136,8 +138,8 @@ def step(state, decode, sentences, rules, alpha):
 
     Args:
         state: `BeamState`.
-        decode: Function of (tokens int [B, K], index, path, cache) that gives logits [B, K, V] and the new path and
-            cache.
+        decode: Function of (tokens int [B, K, L] so far, index, path, cache) that gives logits [B, K, V] and the new
+            path and cache.
         sentences: `Sentences`.
         rules: `Rules`.
         alpha: α of the length penalty.
@@ -146,9 +148,7 @@ def step(state, decode, sentences, rules, alpha):
         The next `BeamState`.
     """
     beam_size, index = rules.beam_size, state.index
-    previous = ops.take(state.tokens, ops.maximum(index - 1, 0), axis=2)
-    previous = ops.where(index == 0, BOS, previous)
-    logits, path, cache = decode(previous, index, state.path, state.cache)
+    logits, path, cache = decode(state.tokens, index, state.path, state.cache)
     extend = _draw if rules.sampling else _extend
     best, beam, token = extend(state, ops.cast(logits, "float32"), sentences, rules)  # [B, C], best first
     extended = ops.where(
@@ -174,6 +174,12 @@ def step(state, decode, sentences, rules, alpha):
         path=take_rows(path, take(beam, going_on)),
         cache=cache,
     )
+
+
+def last_symbols(tokens, index):
+    """Returns the symbol before position `index` of each hypothesis, int [B, K]: BOS at first."""
+    previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)
+    return ops.where(index == 0, BOS, previous)
 
 
 def can_improve(state, limits, alpha, rules):
@@ -267,7 +273,7 @@ def _allowed(state, logits, sentences, rules):
     """bool [B, K, V] of the constraint, or None where there is none."""
     if rules.constraint is None:
         return None
-    return rules.constraint(state.tokens, state.index, sentences.limits)
+    return rules.constraint(state.tokens, state.index, sentences)
 
 
 def _top(values, count):

@@ -1,7 +1,6 @@
 """A run's scores on a split."""
 
 import dataclasses
-import json
 import math
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ from keras_transformer.metrics.perplexity import nats_per_token, perplexity
 from keras_transformer.metrics.significance import Comparison, check_comparable, paired_bootstrap
 from keras_transformer.runs.checkpoint import assign_model
 from keras_transformer.runs.directory import Run
-from keras_transformer.runs.manifest import command, git_revision, machine
+from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 from keras_transformer.runs.summary import training_summary
 
 
@@ -33,6 +32,7 @@ class Evaluation:
         sources, outputs, references: Lists of texts.
         scores: `Score`s, the one that counts last.
         seconds: Time of the decoding.
+        table: The problem's longer report, text, or None.
         scored: The references as `Hypothesis`, with their log-probabilities, teacher-forced.
         compared_with: File of another system's outputs, or None.
         comparison: `Comparison` with that system by the score that counts, or None.
@@ -47,6 +47,7 @@ class Evaluation:
     references: list
     scores: list
     seconds: float
+    table: str | None
     scored: list
     compared_with: str | None = None
     comparison: Comparison | None = None
@@ -152,17 +153,13 @@ class Evaluation:
             "evaluation_commit": git_revision(),
             "manifest_sha256": sha256(self.run.path / "manifest.json"),
             "machine": machine(),
-            "date": time.strftime("%Y-%m-%d"),
         }
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        append_row(path, row)
 
 
 def evaluate(
     run_dir, checkpoint=None, split="test", beam_size=None, alpha=None, extra_length=None, compare_with=None,
-    with_paper_bleu=False,
+    with_paper_bleu=False, constraint="grammar",
 ):  # fmt: skip
     """Decodes a split of a run's problem and scores it.
 
@@ -173,6 +170,7 @@ def evaluate(
         beam_size, alpha, extra_length: Of the beam search; the run's by default.
         compare_with: File of another system's outputs for the same lines, plain or `.gz`.
         with_paper_bleu: Whether the paper's own metric is among the scores, too.
+        constraint: See `Translator.translate`.
 
     Returns:
         `Evaluation`.
@@ -189,7 +187,9 @@ def evaluate(
     arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
     translator = Translator(run.make_model(arrays["weights"]), run.tokenizer, run.hparams)
     began = time.monotonic()
-    translations = translator.translate(sources, beam_size, alpha, extra_length=extra_length)
+    translations = translator.translate(
+        sources, beam_size, alpha, extra_length=extra_length, constraint=constraint
+    )  # fmt: skip
     seconds = time.monotonic() - began
     outputs = [hypotheses[0].text for hypotheses in translations]
     hparams = run.hparams
@@ -198,6 +198,8 @@ def evaluate(
         "alpha": hparams.alpha if alpha is None else alpha,
         "extra_length": extra_length or hparams.extra_length,
     }
+    if run.tokenizer.grammar:
+        decoding["constraint"] = constraint is not None
     used = {"name": checkpoint or run.checkpoints.default(), "steps": state.get("steps") or [state["step"]]}
     scores = run.problem.all_scores(outputs, references)
     if with_paper_bleu:
@@ -205,7 +207,7 @@ def evaluate(
         scores.insert(-1, paper_bleu(outputs, references, language))
     return Evaluation(
         run, split, used, decoding, sources, outputs, references, scores, seconds,
-        scored=translator.score(sources, references),
+        table=run.problem.table(outputs, references), scored=translator.score(sources, references),
         compared_with=compare_with and str(compare_with),
         comparison=others and paired_bootstrap(scores[-1].name, outputs, others, references),
     )  # fmt: skip

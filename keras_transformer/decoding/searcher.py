@@ -5,7 +5,7 @@ from keras import ops, tree
 
 from keras_transformer.data.tokenizer import PAD
 from keras_transformer.decoding import prefix_tree
-from keras_transformer.decoding.beam_search import beams_at_first, can_improve, search, start, step
+from keras_transformer.decoding.beam_search import beams_at_first, can_improve, last_symbols, search, start, step
 from keras_transformer.decoding.candidates import IMPOSSIBLE
 from keras_transformer.models.compiled import COMPILES_EACH_SHAPE, compiled, rounded_up
 
@@ -124,8 +124,9 @@ class Searcher:
         def decode(tokens, index, path, recent):
             node = (index - first) * beams
             path = prefix_tree.grown(path, node, past_length, beams)
+            previous = last_symbols(tokens, index)
             steps = [
-                model.decode_step(tokens, index, node, *parts, path, memory_mask)
+                model.decode_step(previous, model.places_after(tokens, index), node, *parts, path, memory_mask)
                 for model, *parts in zip(self.models, kernels, past, recent, memory)
             ]
             return mean_logits([logits for logits, _ in steps]), path, [written for _, written in steps]

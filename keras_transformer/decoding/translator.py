@@ -8,10 +8,12 @@ from keras import ops
 from keras_transformer.data.tokenizer import BOS, EOS, PAD
 from keras_transformer.decoding.beam_search import Rules, Sentences
 from keras_transformer.decoding.candidates import IMPOSSIBLE
+from keras_transformer.decoding.constraints import TreeConstraint
 from keras_transformer.decoding.searcher import Searcher
 from keras_transformer.errors import UserError
 from keras_transformer.models.compiled import COMPILES_EACH_SHAPE, compiled, rounded_up
 from keras_transformer.models.loss import smoothed_cross_entropy
+from keras_transformer.trees.tree import split_words
 
 BATCH_TOKENS = 32_768
 """Most source and target positions of all beams that are decoded together: memory, not results, depends on it."""
@@ -67,6 +69,7 @@ class Translator:
                     f"the model has {one.vocab_size} tokens and the tokenizer {self.tokenizer.vocab_size}: "
                     "they do not belong together"
                 )
+        self._constraint = TreeConstraint(self.tokenizer.grammar) if self.tokenizer.grammar else None
         self._searcher = Searcher(self.models, jit_compile)
         self._score = compiled(self._score_batch, *self.models)
 
@@ -103,7 +106,7 @@ class Translator:
 
     def translate(
         self, texts, beam_size=None, alpha=None, nbest=1, extra_length=None, *, min_length=0, max_source_length=None,
-        prefixes=None, sampling=None, constraint=None, token_scores=False, alignments=False, report=None, cut=None,
+        prefixes=None, sampling=None, constraint="grammar", token_scores=False, alignments=False, report=None, cut=None,
     ):  # fmt: skip
         """Returns a list of the `nbest` best `Hypothesis` for each text, best first.
 
@@ -116,37 +119,45 @@ class Translator:
             nbest: Hypotheses a sentence, at most `beam_size`.
             extra_length: Most tokens beyond the source's; the hparams' by default.
             min_length: Least tokens of a translation, as far as `extra_length` allows.
-            max_source_length: Most tokens of a source, EOS counted; what is behind is cut. None for all.
+            max_source_length: Most tokens of a source, EOS counted; what is behind is cut. Where trees are wanted, a
+                longer sentence gets a flat one, without a search. None for all.
             prefixes: What each translation begins with: a text, or its ids, for each of `texts`; None for nothing.
             sampling: `Sampling`: `beam_size` translations are drawn and the `nbest` best of them returned.
-            constraint: See `Rules`: which tokens may come next.
+            constraint: See `Rules`: which tokens may come next. "grammar": what the tokenizer's grammar allows, if it
+                has one, so that trees are always whole; None: any.
             token_scores: Whether hypotheses have their `token_log_probabilities`.
             alignments: Whether hypotheses have their `alignment`.
             report: Called with (sentences done, all sentences) after each batch.
-            cut: Called with (number of the text from 0, its tokens) for each source that is cut.
+            cut: Called with (number of the text from 0, its tokens) for each source that is too long.
 
         Raises:
-            UserError: An argument is out of range, `texts` is one text, or the constraint allows a text nothing.
+            UserError: An argument is out of range, `texts` is one text, or the constraint allows a text nothing; where
+                trees are wanted, such a text gets a flat one, too.
         """
         hparams = self.hparams
         beam_size = hparams.beam_size if beam_size is None else beam_size
         alpha = hparams.alpha if alpha is None else alpha
         extra_length = hparams.extra_length if extra_length is None else extra_length
         _check(texts, beam_size, alpha, nbest, extra_length, min_length, max_source_length)
-        rules = Rules(beam_size, nbest, min_length, sampling, constraint)
+        rules = Rules(
+            beam_size, nbest, min_length, sampling, self._constraint if constraint == "grammar" else constraint
+        )
         # The seed makes numbers that are given to the search: it need not be compiled anew for each.
         compiled_rules = dataclasses.replace(rules, sampling=sampling and dataclasses.replace(sampling, seed=0))
         texts = list(texts)
         sources = self._source_ids(texts, max_source_length, cut)
         prefixes = self._prefix_ids(prefixes, len(texts))
-        results = [[Hypothesis("", (), 0.0, 0.0)] for _ in texts]
+        results = [[Hypothesis(text, (), 0.0, 0.0)] for text in self.tokenizer.outputs(texts, [[]] * len(texts))]
         rows = [i for i, source in enumerate(sources) if len(source) > 1]
         done = len(texts) - len(rows)
         for batch in _by_length(rows, sources, beam_size, extra_length):
             source = _padded([sources[i] for i in batch], self._searcher.few_shapes)
-            sentences = _sentences(source, [prefixes[i] for i in batch], rules, extra_length, self._searcher.few_shapes)
+            sentences = _sentences(
+                source, [texts[i] for i in batch], [prefixes[i] for i in batch], rules, extra_length,
+                self._searcher.few_shapes,
+            )  # fmt: skip
             for i, *found in zip(batch, *self._searcher.search(source, sentences, compiled_rules, alpha)):
-                results[i] = self._hypotheses(i, *found)
+                results[i] = self._hypotheses(i, texts[i], *found)
             done += len(batch)
             if report:
                 report(done, len(texts))
@@ -163,7 +174,7 @@ class Translator:
             alpha: Exponent of the length penalty; the hparams' by default.
         """
         alpha = self.hparams.alpha if alpha is None else alpha
-        targets = list(targets)
+        sources, targets = list(sources), list(targets)
         source_ids = [ids + [EOS] for ids in self.tokenizer.encode(sources)]
         target_ids = [self._target_ids(target) for target in targets]
         if len(source_ids) != len(target_ids):
@@ -171,18 +182,18 @@ class Translator:
         results = [None] * len(source_ids)
         for i, log_p, _ in self._scored(source_ids, target_ids):
             ids, total = target_ids[i], float(log_p.sum())
-            text = targets[i] if isinstance(targets[i], str) else self.tokenizer.decode([ids])[0]
+            text = targets[i] if isinstance(targets[i], str) else self.tokenizer.outputs([sources[i]], [ids])[0]
             results[i] = Hypothesis(text, tuple(ids), total, total / ((5.0 + len(ids)) / 6.0) ** alpha, log_p)
         return results
 
     def _source_ids(self, texts, most, cut):
-        """Ids of the sources, EOS included, at most `most` of each, if any."""
+        """Ids of the sources, EOS included, at most `most` of each, if any; EOS alone of one that is not parsed."""
         sources = [[*ids, EOS] for ids in self.tokenizer.encode(texts)]
         for number, source in enumerate(sources):
             if most is not None and len(source) > most:
                 if cut:
                     cut(number, len(source))
-                source[most - 1 :] = [EOS]
+                source[0 if self.tokenizer.grammar else most - 1 :] = [EOS]
         return sources
 
     def _prefix_ids(self, prefixes, count):
@@ -192,22 +203,24 @@ class Translator:
         prefixes = None if isinstance(prefixes, str) else ["" if prefix is None else prefix for prefix in prefixes]
         if prefixes is None or len(prefixes) != count:
             raise UserError(f"prefixes must be a list with one entry for each of the {count} texts")
-        ids = [self.tokenizer.encode([p])[0] if isinstance(p, str) else [int(i) for i in p] for p in prefixes]
+        ids = [self.tokenizer.encode_prefixes([p])[0] if isinstance(p, str) else [int(i) for i in p] for p in prefixes]
         for prefix in ids:
             if not all(0 <= i < self.tokenizer.vocab_size and i not in (PAD, BOS, EOS) for i in prefix):
                 raise UserError(f"the prefix {prefix} holds ids that cannot stand inside a translation")
         return ids
 
     def _target_ids(self, target):
-        ids = self.tokenizer.encode([target])[0] if isinstance(target, str) else [int(i) for i in target]
+        ids = self.tokenizer.encode_targets([target])[0] if isinstance(target, str) else [int(i) for i in target]
         return ids if ids and ids[-1] == EOS else [*ids, EOS]
 
-    def _hypotheses(self, number, tokens, log_p, scores):
+    def _hypotheses(self, number, source, tokens, log_p, scores):
         """The finished hypotheses of one sentence: tokens `[nbest, length]`, log_p and scores `[nbest]`."""
         rows = [[int(i) for i in row if i != PAD] for row, score in zip(tokens, scores) if score > IMPOSSIBLE / 2]
+        if not rows and self.tokenizer.grammar:
+            return [Hypothesis(self.tokenizer.outputs([source], [[]])[0], (), 0.0, 0.0)]
         if not rows:
             raise UserError(f"the constraint allows no translation of text {number + 1}")
-        texts = self.tokenizer.decode(rows)
+        texts = self.tokenizer.outputs([source] * len(rows), rows)
         return [
             Hypothesis(text, tuple(row), float(p), float(score))
             for text, row, p, score in zip(texts, rows, log_p, scores)
@@ -264,7 +277,7 @@ def _check(texts, beam_size, alpha, nbest, extra_length, min_length, max_source_
         raise UserError("translate takes a list of texts, not one text: translate([text])")
 
 
-def _sentences(source, prefixes, rules, extra_length, few_shapes):
+def _sentences(source, texts, prefixes, rules, extra_length, few_shapes):
     """Returns the `Sentences` of a batch, int `[batch, source_length]`; rows that only fill it up end at once."""
     size = rounded_up if few_shapes else int
     lengths = (source != PAD).sum(axis=1).astype("int32")
@@ -281,7 +294,9 @@ def _sentences(source, prefixes, rules, extra_length, few_shapes):
             # A text's chances are its own, wherever it stands.
             generator = np.random.default_rng([rules.sampling.seed, *ids[ids != PAD].tolist()])
             row[:] = generator.random(row.shape[::-1], "float32").T
-    return Sentences(limits, prefix, chances)
+    words = np.zeros(len(source), "int32")
+    words[: len(texts)] = [len(split_words(text)) for text in texts]
+    return Sentences(limits, prefix, chances, words)
 
 
 def _by_length(rows, sources, beam_size, extra_length):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import math
 
 import keras
 from keras import ops
@@ -51,6 +52,7 @@ class Transformer(TokenModel):
         self.embedding = TiedEmbedding(vocab_size, width, seed, dtype=policy, name="embedding")
         position_class = registry.positions.get(hparams.positions)
         self.positions = position_class(width, hparams.max_length, seed + 1, dtype=policy, name="positions")
+        self.word_starts = None
         self.source_dropout = Dropout(hparams.dropout, seed + 2, dtype=policy, name="source_dropout")
         self.target_dropout = Dropout(hparams.dropout, seed + 3, dtype=policy, name="target_dropout")
         self.encoder = Encoder(
@@ -71,9 +73,26 @@ class Transformer(TokenModel):
         """
         if (problem is None) == (vocab_size is None):
             raise UserError("Transformer.from_hparams takes a problem or a vocab_size, and not both")
-        if problem is not None:
-            vocab_size = problem.prepare().tokenizer.vocab_size
-        return cls(vocab_size, hparams, **kwargs)
+        if problem is None:
+            return cls(vocab_size, hparams, **kwargs)
+        tokenizer = problem.prepare().tokenizer
+        model = cls(tokenizer.vocab_size, hparams, **kwargs)
+        model.adopt(tokenizer)
+        return model
+
+    def adopt(self, tokenizer):
+        """Tells a new model what it has to know of its vocabulary; a checkpoint holds it.
+
+        Raises:
+            UserError: The positions count words, and the tokenizer does not tell where one begins.
+        """
+        if self.word_starts is None:
+            return
+        if tokenizer.word_starts is None:
+            raise UserError(
+                "hparams: positions=words needs a vocabulary that tells where words begin; choose sinusoidal"
+            )
+        self.word_starts.assign(tokenizer.word_starts)
 
     def build(self, input_shape=None):
         if self.built:
@@ -81,6 +100,10 @@ class Transformer(TokenModel):
         shape = (None, None, self.hparams.d_model)
         for layer in (self.embedding, self.positions, self.source_dropout, self.target_dropout):
             layer.build()
+        if getattr(self.positions, "counts_words", False):
+            self.word_starts = self.add_weight(
+                name="word_starts", shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32"
+            )
         self.encoder.build(shape)
         self.decoder.build(shape, shape)
         self.build_metrics()
@@ -88,7 +111,11 @@ class Transformer(TokenModel):
 
     @property
     def vocabulary_weights(self):
-        return [self.embedding.table]
+        return [self.embedding.table] + ([] if self.word_starts is None else [self.word_starts])
+
+    def count_params(self):
+        """Returns the number of parameters that are trained."""
+        return sum(math.prod(variable.shape) for variable in self.trainable_variables)
 
     def call(self, inputs, training=False):
         return self.logits(self.states(inputs, training=training))
@@ -157,12 +184,22 @@ class Transformer(TokenModel):
         """Returns what each decoder layer's steps need of its kernels; made once for many steps."""
         return [layer.self_attention.fused_kernel() for layer in self.decoder.layers]
 
-    def decode_step(self, tokens, index, node, kernels, past, recent, memory, past_mask, memory_mask):
+    def places_after(self, tokens, index):
+        """Returns where position `index` behind each hypothesis stands, as `decode_step` wants it.
+
+        Args:
+            tokens: int `[batch, beams, length]`: symbols so far, then padding; no BOS.
+            index: Scalar int, their number.
+        """
+        place = ops.reshape(index, (1,))
+        return (place,) if self.word_starts is None else (place, ops.sum(ops.take(self.word_starts, tokens), axis=2))
+
+    def decode_step(self, tokens, places, node, kernels, past, recent, memory, past_mask, memory_mask):
         """Runs the decoder on one position of every beam, with keys and values of the earlier positions kept.
 
         Args:
             tokens: int `[batch, beams]`, the decoder's input at this position.
-            index: Scalar int, the position.
+            places: Of `places_after`.
             node: Scalar int, where in `recent` this position is written.
             kernels: Of `step_kernels`.
             past, recent: Each layer's self-attention (keys, values), as `empty_cache` makes them.
@@ -173,7 +210,7 @@ class Transformer(TokenModel):
         Returns:
             Logits `[batch, beams, vocab_size]`, and `recent` with this position written.
         """
-        x = self.embedding(tokens) + self.positions(ops.reshape(index, (1,)))
+        x = self.embedding(tokens) + self.positions(*places)
         written = []
         for layer, *parts in zip(self.decoder.layers, kernels, past, recent, memory):
             x, keys_and_values = layer.step(x, node, *parts, past_mask[:, None], memory_mask)
@@ -196,7 +233,11 @@ class Transformer(TokenModel):
 
     def _embed(self, tokens):
         """`[batch, length]` → `[batch, length, d_model]`: embeddings and positions, summed (§3.4, §3.5)."""
-        return self.embedding(tokens) + self.positions(ops.arange(ops.shape(tokens)[1]))
+        places = ops.arange(ops.shape(tokens)[1])
+        if self.word_starts is None:
+            return self.embedding(tokens) + self.positions(places)
+        words = ops.cumsum(ops.take(self.word_starts, tokens), axis=1) - 1.0
+        return self.embedding(tokens) + self.positions(places, words)
 
     def get_config(self):
         policy = keras.dtype_policies.serialize(self.dtype_policy)

@@ -1,10 +1,13 @@
 """What a run was made of: versions, machine, corpus, parameters."""
 
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import keras
 
@@ -79,3 +82,11 @@ def git_revision():
     except (OSError, subprocess.TimeoutExpired):
         return None
     return status.stdout.strip() or None
+
+
+def append_row(path, row):
+    """Adds a dictionary, and today's date, as a line of JSON to the file `path`."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps({**row, "date": time.strftime("%Y-%m-%d")}, ensure_ascii=False) + "\n")

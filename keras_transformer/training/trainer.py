@@ -77,8 +77,11 @@ def _train(run, problem, hparams, batches, how, stop, report):
     """Trains, in a directory that is this process's own."""
     network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
     start = batches.start = restore(run, network)
-    if not start and run.config["init_from"]:
-        initialise(network, problem.tokenizer, run.config["init_from"], report)
+    if not start:
+        if run.config["init_from"]:
+            initialise(network, problem.tokenizer, run.config["init_from"], report)
+        if hasattr(network, "adopt"):  # a plug-in's model need not
+            network.adopt(problem.tokenizer)
     run.create()
     batches = network.adapted(batches)
     write_json(run.path / "manifest.json", make_manifest(run, network))

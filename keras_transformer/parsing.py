@@ -1,0 +1,90 @@
+"""ParsingProblem: sentences to constituency trees (§6.3)."""
+
+import dataclasses
+import functools
+
+from keras_transformer.tasks import Problem, setting
+from keras_transformer.trees.tree import unescaped
+
+
+@dataclasses.dataclass(kw_only=True)
+class ParsingProblem(Problem):
+    """A sentence, words between blanks, to its tree in brackets; a subclass gives the trees.
+
+    The vocabulary, one for both sides as in §6.3, holds brackets and tags as whole pieces, and subwords of the words.
+    """
+
+    vocab_size: int = setting(16_000, "most pieces of the vocabulary, of which a small treebank fills fewer", low=300)
+    tags: bool = setting(True, "whether trees have parts of speech; without, every word has the tag XX")
+
+    def trees(self, split):
+        """Yields the normalised `trees.tree.Tree`s of a split."""
+        raise NotImplementedError
+
+    def pairs(self, split):
+        return ((sentence_of(tree), str(tree)) for tree in self.trees(split))
+
+    def make_tokenizer(self):
+        from keras_transformer.data.sampling import sample_texts
+        from keras_transformer.data.tree_tokenizer import TreeTokenizer
+        from keras_transformer.trees.linearize import linearize
+
+        symbols = set()
+
+        def sentences():  # in one pass: reading a large treebank takes its time
+            count = 0
+            for tree in self.trees("train"):
+                symbols.update(linearize(tree, self.tags))
+                count += 1
+                yield sentence_of(tree)
+            self._expected = {"train": count}
+
+        return TreeTokenizer.train(list(sample_texts(sentences())), symbols, self.vocab_size)
+
+    def score(self, hypotheses, references):
+        from keras_transformer.metrics.parseval import f1_score
+
+        return [f1_score(hypotheses, references)]
+
+    def all_scores(self, hypotheses, references):
+        from keras_transformer.metrics.bleu import Score, exact_match
+        from keras_transformer.metrics.parseval import parseval
+
+        result, (f1,) = parseval(references, hypotheses), self.score(hypotheses, references)
+        figures = {"recall": result.recall, "precision": result.precision, "tagging accuracy": result.tagging_accuracy}
+        scores = [Score(name, value, f1.signature) for name, value in figures.items()]
+        return [*scores, exact_match(hypotheses, references), f1]
+
+    def table(self, hypotheses, references):
+        from keras_transformer.metrics.parseval import parseval
+
+        return parseval(references, hypotheses).table()
+
+
+class TreebankProblem(ParsingProblem):
+    """A parsing problem of a treebank's files."""
+
+    @functools.cached_property
+    def files(self):
+        """{split: paths}."""
+        raise NotImplementedError
+
+    @staticmethod
+    def normalized(tree):
+        """Returns a tree of the files as it is learned, or None."""
+        from keras_transformer.trees.normalize import penn
+
+        return penn(tree)
+
+    def corpus_files(self):
+        return [path for paths in self.files.values() for path in paths]
+
+    def trees(self, split):
+        from keras_transformer.data.treebanks import read_treebank
+
+        return filter(None, map(self.normalized, read_treebank(self.files[split])))
+
+
+def sentence_of(tree):
+    """Returns the words of a tree as text writes them, between blanks."""
+    return " ".join(map(unescaped, tree.words()))

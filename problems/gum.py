@@ -1,0 +1,42 @@
+"""GUM, the Georgetown University Multilayer corpus: English of many genres, CC BY 4.0 (github.com/amir-zeldes/gum)."""
+
+import functools
+
+from keras_transformer.parsing import TreebankProblem
+from keras_transformer.registry import register_problem
+from keras_transformer.tasks import require
+
+
+@register_problem("parsing_gum")
+class ParsingGum(TreebankProblem):
+    """GUM's constituent trees, official partition: --raw_dir holds its .ptb files and splits.md."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.raw_dir, f"{self.name} needs the folder of GUM's .ptb files and splits.md: --raw_dir=FOLDER")
+
+    @functools.cached_property
+    def files(self):
+        from keras_transformer.data.treebanks import gum_files
+
+        return gum_files(self.raw_dir)
+
+
+@register_problem("parsing_english")
+class ParsingEnglish(TreebankProblem):
+    """WSJ, or its sample, and GUM together: --raw_dir holds a folder with wsj_*.mrg and a folder gum."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(
+            self.raw_dir, f"{self.name} needs a folder that holds WSJ's .mrg files and a folder gum: --raw_dir=FOLDER"
+        )
+
+    @functools.cached_property
+    def files(self):
+        from pathlib import Path
+
+        from keras_transformer.data.treebanks import gum_files, wsj_files
+
+        gum, wsj = gum_files(Path(self.raw_dir) / "gum"), wsj_files(self.raw_dir)
+        return {split: wsj[split] + gum[split] for split in self.splits}

@@ -1,0 +1,40 @@
+"""Parsing with the embedded grammar of `toy_grammar.py`: learned in minutes, without a download."""
+
+import dataclasses
+import importlib
+
+from keras_transformer.parsing import ParsingProblem
+from keras_transformer.registry import problems, register_problem
+from keras_transformer.tasks import setting
+
+
+@register_problem("toy_parsing")
+@dataclasses.dataclass(kw_only=True)
+class ToyParsing(ParsingProblem):
+    """English sentences of an embedded grammar to their trees; needs no download."""
+
+    vocab_size: int = setting(800, "most pieces of the vocabulary", low=100)
+    train_pairs: int = setting(20_000, "distinct training sentences", low=1)
+
+    @property
+    def grammar(self):
+        """The module of the grammar, which the translation problem is made of, too."""
+        return importlib.import_module(problems.get("toy_ende").__module__)
+
+    def corpus_files(self):
+        return [*super().corpus_files(), self.grammar.__file__]
+
+    def trees(self, split):
+        from keras_transformer.trees.normalize import penn
+        from keras_transformer.trees.tree import Tree
+
+        def tree(node):
+            label, *children = node
+            return (
+                Tree(label, (), children[0])
+                if isinstance(children[0], str)
+                else Tree(label, tuple(map(tree, children)))
+            )
+
+        count = {"train": self.train_pairs, "validation": 500, "test": 1000}[split]
+        return (penn(tree(example.tree)) for example in self.grammar.examples(split, count))

@@ -1,0 +1,382 @@
+"""Bracketing scores: EVALB's own sample, an oracle of multisets, and what a parser or a treebank may have wrong."""
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_transformer.errors import UserError
+from keras_transformer.metrics.evalb_parameters import Parameters, read_parameters
+from keras_transformer.metrics.parseval import f1_score, parseval, score_sentence, trees_as_lines
+
+GOLD = "(S (NP (DT the) (NN dog)) (VP (VBZ eats) (NP (NN fish))) (. .))"
+NONE = Parameters(delete_labels=(), delete_labels_for_length=(), equal_labels=())
+
+
+def read(path):
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def counts(gold, test, parameters=None):
+    """Matched, gold, test and crossing brackets of a valid sentence."""
+    score = score_sentence(gold, test, parameters or Parameters())
+    assert (score.status, score.message) == (0, "")
+    return score.matched, score.gold, score.test, score.crossing
+
+
+# EVALB's sample
+
+
+@pytest.fixture
+def sample(test_data):
+    """The `Parseval` of the sample, and the lines that EVALB prints."""
+    folder = test_data / "evalb"
+    if not folder.is_dir():
+        pytest.skip(f"there is no {folder}")
+    parameters = read_parameters(read(folder / "sample.prm"), "sample.prm")
+    return parseval(read(folder / "sample.gld"), read(folder / "sample.tst"), parameters), read(folder / "sample.rsl")
+
+
+def test_the_sample_is_counted_and_printed_as_evalb_does(sample):
+    result, expected = sample
+    assert result.rows() == expected[3:27] and len(result.rows()) == 24
+    lines = result.table().splitlines()
+    # EVALB prints the F-measure since a later version than the one that made the sample's output.
+    assert [line for line in lines if "FMeasure" in line] == [
+        "Bracketing FMeasure       =  89.12",
+        "Bracketing FMeasure       =  83.20",
+    ]
+    lines = [line for line in lines if "FMeasure" not in line]
+    # That version's total row has the number of sentences without crossing, 16, where later ones have the crossings.
+    assert expected[28].split()[5] == "16" and lines[28].split()[5] == "1"
+    expected[28] = expected[28].replace("    16", "     1")
+    assert lines == expected
+
+
+def test_the_figures_of_the_sample(sample):
+    result, _ = sample
+    assert (result.valid, result.errors, result.skipped) == (17, 5, 2)
+    assert (result.total("matched"), result.total("gold"), result.total("test")) == (86, 98, 95)
+    assert result.f1 == pytest.approx(2 * 86 / (98 + 95) * 100)
+    short = result.totals(40)
+    assert (len(short.sentences), short.valid, result.totals(43).valid, result.totals(44).valid) == (23, 16, 16, 17)
+    assert (short.recall, short.precision) == (pytest.approx(100 * 52 / 64), pytest.approx(100 * 52 / 61))
+    messages = {sentence.number: sentence.message for sentence in result.sentences if sentence.status == 1}
+    assert messages == {
+        12: "Words unmatch (is|was)",
+        13: "Length unmatch (4|5)",
+        16: "Length unmatch (4|5)",
+        17: "Length unmatch (4|6)",
+        20: "Words unmatch (this|That)",
+    }
+
+
+def test_the_default_parameters_are_those_of_collins(test_data):
+    path = test_data / "evalb" / "COLLINS.prm"
+    if not path.is_file():
+        pytest.skip(f"there is no {path}")
+    assert read_parameters(read(path), path.name) == Parameters()
+    assert read_parameters(["EQ_LABEL PRT ADVP"]) != Parameters()
+
+
+# The oracle: brackets as sets of words, counted as multisets
+
+
+LABELS = ["S", "NP", "VP", "NP-SBJ", "NP=2", "VP-PRD-1", "TOP"]
+
+
+@st.composite
+def parses(draw, size, depth=0):
+    """Children over `size` words: lists of a label and children, None for a word, "" for a trace beside the words."""
+    children = []
+    while size:
+        part = draw(st.integers(1, size))
+        if depth < 4 and draw(st.booleans()):
+            children.append([draw(st.sampled_from(LABELS)), *draw(parses(part, depth + 1))])
+            size -= part
+        else:
+            children.append(None)
+            size -= 1
+        if draw(st.integers(0, 4)) == 0:
+            children.append(draw(st.sampled_from(["", ["NP", ""]])))
+    return children
+
+
+def written(child, leaves):
+    """The text of a child; `leaves` yields those of its words."""
+    if child == "":
+        return "(-NONE- *)"
+    if child is None:
+        return next(leaves)
+    return f"({child[0]} {' '.join(written(part, leaves) for part in child[1:])})"
+
+
+def sets_of_words(child, kept):
+    """The words of a child, by number, and (label, words) of the brackets in it; `kept` yields the words, or None."""
+    if child == "":
+        return frozenset(), []
+    if child is None:
+        return frozenset({next(kept)} - {None}), []
+    parts = [sets_of_words(part, kept) for part in child[1:]]
+    words = frozenset().union(*(part for part, _ in parts))
+    label = child[0].partition("-")[0].partition("=")[0]
+    own = [(label, words)] if words and label != "TOP" else []
+    return words, own + [bracket for _, brackets in parts for bracket in brackets]
+
+
+@given(st.data())
+def test_brackets_match_as_multisets_of_words(data):
+    size = data.draw(st.integers(1, 8))
+    punctuation = data.draw(st.sets(st.integers(1, size - 1), max_size=2)) if size > 1 else set()
+    sides = [["S", *data.draw(parses(size))] for _ in range(2)]
+    texts, brackets = [], []
+    for side in sides:
+        texts.append(written(side, (f"(, x{i})" if i in punctuation else f"(N x{i})" for i in range(size))))
+        brackets.append(sets_of_words(side, iter([None if i in punctuation else i for i in range(size)]))[1])
+    gold, test = map(Counter, brackets)
+    crossing = sum(any(a & b and a - b and b - a for _, a in brackets[0]) for _, b in brackets[1])
+    expected = (gold & test).total(), gold.total(), test.total(), crossing
+    assert counts(*texts) == expected
+    bare = [Counter(words for _, words in side) for side in brackets]
+    unlabelled = Parameters(labelled=False)
+    assert counts(*texts, unlabelled) == ((bare[0] & bare[1]).total(), *expected[1:])
+    score = score_sentence(*texts, Parameters())
+    assert (score.words, score.length, score.correct_tags) == (size - len(punctuation), size, size - len(punctuation))
+
+
+# Its rules one by one
+
+
+def test_unary_brackets_match_one_each():
+    assert counts("(S (NP (NP (N a))))", "(S (NP (N a)))") == (2, 3, 2, 0)
+    assert counts("(S (NP (N a)))", "(S (NP (NP (NP (N a)))))") == (2, 2, 4, 0)
+    assert counts("(A (B (N a)))", "(B (A (N a)))") == (2, 2, 2, 0)
+
+
+def test_a_bracket_crosses_once_however_many_it_crosses():
+    gold = "(S (A (B (N a) (N b))) (C (N c) (N d)))"
+    assert counts(gold, "(S (N a) (X (Y (N b) (N c))) (N d))") == (1, 4, 3, 2)
+    assert counts(gold, "(S (X (N a) (N b) (N c)) (N d))") == (1, 4, 2, 1)
+    assert counts(gold, "(S (N a) (X (N b)) (C (N c) (N d)))") == (2, 4, 3, 0)
+
+
+def test_equal_labels_are_equal_in_both_directions_and_no_further():
+    assert (
+        counts("(S (ADVP (N a)))", "(S (PRT-1 (N a)))") == counts("(S (PRT (N a)))", "(S (ADVP (N a)))") == (2, 2, 2, 0)
+    )
+    chain = Parameters(equal_labels=[("A", "B"), ("C", "B")])
+    assert counts("(A (N a))", "(C (N a))", chain) == (0, 1, 1, 0)
+    assert counts("(A (N a))", "(B (N a))", chain) == counts("(B (N a))", "(C (N a))", chain) == (1, 1, 1, 0)
+    # The first bracket takes the first that is equal, so that none is left for the second; EVALB looks for no better.
+    assert counts("(B (A (N a)))", "(A (C (N a)))", chain) == (1, 2, 2, 0)
+
+
+def test_tags_are_compared_uncut_and_by_equal_labels():
+    tags = [
+        score_sentence("(S (ADVP a))", f"(S ({tag} a))", Parameters()).correct_tags for tag in ("PRT", "ADVP-1", "X")
+    ]
+    assert tags == [1, 0, 0]
+
+
+def test_what_equals_a_deleted_label_is_left_out_of_brackets_but_not_of_words():
+    parameters = Parameters(delete_labels=["A"], equal_labels=[("A", "B")])
+    assert counts("(S (B (N a)) (C (B b)))", "(S (N a) (C (B b)))", parameters) == (2, 2, 2, 0)
+    assert score_sentence("(S (B b) (A a))", "(S (B b))", parameters).words == 1
+
+
+def test_words_that_differ_are_an_error_unless_equal():
+    parameters = Parameters(equal_words=[("Dog", "dog")])
+    assert score_sentence("(S (N dog))", "(S (N Dog))", Parameters()).message == "Words unmatch (dog|Dog)"
+    assert counts("(S (N dog))", "(S (N Dog))", parameters) == counts("(S (N Dog))", "(S (N dog))", parameters)
+
+
+def test_punctuation_is_left_out_and_mistagged_punctuation_is_an_error():
+    without = "(S (NP (DT the) (NN dog)) (VP (VBZ eats) (NP (NN fish))))"
+    assert counts(GOLD, without) == counts(GOLD, GOLD.replace(" (. .))", ") (: -)")) == (4, 4, 4, 0)
+    assert counts(GOLD, "(S (PRN (, ,)) (NP (DT the) (NN dog)) (VP (VBZ eats) (, ,) (NP (NN fish) (. .))))") == (
+        4,
+        4,
+        4,
+        0,
+    )
+    assert score_sentence(GOLD, GOLD, NONE).words == 5
+    score = score_sentence(GOLD, GOLD.replace("(. .)", "(NN .)"), Parameters(), 7)
+    assert (score.status, score.message) == (1, "Length unmatch (4|5)")
+    assert str(score) == "   7    5    1    0.00   0.00     0      0    0      0      4     0     0.00"
+    assert score_sentence(GOLD.replace("(. .)", "(? ?)"), GOLD, Parameters()).message == "Length unmatch (5|4)"
+
+
+def test_the_length_counts_punctuation_but_no_traces():
+    gold = "(S (NP (N a)) (-NONE- *) (, ,) (VP (-NONE- *T*-1)))"
+    assert score_sentence(gold, gold, Parameters()).length == 2
+    assert score_sentence(gold, gold, NONE).length == 4
+    assert counts(gold, gold) == (2, 2, 2, 0)
+
+
+def test_several_brackets_may_stand_side_by_side():
+    assert counts("(S (NP (N a)) (N b))", "(NP (N a)) (N b)") == (1, 2, 1, 0)
+    assert counts("(NP (N a)) (N b)", "(S (NP (N a)) (N b))") == (1, 1, 2, 0)
+
+
+def test_the_outer_bracket_of_the_penn_treebank_is_left_out():
+    assert (
+        counts(f"( {GOLD})", GOLD)
+        == counts(GOLD, f"({GOLD})")
+        == counts(f"(TOP {GOLD})", f"( {GOLD} )")
+        == (4, 4, 4, 0)
+    )
+    assert counts("(TOP (N a))", "(S (N a))", NONE) == (0, 1, 1, 0)
+    assert counts("( (N a))", "(S (N a))", NONE) == (0, 0, 1, 0)
+    assert counts("(S ((N a)))", "( ((N a)))", NONE) == (1, 2, 1, 0)
+
+
+def test_a_no_break_space_is_part_of_a_word():
+    score = score_sentence("(S (N 1\u00a0000))", "(S (N 1\u00a0000))", Parameters())
+    assert (score.status, score.words, score.matched) == (0, 1, 1)
+
+
+def test_brackets_may_be_nested_deeper_than_recursion_goes():
+    depth = 50_000
+    assert counts("(S (N a))", f"(S {'(A ' * depth}(N a){')' * depth})") == (1, 1, depth + 1, 0)
+    score = score_sentence("(S (N a))", "(A " * depth, Parameters())
+    assert score.message.startswith(f"{depth} ')' are missing")
+
+
+# Malformed lines
+
+
+MALFORMED = {
+    "(S (N a)": "1 ')' are missing; each '(' needs one in the same line",
+    "(S (N a)))": "')' stands outside of any tree; each begins with '(' and ends with its ')'",
+    "a": "'a' stands outside of any tree; each begins with '(' and ends with its ')'",
+    "(S (N a)) b": "'b' stands outside of any tree; each begins with '(' and ends with its ')'",
+    "(S (N a) b)": "'b' has no tag of its own; write each word as (TAG word)",
+    "(N a b)": "'a' has no tag of its own; write each word as (TAG word)",
+}
+
+
+@pytest.mark.parametrize("line", MALFORMED)
+def test_a_malformed_line_is_an_error_sentence_of_a_parser_but_refused_in_gold(line):
+    result = parseval(["(S (N a))", "(S (N a))"], [line, "(S (N a))"])
+    assert [sentence.status for sentence in result.sentences] == [1, 0] and result.f1 == 100
+    assert result.sentences[0].message == MALFORMED[line]
+    assert result.rows()[0] == "   1    1    1    0.00   0.00     0      0    0      0      1     0     0.00"
+    with pytest.raises(UserError) as error:
+        parseval(["(S (N a))", line], ["(S (N a))", "(S (N a))"], gold_name="test.gold")
+    assert str(error.value) == f"test.gold:2: {MALFORMED[line]}"
+
+
+def test_a_bracket_without_words_is_left_out():
+    assert counts("(S (N a))", "(S (NP) (N a) (VP ( )))") == (1, 1, 1, 0)
+
+
+def test_numbers_of_lines_that_differ_are_refused():
+    with pytest.raises(UserError, match=r"^a\.gold has 3 lines and a\.parse has 2; line n of one must be"):
+        parseval([GOLD] * 3, [GOLD] * 2, gold_name="a.gold", test_name="a.parse")
+    with pytest.raises(UserError, match="has 1 lines and .* has 2;"):
+        parseval([GOLD], ["", GOLD])
+
+
+def test_blank_lines_are_skipped_but_no_sentences_at_the_end_of_both():
+    result = parseval([GOLD, "", "", GOLD, "", " "], [" \t", "", GOLD, "", ""])
+    assert [(sentence.status, sentence.length) for sentence in result.sentences] == [(2, 5), (2, 0), (1, 0), (2, 5)]
+    assert result.sentences[2].message == "Length unmatch (0|4)"
+    assert (result.skipped, result.errors, result.valid) == (3, 1, 0)
+    assert parseval([GOLD], ["(S (. .))"]).skipped == 1
+
+
+def test_nothing_to_count_is_no_division_by_zero():
+    for result in (parseval([], []), parseval([GOLD], [""]), parseval(["(TOP (N a))"], ["(TOP (N a))"])):
+        assert (result.f1, result.recall, result.precision, result.average_crossing) == (0, 0, 0, 0)
+        assert result.complete_match == result.no_crossing == result.two_or_less_crossing == result.tagging_accuracy
+        assert result.no_crossing == (100 if result.valid else 0)
+        assert "Bracketing FMeasure       =   0.00" in result.table()
+
+
+def test_crossings_are_averaged_over_valid_sentences():
+    gold = "(S (A (N a) (N b)) (N c))"
+    crossed = ["(S (N a) (X (N b) (N c)))", "(S (N a) (X (X (X (N b) (N c)))))", gold, "", "("]
+    result = parseval([gold] * 5, crossed)
+    assert [sentence.crossing for sentence in result.sentences] == [1, 3, 0, 0, 0]
+    assert result.average_crossing == pytest.approx(4 / 3) and result.no_crossing == pytest.approx(100 / 3)
+    assert result.two_or_less_crossing == pytest.approx(200 / 3) and result.complete_match == pytest.approx(100 / 3)
+
+
+def test_the_score_says_what_it_leaves_out():
+    score = f1_score(["", "(S (N b))", "(S (X (N a)))"], ["(S (N a))"] * 3)
+    assert (score.name, score.value) == ("F1", pytest.approx(2 / 3 * 100))
+    assert score.signature == "EVALB's rules, COLLINS.prm, labelled; 1 of 3 sentences (1 errors, 1 skipped)"
+
+
+# Files over several lines
+
+
+def test_trees_over_several_lines_become_one_line_each():
+    treebank = ["( (S ", "    (NP (N a) )", "", "    (VP (V is))) )", "", "(X (N b))", "(Y", "(N c)) (Z (N d))"]
+    lines = trees_as_lines(treebank, "wsj.mrg")
+    assert lines == ["( (S (NP (N a)) (VP (V is))))", "(X (N b))", "(Y (N c))", "(Z (N d))"]
+    assert parseval(lines, ["(S (NP (N a)) (VP (V is)))", *lines[1:]]).complete_match == 100
+
+
+def test_lines_that_are_balanced_are_sentences_also_blank_ones():
+    lines = ["(S (N a)) (S (N b))", "", "no brackets", "(S\t(N a))"]
+    assert trees_as_lines(iter(lines), "a.parse") == lines
+
+
+def test_an_unbalanced_parse_spoils_no_other_line():
+    lines = ["(S (N a)", "", "(S (N a))", "(S (N a)))"]
+    assert trees_as_lines(lines, "a.parse", sentences=4) == lines
+    # Unless the number of sentences is known, these are trees over several lines: the last closes the first.
+    assert trees_as_lines(lines, "a.parse") == trees_as_lines(lines, "a.parse", 3) == ["(S (N a) (S (N a)) (S (N a)))"]
+
+
+def test_malformed_trees_over_several_lines_are_refused():
+    with pytest.raises(UserError, match=r"^wsj.mrg:2: .*not closed"):
+        trees_as_lines(["(S (N a))", "(S", "(N b)"], "wsj.mrg")
+    with pytest.raises(UserError, match=r"^wsj.mrg:3: '\)' stands outside"):
+        trees_as_lines(["(S (N a))", "(S (N b))", ") (S (N c))("], "wsj.mrg")
+
+
+# Parameter files
+
+
+def test_a_parameter_file_says_what_differs():
+    lines = ["# by hand", "", "DEBUG 1", "MAX_ERROR 3", "LABELED 0  ", "CUTOFF_LEN 7", "DELETE_LABEL\tROOT\r"]
+    lines += ["EQ_WORD a b", "EQ_LABEL X Y", "DELETE_LABEL #", "DELETE_LABEL_FOR_LENGTH E"]
+    expected = Parameters({"ROOT", "#"}, {"E"}, {("Y", "X")}, {("b", "a")}, False, 7)
+    assert read_parameters(lines) == expected
+    assert read_parameters([]) == NONE != expected
+
+
+def test_a_long_run_is_not_cut_short():
+    result = parseval(["(N a)"] * 20, ["(N b)"] * 20, read_parameters(["MAX_ERROR 3"]))
+    assert result.errors == 20
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("DELETE_LABLE TOP", "unknown key 'DELETE_LABLE': did you mean DELETE_LABEL"),
+        ("DELETE_LABEL", "DELETE_LABEL has 0 values, not 1"),
+        ("DEBUG", "DEBUG has 0 values, not 1"),
+        ("DELETE_LABEL TOP S", "DELETE_LABEL has 2 values, not 1"),
+        ("EQ_LABEL ADVP", "EQ_LABEL has 1 values, not 2"),
+        ("CUTOFF_LEN forty", "CUTOFF_LEN is 'forty'; give a whole number"),
+        ("LABELED 01", "LABELED is '01'; give 0 or 1"),
+        ("QUOTE_LABEL POS", "QUOTE_LABEL is not implemented, and scores without it would differ"),
+    ],
+)
+def test_a_faulty_parameter_file_is_refused(line, message):
+    with pytest.raises(UserError) as error:
+        read_parameters(["# rules", line], "own.prm")
+    assert str(error.value).startswith(f"own.prm:2: {message}")
+
+
+def test_scoring_imports_neither_keras_nor_the_data_pipeline():
+    code = "import sys, keras_transformer.metrics.parseval; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "keras_transformer.metrics.parseval" in modules
+    assert not {"keras", "tensorflow", "jax", "keras_transformer.data"} & {*modules}

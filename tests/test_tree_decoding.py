@@ -1,0 +1,218 @@
+"""A search under the grammar of trees: only trees come out, and the best of all."""
+
+import itertools
+
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer.data.tokenizer import BOS, EOS, PAD
+from keras_transformer.data.tree_tokenizer import TreeTokenizer
+from keras_transformer.decoding import searcher
+from keras_transformer.decoding.beam_search import Sampling, Sentences
+from keras_transformer.decoding.constraints import TreeConstraint
+from keras_transformer.trees.grammar import LONGEST_CHAIN, Grammar
+from keras_transformer.trees.linearize import delinearize, linearize
+from keras_transformer.trees.tree import split_words, tree_of
+
+HPARAMS = kt.HParams(
+    num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, extra_length=20, positions="words"
+)  # fmt: skip
+SENTENCES = ["a", "b a", "a b a", "b b a a", "a a b b a b"]
+SYMBOLS = ("(S", ")S", "(X", ")X", "T", "U")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return TreeTokenizer.train(SENTENCES * 3, set(SYMBOLS), 300)
+
+
+@pytest.fixture(scope="module")
+def translator(tokenizer):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searcher, "SEGMENT", 4)  # so that short searches, too, have several segments
+        model = kt.Transformer(tokenizer.vocab_size, HPARAMS)
+        model.adopt(tokenizer)
+        yield kt.Translator(model, tokenizer, HPARAMS)
+
+
+def randomize(translator, seed, scale=0.7):
+    """Gives the model random weights, so that its distributions are peaked; returns the translator."""
+    rng = np.random.default_rng(seed)
+    for variable in translator.model.trainable_variables:
+        variable.assign(rng.normal(scale=scale, size=variable.shape))
+    return translator
+
+
+def every_tree(words, most):
+    """All sequences of at most `most` symbols that are trees over the words, by trying each sequence."""
+    found = []
+
+    def extend(symbols, depth, tags):
+        if symbols and not depth:
+            found.append(symbols)
+            return
+        if len(symbols) + depth + len(words) - tags > most:
+            return
+        for symbol in SYMBOLS:
+            if symbol[0] == "(":
+                extend((*symbols, symbol), depth + 1, tags)
+            elif symbol[0] == ")":
+                extend((*symbols, symbol), depth - 1, tags) if depth else None
+            elif tags < len(words):
+                extend((*symbols, symbol), depth, tags + 1)
+
+    extend((), 0, 0)
+    trees = set()
+    for symbols in found:
+        try:
+            delinearize(symbols, words)
+        except ValueError:
+            continue
+        trees.add(symbols)
+    return trees
+
+
+@pytest.mark.parametrize("words", [["a"], ["a", "b"], ["a", "b", "a"]])
+def test_the_grammar_allows_all_trees_and_nothing_else(tokenizer, words):
+    limit = len(words) + 6  # five symbols beside the tags, and EOS
+    names, found = {i: symbol for symbol, i in tokenizer.symbols.items()}, set()
+    prefixes = [()]
+    while prefixes:
+        prefix = prefixes.pop()
+        for i in np.flatnonzero(tokenizer.grammar.allowed(prefix, len(words), limit)):
+            if i == EOS:
+                found.add(tuple(names[i] for i in prefix))
+            else:
+                prefixes.append((*prefix, int(i)))
+    assert found == every_tree(words, limit - 1) and len(found) >= 4
+
+
+def test_a_chain_of_constituents_is_bounded(tokenizer):
+    opening = [tokenizer.symbols["(S"]] * LONGEST_CHAIN
+    assert tokenizer.grammar.allowed(opening[1:], 1, 100)[tokenizer.symbols["(X"]]
+    assert not tokenizer.grammar.allowed(opening, 1, 100)[tokenizer.symbols["(X"]]
+    deeper = [*opening, tokenizer.symbols["T"]]
+    assert tokenizer.grammar.allowed(deeper, 2, 100)[tokenizer.symbols["(X"]]
+
+
+def test_the_constraint_says_what_the_grammar_says(fresh_seed):
+    rng = np.random.default_rng(fresh_seed)
+    grammar = Grammar({symbol: i for i, symbol in enumerate(SYMBOLS, start=4)}, 12, EOS)
+    words, limits = rng.integers(1, 7, 40).astype("int32"), rng.integers(9, 30, 40).astype("int32")
+    beams, length = 3, int(limits.max())
+    tokens = np.full((40, beams, length), PAD, "int32")
+    constraint = TreeConstraint(grammar)
+    sentences = Sentences(limits, np.zeros((40, 1), "int32"), np.zeros((40, 0, 0), "float32"), words)
+    compared = 0
+    for index in range(length):
+        found = np.array(constraint(ops.convert_to_tensor(tokens), index, sentences))
+        assert found.shape == (40, beams, 12)
+        for row, beam in itertools.product(range(40), range(beams)):
+            prefix = tokens[row, beam, :index]
+            if index >= limits[row] or EOS in prefix:
+                continue
+            expected = grammar.allowed(prefix, words[row], limits[row])
+            np.testing.assert_array_equal(found[row, beam], expected, str(prefix))
+            assert expected.any()  # a prefix that was allowed can be gone on with
+            tokens[row, beam, index] = rng.choice(np.flatnonzero(expected))
+            compared += 1
+    assert compared > 1000 and (tokens == EOS).any(axis=2).all()
+
+
+def assert_trees(sentences, hypotheses, tokenizer, extra_length):
+    """Each is a tree over the words of its sentence, and its text is what its symbols say."""
+    names = {i: symbol for symbol, i in tokenizer.symbols.items()}
+    for sentence, found in zip(sentences, hypotheses, strict=True):
+        limit = len(tokenizer.encode([sentence])[0]) + 1 + extra_length
+        for hypothesis in found:
+            *symbols, last = hypothesis.tokens
+            assert last == EOS and len(hypothesis.tokens) <= limit
+            tree = delinearize([names[i] for i in symbols], split_words(sentence))
+            assert hypothesis.text == str(tree) and tree_of(hypothesis.text).words() == split_words(sentence)
+
+
+@pytest.mark.parametrize(
+    "options", [{"beam_size": 1}, {"beam_size": 7, "nbest": 3}, {"beam_size": 3, "sampling": Sampling()}]
+)
+@pytest.mark.parametrize("extra_length", [2, 5, 20])
+def test_a_random_model_finds_trees_only(translator, fresh_seed, options, extra_length):
+    for seed in range(fresh_seed, fresh_seed + 3):
+        found = randomize(translator, seed).translate(SENTENCES, extra_length=extra_length, **options)
+        assert_trees(SENTENCES, found, translator.tokenizer, extra_length)
+
+
+def test_without_the_constraint_it_would_not(translator):
+    texts = [h.text for h, *_ in randomize(translator, 1).translate(SENTENCES, beam_size=2, constraint=None)]
+    assert [tree_of(text).words() for text in texts] == [split_words(sentence) for sentence in SENTENCES]  # repaired
+    found = translator.translate(SENTENCES, beam_size=2, constraint=None)
+    with pytest.raises(ValueError):
+        for sentence, (hypothesis, *_) in zip(SENTENCES, found):
+            names = {i: symbol for symbol, i in translator.tokenizer.symbols.items()}
+            delinearize([names.get(i, "?") for i in hypothesis.tokens[:-1]], split_words(sentence))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_a_wide_beam_finds_the_best_of_all_trees(translator, seed, alpha):
+    randomize(translator, seed, 0.4)
+    tokenizer = translator.tokenizer
+    for sentence in ("a", "b a"):
+        source, words = [*tokenizer.encode([sentence])[0], EOS], split_words(sentence)
+        extra = 5
+        trees = sorted(every_tree(words, len(source) + extra - 1))
+        targets = [tuple(tokenizer.symbols[symbol] for symbol in tree) + (EOS,) for tree in trees]
+        scores = {
+            target: log_p / ((5 + len(target)) / 6) ** alpha
+            for target, log_p in zip(targets, log_probabilities(translator.model, source, targets))
+        }
+        (found,) = translator.translate([sentence], 600, alpha, nbest=5, extra_length=extra)
+        best = sorted(scores, key=scores.get, reverse=True)[:5]
+        assert [h.tokens for h in found] == best
+        np.testing.assert_allclose([h.score for h in found], [scores[tokens] for tokens in best], rtol=1e-4)
+
+
+def log_probabilities(model, source, targets):
+    """The log-probability of each target, nothing cached."""
+    labels = np.full((len(targets), max(map(len, targets))), PAD)
+    for row, target in zip(labels, targets):
+        row[: len(target)] = target
+    decoder_input = np.concatenate([np.full((len(labels), 1), BOS), labels[:, :-1]], axis=1)
+    logits = model((np.tile(source, (len(labels), 1)), decoder_input), training=False)
+    log_p = np.array(ops.log_softmax(logits), "float64")
+    return (np.take_along_axis(log_p, labels[:, :, None], axis=2)[:, :, 0] * (labels != PAD)).sum(axis=1)
+
+
+def test_what_cannot_be_parsed_gets_a_flat_tree(translator):
+    said = []
+    texts = ["a b", "", "a a b b a b", " "]
+    found = translator.translate(texts, beam_size=2, max_source_length=5, cut=lambda *cut: said.append(cut))
+    assert [h.text for (h,) in found][1:] == ["", "(TOP (XX a) (XX a) (XX b) (XX b) (XX a) (XX b))", ""]
+    assert tree_of(found[0][0].text).words() == ["a", "b"]
+    assert said == [(2, len(translator.tokenizer.encode([texts[2]])[0]) + 1)]
+    # No room for a bracket beside the tags.
+    ((hypothesis,),) = translator.translate(["a b"], beam_size=2, extra_length=1)
+    assert hypothesis.text == "(TOP (XX a) (XX b))" and hypothesis.tokens == ()
+
+
+def test_the_result_does_not_depend_on_batch_mates(translator):
+    randomize(translator, 3)
+    together = translator.translate(SENTENCES, 4)
+    for sentence, (hypothesis, *_) in zip(SENTENCES, together):
+        ((alone, *_),) = translator.translate([sentence], 4)
+        assert alone.tokens == hypothesis.tokens and alone.score == pytest.approx(hypothesis.score, rel=1e-4)
+
+
+def test_scoring_a_tree_gives_what_the_search_gave(translator):
+    randomize(translator, 4)
+    for sentence, (hypothesis, *_) in zip(SENTENCES, translator.translate(SENTENCES, 4)):
+        (scored,) = translator.score([sentence], [hypothesis.text])
+        assert scored.tokens == hypothesis.tokens
+        assert scored.score == pytest.approx(hypothesis.score, rel=1e-4)
+
+
+def test_a_tree_may_begin_with_given_symbols(translator):
+    prefix = "(S (X T )X"
+    ((hypothesis, *_),) = translator.translate(["a b"], 3, prefixes=[prefix])
+    assert linearize(tree_of(hypothesis.text))[:4] == prefix.split()

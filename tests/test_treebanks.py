@@ -1,0 +1,394 @@
+"""Treebanks: which files make the splits, what holds of real trees, vocabularies of trees, problems made of them."""
+
+import itertools
+import random
+
+import pytest
+
+from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK, SentencePieceTokenizer, load_tokenizer
+from keras_transformer.data.tree_tokenizer import TreeTokenizer
+from keras_transformer.data.treebanks import gum_files, icepahc_files, part_of_text, read_treebank, wsj_files
+from keras_transformer.errors import UserError
+from keras_transformer.parsing import sentence_of
+from keras_transformer.tasks import load_problem
+from keras_transformer.trees.linearize import delinearize, linearize, repaired
+from keras_transformer.trees.normalize import icelandic, penn, without_empty_icelandic
+from keras_transformer.trees.tree import escaped, split_words, tree_of, unescaped
+
+SPLITS = ("train", "validation", "test")
+
+
+def complaint(call, *arguments, **keywords):
+    """Returns the sentence of the `UserError` that a call raises."""
+    with pytest.raises(UserError) as caught:
+        list(call(*arguments, **keywords))
+    return str(caught.value)
+
+
+def write_trees(path, words):
+    """Writes a tree of the one word for each of `words`; returns the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"( (S (NN {word}) ) )\n\n" for word in words), encoding="utf-8")
+    return path
+
+
+def words_of(problem, split):
+    return [source for source, _ in problem.examples(split)]
+
+
+# The Wall Street Journal
+
+
+@pytest.fixture(params=["wsj_raw/{:02d}", "{:02d}", "."])
+def sections(tmp_path, request):
+    """A folder with two files of each section, in folders of sections or not, and a file that is none of them."""
+    for section in range(25):
+        folder = tmp_path / request.param.format(section)
+        for number in (1, 12):
+            write_trees(folder / f"wsj_{section:02d}{number:02d}.mrg", [f"{section}.{number}"])
+        write_trees(folder / "wsj_all.mrg", ["none"])
+    return tmp_path
+
+
+def test_sections_make_the_splits(sections):
+    expected = {"train": range(2, 22), "validation": [22], "test": [23]}
+    problem = load_problem("parsing_wsj", raw_dir=sections)
+    for split, numbers in expected.items():
+        assert words_of(problem, split) == [f"{section}.{number}" for section in numbers for number in (1, 12)]
+    assert len(problem.corpus_files()) == 2 * 22
+
+
+@pytest.mark.parametrize(("section", "split"), [(2, "train"), (13, "train"), (22, "validation"), (23, "test")])
+def test_a_missing_section_is_named(sections, section, split):
+    for path in sections.rglob(f"wsj_{section:02d}*.mrg"):
+        path.unlink()
+    said = f"{sections} lacks section {section:02d} (wsj_{section:02d}01.mrg and so on), of the {split} split"
+    assert complaint(wsj_files, sections) == said
+
+
+def test_without_later_sections_file_numbers_make_the_splits(tmp_path):
+    expected = {"train": ["1", "99", "100", "179"], "validation": ["180", "189"], "test": ["190", "199"]}
+    for number in map(int, itertools.chain(*expected.values())):
+        write_trees(tmp_path / f"wsj_{number:04d}.mrg", [number])
+    problem = load_problem("parsing_wsj", raw_dir=tmp_path)
+    assert {split: words_of(problem, split) for split in SPLITS} == expected
+    for path in tmp_path.glob("wsj_018*"):
+        path.unlink()
+    assert "lacks all of wsj_0180.mrg to wsj_0189.mrg, of the validation split" in complaint(wsj_files, tmp_path)
+    write_trees(tmp_path / "wsj_0201.mrg", ["no sample"])
+    assert "lacks section 03 " in complaint(wsj_files, tmp_path)
+
+
+def test_the_sample_has_199_files(test_data):
+    splits = wsj_files(folder_of(test_data, "wsj_sample"))
+    assert {split: len(paths) for split, paths in splits.items()} == {"train": 179, "validation": 10, "test": 10}
+
+
+# GUM
+
+
+@pytest.fixture
+def gum(tmp_path):
+    """A folder of GUM with two documents of each partition, and the list of one from Reddit, which is not there."""
+    lines = ["# Splits", "", "The standard splits:", ""]
+    for partition in ("dev", "test", "test2", "train"):
+        documents = [f"GUM_news_{partition}", f"GUM_bio_{partition}2"]
+        lines += [f"## {partition}", "", *(f"  * {name}" for name in (*documents, f"GUM_reddit_{partition}")), ""]
+        for name in documents if partition != "test2" else []:
+            write_trees(tmp_path / "gum" / f"{name}.ptb", [name])
+    (tmp_path / "gum" / "splits.md").write_text("\n".join(lines), encoding="utf-8")
+    return tmp_path / "gum"
+
+
+def test_gum_has_its_official_partition_with_the_documents_from_reddit_that_are_there(gum):
+    write_trees(gum / "GUM_reddit_dev.ptb", ["red"])
+    problem = load_problem("parsing_gum", raw_dir=gum)
+    for split, partition, more in zip(SPLITS, ("train", "dev", "test"), ([], ["red"], [])):
+        assert words_of(problem, split) == [f"GUM_news_{partition}", f"GUM_bio_{partition}2", *more]
+
+
+@pytest.mark.parametrize("missing", ["GUM_bio_train2.ptb", "GUM_news_test.ptb"])
+def test_another_missing_document_is_named(gum, missing):
+    (gum / missing).unlink()
+    assert complaint(gum_files, gum).startswith(f"{gum / missing} does not exist, which {gum / 'splits.md'} names;")
+
+
+def test_a_partition_without_documents_is_named(gum):
+    (gum / "splits.md").write_text("## train\n  * GUM_news_train\n## dev\n\n## test\n  * GUM_news_test\n")
+    assert complaint(gum_files, gum) == f"{gum / 'splits.md'} names no documents under '## dev'"
+    (gum / "splits.md").unlink()
+    assert f"{gum / 'splits.md'} does not exist" in complaint(gum_files, gum)
+
+
+def test_wsj_and_gum_make_one_problem(gum):
+    for number in (3, 183, 193):
+        write_trees(gum.parent / "some" / f"wsj_{number:04d}.mrg", [number])
+    problem = load_problem("parsing_english", raw_dir=gum.parent)
+    assert words_of(problem, "validation") == ["183", "GUM_news_dev", "GUM_bio_dev2"]
+    assert [*map(len, problem.files.values())] == [3, 3, 3]
+
+
+# IcePaHC
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(0, 0), (9, 0), (11, 1), (20, 1), (31, 2), (1000, 50), (1011, 51)])
+def test_the_last_tenth_of_a_text_is_validation_and_test(count, held_out):
+    parts = {split: part_of_text(list(range(count)), split) for split in SPLITS}
+    assert [*parts["train"], *parts["validation"], *parts["test"]] == list(range(count))
+    assert len(parts["validation"]) == len(parts["test"]) == held_out
+
+
+def test_each_text_of_icepahc_is_divided(tmp_path):
+    for text in ("1150.a", "1250.b"):
+        leaves = "".join(f"( (IP-MAT (NP (N-N {text}{i}-x)) (CODE y)) (ID z))\n\n" for i in range(40))
+        (tmp_path / f"{text}.psd").write_text("( (META (CODE x)))\n" * 60 + leaves, encoding="utf-8")
+    problem = load_problem("parsing_icepahc", raw_dir=tmp_path)
+    for split, numbers in zip(SPLITS, (range(36), range(36, 38), range(38, 40))):
+        assert words_of(problem, split) == [f"{text}{i}" for text in ("1150.a", "1250.b") for i in numbers]
+    assert {target for _, target in problem.examples("test")} >= {"(IP (NP (N-N 1250.b39)))"}
+
+
+# Folders
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [("parsing_wsj", "has no files wsj_0001.mrg and so on"), ("parsing_gum", "splits.md does not exist"),
+     ("parsing_english", "there is no folder {}/gum"), ("parsing_icepahc", "has no .psd files")],
+)  # fmt: skip
+def test_a_missing_folder_and_an_empty_one_are_named(tmp_path, name, lacks):
+    assert "--raw_dir=FOLDER" in complaint(load_problem, name)
+    problem = load_problem(name, raw_dir=tmp_path / "none")
+    assert f"there is no folder {tmp_path}/none" in complaint(problem.prepare)
+    assert lacks.format(tmp_path) in complaint(load_problem(name, raw_dir=tmp_path).prepare)
+
+
+def test_a_fault_of_a_treebank_is_named_with_its_line(gum):
+    path = gum / "GUM_bio_train2.ptb"
+    path.write_text("(ROOT (NN a))\n(ROOT\n  (NN a)))\n", encoding="utf-8")
+    problem = load_problem("parsing_gum", raw_dir=gum)
+    assert complaint(problem.examples, "train").startswith(f"{path}:3: ')' stands outside of any tree")
+
+
+# Real trees
+
+
+def folder_of(test_data, name):
+    if not (test_data / name).is_dir():
+        pytest.skip(f"there is no {test_data / name}")
+    return test_data / name
+
+
+def check(tree, learned, words):
+    """No functional tags, indices, traces or outer bracket; the same words; symbols that give the tree back."""
+    assert [unescaped(word) for word in learned.words()] == words and words
+    assert penn(learned) == learned and learned.word is None and tree_of(str(learned)) == learned
+    for label, _, _ in learned.spans():
+        assert label and not {*label[1:]} & {*"-="}, tree
+    for leaf in learned.leaves():
+        assert leaf.label != "-NONE-" and not leaf.label.rpartition("-")[2].isdigit(), tree
+    assert split_words(sentence_of(learned)) == words
+    symbols = linearize(learned)
+    assert delinearize(symbols, words) == repaired(symbols, words) == learned
+    untagged = delinearize(linearize(learned, tags=False), words)
+    assert untagged.spans() == learned.spans() and untagged.words() == learned.words()
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "count"), [("gum", gum_files, 13_263), ("wsj_sample", wsj_files, 3_914)], ids=["gum", "wsj"]
+)
+def test_english_trees_are_alike_and_come_back_from_their_symbols(test_data, name, files, count):
+    trees = list(read_treebank(itertools.chain(*files(folder_of(test_data, name)).values())))
+    assert len(trees) == count
+    for tree in trees:
+        check(tree, penn(tree), [unescaped(leaf.word) for leaf in tree.leaves() if leaf.label != "-NONE-"])
+
+
+@pytest.mark.parametrize(("step", "count"), [(6, 11_582), pytest.param(1, 72_435, marks=pytest.mark.soak)])
+def test_icelandic_trees_are_alike_and_come_back_from_their_symbols(test_data, step, count):
+    trees = read_treebank(icepahc_files(folder_of(test_data, "icepahc"))[::step])
+    pairs = [(tree, learned) for tree in trees if (learned := icelandic(tree))]
+    assert len(pairs) == count
+    for tree, learned in pairs:
+        words = [unescaped(word) for word in learned.words()]
+        for leaf, word in zip(without_empty_icelandic(tree).leaves(), words, strict=True):
+            assert leaf.word.startswith(word) and leaf.word[len(word) :][:1] in ("", "-")  # and the lemma
+        check(tree, learned, words)
+
+
+# The vocabulary
+
+
+TREES = [
+    "(S (NP (DT the) (NN NN)) (VP (VBZ barks)) (. .))",
+    "(S (`` ``) (NP (PRP$ my) (NN dog)) (, ,) ('' '') (-LRB- -LRB-) (NN 1\\/2) (-RRB- -RRB-))",
+    '(TOP (X (" ") (FW "hund")) (X+Y (N-N ½)))',
+] * 4
+SENTENCES = [sentence_of(tree_of(tree)) for tree in TREES]
+SYMBOLS = {symbol for tree in TREES for symbol in linearize(tree_of(tree))}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return TreeTokenizer.train(SENTENCES, SYMBOLS, 200)
+
+
+@pytest.fixture(scope="module")
+def untagged():
+    return TreeTokenizer.train(SENTENCES, {s for s in SYMBOLS if s[0] in "()"} | {"XX"}, 200)
+
+
+def test_each_symbol_is_one_piece(tokenizer):
+    assert tokenizer.symbols.keys() == SYMBOLS and len({*tokenizer.symbols.values()}) == len(SYMBOLS)
+    for symbol, i in tokenizer.symbols.items():
+        assert tokenizer.pieces([i]) == [f"⟪{symbol}⟫"] and i > UNK
+    (ids,) = tokenizer.encode_targets(TREES[:1])
+    assert tokenizer.decode([[BOS, *ids, EOS, PAD]]) == ["(S (NP DT NN )NP (VP VBZ )VP . )S"]
+    both = TreeTokenizer.train(SENTENCES, {"(S", ")NP", "NN"}, 200).symbols
+    assert both.keys() == {"(S", ")S", "(NP", ")NP", "NN"}
+
+
+def test_a_word_spelled_as_a_symbol_is_none(tokenizer):
+    words = ["NN", "(", "(S", ")S", "XX", "``", "⟪NN⟫", "⟪", ",", "-LRB-"]
+    assert not {*tokenizer.symbols.values()} & {i for row in tokenizer.encode(words) for i in row}
+    assert TreeTokenizer.train(["a⟪b⟫ c⟪b⟫ d⟪⟫ e⟪⟫ -LRB- 1\\/2"] * 9, SYMBOLS, 200).symbols.keys() == SYMBOLS
+
+
+def test_the_vocabulary_has_no_more_than_the_text_can_fill(tokenizer):
+    smaller = TreeTokenizer.train(SENTENCES, SYMBOLS, tokenizer.vocab_size - 5)
+    larger = TreeTokenizer.train(SENTENCES, SYMBOLS, 5000)
+    assert smaller.vocab_size + 5 == tokenizer.vocab_size == larger.vocab_size < 200
+    assert smaller.symbols.keys() == larger.symbols.keys()
+    assert "does not hold the text's characters" in complaint(TreeTokenizer.train, SENTENCES, SYMBOLS, 30)
+    assert "nothing but blank lines" in complaint(TreeTokenizer.train, ["", " "], SYMBOLS, 200)
+
+
+def test_a_saved_vocabulary_is_loaded(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert isinstance(loaded, TreeTokenizer) and loaded.fingerprint == tokenizer.fingerprint
+    assert (loaded.symbols, loaded.encode(SENTENCES)) == (tokenizer.symbols, tokenizer.encode(SENTENCES))
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "text", "no symbols"])
+def test_a_damaged_vocabulary_is_refused(tokenizer, tmp_path, damage):
+    whole = tokenizer.to_bytes()
+    plain = SentencePieceTokenizer.train(SENTENCES, 60).to_bytes() if damage == "no symbols" else b""
+    content = {"empty": b"", "cut": whole[: len(whole) // 2], "text": b"(S\n)S\n", "no symbols": plain}[damage]
+    (tmp_path / TreeTokenizer.file_name).write_bytes(content)
+    assert f"{tmp_path / TreeTokenizer.file_name} is damaged" in complaint(load_tokenizer, tmp_path)
+
+
+def test_trees_come_back_over_their_sentences(tokenizer):
+    ids = tokenizer.encode_targets(TREES)
+    assert tokenizer.outputs(SENTENCES, [[BOS, *row, EOS, PAD] for row in ids]) == TREES
+    assert tokenizer.outputs(["", " ", "a b"], [ids[0], [], []]) == ["", "", "(TOP (XX a) (XX b))"]
+    assert tokenizer.encode_targets(["", " ", TREES[0]]) == [[], [], ids[0]]
+    assert "not closed" in complaint(tokenizer.encode_targets, [TREES[0][:-1]])
+
+
+def test_what_the_vocabulary_lacks_is_unknown(tokenizer):
+    row = tokenizer.encode_targets(["(S (WHNP (NN a)) (WP b))"])[0]
+    assert [tokenizer.symbols["(S"], UNK, tokenizer.symbols["NN"], UNK, UNK, tokenizer.symbols[")S"]] == row
+    assert tokenizer.outputs(["a b"], [row]) == ["(TOP (S (NN a)) (XX b))"]
+
+
+def test_a_prefix_is_written_in_symbols(tokenizer):
+    ids = [[tokenizer.symbols[symbol] for symbol in text.split()] for text in ("(S (NP DT", "", "(X")]
+    assert tokenizer.encode_prefixes(["(S (NP DT", "", " (X "]) == ids
+    for text, wrong in (("(S (WHNP", "(WHNP"), ("(S dog", "dog"), ("(NP (NN", "(NN")):
+        assert complaint(tokenizer.encode_prefixes, ["(S", text]).startswith(f"{wrong!r} is no bracket or tag")
+
+
+def test_without_tags_those_of_trees_are_not_looked_at(tokenizer, untagged):
+    assert tokenizer.tagged and not untagged.tagged
+    ids = untagged.encode_targets(TREES)
+    assert UNK not in itertools.chain(*ids)
+    assert untagged.decode(ids)[0] == "(S (NP XX XX )NP (VP XX )VP XX )S"
+    assert untagged.outputs(SENTENCES, ids)[0] == "(S (NP (XX the) (XX NN)) (VP (XX barks)) (XX .))"
+    assert untagged.encode_targets(["(S (XX a) (WP b))"]) == untagged.encode_targets(["(S (NN a) (NN b))"])
+
+
+def test_one_tree_without_tags_does_not_take_away_the_tags_of_others():
+    mixed = TreeTokenizer.train(SENTENCES, SYMBOLS | {"XX"}, 200)  # as a tree is that could not be parsed
+    tree = "(S (XX the) (NN dog))"
+    assert mixed.outputs(["the dog"], mixed.encode_targets([tree])) == [tree]
+
+
+def test_treebanks_spellings_share_pieces(tokenizer):
+    for alike in (("``", '"', "''"), ("(", "-LRB-"), ("1/2", "1\\/2"), ("[a", "-LSB-a"), ("my  dog", " my\tdog ")):
+        first, *others = tokenizer.encode(alike)
+        assert others == [first] * len(others), alike
+    assert len({*map(tuple, tokenizer.encode(["`` dog ''", "` dog '", '" dog "', "``dog''"]))}) == 3
+
+
+@pytest.mark.parametrize("sentence", ["½ 1½ ｆｕｌｌ … ﷺ", "10\u00a0000 a\u3000b", "\u200b \u00ad ﬁ", "( -LRB- } <"])
+def test_outputs_have_the_words_of_the_sentence_whatever_normalisation_makes_of_them(tokenizer, sentence):
+    words = split_words(sentence)
+    tree = f"(S {' '.join(f'(NN {escaped(word)})' for word in words)})"
+    assert tokenizer.outputs([sentence], tokenizer.encode_targets([tree])) == [tree]
+    assert tree_of(tokenizer.outputs([sentence], [[]])[0]).words() == [escaped(word) for word in words]
+
+
+# Automatic trees
+
+
+def semisupervised(folder, gold, auto, **parameters):
+    """The problem with so many trees of either kind for training."""
+    write_trees(folder / "wsj" / "wsj_0001.mrg", [f"g{i}" for i in range(gold)])
+    for number in (180, 190):
+        write_trees(folder / "wsj" / f"wsj_0{number}.mrg", [number])
+    write_trees(folder / "auto" / "parsed", [f"a{i}" for i in range(auto)])
+    (folder / "auto" / ".hidden").write_text("no tree")
+    (folder / "auto" / "folder").mkdir(exist_ok=True)
+    paths = {"raw_dir": folder / "wsj", "auto_dir": str(folder / "auto"), "data_dir": folder / "data"}
+    return load_problem("parsing_wsj_semisupervised", **paths, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("gold", "auto", "share", "copies"),
+    [(10, 100, 0.0, 1), (10, 100, 0.05, 1), (10, 100, 0.1, 2), (10, 10, 0.5, 1), (10, 11, 0.5, 2), (9, 1, 0.9, 1),
+     (9, 3, 0.9, 3), (1, 1, 0.9, 9), (7, 3, 0.7, 1), (3, 14, 0.3, 2), (1, 90, 0.1, 10)],
+)  # fmt: skip
+def test_gold_trees_are_repeated_as_often_as_their_share_takes(tmp_path, gold, auto, share, copies):
+    problem = semisupervised(tmp_path, gold, auto, gold_share=share)
+    assert problem.gold_copies == copies
+    expected = [f"g{i}" for i in range(gold)] * copies + [f"a{i}" for i in range(auto)]
+    assert words_of(problem, "train") == expected
+    assert [words_of(problem, split) for split in SPLITS[1:]] == [["180"], ["190"]]
+
+
+def test_one_copy_less_would_not_suffice(tmp_path, fresh_seed):
+    rng = random.Random(fresh_seed)
+    for _ in range(20):
+        gold, auto, percent = rng.randint(1, 20), rng.randint(1, 60), rng.randint(1, 90)
+        copies = semisupervised(tmp_path, gold, auto, gold_share=percent / 100).gold_copies
+        assert 100 * copies * gold >= percent * (copies * gold + auto)
+        assert copies == 1 or 100 * (copies - 1) * gold < percent * ((copies - 1) * gold + auto)
+
+
+def test_automatic_trees_that_cannot_be_read_are_refused_with_their_line(tmp_path):
+    problem = semisupervised(tmp_path, 3, 2)
+    path = tmp_path / "auto" / "second.ptb"
+    path.write_text("(S (NN a))\n\nThe dog barks .\n", encoding="utf-8")
+    del problem.auto_files
+    said = f"{path}:3: 'The' stands outside of any tree; each begins with '('"
+    assert complaint(problem.examples, "train") == said == complaint(problem.prepare)
+    assert not list((tmp_path / "data").glob("*"))
+
+
+def test_automatic_trees_are_read_as_translate_writes_them(tmp_path):
+    problem = semisupervised(tmp_path, 2, 0)
+    (tmp_path / "auto" / "parsed").write_text("(S (NN a))\n\n(TOP (XX b) (XX c))\n", encoding="utf-8")
+    assert words_of(problem, "train") == ["g0", "g1", "a", "b c"]
+
+
+def test_a_folder_of_automatic_trees_is_needed(tmp_path):
+    folder = write_trees(tmp_path / "wsj" / "wsj_0001.mrg", ["a"]).parent
+    (tmp_path / "auto").mkdir()
+    name = "parsing_wsj_semisupervised"
+    assert "--set problem.auto_dir=FOLDER" in complaint(load_problem, name, raw_dir=folder)
+    said = complaint(load_problem, name, raw_dir=folder, auto_dir=f"{tmp_path}/none")
+    assert said == f"there is no folder {tmp_path}/none, problem.auto_dir"
+    said = complaint(load_problem, name, raw_dir=folder, auto_dir=f"{tmp_path}/auto")
+    assert said == f"{tmp_path}/auto (problem.auto_dir) holds no file"
