@@ -25,7 +25,7 @@ JAX_TESTS += positions tree_decoding optimizer memory learning attention_kinds c
 
 # The fault tests that `make test` leaves out, then one training that is killed fifty times; about ten minutes.
 soak: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m soak tests/faults
+	$(BIN)/python -m pytest -m soak tests/faults tests/test_treebanks.py
 	$(BIN)/python tests/faults/soak.py
 
 lint: $(VENV)/.installed-dev

@@ -157,7 +157,7 @@ def right_branching(words, tags, label):
     """Returns (X (DT the) (X (NN cat) (X (VBD sat) (RB down))) (. .)): X is the label, and the root ends the clause."""
     leaves = [Tree(tag, (), word) for tag, word in zip(tags, words)]
     end = len(leaves)
-    while end > 1 and tags[end - 1] in PUNCTUATION:
+    while end and tags[end - 1] in PUNCTUATION:
         end -= 1
     last = max(end - 2, 0)
     children = leaves[last:end]

@@ -1,5 +1,7 @@
 """benchmarks/parsing_baselines.py: CKY against all derivations, and that each parser's outputs are trees."""
 
+import functools
+import itertools
 import json
 import math
 import random
@@ -25,7 +27,7 @@ TREES = [
     "(S (VP (VP (VB saw) (NP (NP (NN man)))) (CC and) (VP (S (VP (VB saw))))))",
     "(NP (NP (DT the) (NN man)) (, ,) (NP (DT the) (NN saw)) (, ,) (CC and) (NP (PRP I)) (. .))",
 ]
-WORDS = ["I", "saw", "the", "man", "with", "and", ".", "unseen"]
+WORDS = ["unseen", *sorted({word for text in TREES for word in tree_of(text).words()})]
 
 
 @pytest.fixture(scope="module")
@@ -33,19 +35,33 @@ def grammar():
     return baselines.Grammar([tree_of(text) for text in TREES])
 
 
-def derivations(grammar, words, symbol, above=()):
+def derivations(grammar, words, symbol):
     """Log probabilities of all derivations of words from a symbol; unary rules do not come back to one."""
-    if len(words) == 1 and symbol in (scores := grammar.lexicon.scores(words[0])):
-        yield scores[symbol]
-    for (parent, children), score in grammar.rules.items():
-        if parent == symbol and len(children) == 1 and children[0] not in above:
-            for inner in derivations(grammar, words, children[0], (*above, symbol)):
-                yield score + inner
-        elif parent == symbol and len(children) == 2:
-            for split in range(1, len(words)):
-                rights = list(derivations(grammar, words[split:], children[1]))
-                for left in derivations(grammar, words[:split], children[0]) if rights else ():
-                    yield from (score + left + right for right in rights)
+
+    @functools.cache
+    def scores(symbol, start, end, above=()):
+        found = []
+        if end - start == 1 and symbol in (tags := grammar.lexicon.scores(words[start])):
+            found.append(tags[symbol])
+        for (parent, children), score in grammar.rules.items():
+            if parent == symbol and len(children) == 1 and children[0] not in above:
+                found += [score + inner for inner in scores(children[0], start, end, (*above, symbol))]
+            elif parent == symbol and len(children) == 2:
+                for middle in range(start + 1, end):
+                    parts = scores(children[0], start, middle), scores(children[1], middle, end)
+                    found += [score + left + right for left, right in itertools.product(*parts)]
+        return found
+
+    return scores(symbol, 0, len(words))
+
+
+def sample(grammar, rng, symbol=baselines.ROOT):
+    """Words that the grammar derives, by its probabilities."""
+    rules = {children: math.exp(score) for (parent, children), score in grammar.rules.items() if parent == symbol}
+    if not rules:
+        return [rng.choice([word for word in WORDS if grammar.lexicon.of.get(word, {}).get(symbol)])]
+    children = rng.choices(list(rules), list(rules.values()))[0]
+    return [word for child in children for word in sample(grammar, rng, child)]
 
 
 def score_of(grammar, tree):
@@ -57,26 +73,27 @@ def score_of(grammar, tree):
 
 
 def test_cky_finds_the_best_of_all_derivations(grammar, fresh_seed):
-    rng, parsed = random.Random(fresh_seed), 0
-    sentences = ["saw".split(), "I saw the man .".split(), "the man and I .".split()]
-    sentences += [rng.choices(WORDS, k=rng.randint(1, 5)) for _ in range(40)]
+    rng, ambiguous = random.Random(fresh_seed), 0
+    sentences = [words for _ in range(60) if len(words := sample(grammar, rng)) <= 12]
+    sentences += [rng.choices(WORDS, k=rng.randint(1, 6)) for _ in range(20)]
     for words in sentences:
-        scores = list(derivations(grammar, words, baselines.ROOT))
+        scores = derivations(grammar, words, baselines.ROOT)
         found = grammar.parse(words, math.inf)
         assert bool(scores) == bool(found), words
         if found:
-            parsed += 1
             score, tree = found
             assert score == pytest.approx(max(scores), abs=1e-4)
             assert score == pytest.approx(score_of(grammar, tree), abs=1e-4)
             assert baselines.unbinarised(tree).words() == words
-    assert parsed >= 3
+            ambiguous += len(scores) > 1
+    assert ambiguous >= 20
 
 
-def test_the_beam_only_takes_away(grammar):
+def test_a_beam_finds_nothing_better(grammar):
     words = "I saw the man with the saw .".split()
-    exact, narrow = grammar.parse(words, math.inf), grammar.parse(words, 3.0)
-    assert narrow is None or narrow[0] <= exact[0]
+    exact = grammar.parse(words, math.inf)
+    assert grammar.parse(words) == exact
+    assert all(found is None or found[0] <= exact[0] for found in (grammar.parse(words, beam) for beam in (0, 1, 3)))
 
 
 def test_best_chains_are_the_shortest_paths():
@@ -151,11 +168,20 @@ def test_every_output_is_a_tree_over_the_words(text, max_words):
             assert fallback and tree == both.right_branching(text.split())[0]
 
 
+def test_sentences_that_are_too_long_fall_back():
+    words = "I saw the man .".split()
+    for max_words, expected in ((4, True), (5, False)):
+        tree, fallback = baselines.Baselines([tree_of(line) for line in TREES], max_words).pcfg(words)
+        assert fallback == expected and (tree.label == "NP") == expected
+
+
 def test_unknown_words_get_the_tags_of_rare_ones_of_their_kind():
     text = "(S (NNP Ann) (VBZ sees) (CD 12) (NN weighing) (NN saying) (VBG saying) (NN a) (NN a) (VB a))"
     lexicon = baselines.Grammar([tree_of(text)]).lexicon
     tags = {"Inn": "NNP", "99": "CD", "12": "CD", "a": "NN", "saying": "NN"}
     assert {word: lexicon.most_frequent_tag(word) for word in tags} == tags
+    nn, vb = baselines.Symbol("NN", "S"), baselines.Symbol("VB", "S")  # "a" is half of all NN, and the only VB
+    assert lexicon.chances("a")[nn] > lexicon.chances("a")[vb] and lexicon.scores("a")[nn] < lexicon.scores("a")[vb]
     for word in ("a", "Inn", "never-seen", "%"):
         assert sum(lexicon.chances(word).values()) == pytest.approx(1)
 

@@ -280,6 +280,7 @@ def test_a_damaged_vocabulary_is_refused(tokenizer, tmp_path, damage):
 
 
 def test_trees_come_back_over_their_sentences(tokenizer):
+    assert SENTENCES[1] == "`` my dog , '' ( 1\\/2 )"
     ids = tokenizer.encode_targets(TREES)
     assert tokenizer.outputs(SENTENCES, [[BOS, *row, EOS, PAD] for row in ids]) == TREES
     assert tokenizer.outputs(["", " ", "a b"], [ids[0], [], []]) == ["", "", "(TOP (XX a) (XX b))"]
@@ -307,6 +308,11 @@ def test_without_tags_those_of_trees_are_not_looked_at(tokenizer, untagged):
     assert untagged.decode(ids)[0] == "(S (NP XX XX )NP (VP XX )VP XX )S"
     assert untagged.outputs(SENTENCES, ids)[0] == "(S (NP (XX the) (XX NN)) (VP (XX barks)) (XX .))"
     assert untagged.encode_targets(["(S (XX a) (WP b))"]) == untagged.encode_targets(["(S (NN a) (NN b))"])
+
+
+def test_a_problem_may_be_without_tags(gum):
+    symbols = [load_problem("parsing_gum", raw_dir=gum, tags=tags).make_tokenizer().symbols for tags in (False, True)]
+    assert [each.keys() for each in symbols] == [{"(S", ")S", "XX"}, {"(S", ")S", "NN"}]
 
 
 def test_one_tree_without_tags_does_not_take_away_the_tags_of_others():
