@@ -134,8 +134,30 @@ def results_page(files):
             continue
         parts.append(f"## {name}\n\n{table(rows)}\n")
         parts.extend(curve(row) for row in rows if row["training"]["curve"] and row is first_of_run(rows, row))
-    parts.append(CITED)
+    parts += [parsers(files["parsing_baselines"], files.get("parsing_parts", [])), CITED]
     return "\n".join(parts)
+
+
+def parsers(baselines, parts):
+    """Returns the F1 of parsers on parts of a test split, baselines first."""
+    figures = ("f1", "recall", "precision", "complete_match", "tagging_accuracy", "sentences", "errors")
+    lines = [
+        "## Parsers on each treebank\n",
+        "The test split of `parsing_english`, together and by treebank. `right_branching` has the most frequent label",
+        "for all constituents, `pcfg` is read off the same training trees, see `benchmarks/parsing_baselines.py`.",
+        "As EVALB counts: errors are sentences with punctuation tagged as a word, or a word as punctuation, and do not",
+        "count.\n",
+        "| treebank | parser | F1 | recall | precision | complete match | tags | sentences | errors |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    rows = [(row["part"], row["parser"], row) for row in baselines]
+    rows += [(Path(row["gold"]).stem, Path(row["test"]).parent.name, row) for row in parts]
+    for part, parser, row in sorted(rows, key=lambda row: ["all", "gum", "wsj"].index(row[0])):
+        cells = [f"{row[name]:,.2f}" if isinstance(row[name], float) else f"{row[name]:,}" for name in figures]
+        lines.append("| " + " | ".join([part, parser, *cells]) + " |")
+    programs = dict.fromkeys(" ".join(row["command"]) for row in parts)
+    evaluations = "".join(f"    python -m keras_transformer.{program.replace('.py', '', 1)}\n" for program in programs)
+    return "\n".join([*lines, "", commands(baselines) + evaluations])
 
 
 def benchmarks_page(files):
@@ -254,16 +276,22 @@ def commands(rows):
     return "".join(f"    python benchmarks/{program}\n" for program in programs)
 
 
+BLEU = {"sacrebleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU"}
+TREES = {"f1": "F1", "recall": "recall", "precision": "precision", "tagging_accuracy": "tags", "exact_match": "exact"}
+
+
 def table(rows):
     """Returns a Markdown table, a line for each row."""
-    heads = "problem preset seed backend split checkpoint sacreBLEU tokenized_BLEU steps training commit".split()
-    lines = ["| " + " | ".join(heads).replace("_", " ") + " |", "|---" * len(heads) + "|"]
+    scores = TREES if "f1" in rows[0] else BLEU
+    heads = ["problem", "preset", "seed", "backend", "split", "checkpoint", *scores.values(), "steps", "training"]
+    heads.append("commit")
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for row in rows:
         training = row["training"]
         cells = [
             row["problem"], row["preset"] + (", changed" if row["overrides"] else ""), row["seed"],
             row.get("backend", "tensorflow"), row["split"],
-            row["checkpoint"]["name"], row["sacrebleu"], row.get("tokenized_bleu", "–"), f"{training['steps']:,}",
+            row["checkpoint"]["name"], *(row.get(score, "–") for score in scores), f"{training['steps']:,}",
             f"{training['seconds'] / 60:.0f} min", row["commit"],
         ]  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")

@@ -90,7 +90,8 @@ def evaluate_trees(flags):
         if sentence.message:
             print(f"{flags.test}: sentence {sentence.number}: {sentence.message}", file=sys.stderr)
     row = {
-        "gold": flags.gold, "test": flags.test, "parameters": flags.evalb_params or "COLLINS.prm", **result.figures()
+        "benchmark": "trees", "gold": flags.gold, "test": flags.test,
+        "parameters": flags.evalb_params or "COLLINS.prm", **result.figures(),
     }  # fmt: skip
     if flags.results:
         from keras_transformer.runs.manifest import append_row, command, git_revision, machine

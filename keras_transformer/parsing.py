@@ -6,6 +6,8 @@ import functools
 from keras_transformer.tasks import Problem, setting
 from keras_transformer.trees.tree import unescaped
 
+GOLDEN_RATIO = (5**0.5 - 1) / 2
+
 
 @dataclasses.dataclass(kw_only=True)
 class ParsingProblem(Problem):
@@ -16,13 +18,21 @@ class ParsingProblem(Problem):
 
     vocab_size: int = setting(16_000, "most pieces of the vocabulary, of which a small treebank fills fewer", low=300)
     tags: bool = setting(True, "whether trees have parts of speech; without, every word has the tag XX")
+    train_share: float = setting(1.0, "share of the training trees to learn from, evenly spread", low=0.001, high=1)
 
     def trees(self, split):
         """Yields the normalised `trees.tree.Tree`s of a split."""
         raise NotImplementedError
 
+    def learned_trees(self, split):
+        """Yields the trees of a split; for training, those of `train_share`. A larger share has those of a smaller."""
+        for number, tree in enumerate(self.trees(split)):
+            # The golden ratio's multiples, the fraction of each, are spread more evenly than random numbers.
+            if split != "train" or self.train_share == 1 or number * GOLDEN_RATIO % 1 < self.train_share:
+                yield tree
+
     def pairs(self, split):
-        return ((sentence_of(tree), str(tree)) for tree in self.trees(split))
+        return ((sentence_of(tree), str(tree)) for tree in self.learned_trees(split))
 
     def make_tokenizer(self):
         from keras_transformer.data.sampling import sample_texts
@@ -33,7 +43,7 @@ class ParsingProblem(Problem):
 
         def sentences():  # in one pass: reading a large treebank takes its time
             count = 0
-            for tree in self.trees("train"):
+            for tree in self.learned_trees("train"):
                 symbols.update(linearize(tree, self.tags))
                 count += 1
                 yield sentence_of(tree)

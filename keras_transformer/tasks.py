@@ -15,7 +15,7 @@ from keras_transformer.hyperparameters import parse_value, setting, validate
 
 # Settings that came later. With these values, their defaults, they are not named among a problem's parameters, so that
 # corpora that were prepared before are still found, and runs resumed.
-LATER = {"max_length_ratio": None, "drop_duplicates": False}
+LATER = {"max_length_ratio": None, "drop_duplicates": False, "train_share": 1.0}
 PARTS = 1  # version of what is kept of a preparation that was broken off
 
 __all__ = ["CorpusProblem", "Problem", "TranslationProblem", "load_problem", "setting"]

@@ -1,0 +1,140 @@
+"""Parsing end to end, as its user runs it: train, translate, evaluate; and learning it."""
+
+import json
+
+import commands
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.metrics.parseval import parseval
+from keras_transformer.runs.directory import Run
+from keras_transformer.training.trainer import train
+from keras_transformer.trees.tree import read_trees, split_words, tree_of
+
+SENTENCES = ["the small dog sees a cat .", "", "Anna ( and he ) sleeps"]
+FLAGS = (
+    "--problem=toy_parsing", "--hparams=parsing_toy", "--set=problem.train_pairs=300", "--set=problem.vocab_size=300",
+    *commands.SMALL, "--extra_length=60", "--train_steps=6",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with a run that has learned next to nothing."""
+    home = tmp_path_factory.mktemp("parsing")
+    commands.start("train", *FLAGS, cwd=home).succeeded()
+    return home
+
+
+@pytest.fixture
+def run(home):
+    return home / "runs" / "toy_parsing-parsing_toy"
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    (tmp_path / "sentences.txt").write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
+    return tmp_path / "sentences.txt"
+
+
+def words_of(tree):
+    return [{"-LRB-": "(", "-RRB-": ")"}.get(word, word) for word in tree.words()]
+
+
+def test_translate_gives_a_tree_for_each_line(call, run, sentences):
+    out = call("translate", f"--run={run}", f"--input={sentences}").succeeded()
+    assert out[1] == "" and len(out) == 3
+    for line, sentence in zip(out, SENTENCES):
+        assert not sentence or words_of(tree_of(line)) == split_words(sentence)
+        assert "XX" not in line
+
+
+def test_trees_may_be_over_several_lines_or_in_json(call, run, sentences):
+    lines = call("translate", f"--run={run}", f"--input={sentences}").succeeded()
+    pretty = call("translate", f"--run={run}", f"--input={sentences}", "--format=pretty").succeeded()
+    assert list(map(str, read_trees(pretty))) == [line for line in lines if line] and len(pretty) > 3
+    rows = call("translate", f"--run={run}", f"--input={sentences}", "--format=jsonl", "--nbest=2").succeeded()
+    rows = [json.loads(row) for row in rows]
+    assert [row["hypotheses"][0]["text"] for row in rows] == lines and len(rows[0]["hypotheses"]) == 2
+
+
+def test_without_the_constraint_what_comes_is_made_a_tree(call, run, sentences):
+    out = call("translate", f"--run={run}", f"--input={sentences}", "--unconstrained").succeeded()
+    assert [words_of(tree_of(line)) if line else [] for line in out] == list(map(split_words, SENTENCES))
+
+
+def test_what_is_too_long_is_told_and_gets_a_flat_tree(call, run, sentences):
+    outcome = call("translate", f"--run={run}", f"--input={sentences}", "--max_source_length=12")
+    assert outcome.status == 0 and outcome.out.splitlines()[1] == ""
+    assert "line 3: its" in outcome.err and "it gets a flat tree" in outcome.err
+    assert outcome.out.splitlines()[2].startswith("(TOP (XX Anna) (XX -LRB-)")
+
+
+def test_pretty_is_for_trees(call, home, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    commands.start("train", *commands.REVERSE, "--train_steps=2", cwd=other)
+    call("translate", f"--run={other}/runs/reverse-toy", "--input=/dev/null", "--format=pretty").refused("is no parser")
+
+
+def test_evaluate_prints_evalbs_table_and_the_same_f1_from_files(call, run, tmp_path):
+    arguments = (f"--run={run}", "--split=validation", f"--output_dir={tmp_path}", f"--results={tmp_path}/row.jsonl")
+    out = call("evaluate", *arguments).succeeded()
+    f1 = float(out[-1].removeprefix("F1 = "))
+    assert "-- All --" in out and f"Bracketing FMeasure       = {f1:6.2f}" in out
+    row = json.loads((tmp_path / "row.jsonl").read_text())
+    assert row["f1"] == f1 and row["decoding"]["constraint"] is True
+    files = (f"--gold={tmp_path}/validation.references.txt", f"--test={tmp_path}/validation.outputs.txt")
+    outcome = call("evaluate", *files)
+    assert outcome.out == (tmp_path / "validation.table.txt").read_text()
+    figures = json.loads(call("evaluate", *files, "--json").out)
+    assert figures["f1"] == pytest.approx(f1, abs=0.005) and figures["sentences"] == 500
+    golds, tests = (
+        (tmp_path / f"validation.{name}.txt").read_text().splitlines() for name in ("references", "outputs")
+    )
+    assert parseval(golds, tests).f1 == pytest.approx(f1, abs=0.005)
+
+
+def test_scoring_files_needs_neither_run_nor_keras(tmp_path):
+    (tmp_path / "gold").write_text("(S (NP (N a)) (V b))\n(S (N a))\n")
+    (tmp_path / "test").write_text("(S (N a) (V b))\n(S (N b))\n")
+    outcome = commands.start("evaluate", "--gold=gold", "--test=test", cwd=tmp_path)
+    assert outcome.status == 0 and "Bracketing Recall         =  50.00" in outcome.out
+    assert outcome.err == "test: sentence 2: Words unmatch (a|b)\n"
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (("--gold=gold",), "--gold=FILE --test=FILE"),
+        (("--gold=gold", "--test=gold", "--run=x"), "without --run"),
+        ((), "--run, or --gold and --test"),
+        (("--gold=gold", "--test=short"), "gold has 2 lines and short has 1"),
+        (("--gold=open", "--test=gold"), "open:1: the tree that begins here is not closed"),
+        (("--gold=gold", "--test=nowhere"), "nowhere does not exist"),
+        (("--gold=gold", "--test=gold", "--evalb_params=gold"), "gold:1: "),
+    ],
+)
+def test_what_cannot_be_scored_is_told(call, tmp_path, monkeypatch, flags, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gold").write_text("(S (N a))\n(S (N b))\n")
+    (tmp_path / "short").write_text("(S (N a))\n")
+    (tmp_path / "open").write_text("(S (N a)\n")
+    call("evaluate", *flags).refused(said)
+
+
+def test_a_larger_share_of_the_training_trees_has_those_of_a_smaller(tmp_path):
+    shares = (0.25, 0.5, 1.0)
+    problems = [kt.problem("toy_parsing", data_dir=tmp_path, train_pairs=1000, train_share=share) for share in shares]
+    quarter, half, whole = ([pair for pair in problem.pairs("train")] for problem in problems)
+    assert (len(quarter), len(half), len(whole)) == (250, 500, 1000)
+    assert set(quarter) < set(half) < set(whole)
+    assert len({problem.prepared_dir for problem in problems}) == 3
+    assert all(len(list(problem.pairs("test"))) == 1000 for problem in problems)
+
+
+def test_the_embedded_grammar_is_learned(tmp_path, fresh_seed):
+    problem = kt.problem("toy_parsing", data_dir=tmp_path / "data", train_pairs=8000)
+    hparams = kt.hparams("parsing_toy", seed=fresh_seed, train_steps=450, eval_steps=450, beam_size=1)
+    run = train(problem, hparams, tmp_path / "run", report=print)
+    (score,) = [row["score"] for row in Run.open(run.path).metrics() if row["kind"] == "validation"]
+    assert score >= 90
