@@ -49,6 +49,9 @@ class HParams:
     activation_dropout: float = setting(
         0.0, "dropout inside the feed-forward layers (not the paper's)", low=0, high=0.99
     )
+    word_dropout: float = setting(
+        0.0, "share of source tokens that are unknown in training (not the paper's)", low=0, high=0.99
+    )
     label_smoothing: float = setting(0.1, "share ε of the label spread over all symbols (§5.4)", low=0, high=0.99)
     # The optimizer (§5.3)
     learning_rate_scale: float = setting(1.0, "factor on the paper's learning rate", low=0)

@@ -194,7 +194,8 @@ class Problem:
             pairs.source.lengths, pairs.target.lengths, hparams.batch_tokens, seed=hparams.seed, shuffle=training,
             max_length=hparams.max_length if training else None,
         )  # fmt: skip
-        return TokenBatches(pairs, plan, start=start, endless=training)
+        dropped = hparams.word_dropout if training else 0.0
+        return TokenBatches(pairs, plan, start=start, endless=training, word_dropout=dropped)
 
     def _is_prepared(self, report):
         """Whether there is a prepared corpus, and a current one."""

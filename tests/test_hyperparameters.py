@@ -26,6 +26,7 @@ PAPER = {
     "dropout": (0.1, 0.3),
     "attention_dropout": (0.0, 0.0),
     "activation_dropout": (0.0, 0.0),
+    "word_dropout": (0.0, 0.0),
     "label_smoothing": (0.1, 0.1),
     "positions": ("sinusoidal", "sinusoidal"),
     "norm": ("post", "post"),

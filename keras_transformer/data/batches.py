@@ -5,7 +5,7 @@ import itertools
 import keras
 import numpy as np
 
-from keras_transformer.data.tokenizer import BOS, PAD
+from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK
 from keras_transformer.stopwatch import Stopwatch
 
 
@@ -24,12 +24,17 @@ class TokenBatches(keras.utils.PyDataset):
         few_shapes: Whether a batch is padded up to one of the plan's few shapes, for steps that are compiled for each
             shape, or only to its own longest. By default on all backends but TensorFlow.
         stopwatch: `Stopwatch` of the making of batches, a new one by default.
+        word_dropout: Share of source tokens, EOS aside, that UNK stands for; which ones depends on the plan's seed and
+            the batch's number alone.
     """
 
-    def __init__(self, split, plan, start=0, endless=True, row_multiple=1, few_shapes=None, stopwatch=None):
+    def __init__(
+        self, split, plan, start=0, endless=True, row_multiple=1, few_shapes=None, stopwatch=None, word_dropout=0.0
+    ):
         super().__init__(workers=1)
         self.stopwatch = stopwatch or Stopwatch()
         self.split, self.plan, self.start, self.endless, self.row_multiple = split, plan, start, endless, row_multiple
+        self.word_dropout = word_dropout
         self.few_shapes = keras.backend.backend() != "tensorflow" if few_shapes is None else few_shapes
 
     @property
@@ -47,12 +52,18 @@ class TokenBatches(keras.utils.PyDataset):
             rows, source_length, target_length = self.shape(index)
             filled = self.plan.batch(self.start + index).rows
             source = _padded(self.split.source, filled, rows, source_length)
+            if self.word_dropout:
+                self._drop_words(source, self.start + index)
             labels = _padded(self.split.target, filled, rows, target_length)
             decoder_input = np.empty_like(labels)
             decoder_input[:, 0] = BOS
             decoder_input[:, 1:] = labels[:, :-1]
             mask = labels != PAD
             return (source, decoder_input), labels, (mask / mask.sum()).astype("float32")
+
+    def _drop_words(self, source, number):
+        chances = np.random.default_rng([self.plan.seed, number]).random(source.shape)
+        source[(chances < self.word_dropout) & (source != PAD) & (source != EOS)] = UNK
 
     def shape(self, index):
         """Returns (rows, source_length, target_length) of batch `index`, padding included."""
@@ -72,7 +83,7 @@ class TokenBatches(keras.utils.PyDataset):
 
     def replace(self, **changes):
         """Returns the same batches with some of `start`, `endless`, `few_shapes`, … changed."""
-        names = ("start", "endless", "row_multiple", "few_shapes", "stopwatch")
+        names = ("start", "endless", "row_multiple", "few_shapes", "stopwatch", "word_dropout")
         return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)
 
     def as_dataset(self):

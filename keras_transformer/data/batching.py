@@ -58,6 +58,7 @@ class BatchPlan:
         num_pairs: Number of pairs in an epoch.
         num_dropped: Number of pairs left out for their length.
         batches_per_epoch: Number of batches that go through the corpus once.
+        seed: See above.
         shapes: List of the distinct (rows, source, target) to pad to, each within the budget.
 
     Raises:
@@ -76,7 +77,7 @@ class BatchPlan:
         self._rows = np.flatnonzero(keep).astype(np.int32)
         _check_fit(longest, self._rows, batch_tokens, max_length)
         self.num_pairs, self.num_dropped = len(self._rows), len(longest) - len(self._rows)
-        self.batch_tokens, self._seed, self._shuffle = batch_tokens, seed, shuffle
+        self.batch_tokens, self.seed, self._shuffle = batch_tokens, seed, shuffle
 
         self._group, source, target, size = group_by_lengths(source[keep], target[keep])
         segments = cut_into_segments(source, target, size, batch_tokens, max_shapes)
@@ -141,7 +142,7 @@ class BatchPlan:
         if epoch not in orders:
             pairs, batches = np.arange(self.num_pairs), np.arange(self.batches_per_epoch)
             if self._shuffle:
-                random = np.random.default_rng((self._seed, epoch))
+                random = np.random.default_rng((self.seed, epoch))
                 pairs, batches = random.permutation(pairs), random.permutation(batches)
             # The sort is stable: within a group the pairs stay as shuffled.
             rows = self._rows[pairs[np.argsort(self._group[pairs], kind="stable")]]
