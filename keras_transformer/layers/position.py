@@ -49,8 +49,8 @@ class WordPositions(SinusoidalPositions):
     """Half the width says which token it is, the other half which word; not the paper's.
 
     On the target's side a word is what the source has one for: of a parser, the tag. So attention finds the word whose
-    turn it is by its number, which a model of few sentences does not learn to count (Ma et al. 2017, "Deterministic
-    Attention for Sequence-to-Sequence Constituent Parsing", give it, too).
+    turn it is by its number; Ma et al. 2017, "Deterministic Attention for Sequence-to-Sequence Constituent Parsing",
+    lead a decoder to it, too.
 
     Args:
         d_model: Width of an encoding; divisible by 4.
