@@ -152,7 +152,7 @@ def parsers(baselines, parts):
     ]
     rows = [(row["part"], row["parser"], row) for row in baselines]
     rows += [(Path(row["gold"]).stem, Path(row["test"]).parent.name, row) for row in parts]
-    for part, parser, row in sorted(rows, key=lambda row: ["all", "gum", "wsj"].index(row[0])):
+    for part, parser, row in sorted(rows, key=lambda row: row[0]):
         cells = [f"{row[name]:,.2f}" if isinstance(row[name], float) else f"{row[name]:,}" for name in figures]
         lines.append("| " + " | ".join([part, parser, *cells]) + " |")
     programs = dict.fromkeys(" ".join(row["command"]) for row in parts)

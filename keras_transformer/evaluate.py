@@ -17,6 +17,9 @@ from keras_transformer.flags import (
 from keras_transformer.runs.directory import Run
 from keras_transformer.startup import load_keras
 
+OF_A_RUN = ("checkpoint", "beam_size", "alpha", "extra_length", "unconstrained", "output_dir", "samples", "by_length",
+            "compare", "paper_bleu")  # fmt: skip
+
 
 def main(arguments):
     """Runs the command with a list of arguments."""
@@ -47,6 +50,11 @@ def main(arguments):
     if flags.gold or flags.test or flags.evalb_params:
         if flags.run or not (flags.gold and flags.test):
             parser.error("trees are scored with --gold=FILE --test=FILE and without --run")
+        for name in OF_A_RUN:
+            if getattr(flags, name):
+                parser.error(f"--{name} is of a run, and with --gold and --test there is none")
+        if flags.gold == flags.test == "-":
+            parser.error("--gold and --test cannot both be stdin")
         return evaluate_trees(flags)
     if not flags.run:
         parser.error("the following arguments are required: --run, or --gold and --test")
@@ -123,7 +131,7 @@ def report_text(result, samples, by_length):
     if result.comparison:
         report_comparison(result.comparison, result.compared_with)
     if result.table:
-        report("\n" + result.table[result.table.rindex("=== ") :])
+        report("\n" + result.table[max(0, result.table.rfind("=== ")) :])
     if by_length or result.comparison:
         report("")
     report(f"perplexity = {result.perplexity:.2f} ({result.nll():.4f} nats a token of the references)")

@@ -194,8 +194,10 @@ class Problem:
             pairs.source.lengths, pairs.target.lengths, hparams.batch_tokens, seed=hparams.seed, shuffle=training,
             max_length=hparams.max_length if training else None,
         )  # fmt: skip
-        dropped = hparams.word_dropout if training else 0.0
-        return TokenBatches(pairs, plan, start=start, endless=training, word_dropout=dropped)
+        hidden = {}
+        if training and hparams.word_dropout:
+            hidden = {"word_dropout": hparams.word_dropout, "hidden_ids": self.tokenizer.hidden_ids}
+        return TokenBatches(pairs, plan, start=start, endless=training, **hidden)
 
     def _is_prepared(self, report):
         """Whether there is a prepared corpus, and a current one."""

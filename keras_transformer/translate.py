@@ -216,6 +216,8 @@ def _json_lines(flags, translator, number, source, hypotheses):
             "log_probability": hypothesis.log_probability,
             "score": hypothesis.score,
         }
+        if not hypothesis.tokens:  # JSON knows no infinity
+            entry |= {name: None for name in ("log_probability", "score") if entry[name] < 0}
         if flags.token_scores and hypothesis.tokens:
             entry["token_log_probabilities"] = [round(float(p), 6) for p in hypothesis.token_log_probabilities]
         if flags.alignments and hypothesis.tokens:

@@ -1,6 +1,7 @@
 """GUM, the Georgetown University Multilayer corpus: English of many genres, CC BY 4.0 (github.com/amir-zeldes/gum)."""
 
 import functools
+from pathlib import Path
 
 from keras_transformer.parsing import TreebankProblem
 from keras_transformer.registry import register_problem
@@ -21,6 +22,9 @@ class ParsingGum(TreebankProblem):
 
         return gum_files(self.raw_dir)
 
+    def corpus_files(self):
+        return [*super().corpus_files(), Path(self.raw_dir) / "splits.md"]
+
 
 @register_problem("parsing_english")
 class ParsingEnglish(TreebankProblem):
@@ -34,9 +38,10 @@ class ParsingEnglish(TreebankProblem):
 
     @functools.cached_property
     def files(self):
-        from pathlib import Path
-
         from keras_transformer.data.treebanks import gum_files, wsj_files
 
         gum, wsj = gum_files(Path(self.raw_dir) / "gum"), wsj_files(self.raw_dir)
         return {split: wsj[split] + gum[split] for split in self.splits}
+
+    def corpus_files(self):
+        return [*super().corpus_files(), Path(self.raw_dir) / "gum" / "splits.md"]

@@ -45,13 +45,16 @@ class ParsingWsjSemisupervised(ParsingWsj):
             f"{self.name} needs automatically parsed trees: --set problem.auto_dir=FOLDER, with what "
             "`python -m keras_transformer.translate` writes, for example",
         )
-        require(Path(self.auto_dir).is_dir(), f"there is no folder {self.auto_dir}, problem.auto_dir")
-        require(self.auto_files, f"{self.auto_dir} (problem.auto_dir) holds no file")
+        self.auto_dir = str(Path(self.auto_dir).resolve())
 
     @functools.cached_property
     def auto_files(self):
         """The files of automatically parsed trees."""
-        return sorted(path for path in Path(self.auto_dir).iterdir() if path.is_file() and path.name[0] != ".")
+        folder = Path(self.auto_dir)
+        require(folder.is_dir(), f"there is no folder {folder}, problem.auto_dir")
+        files = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] != ".")
+        require(files, f"{folder} (problem.auto_dir) holds no file")
+        return files
 
     def corpus_files(self):
         return super().corpus_files() + self.auto_files
@@ -62,6 +65,7 @@ class ParsingWsjSemisupervised(ParsingWsj):
         if not self.gold_share:
             return 1
         gold, auto = sum(1 for _ in super().trees("train")), sum(1 for _ in self.auto_trees())
+        require(gold, f"{self.raw_dir}: the training sections hold no tree")
         share = Fraction(str(self.gold_share))  # exact: a rounding error could be a copy more
         # The least number of copies c with c · gold / (c · gold + auto) ≥ gold_share.
         return max(1, math.ceil(share / (1 - share) * auto / gold))

@@ -100,6 +100,8 @@ def test_scoring_files_needs_neither_run_nor_keras(tmp_path):
     [
         (("--gold=gold",), "--gold=FILE --test=FILE"),
         (("--gold=gold", "--test=gold", "--run=x"), "without --run"),
+        (("--gold=gold", "--test=gold", "--by_length"), "--by_length is of a run"),
+        (("--gold=-", "--test=-"), "cannot both be stdin"),
         ((), "--run, or --gold and --test"),
         (("--gold=gold", "--test=short"), "gold has 2 lines and short has 1"),
         (("--gold=open", "--test=gold"), "open:1: the tree that begins here is not closed"),
@@ -123,6 +125,23 @@ def test_a_larger_share_of_the_training_trees_has_those_of_a_smaller(tmp_path):
     assert set(quarter) < set(half) < set(whole)
     assert len({problem.prepared_dir for problem in problems}) == 3
     assert all(len(list(problem.pairs("test"))) == 1000 for problem in problems)
+
+
+def test_another_partition_of_gum_is_noticed(tmp_path):
+    (tmp_path / "gum").mkdir()
+    parts = {"train": "one", "dev": "two", "test": "three"}
+    for name in parts.values():
+        (tmp_path / "gum" / f"{name}.ptb").write_text(f"(ROOT (S (N {name}) (V goes)))\n" * 9)
+
+    def write_splits(parts):
+        text = "".join(f"## {part}\n\n * {name}\n\n" for part, name in parts.items())
+        (tmp_path / "gum" / "splits.md").write_text(text)
+
+    write_splits(parts)
+    arguments = {"raw_dir": tmp_path / "gum", "data_dir": tmp_path / "data", "vocab_size": 300}
+    old = kt.problem("parsing_gum", **arguments).prepare().store.fingerprint
+    write_splits({**parts, "dev": "three", "test": "two"})
+    assert kt.problem("parsing_gum", **arguments).prepare().store.fingerprint != old
 
 
 def test_the_embedded_grammar_is_learned(tmp_path, fresh_seed):

@@ -6,6 +6,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.data.tokenizer import BOS, EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tree_tokenizer import TreeTokenizer
 from keras_transformer.layers.position import LearnedPositions, SinusoidalPositions, WordPositions
 
 
@@ -60,7 +61,7 @@ def test_half_tells_the_place_and_half_the_word():
     close(found[:, :, 8:], [oracles.sinusoids(row, 8) for row in words])
 
 
-def test_the_model_counts_words_of_the_source_and_tags_of_the_target():
+def test_the_model_counts_words():
     tokenizer = SentencePieceTokenizer.train(["some words and others"] * 9, 30)
     hparams = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, positions="words")
     model = kt.Transformer(tokenizer.vocab_size, hparams)
@@ -78,6 +79,39 @@ def test_the_model_counts_words_of_the_source_and_tags_of_the_target():
     assert seen[0][0].tolist() == (np.cumsum(starts) - 1).tolist() and seen[0][0].max() == 4
     model._embed(np.array([[BOS, *ids[:3]]]))
     assert seen[1][0][0] == 0 and seen[1][0][1] == 1
+
+
+def test_a_tag_is_a_word_of_the_target():
+    tokenizer = TreeTokenizer.train(["a b"] * 9, {"(S", ")S", "T", "U"}, 300)
+    hparams = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, positions="words")
+    model = kt.Transformer(tokenizer.vocab_size, hparams)
+    model.adopt(tokenizer)
+    (ids,) = tokenizer.encode_targets(["(S (S (T a)) (U b))"])
+    counts = [int(model.places_after(np.array([[ids[:n] + [PAD] * (6 - n)]]), n)[1][0, 0]) for n in range(7)]
+    assert counts == [0, 0, 0, 1, 1, 2, 2]  # (S (S T )S U )S
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "bfloat16"])
+def test_words_are_counted_beyond_what_bfloat16_can(policy):
+    hparams = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, positions="words")
+    model = kt.Transformer(6, hparams, dtype=policy)
+    model.adopt(SymbolTokenizer("ab"))
+    seen, encode = [], model.positions.call
+
+    def recorded(positions, words):
+        seen.append(np.asarray(words))
+        return encode(positions, words)
+
+    model.positions.call = recorded
+    tokens = np.full((1, 600), 4)
+    model((tokens, tokens))
+    assert len(seen) == 2 and all(np.array_equal(words[0], np.arange(600)) for words in seen)
+
+
+def test_a_translator_wants_a_model_that_knows_its_words():
+    hparams = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, positions="words")
+    with pytest.raises(kt.UserError, match="adopt"):
+        kt.Translator(kt.Transformer(6, hparams), SymbolTokenizer("ab"), hparams)
 
 
 def test_a_vocabulary_must_tell_where_words_begin():

@@ -13,8 +13,8 @@ from keras_transformer.decoding import searcher
 from keras_transformer.decoding.beam_search import Sampling, Sentences
 from keras_transformer.decoding.constraints import TreeConstraint
 from keras_transformer.trees.grammar import LONGEST_CHAIN, Grammar
-from keras_transformer.trees.linearize import delinearize, linearize
-from keras_transformer.trees.tree import split_words, tree_of
+from keras_transformer.trees.linearize import delinearize, linearize, repaired
+from keras_transformer.trees.tree import DEEPEST, split_words, tree_of
 
 HPARAMS = kt.HParams(
     num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, extra_length=20, positions="words"
@@ -194,6 +194,31 @@ def test_what_cannot_be_parsed_gets_a_flat_tree(translator):
     # No room for a bracket beside the tags.
     ((hypothesis,),) = translator.translate(["a b"], beam_size=2, extra_length=1)
     assert hypothesis.text == "(TOP (XX a) (XX b))" and hypothesis.tokens == ()
+    assert hypothesis.score == float("-inf") and found[1][0].score == 0.0
+
+
+def test_what_makes_no_sense_with_trees_is_refused(translator):
+    with pytest.raises(kt.UserError, match="min_length is for translations"):
+        translator.translate(["a b"], min_length=3)
+    for prefix in (")S", "T", "(S )S", "(S T )S", "(S T )X"):
+        with pytest.raises(kt.UserError, match="no tree begins with"):
+            translator.translate(["a b"], prefixes=[prefix])
+
+
+def test_no_tree_is_deeper_than_can_be_read(tokenizer):
+    # Left-branching with a word between, so that no chain is too long.
+    prefix = [tokenizer.symbols["(S"], tokenizer.symbols["T"]] * (DEEPEST - 1)
+    assert not tokenizer.grammar.allowed(prefix, 1000, 5000)[tokenizer.symbols["(S"]]
+    assert tokenizer.grammar.allowed(prefix[:-2], 1000, 5000)[tokenizer.symbols["(S"]]
+    assert tree_of(str(repaired(["(S"] * 300, ["a"]))).words() == ["a"]
+
+
+@pytest.mark.parametrize(
+    "word", ["\u00b4", "\u200b", "a\u00a0b", "▁", "a\u2003b", "\x1c", "½", "\u00ad", "a\u200bb", "⟪S⟫"]
+)
+def test_every_word_is_one_whatever_its_characters(tokenizer, word):
+    ids = tokenizer.encode([f"a {word} b"])[0]
+    assert tokenizer.word_starts[ids].sum() == len(split_words(f"a {word} b"))
 
 
 def test_the_result_does_not_depend_on_batch_mates(translator):

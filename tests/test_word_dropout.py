@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import EOS, PAD, UNK
+from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK, SentencePieceTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,36 @@ def test_a_resumed_training_hides_the_same(problem):
         np.testing.assert_array_equal(source, other)
 
 
-def test_another_epoch_or_seed_hides_others(problem):
-    first, second = sources(problem, count=2)[0]
-    assert not np.array_equal(first[:5, :3] == UNK, second[:5, :3] == UNK)
-    assert any((a == UNK).sum() != (b == UNK).sum() for a, b in zip(sources(problem)[0], sources(problem, seed=2)[0]))
+def test_another_batch_or_seed_hides_others(problem):
+    def hidden(seed, number):
+        batches = problem.batches("train", kt.HParams(batch_tokens=1024, word_dropout=0.3, seed=seed))
+        rows, length = len(batches.plan.batch(number).rows), batches.plan.batch(number).source_length
+        source = np.full((rows, length), 7, "int32")
+        batches._hide_words(source, number)
+        return source[:9, :3]
+
+    assert np.array_equal(hidden(1, 0), hidden(1, 0))
+    assert not np.array_equal(hidden(1, 0), hidden(2, 0))
+    assert not np.array_equal(hidden(1, 0), hidden(1, problem.batches("train", kt.HParams()).batches_per_epoch))
+
+
+def test_padding_makes_no_difference(problem):
+    hparams = kt.HParams(batch_tokens=1024, word_dropout=0.3)
+    batches = problem.batches("train", hparams)
+    own, padded = (batches.replace(few_shapes=few_shapes) for few_shapes in (False, True))
+    for i in range(5):
+        (source, _), *_ = own[i]
+        (wide, _), *_ = padded[i]
+        np.testing.assert_array_equal(wide[: len(source), : source.shape[1]], source)
+
+
+def test_words_are_counted_all_the_same():
+    tokenizer = SentencePieceTokenizer.train(["some words and others which are longer"] * 9, 40)
+    ids = np.array(tokenizer.encode(["some others are words"])[0])
+    hidden = tokenizer.hidden_ids[ids]
+    assert tokenizer.pieces(hidden)[0] == "▁" and UNK in hidden
+    np.testing.assert_array_equal(tokenizer.word_starts[hidden], tokenizer.word_starts[ids])
+    np.testing.assert_array_equal(tokenizer.hidden_ids[[PAD, EOS, BOS]], [PAD, EOS, BOS])
 
 
 def test_validation_hides_nothing(problem):

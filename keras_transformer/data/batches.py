@@ -5,7 +5,7 @@ import itertools
 import keras
 import numpy as np
 
-from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK
+from keras_transformer.data.tokenizer import BOS, PAD
 from keras_transformer.stopwatch import Stopwatch
 
 
@@ -24,17 +24,19 @@ class TokenBatches(keras.utils.PyDataset):
         few_shapes: Whether a batch is padded up to one of the plan's few shapes, for steps that are compiled for each
             shape, or only to its own longest. By default on all backends but TensorFlow.
         stopwatch: `Stopwatch` of the making of batches, a new one by default.
-        word_dropout: Share of source tokens, EOS aside, that UNK stands for; which ones depends on the plan's seed and
-            the batch's number alone.
+        word_dropout: Share of source tokens that are hidden; which ones depends on the plan's seed and the batch's
+            number alone.
+        hidden_ids: int `[vocab_size]`: what stands for each id where it is hidden, as a tokenizer's `hidden_ids`.
     """
 
     def __init__(
-        self, split, plan, start=0, endless=True, row_multiple=1, few_shapes=None, stopwatch=None, word_dropout=0.0
-    ):
+        self, split, plan, start=0, endless=True, row_multiple=1, few_shapes=None, stopwatch=None, word_dropout=0.0,
+        hidden_ids=None,
+    ):  # fmt: skip
         super().__init__(workers=1)
         self.stopwatch = stopwatch or Stopwatch()
         self.split, self.plan, self.start, self.endless, self.row_multiple = split, plan, start, endless, row_multiple
-        self.word_dropout = word_dropout
+        self.word_dropout, self.hidden_ids = word_dropout, hidden_ids
         self.few_shapes = keras.backend.backend() != "tensorflow" if few_shapes is None else few_shapes
 
     @property
@@ -53,7 +55,7 @@ class TokenBatches(keras.utils.PyDataset):
             filled = self.plan.batch(self.start + index).rows
             source = _padded(self.split.source, filled, rows, source_length)
             if self.word_dropout:
-                self._drop_words(source, self.start + index)
+                self._hide_words(source, self.start + index)
             labels = _padded(self.split.target, filled, rows, target_length)
             decoder_input = np.empty_like(labels)
             decoder_input[:, 0] = BOS
@@ -61,9 +63,12 @@ class TokenBatches(keras.utils.PyDataset):
             mask = labels != PAD
             return (source, decoder_input), labels, (mask / mask.sum()).astype("float32")
 
-    def _drop_words(self, source, number):
-        chances = np.random.default_rng([self.plan.seed, number]).random(source.shape)
-        source[(chances < self.word_dropout) & (source != PAD) & (source != EOS)] = UNK
+    def _hide_words(self, source, number):
+        batch = self.plan.batch(number)
+        # Drawn without padding, which differs between backends.
+        chances = np.random.default_rng([self.plan.seed, number]).random((len(batch.rows), batch.source_length))
+        part = source[: len(batch.rows), : batch.source_length]
+        part[:] = np.where(chances < self.word_dropout, self.hidden_ids[part], part)
 
     def shape(self, index):
         """Returns (rows, source_length, target_length) of batch `index`, padding included."""
@@ -83,7 +88,7 @@ class TokenBatches(keras.utils.PyDataset):
 
     def replace(self, **changes):
         """Returns the same batches with some of `start`, `endless`, `few_shapes`, … changed."""
-        names = ("start", "endless", "row_multiple", "few_shapes", "stopwatch", "word_dropout")
+        names = ("start", "endless", "row_multiple", "few_shapes", "stopwatch", "word_dropout", "hidden_ids")
         return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)
 
     def as_dataset(self):

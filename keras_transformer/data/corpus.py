@@ -43,7 +43,7 @@ def read_lines(path, may_be_empty=False, undecodable=None):
                     text = undecodable(line, message)
                 yield text.removeprefix("\ufeff") if number == 1 else text
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist; corpus files are looked for in --raw_dir") from None
+        raise UserError(f"{path} does not exist") from None
     except EOFError:
         raise UserError(f"{path}: the gzip file ends early, after line {number}; fetch or make it again") from None
     except (gzip.BadGzipFile, zlib.error) as error:

@@ -32,6 +32,13 @@ class Tokenizer:
         """float32 `[vocab_size]`: 1 for ids that begin a word, and for BOS and EOS; None if ids do not tell."""
         return None
 
+    @property
+    def hidden_ids(self):
+        """int32 `[vocab_size]`: what stands for each id in training where a word is hidden: UNK."""
+        ids = np.full(self.vocab_size, UNK, "int32")
+        ids[[PAD, EOS, BOS]] = PAD, EOS, BOS
+        return ids
+
     def encode(self, texts):
         """Returns the ids of each text, without BOS and EOS."""
         raise NotImplementedError
@@ -144,6 +151,15 @@ class SentencePieceTokenizer(Tokenizer):
     def word_starts(self):
         pieces = self.pieces(range(self.vocab_size))
         return _flags([i in (BOS, EOS) or piece[0] == "▁" for i, piece in enumerate(pieces)])
+
+    @property
+    def hidden_ids(self):
+        """See `Tokenizer`; of a word's first piece its blank stays, as of a word that is not known."""
+        ids, blank = super().hidden_ids, self._processor.piece_to_id("▁")
+        begins = self.word_starts == 1
+        begins[[BOS, EOS]] = False
+        ids[begins] = blank
+        return ids
 
 
 class SymbolTokenizer(Tokenizer):

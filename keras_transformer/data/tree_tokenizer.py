@@ -1,6 +1,7 @@
 """One vocabulary for sentences and their trees: subwords, and brackets and tags as whole pieces."""
 
 import functools
+import unicodedata
 
 import numpy as np
 
@@ -46,10 +47,8 @@ class TreeTokenizer(SentencePieceTokenizer):
         Raises:
             UserError: The vocabulary is too small for the characters and symbols, or there is no sentence.
         """
-        texts, pieces = (
-            [_plain(sentence) for sentence in sentences],
-            [f"{OPEN}{symbol}{CLOSE}" for symbol in _in_order(symbols)],
-        )
+        texts = [_plain(sentence) for sentence in sentences]
+        pieces = [f"{OPEN}{symbol}{CLOSE}" for symbol in _in_order(symbols)]
         try:
             return super().train(iter(texts), vocab_size, symbols=pieces)
         except VocabularyTooLarge as error:
@@ -87,17 +86,24 @@ class TreeTokenizer(SentencePieceTokenizer):
         """Returns the ids of symbols between blanks: `(S (NP PRP`.
 
         Raises:
-            UserError: One is none of the vocabulary's.
+            UserError: One is none of the vocabulary's, or no tree begins so.
         """
-        for symbol in (symbol for text in texts for symbol in text.split()):
+        return [self._prefix(text) for text in texts]
+
+    def _prefix(self, text):
+        ids, many = [], 10_000  # words, and room for symbols
+        for symbol in text.split():
             if symbol not in self.symbols:
                 raise UserError(f"{symbol!r} is no bracket or tag of this vocabulary; a tree begins as (S (NP PRP")
-        return [[self.symbols[symbol] for symbol in text.split()] for text in texts]
+            if not self.grammar.allowed(ids, many, 4 * many)[self.symbols[symbol]]:
+                raise UserError(f"no tree begins with {text!r}: {symbol!r} cannot stand there")
+            ids.append(self.symbols[symbol])
+        return ids
 
     def decode(self, ids):
         """Returns the text of each sequence: symbols between blanks, and words of what is not one symbol alone."""
         return [
-            " ".join(self._names.get(i, "") for i in row) if set(row) <= self._names.keys() else words
+            " ".join(self._names[i] for i in row) if set(row) <= self._names.keys() else words
             for row, words in zip(_without_special(ids), super().decode(ids))
         ]
 
@@ -119,9 +125,17 @@ def _in_order(symbols):
 
 
 def _plain(text):
-    """The words of a sentence as all treebanks are made to write them, so that they share subwords."""
+    """The words of a sentence as all treebanks are made to write them, so that they share subwords, and as many."""
     words = (unescaped(word).replace("\\/", "/") for word in split_words(text.translate(_NOT_AROUND)))
-    return " ".join(_ALIKE.get(word, word) for word in words)
+    return " ".join(_visible(_ALIKE.get(word, word)) for word in words)
+
+
+def _visible(word):
+    """The word without what would make two of it, or none: blanks, also those of NFKC, and format characters."""
+    if word.isascii() and word.isprintable():
+        return word
+    kept = (c for c in unicodedata.normalize("NFKC", word) if unicodedata.category(c)[0] not in "ZC" and c != "▁")
+    return "".join(kept) or "?"
 
 
 def _without_special(ids):

@@ -182,7 +182,7 @@ def evaluate(
     run = Run.open(run_dir)
     if with_paper_bleu:
         check_paper_bleu(run.problem)
-    sources, references = map(list, zip(*run.problem.examples(split)))
+    sources, references = _examples(run.problem, split)
     others = None if compare_with is None else _read_outputs(compare_with, run.problem, split, references)
     arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
     translator = Translator(run.make_model(arrays["weights"]), run.tokenizer, run.hparams)
@@ -234,7 +234,7 @@ def score_checkpoints(run, names, split="validation"):
     Raises:
         UserError: A checkpoint is missing or damaged.
     """
-    sources, references = zip(*run.problem.examples(split))
+    sources, references = _examples(run.problem, split)
     translator = None
     for name in names:
         weights = run.checkpoints.load(name, parts=("weights",))[0]["weights"]
@@ -244,6 +244,14 @@ def score_checkpoints(run, names, split="validation"):
             assign_model(translator.model, weights, f"checkpoint {name} of {run.path}")
         outputs = [hypotheses[0].text for hypotheses in translator.translate(sources)]
         yield name, run.problem.score(outputs, references)[-1]
+
+
+def _examples(problem, split):
+    """The sources and the references of a split, two lists."""
+    pairs = list(problem.examples(split))
+    if not pairs:
+        raise UserError(f"{split} of {problem.name} has no pair, so there is nothing to score; see {problem.raw_dir}")
+    return [list(side) for side in zip(*pairs)]
 
 
 def _read_outputs(path, problem, split, references):

@@ -69,6 +69,8 @@ class Translator:
                     f"the model has {one.vocab_size} tokens and the tokenizer {self.tokenizer.vocab_size}: "
                     "they do not belong together"
                 )
+        if any(getattr(one, "word_starts", None) is not None and not np.any(one.word_starts) for one in self.models):
+            raise UserError("the model counts words and was not told where they begin: model.adopt(tokenizer)")
         self._constraint = TreeConstraint(self.tokenizer.grammar) if self.tokenizer.grammar else None
         self._searcher = Searcher(self.models, jit_compile)
         self._score = compiled(self._score_batch, *self.models)
@@ -108,9 +110,10 @@ class Translator:
         self, texts, beam_size=None, alpha=None, nbest=1, extra_length=None, *, min_length=0, max_source_length=None,
         prefixes=None, sampling=None, constraint="grammar", token_scores=False, alignments=False, report=None, cut=None,
     ):  # fmt: skip
-        """Returns a list of the `nbest` best `Hypothesis` for each text, best first.
+        """Returns a list of the `nbest` best `Hypothesis` for each text, best first; fewer where there are no more.
 
-        The result for a text does not depend on the others. An empty text gives an empty translation.
+        The result for a text does not depend on the others. An empty text gives an empty translation. A flat tree, of a
+        sentence that is not parsed, has no tokens and a score of −∞.
 
         Args:
             texts: Source sentences.
@@ -139,15 +142,16 @@ class Translator:
         alpha = hparams.alpha if alpha is None else alpha
         extra_length = hparams.extra_length if extra_length is None else extra_length
         _check(texts, beam_size, alpha, nbest, extra_length, min_length, max_source_length)
-        rules = Rules(
-            beam_size, nbest, min_length, sampling, self._constraint if constraint == "grammar" else constraint
-        )
+        constraint = self._constraint if constraint == "grammar" else constraint
+        if min_length and constraint is self._constraint is not None:
+            raise UserError("min_length is for translations: how long a tree is follows from its sentence")
+        rules = Rules(beam_size, nbest, min_length, sampling, constraint)
         # The seed makes numbers that are given to the search: it need not be compiled anew for each.
         compiled_rules = dataclasses.replace(rules, sampling=sampling and dataclasses.replace(sampling, seed=0))
         texts = list(texts)
         sources = self._source_ids(texts, max_source_length, cut)
         prefixes = self._prefix_ids(prefixes, len(texts))
-        results = [[Hypothesis(text, (), 0.0, 0.0)] for text in self.tokenizer.outputs(texts, [[]] * len(texts))]
+        results = [[self._unparsed(text)] for text in texts]
         rows = [i for i, source in enumerate(sources) if len(source) > 1]
         done = len(texts) - len(rows)
         for batch in _by_length(rows, sources, beam_size, extra_length):
@@ -217,7 +221,7 @@ class Translator:
         """The finished hypotheses of one sentence: tokens `[nbest, length]`, log_p and scores `[nbest]`."""
         rows = [[int(i) for i in row if i != PAD] for row, score in zip(tokens, scores) if score > IMPOSSIBLE / 2]
         if not rows and self.tokenizer.grammar:
-            return [Hypothesis(self.tokenizer.outputs([source], [[]])[0], (), 0.0, 0.0)]
+            return [self._unparsed(source)]
         if not rows:
             raise UserError(f"the constraint allows no translation of text {number + 1}")
         texts = self.tokenizer.outputs([source] * len(rows), rows)
@@ -225,6 +229,12 @@ class Translator:
             Hypothesis(text, tuple(row), float(p), float(score))
             for text, row, p, score in zip(texts, rows, log_p, scores)
         ]
+
+    def _unparsed(self, source):
+        """What a text gets without a search: "" a blank one, of a parser a flat tree, which scores lowest."""
+        (text,) = self.tokenizer.outputs([source], [[]])
+        score = float("-inf") if text else 0.0
+        return Hypothesis(text, (), score, score)
 
     def _explained(self, sources, results, token_scores, alignments):
         """The hypotheses with what is asked for of their tokens: one more pass, teacher-forced."""

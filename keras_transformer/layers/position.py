@@ -58,7 +58,7 @@ class WordPositions(SinusoidalPositions):
 
     Call arguments:
         positions: int `[length]`, counted from 0.
-        words: `[batch, length]`: the number of each token's word, counted from 0.
+        words: int `[batch, length]`: the number of each token's word, counted from 0.
 
     Returns:
         `[batch, length, d_model]`, computed in float32.

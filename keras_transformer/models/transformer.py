@@ -88,11 +88,9 @@ class Transformer(TokenModel):
         """
         if self.word_starts is None:
             return
-        if tokenizer.word_starts is None:
-            raise UserError(
-                "hparams: positions=words needs a vocabulary that tells where words begin; choose sinusoidal"
-            )
-        self.word_starts.assign(tokenizer.word_starts)
+        if (starts := tokenizer.word_starts) is None:
+            raise UserError("positions=words needs a vocabulary that tells where words begin; choose sinusoidal")
+        self.word_starts.assign(starts)
 
     def build(self, input_shape=None):
         if self.built:
@@ -102,8 +100,9 @@ class Transformer(TokenModel):
             layer.build()
         if getattr(self.positions, "counts_words", False):
             self.word_starts = self.add_weight(
-                name="word_starts", shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32"
-            )
+                name="word_starts", shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32",
+                autocast=False,  # bfloat16 counts to 256 only
+            )  # fmt: skip
         self.encoder.build(shape)
         self.decoder.build(shape, shape)
         self.build_metrics()
@@ -111,7 +110,7 @@ class Transformer(TokenModel):
 
     @property
     def vocabulary_weights(self):
-        return [self.embedding.table] + ([] if self.word_starts is None else [self.word_starts])
+        return [self.embedding.table]
 
     def count_params(self):
         """Returns the number of parameters that are trained."""
@@ -192,7 +191,9 @@ class Transformer(TokenModel):
             index: Scalar int, their number.
         """
         place = ops.reshape(index, (1,))
-        return (place,) if self.word_starts is None else (place, ops.sum(ops.take(self.word_starts, tokens), axis=2))
+        if self.word_starts is None:
+            return (place,)
+        return place, ops.sum(ops.cast(ops.take(self.word_starts, tokens), "int32"), axis=2)
 
     def decode_step(self, tokens, places, node, kernels, past, recent, memory, past_mask, memory_mask):
         """Runs the decoder on one position of every beam, with keys and values of the earlier positions kept.
@@ -236,7 +237,7 @@ class Transformer(TokenModel):
         places = ops.arange(ops.shape(tokens)[1])
         if self.word_starts is None:
             return self.embedding(tokens) + self.positions(places)
-        words = ops.cumsum(ops.take(self.word_starts, tokens), axis=1) - 1.0
+        words = ops.cumsum(ops.cast(ops.take(self.word_starts, tokens), "int32"), axis=1) - 1
         return self.embedding(tokens) + self.positions(places, words)
 
     def get_config(self):

@@ -36,6 +36,8 @@ def initialise(model, tokenizer, init_from, report):
     own, vocabulary = model_arrays(model), {weight.path for weight in model.vocabulary_weights}
     rows, old_rows = _same_pieces(tokenizer, run.tokenizer)
     for weight in model.weights:
+        if weight is getattr(model, "word_starts", None):  # which its own vocabulary tells
+            continue
         array = arrays["weights"].get(weight.path)
         if array is not None and weight.path in vocabulary and array.shape[1:] == tuple(weight.shape[1:]):
             own[weight.path][rows] = array[old_rows]

@@ -10,6 +10,7 @@ never reached.
 import numpy as np
 
 from keras_transformer.trees.linearize import is_bracket
+from keras_transformer.trees.tree import DEEPEST
 
 OTHER, OPEN, CLOSE, TAG = range(4)
 """Kinds of symbols; a subword is another."""
@@ -62,7 +63,8 @@ class Grammar:
         if not depth and len(prefix):
             allowed[self.eos] = True
             return allowed
-        if left and chain < LONGEST_CHAIN and room >= left + depth + 3:  # with its closing bracket, and EOS
+        room_for_more = room >= left + depth + 3  # with its closing bracket, and EOS
+        if left and chain < LONGEST_CHAIN and depth < DEEPEST - 1 and room_for_more:
             allowed |= self.kinds == OPEN
         if left and depth:
             allowed |= self.kinds == TAG

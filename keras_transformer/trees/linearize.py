@@ -5,7 +5,7 @@ their parts of speech stay, and closing brackets have labels, too. With one tag 
 find constituents only.
 """
 
-from keras_transformer.trees.tree import Tree, escaped
+from keras_transformer.trees.tree import DEEPEST, Tree, escaped
 
 ANY_TAG = "XX"
 
@@ -66,12 +66,14 @@ def repaired(symbols, words):
 
     A closing bracket closes the innermost open one of its label, and all inside of that one; where none is open, it is
     left out. Tags beyond the last word are left out. Words beyond the last tag get XX, inside of what is open at the
-    end, and all is closed. Constituents without words are left out; where not one constituent holds all, a TOP does.
+    end, and all is closed. Brackets deeper than `DEEPEST` and constituents without words are left out; where not one
+    constituent holds all, a TOP does.
     """
     stack, rest = [("TOP", [])], iter(words)
     for symbol in symbols:
         if symbol[0] == "(":
-            stack.append((symbol[1:], []))
+            if len(stack) < DEEPEST - 1:  # with TOP and a tag it can be read again
+                stack.append((symbol[1:], []))
         elif symbol[0] != ")":
             word = next(rest, None)
             if word is not None:
