@@ -207,7 +207,7 @@ def test_what_makes_no_sense_with_trees_is_refused(translator):
 
 def test_no_tree_is_deeper_than_can_be_read(tokenizer):
     # Left-branching with a word between, so that no chain is too long.
-    prefix = [tokenizer.symbols["(S"], tokenizer.symbols["T"]] * (DEEPEST - 1)
+    prefix = [tokenizer.symbols["(S"], tokenizer.symbols["T"]] * (DEEPEST - 2)
     assert not tokenizer.grammar.allowed(prefix, 1000, 5000)[tokenizer.symbols["(S"]]
     assert tokenizer.grammar.allowed(prefix[:-2], 1000, 5000)[tokenizer.symbols["(S"]]
     assert tree_of(str(repaired(["(S"] * 300, ["a"]))).words() == ["a"]

@@ -377,7 +377,7 @@ def test_automatic_trees_that_cannot_be_read_are_refused_with_their_line(tmp_pat
     problem = semisupervised(tmp_path, 3, 2)
     path = tmp_path / "auto" / "second.ptb"
     path.write_text("(S (NN a))\n\nThe dog barks .\n", encoding="utf-8")
-    del problem.auto_files
+    problem.__dict__.pop("auto_files", None)
     said = f"{path}:3: 'The' stands outside of any tree; each begins with '('"
     assert complaint(problem.examples, "train") == said == complaint(problem.prepare)
     assert not list((tmp_path / "data").glob("*"))
@@ -394,7 +394,7 @@ def test_a_folder_of_automatic_trees_is_needed(tmp_path):
     (tmp_path / "auto").mkdir()
     name = "parsing_wsj_semisupervised"
     assert "--set problem.auto_dir=FOLDER" in complaint(load_problem, name, raw_dir=folder)
-    said = complaint(load_problem, name, raw_dir=folder, auto_dir=f"{tmp_path}/none")
-    assert said == f"there is no folder {tmp_path}/none, problem.auto_dir"
-    said = complaint(load_problem, name, raw_dir=folder, auto_dir=f"{tmp_path}/auto")
-    assert said == f"{tmp_path}/auto (problem.auto_dir) holds no file"
+    said = {"none": "there is no folder {}, problem.auto_dir", "auto": "{} (problem.auto_dir) holds no file"}
+    for auto, message in said.items():
+        problem = load_problem(name, raw_dir=folder, auto_dir=f"{tmp_path}/{auto}")
+        assert complaint(problem.auto_trees) == message.format(tmp_path / auto)

@@ -40,7 +40,7 @@ class TreeConstraint:
 
         inside, words_left = depth > 0, left > 0
         ends = ~inside & (index > 0)
-        may_open = words_left & ~ends & (chain < LONGEST_CHAIN) & (depth < DEEPEST - 1) & (room >= left + depth + 3)
+        may_open = words_left & ~ends & (chain < LONGEST_CHAIN) & (depth < DEEPEST - 2) & (room >= left + depth + 3)
         may_close = inside & (chain == 0) & ((depth > 1) | ~words_left)
         may_tag = words_left & inside
 

@@ -64,7 +64,7 @@ class Grammar:
             allowed[self.eos] = True
             return allowed
         room_for_more = room >= left + depth + 3  # with its closing bracket, and EOS
-        if left and chain < LONGEST_CHAIN and depth < DEEPEST - 1 and room_for_more:
+        if left and chain < LONGEST_CHAIN and depth < DEEPEST - 2 and room_for_more:
             allowed |= self.kinds == OPEN
         if left and depth:
             allowed |= self.kinds == TAG
