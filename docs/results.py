@@ -134,7 +134,10 @@ def results_page(files):
             continue
         parts.append(f"## {name}\n\n{table(rows)}\n")
         parts.extend(curve(row) for row in rows if row["training"]["curve"] and row is first_of_run(rows, row))
-    parts += [parsers(files["parsing_baselines"], files.get("parsing_parts", [])), CITED]
+    parts.append(parsers(files["parsing_baselines"], files["parsing_parts"]))
+    if "parsing_speed" in files:
+        parts.append(parsing_speed(files["parsing_speed"]))
+    parts.append(CITED)
     return "\n".join(parts)
 
 
@@ -158,6 +161,17 @@ def parsers(baselines, parts):
     programs = dict.fromkeys(" ".join(row["command"]) for row in parts)
     evaluations = "".join(f"    python -m keras_transformer.{program.replace('.py', '', 1)}\n" for program in programs)
     return "\n".join([*lines, "", commands(baselines) + evaluations])
+
+
+def parsing_speed(rows):
+    """Returns how fast sentences are parsed."""
+    lines = ["| sentences | words | beam | constraint | sentences/s | whole trees | machine |", "|" + "---|" * 7]
+    lines += [
+        f"| {row['sentences']:,} of {row['problem']} | {row['words']:,} | {row['beam_size']} | {row['constraint']} "
+        f"| {row['sentences_per_second']:.2f} | {row['whole_trees']:,} | {row['machine']} |"
+        for row in rows
+    ]
+    return "\n".join(["### How fast\n", *lines, "", commands(rows)])
 
 
 def benchmarks_page(files):
