@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+from typing import ClassVar
 
-from keras_transformer.tasks import Problem, setting
+from keras_transformer.tasks import Problem, require, setting
 from keras_transformer.trees.tree import unescaped
 
 GOLDEN_RATIO = (5**0.5 - 1) / 2
@@ -60,7 +61,8 @@ class ParsingProblem(Problem):
         from keras_transformer.metrics.bleu import Score, exact_match
         from keras_transformer.metrics.parseval import parseval
 
-        result, (f1,) = parseval(references, hypotheses), self.score(hypotheses, references)
+        result = parseval(references, hypotheses)
+        f1 = result.score()
         figures = {"recall": result.recall, "precision": result.precision, "tagging accuracy": result.tagging_accuracy}
         scores = [Score(name, value, f1.signature) for name, value in figures.items()]
         return [*scores, exact_match(hypotheses, references), f1]
@@ -72,7 +74,17 @@ class ParsingProblem(Problem):
 
 
 class TreebankProblem(ParsingProblem):
-    """A parsing problem of a treebank's files."""
+    """A parsing problem of a treebank's files, which are in `raw_dir`.
+
+    Attributes:
+        folder: What `raw_dir` has to be, in the words of an error message.
+    """
+
+    folder: ClassVar[str]
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.raw_dir, f"{self.name} needs {self.folder}: --raw_dir=FOLDER")
 
     @functools.cached_property
     def files(self):

@@ -5,16 +5,13 @@ from pathlib import Path
 
 from keras_transformer.parsing import TreebankProblem
 from keras_transformer.registry import register_problem
-from keras_transformer.tasks import require
 
 
 @register_problem("parsing_gum")
 class ParsingGum(TreebankProblem):
     """GUM's constituent trees, official partition: --raw_dir holds its .ptb files and splits.md."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        require(self.raw_dir, f"{self.name} needs the folder of GUM's .ptb files and splits.md: --raw_dir=FOLDER")
+    folder = "the folder of GUM's .ptb files and splits.md"
 
     @functools.cached_property
     def files(self):
@@ -30,11 +27,7 @@ class ParsingGum(TreebankProblem):
 class ParsingEnglish(TreebankProblem):
     """WSJ, or its sample, and GUM together: --raw_dir holds a folder with wsj_*.mrg and a folder gum."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        require(
-            self.raw_dir, f"{self.name} needs a folder that holds WSJ's .mrg files and a folder gum: --raw_dir=FOLDER"
-        )
+    folder = "a folder that holds WSJ's .mrg files and a folder gum"
 
     @functools.cached_property
     def files(self):

@@ -4,16 +4,13 @@ import functools
 
 from keras_transformer.parsing import TreebankProblem
 from keras_transformer.registry import register_problem
-from keras_transformer.tasks import require
 
 
 @register_problem("parsing_icepahc")
 class ParsingIcePaHC(TreebankProblem):
     """IcePaHC's trees; of each text the last tenth is validation and test: --raw_dir holds its .psd files."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        require(self.raw_dir, f"{self.name} needs the folder of IcePaHC's .psd files: --raw_dir=FOLDER")
+    folder = "the folder of IcePaHC's .psd files"
 
     @functools.cached_property
     def files(self):

@@ -16,9 +16,7 @@ from keras_transformer.tasks import require, setting
 class ParsingWsj(TreebankProblem):
     """Penn Treebank WSJ, sections 02–21 / 22 / 23, or NLTK's sample of it: --raw_dir holds the .mrg files (§6.3)."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        require(self.raw_dir, f"{self.name} needs the folder of the files wsj_SSNN.mrg: --raw_dir=FOLDER")
+    folder = "the folder of the files wsj_SSNN.mrg"
 
     @functools.cached_property
     def files(self):

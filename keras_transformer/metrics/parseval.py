@@ -114,8 +114,7 @@ class Parseval:
         """Returns the `Parseval` of the sentences up to a length; of all if it is None."""
         if cutoff is None:
             return self
-        kept = tuple(sentence for sentence in self.sentences if sentence.length <= cutoff)
-        return Parseval(kept, self.parameters)
+        return Parseval(tuple(one for one in self.sentences if one.length <= cutoff), self.parameters)
 
     def total(self, name):
         """Returns the sum of a count, such as "matched", over the valid sentences."""
@@ -213,6 +212,11 @@ class Parseval:
         names += ["no_crossing", "two_or_less_crossing", "tagging_accuracy"]
         return {"sentences": len(self.sentences), **{name: getattr(self, name) for name in names}}
 
+    def score(self):
+        """Returns the F1 as a `Score`; the parameters are those of COLLINS.prm."""
+        signature = f"EVALB's rules, COLLINS.prm, labelled; {self.valid} of {len(self.sentences)} sentences "
+        return Score("F1", self.f1, f"{signature}({self.errors} errors, {self.skipped} skipped)")
+
     def _lines(self):
         return [
             f"{name:25} = {figure:6d}" if isinstance(figure, int) else f"{name:25} = {figure:6.2f}"
@@ -250,10 +254,7 @@ def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name
 
 def f1_score(hypotheses, references):
     """Returns the F1 of parses, 0 to 100, by the rules of COLLINS.prm; see `parseval`."""
-    result = parseval(references, hypotheses)
-    counted = f"{result.valid} of {len(result.sentences)} sentences"
-    left_out = f"{result.errors} errors, {result.skipped} skipped"
-    return Score("F1", result.f1, f"EVALB's rules, COLLINS.prm, labelled; {counted} ({left_out})")
+    return parseval(references, hypotheses).score()
 
 
 def score_sentence(gold_text, test_text, parameters, number=1, gold_name="the gold file"):
