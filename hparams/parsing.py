@@ -24,7 +24,7 @@ def parsing_semisupervised():
 def parsing_small():
     """For treebanks of some 15,000 sentences and two CPU cores."""
     return HParams(
-        num_layers=4, d_model=128, d_ff=256, num_heads=4, positions="words", norm="pre", dropout=0.2, warmup_steps=800,
+        num_layers=4, d_model=128, d_ff=256, num_heads=4, word_heads=1, norm="pre", dropout=0.2, warmup_steps=800,
         batch_tokens=2048, max_length=200, train_steps=20_000, eval_steps=1000, checkpoint_steps=1000, average_last=5,
         beam_size=4, alpha=0.3, extra_length=250,
     )  # fmt: skip
@@ -34,7 +34,7 @@ def parsing_small():
 def parsing_toy():
     """For the embedded problem toy_parsing: minutes on two CPU cores."""
     return HParams(
-        num_layers=2, d_model=128, d_ff=256, num_heads=4, positions="words", norm="pre", dropout=0.1, warmup_steps=400,
+        num_layers=2, d_model=128, d_ff=256, num_heads=4, word_heads=1, norm="pre", dropout=0.1, warmup_steps=400,
         batch_tokens=2048, max_length=128, train_steps=1500, eval_steps=500, checkpoint_steps=500, beam_size=4,
         alpha=0.3, extra_length=100,
     )  # fmt: skip

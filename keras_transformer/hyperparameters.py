@@ -43,6 +43,9 @@ class HParams:
     attention_window: int | None = setting(
         None, "positions r that a position attends to, of encoder_attention=restricted (§4)", low=1
     )
+    word_heads: int = setting(
+        0, "heads of attention to the encoder that see only the word whose turn it is (not the paper's)", low=0
+    )
     # Regularisation (§5.4)
     dropout: float = setting(0.1, "dropout of sub-layer outputs and of embeddings (§5.4)", low=0, high=0.99)
     attention_dropout: float = setting(0.0, "dropout of attention weights (not the paper's)", low=0, high=0.99)
@@ -105,8 +108,8 @@ class HParams:
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise UserError(f"hparams: sinusoidal positions need an even d_model, not {self.d_model}")
-        if self.positions == "words" and self.d_model % 4:
-            raise UserError(f"hparams: positions=words need a d_model divisible by 4, not {self.d_model}")
+        if self.word_heads > self.num_heads:
+            raise UserError(f"hparams: word_heads={self.word_heads} are more than num_heads={self.num_heads}")
         if self.encoder_attention == "restricted" and self.attention_window is None:
             raise UserError("hparams: encoder_attention=restricted needs attention_window, such as attention_window=32")
         # A plug-in's attention may take a window, too.

@@ -182,11 +182,6 @@ def _is_run_again(old, new):
 models.add("transformer", "keras_transformer.models.transformer:Transformer", "The encoder-decoder of §3.")
 positions.add("sinusoidal", "keras_transformer.layers.position:SinusoidalPositions", "Fixed sines and cosines (§3.5).")
 positions.add(
-    "words",
-    "keras_transformer.layers.position:WordPositions",
-    "Sinusoids of a token's place and of its word's, half the width each.",
-)
-positions.add(
     "learned", "keras_transformer.layers.position:LearnedPositions", "One trained vector a position (Table 3, E)."
 )
 norms.add(

@@ -54,15 +54,19 @@ def neighbourhood(length, window):
 
 
 def multi_head_attention(x, memory, weights, num_heads, mask=None):
-    """§3.2.2, one head after the other: x `[batch, n, d]`, memory `[batch, m, d]`, mask `[batch or 1, n or 1, m]`."""
+    """§3.2.2, one head after the other: x `[batch, n, d]`, memory `[batch, m, d]`.
+
+    mask bool `[batch or 1, n or 1, m]`, or one for each head, `[batch, num_heads, n, m]`.
+    """
     heads = []
     for head in range(num_heads):
         w_q, w_k, w_v = (np.split(weights[name], num_heads, axis=1)[head] for name in ("query", "key", "value"))
         projected = (x @ w_q, memory @ w_k, memory @ w_v)
+        seen = mask[:, head] if mask is not None and mask.ndim == 4 else mask
         if "score" in weights:
-            heads.append(additive_attention(*projected, weights["score"][head], mask)[0])
+            heads.append(additive_attention(*projected, weights["score"][head], seen)[0])
         else:
-            heads.append(attention(*projected, mask)[0])
+            heads.append(attention(*projected, seen)[0])
     return np.concatenate(heads, axis=-1) @ weights["output"]
 
 
@@ -141,9 +145,9 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     """Logits `[batch, n, V]` for token ids source `[batch, m]`, 0 being padding, and decoder_input `[batch, n]`.
 
     weights: "embedding" `[V, d]`, "encoder" and "decoder", lists of layers; optionally "positions" `[positions, d]`,
-    already scaled, in place of sinusoids, or "word_starts" `[V]`, 1 where a word begins, for sinusoids of half the
-    width each of places and of words; and "encoder_norm" and "decoder_norm" for the end of a stack. `window` is that of
-    a restricted encoder.
+    already scaled, in place of sinusoids; "encoder_norm" and "decoder_norm" for the end of a stack; and "word_starts"
+    `[V]`, 1 where a word begins, where the first "word_heads" heads of each attention to the encoder see one word only.
+    `window` is that of a restricted encoder.
     """
     embedding = weights["embedding"]
     d_model = embedding.shape[1]
@@ -151,10 +155,6 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     def embed(tokens):
         length = tokens.shape[1]
         positions = weights["positions"][:length] if "positions" in weights else sinusoids(range(length), d_model)
-        if "word_starts" in weights:
-            words = np.cumsum(weights["word_starts"][tokens], axis=1) - 1
-            places = [sinusoids(range(length), d_model // 2)] * len(tokens)
-            positions = np.concatenate([places, [sinusoids(row, d_model // 2) for row in words]], axis=2)
         return embedding[tokens] * math.sqrt(d_model) + positions
 
     mask = (source != 0)[:, None, :]
@@ -167,11 +167,30 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     if "encoder_norm" in weights:
         memory = layer_norm(memory, weights["encoder_norm"])
     x = embed(decoder_input)
+    if "word_starts" in weights:
+        own = seen_words(source, decoder_input, weights["word_starts"])
+        whole = np.broadcast_to(mask, own.shape)
+        mask = np.stack([own if head < weights["word_heads"] else whole for head in range(num_heads)], axis=1)
     for layer in weights["decoder"]:
         x = decoder_layer(x, memory, layer, num_heads, mask, residual)
     if "decoder_norm" in weights:
         x = layer_norm(x, weights["decoder_norm"])
     return x @ embedding.T
+
+
+def seen_words(source, decoder_input, starts):
+    """bool `[batch, n, m]`: whether a token, 0 being padding, is of the word whose turn it is, or of the last."""
+    seen = np.zeros((*decoder_input.shape, source.shape[1]), bool)
+    for row, tokens in enumerate(source):
+        word, words = -1, []
+        for token in tokens:
+            word += int(starts[token])
+            words.append(max(word, 0) if token else None)
+        last, turn = max(word for word in words if word is not None), -1
+        for i, token in enumerate(decoder_input[row]):
+            turn += int(starts[token])
+            seen[row, i] = [word == min(max(turn, 0), last) for word in words]
+    return seen
 
 
 def array(variable):
@@ -212,5 +231,5 @@ def transformer_weights(model):
     if hasattr(model.positions, "table"):
         weights["positions"] = array(model.positions.table) * math.sqrt(weights["embedding"].shape[1])
     if model.word_starts is not None:
-        weights["word_starts"] = array(model.word_starts)
+        weights["word_starts"], weights["word_heads"] = array(model.word_starts), model.hparams.word_heads
     return weights

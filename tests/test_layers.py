@@ -27,7 +27,7 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.position import LearnedPositions, SinusoidalPositions, WordPositions
+from keras_transformer.layers.position import LearnedPositions, SinusoidalPositions
 from keras_transformer.layers.residual import PostNorm, PreNorm, Residual
 from keras_transformer.layers.restricted_attention import RestrictedAttention
 
@@ -276,7 +276,6 @@ class Case:
 
 
 POSITIONS, TOKENS = np.arange(5), np.array([[1, 2], [0, 6]])
-WORDS = np.array([[0, 0], [0, 1]], "float32")
 DROPOUTS = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, seed=3)
 SUBLAYER = {"sublayer": lambda y: ops.tanh(2 * y)}
 ATTENTION = dict(d_model=8, num_heads=2, d_k=3, d_v=5, dropout=0.1, seed=3)
@@ -290,7 +289,6 @@ CASES = {
     "PreNorm": Case(PreNorm, dict(dropout=0.1, seed=3), call=SUBLAYER),
     "SinusoidalPositions": Case(SinusoidalPositions, dict(d_model=8), (POSITIONS,), shape=(5, 8)),
     "LearnedPositions": Case(LearnedPositions, dict(d_model=8, max_length=5, seed=3), (POSITIONS,), shape=(5, 8)),
-    "WordPositions": Case(WordPositions, dict(d_model=8), (np.arange(2), WORDS), shape=(2, 2, 8)),
     "TiedEmbedding": Case(TiedEmbedding, dict(vocab_size=7, d_model=8, seed=3), (TOKENS,), shape=(2, 2, 8)),
     "EncoderLayer": Case(EncoderLayer, {**STACK, **DROPOUTS}),
     "DecoderLayer": Case(DecoderLayer, {**STACK, **DROPOUTS}, (X, MEMORY)),

@@ -23,7 +23,7 @@ VARIANTS = {
     "paper": {},
     "pre": {"norm": "pre"},
     "learned": {"positions": "learned"},
-    "words": {"positions": "words"},
+    "word heads": {"word_heads": 1},
     "additive": {"encoder_attention": "additive"},
     "restricted": {"encoder_attention": "restricted", "attention_window": 3},
     "all dropouts": {"attention_dropout": 0.1, "activation_dropout": 0.1},
@@ -275,7 +275,7 @@ def decode(model, beams, length, settled=0, dtype="float32"):
 
     The keys and values of the first `settled` positions are moved from `recent` to `past`.
     """
-    memory, memory_mask = model.encode(SOURCE)
+    memory, source_words = model.encode(SOURCE)
     projected, kernels = model.project_memory(memory), model.step_kernels()
     past, recent = model.empty_cache(3, 0), model.empty_cache(3, (length + 2) * beams)
     tokens = np.random.default_rng(beams).integers(1, VOCAB, (3, beams, length)).astype("int32")
@@ -289,10 +289,11 @@ def decode(model, beams, length, settled=0, dtype="float32"):
         mask = np.tile(own & (np.arange((length + 2) * beams) < (index + 1) * beams), (3, 1, 1))
         node = ops.convert_to_tensor((index - first) * beams)
         so_far = np.where(np.arange(length - 1) < index, tokens[:, :, 1:], PAD)
-        places, mask = model.places_after(so_far, ops.convert_to_tensor(index)), ops.convert_to_tensor(mask)
+        words, mask = model.words_after(so_far), ops.convert_to_tensor(mask)
         step, recent = model.decode_step(
-            tokens[:, :, index], places, node, kernels, past, recent, projected, mask, memory_mask
-        )
+            tokens[:, :, index], ops.convert_to_tensor(index), words, node, kernels, past, recent, projected, mask,
+            source_words,
+        )  # fmt: skip
         steps.append(np.asarray(step, dtype="float64"))
     return np.stack(steps, axis=2), tokens
 

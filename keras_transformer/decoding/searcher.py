@@ -96,14 +96,14 @@ class Searcher:
     def _begin_batch(self, source, room, sentences, alpha, rules, steps):
         """Returns the state after the first step, its keys and values as the past, and what the encoders gave."""
         encoded = [model.encode(source) for model in self.models]
-        mask = encoded[0][1]
         memory = [model.project_memory(output) for model, (output, _) in zip(self.models, encoded)]
+        words = [numbers for _, numbers in encoded]
         batch, beams = ops.shape(source)[0], beams_at_first(rules)
         path = ops.zeros((batch, beams, beams), dtype="bool")
         state = start(batch, ops.shape(room)[0], rules, path, self._empty(batch, beams))
-        state = step(state, self._decoder(self._empty(batch, 0), memory, mask, beams), sentences, rules, alpha)
+        state = step(state, self._decoder(self._empty(batch, 0), memory, words, beams), sentences, rules, alpha)
         path = ops.pad(state.path, [(0, 0), (0, 0), (0, steps * rules.beam_size)])
-        return state._replace(path=path, cache=()), state.cache, (memory, mask)
+        return state._replace(path=path, cache=()), state.cache, (memory, words)
 
     def _run_segment(self, state, past, memory, sentences, alpha, rules, steps):
         """Returns the state after at most `steps` steps, and which sentences are not done, bool `[batch]`."""
@@ -116,7 +116,7 @@ class Searcher:
         """Room for keys and values of so many nodes in each model's layers."""
         return [model.empty_cache(batch, nodes) for model in self.models]
 
-    def _decoder(self, past, memory, memory_mask, beams, first=0):
+    def _decoder(self, past, memory, source_words, beams, first=0):
         """Returns the `decode` of `beam_search.step`, whose cache is written from step `first` on."""
         kernels = [model.step_kernels() for model in self.models]
         past_length = ops.shape(tree.flatten(past)[0])[2]
@@ -126,8 +126,8 @@ class Searcher:
             path = prefix_tree.grown(path, node, past_length, beams)
             previous = last_symbols(tokens, index)
             steps = [
-                model.decode_step(previous, model.places_after(tokens, index), node, *parts, path, memory_mask)
-                for model, *parts in zip(self.models, kernels, past, recent, memory)
+                model.decode_step(previous, index, model.words_after(tokens), node, *parts, path, words)
+                for model, words, *parts in zip(self.models, source_words, kernels, past, recent, memory)
             ]
             return mean_logits([logits for logits, _ in steps]), path, [written for _, written in steps]
 

@@ -19,7 +19,7 @@ class DecoderLayer(keras.layers.Layer):
         x: `[batch, target_length, d_model]`.
         memory: `[batch, source_length, d_model]`, the encoder's output.
         self_mask: bool `[1, 1, target_length, target_length]`, False on the future.
-        memory_mask: bool `[batch, 1, 1, source_length]`, False on padding.
+        memory_mask: bool, broadcasts to `[batch, heads, target_length, source_length]`; False on padding.
         training: Whether to drop.
 
     Returns:
@@ -78,7 +78,7 @@ class DecoderLayer(keras.layers.Layer):
             recent: (keys, values) `[batch, heads, recent_length, d]`, written up to `node`.
             memory: Cross-attention's (keys, values) `[batch, heads, source_length, d]`: a sentence's beams share them.
             past_mask: bool `[batch, 1, beams, past_length + recent_length]`: what comes before each beam, and itself.
-            memory_mask: bool `[batch, 1, 1, source_length]`.
+            memory_mask: bool, broadcasts to `[batch, heads, beams, source_length]`; False on padding.
 
         Returns:
             `[batch, beams, d_model]`, and `recent` with this position's keys and values.

@@ -45,42 +45,6 @@ class SinusoidalPositions(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class WordPositions(SinusoidalPositions):
-    """Half the width says which token it is, the other half which word; not the paper's.
-
-    On the target's side a word is what the source has one for: of a parser, the tag. So attention finds the word whose
-    turn it is by its number; Ma et al. 2017, "Deterministic Attention for Sequence-to-Sequence Constituent Parsing",
-    lead a decoder to it, too.
-
-    Args:
-        d_model: Width of an encoding; divisible by 4.
-        max_length, seed: Not used.
-
-    Call arguments:
-        positions: int `[length]`, counted from 0.
-        words: int `[batch, length]`: the number of each token's word, counted from 0.
-
-    Returns:
-        `[batch, length, d_model]`, computed in float32.
-    """
-
-    counts_words = True
-
-    def build(self, input_shape=None):
-        half = self.d_model // 2
-        self.frequencies = (10000.0 ** (-np.arange(0, half, 2) / half)).astype("float32")
-
-    def call(self, positions, words):
-        places = ops.broadcast_to(ops.cast(positions, "float32"), ops.shape(words))
-        angles = ops.stack([places, ops.cast(words, "float32")], axis=-1)[..., None] * self.frequencies
-        pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-        return ops.cast(ops.reshape(pairs, (*ops.shape(words), self.d_model)), self.compute_dtype)
-
-    def compute_output_shape(self, positions_shape, words_shape):
-        return (*words_shape, self.d_model)
-
-
-@keras.saving.register_keras_serializable("keras_transformer")
 class LearnedPositions(keras.layers.Layer):
     """One trained vector a position (Table 3, row E); positions from `max_length` on share the last one.
 

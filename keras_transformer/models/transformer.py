@@ -17,6 +17,7 @@ from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder
+from keras_transformer.layers.word_heads import begun, word_mask, word_numbers
 from keras_transformer.models.fitting import TokenModel
 
 
@@ -84,12 +85,12 @@ class Transformer(TokenModel):
         """Tells a new model what it has to know of its vocabulary; a checkpoint holds it.
 
         Raises:
-            UserError: The positions count words, and the tokenizer does not tell where one begins.
+            UserError: It counts words, and the tokenizer does not tell where one begins.
         """
         if self.word_starts is None:
             return
         if (starts := tokenizer.word_starts) is None:
-            raise UserError("positions=words needs a vocabulary that tells where words begin; choose sinusoidal")
+            raise UserError("word_heads need a vocabulary that tells where words begin; choose word_heads=0")
         self.word_starts.assign(starts)
 
     def build(self, input_shape=None):
@@ -98,7 +99,7 @@ class Transformer(TokenModel):
         shape = (None, None, self.hparams.d_model)
         for layer in (self.embedding, self.positions, self.source_dropout, self.target_dropout):
             layer.build()
-        if getattr(self.positions, "counts_words", False):
+        if self.hparams.word_heads:
             self.word_starts = self.add_weight(
                 name="word_starts", shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32",
                 autocast=False,  # bfloat16 counts to 256 only
@@ -122,7 +123,8 @@ class Transformer(TokenModel):
     def states(self, inputs, training=False):
         """Returns the decoder's states `[batch, target_length, d_model]`."""
         source, decoder_input = inputs
-        memory, mask = self.encode(source, training=training)
+        memory, source_words = self.encode(source, training=training)
+        mask = self._memory_mask(source_words, self._words(decoder_input))
         x = self.target_dropout(self._embed(decoder_input), training=training)
         return self.decoder(x, memory, memory_mask=mask, training=training)
 
@@ -137,12 +139,12 @@ class Transformer(TokenModel):
             source: int `[batch, source_length]`.
 
         Returns:
-            Its output `[batch, source_length, d_model]`, and the mask bool `[batch, 1, 1, source_length]`, False
-            on padding.
+            Its output `[batch, source_length, d_model]`, and the number of each token's word, int32
+            `[batch, source_length]`: −1 of padding, 0 of all others where the model does not count words.
         """
-        mask = padding_mask(source, PAD)
         x = self.source_dropout(self._embed(source), training=training)
-        return self.encoder(x, attention_mask=mask, training=training), mask
+        output = self.encoder(x, attention_mask=padding_mask(source, PAD), training=training)
+        return output, ops.where(source == PAD, -1, self._words(source))
 
     @contextlib.contextmanager
     def recorded_attention(self):
@@ -183,36 +185,35 @@ class Transformer(TokenModel):
         """Returns what each decoder layer's steps need of its kernels; made once for many steps."""
         return [layer.self_attention.fused_kernel() for layer in self.decoder.layers]
 
-    def places_after(self, tokens, index):
-        """Returns where position `index` behind each hypothesis stands, as `decode_step` wants it.
+    def words_after(self, tokens):
+        """Returns the word whose turn it is behind each hypothesis, int32 `[batch, beams]`.
 
         Args:
             tokens: int `[batch, beams, length]`: symbols so far, then padding; no BOS.
-            index: Scalar int, their number.
         """
-        place = ops.reshape(index, (1,))
         if self.word_starts is None:
-            return (place,)
-        return place, ops.sum(ops.cast(ops.take(self.word_starts, tokens), "int32"), axis=2)
+            return ops.zeros_like(tokens[:, :, 0])
+        return ops.sum(begun(tokens, self.word_starts), axis=2)
 
-    def decode_step(self, tokens, places, node, kernels, past, recent, memory, past_mask, memory_mask):
+    def decode_step(self, tokens, index, words, node, kernels, past, recent, memory, past_mask, source_words):
         """Runs the decoder on one position of every beam, with keys and values of the earlier positions kept.
 
         Args:
             tokens: int `[batch, beams]`, the decoder's input at this position.
-            places: Of `places_after`.
+            index: Scalar int, the number of positions before this one.
+            words: Of `words_after`.
             node: Scalar int, where in `recent` this position is written.
             kernels: Of `step_kernels`.
             past, recent: Each layer's self-attention (keys, values), as `empty_cache` makes them.
             memory: Each layer's cross-attention (keys, values), as `project_memory` makes them.
             past_mask: bool `[batch, beams, past_length + recent_length]`: what comes before each beam, and itself.
-            memory_mask: bool `[batch, 1, 1, source_length]`.
+            source_words: As `encode` returns them.
 
         Returns:
             Logits `[batch, beams, vocab_size]`, and `recent` with this position written.
         """
-        x = self.embedding(tokens) + self.positions(*places)
-        written = []
+        x = self.embedding(tokens) + self.positions(ops.reshape(index, (1,)))
+        memory_mask, written = self._memory_mask(source_words, words), []
         for layer, *parts in zip(self.decoder.layers, kernels, past, recent, memory):
             x, keys_and_values = layer.step(x, node, *parts, past_mask[:, None], memory_mask)
             written.append(keys_and_values)
@@ -234,11 +235,17 @@ class Transformer(TokenModel):
 
     def _embed(self, tokens):
         """`[batch, length]` → `[batch, length, d_model]`: embeddings and positions, summed (§3.4, §3.5)."""
-        places = ops.arange(ops.shape(tokens)[1])
+        return self.embedding(tokens) + self.positions(ops.arange(ops.shape(tokens)[1]))
+
+    def _words(self, tokens):
+        """int32 `[batch, length]`: the number of each token's word; 0 where the model does not count them."""
+        return ops.zeros_like(tokens) if self.word_starts is None else word_numbers(tokens, self.word_starts)
+
+    def _memory_mask(self, source_words, target_words):
+        """bool, broadcasts to `[batch, heads, target_length, source_length]`; beams stand where positions do."""
         if self.word_starts is None:
-            return self.embedding(tokens) + self.positions(places)
-        words = ops.cumsum(ops.cast(ops.take(self.word_starts, tokens), "int32"), axis=1) - 1
-        return self.embedding(tokens) + self.positions(places, words)
+            return (source_words >= 0)[:, None, None]
+        return word_mask(target_words, source_words, self.hparams.num_heads, self.hparams.word_heads)
 
     def get_config(self):
         policy = keras.dtype_policies.serialize(self.dtype_policy)

@@ -87,6 +87,7 @@ def _check(hparams, tokens):
     for what, value, known in (
         ("norm", hparams.norm, ("post", "pre")),
         ("positions", hparams.positions, ("sinusoidal", "learned")),
+        ("word_heads", hparams.word_heads, (0,)),
         ("encoder_attention", hparams.encoder_attention, ("full",)),
         ("d_k", hparams.key_width, (width,)),
         ("d_v", hparams.value_width, (width,)),
