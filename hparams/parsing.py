@@ -24,9 +24,9 @@ def parsing_semisupervised():
 def parsing_small():
     """For treebanks of some 15,000 sentences and two CPU cores."""
     return HParams(
-        num_layers=4, d_model=128, d_ff=256, num_heads=4, word_heads=1, norm="pre", dropout=0.2, warmup_steps=800,
-        batch_tokens=2048, max_length=200, train_steps=20_000, eval_steps=1000, checkpoint_steps=1000, average_last=5,
-        beam_size=4, alpha=0.3, extra_length=250,
+        num_layers=4, d_model=128, d_ff=256, num_heads=4, word_heads=1, norm="pre", dropout=0.2, word_dropout=0.15,
+        warmup_steps=800, ema_decay=0.999, batch_tokens=2048, max_length=200, train_steps=10_000, eval_steps=1000,
+        checkpoint_steps=1000, average_last=5, beam_size=4, alpha=0.3, extra_length=250,
     )  # fmt: skip
 
 
