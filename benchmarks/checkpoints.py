@@ -7,7 +7,6 @@ Weights, optimizer's state and a moving average are written as training writes t
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -17,7 +16,7 @@ import numpy as np
 
 from keras_transformer.flags import report, run_command
 from keras_transformer.hyperparameters import HParams, load_hparams
-from keras_transformer.runs.manifest import command, git_revision, machine
+from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 from keras_transformer.startup import load_keras
 
 VOCAB_SIZES = {"toy": 800, "tiny": 9_712, "base": 37_000, "big": 37_000}
@@ -41,8 +40,7 @@ def main(arguments):
             f" {row['update_seconds']:.2f} s: {row['share']:.2%} at {row['checkpoint_steps']:,} updates"
         )
         if flags.json:
-            with open(flags.json, "a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            append_row(flags.json, row)
 
 
 def measure(size, flags):
@@ -67,7 +65,7 @@ def measure(size, flags):
         "benchmark": "checkpoints", "size": size, "parameters": model.count_params(), "megabytes": written / 1e6,
         "write_seconds": write, "update_seconds": update, "tokens": ids.size, "checkpoint_steps": steps,
         "share": write / (write + steps * update), "times": flags.times, "command": command(),
-        "commit": git_revision(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
+        "commit": git_revision(), "machine": machine(),
     }  # fmt: skip
 
 

@@ -26,13 +26,11 @@ takes one step more. CTranslate2 and OpenNMT-tf may output PAD and BOS.
 import argparse
 import dataclasses
 import itertools
-import json
 import operator
 import os
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -230,8 +228,10 @@ def measure(workload, flags, folder):
             process.close()
     rows = [record(process, workload, flags, rounds) for process in processes]
     if flags.json:
-        with open(flags.json, "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+        from keras_transformer.runs.manifest import append_row
+
+        for row in rows:
+            append_row(flags.json, row)
     return rows
 
 
@@ -280,7 +280,7 @@ def record(process, workload, flags, rounds):
         "same_as_ours": same, "ratios": ratios, "repeats": flags.repeats, "threads": flags.threads,
         "sentences": len(outputs), "output_tokens": workload.tokens(outputs), "beam_size": workload.beam_size,
         "alpha": workload.alpha, "command": command(),
-        "commit": git_revision(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
+        "commit": git_revision(), "machine": machine(),
     }  # fmt: skip
 
 

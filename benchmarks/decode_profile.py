@@ -10,7 +10,6 @@ XLA fused count by the name that it gives them. The rate is that of the matrix p
 import argparse
 import collections
 import glob
-import json
 import os
 import re
 import sys
@@ -47,8 +46,9 @@ def main(arguments):
                 shares = "  ".join(f"{kind} {share:.0%}" for kind, share in row["shares"].items())
                 print(f"{size} {mode} {precision}: {row['products_flops_per_second'] / 1e9:.0f} GFLOP/s  {shares}")
                 if json_file:
-                    with open(json_file, "a", encoding="utf-8") as file:
-                        file.write(json.dumps(row) + "\n")
+                    from keras_transformer.runs.manifest import append_row
+
+                    append_row(json_file, row)
 
 
 def set_threads(number):
@@ -87,7 +87,7 @@ def profiled(workload, mode, precision):
         "products_seconds": kinds["matrix products"],
         "products_flops_per_second": products(workload) / kinds["matrix products"],
         "device_flops_per_second": device_rate(), "largest": dict(times.most_common(12)),
-        "command": command(), "commit": git_revision(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
+        "command": command(), "commit": git_revision(), "machine": machine(),
     }  # fmt: skip
 
 

@@ -11,7 +11,6 @@ clock does.
 
 import argparse
 import contextlib
-import json
 import os
 import resource
 import shutil
@@ -59,8 +58,9 @@ def main():
             f"{row['peak_bytes'] / 1e9:>7.2f} GB{whole:>12}"
         )
     if flags.json:
-        with open(flags.json, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        from keras_transformer.runs.manifest import append_row
+
+        append_row(flags.json, record)
 
 
 def measure(folder, flags):
@@ -96,7 +96,6 @@ def measure(folder, flags):
     return {
         "benchmark": "prepare", "cores": cores, "workers": flags.workers, "filters": filters, "counts": counts,
         "phases": phases, "command": command(), "commit": git_revision(), "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
     }  # fmt: skip
 
 

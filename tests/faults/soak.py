@@ -8,7 +8,6 @@ weights, the optimizer's state and the best checkpoint are equal, byte for byte,
 """
 
 import argparse
-import json
 import random
 import signal
 import subprocess
@@ -22,7 +21,7 @@ import numpy as np
 from keras_transformer.flags import report, run_command
 from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.runs.directory import Run
-from keras_transformer.runs.manifest import command, git_revision, machine
+from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 
 CHECKPOINT_STEPS = 10
 WRITE = 0.03
@@ -38,8 +37,7 @@ def main(arguments):
     with tempfile.TemporaryDirectory() as folder:
         row = soak(flags, Path(folder))
     if flags.json:
-        with open(flags.json, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        append_row(flags.json, row)
     if row["lost"] or row["kills"] < flags.kills:
         sys.exit(1)
 
@@ -90,7 +88,7 @@ def soak(flags, folder):
         "inside_a_checkpoint_write": halves, "sigterm": sum(status > 0 for status in statuses),
         "survived": len(statuses) - lost, "lost": lost, "undisturbed_seconds": seconds,
         "checkpoint_share": checkpoint_share(Run.open(folder / "whole"), seconds), "seed": flags.seed,
-        "command": command(), "commit": git_revision(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
+        "command": command(), "commit": git_revision(), "machine": machine(),
     }  # fmt: skip
 
 
