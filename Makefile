@@ -13,12 +13,15 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m keras_transformer.train --problem=toy_ende --hparams=toy
 	$(BIN)/python -m keras_transformer.evaluate --run=runs/toy_ende-toy --split=test --samples=10
 
+# Two processes, or more with more cores: tests wait for each other's compilation and for training that they start.
+PYTEST = python -m pytest -n auto --maxprocesses=4 --dist=loadfile
+
 test: $(VENV)/.installed-dev lint
-	$(BIN)/python -m pytest
+	$(BIN)/$(PYTEST)
 
 # Everything that JAX computes, in an environment without TensorFlow.
 test-jax: .venv-jax/.installed
-	KERAS_BACKEND=jax $(JAX)/python -m pytest $(addprefix tests/test_,$(addsuffix .py,$(JAX_TESTS)))
+	KERAS_BACKEND=jax $(JAX)/$(PYTEST) $(addprefix tests/test_,$(addsuffix .py,$(JAX_TESTS)))
 
 JAX_TESTS = backends layers transformer schedule beam_search translator training evaluation
 JAX_TESTS += positions word_heads tree_decoding optimizer memory learning attention_kinds cost candidates decoding_features

@@ -15,6 +15,7 @@ from keras_transformer.startup import load_keras
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / (os.environ.get("KERAS_TRANSFORMER_TEST_DATA") or "../shared/data")
 SEED = int(os.environ.get("KERAS_TRANSFORMER_TEST_SEED") or random.SystemRandom().randrange(2**31))
+os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # of all processes of this run
 
 
 def make_two_devices():
