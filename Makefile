@@ -13,8 +13,9 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m keras_transformer.train --problem=toy_ende --hparams=toy
 	$(BIN)/python -m keras_transformer.evaluate --run=runs/toy_ende-toy --split=test --samples=10
 
-# Two processes, or more with more cores: tests wait for each other's compilation and for training that they start.
-PYTEST = python -m pytest -n auto --maxprocesses=4 --dist=loadfile
+# Each test process takes some 3 GB of memory, and on two cores two take half the time of one.
+PROCESSES ?= 2
+PYTEST = python -m pytest -n $(PROCESSES) --dist=loadfile
 
 test: $(VENV)/.installed-dev lint
 	$(BIN)/$(PYTEST)

@@ -182,14 +182,14 @@ def seen_words(source, decoder_input, starts):
     """bool `[batch, n, m]`: whether a token, 0 being padding, is of the word whose turn it is, or of the last."""
     seen = np.zeros((*decoder_input.shape, source.shape[1]), bool)
     for row, tokens in enumerate(source):
-        word, words = -1, []
-        for token in tokens:
-            word += int(starts[token])
-            words.append(max(word, 0) if token else None)
-        last, turn = max(word for word in words if word is not None), -1
-        for i, token in enumerate(decoder_input[row]):
-            turn += int(starts[token])
-            seen[row, i] = [word == min(max(turn, 0), last) for word in words]
+        word, words = 0, []
+        for place, token in enumerate(tokens):
+            word += int(starts[token]) if place else 0  # the first one begins a word, whatever it is
+            words.append(word if token else None)
+        last, turn = max(word for word in words if word is not None), 0
+        for place, token in enumerate(decoder_input[row]):
+            turn += int(starts[token]) if place else 0
+            seen[row, place] = [word == min(turn, last) for word in words]
     return seen
 
 

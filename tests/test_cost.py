@@ -213,11 +213,14 @@ def test_durations_are_hours_minutes_seconds():
 def test_the_rate_of_the_device_is_that_of_its_matrix_products():
     x = keras.ops.convert_to_tensor(np.full((1024, 1024), 0.5, dtype="float32"))
     keras.ops.convert_to_numpy(keras.ops.matmul(x, x))
-    with Stopwatch() as stopwatch:
-        for _ in range(8):
-            x = keras.ops.matmul(x, x) / 1024
-        keras.ops.convert_to_numpy(x)
-    assert 0.1 < device_rate() / (8 * 2 * 1024**3 / stopwatch.seconds) < 10
+    seconds = []
+    for _ in range(3):  # other processes take their share of the machine
+        with Stopwatch() as stopwatch:
+            for _ in range(8):
+                x = keras.ops.matmul(x, x) / 1024
+            keras.ops.convert_to_numpy(x)
+        seconds.append(stopwatch.seconds)
+    assert 0.1 < device_rate() / (8 * 2 * 1024**3 / min(seconds)) < 10
 
 
 def test_memory_is_in_megabytes_and_the_peak_stays():

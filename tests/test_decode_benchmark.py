@@ -236,6 +236,7 @@ def test_the_conversion_knows_what_it_cannot_import():
         ({"encoder_attention": "restricted"}, "encoder_attention=restricted"),
         ({"d_k": 4}, "d_k=4, only with 8"),
         ({"d_v": 16}, "d_v=16"),
+        ({"word_heads": 1}, "word_heads=1, only with 0"),
     ],
 )
 def test_what_ctranslate2_cannot_compute_is_said(tmp_path, change, said):

@@ -16,7 +16,8 @@ def word_numbers(tokens, starts):
         tokens: int `[batch, length]`; the first one begins a word, whatever it is.
         starts: `[vocab_size]`, 1 for tokens that begin a word, 0 for others.
     """
-    return ops.maximum(ops.cumsum(begun(tokens, starts), axis=1) - 1, 0)
+    numbers = ops.cumsum(begun(tokens, starts), axis=1)
+    return numbers - numbers[:, :1]
 
 
 def begun(tokens, starts):

@@ -192,7 +192,7 @@ class Transformer(TokenModel):
             tokens: int `[batch, beams, length]`: symbols so far, then padding; no BOS.
         """
         if self.word_starts is None:
-            return ops.zeros_like(tokens[:, :, 0])
+            return ops.zeros_like(tokens[:, :, 0], dtype="int32")
         return ops.sum(begun(tokens, self.word_starts), axis=2)
 
     def decode_step(self, tokens, index, words, node, kernels, past, recent, memory, past_mask, source_words):
@@ -239,7 +239,9 @@ class Transformer(TokenModel):
 
     def _words(self, tokens):
         """int32 `[batch, length]`: the number of each token's word; 0 where the model does not count them."""
-        return ops.zeros_like(tokens) if self.word_starts is None else word_numbers(tokens, self.word_starts)
+        if self.word_starts is None:
+            return ops.zeros_like(tokens, dtype="int32")
+        return word_numbers(tokens, self.word_starts)
 
     def _memory_mask(self, source_words, target_words):
         """bool, broadcasts to `[batch, heads, target_length, source_length]`; beams stand where positions do."""

@@ -43,7 +43,8 @@ class Run:
         """Returns the run in directory `path`; its plug-ins are loaded.
 
         Raises:
-            UserError: There is none, or a plug-in is gone or wrong.
+            UserError: There is none, or another version of the package made it, with settings that this one does not
+                have, or a plug-in is gone or wrong.
         """
         path = Path(path)
         if not path.is_dir():
@@ -57,6 +58,12 @@ class Run:
                 f"{path / 'config.json'} was changed after training wrote it; undo that, or restore it from a copy"
             )
         run.load_plugins()
+        try:
+            HParams().replace(**config["hparams"])
+        except UserError as error:
+            raise UserError(
+                f"{path / 'config.json'} is of another version of this package, or of a plug-in, and needs it: {error}"
+            ) from None
         return run
 
     @classmethod

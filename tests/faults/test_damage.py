@@ -84,6 +84,16 @@ def test_settings_that_were_changed_are_told(home, call):
     call("translate", f"--run={home.run}", TEXT).refused("config.json", "was changed after training wrote it")
 
 
+@pytest.mark.parametrize("command", ["translate", "train"])
+def test_a_run_of_another_version_is_told(home, call, command):
+    for name, change in (("config.json", {"positions": "words"}), ("manifest.json", {"config_identity": None})):
+        content = json.loads((home.run / name).read_text())
+        content.get("hparams", content).update(change)
+        (home.run / name).write_text(json.dumps(content))
+    other = [f"--run={home.run}", TEXT] if command == "translate" else [*commands.REVERSE, f"--init_from={home.run}"]
+    call(command, *other).refused("config.json is of another version", "unknown positions 'words'")
+
+
 def test_a_checkpoint_under_another_step_is_told(home, call):
     checkpoints = home.run / "checkpoints"
     (checkpoints / "step-000000006").rename(checkpoints / "step-000000012")
