@@ -11,7 +11,7 @@ from keras_transformer.runs.directory import Run
 from keras_transformer.training.trainer import train
 from keras_transformer.trees.tree import read_trees, split_words, tree_of
 
-SENTENCES = ["the small dog sees a cat .", "", "Anna ( and he ) sleeps"]
+SENTENCES = ["the small dog sees a cat .", "", "Anna ( and he ) sleeps " + "and the small dog sees a cat " * 3]
 FLAGS = (
     "--problem=toy_parsing", "--hparams=parsing_toy", "--set=problem.train_pairs=300", "--set=problem.vocab_size=300",
     *commands.SMALL, "--extra_length=60", "--train_steps=6",
