@@ -13,7 +13,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m keras_transformer.train --problem=toy_ende --hparams=toy
 	$(BIN)/python -m keras_transformer.evaluate --run=runs/toy_ende-toy --split=test --samples=10
 
-# Each test process takes some 3 GB of memory, and on two cores two take half the time of one.
+# Test processes: each loads TensorFlow and trains, so they are limited by memory as much as by cores.
 PROCESSES ?= 2
 PYTEST = python -m pytest -n $(PROCESSES) --dist=loadfile
 
