@@ -17,8 +17,8 @@ from keras_transformer.flags import (
 from keras_transformer.runs.directory import Run
 from keras_transformer.startup import load_keras
 
-OF_A_RUN = ("checkpoint", "beam_size", "alpha", "extra_length", "unconstrained", "output_dir", "samples", "by_length",
-            "compare", "paper_bleu")  # fmt: skip
+OF_A_RUN = ("checkpoint", "beam_size", "alpha", "extra_length", "unconstrained", "output_dir", "samples", "compare",
+            "paper_bleu")  # fmt: skip
 
 
 def main(arguments):
@@ -31,7 +31,7 @@ def main(arguments):
     parser.add_argument("--split", default="test", choices=("train", "validation", "test"), help="(default test)")
     parser.add_argument("--output_dir", help="where to write the outputs and references (default nowhere)")
     parser.add_argument("--samples", type=int, default=0, help="examples to print (default 0)")
-    parser.add_argument("--by_length", action="store_true", help="print a table of results by source length")
+    parser.add_argument("--by_length", action="store_true", help="print a table of results by sentence length")
     parser.add_argument(
         "--compare", metavar="FILE",
         help="another system's outputs for the split, plain or .gz: tests the difference by paired bootstrap",
@@ -46,6 +46,7 @@ def main(arguments):
     group.add_argument("--gold", metavar="FILE", help="the right trees, one a line or over several; - for stdin")
     group.add_argument("--test", metavar="FILE", help="the trees to score, of the same sentences in the same order")
     group.add_argument("--evalb_params", metavar="FILE", help="EVALB's parameters (default the rules of COLLINS.prm)")
+    group.add_argument("--by_label", action="store_true", help="print a table of results by the brackets' labels")
     flags = parser.parse_args(arguments)
     if flags.gold or flags.test or flags.evalb_params:
         if flags.run or not (flags.gold and flags.test):
@@ -58,6 +59,8 @@ def main(arguments):
         return evaluate_trees(flags)
     if not flags.run:
         parser.error("the following arguments are required: --run, or --gold and --test")
+    if flags.by_label:
+        parser.error("--by_label is of trees in files, with --gold and --test; --output_dir writes those of a run")
     if flags.samples < 0:
         parser.error(f"--samples: takes a whole number from 0 on, not {flags.samples}")
     Run.open(flags.run)  # a wrong directory is said before Keras is loaded
@@ -101,11 +104,47 @@ def evaluate_trees(flags):
         "benchmark": "trees", "gold": flags.gold, "test": flags.test,
         "parameters": flags.evalb_params or "COLLINS.prm", **result.figures(),
     }  # fmt: skip
+    if flags.by_length:
+        row["by_length"] = {words: part.figures() for words, part in result.by_length().items()}
+    if flags.by_label:
+        row["by_label"] = {one.label: one.figures() for one in result.by_label()}
     if flags.results:
         from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 
         append_row(flags.results, {**row, "command": command(), "commit": git_revision(), "machine": machine()})
-    report(json.dumps(row, indent=2, ensure_ascii=False) if flags.json else result.table().rstrip("\n"))
+    if flags.json:
+        report(json.dumps(row, indent=2, ensure_ascii=False))
+    else:
+        report_trees(result, flags.by_length, flags.by_label)
+
+
+def report_trees(result, by_length, by_label):
+    """Prints EVALB's table of a `Parseval`, and tables of its results by sentence length and by label, as asked."""
+    report(result.table().rstrip("\n"))
+    scores = ("recall", "precision", "F1")
+    if by_length:
+        report_table(
+            ("words", "sentences", *scores, "exact", "tags"),
+            *(
+                (
+                    words,
+                    f"{part.valid:,}",
+                    *_figures(part),
+                    f"{part.complete_match:.2f}",
+                    f"{part.tagging_accuracy:.2f}",
+                )
+                for words, part in result.by_length().items()
+            ),
+        )
+    if by_label:
+        report_table(
+            ("label", "gold", "test", *scores),
+            *((one.label, f"{one.gold:,}", f"{one.test:,}", *_figures(one)) for one in result.by_label()),
+        )
+
+
+def _figures(score):
+    return [f"{figure:.2f}" for figure in (score.recall, score.precision, score.f1)]
 
 
 def report_text(result, samples, by_length):

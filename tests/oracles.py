@@ -146,7 +146,8 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
 
     weights: "embedding" `[V, d]`, "encoder" and "decoder", lists of layers; optionally "positions" `[positions, d]`,
     already scaled, in place of sinusoids; "encoder_norm" and "decoder_norm" for the end of a stack; and "word_starts"
-    `[V]`, 1 where a word begins, where the first "word_heads" heads of each attention to the encoder see one word only.
+    `[V]`, 1 where a word begins, where the first "word_heads" heads of each attention to the encoder see one word only;
+    and "parent" `[d, d]`, the kernel of parents' embeddings, with "brackets" `[V]`, see `parents`.
     `window` is that of a restricted encoder.
     """
     embedding = weights["embedding"]
@@ -167,6 +168,9 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     if "encoder_norm" in weights:
         memory = layer_norm(memory, weights["encoder_norm"])
     x = embed(decoder_input)
+    if "parent" in weights:
+        found = parents(decoder_input, weights["brackets"])
+        x = x + (found != 0)[:, :, None] * embedding[found] * math.sqrt(d_model) @ weights["parent"]
     if "word_starts" in weights:
         own = seen_words(source, decoder_input, weights["word_starts"])
         whole = np.broadcast_to(mask, own.shape)
@@ -191,6 +195,22 @@ def seen_words(source, decoder_input, starts):
             turn += int(starts[token]) if place else 0
             seen[row, place] = [word == min(turn, last) for word in words]
     return seen
+
+
+def parents(tokens, brackets):
+    """The nearest bracket `[batch, n]` before each token that opened the depth at which it stands, 0 if there is none.
+
+    brackets: 1 for tokens that open, −1 for those that close, 0 for others. A bracket stands one less deep than what
+    is inside of it.
+    """
+    found = np.zeros_like(tokens)
+    for row, ids in enumerate(tokens):
+        depths = np.cumsum([brackets[token] for token in ids])
+        for place, token in enumerate(ids):
+            stands = depths[place] - (brackets[token] == 1)
+            around = [before for before in range(place) if brackets[ids[before]] == 1 and depths[before] == stands]
+            found[row, place] = ids[around[-1]] if around else 0
+    return found
 
 
 def array(variable):
@@ -232,4 +252,6 @@ def transformer_weights(model):
         weights["positions"] = array(model.positions.table) * math.sqrt(weights["embedding"].shape[1])
     if model.word_starts is not None:
         weights["word_starts"], weights["word_heads"] = array(model.word_starts), model.hparams.word_heads
+    if model.brackets is not None:
+        weights["parent"], weights["brackets"] = array(model.parent_embedding.kernel), array(model.brackets)
     return weights

@@ -128,10 +128,10 @@ def test_perplexity_is_what_training_measured(run):
 
 def test_buckets_hold_every_row_once_and_none_is_empty():
     words = [51, 1, 10, 11, 20, 0, 21, 50, 200, 1]
-    assert length_buckets(["  a\t" * n for n in words]) == {
+    assert length_buckets(words) == {
         "0": [5], "1-10": [1, 2, 9], "11-20": [3, 4], "21-30": [6], "41-50": [7], "51+": [0, 8],
     }  # fmt: skip
-    assert list(length_buckets(["a " * n for n in range(99, 0, -1)])) == [
+    assert list(length_buckets(list(range(99, 0, -1)))) == [
         "1-10", "11-20", "21-30", "31-40", "41-50", "51+",
     ]  # fmt: skip
     assert length_buckets([]) == {}

@@ -311,6 +311,38 @@ def test_the_score_says_what_it_leaves_out():
     assert score.signature == "EVALB's rules, COLLINS.prm, labelled; 1 of 3 sentences (1 errors, 1 skipped)"
 
 
+def test_labels_are_scored_by_themselves():
+    gold = "(S (NP (N a)) (VP (V b) (NP (N c)) (PRT (R d))))"
+    test = "(S (NP (N a)) (VP (V b) (NP (N c)) (ADVP (R d))))"
+    scores = {one.label: one for one in parseval([gold, gold], [test, "(S (X (N a) (N b) (N c) (N d)))"]).by_label()}
+    assert list(scores) == ["NP", "S", "VP", "PRT", "ADVP", "X"]  # by gold brackets, then by the test side's
+    assert scores["NP"].figures() == {
+        "gold": 4,
+        "test": 2,
+        "recall": 50,
+        "precision": 100,
+        "f1": pytest.approx(200 / 3),
+    }
+    assert (scores["S"].recall, scores["S"].precision, scores["VP"].recall) == (100, 100, 50)
+    # Equal labels match, each counted under its own side's.
+    assert (scores["PRT"].gold, scores["PRT"].test, scores["PRT"].recall, scores["PRT"].f1) == (2, 0, 50, 0)
+    assert (scores["ADVP"].gold, scores["ADVP"].test, scores["ADVP"].precision) == (0, 1, 100)
+    assert (scores["X"].precision, scores["X"].f1) == (0, 0)
+
+
+def test_lengths_and_labels_add_up_to_the_whole(sample):
+    result, _ = sample
+    parts = result.by_length()
+    assert sum(len(part.sentences) for part in parts.values()) == 24
+    assert all(sentence.length in range(41, 51) for sentence in parts["41-50"].sentences)
+    for name in ("matched", "gold", "test"):
+        assert sum(part.total(name) for part in parts.values()) == result.total(name)
+    labels = result.by_label()
+    assert (sum(one.gold for one in labels), sum(one.test for one in labels)) == (98, 95)
+    assert sum(one.gold * one.recall for one in labels) == pytest.approx(8600)
+    assert sum(one.test * one.precision for one in labels) == pytest.approx(8600)
+
+
 # Files over several lines
 
 

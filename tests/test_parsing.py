@@ -81,6 +81,12 @@ def test_evaluate_prints_evalbs_table_and_the_same_f1_from_files(call, run, tmp_
     assert outcome.out == (tmp_path / "validation.table.txt").read_text()
     figures = json.loads(call("evaluate", *files, "--json").out)
     assert figures["f1"] == pytest.approx(f1, abs=0.005) and figures["sentences"] == 500
+    out = call("evaluate", *files, "--by_length", "--by_label").succeeded()
+    tables = out[len(outcome.out.splitlines()) :]
+    assert [row.split()[0] for row in tables if row][:3] == ["words", "1-10", "11-20"]
+    assert any(row.split()[:1] == ["NP"] for row in tables)
+    figures = json.loads(call("evaluate", *files, "--json", "--by_length", "--by_label").out)
+    assert sum(part["sentences"] for part in figures["by_length"].values()) == 500 and "NP" in figures["by_label"]
     golds, tests = (
         (tmp_path / f"validation.{name}.txt").read_text().splitlines() for name in ("references", "outputs")
     )
@@ -100,7 +106,8 @@ def test_scoring_files_needs_neither_run_nor_keras(tmp_path):
     [
         (("--gold=gold",), "--gold=FILE --test=FILE"),
         (("--gold=gold", "--test=gold", "--run=x"), "without --run"),
-        (("--gold=gold", "--test=gold", "--by_length"), "--by_length is of a run"),
+        (("--gold=gold", "--test=gold", "--samples=1"), "--samples is of a run"),
+        (("--run=x", "--by_label"), "--by_label is of trees in files"),
         (("--gold=-", "--test=-"), "cannot both be stdin"),
         ((), "--run, or --gold and --test"),
         (("--gold=gold", "--test=short"), "gold has 2 lines and short has 1"),

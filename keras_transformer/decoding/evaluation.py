@@ -80,7 +80,7 @@ class Evaluation:
             ratio is words of the outputs / words of the references, None where the references have none.
         """
         table = []
-        for words, rows in length_buckets(self.sources).items():
+        for words, rows in length_buckets([len(source.split()) for source in self.sources]).items():
             outputs, references = [self.outputs[row] for row in rows], [self.references[row] for row in rows]
             table.append(
                 {

@@ -3,12 +3,11 @@
 WIDTH, LONG = 10, 50
 
 
-def length_buckets(sources):
-    """Returns {"1-10": [row, …], …, "51+": …}: the rows of `sources` by their words, without empty buckets.
+def length_buckets(words):
+    """Returns {"1-10": [row, …], …, "51+": …}: the rows whose numbers of words are `words`, without empty buckets.
 
-    Blank sources are a bucket "0" of their own, so that the buckets hold every row once.
+    Those without a word are a bucket "0" of their own, so that the buckets hold every row once.
     """
-    words = [len(source.split()) for source in sources]
     buckets = {}
     for row in sorted(range(len(words)), key=words.__getitem__):  # stable: rows stay in order within a bucket
         buckets.setdefault(_bucket(words[row]), []).append(row)

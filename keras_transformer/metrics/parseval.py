@@ -9,6 +9,7 @@ as TOP is: EVALB would count a bracket whose label is empty. Blanks around brack
 row has zeros also where its brackets are malformed. And no number of errors ends the count.
 """
 
+import collections
 import dataclasses
 import re
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from keras_transformer.errors import UserError
 from keras_transformer.metrics.bleu import Score
 from keras_transformer.metrics.evalb_parameters import Parameters
+from keras_transformer.metrics.lengths import length_buckets
 from keras_transformer.trees.tree import read_trees
 
 VALID, ERROR, SKIPPED = range(3)  # the states of a sentence, as EVALB prints them
@@ -66,6 +68,8 @@ class SentenceScore:
         crossing: Brackets of the test side that cross one of the gold side.
         words: Words of the gold side that count.
         correct_tags: Of those, how many have the gold side's tag.
+        matches: (label of the gold side, label of the test side) of each match.
+        gold_labels, test_labels: The labels of `gold` and of `test`.
     """
 
     number: int
@@ -78,6 +82,9 @@ class SentenceScore:
     crossing: int = 0
     words: int = 0
     correct_tags: int = 0
+    matches: tuple = ()
+    gold_labels: tuple = ()
+    test_labels: tuple = ()
 
     @property
     def recall(self):
@@ -96,6 +103,33 @@ class SentenceScore:
             f"   {self.matched:3d}    {self.gold:3d}  {self.test:3d}    {self.crossing:3d}"
             f"   {self.words:4d}  {self.correct_tags:4d}   {_percent(self.correct_tags, self.words):6.2f}"
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelScore:
+    """The score of a label's brackets, over all sentences that count.
+
+    Attributes:
+        label: The label.
+        gold, test: Brackets with it on either side.
+        recall: Those of the gold side that match, in per cent.
+        precision: Those of the test side that match, in per cent.
+    """
+
+    label: str
+    gold: int
+    test: int
+    recall: float
+    precision: float
+
+    @property
+    def f1(self):
+        """Harmonic mean of recall and precision, in per cent."""
+        return _harmonic_mean(self.recall, self.precision)
+
+    def figures(self):
+        """Returns {name: figure} of all but the label."""
+        return {name: getattr(self, name) for name in ("gold", "test", "recall", "precision", "f1")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +182,7 @@ class Parseval:
     @property
     def f1(self):
         """Harmonic mean of recall and precision, in per cent."""
-        recall, precision = self.recall, self.precision
-        return 2 * recall * precision / (recall + precision) if recall + precision else 0.0
+        return _harmonic_mean(self.recall, self.precision)
 
     @property
     def complete_match(self):
@@ -192,6 +225,32 @@ class Parseval:
         cutoff = self.parameters.cutoff_length
         short = [f"-- len<={cutoff} --", *self.totals(cutoff)._lines()]
         return "\n".join(["=== Summary ===", "", "-- All --", *self._lines(), "", *short]) + "\n"
+
+    def by_length(self):
+        """Returns {"1-10": `Parseval`, …}: the scores of the sentences of each length that there is."""
+        buckets = length_buckets([sentence.length for sentence in self.sentences])
+        return {
+            words: Parseval(tuple(self.sentences[row] for row in rows), self.parameters)
+            for words, rows in buckets.items()
+        }
+
+    def by_label(self):
+        """Returns the `LabelScore`s of all labels, those with most gold brackets first.
+
+        Where parameters make labels equal, a match counts for the gold side's label in its recall and for the test
+        side's in its precision.
+        """
+        gold, test, found, right = (collections.Counter() for _ in range(4))
+        for sentence in self._valid():
+            gold.update(sentence.gold_labels)
+            test.update(sentence.test_labels)
+            found.update(label for label, _ in sentence.matches)
+            right.update(label for _, label in sentence.matches)
+        labels = sorted(gold | test, key=lambda label: (-gold[label], -test[label], label))
+        return [
+            LabelScore(one, gold[one], test[one], _percent(found[one], gold[one]), _percent(right[one], test[one]))
+            for one in labels
+        ]
 
     def _valid(self):
         return [sentence for sentence in self.sentences if sentence.status == VALID]
@@ -287,13 +346,17 @@ def score_sentence(gold_text, test_text, parameters, number=1, gold_name="the go
     for one, other in zip(gold.words, test.words):
         if not parameters.same_word(one, other):
             return SentenceScore(**counts, status=ERROR, message=f"Words unmatch ({one}|{other})")
+    matches = _matches(gold.brackets, test.brackets, parameters)
     return SentenceScore(
         **counts,
-        matched=_count_matches(gold.brackets, test.brackets, parameters),
+        matched=len(matches),
         gold=len(gold.brackets),
         test=len(test.brackets),
         crossing=_count_crossing(gold.brackets, test.brackets),
         correct_tags=sum(map(parameters.same_label, gold.tags, test.tags)),
+        matches=tuple(matches),
+        gold_labels=tuple(label for label, _, _ in gold.brackets),
+        test_labels=tuple(label for label, _, _ in test.brackets),
     )
 
 
@@ -320,6 +383,10 @@ def trees_as_lines(lines, name, sentences=None):
 
 def _percent(part, whole):
     return 100 * part / whole if whole else 0.0
+
+
+def _harmonic_mean(recall, precision):
+    return 2 * recall * precision / (recall + precision) if recall + precision else 0.0
 
 
 def _is_balanced(line):
@@ -378,20 +445,19 @@ def _read_brackets(text):
     return terminals, [bracket for bracket in brackets if bracket is not None]
 
 
-def _count_matches(gold, test, parameters):
-    """Number of gold brackets that match one of the test side, each the first that none before it has taken."""
+def _matches(gold, test, parameters):
+    """The (gold, test) labels of gold brackets that match a test one, each the first that none before it has taken."""
     labels = {}
     for label, start, end in test:
         labels.setdefault((start, end), []).append(label)
-    count = 0
+    matches = []
     for label, start, end in gold:
         left = labels.get((start, end), [])
         for place, other in enumerate(left):
             if not parameters.labelled or parameters.same_label(label, other):
-                del left[place]
-                count += 1
+                matches.append((label, left.pop(place)))
                 break
-    return count
+    return matches
 
 
 def _count_crossing(gold, test):

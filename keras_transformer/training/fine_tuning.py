@@ -34,9 +34,10 @@ def initialise(model, tokenizer, init_from, report):
     run = Run.open(init_from["run"])
     arrays, state = run.checkpoints.load(init_from["checkpoint"], parts=("weights",))
     own, vocabulary = model_arrays(model), {weight.path for weight in model.vocabulary_weights}
+    told = {table.path for table in getattr(model, "vocabulary_tables", ())}
     rows, old_rows = _same_pieces(tokenizer, run.tokenizer)
     for weight in model.weights:
-        if weight is getattr(model, "word_starts", None):  # which its own vocabulary tells
+        if weight.path in told:  # by its own vocabulary
             continue
         array = arrays["weights"].get(weight.path)
         if array is not None and weight.path in vocabulary and array.shape[1:] == tuple(weight.shape[1:]):
