@@ -51,12 +51,12 @@ PARAMETERS = {
 
 
 def parameters(hparams, vocab_size):
-    """The number of weights, from the paper's equations."""
+    """The number of weights, from the paper's equations, and of the kernel of what is not the paper's."""
     d, ff, n = hparams.d_model, hparams.d_ff, hparams.num_layers
     attention = 2 * d * hparams.num_heads * (hparams.key_width + hparams.value_width)
     feed_forward, norm = d * ff + ff + ff * d + d, 2 * d
     encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
-    total = vocab_size * d + n * (encoder + decoder)
+    total = vocab_size * d + n * (encoder + decoder) + d * d * hparams.parent_labels
     return total + 2 * norm * (hparams.norm == "pre") + hparams.max_length * d * (hparams.positions == "learned")
 
 
