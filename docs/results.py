@@ -160,7 +160,28 @@ def parsers(baselines, parts):
         lines.append("| " + " | ".join([part, parser, *cells]) + " |")
     programs = dict.fromkeys(" ".join(row["command"]) for row in parts)
     evaluations = "".join(f"    python -m keras_transformer.{program.replace('.py', '', 1)}\n" for program in programs)
-    return "\n".join([*lines, "", commands(baselines) + evaluations])
+    analyses = [analysis(part, row) for part, parser, row in rows[len(baselines) :] if "by_label" in row]
+    return "\n".join([*lines, "", commands(baselines) + evaluations, *analyses])
+
+
+def analysis(part, row):
+    """Returns where a parser errs, by the sentences' length and by the brackets' label."""
+    lines = [
+        f"### Where it errs on {part}\n",
+        "By words of the sentence, and by label, those with 40 brackets or more.\n",
+        "| words | sentences | F1 | recall | precision | complete match | tags |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    figures = ("f1", "recall", "precision")
+    for words, scores in row["by_length"].items():
+        cells = [f"{scores[name]:.2f}" for name in (*figures, "complete_match", "tagging_accuracy")]
+        lines.append("| " + " | ".join([words, f"{scores['valid']:,}", *cells]) + " |")
+    lines += ["", "| label | gold | parser's | F1 | recall | precision |", "|---|---|---|---|---|---|"]
+    for label, scores in row["by_label"].items():
+        if scores["gold"] >= 40:
+            cells = [f"{scores['gold']:,}", f"{scores['test']:,}", *(f"{scores[name]:.2f}" for name in figures)]
+            lines.append("| " + " | ".join([label, *cells]) + " |")
+    return "\n".join([*lines, ""])
 
 
 def parsing_speed(rows):
@@ -303,7 +324,8 @@ def table(rows):
     for row in rows:
         training = row["training"]
         cells = [
-            row["problem"], row["preset"] + (", changed" if row["overrides"] else ""), row["seed"],
+            ", ".join([row["problem"], *(f"{name}={value}" for name, value in row.get("settings", {}).items())]),
+            row["preset"] + (", changed" if row["overrides"] else ""), row["seed"],
             row.get("backend", "tensorflow"), row["split"],
             row["checkpoint"]["name"], *(row.get(score, "–") for score in scores), f"{training['steps']:,}",
             f"{training['seconds'] / 60:.0f} min", row["commit"],

@@ -131,10 +131,16 @@ class Evaluation:
         usual = dataclasses.asdict(load_hparams(preset))
         return {field: value for field, value in used.items() if value != usual[field]}
 
+    def settings(self):
+        """Returns {parameter: value} of the problem's parameters that differ from their defaults."""
+        usual = {field.name: field.default for field in dataclasses.fields(self.run.problem)}
+        return {name: value for name, value in self.run.problem.parameters.items() if value != usual[name]}
+
     def append_row(self, path):
         """Adds the result as a line of JSON to the file `path`, with all that made it."""
         row = {
             "problem": self.run.problem.name,
+            "settings": self.settings(),
             "preset": self.run.config["preset"],
             "seed": self.run.hparams.seed,
             "split": self.split,
