@@ -160,7 +160,9 @@ def parsers(baselines, parts):
         lines.append("| " + " | ".join([part, parser, *cells]) + " |")
     programs = dict.fromkeys(" ".join(row["command"]) for row in parts)
     evaluations = "".join(f"    python -m keras_transformer.{program.replace('.py', '', 1)}\n" for program in programs)
-    analyses = [analysis(part, row) for part, parser, row in rows[len(baselines) :] if "by_label" in row]
+    analyses = [
+        analysis(part, row) for part, parser, row in rows[len(baselines) :] if {"by_length", "by_label"} <= row.keys()
+    ]
     return "\n".join([*lines, "", commands(baselines) + evaluations, *analyses])
 
 
@@ -169,13 +171,13 @@ def analysis(part, row):
     lines = [
         f"### Where it errs on {part}\n",
         "By words of the sentence, and by label, those with 40 brackets or more.\n",
-        "| words | sentences | F1 | recall | precision | complete match | tags |",
-        "|---|---|---|---|---|---|---|",
+        "| words | sentences | errors | F1 | recall | precision | complete match | tags |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     figures = ("f1", "recall", "precision")
     for words, scores in row["by_length"].items():
         cells = [f"{scores[name]:.2f}" for name in (*figures, "complete_match", "tagging_accuracy")]
-        lines.append("| " + " | ".join([words, f"{scores['valid']:,}", *cells]) + " |")
+        lines.append("| " + " | ".join([words, f"{scores['sentences']:,}", f"{scores['errors']:,}", *cells]) + " |")
     lines += ["", "| label | gold | parser's | F1 | recall | precision |", "|---|---|---|---|---|---|"]
     for label, scores in row["by_label"].items():
         if scores["gold"] >= 40:

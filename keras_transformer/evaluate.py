@@ -123,28 +123,21 @@ def report_trees(result, by_length, by_label):
     report(result.table().rstrip("\n"))
     scores = ("recall", "precision", "F1")
     if by_length:
-        report_table(
-            ("words", "sentences", *scores, "exact", "tags"),
-            *(
-                (
-                    words,
-                    f"{part.valid:,}",
-                    *_figures(part),
-                    f"{part.complete_match:.2f}",
-                    f"{part.tagging_accuracy:.2f}",
-                )
-                for words, part in result.by_length().items()
-            ),
-        )
+        rows = (
+            (words, len(one.sentences), one.errors, one.recall, one.precision, one.f1, one.complete_match,
+             one.tagging_accuracy)
+            for words, one in result.by_length().items()
+        )  # fmt: skip
+        report_table(("words", "sentences", "errors", *scores, "exact", "tags"), *map(_cells, rows))
     if by_label:
-        report_table(
-            ("label", "gold", "test", *scores),
-            *((one.label, f"{one.gold:,}", f"{one.test:,}", *_figures(one)) for one in result.by_label()),
-        )
+        rows = ((one.label, one.gold, one.test, one.recall, one.precision, one.f1) for one in result.by_label())
+        report_table(("label", "gold", "test", *scores), *map(_cells, rows))
 
 
-def _figures(score):
-    return [f"{figure:.2f}" for figure in (score.recall, score.precision, score.f1)]
+def _cells(row):
+    return [
+        f"{cell:.2f}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else cell for cell in row
+    ]
 
 
 def report_text(result, samples, by_length):

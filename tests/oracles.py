@@ -145,7 +145,7 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     """Logits `[batch, n, V]` for token ids source `[batch, m]`, 0 being padding, and decoder_input `[batch, n]`.
 
     weights: "embedding" `[V, d]`, "encoder" and "decoder", lists of layers; optionally "positions" `[positions, d]`,
-    already scaled, in place of sinusoids; "encoder_norm" and "decoder_norm" for the end of a stack; and "word_starts"
+    already scaled, in place of sinusoids; "encoder_norm" and "decoder_norm" for the end of a stack; "word_starts"
     `[V]`, 1 where a word begins, where the first "word_heads" heads of each attention to the encoder see one word only;
     and "parent" `[d, d]`, the kernel of parents' embeddings, with "brackets" `[V]`, see `parents`.
     `window` is that of a restricted encoder.
@@ -198,18 +198,19 @@ def seen_words(source, decoder_input, starts):
 
 
 def parents(tokens, brackets):
-    """The nearest bracket `[batch, n]` before each token that opened the depth at which it stands, 0 if there is none.
+    """The bracket `[batch, n]` in which each token stands, 0 if in none; a bracket stands in the one around it.
 
-    brackets: 1 for tokens that open, −1 for those that close, 0 for others. A bracket stands one less deep than what
-    is inside of it.
+    brackets: 1 for tokens that open, −1 for those that close, 0 for others.
     """
     found = np.zeros_like(tokens)
     for row, ids in enumerate(tokens):
-        depths = np.cumsum([brackets[token] for token in ids])
+        stack = []
         for place, token in enumerate(ids):
-            stands = depths[place] - (brackets[token] == 1)
-            around = [before for before in range(place) if brackets[ids[before]] == 1 and depths[before] == stands]
-            found[row, place] = ids[around[-1]] if around else 0
+            if brackets[token] == -1 and stack:
+                stack.pop()
+            found[row, place] = stack[-1] if stack else 0
+            if brackets[token] == 1:
+                stack.append(token)
     return found
 
 

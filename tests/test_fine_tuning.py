@@ -5,15 +5,16 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.training.fine_tuning import initialise
 from keras_transformer.training.trainer import train
 
 # At a rate of zero the weights stay what a training begins with.
 HPARAMS = kt.HParams(
     num_layers=1, d_model=16, d_ff=16, num_heads=2, batch_tokens=32, warmup_steps=10, train_steps=2, eval_steps=50,
-    beam_size=1, extra_length=2, ema_decay=0.5,
+    beam_size=1, extra_length=2, ema_decay=0.5, norm="pre", word_heads=1,
 )  # fmt: skip
 STILL = HPARAMS.replace(learning_rate_scale=0, seed=7, ema_decay=None, train_steps=1)
-TABLE = "transformer/embedding/table"
+TABLE, STARTS = "transformer/embedding/table", "transformer/word_starts"
 
 
 def problem(folder, num_symbols):
@@ -62,6 +63,7 @@ def test_embeddings_go_with_their_pieces_and_new_ones_keep_their_initial_rows(fo
     for number, piece in enumerate(pieces):
         row = expected[TABLE][old_pieces.index(piece)] if piece in old_pieces else initial[number]
         np.testing.assert_array_equal(found[TABLE][number], row, err_msg=piece)
+    np.testing.assert_array_equal(found.pop(STARTS), run.tokenizer.word_starts)  # which its own vocabulary tells
     for path, array in found.items():
         if path != TABLE:
             np.testing.assert_array_equal(array, expected[path], err_msg=path)
@@ -71,6 +73,19 @@ def test_another_size_is_refused_and_nothing_is_left(folder, source):
     with pytest.raises(kt.UserError, match=r"--init_from=.*source: for .* only the vocabulary may differ"):
         start(folder, "wider", source, 5, hparams=STILL.replace(d_model=32))
     assert not [path for path in (folder / "wider").iterdir() if not path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"parent_labels": True}, "for transformer/parent_embedding/kernel.* it holds nothing"),
+        ({"norm": "post"}, "it holds transformer/decoder/final_norm/.*, which the model lacks"),
+    ],
+)
+def test_a_part_that_one_of_both_lacks_is_refused(source, changes, said):
+    model = kt.Transformer(source.tokenizer.vocab_size, STILL.replace(**changes))
+    with pytest.raises(kt.UserError, match=said):
+        initialise(model, source.tokenizer, {"run": source.path, "checkpoint": "last"}, str)
 
 
 def test_a_run_that_was_begun_so_goes_on_by_itself_and_refuses_another_beginning(folder, source):

@@ -60,10 +60,10 @@ def test_ids_of_any_integer_type(dtype):
 def test_depths_are_counted_beyond_what_bfloat16_can(tokenizer, policy):
     model = kt.Transformer(tokenizer.vocab_size, TINY, dtype=policy)
     model.adopt(tokenizer)
-    ids = [tokenizer.symbols["(S"]] * 300 + [tokenizer.symbols["(NP"], tokenizer.symbols["T"]]
+    ids = [tokenizer.symbols[symbol] for symbol in ["(S"] * 256 + ["(NP", "(S", ")S"]]
     _, symbols = model.state_after(np.array([[ids]]))
     assert named(tokenizer, symbols) == ["(NP"]
-    assert named(tokenizer, parents(np.array([ids]), model.brackets))[-3:] == ["(S", "(S", "(NP"]
+    assert named(tokenizer, parents(np.array([ids]), model.brackets))[-3:] == ["(S", "(NP", "(NP"]
 
 
 def test_the_decoder_is_told_the_bracket_and_its_root_nothing(tokenizer):

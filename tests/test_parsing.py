@@ -97,20 +97,19 @@ def test_scoring_files_needs_neither_run_nor_keras(tmp_path):
 
 
 def test_results_by_length_and_label_are_tables_and_in_rows(call, tmp_path):
-    (tmp_path / "gold").write_text("(S (NP (N a)) (V b))\n" + "(S (N a)" + " (N b)" * 11 + ")\n")
-    (tmp_path / "test").write_text("(S (N a) (V b))\n" + "(S (N a)" + " (N b)" * 11 + ")\n")
+    (tmp_path / "gold").write_text("(S (NP (N a)) (V b))\n(S (N a))\n" + "(S (N a)" + " (N b)" * 11 + ")\n")
+    (tmp_path / "test").write_text("(S (N a) (V b))\n(S (N b))\n" + "(S (N a)" + " (N b)" * 11 + ")\n")
     files = (f"--gold={tmp_path}/gold", f"--test={tmp_path}/test", "--by_length", "--by_label")
-    out = call("evaluate", *files).succeeded()
-    tables = [row.split() for row in out[-8:] if row]
+    tables = [row.split() for row in call("evaluate", *files).out.splitlines()[-8:] if row]
     assert tables == [
-        ["words", "sentences", "recall", "precision", "F1", "exact", "tags"],
-        ["1-10", "1", "50.00", "100.00", "66.67", "0.00", "100.00"],
-        ["11-20", "1", "100.00", "100.00", "100.00", "100.00", "100.00"],
+        ["words", "sentences", "errors", "recall", "precision", "F1", "exact", "tags"],
+        ["1-10", "2", "1", "50.00", "100.00", "66.67", "0.00", "100.00"],
+        ["11-20", "1", "0", "100.00", "100.00", "100.00", "100.00", "100.00"],
         ["label", "gold", "test", "recall", "precision", "F1"],
         ["S", "2", "2", "100.00", "100.00", "100.00"],
         ["NP", "1", "0", "0.00", "0.00", "0.00"],
     ]
-    row = json.loads("".join(call("evaluate", *files, "--json").succeeded()))
+    row = json.loads(call("evaluate", *files, "--json").out)
     assert row["by_length"]["1-10"]["recall"] == 50 and row["by_length"]["11-20"]["sentences"] == 1
     assert row["by_label"]["NP"] == {"gold": 1, "test": 0, "recall": 0, "precision": 0, "f1": 0}
 

@@ -125,7 +125,7 @@ class Evaluation:
 
     def overrides(self):
         """Returns {field: value} of the hparams that differ from their preset's."""
-        preset, used = self.run.config["preset"], self.run.config["hparams"]
+        preset, used = self.run.config["preset"], dataclasses.asdict(self.run.hparams)
         if not preset:
             return used
         usual = dataclasses.asdict(load_hparams(preset))
@@ -151,7 +151,7 @@ class Evaluation:
             "decoding": self.decoding,
             "decoding_seconds": round(self.seconds, 1),
             "training": training_summary(self.run.metrics()),
-            "hparams": self.run.config["hparams"],
+            "hparams": dataclasses.asdict(self.run.hparams),
             "overrides": self.overrides(),
             "commands": {"train": self.run.manifest()["command"], "evaluate": command()},
             "backend": self.run.manifest()["backend"],

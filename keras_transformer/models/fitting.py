@@ -43,6 +43,11 @@ class TokenModel(Steps, keras.Model):
         """The weights whose first axis is the vocabulary; here none are known."""
         return []
 
+    @property
+    def vocabulary_tables(self):
+        """The weights that a model is told by its vocabulary, and does not learn; here none."""
+        return []
+
     def build_metrics(self):
         """Makes the metrics; called where the variables are made, in the strategy's scope if there is one."""
         self.token_metrics = [keras.metrics.Mean(name="nll"), Perplexity(name="perplexity")]

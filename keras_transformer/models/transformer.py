@@ -122,7 +122,7 @@ class Transformer(TokenModel):
         self.built = True
 
     def _vocabulary_table(self, name):
-        """A number for each token, which `adopt` tells; in float32, as bfloat16 counts to 256 only."""
+        """A number for each token, which `adopt` tells."""
         return self.add_weight(
             name=name, shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32", autocast=False
         )
@@ -133,7 +133,6 @@ class Transformer(TokenModel):
 
     @property
     def vocabulary_tables(self):
-        """The weights that `adopt` tells."""
         return [table for table in (self.word_starts, self.brackets) if table is not None]
 
     def count_params(self):

@@ -178,7 +178,7 @@ class Run:
     def identity(self):
         """SHA-256 of what of the configuration stays as it is; defaults are left out, so that new settings may come.
 
-        So the default of a field of `HParams` must stay what it is, as the presets must.
+        So the default of a field of `HParams` must stay what it is.
         """
         defaults = _flat({"hparams": dataclasses.asdict(HParams())})
         own = {name: value for name, value in _lasting(self.config).items() if value != defaults.get(name)}

@@ -8,6 +8,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.runs.checkpoint import model_arrays
 from keras_transformer.runs.directory import Run
 
+_ALIKE = "the models must be built alike (num_layers, d_model, parent_labels and so on), only the vocabulary may differ"
+
 
 def complete(init_from):
     """Returns `init_from` as a run's configuration holds it, whatever of it was given; None stays None."""
@@ -29,13 +31,16 @@ def initialise(model, tokenizer, init_from, report):
         report: Called with a line about what was carried over.
 
     Raises:
-        UserError: There is no such run or checkpoint, or it is of another shape.
+        UserError: There is no such run or checkpoint, or its weights are not those of such a model.
     """
     run = Run.open(init_from["run"])
     arrays, state = run.checkpoints.load(init_from["checkpoint"], parts=("weights",))
     own, vocabulary = model_arrays(model), {weight.path for weight in model.vocabulary_weights}
-    told = {table.path for table in getattr(model, "vocabulary_tables", ())}
+    told = {table.path for table in model.vocabulary_tables}
     rows, old_rows = _same_pieces(tokenizer, run.tokenizer)
+    learned = (path for path, array in arrays["weights"].items() if array.dtype.kind == "f")  # the others are seeds
+    if more := sorted(set(learned) - own.keys() - told):
+        raise UserError(f"--init_from={run.path}: it holds {more[0]}, which the model lacks; {_ALIKE}")
     for weight in model.weights:
         if weight.path in told:  # by its own vocabulary
             continue
@@ -46,8 +51,7 @@ def initialise(model, tokenizer, init_from, report):
         if array is None or array.shape != tuple(weight.shape):
             found = "nothing" if array is None else f"shape {array.shape}"
             raise UserError(
-                f"--init_from={run.path}: for {weight.path}, {tuple(weight.shape)}, it holds {found}; the model must "
-                "be of the same size, only the vocabulary may differ"
+                f"--init_from={run.path}: for {weight.path}, {tuple(weight.shape)}, it holds {found}; {_ALIKE}"
             )
         weight.assign(array)
     of_step = f", step {state['step']:,}" if "step" in state else ""
