@@ -22,7 +22,12 @@ def main(arguments):
     parser.add_argument("--init_checkpoint", help="best, last, averaged, ema or a step of that run (default best)")
     how = parser.add_argument_group("how the run is executed; may differ on resume")
     how.add_argument("--strategy", default="auto", choices=("auto", "one", "mirrored"), help="devices (default auto)")
-    how.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="(default float32)")
+    how.add_argument(
+        "--precision",
+        default="float32",
+        choices=("float32", "bfloat16", "float16"),
+        help="of products (default float32)",
+    )
     how.add_argument("--accumulate", type=int, default=1, help="slices of a batch in turn, for less memory (default 1)")
     how.add_argument("--jit_compile", default="auto", choices=("auto", "on", "off"), help="XLA (default auto)")
     how.add_argument(

@@ -8,9 +8,9 @@ import keras_transformer as kt
 from keras_transformer.data.corpus import read_pairs
 
 
-def learn(problem, hparams):
+def learn(problem, hparams, **arguments):
     """Returns the model after the hparams' updates, in four epochs, and the metrics of each epoch."""
-    model = kt.Transformer.from_hparams(hparams, problem)
+    model = kt.Transformer.from_hparams(hparams, problem, **arguments)
     model.compile(**kt.compile_arguments(hparams))
     batches = problem.batches("train", hparams)
     fitted = model.fit(batches, steps_per_epoch=hparams.train_steps // 4, epochs=4, verbose=0)
@@ -65,12 +65,16 @@ def test_real_captions_are_learned_by_heart(captions, fresh_seed):
     assert sum(output == reference for output, reference in zip(outputs, references)) >= 60
 
 
-def test_loss_falls_on_real_captions(captions, fresh_seed):
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_loss_falls_on_real_captions(captions, fresh_seed, precision):
     problem = captions(300, vocab_size=1000)
     hparams = kt.HParams(
         num_layers=2, d_model=64, d_ff=128, num_heads=4, learning_rate_scale=0.3, warmup_steps=50,
         batch_tokens=1024, train_steps=80, seed=fresh_seed,
     )  # fmt: skip
-    _, history = learn(problem, hparams)
+    model, history = learn(problem, hparams, dtype=precision)
     assert history["nll"] == sorted(history["nll"], reverse=True)
     assert history["nll"][-1] < history["nll"][0] - 0.5
+    assert model.compute_dtype == precision.removeprefix("mixed_") and model.variable_dtype == "float32"
+    # float16 learns by gradients of a scaled loss; what overflows at the first scale is no fault.
+    assert model.optimizer.watched()[1] == [] and model.optimizer.scales_loss == (precision == "mixed_float16")

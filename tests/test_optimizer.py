@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.runs.checkpoint import optimizer_state
-from keras_transformer.training.optimizer import MOST_SKIPPED, GuardedAdam
+from keras_transformer.training.optimizer import FIRST_LOSS_SCALE, MOST_SKIPPED, GuardedAdam
 
 ADAM = {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}
 SHAPES = {"kernel": (3, 4), "bias": (5,)}
@@ -143,6 +143,49 @@ def test_more_are_skipped_than_are_remembered():
     assert optimizer.watched() == ({}, list(range(1, MOST_SKIPPED + 1)))
 
 
+def scaled(optimizer, gradients):
+    return [gradient * float(optimizer.scale_loss(1.0)) for gradient in gradients]
+
+
+def test_a_scaled_loss_changes_no_bit():
+    one, other = made(clip_norm=0.5, ema_decay=0.9), made(clip_norm=0.5, ema_decay=0.9, scales_loss=True)
+    for seed in range(1, 6):
+        apply(one[1], one[0], random_arrays(seed))
+        apply(other[1], other[0], scaled(other[1], random_arrays(seed)))
+    for value, expected in zip(arrays([*other[0], *other[1].averages]), arrays([*one[0], *one[1].averages])):
+        np.testing.assert_array_equal(value, expected)
+    assert other[1].watched()[0] == pytest.approx(one[1].watched()[0])
+
+
+def test_what_overflows_halves_the_scale_and_is_told_only_where_that_cannot_help():
+    variables, optimizer = made(scales_loss=True)
+    before = arrays(variables)
+    poison = [np.full(shape, np.inf, "float32") for shape in SHAPES.values()]
+    for halved in range(15):
+        assert float(optimizer.scale_loss(1.0)) == FIRST_LOSS_SCALE / 2**halved
+        apply(optimizer, variables, poison)
+    assert float(optimizer.scale_loss(1.0)) == 1 and optimizer.watched() == ({}, [])
+    apply(optimizer, variables, poison)
+    assert float(optimizer.scale_loss(1.0)) == 1 and optimizer.watched() == ({}, [16])
+    for value, expected in zip(arrays(variables), before):
+        np.testing.assert_array_equal(value, expected)
+    apply(optimizer, variables, random_arrays(1))
+    assert all((value != old).all() for value, old in zip(arrays(variables), before))
+
+
+def test_the_scale_is_doubled_after_many_finite_updates_in_a_row(monkeypatch):
+    monkeypatch.setattr("keras_transformer.training.optimizer.GOOD_UPDATES", 3)
+    variables, optimizer = made(scales_loss=True)
+    scales = []
+    for update in range(12):
+        gradients = random_arrays(update)
+        if update in (4, 5):
+            gradients[1].flat[0] = np.nan
+        apply(optimizer, variables, scaled(optimizer, gradients))
+        scales.append(float(optimizer.scale_loss(1.0)) / FIRST_LOSS_SCALE)
+    assert scales == [1, 1, 2, 2, 1, 0.5, 0.5, 0.5, 1, 1, 1, 2]
+
+
 @pytest.mark.parametrize("argument", [{"weight_decay": 0.1}, {"use_ema": True}, {"clipnorm": 1.0}])
 def test_what_would_bypass_the_look_at_the_gradients_is_refused(argument):
     with pytest.raises(ValueError, match=next(iter(argument))):
@@ -150,26 +193,27 @@ def test_what_would_bypass_the_look_at_the_gradients_is_refused(argument):
 
 
 def test_its_config_makes_the_same():
-    optimizer = GuardedAdam(**ADAM, clip_norm=2.0, ema_decay=0.5)
+    optimizer = GuardedAdam(**ADAM, clip_norm=2.0, ema_decay=0.5, scales_loss=True)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
     assert type(again) is GuardedAdam and again.get_config() == optimizer.get_config()
-    assert (again.clip_norm, again.ema_decay) == (2.0, 0.5) and again.beta_2 == 0.98
+    assert (again.clip_norm, again.ema_decay, again.scales_loss) == (2.0, 0.5, True) and again.beta_2 == 0.98
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.distribute needs KERAS_BACKEND=tensorflow")
-def test_replicas_skip_together_what_is_not_finite_on_one_and_bound_the_norm_of_the_sum():
+@pytest.mark.parametrize("scales_loss", [False, True])
+def test_replicas_skip_together_what_is_not_finite_on_one_and_bound_the_norm_of_the_sum(scales_loss):
     import tensorflow as tf
 
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
     with strategy.scope():
-        variables, optimizer = made(clip_norm=0.5, ema_decay=0.0)
+        variables, optimizer = made(clip_norm=0.5, ema_decay=0.0, scales_loss=scales_loss)
 
     @tf.function
     def update(gradients, poison):
         def on_replica():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             share = tf.where(replica == 0, 0.25, 0.75)
-            own = [gradient * share for gradient in gradients]
+            own = [gradient * optimizer.scale_loss(share) for gradient in gradients]
             own[1] = tf.where((replica == 1) & poison, own[1] * float("nan"), own[1])
             optimizer.apply(own, variables)
 
@@ -186,6 +230,7 @@ def test_replicas_skip_together_what_is_not_finite_on_one_and_bound_the_norm_of_
     for average, value in zip(arrays(optimizer.averages), arrays(variables)):
         np.testing.assert_allclose(average, value, rtol=1e-6)
     norms, skipped = optimizer.watched()
-    assert skipped == [4]
+    assert skipped == ([] if scales_loss else [4])
+    assert float(optimizer.scale_loss(1.0)) == (FIRST_LOSS_SCALE / 2 if scales_loss else 1)
     assert norms["gradient_norm"] == pytest.approx(np.mean([norm_of(gradients) for gradients in updates]), rel=1e-5)
     assert norms["largest_gradient_norm"] == pytest.approx(max(map(norm_of, updates)), rel=1e-5)

@@ -15,7 +15,9 @@ from conftest import ROOT
 
 import keras_transformer as kt
 from keras_transformer.data.batches import TokenBatches
+from keras_transformer.runs.checkpoint import assign_training
 from keras_transformer.runs.directory import Run
+from keras_transformer.training.network import make_network
 from keras_transformer.training.trainer import train
 
 PROBLEM = {"num_symbols": 5, "longest": 6, "train_pairs": 27}
@@ -142,6 +144,19 @@ def test_damaged_checkpoints_are_passed_over(problem, whole, copied):
         assert any(str(path) in line and "damaged" in line for line in lines)
     assert any("resuming after update 8" in line for line in lines)
     assert_ends_like(run, whole)
+
+
+def test_a_training_goes_on_in_another_precision(problem, copied):
+    """float16 has a scale of its loss, which checkpoints of the others lack."""
+    assert not [path for path in copied.checkpoints.load("last")[0]["optimizer"] if "scale" in path]
+    more = hparams.replace(train_steps=14)
+    run = train(problem, more, copied.path, precision="float16", report=str)
+    arrays, state = run.checkpoints.load("last")
+    assert state["step"] == 14 and all(array.dtype != "float16" for array in arrays["weights"].values())
+    assert arrays["optimizer"]["adam/loss_scale"] == 2**15 and arrays["optimizer"]["adam/good_updates"] == 2
+    model = make_network(run, problem.tokenizer.vocab_size)[0]
+    assign_training(model, arrays, "the checkpoint")
+    assert int(model.optimizer.iterations.value) == 14 and not model.optimizer.scales_loss
 
 
 def test_a_finished_run_is_left_alone(problem, copied):

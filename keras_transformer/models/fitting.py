@@ -55,6 +55,10 @@ class TokenModel(Steps, keras.Model):
     def compile(self, *args, accumulate=1, **kwargs):
         """As in Keras, and with `accumulate`: the slices of a batch whose gradients are added before an update."""
         self.accumulate = accumulate
+        optimizer = kwargs.get("optimizer", args[0] if args else None)
+        if hasattr(optimizer, "scales_loss"):  # one that does itself what Keras would wrap it for
+            optimizer.scales_loss = self.compute_dtype == "float16"
+            kwargs["auto_scale_loss"] = False
         super().compile(*args, **kwargs)
         # All variables are made here: inside a first update they could not be, under a strategy or on JAX.
         self.optimizer.build(self.trainable_variables)

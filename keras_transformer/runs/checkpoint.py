@@ -253,7 +253,11 @@ def training_arrays(model):
 def assign_training(model, arrays, what):
     """Gives a compiled model what `training_arrays` returned."""
     assign_model(model, arrays["weights"], what)
-    assign(optimizer_state(model.optimizer), arrays["optimizer"], what)
+    # One in another precision had no scale of its loss; it begins anew then.
+    scales = {variable.path for variable in getattr(model.optimizer, "scale_variables", ())}
+    absent = scales - arrays["optimizer"].keys()
+    kept = [variable for variable in optimizer_state(model.optimizer) if variable.path not in absent]
+    assign(kept, arrays["optimizer"], what)
     for path, average in _averages(model).items():
         if path not in arrays.get("ema", {}):
             raise UserError(f"{what} holds no moving average of {path}; training cannot resume from it")

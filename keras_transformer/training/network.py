@@ -8,7 +8,7 @@ from keras_transformer import registry
 from keras_transformer.training.distribution import make_strategy
 from keras_transformer.training.schedule import compile_arguments
 
-PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
 def make_network(run, vocab_size, *, strategy="auto", precision="float32", accumulate=1, jit_compile="auto"):
@@ -18,7 +18,7 @@ def make_network(run, vocab_size, *, strategy="auto", precision="float32", accum
         run: `Run`.
         vocab_size: Tokens in the vocabulary.
         strategy: "auto", "one" or "mirrored".
-        precision: "float32" or "bfloat16".
+        precision: "float32", "bfloat16" or "float16".
         accumulate: Slices of a batch whose gradients are added before an update.
         jit_compile: Whether XLA compiles the step: True, False or "auto".
     """

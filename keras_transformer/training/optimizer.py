@@ -1,4 +1,4 @@
-"""§5.3: Adam; an update whose gradients are not finite is skipped, and their norm can be bounded."""
+"""§5.3: Adam; an update whose gradients are not finite is skipped, their norm can be bounded, their loss scaled."""
 
 import keras
 from keras import ops
@@ -7,6 +7,8 @@ BYPASSING = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_em
 """Arguments of Keras' optimizers that would change weights or gradients where this one does not look."""
 MOST_SKIPPED = 100
 """Of as many skipped updates the numbers are remembered."""
+FIRST_LOSS_SCALE, LARGEST_LOSS_SCALE, GOOD_UPDATES = 2.0**15, 2.0**24, 2000
+"""Where a loss's scale begins, how large it may grow, and after how many finite updates in a row it is doubled."""
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -15,6 +17,10 @@ class GuardedAdam(keras.optimizers.Optimizer):
 
     If it is not finite, weights and slots stay as they are and the update is counted, so that the numbers of updates,
     batches and dropout masks go on together. Nothing here asks the device: `watched` does, when it is called.
+
+    Gradients in float16 become 0 below 6e-8, so there the loss is scaled up and the gradients down (Micikevicius et al.
+    2018, "Mixed Precision Training"). The scale is doubled after `GOOD_UPDATES` and halved by an update that is not
+    finite, which is no fault then: only at a scale of 1 is it told as one.
 
     Args:
         learning_rate: Number or schedule.
@@ -25,19 +31,20 @@ class GuardedAdam(keras.optimizers.Optimizer):
         ema_decay: Decay of an exponential moving average of the weights, which is kept beside them; None: there is
             none. The first updates weigh more, so that it soon forgets the initial weights: the decay of update t is
             at most (t − 1) / (t + 9).
+        scales_loss: Whether the loss is scaled; `TokenModel.compile` asks for it where a model computes in float16.
         **arguments: As of every optimizer in Keras, but those that change weights or gradients besides.
     """
 
     def __init__(
         self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-7, clip_norm=None, ema_decay=None,
-        name="adam", **arguments,
+        scales_loss=False, name="adam", **arguments,
     ):  # fmt: skip
         for other in BYPASSING:
             if arguments.get(other):
                 raise ValueError(f"GuardedAdam has no {other}: it would bypass the look at the gradients")
         super().__init__(learning_rate, name=name, **arguments)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.clip_norm, self.ema_decay = clip_norm, ema_decay
+        self.clip_norm, self.ema_decay, self.scales_loss = clip_norm, ema_decay, scales_loss
 
     def build(self, variables):
         if self.built:
@@ -49,14 +56,28 @@ class GuardedAdam(keras.optimizers.Optimizer):
             self.averages = self.add_optimizer_variables(variables, "average")
             for average, variable in zip(self.averages, variables):
                 average.assign(ops.copy(variable.value))  # JAX would give both one buffer
-        self.norm_total = self._watch((), "float32", "norm_total")
-        self.norm_largest = self._watch((), "float32", "norm_largest")
-        self.num_updates = self._watch((), "int32", "num_updates")
-        self.num_skipped = self._watch((), "int32", "num_skipped")
-        self.skipped = self._watch((MOST_SKIPPED,), "int32", "skipped")
+        self.loss_scale = self.good_updates = None
+        if self.scales_loss:
+            self.loss_scale = self._own((), "float32", "loss_scale")
+            self.loss_scale.assign(FIRST_LOSS_SCALE)
+            self.good_updates = self._own((), "int32", "good_updates")
+        self.norm_total = self._own((), "float32", "norm_total")
+        self.norm_largest = self._own((), "float32", "norm_largest")
+        self.num_updates = self._own((), "int32", "num_updates")
+        self.num_skipped = self._own((), "int32", "num_skipped")
+        self.skipped = self._own((MOST_SKIPPED,), "int32", "skipped")
 
-    def _watch(self, shape, dtype, name):
+    def _own(self, shape, dtype, name):
         return self.add_variable(shape, initializer="zeros", dtype=dtype, aggregation="only_first_replica", name=name)
+
+    @property
+    def scale_variables(self):
+        """What a training in another precision has not, so that a checkpoint may lack it."""
+        return [self.loss_scale, self.good_updates] if self.scales_loss else []
+
+    def scale_loss(self, loss):
+        """Returns the loss times its scale."""
+        return loss * self.loss_scale.value if self.scales_loss else loss
 
     @property
     def watch_variables(self):
@@ -81,9 +102,13 @@ class GuardedAdam(keras.optimizers.Optimizer):
 
     def _backend_update_step(self, gradients, variables, learning_rate):
         gradients = self._summed(gradients, variables)
+        if self.scales_loss:
+            gradients = [gradient / ops.cast(self.loss_scale.value, gradient.dtype) for gradient in gradients]
         norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients))
         finite = ops.isfinite(norm)
         self._note(norm, finite)
+        if self.scales_loss:
+            self._rescale(finite)
         # NaN × 0 is NaN, so what is not finite must not come near the weights.
         gradients = ops.cond(
             finite, lambda: list(gradients), lambda: [ops.zeros_like(gradient) for gradient in gradients]
@@ -108,14 +133,24 @@ class GuardedAdam(keras.optimizers.Optimizer):
 
     def _note(self, norm, finite):
         made, place = ops.cast(finite, "int32"), self.num_skipped.value
+        fault = ops.logical_not(finite)
+        if self.scales_loss:
+            fault = fault & (self.loss_scale.value <= 1)
         norm = ops.where(finite, norm, 0.0)
         self.norm_total.assign(self.norm_total.value + norm)
         self.norm_largest.assign(ops.maximum(self.norm_largest.value, norm))
         self.num_updates.assign(self.num_updates.value + made)
-        here = (ops.arange(MOST_SKIPPED, dtype="int32") == place) & ops.logical_not(finite)
+        here = (ops.arange(MOST_SKIPPED, dtype="int32") == place) & fault
         number = ops.cast(self.iterations.value + 1, "int32")
         self.skipped.assign(ops.where(here, number, self.skipped.value))
-        self.num_skipped.assign(place + 1 - made)
+        self.num_skipped.assign(place + ops.cast(fault, "int32"))
+
+    def _rescale(self, finite):
+        good = ops.where(finite, self.good_updates.value + 1, 0)
+        grows = good >= GOOD_UPDATES
+        factor = ops.where(finite, ops.where(grows, 2.0, 1.0), 0.5)
+        self.loss_scale.assign(ops.clip(self.loss_scale.value * factor, 1.0, LARGEST_LOSS_SCALE))
+        self.good_updates.assign(ops.where(grows, 0, good))
 
     def update_step(self, gradient, variable, rates):
         """One variable's update.
@@ -141,5 +176,5 @@ class GuardedAdam(keras.optimizers.Optimizer):
             self.assign_add(average, (variable - average) * (made * share))
 
     def get_config(self):
-        own = ("beta_1", "beta_2", "epsilon", "clip_norm", "ema_decay")
+        own = ("beta_1", "beta_2", "epsilon", "clip_norm", "ema_decay", "scales_loss")
         return {**super().get_config(), **{name: getattr(self, name) for name in own}}

@@ -37,7 +37,7 @@ def train(
         model: Registered name of the model.
         preset: Registered name of the hparams, for the record.
         strategy: Devices: "auto", "one" or "mirrored". This and what follows may differ on resume.
-        precision: "float32" or "bfloat16".
+        precision: "float32", "bfloat16" or "float16", of products; weights, norms, softmax and loss are in float32.
         accumulate: Slices of a batch whose gradients are added before an update.
         jit_compile: Whether XLA compiles the step: True, False or "auto".
         memory_trial: Whether the largest batch is tried first: "on", "off", or "auto", in a new run that may not fit.
