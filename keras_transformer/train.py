@@ -21,7 +21,9 @@ def main(arguments):
     parser.add_argument("--init_from", metavar="RUN", help="begin with the weights of another run; embeddings by piece")
     parser.add_argument("--init_checkpoint", help="best, last, averaged, ema or a step of that run (default best)")
     how = parser.add_argument_group("how the run is executed; may differ on resume")
-    how.add_argument("--strategy", default="auto", choices=("auto", "one", "mirrored"), help="devices (default auto)")
+    how.add_argument(
+        "--strategy", default="auto", choices=("auto", "one", "mirrored", "jax"), help="devices (default auto)"
+    )
     how.add_argument(
         "--precision",
         default="float32",

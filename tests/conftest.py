@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and two logical CPU devices, so that mirrored training is tested in the same process."""
+"""Fixtures of all tests, and two logical CPU devices, so that training on several is tested in the same process."""
 
 import importlib
 import os
@@ -19,7 +19,7 @@ os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # of all processes of thi
 
 
 def make_two_devices():
-    """Splits the CPU in two; possible only until TensorFlow runs its first operation."""
+    """Splits the CPU in two; possible only until the backend runs its first operation."""
     import keras
 
     if keras.backend.backend() == "tensorflow":
@@ -27,6 +27,10 @@ def make_two_devices():
 
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    else:
+        import jax
+
+        jax.config.update("jax_num_cpu_devices", 2)
 
 
 load_keras()

@@ -1,5 +1,7 @@
 """How a model learns from `TokenBatches` with Keras' `fit`: one update, the same on any number of devices."""
 
+import contextlib
+
 import keras
 from keras import ops
 
@@ -37,6 +39,8 @@ class TokenModel(Steps, keras.Model):
     """
 
     accumulate = 1
+    distribution = None
+    """The `keras.distribution.Distribution` within whose scope the model was made, if there was one."""
 
     @property
     def vocabulary_weights(self):
@@ -50,6 +54,7 @@ class TokenModel(Steps, keras.Model):
 
     def build_metrics(self):
         """Makes the metrics; called where the variables are made, in the strategy's scope if there is one."""
+        self.distribution = keras.distribution.distribution()
         self.token_metrics = [keras.metrics.Mean(name="nll"), Perplexity(name="perplexity")]
 
     def compile(self, *args, accumulate=1, **kwargs):
@@ -59,13 +64,14 @@ class TokenModel(Steps, keras.Model):
         if hasattr(optimizer, "scales_loss"):  # one that does itself what Keras would wrap it for
             optimizer.scales_loss = self.compute_dtype == "float16"
             kwargs["auto_scale_loss"] = False
-        super().compile(*args, **kwargs)
-        # All variables are made here: inside a first update they could not be, under a strategy or on JAX.
-        self.optimizer.build(self.trainable_variables)
-        if self._compile_metrics is not None:
-            self._compile_metrics.build(
-                keras.KerasTensor((None,), "int32"), keras.KerasTensor((None, self.vocab_size), "float32")
-            )
+        with self._on_its_devices():
+            super().compile(*args, **kwargs)
+            # All variables are made here: inside a first update they could not be, under a strategy or on JAX.
+            self.optimizer.build(self.trainable_variables)
+            if self._compile_metrics is not None:
+                self._compile_metrics.build(
+                    keras.KerasTensor((None,), "int32"), keras.KerasTensor((None, self.vocab_size), "float32")
+                )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Returns the loss to minimise and updates the metrics.
@@ -140,11 +146,13 @@ class TokenModel(Steps, keras.Model):
             kwargs.setdefault("steps_per_epoch", x.batches_per_epoch)
             kwargs["shuffle"] = False
             x = self._source_of(x, endless=True)
-        return super().fit(x, *args, validation_data=self._source_of(validation_data, endless=False), **kwargs)
+        with self._on_its_devices():
+            return super().fit(x, *args, validation_data=self._source_of(validation_data, endless=False), **kwargs)
 
     def evaluate(self, x=None, *args, **kwargs):
         """As in Keras; `TokenBatches` are gone through once."""
-        return super().evaluate(self._source_of(x, endless=False), *args, **kwargs)
+        with self._on_its_devices():
+            return super().evaluate(self._source_of(x, endless=False), *args, **kwargs)
 
     def get_compile_config(self):
         config = super().get_compile_config()
@@ -156,10 +164,14 @@ class TokenModel(Steps, keras.Model):
     def adapted(self, batches):
         """Returns `TokenBatches` as this model's `fit` pads them: for its replicas, for XLA."""
         if keras.backend.backend() != "tensorflow":
-            return batches
+            return batches.replace(row_multiple=self.distribution.num_model_replicas if self.distribution else 1)
         strategy = self.distribute_strategy
         replicas = strategy.num_replicas_in_sync if strategy else 1
         return batches.replace(row_multiple=replicas, few_shapes=bool(self.jit_compile))
+
+    def _on_its_devices(self):
+        """What `fit` has to be within, on JAX; a model of TensorFlow's remembers its strategy by itself."""
+        return self.distribution.scope() if self.distribution else contextlib.nullcontext()
 
     def _source_of(self, batches, endless):
         """What Keras is to read: on TensorFlow a dataset, with open shapes unless XLA compiles each shape."""

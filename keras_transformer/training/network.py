@@ -12,12 +12,12 @@ PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mi
 
 
 def make_network(run, vocab_size, *, strategy="auto", precision="float32", accumulate=1, jit_compile="auto"):
-    """Returns the compiled model of a run with its initial weights, and the `tf.distribute` strategy or None.
+    """Returns the compiled model of a run with its initial weights, and what joins its devices or None.
 
     Args:
         run: `Run`.
         vocab_size: Tokens in the vocabulary.
-        strategy: "auto", "one" or "mirrored".
+        strategy: Of `make_strategy`.
         precision: "float32", "bfloat16" or "float16".
         accumulate: Slices of a batch whose gradients are added before an update.
         jit_compile: Whether XLA compiles the step: True, False or "auto".
@@ -27,6 +27,7 @@ def make_network(run, vocab_size, *, strategy="auto", precision="float32", accum
         network = registry.models.get(run.config["model"])(
             vocab_size, run.hparams, dtype=keras.dtype_policies.get(PRECISIONS[precision])
         )
-        # XLA cannot compile a step with MirroredStrategy's reductions.
-        network.compile(**compile_arguments(run.hparams, accumulate, False if distribution else jit_compile))
+        if distribution and keras.backend.backend() == "tensorflow":
+            jit_compile = False  # XLA cannot compile a step with MirroredStrategy's reductions
+        network.compile(**compile_arguments(run.hparams, accumulate, jit_compile))
     return network, distribution

@@ -16,6 +16,7 @@ from keras_transformer.training.callbacks import (
     Progress,
     StepCallbacks,
 )
+from keras_transformer.training.distribution import count_accelerators
 from keras_transformer.training.fine_tuning import complete, initialise
 from keras_transformer.training.machine import device_rate
 from keras_transformer.training.memory import check_memory, may_not_fit
@@ -36,7 +37,7 @@ def train(
         output_dir: The run directory; one that holds this run is resumed.
         model: Registered name of the model.
         preset: Registered name of the hparams, for the record.
-        strategy: Devices: "auto", "one" or "mirrored". This and what follows may differ on resume.
+        strategy: Devices: "auto", "one", "mirrored" or, on JAX, "jax". This and what follows may differ on resume.
         precision: "float32", "bfloat16" or "float16", of products; weights, norms, softmax and loss are in float32.
         accumulate: Slices of a batch whose gradients are added before an update.
         jit_compile: Whether XLA compiles the step: True, False or "auto".
@@ -131,9 +132,8 @@ def restore(run, network):
 
 def log_start(run, start, distribution):
     """Logs what the devices can do, which the cost by the paper's method is computed from."""
-    devices = distribution.extended.worker_devices if distribution else ()
-    accelerators = sum("GPU" in device for device in devices)  # logical CPU devices share one machine
-    run.log(kind="start", step=start, devices=accelerators or 1, device_flops_per_second=device_rate())
+    devices = count_accelerators(distribution) or 1
+    run.log(kind="start", step=start, devices=devices, device_flops_per_second=device_rate())
 
 
 def report_start(report, run, problem, network, batches, hparams, start):

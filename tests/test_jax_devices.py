@@ -1,0 +1,95 @@
+"""Contract 2 on JAX: one device, two devices and accumulated slices make the same update."""
+
+import keras
+import numpy as np
+import pytest
+from training_alike import EverySecond, assert_same_training, fit, small
+
+import keras_transformer as kt
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.training.distribution import count_accelerators, make_strategy
+from keras_transformer.training.trainer import train
+
+if keras.backend.backend() != "jax":
+    pytest.skip("keras.distribution needs KERAS_BACKEND=jax", allow_module_level=True)
+import jax
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+    return EverySecond(data_dir=str(tmp_path_factory.mktemp("data"))).prepare()
+
+
+@pytest.fixture(scope="module")
+def one_device(problem):
+    return fit(problem)
+
+
+@pytest.fixture(scope="module")
+def two_devices(problem):
+    return fit(problem, make_strategy("jax"))
+
+
+def test_jax_devices_make_the_same_update(two_devices, one_device):
+    assert_same_training(two_devices, one_device)
+
+
+def test_jax_devices_each_hold_all_weights_and_part_of_the_rows(problem, two_devices, one_device, monkeypatch):
+    for model, number in ((two_devices[0], 2), (one_device[0], 1)):
+        for variable in [*model.variables, *model.optimizer.variables]:
+            assert len(variable.value.devices()) == number and variable.value.sharding.is_fully_replicated
+    seen = []
+
+    def look(model, x, labels, *arguments):
+        jax.debug.inspect_array_sharding(labels, callback=seen.append)
+        return original(model, x, labels, *arguments)
+
+    original = kt.Transformer.compute_loss
+    monkeypatch.setattr(kt.Transformer, "compute_loss", look)
+    fit(problem, make_strategy("jax"))
+    assert seen and all(len(sharding.device_set) == 2 and not sharding.is_fully_replicated for sharding in seen)
+
+
+def test_jax_devices_and_accumulate_together_make_the_same_update(problem, one_device):
+    assert_same_training(fit(problem, make_strategy("jax"), accumulate=3), one_device)
+
+
+def test_jax_devices_evaluate_the_same(problem, one_device, two_devices):
+    batches = problem.batches("test", small())
+    expected, found = (model.evaluate(batches, verbose=0, return_dict=True) for model, _ in (one_device, two_devices))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_jax_devices_draw_different_dropout_masks():
+    with make_strategy("jax").scope():
+        layer = Dropout(0.5, seed=7)
+        layer.build()
+        layout = keras.distribution.distribution().get_data_layout((2, 1000)).backend_layout
+    ones = jax.device_put(np.ones((2, 1000), "float32"), layout)
+    first, second = np.asarray(layer(ones, training=True))
+    assert 0.3 < np.mean(first != second) < 0.7
+
+
+def test_nothing_is_left_set_after_a_training(two_devices):
+    assert keras.distribution.distribution() is None
+
+
+def test_which_devices_are_taken():
+    assert make_strategy("jax").num_model_replicas == 2 and count_accelerators(make_strategy("jax")) == 0
+    assert make_strategy("one") is None and make_strategy("auto") is None  # two CPU devices share one machine
+    with pytest.raises(kt.UserError, match="needs KERAS_BACKEND=tensorflow, not jax, whose own is --strategy=jax"):
+        make_strategy("mirrored")
+
+
+def test_jax_devices_train_resumes_and_ends_with_the_weights_of_one(tmp_path):
+    problem = kt.problem("reverse", data_dir=tmp_path / "data", num_symbols=4, longest=5, train_pairs=30)
+    hparams = small(train_steps=6, eval_steps=6, beam_size=1, extra_length=2)
+    train(problem, hparams.replace(train_steps=4), tmp_path / "jax", strategy="jax", report=str)
+    runs = [train(problem, hparams, tmp_path / name, strategy=name, report=str) for name in ("jax", "one")]
+    (found, _), (expected, _) = (run.checkpoints.load("last") for run in runs)
+    assert found["weights"].keys() == expected["weights"].keys()
+    for path, value in expected["weights"].items():
+        np.testing.assert_allclose(found["weights"][path], value, rtol=0, atol=1e-5, err_msg=path)
+    found, expected = ([row for row in run.metrics() if row["kind"] == "validation"][-1] for run in runs)
+    for name in ("loss", "nll", "perplexity", "score"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-4)
