@@ -22,7 +22,7 @@ SIZES = {"tiny": ("tiny", 9_712, 128, 24), "base": ("base", 37_000, 32, 32)}
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="tiny,base", help="comma-separated: " + ", ".join(SIZES))
-    parser.add_argument("--precisions", default="float32", help="comma-separated: float32, bfloat16")
+    parser.add_argument("--precisions", default="float32", help="comma-separated: float32, bfloat16, float16")
     parser.add_argument("--steps", type=int, default=10, help="timed steps, after two that are not (default 10)")
     parser.add_argument("--json", help="file for the rows as a JSON list")
     flags = parser.parse_args()

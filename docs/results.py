@@ -60,6 +60,9 @@ most `--max_skipped` times; that may be given when a stopped training is resumed
 largest norm of the gradients since the line before; `--clip_norm` bounds it. At most 50 updates lie between a trouble
 and its being told; nothing is saved in between.
 
+With `--precision=float16` this holds from a loss scale of 1 on. Before, an update that is not finite is left out and
+halves the scale ([distributed.md](distributed.md)): a loss that stays NaN is told after 15 to 24 of them.
+
 ## Memory
 
 Where an update of the largest batch is estimated at 2 GB or more, a new training makes it once, with random tokens, in

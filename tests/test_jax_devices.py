@@ -60,14 +60,35 @@ def test_jax_devices_evaluate_the_same(problem, one_device, two_devices):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_jax_devices_draw_different_dropout_masks():
-    with make_strategy("jax").scope():
+def test_jax_devices_draw_different_dropout_masks_which_are_those_of_one_device():
+    def dropped(ones):
         layer = Dropout(0.5, seed=7)
         layer.build()
-        layout = keras.distribution.distribution().get_data_layout((2, 1000)).backend_layout
-    ones = jax.device_put(np.ones((2, 1000), "float32"), layout)
-    first, second = np.asarray(layer(ones, training=True))
+        return np.asarray(layer(ones, training=True))
+
+    ones = np.ones((2, 1000), "float32")
+    with make_strategy("jax").scope():
+        layout = keras.distribution.distribution().get_data_layout(ones.shape).backend_layout
+        first, second = masks = dropped(jax.device_put(ones, layout))
     assert 0.3 < np.mean(first != second) < 0.7
+    np.testing.assert_array_equal(masks, dropped(ones))
+
+
+def test_jax_devices_begin_with_the_weights_of_one_however_keras_makes_them(monkeypatch):
+    """A large variable is made by a compiled initializer."""
+    monkeypatch.setattr("keras.src.backend.jax.core.should_shard_at_init", lambda layout, shape: True)
+    with make_strategy("jax").scope():
+        model = kt.Transformer(9, small())
+    for variable, expected in zip(model.variables, kt.Transformer(9, small()).variables, strict=True):
+        assert len(variable.value.devices()) == 2
+        np.testing.assert_array_equal(variable.value, expected.value)
+
+
+def test_a_model_is_compiled_where_it_was_made():
+    with make_strategy("jax").scope():
+        model = kt.Transformer(9, small())
+    with pytest.raises(kt.UserError, match="within one scope"):
+        model.compile(**kt.compile_arguments(small()))
 
 
 def test_nothing_is_left_set_after_a_training(two_devices):
@@ -79,6 +100,8 @@ def test_which_devices_are_taken():
     assert make_strategy("one") is None and make_strategy("auto") is None  # two CPU devices share one machine
     with pytest.raises(kt.UserError, match="needs KERAS_BACKEND=tensorflow, not jax, whose own is --strategy=jax"):
         make_strategy("mirrored")
+    with pytest.raises(kt.UserError, match="unknown strategy 'jaxx': did you mean jax"):
+        train(None, small(), "nowhere", strategy="jaxx")
 
 
 def test_jax_devices_train_resumes_and_ends_with_the_weights_of_one(tmp_path):

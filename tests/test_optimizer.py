@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.runs.checkpoint import optimizer_state
+import keras_transformer as kt
+from keras_transformer.runs.checkpoint import assign_training, optimizer_state, training_arrays
 from keras_transformer.training.optimizer import FIRST_LOSS_SCALE, MOST_SKIPPED, GuardedAdam
 
 ADAM = {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}
@@ -154,7 +155,41 @@ def test_a_scaled_loss_changes_no_bit():
         apply(other[1], other[0], scaled(other[1], random_arrays(seed)))
     for value, expected in zip(arrays([*other[0], *other[1].averages]), arrays([*one[0], *one[1].averages])):
         np.testing.assert_array_equal(value, expected)
-    assert other[1].watched()[0] == pytest.approx(one[1].watched()[0])
+    norms, _ = other[1].watched()
+    assert norms.pop("loss_scale") == FIRST_LOSS_SCALE and norms == pytest.approx(one[1].watched()[0])
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_model_s_gradients_in_float16_are_those_in_float32_whatever_the_scale(accumulate):
+    """Adam would hide a scale that does not cancel."""
+    random = np.random.default_rng(1)
+    source, labels = random.integers(4, 40, (2, 6, 5)).astype("int32")
+    inputs = source, np.concatenate([np.full((6, 1), 2, "int32"), labels[:, :-1]], axis=1)
+    hparams = kt.HParams(num_layers=1, d_model=16, d_ff=32, num_heads=2, dropout=0, learning_rate_scale=0)
+    found = {}
+    for precision in ("float32", "mixed_float16"):
+        model = kt.Transformer(40, hparams, dtype=precision)
+        model.compile(**kt.compile_arguments(hparams, accumulate))
+        for scale in (2.0**15, 2.0**10):
+            if model.optimizer.scales_loss:
+                model.optimizer.loss_scale.assign(scale)
+            model.fit(inputs, labels, batch_size=6, epochs=2, shuffle=False, verbose=0)
+            found[precision, scale] = model.optimizer.watched()[0]["gradient_norm"]
+    assert model.optimizer.scales_loss and int(model.optimizer.good_updates.value) == 4
+    assert len(set(found.values())) > 1 and list(found.values()) == pytest.approx(
+        [found["float32", 2.0**15]] * 4, rel=0.02
+    )
+
+
+def test_a_checkpoint_holds_the_scale_of_the_loss():
+    hparams = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2)
+    models = [kt.Transformer(9, hparams, dtype="mixed_float16") for _ in range(2)]
+    for model in models:
+        model.compile(**kt.compile_arguments(hparams))
+    models[0].optimizer.loss_scale.assign(64.0)
+    models[0].optimizer.good_updates.assign(7)
+    assign_training(models[1], training_arrays(models[0]), "it")
+    assert [int(variable.value) for variable in models[1].optimizer.scale_variables] == [64, 7]
 
 
 def test_what_overflows_halves_the_scale_and_is_told_only_where_that_cannot_help():
@@ -186,7 +221,9 @@ def test_the_scale_is_doubled_after_many_finite_updates_in_a_row(monkeypatch):
     assert scales == [1, 1, 2, 2, 1, 0.5, 0.5, 0.5, 1, 1, 1, 2]
 
 
-@pytest.mark.parametrize("argument", [{"weight_decay": 0.1}, {"use_ema": True}, {"clipnorm": 1.0}])
+@pytest.mark.parametrize(
+    "argument", [{"weight_decay": 0.1}, {"use_ema": True}, {"clipnorm": 1.0}, {"loss_scale_factor": 2.0}]
+)
 def test_what_would_bypass_the_look_at_the_gradients_is_refused(argument):
     with pytest.raises(ValueError, match=next(iter(argument))):
         GuardedAdam(**argument)

@@ -26,20 +26,29 @@ def query_key_value(seed, name):
 def embedding(seed, name):
     """N(0, 1/d_model) `[rows, d_model]`: times √d_model (§3.4) an embedding has unit variance."""
 
-    def initialize(shape, dtype=None):
-        values = _generator(seed, name).standard_normal(shape, dtype="float32") * shape[1] ** -0.5
-        return ops.convert_to_tensor(values, dtype=dtype)
+    return _Drawn(lambda shape: _generator(seed, name).standard_normal(shape, dtype="float32") * shape[1] ** -0.5)
 
-    return initialize
+
+class _Drawn:
+    """An initializer of a function from a shape to an array.
+
+    An object: where a large variable is for several devices Keras has JAX compile its initializer's `__call__`, and JAX
+    fails on that of a function, to which there is no weak reference.
+    """
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def __call__(self, shape, dtype=None):
+        return ops.convert_to_tensor(self.draw(shape), dtype=dtype)
 
 
 def _uniform(seed, name, gain):
-    def initialize(shape, dtype=None):
+    def draw(shape):
         limit = np.float32(gain * math.sqrt(6.0 / (shape[0] + shape[1])))
-        values = (_generator(seed, name).random(shape, dtype="float32") * 2 - 1) * limit
-        return ops.convert_to_tensor(values, dtype=dtype)
+        return (_generator(seed, name).random(shape, dtype="float32") * 2 - 1) * limit
 
-    return initialize
+    return _Drawn(draw)
 
 
 def _generator(seed, name):

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer.data.batches import TokenBatches
 from keras_transformer.data.tokenizer import PAD
+from keras_transformer.errors import UserError
 from keras_transformer.models.steps import Steps
 
 
@@ -58,20 +59,28 @@ class TokenModel(Steps, keras.Model):
         self.token_metrics = [keras.metrics.Mean(name="nll"), Perplexity(name="perplexity")]
 
     def compile(self, *args, accumulate=1, **kwargs):
-        """As in Keras, and with `accumulate`: the slices of a batch whose gradients are added before an update."""
+        """As in Keras, and with `accumulate`: the slices of a batch whose gradients are added before an update.
+
+        Raises:
+            UserError: The model was made within the scope of a Keras distribution, and this is another.
+        """
+        if keras.distribution.distribution() is not self.distribution:
+            raise UserError(
+                "a model's optimizer belongs on the same devices: make and compile the model within one scope of the "
+                "keras.distribution"
+            )
         self.accumulate = accumulate
         optimizer = kwargs.get("optimizer", args[0] if args else None)
         if hasattr(optimizer, "scales_loss"):  # one that does itself what Keras would wrap it for
-            optimizer.scales_loss = self.compute_dtype == "float16"
+            optimizer.scales_loss = self.dtype_policy.name == "mixed_float16"
             kwargs["auto_scale_loss"] = False
-        with self._on_its_devices():
-            super().compile(*args, **kwargs)
-            # All variables are made here: inside a first update they could not be, under a strategy or on JAX.
-            self.optimizer.build(self.trainable_variables)
-            if self._compile_metrics is not None:
-                self._compile_metrics.build(
-                    keras.KerasTensor((None,), "int32"), keras.KerasTensor((None, self.vocab_size), "float32")
-                )
+        super().compile(*args, **kwargs)
+        # All variables are made here: inside a first update they could not be, under a strategy or on JAX.
+        self.optimizer.build(self.trainable_variables)
+        if self._compile_metrics is not None:
+            self._compile_metrics.build(
+                keras.KerasTensor((None,), "int32"), keras.KerasTensor((None, self.vocab_size), "float32")
+            )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Returns the loss to minimise and updates the metrics.

@@ -4,10 +4,22 @@ import functools
 
 import keras
 
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, unknown
 
 STRATEGIES = {"auto": "tensorflow jax", "one": "tensorflow jax", "mirrored": "tensorflow", "jax": "jax"}
 """The backends that have each strategy."""
+
+
+def check_strategy(name):
+    """Raises a `UserError` where there is no such strategy, or the backend has another; touches no device."""
+    backend = keras.backend.backend()
+    if name not in STRATEGIES:
+        raise unknown("strategy", name, STRATEGIES)
+    if backend not in STRATEGIES[name].split():
+        other = next(one for one, backends in STRATEGIES.items() if backends == backend)
+        raise UserError(
+            f"--strategy={name} needs KERAS_BACKEND={STRATEGIES[name]}, not {backend}, whose own is --strategy={other}"
+        )
 
 
 @functools.cache  # two strategies in one process would mix up their collective operations
@@ -22,15 +34,12 @@ def make_strategy(name):
         On TensorFlow a `tf.distribute.MirroredStrategy`, on JAX a `keras.distribution.DataParallel`.
 
     Raises:
-        UserError: The backend has no such strategy.
+        UserError: Of `check_strategy`.
     """
-    backend = keras.backend.backend()
-    if backend not in STRATEGIES[name].split():
-        other = next(one for one, backends in STRATEGIES.items() if backends == backend)
-        raise UserError(
-            f"--strategy={name} needs KERAS_BACKEND={STRATEGIES[name]}, not {backend}, whose own is --strategy={other}"
-        )
-    return None if name == "one" else _mirrored(name) if backend == "tensorflow" else _data_parallel(name)
+    check_strategy(name)
+    if name == "one":
+        return None
+    return _mirrored(name) if keras.backend.backend() == "tensorflow" else _data_parallel(name)
 
 
 def _mirrored(name):

@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-BYPASSING = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
+BYPASSING = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "gradient_accumulation_steps",
+             "loss_scale_factor")  # fmt: skip
 """Arguments of Keras' optimizers that would change weights or gradients where this one does not look."""
 MOST_SKIPPED = 100
 """Of as many skipped updates the numbers are remembered."""
@@ -89,8 +90,8 @@ class GuardedAdam(keras.optimizers.Optimizer):
 
         Returns:
             {"gradient_norm": mean, "largest_gradient_norm"} of the updates that were made, before clipping, empty if
-            there were none; and the numbers, from 1, of the updates that were skipped, of the first
-            `MOST_SKIPPED` of them.
+            there were none, with "loss_scale", where the loss is scaled; and the numbers, from 1, of the updates that
+            were skipped, of the first `MOST_SKIPPED` of them.
         """
         total, largest, made, skipped, numbers = (
             ops.convert_to_numpy(variable.value) for variable in self.watch_variables
@@ -98,6 +99,8 @@ class GuardedAdam(keras.optimizers.Optimizer):
         for variable in self.watch_variables:
             variable.assign(ops.zeros_like(variable.value))
         norms = {"gradient_norm": float(total / made), "largest_gradient_norm": float(largest)} if made else {}
+        if norms and self.scales_loss:
+            norms["loss_scale"] = float(ops.convert_to_numpy(self.loss_scale.value))
         return norms, [int(number) for number in numbers[: int(skipped)]]
 
     def _backend_update_step(self, gradients, variables, learning_rate):

@@ -16,7 +16,7 @@ from keras_transformer.training.callbacks import (
     Progress,
     StepCallbacks,
 )
-from keras_transformer.training.distribution import count_accelerators
+from keras_transformer.training.distribution import check_strategy, count_accelerators
 from keras_transformer.training.fine_tuning import complete, initialise
 from keras_transformer.training.machine import device_rate
 from keras_transformer.training.memory import check_memory, may_not_fit
@@ -54,6 +54,7 @@ def train(
             or the largest batch does not fit into memory, or updates are not finite.
         Interrupted: SIGTERM or SIGINT came; a checkpoint of the last update is written.
     """
+    check_strategy(strategy)
     init_from = complete(init_from)
     run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
     if init_from and not run.checkpoints.steps():  # what is wrong with it is said before the corpus is prepared
