@@ -25,7 +25,7 @@ test-jax: .venv-jax/.installed
 	KERAS_BACKEND=jax $(JAX)/$(PYTEST) $(addprefix tests/test_,$(addsuffix .py,$(JAX_TESTS)))
 
 JAX_TESTS = backends layers transformer schedule beam_search translator training evaluation
-JAX_TESTS += positions word_heads parents tree_decoding optimizer memory learning attention_kinds cost candidates
+JAX_TESTS += positions word_heads tree_decoding optimizer memory learning attention_kinds cost candidates
 JAX_TESTS += decoding_features jax_devices
 
 # The fault tests that `make test` leaves out, then one training that is killed fifty times; about ten minutes.

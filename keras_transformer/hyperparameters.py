@@ -46,9 +46,6 @@ class HParams:
     word_heads: int = setting(
         0, "heads of attention to the encoder that see only the word whose turn it is (not the paper's)", low=0
     )
-    parent_labels: bool = setting(
-        False, "whether the decoder's input tells in which bracket of the tree a symbol stands (not the paper's)"
-    )
     # Regularisation (§5.4)
     dropout: float = setting(0.1, "dropout of sub-layer outputs and of embeddings (§5.4)", low=0, high=0.99)
     attention_dropout: float = setting(0.0, "dropout of attention weights (not the paper's)", low=0, high=0.99)

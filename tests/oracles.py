@@ -145,9 +145,8 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     """Logits `[batch, n, V]` for token ids source `[batch, m]`, 0 being padding, and decoder_input `[batch, n]`.
 
     weights: "embedding" `[V, d]`, "encoder" and "decoder", lists of layers; optionally "positions" `[positions, d]`,
-    already scaled, in place of sinusoids; "encoder_norm" and "decoder_norm" for the end of a stack; "word_starts"
-    `[V]`, 1 where a word begins, where the first "word_heads" heads of each attention to the encoder see one word only;
-    and "parent" `[d, d]`, the kernel of parents' embeddings, with "brackets" `[V]`, see `parents`.
+    already scaled, in place of sinusoids; "encoder_norm" and "decoder_norm" for the end of a stack; and "word_starts"
+    `[V]`, 1 where a word begins, where the first "word_heads" heads of each attention to the encoder see one word only.
     `window` is that of a restricted encoder.
     """
     embedding = weights["embedding"]
@@ -168,9 +167,6 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     if "encoder_norm" in weights:
         memory = layer_norm(memory, weights["encoder_norm"])
     x = embed(decoder_input)
-    if "parent" in weights:
-        found = parents(decoder_input, weights["brackets"])
-        x = x + (found != 0)[:, :, None] * embedding[found] * math.sqrt(d_model) @ weights["parent"]
     if "word_starts" in weights:
         own = seen_words(source, decoder_input, weights["word_starts"])
         whole = np.broadcast_to(mask, own.shape)
@@ -195,23 +191,6 @@ def seen_words(source, decoder_input, starts):
             turn += int(starts[token]) if place else 0
             seen[row, place] = [word == min(turn, last) for word in words]
     return seen
-
-
-def parents(tokens, brackets):
-    """The bracket `[batch, n]` in which each token stands, 0 if in none; a bracket stands in the one around it.
-
-    brackets: 1 for tokens that open, −1 for those that close, 0 for others.
-    """
-    found = np.zeros_like(tokens)
-    for row, ids in enumerate(tokens):
-        stack = []
-        for place, token in enumerate(ids):
-            if brackets[token] == -1 and stack:
-                stack.pop()
-            found[row, place] = stack[-1] if stack else 0
-            if brackets[token] == 1:
-                stack.append(token)
-    return found
 
 
 def array(variable):
@@ -253,6 +232,4 @@ def transformer_weights(model):
         weights["positions"] = array(model.positions.table) * math.sqrt(weights["embedding"].shape[1])
     if model.word_starts is not None:
         weights["word_starts"], weights["word_heads"] = array(model.word_starts), model.hparams.word_heads
-    if model.brackets is not None:
-        weights["parent"], weights["brackets"] = array(model.parent_embedding.kernel), array(model.brackets)
     return weights

@@ -46,7 +46,7 @@ def run_and_lines(problem, tmp_path_factory):
         {}, {"norm": "pre", "positions": "learned"}, {"d_k": None, "d_v": None}, {"encoder_attention": "additive"},
         {"encoder_attention": "restricted", "attention_window": 1},
         {"encoder_attention": "restricted", "attention_window": 5},
-        {"encoder_attention": "restricted", "attention_window": 64}, {"parent_labels": True},
+        {"encoder_attention": "restricted", "attention_window": 64},
     ],
 )  # fmt: skip
 def test_flops_are_those_of_every_matrix_product(shape, changes, monkeypatch):

@@ -237,7 +237,6 @@ def test_the_conversion_knows_what_it_cannot_import():
         ({"d_k": 4}, "d_k=4, only with 8"),
         ({"d_v": 16}, "d_v=16"),
         ({"word_heads": 1}, "word_heads=1, only with 0"),
-        ({"parent_labels": True}, "parent_labels=True, only with False"),
     ],
 )
 def test_what_ctranslate2_cannot_compute_is_said(tmp_path, change, said):

@@ -78,7 +78,7 @@ def test_another_size_is_refused_and_nothing_is_left(folder, source):
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"parent_labels": True}, "for transformer/parent_embedding/kernel.* it holds nothing"),
+        ({"encoder_attention": "additive"}, "for transformer/encoder/.*score.* it holds nothing"),
         ({"norm": "post"}, "it holds transformer/decoder/final_norm/.*, which the model lacks"),
     ],
 )

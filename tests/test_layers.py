@@ -27,7 +27,6 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.parents import ParentEmbedding
 from keras_transformer.layers.position import LearnedPositions, SinusoidalPositions
 from keras_transformer.layers.residual import PostNorm, PreNorm, Residual
 from keras_transformer.layers.restricted_attention import RestrictedAttention
@@ -291,7 +290,6 @@ CASES = {
     "SinusoidalPositions": Case(SinusoidalPositions, dict(d_model=8), (POSITIONS,), shape=(5, 8)),
     "LearnedPositions": Case(LearnedPositions, dict(d_model=8, max_length=5, seed=3), (POSITIONS,), shape=(5, 8)),
     "TiedEmbedding": Case(TiedEmbedding, dict(vocab_size=7, d_model=8, seed=3), (TOKENS,), shape=(2, 2, 8)),
-    "ParentEmbedding": Case(ParentEmbedding, dict(d_model=8, seed=3), (np.array([[1, 0, 2, 3]] * 3), X)),
     "EncoderLayer": Case(EncoderLayer, {**STACK, **DROPOUTS}),
     "DecoderLayer": Case(DecoderLayer, {**STACK, **DROPOUTS}, (X, MEMORY)),
     "Encoder": Case(Encoder, {"num_layers": 2, **STACK, **DROPOUTS}),

@@ -51,12 +51,12 @@ PARAMETERS = {
 
 
 def parameters(hparams, vocab_size):
-    """The number of weights, from the paper's equations, and of the kernel of what is not the paper's."""
+    """The number of weights, from the paper's equations."""
     d, ff, n = hparams.d_model, hparams.d_ff, hparams.num_layers
     attention = 2 * d * hparams.num_heads * (hparams.key_width + hparams.value_width)
     feed_forward, norm = d * ff + ff + ff * d + d, 2 * d
     encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
-    total = vocab_size * d + n * (encoder + decoder) + d * d * hparams.parent_labels
+    total = vocab_size * d + n * (encoder + decoder)
     return total + 2 * norm * (hparams.norm == "pre") + hparams.max_length * d * (hparams.positions == "learned")
 
 
@@ -137,8 +137,6 @@ def test_a_preset_builds_trains_and_is_saved(name, tmp_path):
     hparams = scaled_down(load_hparams(name))
     model = kt.Transformer.from_hparams(hparams, vocab_size=40)
     assert model.count_params() == parameters(hparams, 40)
-    if model.brackets is not None:
-        model.brackets.assign(np.resize([0, 1, -1], 40))
     model.compile(**kt.compile_arguments(hparams), run_eagerly=True)
     random = np.random.default_rng(1)
     source, labels = random.integers(4, 40, (2, 3, 6)).astype("int32")

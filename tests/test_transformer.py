@@ -18,14 +18,12 @@ LABELS = np.array([[5, 9, 4, 7, 3, 1], [4, 8, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]], 
 WEIGHTS = ((LABELS != 0) / (LABELS != 0).sum()).astype("float32")
 INPUTS = (SOURCE, DECODER_INPUT)
 WORD_STARTS = np.array([0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1], "float32")  # EOS and BOS begin words, PAD does not
-BRACKETS = np.array([0, 0, 0, 0, 1, 1, 0, -1, 0, 1, -1], "float32")
 
 VARIANTS = {
     "paper": {},
     "pre": {"norm": "pre"},
     "learned": {"positions": "learned"},
     "word heads": {"word_heads": 1},
-    "parents": {"parent_labels": True},
     "additive": {"encoder_attention": "additive"},
     "restricted": {"encoder_attention": "restricted", "attention_window": 3},
     "all dropouts": {"attention_dropout": 0.1, "activation_dropout": 0.1},
@@ -44,8 +42,6 @@ def make_model(vocab_size=VOCAB, dtype="float32", compile=False, **changes):
     model = kt.Transformer.from_hparams(hparams, vocab_size=vocab_size, dtype=dtype)
     if model.word_starts is not None:
         model.word_starts.assign(np.resize(WORD_STARTS, vocab_size))
-    if model.brackets is not None:
-        model.brackets.assign(np.resize(BRACKETS, vocab_size))
     if compile:
         model.compile(**kt.compile_arguments(hparams))
     return model
@@ -110,7 +106,6 @@ def test_parameters_in_closed_form(sizes, changes):
     expected = 29 * d + n * (attention + feed_forward + 2 * norm) + n * (2 * attention + feed_forward + 3 * norm)
     expected += 2 * norm * (hparams.norm == "pre") + hparams.max_length * d * (hparams.positions == "learned")
     expected += n * hparams.num_heads * hparams.d_k * (hparams.encoder_attention == "additive")
-    expected += d * d * hparams.parent_labels
     assert model.count_params() == expected
 
 
@@ -294,9 +289,9 @@ def decode(model, beams, length, settled=0, dtype="float32"):
         mask = np.tile(own & (np.arange((length + 2) * beams) < (index + 1) * beams), (3, 1, 1))
         node = ops.convert_to_tensor((index - first) * beams)
         so_far = np.where(np.arange(length - 1) < index, tokens[:, :, 1:], PAD)
-        state, mask = model.state_after(so_far), ops.convert_to_tensor(mask)
+        words, mask = model.words_after(so_far), ops.convert_to_tensor(mask)
         step, recent = model.decode_step(
-            tokens[:, :, index], ops.convert_to_tensor(index), state, node, kernels, past, recent, projected, mask,
+            tokens[:, :, index], ops.convert_to_tensor(index), words, node, kernels, past, recent, projected, mask,
             source_words,
         )  # fmt: skip
         steps.append(np.asarray(step, dtype="float64"))

@@ -17,7 +17,7 @@ from keras_transformer.trees.linearize import delinearize, linearize, repaired
 from keras_transformer.trees.tree import DEEPEST, split_words, tree_of
 
 HPARAMS = kt.HParams(
-    num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, extra_length=20, word_heads=1, parent_labels=True
+    num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, extra_length=20, word_heads=1
 )  # fmt: skip
 SENTENCES = ["a", "b a", "a b a", "b b a a", "a a b b a b"]
 SYMBOLS = ("(S", ")S", "(X", ")X", "T", "U")

@@ -53,7 +53,7 @@ def test_a_tag_is_a_word_of_the_target():
     tokenizer = TreeTokenizer.train(["a b"] * 9, {"(S", ")S", "T", "U"}, 300)
     (ids,) = tokenizer.encode_targets(["(S (S (T a)) (U b))"])
     model = adopted(tokenizer)
-    turns = [int(model.state_after(np.array([[ids[:n] + [PAD] * (6 - n)]]))[0][0, 0]) for n in range(7)]
+    turns = [int(model.words_after(np.array([[ids[:n] + [PAD] * (6 - n)]]))[0, 0]) for n in range(7)]
     assert turns == [0, 0, 0, 1, 1, 2, 2]  # (S (S T )S U )S
 
 

@@ -83,8 +83,6 @@ def build(config, job):
             raise SystemExit(f"its model is built here for {name}={value} alone")
     if hparams.get("word_heads"):
         raise SystemExit("its heads all see the whole source")
-    if hparams.get("parent_labels"):
-        raise SystemExit("its decoder is not told in which bracket a symbol stands")
     if hparams["d_k"] or hparams["d_v"]:
         raise SystemExit("its heads share the model's width, so there are neither d_k nor d_v")
 

@@ -33,11 +33,6 @@ class Tokenizer:
         return None
 
     @property
-    def brackets(self):
-        """float32 `[vocab_size]`: 1 for brackets that open, −1 for those that close; None if there are none."""
-        return None
-
-    @property
     def hidden_ids(self):
         """int32 `[vocab_size]`: what stands for each id in training where a word is hidden: UNK."""
         ids = np.full(self.vocab_size, UNK, "int32")

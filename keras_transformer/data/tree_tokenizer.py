@@ -69,11 +69,6 @@ class TreeTokenizer(SentencePieceTokenizer):
         """See `Tokenizer`: a tag begins a word, too, the one that it belongs to."""
         return np.maximum(super().word_starts, self.grammar.kinds == TAG).astype("float32")
 
-    @property
-    def brackets(self):
-        """See `Tokenizer`."""
-        return self.grammar.changes.astype("float32")
-
     def encode(self, texts):
         return super().encode([_plain(text) for text in texts])
 

@@ -26,7 +26,9 @@ class TreeConstraint:
         kinds_table, labels_table = self.grammar.kinds, self.grammar.labels
         place = ops.arange(ops.shape(tokens)[2], dtype="int32")
         kinds = ops.take(kinds_table, tokens, axis=0)  # [B, K, L]; padding is of no kind
-        opens, depths = kinds == OPEN, ops.cumsum(ops.take(self.grammar.changes, tokens, axis=0), axis=2)
+        opens, closes = kinds == OPEN, kinds == CLOSE
+        change = ops.cast(opens, "int32") - ops.cast(closes, "int32")
+        depths = ops.cumsum(change, axis=2)
         depth = depths[:, :, -1]
         left = sentences.words[:, None] - _count(kinds == TAG)
         room = sentences.limits[:, None] - index

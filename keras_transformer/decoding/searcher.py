@@ -126,7 +126,7 @@ class Searcher:
             path = prefix_tree.grown(path, node, past_length, beams)
             previous = last_symbols(tokens, index)
             steps = [
-                model.decode_step(previous, index, model.state_after(tokens), node, *parts, path, words)
+                model.decode_step(previous, index, model.words_after(tokens), node, *parts, path, words)
                 for model, words, *parts in zip(self.models, source_words, kernels, past, recent, memory)
             ]
             return mean_logits([logits for logits, _ in steps]), path, [written for _, written in steps]

@@ -69,8 +69,8 @@ class Translator:
                     f"the model has {one.vocab_size} tokens and the tokenizer {self.tokenizer.vocab_size}: "
                     "they do not belong together"
                 )
-        if not all(getattr(one, "adopted", True) for one in self.models):
-            raise UserError("the model was not told what tokens begin words or are brackets: model.adopt(tokenizer)")
+        if any(getattr(one, "word_starts", None) is not None and not np.any(one.word_starts) for one in self.models):
+            raise UserError("the model counts words and was not told where they begin: model.adopt(tokenizer)")
         self._constraint = TreeConstraint(self.tokenizer.grammar) if self.tokenizer.grammar else None
         self._searcher = Searcher(self.models, jit_compile)
         self._score = compiled(self._score_batch, *self.models)

@@ -6,7 +6,6 @@ import itertools
 import math
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_transformer import registry
@@ -18,7 +17,6 @@ from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder
-from keras_transformer.layers.parents import ParentEmbedding, parent_of_last, parents
 from keras_transformer.layers.word_heads import begun, word_mask, word_numbers
 from keras_transformer.models.fitting import TokenModel
 
@@ -55,9 +53,7 @@ class Transformer(TokenModel):
         self.embedding = TiedEmbedding(vocab_size, width, seed, dtype=policy, name="embedding")
         position_class = registry.positions.get(hparams.positions)
         self.positions = position_class(width, hparams.max_length, seed + 1, dtype=policy, name="positions")
-        self.word_starts = self.brackets = self.parent_embedding = None
-        if hparams.parent_labels:
-            self.parent_embedding = ParentEmbedding(width, seed + 4, dtype=policy, name="parent_embedding")
+        self.word_starts = None
         self.source_dropout = Dropout(hparams.dropout, seed + 2, dtype=policy, name="source_dropout")
         self.target_dropout = Dropout(hparams.dropout, seed + 3, dtype=policy, name="target_dropout")
         self.encoder = Encoder(
@@ -89,21 +85,13 @@ class Transformer(TokenModel):
         """Tells a new model what it has to know of its vocabulary; a checkpoint holds it.
 
         Raises:
-            UserError: It counts words, or follows brackets, and the tokenizer does not tell which tokens those are.
+            UserError: It counts words, and the tokenizer does not tell where one begins.
         """
-        if self.word_starts is not None:
-            if (starts := tokenizer.word_starts) is None:
-                raise UserError("word_heads need a vocabulary that tells where words begin; choose word_heads=0")
-            self.word_starts.assign(starts)
-        if self.brackets is not None:
-            if (brackets := tokenizer.brackets) is None:
-                raise UserError("parent_labels need trees as targets; choose parent_labels=false")
-            self.brackets.assign(brackets)
-
-    @property
-    def adopted(self):
-        """Whether the model knows what it has to know of its vocabulary, from `adopt` or from a checkpoint."""
-        return all(np.any(table) for table in self.vocabulary_tables)
+        if self.word_starts is None:
+            return
+        if (starts := tokenizer.word_starts) is None:
+            raise UserError("word_heads need a vocabulary that tells where words begin; choose word_heads=0")
+        self.word_starts.assign(starts)
 
     def build(self, input_shape=None):
         if self.built:
@@ -112,20 +100,14 @@ class Transformer(TokenModel):
         for layer in (self.embedding, self.positions, self.source_dropout, self.target_dropout):
             layer.build()
         if self.hparams.word_heads:
-            self.word_starts = self._vocabulary_table("word_starts")
-        if self.parent_embedding is not None:
-            self.brackets = self._vocabulary_table("brackets")
-            self.parent_embedding.build()
+            self.word_starts = self.add_weight(
+                name="word_starts", shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32",
+                autocast=False,  # bfloat16 counts to 256 only
+            )  # fmt: skip
         self.encoder.build(shape)
         self.decoder.build(shape, shape)
         self.build_metrics()
         self.built = True
-
-    def _vocabulary_table(self, name):
-        """A number for each token, which `adopt` tells."""
-        return self.add_weight(
-            name=name, shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32", autocast=False
-        )
 
     @property
     def vocabulary_weights(self):
@@ -133,7 +115,7 @@ class Transformer(TokenModel):
 
     @property
     def vocabulary_tables(self):
-        return [table for table in (self.word_starts, self.brackets) if table is not None]
+        return [] if self.word_starts is None else [self.word_starts]
 
     def count_params(self):
         """Returns the number of parameters that are trained."""
@@ -147,10 +129,7 @@ class Transformer(TokenModel):
         source, decoder_input = inputs
         memory, source_words = self.encode(source, training=training)
         mask = self._memory_mask(source_words, self._words(decoder_input))
-        x = self._embed(decoder_input)
-        if self.brackets is not None:
-            x = x + self._embed_parents(parents(decoder_input, self.brackets))
-        x = self.target_dropout(x, training=training)
+        x = self.target_dropout(self._embed(decoder_input), training=training)
         return self.decoder(x, memory, memory_mask=mask, training=training)
 
     def logits(self, states):
@@ -210,30 +189,23 @@ class Transformer(TokenModel):
         """Returns what each decoder layer's steps need of its kernels; made once for many steps."""
         return [layer.self_attention.fused_kernel() for layer in self.decoder.layers]
 
-    def state_after(self, tokens):
-        """Returns what the symbols so far say of the place behind each hypothesis, for `decode_step`.
+    def words_after(self, tokens):
+        """Returns the word whose turn it is behind each hypothesis, int32 `[batch, beams]`.
 
         Args:
             tokens: int `[batch, beams, length]`: symbols so far, then padding; no BOS.
-
-        Returns:
-            The word whose turn it is, and the bracket in which the last symbol stands, int32 `[batch, beams]` each; 0
-            where the model does not count words, and does not follow brackets.
         """
-        words = symbols = ops.zeros_like(tokens[:, :, 0], dtype="int32")
-        if self.word_starts is not None:
-            words = ops.sum(begun(tokens, self.word_starts), axis=2)
-        if self.brackets is not None:
-            symbols = parent_of_last(tokens, self.brackets)
-        return words, symbols
+        if self.word_starts is None:
+            return ops.zeros_like(tokens[:, :, 0], dtype="int32")
+        return ops.sum(begun(tokens, self.word_starts), axis=2)
 
-    def decode_step(self, tokens, index, state, node, kernels, past, recent, memory, past_mask, source_words):
+    def decode_step(self, tokens, index, words, node, kernels, past, recent, memory, past_mask, source_words):
         """Runs the decoder on one position of every beam, with keys and values of the earlier positions kept.
 
         Args:
             tokens: int `[batch, beams]`, the decoder's input at this position.
             index: Scalar int, the number of positions before this one.
-            state: Of `state_after`.
+            words: Of `words_after`.
             node: Scalar int, where in `recent` this position is written.
             kernels: Of `step_kernels`.
             past, recent: Each layer's self-attention (keys, values), as `empty_cache` makes them.
@@ -244,10 +216,7 @@ class Transformer(TokenModel):
         Returns:
             Logits `[batch, beams, vocab_size]`, and `recent` with this position written.
         """
-        words, symbols = state
         x = self.embedding(tokens) + self.positions(ops.reshape(index, (1,)))
-        if self.brackets is not None:
-            x = x + self._embed_parents(symbols)
         memory_mask, written = self._memory_mask(source_words, words), []
         for layer, *parts in zip(self.decoder.layers, kernels, past, recent, memory):
             x, keys_and_values = layer.step(x, node, *parts, past_mask[:, None], memory_mask)
@@ -266,16 +235,11 @@ class Transformer(TokenModel):
         attention += decoder.self_attention.flops(rows, target_length, target_length)
         attention += decoder.cross_attention.flops(rows, target_length, source_length)
         feed_forward = 2 * rows * (source_length + target_length) * 2 * h.d_model * h.d_ff
-        outside = h.d_model * (self.vocab_size + (h.d_model if h.parent_labels else 0))
-        return h.num_layers * (attention + feed_forward) + 2 * rows * target_length * outside
+        return h.num_layers * (attention + feed_forward) + 2 * rows * target_length * h.d_model * self.vocab_size
 
     def _embed(self, tokens):
         """`[batch, length]` → `[batch, length, d_model]`: embeddings and positions, summed (§3.4, §3.5)."""
         return self.embedding(tokens) + self.positions(ops.arange(ops.shape(tokens)[1]))
-
-    def _embed_parents(self, symbols):
-        """`[…]` → `[…, d_model]`, of the brackets in which symbols stand."""
-        return self.parent_embedding(symbols, self.embedding(symbols))
 
     def _words(self, tokens):
         """int32 `[batch, length]`: the number of each token's word; 0 where the model does not count them."""

@@ -88,7 +88,6 @@ def _check(hparams, tokens):
         ("norm", hparams.norm, ("post", "pre")),
         ("positions", hparams.positions, ("sinusoidal", "learned")),
         ("word_heads", hparams.word_heads, (0,)),
-        ("parent_labels", hparams.parent_labels, (False,)),
         ("encoder_attention", hparams.encoder_attention, ("full",)),
         ("d_k", hparams.key_width, (width,)),
         ("d_v", hparams.value_width, (width,)),

@@ -8,7 +8,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.runs.checkpoint import model_arrays
 from keras_transformer.runs.directory import Run
 
-_ALIKE = "the models must be built alike (num_layers, d_model, parent_labels and so on), only the vocabulary may differ"
+_ALIKE = "the models must be built alike (num_layers, d_model, word_heads and so on), only the vocabulary may differ"
 
 
 def complete(init_from):

@@ -28,7 +28,6 @@ class Grammar:
 
     Attributes:
         kinds: int32 `[V]`: OPEN, CLOSE, TAG or OTHER.
-        changes: int32 `[V]`: by how many a symbol changes the number of open brackets, 1, −1 or 0.
         labels: int32 `[V]`: which label a bracket has; -1 for what is no bracket.
         eos: See above.
     """
@@ -42,7 +41,6 @@ class Grammar:
             self.kinds[i] = TAG if not is_bracket(symbol) else OPEN if symbol[0] == "(" else CLOSE
             if is_bracket(symbol):
                 self.labels[i] = numbers[symbol[1:]]
-        self.changes = np.int32(self.kinds == OPEN) - np.int32(self.kinds == CLOSE)
 
     def allowed(self, prefix, words, limit):
         """Returns bool `[V]`: the ids that may come next. `decoding.constraints` computes the same for many at once.
