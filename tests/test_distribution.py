@@ -3,12 +3,11 @@
 import keras
 import numpy as np
 import pytest
-from training_alike import UPDATES, EverySecond, assert_same_training, fit, small
+from training_alike import UPDATES, EverySecond, assert_same_training, assert_train_resumes_and_ends_alike, fit, small
 
 import keras_transformer as kt
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.training.distribution import make_strategy
-from keras_transformer.training.trainer import train
 
 tf = pytest.importorskip("tensorflow")
 if keras.backend.backend() != "tensorflow":
@@ -116,14 +115,4 @@ def test_mirrored_make_strategy_takes_all_devices():
 
 
 def test_mirrored_train_resumes_and_ends_with_the_weights_of_one_device(tmp_path):
-    problem = kt.problem("reverse", data_dir=tmp_path / "data", num_symbols=4, longest=5, train_pairs=30)
-    hparams = small(train_steps=6, eval_steps=6, beam_size=1, extra_length=2)
-    train(problem, hparams.replace(train_steps=4), tmp_path / "mirrored", strategy="mirrored", report=str)
-    runs = [train(problem, hparams, tmp_path / name, strategy=name, report=str) for name in ("mirrored", "one")]
-    (found, _), (expected, _) = (run.checkpoints.load("last") for run in runs)
-    assert found["weights"].keys() == expected["weights"].keys()
-    for path, value in expected["weights"].items():
-        np.testing.assert_allclose(found["weights"][path], value, rtol=0, atol=1e-5, err_msg=path)
-    found, expected = ([row for row in run.metrics() if row["kind"] == "validation"][-1] for run in runs)
-    for name in ("loss", "nll", "perplexity", "score"):
-        assert found[name] == pytest.approx(expected[name], rel=1e-4)
+    assert_train_resumes_and_ends_alike("mirrored", tmp_path)

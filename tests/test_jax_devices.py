@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from training_alike import EverySecond, assert_same_training, fit, small
+from training_alike import EverySecond, assert_same_training, assert_train_resumes_and_ends_alike, fit, small
 
 import keras_transformer as kt
 from keras_transformer.layers.dropout import Dropout
@@ -105,14 +105,4 @@ def test_which_devices_are_taken():
 
 
 def test_jax_devices_train_resumes_and_ends_with_the_weights_of_one(tmp_path):
-    problem = kt.problem("reverse", data_dir=tmp_path / "data", num_symbols=4, longest=5, train_pairs=30)
-    hparams = small(train_steps=6, eval_steps=6, beam_size=1, extra_length=2)
-    train(problem, hparams.replace(train_steps=4), tmp_path / "jax", strategy="jax", report=str)
-    runs = [train(problem, hparams, tmp_path / name, strategy=name, report=str) for name in ("jax", "one")]
-    (found, _), (expected, _) = (run.checkpoints.load("last") for run in runs)
-    assert found["weights"].keys() == expected["weights"].keys()
-    for path, value in expected["weights"].items():
-        np.testing.assert_allclose(found["weights"][path], value, rtol=0, atol=1e-5, err_msg=path)
-    found, expected = ([row for row in run.metrics() if row["kind"] == "validation"][-1] for run in runs)
-    for name in ("loss", "nll", "perplexity", "score"):
-        assert found[name] == pytest.approx(expected[name], rel=1e-4)
+    assert_train_resumes_and_ends_alike("jax", tmp_path)

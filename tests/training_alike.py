@@ -7,9 +7,11 @@ from typing import ClassVar
 
 import keras
 import numpy as np
+import pytest
 
 import keras_transformer as kt
 from keras_transformer.data.tokenizer import SymbolTokenizer
+from keras_transformer.training.trainer import train
 
 UPDATES = 8
 
@@ -67,3 +69,18 @@ def assert_same_training(trained, expected):
     assert history.keys() == expected_history.keys() >= {"loss", "nll", "perplexity", "val_nll", "val_perplexity"}
     for name, values in history.items():
         np.testing.assert_allclose(values, expected_history[name], rtol=1e-5, err_msg=name)
+
+
+def assert_train_resumes_and_ends_alike(strategy, folder):
+    """Trains with the command's own function, resumed with a strategy, and on one device."""
+    problem = kt.problem("reverse", data_dir=folder / "data", num_symbols=4, longest=5, train_pairs=30)
+    hparams = small(train_steps=6, eval_steps=6, beam_size=1, extra_length=2)
+    train(problem, hparams.replace(train_steps=4), folder / strategy, strategy=strategy, report=str)
+    runs = [train(problem, hparams, folder / name, strategy=name, report=str) for name in (strategy, "one")]
+    (found, _), (expected, _) = (run.checkpoints.load("last") for run in runs)
+    assert found["weights"].keys() == expected["weights"].keys()
+    for path, value in expected["weights"].items():
+        np.testing.assert_allclose(found["weights"][path], value, rtol=0, atol=1e-5, err_msg=path)
+    found, expected = ([row for row in run.metrics() if row["kind"] == "validation"][-1] for run in runs)
+    for name in ("loss", "nll", "perplexity", "score"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-4)
