@@ -6,8 +6,10 @@ import difflib
 class UserError(Exception):
     """What is wrong, where, and what to do, in one sentence.
 
-    Commands print it without a traceback and exit with status 2.
+    Commands print it without a traceback and exit with its status.
     """
+
+    status = 2
 
 
 def unknown(kind, name, known):

@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_command(main):
-    """Runs `main(arguments)` and ends the process with its status: 0, or 2 after a user's mistake.
+    """Runs `main(arguments)` and ends the process with its status: 0, or a `UserError`'s, 2 after a user's mistake.
 
     Any other exception leaves its traceback, and status 1.
 
@@ -78,7 +78,7 @@ def run_command(main):
         sys.stdout.flush()
     except UserError as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.status)
     except BrokenPipeError:  # the reader has what it wanted
         _silence()
         sys.exit(0)

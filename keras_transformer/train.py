@@ -3,8 +3,17 @@
 from pathlib import Path
 
 from keras_transformer import registry
-from keras_transformer.flags import Parser, add_problem_flags, read_problem_flags, report_if_read, run_command
+from keras_transformer.flags import (
+    Parser,
+    add_problem_flags,
+    positive,
+    read_problem_flags,
+    report_if_read,
+    run_command,
+    whole,
+)
 from keras_transformer.startup import load_keras
+from keras_transformer.training.cluster import Coordinator
 
 
 def main(arguments):
@@ -22,7 +31,17 @@ def main(arguments):
     parser.add_argument("--init_checkpoint", help="best, last, averaged, ema or a step of that run (default best)")
     how = parser.add_argument_group("how the run is executed; may differ on resume")
     how.add_argument(
-        "--strategy", default="auto", choices=("auto", "one", "mirrored", "jax"), help="devices (default auto)"
+        "--strategy",
+        default="auto",
+        choices=("auto", "one", "mirrored", "multiworker", "jax"),
+        help="devices (default auto)",
+    )
+    how.add_argument("--devices", type=positive, help="how many devices of this process (default all)")
+    how.add_argument("--coordinator", metavar="HOST:PORT", help="on JAX, where several processes meet: the first's")
+    how.add_argument("--num_processes", type=positive, help="how many processes there are")
+    how.add_argument("--process_id", type=whole, help="the number of this one, from 0")
+    how.add_argument(
+        "--worker_patience", type=positive, default=300, help="seconds to wait for the others (default %(default)s)"
     )
     how.add_argument(
         "--precision",
@@ -46,12 +65,16 @@ def main(arguments):
         init_from = {"run": flags.init_from, "checkpoint": flags.init_checkpoint}
     elif flags.init_checkpoint:
         parser.error(f"--init_checkpoint={flags.init_checkpoint} needs --init_from=RUN")
+    coordinator = Coordinator(flags.coordinator, flags.num_processes, flags.process_id)
+    coordinator.check()
     load_keras()
     from keras_transformer.training.trainer import train
 
     train(
         problem, hparams, Path(flags.output_dir or f"runs/{flags.problem}-{flags.hparams}"), model=flags.model,
-        preset=flags.hparams, strategy=flags.strategy, precision=flags.precision, accumulate=flags.accumulate,
+        preset=flags.hparams, strategy=flags.strategy, devices=flags.devices,
+        coordinator=coordinator if flags.coordinator else None, worker_patience=flags.worker_patience,
+        precision=flags.precision, accumulate=flags.accumulate,
         jit_compile={"auto": "auto", "on": True, "off": False}[flags.jit_compile],
         memory_trial=flags.memory_trial, init_from=init_from, report=report_if_read,
     )  # fmt: skip

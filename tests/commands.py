@@ -41,12 +41,16 @@ def environment(home):
     return {"PYTHONPATH": str(registry.PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(home)}
 
 
-def spawn(command, *arguments, cwd, **options):
-    """Starts a command in a process of its own, as a user does; returns the `subprocess.Popen`."""
+def spawn(command, *arguments, cwd, variables=None, **options):
+    """Starts a command in a process of its own, as a user does; returns the `subprocess.Popen`.
+
+    Args:
+        variables: More variables of the environment.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", f"keras_transformer.{command}", *map(str, arguments)],
-        cwd=cwd, env=environment(cwd), stdin=options.pop("stdin", None), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, encoding="utf-8", **options,
+        cwd=cwd, env={**environment(cwd), **(variables or {})}, stdin=options.pop("stdin", None),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", **options,
     )  # fmt: skip
 
 

@@ -27,16 +27,18 @@ class TokenBatches(keras.utils.PyDataset):
         word_dropout: Share of source tokens that are hidden; which ones depends on the plan's seed and the batch's
             number alone.
         hidden_ids: int `[vocab_size]`: what stands for each id where it is hidden, as a tokenizer's `hidden_ids`.
+        part: (number, count): a worker's part of each batch, the rows of one of `count` equal blocks. Only those are
+            read. `shape`, `tokens` and `sequences` are still of the whole batch.
     """
 
     def __init__(
         self, split, plan, start=0, endless=True, row_multiple=1, few_shapes=None, stopwatch=None, word_dropout=0.0,
-        hidden_ids=None,
+        hidden_ids=None, part=(0, 1),
     ):  # fmt: skip
         super().__init__(workers=1)
         self.stopwatch = stopwatch or Stopwatch()
         self.split, self.plan, self.start, self.endless, self.row_multiple = split, plan, start, endless, row_multiple
-        self.word_dropout, self.hidden_ids = word_dropout, hidden_ids
+        self.word_dropout, self.hidden_ids, self.part = word_dropout, hidden_ids, part
         self.few_shapes = keras.backend.backend() != "tensorflow" if few_shapes is None else few_shapes
 
     @property
@@ -52,22 +54,25 @@ class TokenBatches(keras.utils.PyDataset):
     def __getitem__(self, index):
         with self.stopwatch:
             rows, source_length, target_length = self.shape(index)
-            filled = self.plan.batch(self.start + index).rows
-            source = _padded(self.split.source, filled, rows, source_length)
+            number, count = self.part
+            rows //= count
+            batch = self.plan.batch(self.start + index)
+            own = slice(number * rows, (number + 1) * rows)
+            source = _padded(self.split.source, batch.rows[own], rows, source_length)
             if self.word_dropout:
-                self._hide_words(source, self.start + index)
-            labels = _padded(self.split.target, filled, rows, target_length)
+                self._hide_words(source, self.start + index, own)
+            labels = _padded(self.split.target, batch.rows[own], rows, target_length)
             decoder_input = np.empty_like(labels)
             decoder_input[:, 0] = BOS
             decoder_input[:, 1:] = labels[:, :-1]
-            mask = labels != PAD
-            return (source, decoder_input), labels, (mask / mask.sum()).astype("float32")
+            tokens = self.split.target.lengths[batch.rows].sum()  # of all parts
+            return (source, decoder_input), labels, ((labels != PAD) / tokens).astype("float32")
 
-    def _hide_words(self, source, number):
+    def _hide_words(self, source, number, own=slice(None)):
         batch = self.plan.batch(number)
-        # Drawn without padding, which differs between backends.
-        chances = np.random.default_rng([self.plan.seed, number]).random((len(batch.rows), batch.source_length))
-        part = source[: len(batch.rows), : batch.source_length]
+        # Drawn without padding, which differs between backends, and of the whole batch, which parts share.
+        chances = np.random.default_rng([self.plan.seed, number]).random((len(batch.rows), batch.source_length))[own]
+        part = source[: len(chances), : batch.source_length]
         part[:] = np.where(chances < self.word_dropout, self.hidden_ids[part], part)
 
     def shape(self, index):
@@ -88,22 +93,30 @@ class TokenBatches(keras.utils.PyDataset):
 
     def replace(self, **changes):
         """Returns the same batches with some of `start`, `endless`, `few_shapes`, … changed."""
-        names = ("start", "endless", "row_multiple", "few_shapes", "stopwatch", "word_dropout", "hidden_ids")
+        names = ("start", "endless", "row_multiple", "few_shapes", "stopwatch", "word_dropout", "hidden_ids",
+                 "part")  # fmt: skip
         return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)
 
-    def as_dataset(self):
-        """Returns a `tf.data.Dataset` of the batches with open shapes, so that fit is traced once."""
+    def as_dataset(self, replicas=1):
+        """Returns a `tf.data.Dataset` of the batches with open shapes, so that fit is traced once.
+
+        Args:
+            replicas: Each batch is cut into as many equal blocks of rows, which come one after the other.
+        """
         import tensorflow as tf
 
         def generate():
             for index in itertools.count() if self.endless else range(self.num_batches):
-                yield self[index]
+                (source, decoder_input), labels, weights = self[index]
+                rows = len(labels) // replicas
+                for replica in range(replicas):
+                    own = slice(replica * rows, (replica + 1) * rows)
+                    yield (source[own], decoder_input[own]), labels[own], weights[own]
 
         ids, weights = tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None, None), tf.float32)
         dataset = tf.data.Dataset.from_generator(generate, output_signature=((ids, ids), ids, weights))
-        if not self.endless:
-            dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.batches_per_epoch))
-        return dataset.prefetch(4)
+        size = tf.data.INFINITE_CARDINALITY if self.endless else self.batches_per_epoch * replicas
+        return dataset.apply(tf.data.experimental.assert_cardinality(size)).prefetch(4)
 
 
 def _padded(sequences, rows, count, length):

@@ -171,9 +171,15 @@ class TokenModel(Steps, keras.Model):
         self.compile(**keras.saving.deserialize_keras_object(config))
 
     def adapted(self, batches):
-        """Returns `TokenBatches` as this model's `fit` pads them: for its replicas, for XLA."""
+        """Returns `TokenBatches` as this model's `fit` pads them: for its replicas, for XLA; on JAX this process's
+        part of them."""
         if keras.backend.backend() != "tensorflow":
-            return batches.replace(row_multiple=self.distribution.num_model_replicas if self.distribution else 1)
+            if self.distribution is None:
+                return batches
+            import jax
+
+            part = jax.process_index(), jax.process_count()
+            return batches.replace(row_multiple=self.distribution.num_model_replicas, part=part)
         strategy = self.distribute_strategy
         replicas = strategy.num_replicas_in_sync if strategy else 1
         return batches.replace(row_multiple=replicas, few_shapes=bool(self.jit_compile))
@@ -187,7 +193,18 @@ class TokenModel(Steps, keras.Model):
         if not isinstance(batches, TokenBatches):
             return batches
         batches = self.adapted(batches).replace(endless=endless)
-        return batches.as_dataset() if keras.backend.backend() == "tensorflow" else batches
+        if keras.backend.backend() != "tensorflow":
+            return batches
+        strategy = self.distribute_strategy
+        if not strategy or strategy.num_replicas_in_sync == 1:
+            return batches.as_dataset()
+
+        def of_worker(context):
+            workers = context.num_input_pipelines
+            part = batches.replace(part=(context.input_pipeline_id, workers))
+            return part.as_dataset(context.num_replicas_in_sync // workers)
+
+        return strategy.distribute_datasets_from_function(of_worker)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Nothing is left to build; Keras' own takes a batch away and fails on uneven replicas."""

@@ -10,7 +10,16 @@ class TensorFlowSteps:
         """One update: the gradients of the batch's slices are added, then applied once."""
         gradients, _ = self.added_over_slices(self._gradients, data, ())
         self.optimizer.apply(gradients, self.trainable_variables)
-        return self.get_metrics_result()
+        return self._metrics_for_keras()
+
+    def _metrics_for_keras(self):
+        import tensorflow as tf
+
+        metrics = self.get_metrics_result()
+        if isinstance(self.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            # Keras takes the mean over workers along an axis, which scalars do not have.
+            metrics = {name: tf.reshape(value, (1,)) for name, value in metrics.items()}
+        return metrics
 
     def in_turn(self, count, function, value):
         """Returns function(… function(1, function(0, value))), one after the other."""
@@ -39,7 +48,7 @@ class TensorFlowSteps:
         """Loss and metrics of one batch; draws no seeds."""
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
         self.compute_loss(None, labels, self.states(inputs, training=False), weights)
-        return self.get_metrics_result()
+        return self._metrics_for_keras()
 
 
 class JaxSteps:

@@ -16,7 +16,7 @@ from pathlib import Path
 from keras_transformer import plugins, registry
 from keras_transformer.data.tokenizer import TOKENIZER_FILES, load_tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.files import cannot_write, lock_file, read_json, write_json
+from keras_transformer.files import cannot_write, lock_file, read_json, write_json, written
 from keras_transformer.hyperparameters import HParams
 from keras_transformer.runs.checkpoint import Checkpoints, assign_model
 from keras_transformer.tasks import load_problem
@@ -127,6 +127,14 @@ class Run:
             self.problem.tokenizer.save(self.path)
         # Only train_steps and the like and the places of corpus and plug-ins can differ from what was there.
         write_json(self.path / "config.json", self.config)
+
+    def describe(self, manifest):
+        """Writes the manifest, of `make_manifest`."""
+        write_json(self.path / "manifest.json", manifest)
+
+    def written(self, name):
+        """Returns a `files.written` of a file in the directory."""
+        return written(self.path / name)
 
     @contextlib.contextmanager
     def locked(self):

@@ -10,7 +10,7 @@ from keras_transformer.runs.checkpoint import training_arrays
 from keras_transformer.stopwatch import Stopwatch, duration
 from keras_transformer.training.health import SourceHealth
 from keras_transformer.training.machine import peak_memory
-from keras_transformer.training.signals import Interrupted
+from keras_transformer.training.signals import MEET_EVERY, Interrupted
 
 
 class StepCallbacks(keras.callbacks.CallbackList):
@@ -130,11 +130,13 @@ class Evaluation(StepCallback):
         problem: `Problem`.
         hparams: `HParams`.
         stop: `StopRequest`; a signal breaks an evaluation off, and a resumed training makes up for it.
+        workers: `Workers`: all measure the same, and what the first one finds counts.
         report: Called with each line.
     """
 
-    def __init__(self, start, run, problem, hparams, stop, report):
+    def __init__(self, start, run, problem, hparams, stop, workers, report):
         super().__init__(start)
+        self.workers = workers
         self.run, self.problem, self.hparams, self.stop, self.report = run, problem, hparams, stop, report
         self.batches = problem.batches("validation", hparams)
         self.examples = list(problem.examples("validation"))
@@ -170,7 +172,7 @@ class Evaluation(StepCallback):
             latest, scores = self._measure(step)
         except _BrokenOff:
             return
-        self.latest = latest
+        self.latest = latest = self.workers.told(latest)
         self.run.log(kind="validation", **latest)
         self.report(
             f"validation at step {step:,}: loss {latest['loss']:.4f}  perplexity {latest['perplexity']:.2f}  "
@@ -201,7 +203,7 @@ class Evaluation(StepCallback):
         }, scores  # fmt: skip
 
     def _break_off_if_asked(self, done=None, total=None):
-        if self.stop.received:
+        if self.stop.look():
             raise _BrokenOff
 
 
@@ -217,7 +219,7 @@ class _StopEvaluating(keras.callbacks.Callback):
         self.stop = stop
 
     def on_test_batch_begin(self, batch, logs=None):  # after one, Keras would read the metrics from the device
-        if self.stop.received:
+        if self.stop.look():
             self.model.stop_evaluating = True
 
 
@@ -231,36 +233,45 @@ class Checkpointing(StepCallback):
         progress: `Progress`, which must come before this callback.
         evaluation: `Evaluation`, likewise.
         stop: `StopRequest`; after a signal a checkpoint is written and `Interrupted` raised.
+        workers: `Workers`.
     """
 
-    def __init__(self, start, run, hparams, progress, evaluation, stop):
+    def __init__(self, start, run, hparams, progress, evaluation, stop, workers):
         super().__init__(start)
+        self.workers = workers
         self.run, self.hparams, self.progress, self.evaluation, self.stop = run, hparams, progress, evaluation, stop
         self.written, self.saved_at = start, time.monotonic()
 
     def on_step(self, step):
-        minutes = self.hparams.checkpoint_minutes
-        due = minutes and time.monotonic() - self.saved_at >= 60 * minutes
-        if due or step % self.hparams.checkpoint_steps == 0 or self.is_best(step):
+        # In this order: all workers have to ask each other alike.
+        if self.time_is_over(step) or step % self.hparams.checkpoint_steps == 0 or self.is_best(step):
             self.save(step)
         self.end_if_asked(step)
+
+    def time_is_over(self, step):
+        """Whether a checkpoint is due by the clock; several workers ask each other only now and then."""
+        minutes = self.hparams.checkpoint_minutes
+        if not minutes or (self.workers.count > 1 and step % MEET_EVERY):
+            return False
+        return self.workers.any(time.monotonic() - self.saved_at >= 60 * minutes)
 
     def on_end(self, step):
         if self.written != step or self.is_best(step):
             self.save(step)
         if not self.evaluation.evaluated(step):
-            self.end_if_asked(step)
+            self.end_if_asked(None)
 
     def end_if_asked(self, step):
         """Writes a checkpoint and raises `Interrupted` if a signal came."""
-        if self.stop.received:
+        if signal := self.stop.look(step):
+            step = self.step
             if self.written != step:
                 self.save(step)
             self.evaluation.report(
-                f"{self.stop.received.name}: stopped after update {step:,}, of which there is a checkpoint; "
+                f"{signal.name}: stopped after update {step:,}, of which there is a checkpoint; "
                 "the same command goes on from it"
             )
-            raise Interrupted(self.stop.received)
+            raise Interrupted(signal)
 
     def is_best(self, step):
         """Whether the model was evaluated at this step and is better than the best checkpoint."""

@@ -4,7 +4,6 @@ import json
 
 from keras_transformer.data.lines import find_lines
 from keras_transformer.errors import UserError
-from keras_transformer.files import written
 
 
 class NonFinite:
@@ -59,7 +58,7 @@ class NonFinite:
         pairs = list(zip(*sides))
         lines = find_lines(pairs, self.problem.store.manifest.get("corpus", ()))  # which need not be there any more
         path = self.run.path / f"nonfinite-{step:09d}.jsonl"
-        with written(path) as file:
+        with self.run.written(path.name) as file:
             for (source, target), places in zip(pairs, lines):
                 files = [{str(one): number, str(other): number} for one, other, number in places]
                 file.write(json.dumps({"source": source, "target": target, "lines": files}, ensure_ascii=False) + "\n")

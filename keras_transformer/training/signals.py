@@ -6,6 +6,9 @@ import signal
 import threading
 import time
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+MEET_EVERY = 10
+"""Updates."""
 TOGETHER = 1.0
 """Seconds in which more signals are the same wish: some programs send one to a process and again to its group."""
 
@@ -26,6 +29,10 @@ class StopRequest:
 
     received = None
 
+    def look(self, step=None):
+        """Returns `received`; see `SharedStop.look`."""
+        return self.received
+
     def receive(self, number, frame=None):
         """Notes the first signal; a later one ends the process, as it would without us.
 
@@ -39,6 +46,29 @@ class StopRequest:
             os.kill(os.getpid(), number)
 
 
+class SharedStop:
+    """A `StopRequest` that all workers see at once, whoever of them received it.
+
+    Args:
+        stop: This worker's `StopRequest`.
+        workers: `Workers`.
+    """
+
+    def __init__(self, stop, workers):
+        self.stop, self.workers, self.seen = stop, workers, None
+
+    def look(self, step=None):
+        """Returns the signal, or None; all workers must look equally often.
+
+        Args:
+            step: Number of the update after which it is asked; workers agree at every tenth only, as that takes time.
+        """
+        if self.seen is None and (step is None or step % MEET_EVERY == 0):
+            asked = self.workers.total([self.stop.received == number for number in SIGNALS])
+            self.seen = next((number for number, count in zip(SIGNALS, asked) if count), None)
+        return self.seen
+
+
 @contextlib.contextmanager
 def stop_request():
     """Yields a `StopRequest` that SIGTERM and SIGINT go to inside a `with` block."""
@@ -46,7 +76,7 @@ def stop_request():
     if threading.current_thread() is not threading.main_thread():  # only there Python lets signals be handled
         yield request
         return
-    before = {number: signal.signal(number, request.receive) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, request.receive) for number in SIGNALS}
     try:
         yield request
     finally:

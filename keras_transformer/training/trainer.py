@@ -1,12 +1,15 @@
 """A training run from corpus to last checkpoint; repeated, it goes on where it stopped."""
 
+import contextlib
 import time
 
+import keras
+
 from keras_transformer.errors import UserError
-from keras_transformer.files import write_json
-from keras_transformer.runs.checkpoint import assign_training
+from keras_transformer.runs.checkpoint import assign_training, model_arrays
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import make_manifest
+from keras_transformer.runs.shadow import ShadowRun, state_of
 from keras_transformer.runs.summary import summary_lines, training_summary
 from keras_transformer.stopwatch import duration
 from keras_transformer.training.callbacks import (
@@ -16,18 +19,26 @@ from keras_transformer.training.callbacks import (
     Progress,
     StepCallbacks,
 )
-from keras_transformer.training.distribution import check_strategy, count_accelerators
+from keras_transformer.training.distribution import (
+    check_rows,
+    check_strategy,
+    count_accelerators,
+    count_replicas,
+    make_strategy,
+)
 from keras_transformer.training.fine_tuning import complete, initialise
 from keras_transformer.training.machine import device_rate
 from keras_transformer.training.memory import check_memory, may_not_fit
 from keras_transformer.training.network import make_network
 from keras_transformer.training.nonfinite import NonFinite
-from keras_transformer.training.signals import stop_request
+from keras_transformer.training.signals import SharedStop, stop_request
+from keras_transformer.training.workers import join
 
 
 def train(
-    problem, hparams, output_dir, *, model="transformer", preset="", strategy="auto", precision="float32",
-    accumulate=1, jit_compile="auto", memory_trial="auto", init_from=None, report=print,
+    problem, hparams, output_dir, *, model="transformer", preset="", strategy="auto", devices=None, coordinator=None,
+    worker_patience=300, precision="float32", accumulate=1, jit_compile="auto", memory_trial="auto", init_from=None,
+    report=print,
 ):  # fmt: skip
     """Trains a model on a problem, in a run directory.
 
@@ -37,7 +48,11 @@ def train(
         output_dir: The run directory; one that holds this run is resumed.
         model: Registered name of the model.
         preset: Registered name of the hparams, for the record.
-        strategy: Devices: "auto", "one", "mirrored" or, on JAX, "jax". This and what follows may differ on resume.
+        strategy: Devices: "auto", "one", "mirrored" or, on JAX, "jax"; "multiworker": those of several processes. This
+            and what follows may differ on resume.
+        devices: How many devices of this process to take; None: all that the strategy would.
+        coordinator: `Coordinator` of several processes on JAX; it makes the strategy "multiworker".
+        worker_patience: Seconds to wait for the other processes.
         precision: "float32", "bfloat16" or "float16", of products; weights, norms, softmax and loss are in float32.
         accumulate: Slices of a batch whose gradients are added before an update.
         jit_compile: Whether XLA compiles the step: True, False or "auto".
@@ -54,45 +69,92 @@ def train(
             or the largest batch does not fit into memory, or updates are not finite.
         Interrupted: SIGTERM or SIGINT came; a checkpoint of the last update is written.
     """
-    check_strategy(strategy)
-    init_from = complete(init_from)
-    run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
-    if init_from and not run.checkpoints.steps():  # what is wrong with it is said before the corpus is prepared
-        Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=())
-    batches = problem.prepare(report).batches("train", hparams)
-    how = {"strategy": strategy, "precision": precision, "accumulate": accumulate, "jit_compile": jit_compile}
-    with run.locked(), stop_request() as stop:
-        # Another process may have made it while the corpus was prepared.
+    if coordinator:
+        strategy = _with_coordinator(strategy)
+    check_strategy(strategy, devices, jit_compile)
+    if strategy == "multiworker" and memory_trial == "on":
+        raise UserError("--memory_trial=on is of one process; try the batch with --strategy=auto on one machine")
+    workers = join(strategy, devices, coordinator, worker_patience, report)
+    how = {"strategy": strategy, "devices": devices, "precision": precision, "accumulate": accumulate}
+    how["jit_compile"] = jit_compile
+    if not workers.is_first:
+        report(f"worker {workers.number} of {workers.count} trains along; worker 0 reports")
+        report = _silently
+    with workers.together():
+        init_from = complete(init_from)
         run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
-        run.check_corpus()
-        size, begun = problem.tokenizer.vocab_size, run.checkpoints.steps()
-        new_and_large = not begun and may_not_fit(run, size, batches.plan, accumulate)
-        done = begun and begun[-1] >= hparams.train_steps
-        if (memory_trial == "on" and not done) or (memory_trial == "auto" and new_and_large):
-            check_memory(run, size, batches.plan, how, stop, report)
-        run.checkpoints.report = report
-        _train(run, problem, hparams, batches, how, stop, report)
+        if init_from and not run.checkpoints.steps():  # what is wrong with it is said before the corpus is prepared
+            Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=())
+        batches = problem.prepare(report).batches("train", hparams)
+        with run.locked() if workers.is_first else contextlib.nullcontext(), stop_request() as stop:
+            # Another process may have made it while the corpus was prepared.
+            run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
+            if workers.is_first:
+                run.check_corpus()
+            state = workers.told(state_of(run) if workers.is_first else None)
+            if not workers.is_first:
+                run = ShadowRun(run.path, run.config, state)
+            check_rows(batches.plan, make_strategy(strategy, devices))
+            if workers.count == 1:
+                _try_memory(run, problem, hparams, batches, how, memory_trial, stop, report)
+            else:
+                stop = SharedStop(stop, workers)
+            run.checkpoints.report = report
+            _train(run, problem, hparams, batches, how, stop, workers, report)
     return run
 
 
-def _train(run, problem, hparams, batches, how, stop, report):
+def _silently(line):
+    pass
+
+
+def _with_coordinator(strategy):
+    if strategy not in ("auto", "jax", "multiworker"):
+        raise UserError(f"--coordinator is of several processes, not of --strategy={strategy}")
+    if keras.backend.backend() != "jax":
+        raise UserError("--coordinator needs KERAS_BACKEND=jax; with TensorFlow workers read TF_CONFIG")
+    return "multiworker"
+
+
+def _try_memory(run, problem, hparams, batches, how, memory_trial, stop, report):
+    """Makes sure that the largest batch fits into memory, where that is asked for or in doubt."""
+    size, begun = problem.tokenizer.vocab_size, run.checkpoints.steps()
+    new_and_large = not begun and may_not_fit(run, size, batches.plan, how["accumulate"])
+    done = begun and begun[-1] >= hparams.train_steps
+    if (memory_trial == "on" and not done) or (memory_trial == "auto" and new_and_large):
+        check_memory(run, size, batches.plan, how, stop, report)
+
+
+def _train(run, problem, hparams, batches, how, stop, workers, report):
     """Trains, in a directory that is this process's own."""
     network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
-    start = batches.start = restore(run, network)
+    start = batches.start = restore(run, network, workers)
     if not start:
         if run.config["init_from"]:
             initialise(network, problem.tokenizer, run.config["init_from"], report)
         if hasattr(network, "adopt"):  # a plug-in's model need not
             network.adopt(problem.tokenizer)
+    if workers.count > 1:
+        store = problem.store.manifest
+        workers.check_same(
+            {
+                "settings": [run.identity, hparams.train_steps, how],
+                "vocabulary": problem.tokenizer.fingerprint,
+                "corpus": store["files"],
+                "first weights": model_arrays(network),
+            }
+        )
     run.create()
+    run.describe(make_manifest(run, network))
     batches = network.adapted(batches)
-    write_json(run.path / "manifest.json", make_manifest(run, network))
     report_start(report, run, problem, network, batches, hparams, start)
+    if workers.count > 1:
+        report(f"  {count_replicas(distribution)} devices of {workers.count} workers")
 
     nonfinite = NonFinite(start, run, problem, hparams, batches, report)
     progress = Progress(start, run, batches, hparams, network.update_flops, nonfinite, report)
-    evaluation = Evaluation(start, run, problem, hparams, stop, report)
-    checkpointing = Checkpointing(start, run, hparams, progress, evaluation, stop)
+    evaluation = Evaluation(start, run, problem, hparams, stop, workers, report)
+    checkpointing = Checkpointing(start, run, hparams, progress, evaluation, stop, workers)
     stopping = EarlyStopping(start, run, hparams, evaluation)
     callbacks = [progress, evaluation, checkpointing, stopping]
     for callback in callbacks:
@@ -116,15 +178,16 @@ def _train(run, problem, hparams, batches, how, stop, report):
     report_end(report, run, network, progress, time.monotonic() - began)
 
 
-def restore(run, network):
+def restore(run, network, workers):
     """Gives the model the newest whole checkpoint, if there is one; returns the updates made so far."""
-    loaded = run.checkpoints.load_latest()
-    if loaded is None:
-        if run.checkpoints.steps():
-            raise UserError(f"no checkpoint in {run.checkpoints.path} is whole; remove them to begin anew")
+    arrays, state = (workers.is_first and run.checkpoints.load_latest()) or ({}, None)
+    if workers.is_first and state is None and run.checkpoints.steps():
+        raise UserError(f"no checkpoint in {run.checkpoints.path} is whole; remove them to begin anew")
+    state = workers.told(state)
+    if state is None:
         return 0
-    arrays, state = loaded
     what = f"the checkpoint of step {state['step']} in {run.path}"
+    arrays = {part: workers.told_arrays(arrays.get(part)) for part in workers.told(sorted(arrays))}
     if "optimizer" not in arrays:
         raise UserError(f"{what} holds no optimizer state; training cannot resume from it")
     assign_training(network, arrays, what)
