@@ -8,6 +8,8 @@ from keras import ops
 from keras_transformer.data.batches import TokenBatches
 from keras_transformer.data.tokenizer import PAD
 from keras_transformer.errors import UserError
+from keras_transformer.models.loss import SmoothedCrossEntropy
+from keras_transformer.models.projected_loss import projected_cross_entropy
 from keras_transformer.models.steps import Steps
 
 
@@ -53,6 +55,11 @@ class TokenModel(Steps, keras.Model):
         """The weights that a model is told by its vocabulary, and does not learn; here none."""
         return []
 
+    @property
+    def projection(self):
+        """The matrix `[vocab_size, d_model]` whose products with states are logits; None where they are not."""
+        return None
+
     def build_metrics(self):
         """Makes the metrics; called where the variables are made, in the strategy's scope if there is one."""
         self.distribution = keras.distribution.distribution()
@@ -90,25 +97,32 @@ class TokenModel(Steps, keras.Model):
             y: Labels, int `[batch, target_length]`.
             y_pred: The decoder's states `[batch, target_length, d_model]`, not logits.
             sample_weight: float32 `[batch, target_length]`; 0 on padding; None is `token_weights`.
-            training: Not used.
+            training: Whether there may be a gradient.
 
         Returns:
             Scalar float32: Σ weight · smoothed cross-entropy.
         """
-        logits = self.logits(y_pred)
-        smoothed, plain = self.loss.token_losses(y, logits)
         if sample_weight is None:
             sample_weight = token_weights(y)
-        mask = ops.cast(sample_weight > 0, "float32")
         # Flat: of a matrix a Keras metric would take the mean over positions first, padding included.
-        flat_mask = ops.reshape(mask, (-1,))
-        self._loss_tracker.update_state(ops.reshape(smoothed, (-1,)), sample_weight=flat_mask)
+        labels, weights = ops.reshape(y, (-1,)), ops.reshape(sample_weight, (-1,))
+        states = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
+        mask = ops.cast(weights > 0, "float32")
+        wants_logits = self._compile_metrics is not None  # the user's own metrics
+        if type(self.loss) is SmoothedCrossEntropy and self.projection is not None and not wants_logits:
+            loss, smoothed, plain = projected_cross_entropy(
+                states, self.projection, labels, weights, self.loss.label_smoothing, training
+            )
+        else:
+            logits = self.logits(states)
+            smoothed, plain = self.loss.token_losses(labels, logits)
+            loss = ops.sum(smoothed * weights)
+        self._loss_tracker.update_state(smoothed, sample_weight=mask)
         for metric in self.token_metrics:
-            metric.update_state(ops.reshape(plain, (-1,)), sample_weight=flat_mask)
-        if self._compile_metrics is not None:  # the user's own
-            flat_logits = ops.reshape(logits, (-1, logits.shape[-1]))
-            self._compile_metrics.update_state(ops.reshape(y, (-1,)), flat_logits, sample_weight=flat_mask)
-        return ops.sum(smoothed * sample_weight)
+            metric.update_state(plain, sample_weight=mask)
+        if wants_logits:
+            self._compile_metrics.update_state(labels, logits, sample_weight=mask)
+        return loss
 
     def added_over_slices(self, gradients_of, data, state):
         """Adds up what a function says of a batch's `accumulate` slices, one after the other, so that each has the

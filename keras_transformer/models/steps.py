@@ -47,7 +47,7 @@ class TensorFlowSteps:
     def test_step(self, data):
         """Loss and metrics of one batch; draws no seeds."""
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
-        self.compute_loss(None, labels, self.states(inputs, training=False), weights)
+        self.compute_loss(None, labels, self.states(inputs, training=False), weights, training=False)
         return self._metrics_for_keras()
 
 
@@ -90,7 +90,8 @@ class JaxSteps:
         if training:  # a loss scale is a variable of the optimizer
             variables, values = variables + self.optimizer.variables, values + optimizer
         with keras.StatelessScope(zip(variables, values)) as scope:
-            loss = self.compute_loss(None, labels, self.states(inputs, training=training), weights)
+            states = self.states(inputs, training=training)
+            loss = self.compute_loss(None, labels, states, weights, training=training)
             if training:
                 loss = self.optimizer.scale_loss(loss)
         return loss, (

@@ -114,6 +114,10 @@ class Transformer(TokenModel):
         return [self.embedding.table]
 
     @property
+    def projection(self):
+        return self.embedding.table
+
+    @property
     def vocabulary_tables(self):
         return [] if self.word_starts is None else [self.word_starts]
 

@@ -1,0 +1,146 @@
+"""§3.4 and §5.4 in one operation: projection to logits and label-smoothed cross-entropy, a piece of tokens at a time.
+
+All logits at once are the largest array of a training, `[tokens, vocab_size]` and as much again for their gradient.
+Here only those of a piece are there at any time. The gradient is computed with the loss: it is linear in what comes
+from above, a scalar.
+"""
+
+import keras
+from keras import ops
+
+from keras_transformer.models.loss import smoothed_cross_entropy
+
+PIECE = 1 << 24
+"""Logits of a piece at most: 64 MiB in float32."""
+
+
+def projected_cross_entropy(states, table, labels, weights, label_smoothing, training=True):
+    """Returns Σ weight · smoothed cross-entropy of the logits states · tableᵀ, and both cross-entropies of each token.
+
+    Args:
+        states: `[tokens, d_model]`, any floating dtype, in which products are computed.
+        table: float32 `[vocab_size, d_model]`.
+        labels: int `[tokens]`.
+        weights: float32 `[tokens]`, from 0 on.
+        label_smoothing: ε.
+        training: Whether there may be a gradient, with respect to states and table.
+
+    Returns:
+        Scalar float32; smoothed and plain cross-entropy, float32 `[tokens]` in nats, which are constants to a gradient.
+    """
+    if not training:
+        (smoothed, plain), _ = _by_pieces(states, table, labels, weights, label_smoothing, False)
+        return ops.sum(smoothed * weights), smoothed, plain
+    if keras.backend.backend() == "jax":
+        return _on_jax(label_smoothing, states, table, labels, weights)
+    return _on_tensorflow(label_smoothing, states, table, labels, weights)
+
+
+def _on_tensorflow(label_smoothing, states, table, labels, weights):
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def losses(states, table):
+        found, gradients = _by_pieces(states, table, labels, weights, label_smoothing, True)
+
+        def backward(above, *_):
+            return _times(above, gradients, (states.dtype, table.dtype))
+
+        return (ops.sum(found[0] * weights), *found), backward
+
+    loss, smoothed, plain = losses(states, tf.convert_to_tensor(table))
+    return loss, tf.stop_gradient(smoothed), tf.stop_gradient(plain)
+
+
+def _on_jax(label_smoothing, states, table, labels, weights):
+    import jax
+
+    @jax.custom_vjp
+    def losses(states, table, labels, weights):
+        return forward(states, table, labels, weights)[0]
+
+    def forward(states, table, labels, weights):
+        found, gradients = _by_pieces(states, table, labels, weights, label_smoothing, True)
+        return (ops.sum(found[0] * weights), *found), gradients
+
+    def backward(gradients, above):
+        return *_times(above[0], gradients, (states.dtype, "float32")), None, None
+
+    losses.defvjp(forward, backward)
+    loss, smoothed, plain = losses(states, ops.convert_to_tensor(table), labels, weights)
+    return loss, jax.lax.stop_gradient(smoothed), jax.lax.stop_gradient(plain)
+
+
+def _times(above, gradients, dtypes):
+    scale, *gradients = gradients
+    return [ops.cast(above * scale * gradient, dtype) for gradient, dtype in zip(gradients, dtypes)]
+
+
+def _by_pieces(states, table, labels, weights, label_smoothing, training):
+    """Both cross-entropies `[tokens]`, and the gradient: a scale, and what it multiplies, of states and of table."""
+    tokens, (vocab_size, width) = ops.shape(states)[0], table.shape
+    # Relative to the largest the weights are near 1, so that their products in float16 do not vanish.
+    scale = ops.maximum(ops.max(weights), 1e-30)
+    kernel = ops.cast(table, states.dtype)
+
+    def of_piece(of_table, states, labels, weights):
+        logits = ops.cast(ops.matmul(states, ops.transpose(kernel)), "float32")
+        smoothed, plain = smoothed_cross_entropy(labels, logits, label_smoothing)
+        if not training:
+            return of_table, [smoothed, plain]
+        # softmax − q, times the weight: exp(logit − log Σ exp + log weight) − …, and another value at the label.
+        gold = ops.take_along_axis(logits, labels[:, None], axis=-1)
+        shift = gold + plain[:, None] - ops.log(weights[:, None])
+        spread = weights[:, None] * (label_smoothing / vocab_size)
+        at_label = ops.exp(gold - shift) - spread - weights[:, None] * (1.0 - label_smoothing)
+        places = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), ops.cast(labels, "int32")], axis=1)
+        slope = ops.scatter_update(ops.exp(logits - shift) - spread, places, at_label[:, 0])
+        slope = ops.cast(slope, states.dtype)
+        of_states = ops.cast(ops.matmul(slope, kernel), "float32")
+        of_table = of_table + ops.cast(ops.matmul(ops.transpose(slope), states), "float32")
+        return of_table, [smoothed, plain, of_states]
+
+    of_table = ops.zeros((vocab_size, width) if training else (), "float32")
+    pieces = -(-tokens // max(1, PIECE // vocab_size))
+    size = -(-tokens // pieces)
+
+    def divided(array):
+        # A piece has every so many-th token: part of each device's, where devices share the tokens.
+        array = ops.pad(array, [(0, pieces * size - tokens), *[(0, 0)] * (len(array.shape) - 1)])
+        return ops.swapaxes(ops.reshape(array, (size, pieces, *array.shape[1:])), 0, 1)
+
+    def joined(array):
+        return ops.reshape(ops.swapaxes(array, 0, 1), (-1, *array.shape[2:]))[:tokens]
+
+    rows = [divided(array) for array in (states, labels, weights / scale)]
+    of_table, found = in_turn(of_piece, of_table, rows, outputs=3 if training else 2)
+    smoothed, plain, *of_states = map(joined, found)
+    return (smoothed, plain), (scale, *of_states, of_table)
+
+
+def in_turn(function, carried, arrays, outputs):
+    """Returns what a function carries on over the first axis of arrays, one after the other, and its outputs, stacked.
+
+    Args:
+        function: Of what is carried and of a part of each array; returns what is carried on, and a list of float32.
+        carried: An array.
+        arrays: A list.
+        outputs: How many there are.
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.lax.scan(lambda carried, parts: function(carried, *parts), carried, arrays)
+    import tensorflow as tf
+
+    parts = ops.shape(arrays[0])[0]
+    written = [tf.TensorArray("float32", parts) for _ in range(outputs)]
+
+    def step(number, carried, written):
+        carried, found = function(carried, *[array[number] for array in arrays])
+        return number + 1, carried, [array.write(number, output) for array, output in zip(written, found)]
+
+    _, carried, written = tf.while_loop(
+        lambda number, *_: number < parts, step, (0, carried, written), parallel_iterations=1
+    )
+    return carried, [array.stack() for array in written]

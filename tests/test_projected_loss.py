@@ -1,0 +1,98 @@
+"""Projection and cross-entropy by pieces are those of all tokens at once, and so is their gradient."""
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from keras import ops
+
+from keras_transformer.models import projected_loss
+from keras_transformer.models.projected_loss import projected_cross_entropy
+
+TOKENS, WIDTH, VOCAB_SIZE = 23, 8, 11
+
+
+@pytest.fixture
+def inputs(fresh_seed):
+    random = np.random.default_rng(fresh_seed)
+    states = random.normal(size=(TOKENS, WIDTH)).astype("float32")
+    table = random.normal(size=(VOCAB_SIZE, WIDTH)).astype("float32")
+    labels = random.integers(1, VOCAB_SIZE, TOKENS).astype("int32")
+    labels[-5:] = 0
+    weights = ((labels > 0) * random.uniform(0.5, 1, TOKENS) / TOKENS).astype("float32")
+    return states, table, labels, weights
+
+
+def expected(states, table, labels, weights, label_smoothing):
+    """Loss, both cross-entropies, and the gradients of the loss, in float64."""
+    states, table = states.astype("float64"), table.astype("float64")
+    logits = states @ table.T
+    p = oracles.softmax(logits)
+    q = np.full(p.shape, label_smoothing / VOCAB_SIZE)
+    q[np.arange(TOKENS), labels] += 1 - label_smoothing
+    smoothed, plain = -(q * np.log(p)).sum(-1), -np.log(p[np.arange(TOKENS), labels])
+    slope = (p - q) * weights[:, None]
+    return (smoothed * weights).sum(), smoothed, plain, slope @ table, slope.T @ states
+
+
+def found(states, table, labels, weights, label_smoothing, scale=1.0):
+    """The same of `projected_cross_entropy`; the gradients are of the loss times `scale`, divided by it."""
+    arrays = [ops.convert_to_tensor(array) for array in (labels, weights)]
+
+    def scaled(states, table):
+        loss, smoothed, plain = projected_cross_entropy(states, table, *arrays, label_smoothing)
+        return loss * scale, (loss, smoothed, plain)
+
+    states, table = ops.convert_to_tensor(states), ops.convert_to_tensor(table)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        gradients, outputs = jax.jit(jax.grad(scaled, argnums=(0, 1), has_aux=True))(states, table)
+    else:
+        import tensorflow as tf
+
+        @tf.function(input_signature=[tf.TensorSpec((None, WIDTH), states.dtype), tf.TensorSpec(table.shape)])
+        def gradients_and_outputs(states, table):
+            with tf.GradientTape() as tape:
+                tape.watch((states, table))
+                loss, outputs = scaled(states, table)
+            return tape.gradient(loss, (states, table)), outputs
+
+        gradients, outputs = gradients_and_outputs(states, table)
+    gradients = [ops.convert_to_numpy(ops.cast(gradient, "float32")) / scale for gradient in gradients]
+    return *map(ops.convert_to_numpy, outputs), *gradients
+
+
+@pytest.mark.parametrize("label_smoothing", (0.0, 0.1))
+@pytest.mark.parametrize("tokens_a_piece", (1, 4, 22, 23, 100))
+def test_pieces_give_loss_and_gradient_of_the_whole(monkeypatch, inputs, label_smoothing, tokens_a_piece):
+    monkeypatch.setattr(projected_loss, "PIECE", tokens_a_piece * VOCAB_SIZE + 1)
+    for value, wanted in zip(found(*inputs, label_smoothing), expected(*inputs, label_smoothing), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("label_smoothing", (0.0, 0.1))
+def test_without_a_gradient_it_is_the_same(inputs, label_smoothing):
+    arrays = [ops.convert_to_tensor(array) for array in inputs]
+    outputs = projected_cross_entropy(*arrays, label_smoothing, training=False)
+    for value, wanted in zip(outputs, expected(*inputs, label_smoothing)):
+        np.testing.assert_allclose(ops.convert_to_numpy(value), wanted, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize(("dtype", "error"), (("bfloat16", 0.03), ("float16", 0.004)))
+def test_products_are_computed_in_the_dtype_of_the_states(monkeypatch, inputs, dtype, error):
+    """Weights as small as those of 25,000 tokens would vanish in float16 if they were not set apart."""
+    monkeypatch.setattr(projected_loss, "PIECE", 6 * VOCAB_SIZE)
+    states, table, labels, weights = inputs
+    weights = weights / 1e5
+    states = ops.convert_to_numpy(ops.cast(ops.cast(states, dtype), "float32"))
+    wanted = expected(states, table, labels, weights, 0.1)
+    values = found(ops.cast(states, dtype), table, labels, weights, 0.1, scale=2.0**15)
+    for value, one in zip(values, wanted, strict=True):
+        assert np.abs(value - one).max() <= error * np.abs(one).max()
+
+
+def test_a_batch_of_padding_alone_gives_nothing(inputs):
+    states, table, labels, weights = inputs
+    loss, _, _, *gradients = found(states, table, 0 * labels, 0 * weights, 0.1)
+    assert loss == 0 and not any(gradient.any() for gradient in gradients)
