@@ -50,6 +50,9 @@ def main(arguments):
         help="of products (default float32)",
     )
     how.add_argument("--accumulate", type=int, default=1, help="slices of a batch in turn, for less memory (default 1)")
+    how.add_argument(
+        "--remat", action="store_true", help="compute layers once more in the backward pass, for less memory"
+    )
     how.add_argument("--jit_compile", default="auto", choices=("auto", "on", "off"), help="XLA (default auto)")
     how.add_argument(
         "--memory_trial", default="auto", choices=("auto", "on", "off"),
@@ -74,7 +77,7 @@ def main(arguments):
         problem, hparams, Path(flags.output_dir or f"runs/{flags.problem}-{flags.hparams}"), model=flags.model,
         preset=flags.hparams, strategy=flags.strategy, devices=flags.devices,
         coordinator=coordinator if flags.coordinator else None, worker_patience=flags.worker_patience,
-        precision=flags.precision, accumulate=flags.accumulate,
+        precision=flags.precision, accumulate=flags.accumulate, remat=flags.remat,
         jit_compile={"auto": "auto", "on": True, "off": False}[flags.jit_compile],
         memory_trial=flags.memory_trial, init_from=init_from, report=report_if_read,
     )  # fmt: skip

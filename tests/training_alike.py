@@ -38,14 +38,14 @@ def small(**changes):
     return hparams.replace(**changes)
 
 
-def fit(problem, strategy=None, accumulate=1):
+def fit(problem, strategy=None, accumulate=1, remat=False, hparams=None, dtype=None):
     """Returns a model after `UPDATES` updates in two epochs, and the metrics of each epoch."""
-    hparams = small()
+    hparams = hparams or small()
     with strategy.scope() if strategy else contextlib.nullcontext():
-        model = kt.Transformer.from_hparams(hparams, problem)
+        model = kt.Transformer.from_hparams(hparams, problem, dtype=dtype)
         # Adam hides a gradient's scale and blows up rounding; plain descent shows the one and not the other.
         optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
-        model.compile(**kt.compile_arguments(hparams, accumulate) | {"optimizer": optimizer})
+        model.compile(**kt.compile_arguments(hparams, accumulate, remat=remat) | {"optimizer": optimizer})
     history = model.fit(
         problem.batches("train", hparams),
         validation_data=problem.batches("validation", hparams),

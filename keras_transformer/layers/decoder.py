@@ -116,7 +116,7 @@ class Decoder(Encoder):
 
     def call(self, x, memory, memory_mask=None, training=False):
         self_mask = causal_mask(ops.shape(x)[1])
-        for layer in self.layers:
+        for layer in self.layers_for(training):
             x = layer(x, memory, self_mask=self_mask, memory_mask=memory_mask, training=training)
         return self.normalize(x)
 

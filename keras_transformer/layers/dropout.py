@@ -4,10 +4,18 @@ import keras
 
 
 class ReplicaSeedGenerator(keras.random.SeedGenerator):
-    """A seed generator that folds the replica's number in; Keras' own gives all replicas the same masks."""
+    """A seed generator that folds the replica's number in; Keras' own gives all replicas the same masks.
+
+    Attributes:
+        drawn: A seed that was drawn ahead and is next until it is taken away, for what is computed twice; or None.
+    """
+
+    drawn = None
 
     def next(self, ordered=True):
         """Returns the next seed, `[2]`, and advances the state."""
+        if self.drawn is not None:
+            return self.drawn
         seed = super().next(ordered)
         replica = replica_id()
         if replica is None:

@@ -4,6 +4,7 @@ import keras
 
 from keras_transformer import registry
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.remat import rematerialized
 from keras_transformer.layers.residual import EPSILON
 
 
@@ -82,6 +83,8 @@ class Encoder(keras.layers.Layer):
     """
 
     layer_class = EncoderLayer
+    remat = False
+    """Whether training keeps only the inputs of each layer, and computes it once more in the backward pass."""
 
     def __init__(self, num_layers, d_model, d_ff, num_heads, d_k, d_v, *, norm="post", seed=0, **arguments):
         base = {name: arguments.pop(name) for name in ("name", "dtype", "trainable") if name in arguments}
@@ -110,9 +113,13 @@ class Encoder(keras.layers.Layer):
             self.final_norm.build(input_shape)
 
     def call(self, x, attention_mask=None, training=False):
-        for layer in self.layers:
+        for layer in self.layers_for(training):
             x = layer(x, attention_mask=attention_mask, training=training)
         return self.normalize(x)
+
+    def layers_for(self, training):
+        """Returns what to call, one after the other."""
+        return map(rematerialized, self.layers) if self.remat and training else self.layers
 
     def normalize(self, x):
         """The final normalisation of `[batch, length, d_model]`, where the norm asks for one."""

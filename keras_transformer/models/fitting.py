@@ -41,7 +41,7 @@ class TokenModel(Steps, keras.Model):
     the states (`compute_loss`), so that projection and cross-entropy can be one operation.
     """
 
-    accumulate = 1
+    accumulate, remat = 1, False
     distribution = None
     """The `keras.distribution.Distribution` within whose scope the model was made, if there was one."""
 
@@ -65,18 +65,29 @@ class TokenModel(Steps, keras.Model):
         self.distribution = keras.distribution.distribution()
         self.token_metrics = [keras.metrics.Mean(name="nll"), Perplexity(name="perplexity")]
 
-    def compile(self, *args, accumulate=1, **kwargs):
-        """As in Keras, and with `accumulate`: the slices of a batch whose gradients are added before an update.
+    def compile(self, *args, accumulate=1, remat=False, **kwargs):
+        """As in Keras, and with two ways to take less memory for the same updates.
+
+        Args:
+            accumulate: The slices of a batch whose gradients are added before an update.
+            remat: Whether layers that can, the encoder's and the decoder's, are computed once more in the backward
+                pass, so that what lies inside them is not kept.
 
         Raises:
-            UserError: The model was made within the scope of a Keras distribution, and this is another.
+            UserError: The model was made within the scope of a Keras distribution, and this is another; or no layer of
+                it can be computed once more.
         """
         if keras.distribution.distribution() is not self.distribution:
             raise UserError(
                 "a model's optimizer belongs on the same devices: make and compile the model within one scope of the "
                 "keras.distribution"
             )
-        self.accumulate = accumulate
+        self.accumulate, self.remat = accumulate, remat
+        stacks = [layer for layer in self._flatten_layers(include_self=False) if hasattr(layer, "remat")]
+        if remat and not stacks:
+            raise UserError(f"--remat is of models with an encoder or a decoder, which {type(self).__name__} has not")
+        for layer in stacks:
+            layer.remat = remat
         optimizer = kwargs.get("optimizer", args[0] if args else None)
         if hasattr(optimizer, "scales_loss"):  # one that does itself what Keras would wrap it for
             optimizer.scales_loss = self.dtype_policy.name == "mixed_float16"
@@ -179,7 +190,11 @@ class TokenModel(Steps, keras.Model):
 
     def get_compile_config(self):
         config = super().get_compile_config()
-        return config and {**config, "accumulate": self.accumulate}  # nothing, where the model is not compiled
+        return config and {
+            **config,
+            "accumulate": self.accumulate,
+            "remat": self.remat,
+        }  # nothing, where the model is not compiled
 
     def compile_from_config(self, config):
         self.compile(**keras.saving.deserialize_keras_object(config))

@@ -12,7 +12,15 @@ PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mi
 
 
 def make_network(
-    run, vocab_size, *, strategy="auto", devices=None, precision="float32", accumulate=1, jit_compile="auto"
+    run,
+    vocab_size,
+    *,
+    strategy="auto",
+    devices=None,
+    precision="float32",
+    accumulate=1,
+    jit_compile="auto",
+    remat=False,
 ):
     """Returns the compiled model of a run with its initial weights, and what joins its devices or None.
 
@@ -24,6 +32,7 @@ def make_network(
         precision: "float32", "bfloat16" or "float16".
         accumulate: Slices of a batch whose gradients are added before an update.
         jit_compile: Whether XLA compiles the step: True, False or "auto".
+        remat: Whether layers are computed once more in the backward pass.
     """
     distribution = make_strategy(strategy, devices)
     if distribution and keras.backend.backend() == "tensorflow":
@@ -33,5 +42,5 @@ def make_network(
         network = registry.models.get(run.config["model"])(
             vocab_size, run.hparams, dtype=keras.dtype_policies.get(PRECISIONS[precision])
         )
-        network.compile(**compile_arguments(run.hparams, accumulate, jit_compile))
+        network.compile(**compile_arguments(run.hparams, accumulate, jit_compile, remat))
     return network, distribution

@@ -37,7 +37,7 @@ def make_schedule(hparams):
     return TransformerSchedule(hparams.d_model, hparams.warmup_steps, hparams.learning_rate_scale)
 
 
-def compile_arguments(hparams, accumulate=1, jit_compile="auto"):
+def compile_arguments(hparams, accumulate=1, jit_compile="auto", remat=False):
     """Returns the keyword arguments of `model.compile`: `model.compile(**compile_arguments(hparams))`.
 
     Args:
@@ -45,6 +45,7 @@ def compile_arguments(hparams, accumulate=1, jit_compile="auto"):
         accumulate: Slices of a batch whose gradients are added before an update; the update is the same.
         jit_compile: Whether the step is compiled with XLA, once for each shape; "auto" is Keras' choice: not on
             TensorFlow's CPU.
+        remat: Whether layers are computed once more in the backward pass, for less memory; the update is the same.
     """
     optimizer = GuardedAdam(
         make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon,
@@ -52,4 +53,6 @@ def compile_arguments(hparams, accumulate=1, jit_compile="auto"):
         name="adam",  # the second of a process would be adam_1, and not find its variables in a checkpoint
     )  # fmt: skip
     loss = SmoothedCrossEntropy(hparams.label_smoothing)
-    return {"optimizer": optimizer, "loss": loss, "jit_compile": jit_compile, "accumulate": accumulate}
+    return {
+        "optimizer": optimizer, "loss": loss, "jit_compile": jit_compile, "accumulate": accumulate, "remat": remat,
+    }  # fmt: skip

@@ -37,8 +37,8 @@ from keras_transformer.training.workers import join
 
 def train(
     problem, hparams, output_dir, *, model="transformer", preset="", strategy="auto", devices=None, coordinator=None,
-    worker_patience=300, precision="float32", accumulate=1, jit_compile="auto", memory_trial="auto", init_from=None,
-    report=print,
+    worker_patience=300, precision="float32", accumulate=1, remat=False, jit_compile="auto", memory_trial="auto",
+    init_from=None, report=print,
 ):  # fmt: skip
     """Trains a model on a problem, in a run directory.
 
@@ -55,6 +55,7 @@ def train(
         worker_patience: Seconds to wait for the other processes.
         precision: "float32", "bfloat16" or "float16", of products; weights, norms, softmax and loss are in float32.
         accumulate: Slices of a batch whose gradients are added before an update.
+        remat: Whether layers are computed once more in the backward pass, for less memory.
         jit_compile: Whether XLA compiles the step: True, False or "auto".
         memory_trial: Whether the largest batch is tried first: "on", "off", or "auto", in a new run that may not fit.
         init_from: {"run": directory, "checkpoint": name, or None for the best} of another run, with whose weights a new
@@ -76,7 +77,7 @@ def train(
         raise UserError("--memory_trial=on is of one process; try the batch with --strategy=auto on one machine")
     workers = join(strategy, devices, coordinator, worker_patience, report)
     how = {"strategy": strategy, "devices": devices, "precision": precision, "accumulate": accumulate}
-    how["jit_compile"] = jit_compile
+    how |= {"jit_compile": jit_compile, "remat": remat}
     if not workers.is_first:
         report(f"worker {workers.number} of {workers.count} trains along; worker 0 reports")
         report = _silently
