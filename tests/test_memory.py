@@ -110,15 +110,20 @@ def test_a_trial_that_fails_for_another_reason_is_no_reason_not_to_train(monkeyp
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds a process's memory so")
 def test_another_process_updates_within_its_bounds_and_slices_take_less_than_the_whole(monkeypatch):
-    question = {"settings": HOW, "config": CONFIG, "vocab_size": VOCAB_SIZE, "shape": (400, 20, 20)}
+    config = {**CONFIG, "hparams": {**CONFIG["hparams"], "batch_tokens": 40_000, "num_layers": 4}}
+    question = {"settings": HOW, "config": config, "vocab_size": VOCAB_SIZE, "shape": (2000, 20, 20)}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     held = np.ones(2 << 30, np.uint8)  # which a child's peak must not begin with
-    whole = memory._answer({**question, "available": 8 << 30}, StopRequest())
-    sliced = memory._answer({**question, "settings": {**HOW, "accumulate": 8}, "available": 8 << 30}, StopRequest())
+    whole, sliced, remat = (
+        memory._answer({**question, "settings": {**HOW, **how}, "available": 8 << 30}, StopRequest())
+        for how in ({}, {"accumulate": 8}, {"remat": True})
+    )
     del held
-    assert whole["fits"] and sliced["fits"]
-    # 8,000 tokens × 4,000 symbols × 4 bytes are 122 MB; logits, their exponentials and gradients live together.
-    assert sliced["peak_mb"] < whole["peak_mb"] - 200
+    assert whole["fits"] and sliced["fits"] and remat["fits"]
+    assert sliced["peak_mb"] < whole["peak_mb"] - 200 and remat["peak_mb"] < whole["peak_mb"] - 200
+    # 8,000 tokens × 40,000 symbols × 4 bytes are 1,220 MB; logits, exponentials and gradients would be thrice that.
+    many = {**question, "config": CONFIG, "vocab_size": 40_000, "shape": (400, 20, 20), "available": 8 << 30}
+    assert memory._answer(many, StopRequest())["peak_mb"] < 2 * 1220
     refused = memory._answer({**question, "available": 50 << 20}, StopRequest())
     assert not refused["fits"] and refused["error"]
 

@@ -6,6 +6,7 @@ import oracles
 import pytest
 from keras import ops
 
+import keras_transformer as kt
 from keras_transformer.models import projected_loss
 from keras_transformer.models.projected_loss import projected_cross_entropy
 
@@ -90,6 +91,30 @@ def test_products_are_computed_in_the_dtype_of_the_states(monkeypatch, inputs, d
     values = found(ops.cast(states, dtype), table, labels, weights, 0.1, scale=2.0**15)
     for value, one in zip(values, wanted, strict=True):
         assert np.abs(value - one).max() <= error * np.abs(one).max()
+
+
+def test_many_tokens_of_one_label_do_not_overflow_float16():
+    count = 20_000
+    states, table = np.full((count, WIDTH), 4.0, "float32"), np.zeros((VOCAB_SIZE, WIDTH), "float32")
+    labels, weights = np.ones(count, "int32"), np.full(count, 1 / count, "float32")
+    found_table = found(ops.cast(states, "float16"), table, labels, weights, 0.0)[-1]
+    wanted = np.repeat(np.where(np.arange(VOCAB_SIZE) == 1, -1 + 1 / VOCAB_SIZE, 1 / VOCAB_SIZE)[:, None] * 4, WIDTH, 1)
+    np.testing.assert_allclose(found_table, wanted, rtol=0.01)
+
+
+def test_a_model_with_logits_of_its_own_is_trained_on_them():
+    class Flat(kt.Transformer):
+        def logits(self, states):
+            return 0 * super().logits(states)
+
+    hparams = kt.HParams(num_layers=1, d_model=8, d_ff=8, num_heads=1)
+    ids = np.full((2, 3), 5, "int32")
+    for kind, projects in ((Flat, False), (kt.Transformer, True)):
+        model = kind.from_hparams(hparams, vocab_size=50)
+        model.compile(**kt.compile_arguments(hparams))
+        assert (model.projection is not None) == projects
+        loss = ops.convert_to_numpy(model.compute_loss(None, ids, model.states((ids, ids))))
+        assert projects or loss == pytest.approx(np.log(50), rel=1e-5)
 
 
 def test_a_batch_of_padding_alone_gives_nothing(inputs):

@@ -59,6 +59,14 @@ def test_remat_keeps_less(problem):
     assert sizes[1] < sizes[0] / 3
 
 
+def test_random_numbers_that_cannot_be_drawn_again_are_told(problem):
+    model = kt.Transformer.from_hparams(hparams(), problem)
+    model.encoder.layers[1].feed_forward.another = keras.layers.Dropout(0.1, seed=1)
+    with pytest.raises(kt.UserError, match="layer layer_2 draws random numbers by SeedGenerator"):
+        model.compile(**kt.compile_arguments(hparams(), remat=True))
+    model.compile(**kt.compile_arguments(hparams()))
+
+
 def test_a_compiled_model_keeps_the_setting(problem):
     model = kt.Transformer.from_hparams(hparams(), problem)
     model.compile(**kt.compile_arguments(hparams(), remat=True))

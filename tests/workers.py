@@ -8,6 +8,8 @@ import keras
 from commands import spawn
 
 BACKEND = keras.backend.backend()
+DEVICES = 1 if BACKEND == "tensorflow" else 2
+"""Of each worker; TensorFlow cannot be told from outside to split a CPU."""
 
 
 def free_ports(count):
@@ -35,6 +37,7 @@ def spawn_workers(count, *arguments, cwd):
             variables["TF_CONFIG"] = tf_config(addresses, number)
         else:
             flags += [f"--coordinator={addresses[0]}", f"--num_processes={count}", f"--process_id={number}"]
+            variables["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
             variables["JAX_COMPILATION_CACHE_DIR"] = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(cwd / "jax"))
         processes.append(spawn("train", *arguments, *flags, cwd=cwd, variables=variables))
     return processes

@@ -118,7 +118,7 @@ class TokenBatches(keras.utils.PyDataset):
         if self.endless or replicas == 1:  # of blocks Keras would expect as many steps
             size = tf.data.INFINITE_CARDINALITY if self.endless else self.batches_per_epoch
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(size))
-        return dataset.prefetch(4)
+        return dataset.prefetch(4 * replicas)
 
 
 def _padded(sequences, rows, count, length):

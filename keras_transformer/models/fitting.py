@@ -8,6 +8,7 @@ from keras import ops
 from keras_transformer.data.batches import TokenBatches
 from keras_transformer.data.tokenizer import PAD
 from keras_transformer.errors import UserError
+from keras_transformer.layers.remat import seed_generators
 from keras_transformer.models.loss import SmoothedCrossEntropy
 from keras_transformer.models.projected_loss import projected_cross_entropy
 from keras_transformer.models.steps import Steps
@@ -85,9 +86,11 @@ class TokenModel(Steps, keras.Model):
         self.accumulate, self.remat = accumulate, remat
         stacks = [layer for layer in self._flatten_layers(include_self=False) if hasattr(layer, "remat")]
         if remat and not stacks:
-            raise UserError(f"--remat is of models with an encoder or a decoder, which {type(self).__name__} has not")
-        for layer in stacks:
-            layer.remat = remat
+            raise UserError(f"remat is of models with an encoder or a decoder, which {type(self).__name__} has not")
+        for stack in stacks:
+            stack.remat = remat
+            for layer in stack.layers if remat else ():
+                seed_generators(layer)  # or it is told now that there are others
         optimizer = kwargs.get("optimizer", args[0] if args else None)
         if hasattr(optimizer, "scales_loss"):  # one that does itself what Keras would wrap it for
             optimizer.scales_loss = self.dtype_policy.name == "mixed_float16"

@@ -12,6 +12,8 @@ from keras_transformer.models.loss import smoothed_cross_entropy
 
 PIECE = 1 << 24
 """Logits of a piece at most: 64 MiB in float32."""
+PIECE_TOKENS = 2048
+"""Tokens of a piece at most: in float16 a sum over more could overflow."""
 
 
 def projected_cross_entropy(states, table, labels, weights, label_smoothing, training=True):
@@ -101,7 +103,7 @@ def _by_pieces(states, table, labels, weights, label_smoothing, training):
         return of_table, [smoothed, plain, of_states]
 
     of_table = ops.zeros((vocab_size, width) if training else (), "float32")
-    pieces = -(-tokens // max(1, PIECE // vocab_size))
+    pieces = -(-tokens // max(1, min(PIECE // vocab_size, PIECE_TOKENS)))
     size = -(-tokens // pieces)
 
     def divided(array):

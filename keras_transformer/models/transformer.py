@@ -115,7 +115,8 @@ class Transformer(TokenModel):
 
     @property
     def projection(self):
-        return self.embedding.table
+        own_logits = type(self).logits is not Transformer.logits or type(self.embedding) is not TiedEmbedding
+        return None if own_logits else self.embedding.table
 
     @property
     def vocabulary_tables(self):

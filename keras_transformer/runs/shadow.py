@@ -15,7 +15,9 @@ from keras_transformer.runs.directory import Run
 def state_of(run):
     """Returns what a `ShadowRun` has to know of what a run's directory holds, for JSON."""
     rows = [row for row in run.metrics() if row["kind"] in ("validation", "nonfinite")]
-    return {"rows": rows, "best": run.checkpoints.best(), "steps": run.checkpoints.steps()}
+    return {
+        "config": run.config, "rows": rows, "best": run.checkpoints.best(), "steps": run.checkpoints.steps(),
+    }  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

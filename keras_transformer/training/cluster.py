@@ -92,13 +92,12 @@ def wait_for_others(addresses, number, patience, report):
     """
     port = _split(addresses[number], addresses[number])[1]
     began, told = time.monotonic(), False
-    with socket.socket() as own:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            own.bind(("", port))
-        except OSError as error:
-            raise UserError(f"worker {number} cannot listen at {addresses[number]}: {error.strerror}") from None
-        own.listen(len(addresses))
+    both = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
+    try:
+        own = socket.create_server(("", port), **both)
+    except OSError as error:
+        raise UserError(f"worker {number} cannot listen at {addresses[number]}: {error.strerror}") from None
+    with own:
         missing = {other: "" for other in range(len(addresses)) if other != number}
         while missing:
             missing = {other: why for other in missing if (why := _silence(addresses[other]))}

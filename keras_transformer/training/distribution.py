@@ -31,7 +31,6 @@ def check_strategy(name, devices=None, jit_compile="auto"):
         )
 
 
-@functools.cache  # two strategies in one process would mix up their collective operations
 def make_strategy(name, number=None):
     """Returns what joins devices, within whose `scope()` a model is to be made, or None for one device.
 
@@ -49,8 +48,11 @@ def make_strategy(name, number=None):
         UserError: Of `check_strategy`, or there are fewer devices.
     """
     check_strategy(name, number)
-    if name == "one":
-        return None
+    return None if name == "one" else _strategy(name, number)
+
+
+@functools.cache  # two strategies in one process would mix up their collective operations
+def _strategy(name, number):
     return _of_tensorflow(name, number) if keras.backend.backend() == "tensorflow" else _of_jax(name, number)
 
 

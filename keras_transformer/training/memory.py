@@ -46,7 +46,7 @@ def check_memory(run, vocab_size, plan, settings, stop, report):
         run: `Run`.
         vocab_size: Tokens in the vocabulary.
         plan: `BatchPlan` of the training.
-        settings: {"strategy", "precision", "accumulate", "jit_compile"}, as `train` takes them.
+        settings: {"strategy", "devices", "precision", "accumulate", "remat", "jit_compile"}, as `train` takes them.
         stop: `StopRequest`.
         report: Called with a line about what is being tried.
 
@@ -94,11 +94,14 @@ def _largest(hparams, vocab_size, plan):
 
 def estimated_bytes(hparams, vocab_size, rows, source_length, target_length):
     """Returns roughly the bytes that an update takes: weights, gradients, two slots, and what the layers keep."""
+    from keras_transformer.models.projected_loss import PIECE
+
     h, source, target = hparams, rows * source_length, rows * target_length
     weights = vocab_size * h.d_model + h.num_layers * (12 * h.d_model**2 + 4 * h.d_model * h.d_ff)
     states = source * (12 * h.d_model + 3 * h.d_ff) + target * (20 * h.d_model + 3 * h.d_ff)
     attention = 3 * rows * h.num_heads * (source_length**2 + target_length**2 + source_length * target_length)
-    return 4 * (5 * weights + h.num_layers * (states + attention) + 4 * target * vocab_size)
+    logits = 4 * min(target * vocab_size, PIECE)
+    return 4 * (5 * weights + h.num_layers * (states + attention) + logits)
 
 
 def available_bytes():

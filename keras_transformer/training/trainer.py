@@ -1,6 +1,7 @@
 """A training run from corpus to last checkpoint; repeated, it goes on where it stopped."""
 
 import contextlib
+import dataclasses
 import time
 
 import keras
@@ -8,7 +9,7 @@ import keras
 from keras_transformer.errors import UserError
 from keras_transformer.runs.checkpoint import assign_training, model_arrays
 from keras_transformer.runs.directory import Run
-from keras_transformer.runs.manifest import make_manifest
+from keras_transformer.runs.manifest import make_manifest, versions
 from keras_transformer.runs.shadow import ShadowRun, state_of
 from keras_transformer.runs.summary import summary_lines, training_summary
 from keras_transformer.stopwatch import duration
@@ -68,6 +69,7 @@ def train(
     Raises:
         UserError: The directory holds another run, is another process's or cannot be written, or a corpus file is bad,
             or the largest batch does not fit into memory, or updates are not finite.
+        WorkerLost: Another worker is gone.
         Interrupted: SIGTERM or SIGINT came; a checkpoint of the last update is written.
     """
     if coordinator:
@@ -81,7 +83,7 @@ def train(
     if not workers.is_first:
         report(f"worker {workers.number} of {workers.count} trains along; worker 0 reports")
         report = _silently
-    with workers.together():
+    with workers.left_at_once():
         init_from = complete(init_from)
         run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
         if init_from and not run.checkpoints.steps():  # what is wrong with it is said before the corpus is prepared
@@ -92,16 +94,16 @@ def train(
             run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
             if workers.is_first:
                 run.check_corpus()
-            state = workers.told(state_of(run) if workers.is_first else None)
-            if not workers.is_first:
-                run = ShadowRun(run.path, run.config, state)
-            check_rows(batches.plan, make_strategy(strategy, devices))
             if workers.count == 1:
                 _try_memory(run, problem, hparams, batches, how, memory_trial, stop, report)
             else:
                 stop = SharedStop(stop, workers)
-            run.checkpoints.report = report
-            _train(run, problem, hparams, batches, how, stop, workers, report)
+            with workers.together():
+                state = workers.told(state_of(run) if workers.is_first else None)
+                if not workers.is_first:
+                    run = ShadowRun(run.path, state["config"], state)
+                run.checkpoints.report = report
+                _train(run, problem, hparams, batches, how, stop, workers, report)
     return run
 
 
@@ -128,6 +130,7 @@ def _try_memory(run, problem, hparams, batches, how, memory_trial, stop, report)
 
 def _train(run, problem, hparams, batches, how, stop, workers, report):
     """Trains, in a directory that is this process's own."""
+    check_rows(batches.plan, make_strategy(how["strategy"], how["devices"]))
     network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
     start = batches.start = restore(run, network, workers)
     if not start:
@@ -139,7 +142,8 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
         store = problem.store.manifest
         workers.check_same(
             {
-                "settings": [run.identity, hparams.train_steps, how],
+                "version": versions(),
+                "settings": [problem.name, problem.parameters, dataclasses.asdict(hparams), how],
                 "vocabulary": problem.tokenizer.fingerprint,
                 "corpus": store["files"],
                 "first weights": model_arrays(network),

@@ -83,7 +83,12 @@ class Workers:
 
     @contextlib.contextmanager
     def together(self):
-        """Makes a `with` block end on this worker, with `WorkerLost`, when another one is gone."""
+        """Makes a `with` block, in which workers wait for each other, raise `WorkerLost` when another one is gone."""
+        yield
+
+    @contextlib.contextmanager
+    def left_at_once(self):
+        """Makes the process end without delay when a `with` block raises."""
         yield
 
 
@@ -126,7 +131,7 @@ class _Together(Workers):
             raise WorkerLost(
                 f"another worker is gone ({' '.join(str(error).split())[:200]}); start the same command again on all "
                 "workers: it goes on from the last checkpoint"
-            ) from None
+            ) from error
 
 
 class _TensorFlowWorkers(_Together):
@@ -160,10 +165,9 @@ class _JaxWorkers(_Together):
         return np.asarray(process_allgather(np.asarray(values, np.int32), tiled=False)).sum(axis=0, dtype=np.int32)
 
     @contextlib.contextmanager
-    def together(self):
+    def left_at_once(self):
         try:
-            with super().together():
-                yield
+            yield
         except Exception as error:
             # JAX would wait for the others for minutes first, and they for us.
             atexit.register(_leave, getattr(error, "status", 1))
