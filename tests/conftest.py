@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and two logical CPU devices, so that training on several is tested in the same process."""
+"""Fixtures of all tests, and several logical CPU devices, so that training on them is tested in the same process."""
 
 import importlib
 import os
@@ -18,15 +18,15 @@ SEED = int(os.environ.get("KERAS_TRANSFORMER_TEST_SEED") or random.SystemRandom(
 os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # of all processes of this run
 
 
-def make_two_devices():
-    """Splits the CPU in two; possible only until the backend runs its first operation."""
+def make_devices():
+    """Splits the CPU, in four or, on JAX, in two; possible only until the backend runs its first operation."""
     import keras
 
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
     else:
         import jax
 
@@ -34,7 +34,7 @@ def make_two_devices():
 
 
 load_keras()
-make_two_devices()
+make_devices()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Contract 2: one device, two replicas and accumulated slices make the same update."""
+"""Contract 2: one device, several replicas and accumulated slices make the same update."""
 
 import keras
 import numpy as np
@@ -109,10 +109,24 @@ def dropped(strategy, calls):
     return [[np.array(mask) for mask in strategy.experimental_local_results(step())] for _ in range(calls)]
 
 
-def test_mirrored_make_strategy_takes_all_devices():
-    assert make_strategy("mirrored").num_replicas_in_sync == 2
+def test_mirrored_on_four_devices_makes_the_same_update(problem, one_device):
+    assert_same_training(fit(problem, make_strategy("mirrored")), one_device)
+
+
+def test_mirrored_make_strategy_takes_all_devices_or_as_many_as_asked_for():
+    assert make_strategy("mirrored").num_replicas_in_sync == 4
+    assert make_strategy("mirrored", 2).num_replicas_in_sync == 2
     assert make_strategy("one") is None
 
 
 def test_mirrored_train_resumes_and_ends_with_the_weights_of_one_device(tmp_path):
     assert_train_resumes_and_ends_alike("mirrored", tmp_path)
+
+
+def test_mirrored_validation_goes_through_its_batches_once_each_time(problem, mirrored, recwarn):
+    model, history = fit(problem, mirrored)
+    assert len(history["val_nll"]) == 2
+    batches = problem.batches("validation", small())
+    found = [model.evaluate(batches, verbose=0, return_dict=True)["nll"] for _ in range(2)]
+    assert found == pytest.approx([history["val_nll"][-1]] * 2, rel=1e-5)
+    assert not [warning for warning in recwarn if "ran out of data" in str(warning.message)]

@@ -32,7 +32,7 @@ def test_remat_makes_the_same_updates_with_the_same_masks(problem):
 
 def test_remat_slices_and_devices_together_make_the_same_updates(problem):
     plain = small(num_layers=2, batch_tokens=64)
-    strategy = make_strategy("mirrored" if keras.backend.backend() == "tensorflow" else "jax")
+    strategy = make_strategy("mirrored" if keras.backend.backend() == "tensorflow" else "jax", 2)
     found = fit(problem, strategy, accumulate=3, hparams=plain, remat=True)
     assert_same_training(found, fit(problem, hparams=plain))
 
@@ -61,7 +61,7 @@ def test_remat_keeps_less(problem):
 
 def test_random_numbers_that_cannot_be_drawn_again_are_told(problem):
     model = kt.Transformer.from_hparams(hparams(), problem)
-    model.encoder.layers[1].feed_forward.another = keras.layers.Dropout(0.1, seed=1)
+    model.decoder.layers[1] = keras.layers.Dropout(0.1, seed=1, name="layer_2")
     with pytest.raises(kt.UserError, match="layer layer_2 draws random numbers by SeedGenerator"):
         model.compile(**kt.compile_arguments(hparams(), remat=True))
     model.compile(**kt.compile_arguments(hparams()))

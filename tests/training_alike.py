@@ -75,8 +75,11 @@ def assert_train_resumes_and_ends_alike(strategy, folder):
     """Trains with the command's own function, resumed with a strategy, and on one device."""
     problem = kt.problem("reverse", data_dir=folder / "data", num_symbols=4, longest=5, train_pairs=30)
     hparams = small(train_steps=6, eval_steps=6, beam_size=1, extra_length=2)
-    train(problem, hparams.replace(train_steps=4), folder / strategy, strategy=strategy, report=str)
-    runs = [train(problem, hparams, folder / name, strategy=name, report=str) for name in (strategy, "one")]
+    train(problem, hparams.replace(train_steps=4), folder / strategy, strategy=strategy, devices=2, report=str)
+    runs = [
+        train(problem, hparams, folder / name, strategy=name, devices=devices, report=str)
+        for name, devices in ((strategy, 2), ("one", 1))
+    ]
     (found, _), (expected, _) = (run.checkpoints.load("last") for run in runs)
     assert found["weights"].keys() == expected["weights"].keys()
     for path, value in expected["weights"].items():

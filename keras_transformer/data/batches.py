@@ -115,10 +115,8 @@ class TokenBatches(keras.utils.PyDataset):
 
         ids, weights = tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None, None), tf.float32)
         dataset = tf.data.Dataset.from_generator(generate, output_signature=((ids, ids), ids, weights))
-        if self.endless or replicas == 1:  # of blocks Keras would expect as many steps
-            size = tf.data.INFINITE_CARDINALITY if self.endless else self.batches_per_epoch
-            dataset = dataset.apply(tf.data.experimental.assert_cardinality(size))
-        return dataset.prefetch(4 * replicas)
+        size = tf.data.INFINITE_CARDINALITY if self.endless else self.batches_per_epoch * replicas
+        return dataset.apply(tf.data.experimental.assert_cardinality(size)).prefetch(4 * replicas)
 
 
 def _padded(sequences, rows, count, length):

@@ -183,11 +183,15 @@ class TokenModel(Steps, keras.Model):
             kwargs.setdefault("steps_per_epoch", x.batches_per_epoch)
             kwargs["shuffle"] = False
             x = self._source_of(x, endless=True)
+        if steps := self._steps_of(validation_data):
+            kwargs.setdefault("validation_steps", steps)
         with self._on_its_devices():
             return super().fit(x, *args, validation_data=self._source_of(validation_data, endless=False), **kwargs)
 
     def evaluate(self, x=None, *args, **kwargs):
         """As in Keras; `TokenBatches` are gone through once."""
+        if steps := self._steps_of(x):
+            kwargs.setdefault("steps", steps)
         with self._on_its_devices():
             return super().evaluate(self._source_of(x, endless=False), *args, **kwargs)
 
@@ -233,10 +237,15 @@ class TokenModel(Steps, keras.Model):
 
         def of_worker(context):
             workers = context.num_input_pipelines
-            part = batches.replace(part=(context.input_pipeline_id, workers))
+            part = batches.replace(part=(context.input_pipeline_id, workers), endless=True)  # see _steps_of
             return part.as_dataset(context.num_replicas_in_sync // workers)
 
         return strategy.distribute_datasets_from_function(of_worker)
+
+    def _steps_of(self, batches):
+        """How often to read batches of several replicas on TensorFlow, where Keras cannot know; else None."""
+        several = keras.backend.backend() == "tensorflow" and self.distribute_strategy.num_replicas_in_sync > 1
+        return batches.batches_per_epoch if several and isinstance(batches, TokenBatches) else None
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Nothing is left to build; Keras' own takes a batch away and fails on uneven replicas."""
