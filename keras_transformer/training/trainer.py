@@ -94,9 +94,9 @@ def train(
             run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
             if workers.is_first:
                 run.check_corpus()
-            if workers.count == 1:
+            if strategy != "multiworker":  # whose environment a trial's process could not share
                 _try_memory(run, problem, hparams, batches, how, memory_trial, stop, report)
-            else:
+            if workers.count > 1:
                 stop = SharedStop(stop, workers)
             with workers.together():
                 state = workers.told(state_of(run) if workers.is_first else None)
