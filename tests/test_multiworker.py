@@ -32,9 +32,9 @@ PATIENCE = 240
 
 def flags(folder, run, **hparams):
     """The flags of a training that is small and uneven, and the `HParams` that they give."""
-    changes = {"beam_size": 1, "extra_length": 2, "checkpoint_minutes": 0, **hparams}
+    changes = {"batch_tokens": 32, "beam_size": 1, "extra_length": 2, "checkpoint_minutes": 0, **hparams}
     own = small(**changes)
-    names = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "batch_tokens", "warmup_steps", *changes)
+    names = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "warmup_steps", *changes)
     given = [f"--{name}={getattr(own, name)}" for name in names]
     given += [argument for name, value in PARAMETERS.items() for argument in ("--set", f"problem.{name}={value}")]
     return ["--problem=reverse", "--hparams=base", f"--data_dir={folder}/data", f"--output_dir={run}", *given], own
