@@ -40,9 +40,9 @@ def test_jax_devices_each_hold_all_weights_and_part_of_the_rows(problem, two_dev
             assert len(variable.value.devices()) == number and variable.value.sharding.is_fully_replicated
     seen = []
 
-    def look(model, x, labels, *arguments):
+    def look(model, x, labels, *arguments, **how):
         jax.debug.inspect_array_sharding(labels, callback=seen.append)
-        return original(model, x, labels, *arguments)
+        return original(model, x, labels, *arguments, **how)
 
     original = kt.Transformer.compute_loss
     monkeypatch.setattr(kt.Transformer, "compute_loss", look)
