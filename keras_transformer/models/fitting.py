@@ -10,7 +10,7 @@ from keras_transformer.data.tokenizer import PAD
 from keras_transformer.errors import UserError
 from keras_transformer.layers.remat import seed_generators
 from keras_transformer.models.loss import SmoothedCrossEntropy
-from keras_transformer.models.projected_loss import projected_cross_entropy
+from keras_transformer.models.projected_loss import divided, projected_cross_entropy
 from keras_transformer.models.steps import Steps
 
 
@@ -26,13 +26,6 @@ def token_weights(labels):
     """Returns float32 `[batch, length]`: 1 / (tokens of the batch), 0 on padding."""
     mask = ops.cast(labels != PAD, "float32")
     return mask / ops.maximum(ops.sum(mask), 1.0)
-
-
-def _divided(array, parts):
-    """`[rows, …]` → `[rows / parts, parts, …]`, filled up with zeros."""
-    rows, *lengths = ops.shape(array)
-    array = ops.pad(array, [(0, -rows % parts), *((0, 0) for _ in lengths)])
-    return ops.reshape(array, (-1, parts, *lengths))
 
 
 class TokenModel(Steps, keras.Model):
@@ -159,7 +152,7 @@ class TokenModel(Steps, keras.Model):
             return gradients_of(batch, state)
 
         # Each slice holds every so many-th row, and as many as the others: empty ones weigh nothing.
-        slices = keras.tree.map_structure(lambda array: _divided(array, self.accumulate), batch)
+        slices = keras.tree.map_structure(lambda array: divided(array, self.accumulate), batch)
 
         def add(number, carried):
             total, state = carried

@@ -104,20 +104,22 @@ def _by_pieces(states, table, labels, weights, label_smoothing, training):
 
     of_table = ops.zeros((vocab_size, width) if training else (), "float32")
     pieces = -(-tokens // max(1, min(PIECE // vocab_size, PIECE_TOKENS)))
-    size = -(-tokens // pieces)
-
-    def divided(array):
-        # A piece has every so many-th token: part of each device's, where devices share the tokens.
-        array = ops.pad(array, [(0, pieces * size - tokens), *[(0, 0)] * (len(array.shape) - 1)])
-        return ops.swapaxes(ops.reshape(array, (size, pieces, *array.shape[1:])), 0, 1)
 
     def joined(array):
         return ops.reshape(ops.swapaxes(array, 0, 1), (-1, *array.shape[2:]))[:tokens]
 
-    rows = [divided(array) for array in (states, labels, weights / scale)]
+    # A piece has every so many-th token: part of each device's, where devices share the tokens.
+    rows = [ops.swapaxes(divided(array, pieces), 0, 1) for array in (states, labels, weights / scale)]
     of_table, found = in_turn(of_piece, of_table, rows, outputs=3 if training else 2)
     smoothed, plain, *of_states = map(joined, found)
     return (smoothed, plain), (scale, *of_states, of_table)
+
+
+def divided(array, parts):
+    """`[rows, …]` → `[rows / parts, parts, …]`, filled up with zeros."""
+    rows, *lengths = ops.shape(array)
+    array = ops.pad(array, [(0, -rows % parts), *((0, 0) for _ in lengths)])
+    return ops.reshape(array, (-1, parts, *lengths))
 
 
 def in_turn(function, carried, arrays, outputs):
