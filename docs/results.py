@@ -67,8 +67,8 @@ halves the scale ([distributed.md](distributed.md)): a loss that stays NaN is to
 
 Where an update of the largest batch is estimated at 2 GB or more, a new training makes it once, with random tokens, in
 a process of its own, before it asks for memory itself (`--memory_trial=on`: always, `off`: never). On CPU that process
-may have nine tenths of what is free, on an accelerator what that has. If it does not fit, the fewest slices are looked
-for that do (`--accumulate`, the same updates), and a smaller `--batch_tokens`.
+may have nine tenths of what is free, on an accelerator what that has. If it does not fit, it is told whether it does
+with `--remat`, in how many slices (`--accumulate`; both make the same updates), and with which `--batch_tokens`.
 
 ## Corpora
 

@@ -18,7 +18,7 @@ from keras_transformer.training import memory
 from keras_transformer.training.signals import Interrupted, StopRequest
 
 HPARAMS = kt.HParams(num_layers=1, d_model=64, d_ff=512, num_heads=2, batch_tokens=8000)
-HOW = {"strategy": "auto", "precision": "float32", "accumulate": 1, "jit_compile": "auto"}
+HOW = {"strategy": "auto", "precision": "float32", "accumulate": 1, "remat": False, "jit_compile": "auto"}
 CONFIG = {"model": "transformer", "hparams": dataclasses.asdict(HPARAMS), "problem": {"name": "copy"}, "preset": "toy"}
 VOCAB_SIZE = 4000
 
@@ -33,11 +33,11 @@ def check(monkeypatch, fits, path="none", **how):
     """Runs `check_memory` where `fits` answers; returns the questions and what was reported."""
     questions, said = [], []
 
-    def answer(question, stop):
-        questions.append(question)
-        return fits(question)
+    def answer(settings, config, vocab_size, shape, available, stop):
+        questions.append({"settings": settings, "shape": shape, "available": available})
+        return fits(questions[-1])
 
-    monkeypatch.setattr(memory, "_answer", answer)
+    monkeypatch.setattr(memory, "try_update", answer)
     monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
     memory.check_memory(Run(Path(path), CONFIG), VOCAB_SIZE, plan(), {**HOW, **how}, StopRequest(), said.append)
     return questions, said
@@ -58,13 +58,39 @@ def test_the_fewest_slices_that_fit_are_found_and_told_with_a_smaller_batch(monk
         tried.append(question["settings"]["accumulate"])
         return {"fits": tried[-1] >= 5, "error": "out of memory"}
 
-    with pytest.raises(UserError, match="not fit into memory .out of memory.; it does with --accumulate=6") as told:
+    with pytest.raises(UserError, match="not fit into memory .out of memory.; it does with --accumulate=6,") as told:
         check(monkeypatch, fits)
-    assert "--batch_tokens=1333" in str(told.value) and tried[0] == 1 and len(tried) < 6
+    assert "--batch_tokens=1333" in str(told.value) and tried[:2] == [1, 1] and len(tried) < 7
     with pytest.raises(UserError, match="--accumulate=16.* or with --batch_tokens=4000"):
-        check(
-            monkeypatch, lambda question: {"fits": question["settings"]["accumulate"] > 12, "error": ""}, accumulate=8
+        check(monkeypatch, lambda question: with_slices(question, 12), accumulate=8)
+
+
+def with_slices(question, too_few, remat_fits=False):
+    """What fits in more slices than `too_few`, or with `remat` if that does."""
+    settings = question["settings"]
+    if settings["accumulate"] > too_few or (settings["remat"] and remat_fits):
+        return {"fits": True, "peak_mb": 1}
+    return {"fits": False, "error": "out of memory"}
+
+
+def test_layers_computed_twice_are_tried_and_told_too(monkeypatch):
+    with pytest.raises(UserError, match="it does with --remat or --accumulate=4, for the same updates, or with --b"):
+        check(monkeypatch, lambda question: with_slices(question, 3, remat_fits=True))
+    with pytest.raises(UserError, match="it does with --remat, for the same updates$"):
+        check(monkeypatch, lambda question: with_slices(question, 1000, remat_fits=True))
+    with pytest.raises(UserError, match="it does with --accumulate=4, for"):  # they are computed twice already
+        check(monkeypatch, lambda question: with_slices({**question, "settings": {
+            **question["settings"], "remat": False}}, 3), remat=True)  # fmt: skip
+
+    def not_this_model(question):
+        return (
+            {"fits": True, "error": "UserError: remat: …"}
+            if question["settings"]["remat"]
+            else with_slices(question, 3)
         )
+
+    with pytest.raises(UserError, match="it does with --accumulate=4, for"):
+        check(monkeypatch, not_this_model)
 
 
 def test_a_model_that_is_itself_too_large_is_told(monkeypatch):
@@ -74,15 +100,15 @@ def test_a_model_that_is_itself_too_large_is_told(monkeypatch):
 
 def test_only_what_may_not_fit_is_tried_unasked():
     run = Run(None, CONFIG)
-    assert not memory.may_not_fit(run, VOCAB_SIZE, plan(), accumulate=1)
+    assert not memory.may_not_fit(run, VOCAB_SIZE, plan(), accumulate=1, remat=False)
     large = Run(None, {**CONFIG, "hparams": {**CONFIG["hparams"], "d_ff": 20_000, "num_layers": 10}})
-    assert memory.may_not_fit(large, VOCAB_SIZE, plan(), accumulate=1)
+    assert memory.may_not_fit(large, VOCAB_SIZE, plan(), accumulate=1, remat=False)
 
 
 def test_a_run_that_has_begun_is_not_told_to_change_its_batches(monkeypatch, tmp_path):
     (tmp_path / "checkpoints" / "step-000000003").mkdir(parents=True)
-    with pytest.raises(UserError, match="--accumulate=2, which makes the same updates$"):
-        check(monkeypatch, lambda question: {"fits": question["settings"]["accumulate"] > 1, "error": ""}, tmp_path)
+    with pytest.raises(UserError, match="--accumulate=2, for the same updates$"):
+        check(monkeypatch, lambda question: with_slices(question, 1), tmp_path)
 
 
 def test_a_signal_ends_the_trial():
@@ -90,7 +116,7 @@ def test_a_signal_ends_the_trial():
     request.receive(signal.SIGTERM)
     began = time.monotonic()
     with pytest.raises(Interrupted) as ended:
-        memory._answer({"settings": HOW}, request)
+        memory.try_update(HOW, CONFIG, VOCAB_SIZE, (400, 20, 20), 8 << 30, request)
     assert ended.value.code == 128 + signal.SIGTERM and time.monotonic() - began < 10
 
 
@@ -111,12 +137,12 @@ def test_a_trial_that_fails_for_another_reason_is_no_reason_not_to_train(monkeyp
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds a process's memory so")
 def test_another_process_updates_within_its_bounds_and_slices_take_less_than_the_whole(monkeypatch):
-    config = {**CONFIG, "hparams": {**CONFIG["hparams"], "batch_tokens": 40_000, "num_layers": 4}}
-    question = {"settings": HOW, "config": config, "vocab_size": VOCAB_SIZE, "shape": (2000, 20, 20)}
+    config = {**CONFIG, "hparams": {**CONFIG["hparams"], "batch_tokens": 20_000, "num_layers": 4}}
+    stop = StopRequest()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     held = np.ones(2 << 30, np.uint8)  # which a child's peak must not begin with
     whole, sliced, remat = (
-        memory._answer({**question, "settings": {**HOW, **how}, "available": 8 << 30}, StopRequest())
+        memory.try_update({**HOW, **how}, config, VOCAB_SIZE, (1000, 20, 20), 8 << 30, stop)
         for how in ({}, {"accumulate": 8}, {"remat": True})
     )
     del held
@@ -125,9 +151,8 @@ def test_another_process_updates_within_its_bounds_and_slices_take_less_than_the
     if keras.backend.backend() == "tensorflow":  # for CPU, XLA makes one of what is computed twice
         assert remat["peak_mb"] < whole["peak_mb"] - 200
     # 8,000 tokens × 40,000 symbols × 4 bytes are 1,220 MB; logits, exponentials and gradients would be thrice that.
-    many = {**question, "config": CONFIG, "vocab_size": 40_000, "shape": (400, 20, 20), "available": 8 << 30}
-    assert memory._answer(many, StopRequest())["peak_mb"] < 2 * 1220
-    refused = memory._answer({**question, "available": 50 << 20}, StopRequest())
+    assert memory.try_update(HOW, CONFIG, 40_000, (400, 20, 20), 8 << 30, stop)["peak_mb"] < 2 * 1220
+    refused = memory.try_update(HOW, config, VOCAB_SIZE, (1000, 20, 20), 50 << 20, stop)
     assert not refused["fits"] and refused["error"]
 
 
@@ -136,6 +161,10 @@ def test_the_estimate_grows_with_all_that_takes_memory():
     assert memory.estimated_bytes(HPARAMS, VOCAB_SIZE, 400, 40, 20) > estimate
     assert memory.estimated_bytes(HPARAMS, VOCAB_SIZE, 400, 20, 40) > estimate
     assert memory.estimated_bytes(HPARAMS.replace(d_ff=2048), VOCAB_SIZE, 400, 20, 20) > estimate
+    deep = HPARAMS.replace(num_layers=6)
+    assert memory.estimated_bytes(deep, VOCAB_SIZE, 400, 20, 20, remat=True) < (
+        memory.estimated_bytes(deep, VOCAB_SIZE, 400, 20, 20) / 2
+    )
     # Weights, gradients and two slots; of the logits only those of a piece are ever there.
     more = memory.estimated_bytes(HPARAMS, 2 * VOCAB_SIZE, 400, 20, 20) - estimate
     assert 4 * 4 * VOCAB_SIZE * HPARAMS.d_model < more < 4 * 8000 * VOCAB_SIZE

@@ -59,40 +59,44 @@ def check_memory(run, vocab_size, plan, settings, stop, report):
     rows, accumulate = shape[0], settings["accumulate"]
     what = f"the largest batch, {rows} pairs of {shape[1]} and {shape[2]} tokens"
 
-    def fits(slices):
-        report(f"  trying {what}, for memory" + f" in {slices} slices" * (slices > 1))
-        how = {**settings, "accumulate": slices}
-        question = {"settings": how, "config": run.config, "vocab_size": vocab_size, "shape": shape}
-        return _answer({**question, "available": int(USABLE * available_bytes())}, stop)
+    def tried(slices, remat=settings["remat"]):
+        how = f" in {slices} slices" * (slices > 1) + " with --remat" * remat
+        report(f"  trying {what}, for memory{how}")
+        to_try = {**settings, "accumulate": slices, "remat": remat}
+        return try_update(to_try, run.config, vocab_size, shape, int(USABLE * available_bytes()), stop)
 
-    found = fits(accumulate)
+    found = tried(accumulate)
     if found["fits"]:
         peak = f"{found['peak_mb']:,} MB at most" if "peak_mb" in found else None
         report(f"  it fits: {peak}" if peak else f"  that could not be tried ({found['error']}); training goes on")
         return
+    # A model that cannot be computed twice is an error here, and no hint.
+    same = ["--remat"] if not settings["remat"] and "peak_mb" in tried(accumulate, remat=True) else []
     more = [slices for slices in SLICES if accumulate < slices <= rows]
-    smallest = _first(more, lambda slices: fits(slices)["fits"])
-    if smallest is None:
-        hint = "nor does a small part of it: the model itself is too large"
+    smallest = _first(more, lambda slices: tried(slices)["fits"])
+    if smallest:
+        same.append(f"--accumulate={smallest}")
+    if same:
+        hint = f"it does with {' or '.join(same)}, for the same updates"
     else:
+        hint = "nor does a small part of it: the model itself is too large"
+    if smallest and not run.checkpoints.steps():  # a run that has begun keeps its batches
         tokens = hparams.batch_tokens * accumulate // smallest
-        hint = f"it does with --accumulate={smallest}, which makes the same updates"
-        if tokens >= max(shape[1:]) and not run.checkpoints.steps():  # a run that has begun keeps its batches
-            hint += f", or with --batch_tokens={tokens}"
+        hint += f", or with --batch_tokens={tokens}" * (tokens >= max(shape[1:]))
     raise UserError(f"{what}, does not fit into memory ({found['error']}); {hint}")
 
 
-def may_not_fit(run, vocab_size, plan, accumulate):
+def may_not_fit(run, vocab_size, plan, accumulate, remat):
     """Whether an update of the largest batch is large enough to be tried."""
     rows, *lengths = _largest(run.hparams, vocab_size, plan)
-    return estimated_bytes(run.hparams, vocab_size, -(-rows // accumulate), *lengths) >= WORTH_A_TRIAL
+    return estimated_bytes(run.hparams, vocab_size, -(-rows // accumulate), *lengths, remat) >= WORTH_A_TRIAL
 
 
 def _largest(hparams, vocab_size, plan):
     return max(plan.shapes, key=lambda shape: estimated_bytes(hparams, vocab_size, *shape))
 
 
-def estimated_bytes(hparams, vocab_size, rows, source_length, target_length):
+def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, remat=False):
     """Returns roughly the bytes that an update takes: weights, gradients, two slots, and what the layers keep."""
     from keras_transformer.models.projected_loss import PIECE
 
@@ -101,7 +105,12 @@ def estimated_bytes(hparams, vocab_size, rows, source_length, target_length):
     states = source * (12 * h.d_model + 3 * h.d_ff) + target * (20 * h.d_model + 3 * h.d_ff)
     attention = 3 * rows * h.num_heads * (source_length**2 + target_length**2 + source_length * target_length)
     logits = 4 * min(target * vocab_size, PIECE)
-    return 4 * (5 * weights + h.num_layers * (states + attention) + logits)
+    layers = states + attention
+    if remat:  # the inputs of all layers, and one layer as it is computed once more
+        layers += h.num_layers * (source + target) * h.d_model
+    else:
+        layers *= h.num_layers
+    return 4 * (5 * weights + layers + logits)
 
 
 def available_bytes():
@@ -136,8 +145,27 @@ def _first(candidates, is_true):
     return candidates[low] if low < len(candidates) else None
 
 
-def _answer(question, stop):
-    """Has another process make the update; returns {"fits", "peak_mb" or "error"}."""
+def try_update(settings, config, vocab_size, shape, available, stop):
+    """Has another process make an update with random tokens.
+
+    Args:
+        settings: Of `make_network`.
+        config: That of a run: {"model", "hparams", "problem", …}.
+        vocab_size: Tokens in the vocabulary.
+        shape: (rows, source length, target length) of the batch, lengths in tokens.
+        available: Bytes that the process may take on CPU, beside what it has when Keras is loaded.
+        stop: `StopRequest`.
+
+    Returns:
+        {"fits": True, "peak_mb"}, {"fits": False, "error"}, or {"fits": True, "error"} where it ended for another
+        reason. The peak is the process's or its fullest accelerator's, whichever is larger, in MiB.
+
+    Raises:
+        Interrupted: SIGTERM or SIGINT came.
+    """
+    question = {
+        "settings": settings, "config": config, "vocab_size": vocab_size, "shape": shape, "available": available
+    }  # fmt: skip
     path = [str(Path(__file__).parents[2]), *map(os.path.abspath, sys.path)]
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", f"from {__name__} import answer; answer()"],

@@ -122,7 +122,7 @@ def _with_coordinator(strategy):
 def _try_memory(run, problem, hparams, batches, how, memory_trial, stop, report):
     """Makes sure that the largest batch fits into memory, where that is asked for or in doubt."""
     size, begun = problem.tokenizer.vocab_size, run.checkpoints.steps()
-    new_and_large = not begun and may_not_fit(run, size, batches.plan, how["accumulate"])
+    new_and_large = not begun and may_not_fit(run, size, batches.plan, how["accumulate"], how["remat"])
     done = begun and begun[-1] >= hparams.train_steps
     if (memory_trial == "on" and not done) or (memory_trial == "auto" and new_and_large):
         check_memory(run, size, batches.plan, how, stop, report)
