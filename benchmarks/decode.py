@@ -242,7 +242,7 @@ def start(workload, flags, variants, folder):
         for engine, precision, mode in variants:
             report(f"{workload.name} {workload.size}: loading {engine} {precision} {mode}")
             place, job = folder / f"{engine}-{precision}-{mode}", workload.job(flags.threads)
-            processes.append(peers.Process(engine, precision, mode, job, flags.environments, place))
+            processes.append(peers.Process("decode", engine, precision, mode, job, flags.environments, place))
     except BaseException:
         for process in processes:
             process.close()

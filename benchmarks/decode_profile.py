@@ -61,7 +61,7 @@ def set_threads(number):
 
 def profiled(workload, mode, precision):
     """Returns the record of one way to translate the workload."""
-    import keras_transformer_engine as engine
+    import decode_keras_transformer as engine
     import tensorflow as tf
 
     from keras_transformer.runs.manifest import command, git_revision, machine

@@ -1,4 +1,4 @@
-"""Other engines: the environments that they need, and a process of each that translates when it is told to."""
+"""Other engines: the environments that they need, and a process of each that does its work when it is told to."""
 
 import hashlib
 import json
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from keras_transformer.errors import UserError
@@ -15,8 +16,22 @@ PYTHON = "3.11"
 """The interpreter of all: OpenNMT-tf's TensorFlow has no wheels for later ones."""
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "benchmarks" / "engines"
-VERSIONS = {"ctranslate2": "4.8.0", "opennmt_tf": "2.32.0"}
+VERSIONS = {"ctranslate2": "4.8.0", "opennmt_tf": "2.32.0", "pytorch": "2.13.0", "keras_hub": "0.32.0"}
 REQUIREMENTS = {
+    "pytorch": """
+        torch==2.13.0 numpy==2.4.6 filelock==4.2.11 fsspec==2026.9.0 Jinja2==3.1.6 MarkupSafe==3.0.4 mpmath==1.3.0
+        networkx==3.6.1 sympy==1.14.0 typing_extensions==4.16.0
+    """,
+    "keras_hub": """
+        keras-hub==0.32.0 keras==3.15.1 tensorflow==2.21.0 tensorflow-text==2.21.1 absl-py==2.5.1 anyio==4.16.0
+        astunparse==1.6.3 certifi==2026.10.18 charset-normalizer==3.5.2 click==8.5.1 filelock==4.2.11
+        flatbuffers==25.12.19 fsspec==2026.9.0 gast==0.7.0 google-pasta==0.2.0 grpcio==1.85.1 h11==0.16.0 h5py==3.14.0
+        hf-xet==1.8.0 httpcore2==2.16.2 httpx2==2.16.2 huggingface_hub==2.4.0 idna==3.20 kagglehub==1.0.2
+        kagglesdk==0.1.28 libclang==18.1.1 markdown-it-py==4.3.0 mdurl==0.1.2 ml_dtypes==0.6.0 namex==0.1.0
+        numpy==2.4.6 opt_einsum==3.4.0 optree==0.20.0 packaging==26.3 protobuf==7.36.2 Pygments==2.21.0 PyYAML==6.0.3
+        regex==2026.11.15 requests==2.34.2 rich==15.0.0 sentencepiece==0.2.3 six==1.17.0 termcolor==3.3.0
+        tokenizers==0.23.3 tqdm==4.70.1 truststore==0.10.5 typing_extensions==4.16.0 urllib3==2.8.0 wrapt==2.5.2
+    """,
     "ctranslate2": "ctranslate2==4.8.0 numpy==2.4.6 PyYAML==6.0.3",
     "opennmt_tf": """
         OpenNMT-tf==2.32.0 tensorflow==2.13.1 tensorflow-addons==0.21.0 keras==2.13.1 numpy==1.24.3 absl-py==2.5.1
@@ -38,7 +53,7 @@ def python_of(engine, environments, report=print):
     """Returns the path of the interpreter that runs an engine; makes its environment where there is none.
 
     Args:
-        engine: "keras_transformer", which runs in this environment, or one of `REQUIREMENTS`.
+        engine: One of `REQUIREMENTS`, or another, which runs in this environment.
         environments: Folder of the environments; they may be deleted at any time.
         report: Called with a line about what is being done.
 
@@ -63,10 +78,11 @@ class Process:
     """An engine's process, which has loaded a model and waits.
 
     Args:
+        task: "decode" or "train": the script is engines/TASK_ENGINE.py.
         engine: Name of the engine.
         precision: What it computes in.
         mode: How it is compiled, "default" where there is no choice.
-        job: What its script is told: see `decode.Workload.job`.
+        job: What its script is told; its "threads" is how many it may use, its "device" "cpu" if there is none.
         environments: Folder of the environments.
         folder: Folder for the job and what is converted, of this process alone.
 
@@ -74,18 +90,19 @@ class Process:
         UserError: The engine ends with an error.
     """
 
-    def __init__(self, engine, precision, mode, job, environments, folder):
+    def __init__(self, task, engine, precision, mode, job, environments, folder):
         self.engine, self.precision, self.mode = engine, precision, mode
         folder = Path(folder)
         folder.mkdir(parents=True)
-        script = SCRIPTS / f"{engine}_engine.py"
-        job = {**job, "precision": precision, "mode": mode, "folder": str(folder / "converted")}
+        script = SCRIPTS / f"{task}_{engine}.py"
+        job = {**job, "precision": precision, "mode": mode, "folder": str(folder / "converted"), "started": time.time()}
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         arguments = [python_of(engine, environments), script, folder / "job.json"]
         environment = {
-            **os.environ, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
-            "OMP_NUM_THREADS": str(job["threads"]), "PYTHONPATH": str(ROOT),
+            **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": str(job["threads"]), "PYTHONPATH": str(ROOT)
         }  # fmt: skip
+        if job.get("device", "cpu") == "cpu":
+            environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
         if engine in REQUIREMENTS:
             environment["PYTHONNOUSERSITE"] = "1"
         else:
@@ -99,10 +116,10 @@ class Process:
         self._answer()
 
     def repeat(self):
-        """Translates all sources once.
+        """Has the engine do its work once: of "decode", translate all sources; of "train", make some updates.
 
         Returns:
-            {"seconds", "outputs": ids of each sentence without EOS, "scores", "peak_memory_mb"}.
+            {"seconds", "peak_memory_mb"}, and what the script tells besides.
         """
         try:
             self.child.stdin.write("repeat\n")

@@ -1,107 +1,395 @@
-"""Training speed of this machine: target tokens a second, beside its matrix-product rate.
+"""Speed of training: this project beside PyTorch, OpenNMT-tf and keras-hub, and this machine's matrix products.
 
-    python benchmarks/train_step.py --sizes=tiny,base
+    python benchmarks/train_step.py --raw_dir=CORPORA --json=docs/results/train_step.jsonl
+    python benchmarks/train_step.py --engines=keras_transformer --sizes=tiny
+    python benchmarks/train_step.py --check          # not how fast they are, but whether they compute the same
+    KERAS_BACKEND=jax python benchmarks/train_step.py --engines=keras_transformer --device=gpu --sizes=base,big \
+        --precisions=bfloat16 --workloads=fixed,wmt --batch_tokens=25000
 
-Random tokens without padding, the paper's step (dropout, label smoothing, Adam), the median over `--steps` steps.
-FLOPs are counted for matrix products alone: 2 for a multiply-add, the backward pass twice the forward.
+`fixed`: random tokens without padding, a batch of `--batch_tokens` source and target tokens each, all sequences of one
+length. `multi30k`: Multi30k's training pairs in the batches of the preset; this project reads them from the prepared
+store, the others have them in memory as arrays. `wmt`: random tokens in sequences as long as WMT's.
+
+Every engine makes the paper's step with the same weights to begin with: post-norm, dropout after embedding and
+sublayers alone, label smoothing 0.1, Adam with the same rates, on the same batches of ids. Each has a process of its
+own with `--threads` threads; all take turns, `--repeats` times, so that other load on the machine falls on all alike.
+What counts is the median, and of two engines the median of the turns' ratios. Of peers the fastest mode in float32 is
+the measure. Target tokens are real ones, not padding. Operations are counted for matrix products alone: 2 for a
+multiply-add, the backward pass twice the forward, padding to a batch's own longest sequences included. Memory is the
+most that was resident in the process. The seconds to the first step begin with the process; no other one computes then.
 """
 
 import argparse
+import dataclasses
 import json
+import math
+import os
 import statistics
-import time
+import sys
+import tempfile
+from pathlib import Path
 
-import numpy as np
+import peers
 
-from keras_transformer.startup import load_keras
+from keras_transformer.errors import UserError, unknown
+from keras_transformer.flags import report, run_command
+from keras_transformer.startup import chosen_backend, load_keras
 
-SIZES = {"tiny": ("tiny", 9_712, 128, 24), "base": ("base", 37_000, 32, 32)}
-"""preset, vocabulary, rows, length of source and target"""
+OURS, PRODUCT = "keras_transformer", "matmul"
+PEERS = ("opennmt_tf", "pytorch", "keras_hub")
+MODES = {
+    OURS: {"tensorflow": {"float32": ("graph", "xla"), "bfloat16": ("graph",)},
+           "jax": {"float32": ("jax",), "bfloat16": ("jax",)}}[chosen_backend()],
+    "opennmt_tf": {"float32": ("graph", "xla")},
+    "pytorch": {"float32": ("eager", "compile"), "bfloat16": ("eager", "compile")},
+    "keras_hub": {"float32": ("graph", "xla"), "bfloat16": ("graph",)},
+}  # fmt: skip
+"""How engines run, by precision; the first of a precision is the one that new shapes cost nothing, but on JAX."""
+PRECISIONS = ("float32", "bfloat16")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="tiny,base", help="comma-separated: " + ", ".join(SIZES))
-    parser.add_argument("--precisions", default="float32", help="comma-separated: float32, bfloat16, float16")
-    parser.add_argument("--steps", type=int, default=10, help="timed steps, after two that are not (default 10)")
-    parser.add_argument("--json", help="file for the rows as a JSON list")
-    flags = parser.parse_args()
-    load_keras()
-    rate = matmul_rate()
-    print(f"matrix product, float32: {rate / 1e9:,.0f} GFLOP/s\n")
-    print(f"{'size':<6}{'precision':<11}{'target tokens/s':>16}{'ms a step':>11}{'GFLOP/s':>9}{'of product':>12}")
-    rows = [{"engine": "matmul", "mode": "graph", "precision": "float32", "flops_per_second": rate}]
-    for size in flags.sizes.split(","):
-        for precision in flags.precisions.split(","):
-            row = measure(size, precision, flags.steps)
-            rows.append(row)
-            print(
-                f"{size:<6}{precision:<11}{row['target_tokens_per_second']:>16,.0f}"
-                f"{row['seconds_per_step'] * 1e3:>11,.0f}{row['flops_per_second'] / 1e9:>9,.0f}"
-                f"{row['flops_per_second'] / rate:>12.0%}"
-            )
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """A model's size: preset, symbols, and of `fixed` the tokens of a sequence, of a batch, and updates a turn."""
+
+    preset: str
+    vocab_size: int
+    length: int
+    batch_tokens: int
+    updates: int
+
+
+SIZES = {
+    "tiny": Size("tiny", 9_712, 24, 128 * 24, 10),
+    "base": Size("base", 37_000, 32, 32 * 32, 4),
+    "big": Size("big", 37_000, 32, 32 * 32, 2),
+}
+WORKLOADS = ("fixed", "multi30k", "wmt")
+SIZED = {"fixed": SIZES, "multi30k": ("tiny",), "wmt": SIZES}
+"""Which sizes a workload is for."""
+BATCHES, WARM_UPDATES = 60, 2
+"""Of `wmt` in an epoch, about; before the first turn, and more where each shape is compiled."""
+CHECK = Size("tiny", 60, 0, 500, 1)
+TOLERANCE = 1e-3
+"""Greatest difference of two engines' losses, in nats."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one sentence."""
+
+    def error(self, message):
+        raise UserError(f"{message}; see --help")
+
+
+def main(arguments):
+    flags = read_flags(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        if flags.check:
+            return check(flags, Path(folder))
+        rows = []
+        for size in flags.sizes:
+            rows += measure(size, flags, Path(folder) / size)
     if flags.json:
-        with open(flags.json, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=2)
+        write(rows, flags.json)
+    print(table(rows))
 
 
-def measure(size, precision, steps):
-    """Returns the row of one size and precision."""
-    import keras
+def read_flags(arguments):
+    """Returns the flags; names in lists.
+
+    Raises:
+        UserError: A flag or a name is wrong.
+    """
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--engines", default=",".join(MODES), help="comma-separated (default %(default)s)")
+    parser.add_argument("--sizes", default="tiny,base", help=f"of {', '.join(SIZES)} (default %(default)s)")
+    parser.add_argument("--precisions", default=",".join(PRECISIONS), help="comma-separated (default %(default)s)")
+    parser.add_argument("--workloads", help="of fixed, multi30k, wmt (default fixed, and with --raw_dir multi30k)")
+    parser.add_argument("--raw_dir", help="folder with the corpus of Multi30k")
+    parser.add_argument("--data_dir", default="data", help="folder of prepared corpora (default %(default)s)")
+    parser.add_argument("--batch_tokens", type=_number, help="of source, of target, in fixed and wmt")
+    parser.add_argument("--repeats", type=_number, default=5, help="turns (default %(default)s)")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--threads", type=_number, default=cores, help="each engine's (default all cores: %(default)s)")
+    parser.add_argument(
+        "--environments", default="~/.cache/keras_transformer/benchmarks", metavar="FOLDER",
+        help="where the other engines are installed, once (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--check", action="store_true", help="compare what they compute; exits with 1 if it differs")
+    parser.add_argument(
+        "--json", metavar="FILE", help="file for the records, a JSON list; a .jsonl gets each as one more line"
+    )
+    flags = parser.parse_args(arguments)
+    workloads = flags.workloads or ("fixed,multi30k" if flags.raw_dir else "fixed")
+    for name, text, known in (
+        ("engines", flags.engines, MODES), ("sizes", flags.sizes, SIZES),
+        ("precisions", flags.precisions, PRECISIONS), ("workloads", workloads, WORKLOADS),
+    ):  # fmt: skip
+        setattr(flags, name, _names(name.removesuffix("s"), text, known))
+    if "multi30k" in flags.workloads and not flags.raw_dir:
+        raise UserError("the workload multi30k needs the corpus: --raw_dir=FOLDER")
+    if flags.device == "gpu" and (flags.engines != [OURS] or chosen_backend() != "jax"):
+        raise UserError("--device=gpu measures this project alone, on JAX: KERAS_BACKEND=jax, --engines=" + OURS)
+    if flags.threads > cores:
+        raise UserError(f"--threads={flags.threads}: there are {cores} cores")
+    if flags.json and not Path(flags.json).resolve().parent.is_dir():
+        raise UserError(f"{flags.json} cannot be written: its folder does not exist")
+    return flags
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """What engines train on, in files that they read.
+
+    Attributes:
+        name: One of `WORKLOADS`.
+        job: What engines are told.
+        tokens: Real target tokens of each batch.
+        flops: Operations of an update with each batch.
+    """
+
+    name: str
+    job: dict
+    tokens: list
+    flops: list
+
+    def job_of(self, mode):
+        """Returns what an engine is told that runs so: where shapes are compiled, all are met before it is timed."""
+        every_shape = mode in ("xla", "jax") and self.name != "fixed"
+        return {**self.job, "warm_updates": len(self.tokens)} if every_shape else self.job
+
+    def of_turn(self, turn, mode):
+        """Returns the target tokens and operations of a turn, counted from 0."""
+        first = 1 + self.job_of(mode)["warm_updates"] + turn * self.job["updates"]
+        numbers = [i % len(self.tokens) for i in range(first, first + self.job["updates"])]
+        return sum(self.tokens[i] for i in numbers), sum(self.flops[i] for i in numbers)
+
+
+def workload(name, size, flags, folder, **hparams):
+    """Writes the files of a `Workload` of one size; returns it."""
+    load_keras()
+    import numpy as np
+    from engines.arrays import write_batches
+    from engines.layout import write_model
+    from engines.workload import training_batches
 
     import keras_transformer as kt
-    from keras_transformer.training.network import PRECISIONS
 
-    preset, vocab_size, rows, length = SIZES[size]
-    hparams = kt.hparams(preset)
-    began = time.perf_counter()
-    policy = keras.dtype_policies.get(PRECISIONS[precision])
-    model = kt.Transformer.from_hparams(hparams, vocab_size=vocab_size, dtype=policy)
-    model.compile(**kt.compile_arguments(hparams))
-    rng = np.random.default_rng(0)
-    source, target = rng.integers(4, vocab_size, (2, rows, length)).astype("int32")
-    labels = rng.integers(4, vocab_size, (rows, length)).astype("int32")
-    weights = np.full((rows, length), 1 / (rows * length), "float32")
-    batch = ((source, target), labels, weights)
-    seconds = []
-    for step in range(steps + 2):
-        start = time.perf_counter()
-        model.train_on_batch(*batch)
-        seconds.append(time.perf_counter() - start)
-        if step == 0:
-            first = time.perf_counter() - began
-    median = statistics.median(seconds[2:])
-    return {
-        "engine": "keras_transformer", "mode": "graph", "precision": precision, "size": size, "workload": "fixed",
-        "target_tokens_per_second": rows * length / median, "seconds_per_step": median,
-        "seconds_to_first_step": first,
-        "flops_per_second": flops(hparams, vocab_size, rows, length) / median,
+    folder.mkdir(parents=True)
+    vocab_size = size.vocab_size
+    hparams = kt.hparams(size.preset, **hparams)
+    batch_tokens = flags.batch_tokens or size.batch_tokens
+    if name == "multi30k":
+        problem = kt.problem("multi30k_ende", data_dir=flags.data_dir, raw_dir=flags.raw_dir)
+        problem.prepare()
+        vocab_size = problem.tokenizer.vocab_size
+        corpus = {
+            "problem": "multi30k_ende", "data_dir": flags.data_dir, "raw_dir": flags.raw_dir,
+            "hparams": size.preset, "batch_tokens": hparams.batch_tokens,
+        }  # fmt: skip
+    else:
+        lengths = "wmt" if name == "wmt" else size.length
+        corpus = {"lengths": lengths, "vocab_size": vocab_size, "batch_tokens": batch_tokens, "batches": BATCHES}
+    batches = training_batches(corpus).replace(few_shapes=False)
+    model = kt.Transformer.from_hparams(hparams, vocab_size=vocab_size)
+    write_model(folder / "model.npz", model)
+    epoch = [batches[i] for i in range(batches.batches_per_epoch)]
+    write_batches(folder / "batches.npz", [(*inputs, labels) for inputs, labels, _ in epoch])
+    updates = math.ceil(len(epoch) / flags.repeats) if name == "multi30k" else size.updates
+    job = {
+        "model": str(folder / "model.npz"), "batches": str(folder / "batches.npz"), "corpus": corpus,
+        "updates": updates, "warm_updates": WARM_UPDATES, "threads": flags.threads, "device": flags.device,
+    }  # fmt: skip
+    return Workload(
+        name, job, [int(np.count_nonzero(labels)) for _, labels, _ in epoch],
+        [model.update_flops(*source.shape, labels.shape[1]) for (source, _), labels, _ in epoch],
+    )  # fmt: skip
+
+
+def measure(name, flags, folder):
+    """Returns the records of one size."""
+    size, rows, fastest = SIZES[name], [], {}
+    workloads = {
+        known: workload(known, size, flags, folder / known) for known in flags.workloads if name in SIZED[known]
+    }
+    for precision in flags.precisions:
+        variants = [
+            (known, engine, precision, mode)
+            for known in workloads
+            for engine in flags.engines
+            for mode in MODES[engine].get(precision, ())[: None if known == "fixed" else 1]
+        ]
+        if not any(precision in MODES[engine] for engine in flags.engines):
+            continue
+        if precision != "float32":  # the peers' fastest stand beside it once more
+            variants += [(known, engine, "float32", mode) for (known, engine), mode in fastest.items()]
+        products = [("fixed", PRODUCT, kind, "") for kind in dict.fromkeys(("float32", precision))]
+        rounds = turns(products + variants, workloads, flags, folder / precision)
+        if precision == "float32":
+            fastest = fastest_peers(rounds)
+        found = [
+            record(name, variant, workloads, rounds, fastest, flags)
+            for variant in variants + products
+            if variant[2] == precision
+        ]
+        rows += found
+    return rows
+
+
+def turns(variants, workloads, flags, folder):
+    """Returns [{variant: {"seconds", "tokens", "flops", …}}], a dictionary for each turn."""
+    processes, rounds = {}, []
+    try:
+        for number, variant in enumerate(variants):
+            known, engine, precision, mode = variant
+            report(f"loading {' '.join(filter(None, variant))}")
+            job = {"threads": flags.threads, "device": flags.device} if engine == PRODUCT else (
+                workloads[known].job_of(mode)
+            )  # fmt: skip
+            processes[variant] = peers.Process(
+                "train", engine, precision, mode, job, flags.environments, folder / str(number)
+            )
+        for turn in range(flags.repeats):
+            # There and back: whoever is first after another one's turn is not always the same.
+            order = list(processes) if turn % 2 else list(processes)[::-1]
+            answers = {variant: processes[variant].repeat() for variant in order}
+            for (known, engine, _, mode), answer in answers.items():
+                if engine != PRODUCT:
+                    answer["tokens"], answer["flops"] = workloads[known].of_turn(turn, mode)
+            rounds.append(answers)
+            report(f"turn {turn + 1} of {flags.repeats}")
+    finally:
+        for process in processes.values():
+            process.close()
+    return rounds
+
+
+def fastest_peers(rounds):
+    """Returns {(workload, peer): mode} of the peers' fastest modes."""
+    fastest = {}
+    for known, engine, precision, mode in rounds[0]:
+        if engine in PEERS:
+            seconds = statistics.median(turn[known, engine, precision, mode]["seconds"] for turn in rounds)
+            fastest[known, engine] = min(fastest.get((known, engine), (seconds, mode)), (seconds, mode))
+    return {key: mode for key, (_, mode) in fastest.items()}
+
+
+def record(size, variant, workloads, rounds, fastest, flags):
+    """Returns the record of one variant."""
+    from keras_transformer.runs.manifest import command, git_revision, machine
+
+    known, engine, precision, mode = variant
+    answers = [turn[variant] for turn in rounds]
+
+    def median(value):
+        return statistics.median(map(value, rounds))
+
+    def speed(of, name):
+        return lambda turn: turn[of][name] / turn[of]["seconds"]
+
+    def ratio(of, name):
+        if of not in rounds[0]:
+            return None
+        return median(lambda turn: speed(variant, name)(turn) / speed(of, name)(turn))
+
+    row = {
+        "benchmark": "train_step", "engine": engine, "version": peers.VERSIONS.get(engine), "mode": mode or None,
+        "precision": precision, "size": size, "workload": known, "device": flags.device,
+        "flops_per_second": median(speed(variant, "flops")),
+        "peak_memory_mb": max(answer["peak_memory_mb"] or 0 for answer in answers),
+        "repeats": flags.repeats, "threads": flags.threads,
+        "command": command(), "commit": git_revision(), "machine": machine(),
+    }  # fmt: skip
+    if engine == PRODUCT:
+        return row
+    peers_float32 = {peer: (known, peer, "float32", fastest.get((known, peer))) for peer in PEERS}
+    return row | {
+        "target_tokens_per_second": median(speed(variant, "tokens")),
+        "seconds_per_step": median(lambda turn: turn[variant]["seconds"]) / workloads[known].job["updates"],
+        "seconds_to_first_step": answers[0]["seconds_to_first_step"], "first_loss": answers[0]["first_loss"],
+        "ratios": {peer: ratio(of, "tokens") for peer, of in peers_float32.items()},
+        "over_product": ratio(("fixed", PRODUCT, "float32", ""), "flops"),
+        "over_own_product": ratio(("fixed", PRODUCT, precision, ""), "flops"),
+        "over_fixed": ratio(("fixed", engine, precision, mode), "tokens") if known != "fixed" else None,
     }  # fmt: skip
 
 
-def flops(hparams, vocab_size, rows, length):
-    """FLOPs of one training step on `rows` sources and targets of `length` tokens: its matrix products."""
-    projections = 2 * hparams.d_model * hparams.num_heads * (hparams.key_width + hparams.value_width)
-    scores = hparams.num_heads * length * (hparams.key_width + hparams.value_width)
-    feed_forward = 2 * hparams.d_model * hparams.d_ff
-    layer = 3 * (projections + scores) + 2 * feed_forward  # encoder and decoder layer, a source and a target token
-    multiply_adds = rows * length * (hparams.num_layers * layer + hparams.d_model * vocab_size)
-    return 3 * 2 * multiply_adds
+def table(rows):
+    """Returns the records as a table."""
+    heads = ["size", "workload", "engine", "mode", "precision", "tokens/s", "ms/step", "GFLOP/s", "of product", "MB"]
+    lines = [[*heads, "1st step", *(f"× {peer}" for peer in PEERS), "× fixed"]]
+    for row in rows:
+        ratios = [row.get("ratios", {}).get(peer) for peer in PEERS]
+        numbers = [
+            (row.get("target_tokens_per_second"), "{:,.0f}"), (row.get("seconds_per_step"), "{:,.3f}"),
+            (row["flops_per_second"] / 1e9, "{:,.0f}"), (row.get("over_product"), "{:.0%}"),
+            (row["peak_memory_mb"], "{:,.0f}"), (row.get("seconds_to_first_step"), "{:.1f} s"),
+            *((ratio, "{:.2f}") for ratio in [*ratios, row.get("over_fixed")]),
+        ]  # fmt: skip
+        lines.append(
+            [row["size"], row["workload"], row["engine"], row["mode"] or "", row["precision"]]
+            + ["" if value is None else form.format(value) for value, form in numbers]
+        )
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    text = 5  # columns of words; the others hold numbers
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line[:text], widths))
+        + "".join("  " + cell.rjust(width) for cell, width in zip(line[text:], widths[text:]))
+        for line in lines
+    )
 
 
-def matmul_rate(size=2048, repeats=20):
-    """FLOP/s of a float32 product of two square matrices in the backend, the best of `repeats`: it is a ceiling."""
-    import keras
-    from keras import ops
+def write(rows, path):
+    """Writes the records: a JSON list, or lines added to a .jsonl."""
+    from keras_transformer.runs.manifest import append_row
 
-    matrix = ops.convert_to_tensor(np.random.default_rng(0).standard_normal((size, size)), dtype="float32")
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        keras.ops.convert_to_numpy(ops.matmul(matrix, matrix)[0, 0])
-        seconds.append(time.perf_counter() - start)
-    return 2 * size**3 / min(seconds)
+    if path.endswith(".jsonl"):
+        for row in rows:
+            append_row(path, row)
+    else:
+        Path(path).write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def check(flags, folder):
+    """Has all engines make three updates without dropout and smoothing, on padded batches, and compares the losses.
+
+    Raises:
+        SystemExit: An engine computes something else.
+    """
+    work = workload("wmt", CHECK, flags, folder / "check", dropout=0.0, label_smoothing=0.0, warmup_steps=100)
+    job = {**work.job, "warm_updates": 0, "updates": 1}
+    losses = {}
+    for engine in flags.engines:
+        for precision in ("float32",):
+            for mode in MODES[engine][precision]:
+                place = folder / f"{engine}-{mode}"
+                process = peers.Process("train", engine, precision, mode, job, flags.environments, place)
+                answers = [process.repeat() for _ in range(3)]
+                process.close()
+                losses[engine, mode] = [answers[0]["first_loss"], *(answer["loss"] for answer in answers)]
+                print(f"{engine} {mode}: " + " ".join(f"{loss:.5f}" for loss in losses[engine, mode]), flush=True)
+    ours = losses[OURS, MODES[OURS]["float32"][0]]
+    if any(abs(a - b) > TOLERANCE for found in losses.values() for a, b in zip(found, ours)):
+        sys.exit(1)
+
+
+def _names(kind, text, known):
+    """The names in a comma-separated list."""
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in known:
+            raise unknown(kind, name, known)
+    if not names:
+        raise UserError(f"no {kind} is named; there are: {', '.join(known)}")
+    return names
+
+
+def _number(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"takes a whole number from 1 on, not {text!r}")
+    return int(text)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -167,7 +167,9 @@ def test_an_engine_whose_outputs_have_other_lengths_is_no_record(monkeypatch):
 def test_a_process_of_this_project_translates_as_the_translator_does(tmp_path):
     model, workload = small_workload(tmp_path)
     expected = answer_of(translator_of(model, workload), workload)
-    process = peers.Process("keras_transformer", "float32", MODE, workload.job(threads=1), "none", tmp_path / "process")
+    process = peers.Process(
+        "decode", "keras_transformer", "float32", MODE, workload.job(threads=1), "none", tmp_path / "process"
+    )
     try:
         answer = process.repeat()
     finally:
@@ -180,7 +182,7 @@ def test_an_engine_that_fails_is_told_by_its_last_line(tmp_path, capsys):
     _, workload = small_workload(tmp_path)
     with pytest.raises(UserError, match="^keras_transformer failed: .*none.npz"):
         job = {**workload.job(threads=1), "model": "none.npz"}
-        peers.Process("keras_transformer", "float32", MODE, job, "none", tmp_path / "process")
+        peers.Process("decode", "keras_transformer", "float32", MODE, job, "none", tmp_path / "process")
     assert "Traceback" in capsys.readouterr().err
 
 

@@ -10,8 +10,8 @@ def serve(make):
     """Runs an engine until stdin ends.
 
     Args:
-        make: Function of the job, `decode.Workload.job`, that loads the engine and returns a function that translates
-            all sources once: ([ids of the best hypothesis, EOS left out, …], [its score, …]).
+        make: Function of the job, as `peers.Process` was given it, that loads the engine and returns a function that
+            does what is timed, once, and returns what is to be told of it, a dictionary.
     """
     with open(sys.argv[1], encoding="utf-8") as file:
         job = json.load(file)
@@ -19,13 +19,12 @@ def serve(make):
     os.dup2(2, 1)  # whatever a library prints is no answer
     # For libraries that do not ask how many threads they may use.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])
-    translate = make(job)
+    work = make(job)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for _ in sys.stdin:
         began = time.perf_counter()
-        outputs, scores = translate()
-        seconds = time.perf_counter() - began
-        answer = {"seconds": seconds, "outputs": outputs, "scores": scores, "peak_memory_mb": peak_memory()}
+        found = work()
+        answer = {"seconds": time.perf_counter() - began, **found, "peak_memory_mb": peak_memory()}
         print(json.dumps(answer), file=answers, flush=True)
 
 
@@ -43,3 +42,11 @@ def batches(sources, rows=64):
     order = sorted(range(len(sources)), key=lambda i: (-len(sources[i]), i))
     for first in range(0, len(order), rows):
         yield order[first : first + rows]
+
+
+def bound_threads(number):
+    """Has TensorFlow use so many threads; it must be told before it computes anything."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(number)
+    tf.config.threading.set_inter_op_parallelism_threads(number)

@@ -1,4 +1,4 @@
-"""OpenNMT-tf's process: its Transformer, post-norm and with one embedding, given our weights and our ids.
+"""OpenNMT-tf's Transformer, post-norm and with one embedding, given our weights.
 
 What differs from this project and is set here: layer normalisation's ε (Keras' 1e-3 there), the ids of BOS and EOS,
 and the sinusoids, which it concatenates, counts from 1 and stretches by d/(d−2); a position encoder of ours takes
@@ -8,9 +8,7 @@ their place, as its constructor allows. Biases of attention and projection do no
 import os
 import tempfile
 
-import layout
 import numpy as np
-import protocol
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -32,47 +30,17 @@ class Interleaved(opennmt.layers.PositionEncoder):
         return tf.reshape(pairs, [1, -1, depth])
 
 
-def make(job):
-    tf.config.threading.set_intra_op_parallelism_threads(job["threads"])
-    tf.config.threading.set_inter_op_parallelism_threads(job["threads"])
-    config, weights = layout.read_model(job["model"])
-    model = build(config, job)
-    assign(model, weights)
-    sources = [[theirs(i) for i in ids] + [theirs(1)] for ids in job["sources"]]
-
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)])
-    def infer(ids, length):
-        # The limit is the batch's: the parameter, usually a number, may be a tensor as well.
-        model.params["maximum_decoding_length"] = job["forced_length"] or tf.reduce_max(length) + job["extra_length"]
-        return model.infer({"ids": ids, "length": length})
-
-    batches = []
-    for rows in protocol.batches(sources):
-        length = np.array([len(sources[i]) for i in rows], "int32")
-        ids = np.zeros((len(rows), length.max()), "int32")
-        for row, i in zip(ids, rows):
-            row[: len(sources[i])] = sources[i]
-        batches.append((rows, ids, length))
-
-    def translate():
-        outputs, scores = [None] * len(sources), [None] * len(sources)
-        for rows, ids, length in batches:
-            found = {name: value.numpy() for name, value in infer(ids, length).items() if name != "alignment"}
-            for i, tokens, count, score in zip(rows, found["tokens"], found["length"], found["log_probs"]):
-                outputs[i] = [int(token) for token in tokens[0][: count[0]]]
-                scores[i] = float(score[0])
-        return outputs, scores
-
-    return translate
-
-
 def theirs(i):
     """The id there of an id here; the change is its own inverse."""
     return ROWS[i] if i < len(ROWS) else i
 
 
-def build(config, job):
-    """Returns OpenNMT-tf's model, with variables of its own.
+def build(config, params):
+    """Returns OpenNMT-tf's model, with variables of its own and with dropout where the paper has it.
+
+    Args:
+        config: Of `layout.read_model`.
+        params: OpenNMT-tf's parameters of training or inference.
 
     Raises:
         SystemExit: It has nothing that computes the same.
@@ -93,12 +61,8 @@ def build(config, job):
         inputter(), inputter(), num_layers=hparams["num_layers"], num_units=hparams["d_model"],
         num_heads=hparams["num_heads"], ffn_inner_dim=hparams["d_ff"], mha_bias=False, pre_norm=False,
         position_encoder_class=Interleaved, share_embeddings=opennmt.models.EmbeddingsSharingLevel.ALL,
-        output_layer_bias=False,
+        output_layer_bias=False, dropout=hparams["dropout"], attention_dropout=0.0, ffn_dropout=0.0,
     )  # fmt: skip
-    params = {
-        "beam_width": job["beam_size"], "length_penalty": job["alpha"], "num_hypotheses": 1,
-        "minimum_decoding_length": job["forced_length"] or 0, "maximum_decoding_length": job["forced_length"] or 250,
-    }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         # A line is an id's name: our id, so that what comes out is read as a number.
         path = os.path.join(folder, "vocabulary.txt")
@@ -149,7 +113,3 @@ def assign(model, weights):
     forgotten = [variable.name for variable in model.trainable_variables if variable.ref() not in seen]
     if forgotten:
         raise RuntimeError(f"these variables are still random: {forgotten}")
-
-
-if __name__ == "__main__":
-    protocol.serve(make)

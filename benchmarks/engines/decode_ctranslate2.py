@@ -1,4 +1,4 @@
-"""CTranslate2's process: `ctranslate2_engine.py JOB`, after `ctranslate2_engine.py JOB convert` has written its model.
+"""CTranslate2's process: `decode_ctranslate2.py JOB`, after `decode_ctranslate2.py JOB convert` has written its model.
 
 Two processes, so that the memory of the one that translates is not the conversion's.
 """
@@ -51,7 +51,7 @@ def make(job):
             for i, result in zip(rows, results):
                 outputs[i] = [ids[token] for token in result.hypotheses[0]]
                 scores[i] = result.scores[0]
-        return outputs, scores
+        return {"outputs": outputs, "scores": scores}
 
     return translate
 

@@ -31,7 +31,8 @@ def make(job):
 
     def translate():
         best = [hypotheses[0] for hypotheses in translator.translate(job["texts"], nbest=1, **arguments)]
-        return [[i for i in one.tokens if i != EOS] for one in best], [one.score for one in best]
+        outputs = [[i for i in one.tokens if i != EOS] for one in best]
+        return {"outputs": outputs, "scores": [one.score for one in best]}
 
     return translate
 

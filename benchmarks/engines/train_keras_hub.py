@@ -1,0 +1,149 @@
+"""keras-hub's process: its TransformerEncoder and TransformerDecoder layers and tied embedding, Keras' Adam and `fit`.
+
+What differs from this project: biases of the attentions' projections, which begin with 0. Dropout of attention weights
+is switched off, after which Keras takes its fused attention where it can. keras-hub has no loss for a Transformer; the
+one here is Keras' own operations, the one-hot targets left out.
+"""
+
+import os
+import time
+
+import arrays
+import layout
+import protocol
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+import keras  # noqa: E402
+import keras_hub  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from keras import ops  # noqa: E402
+
+
+class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Equation 3."""
+
+    def __init__(self, hparams):
+        self.hparams = hparams
+
+    def __call__(self, step):
+        h, step = self.hparams, ops.cast(step, "float32") + 1.0
+        warm = step * h["warmup_steps"] ** -1.5
+        return h["learning_rate_scale"] * h["d_model"] ** -0.5 * ops.minimum(ops.rsqrt(step), warm)
+
+
+class Positions(keras.layers.Layer):
+    """Scales embeddings and adds sinusoids: keras-hub's own stand half and half, not side by side."""
+
+    def call(self, x):
+        width = x.shape[-1]
+        table = ops.cast(arrays.sinusoids(512, width)[:512], self.compute_dtype)
+        return x * width**0.5 + table[: ops.shape(x)[1]]
+
+
+def build(config):
+    """Returns the model of (source, decoder's input) that gives logits, and its stacks of layers."""
+    h = config["hparams"]
+    embedding = keras_hub.layers.ReversibleEmbedding(config["vocab_size"], h["d_model"], tie_weights=True)
+    options = dict(intermediate_dim=h["d_ff"], num_heads=h["num_heads"], dropout=h["dropout"], layer_norm_epsilon=1e-6)
+    source, inputs = (keras.Input((None,), dtype="int32") for _ in range(2))
+    padding = ops.not_equal(source, 0)
+
+    def embedded(ids):
+        return keras.layers.Dropout(h["dropout"])(Positions()(embedding(ids)))
+
+    memory, encoder, decoder = embedded(source), [], []
+    for _ in range(h["num_layers"]):
+        encoder.append(keras_hub.layers.TransformerEncoder(**options))
+        memory = encoder[-1](memory, padding_mask=padding)
+    states = embedded(inputs)
+    for _ in range(h["num_layers"]):
+        decoder.append(keras_hub.layers.TransformerDecoder(**options))
+        states = decoder[-1](states, memory, encoder_padding_mask=padding)
+    for layer in encoder + decoder:
+        for attention in filter(None, (layer._self_attention_layer, getattr(layer, "_cross_attention_layer", None))):
+            attention._dropout = attention._dropout_layer.rate = 0.0
+    return keras.Model([source, inputs], embedding(states, reverse=True)), embedding, encoder, decoder
+
+
+def assign(embedding, encoder, decoder, weights):
+    """Gives the model the weights of a file of `layout`; biases of projections, which it has not, stay 0."""
+
+    def take_attention(attention, path):
+        for name in ("query", "key", "value"):
+            dense = getattr(attention, f"_{name}_dense")
+            dense.kernel.assign(weights[f"{path}/{name}"].reshape(dense.kernel.shape))
+        dense = attention._output_dense
+        dense.kernel.assign(weights[f"{path}/output"].reshape(dense.kernel.shape))
+
+    def take_norm(norm, path):
+        norm.gamma.assign(weights[f"{path}_residual/normalization/gamma"])
+        norm.beta.assign(weights[f"{path}_residual/normalization/beta"])
+
+    embedding.embeddings.assign(weights["embedding/table"])
+    for name, stack in (("encoder", encoder), ("decoder", decoder)):
+        for number, layer in enumerate(stack, 1):
+            path = f"{name}/layer_{number}"
+            take_attention(layer._self_attention_layer, f"{path}/self_attention")
+            take_norm(layer._self_attention_layer_norm, f"{path}/self_attention")
+            if name == "decoder":
+                take_attention(layer._cross_attention_layer, f"{path}/cross_attention")
+                take_norm(layer._cross_attention_layer_norm, f"{path}/cross_attention")
+            take_norm(layer._feedforward_layer_norm, f"{path}/feed_forward")
+            denses = (layer._feedforward_intermediate_dense, layer._feedforward_output_dense)
+            for count, dense in enumerate(denses, 1):
+                dense.kernel.assign(weights[f"{path}/feed_forward/kernel_{count}"])
+                dense.bias.assign(weights[f"{path}/feed_forward/bias_{count}"])
+
+
+def make(job):
+    protocol.bound_threads(job["threads"])
+    if job["precision"] == "bfloat16":
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    config, weights = layout.read_model(job["model"])
+    h = config["hparams"]
+    model, *parts = build(config)
+    assign(*parts, weights)
+    smoothing = h["label_smoothing"]
+
+    def loss(labels, logits):
+        logits = ops.cast(logits, "float32")
+        gold = ops.take_along_axis(logits, ops.cast(labels, "int32")[..., None], axis=-1)[..., 0]
+        losses = ops.logsumexp(logits, axis=-1) - (1 - smoothing) * gold
+        return losses - smoothing * ops.mean(logits, axis=-1) if smoothing else losses
+
+    model.compile(
+        optimizer=keras.optimizers.Adam(
+            Schedule(h), beta_1=h["adam_beta_1"], beta_2=h["adam_beta_2"], epsilon=h["adam_epsilon"]
+        ),
+        loss=keras.losses.LossFunctionWrapper(loss, reduction="mean_with_sample_weight", dtype="float32"),
+        jit_compile=job["mode"] == "xla",
+    )
+    batches = arrays.read_batches(job["batches"])
+
+    ids, mask = tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None, None), tf.float32)
+    done = 0
+
+    def train(updates):
+        nonlocal done
+        first, done = done, done + updates
+
+        def generate():
+            for number in range(first, first + updates):
+                source, inputs, labels = batches[number % len(batches)]
+                yield (source, inputs), labels, (labels != 0).astype("float32")
+
+        dataset = tf.data.Dataset.from_generator(generate, output_signature=((ids, ids), ids, mask)).prefetch(4)
+        history = model.fit(dataset, steps_per_epoch=updates, epochs=1, verbose=0)
+        return {"loss": history.history["loss"][0]}
+
+    first = train(1)["loss"]
+    facts = {"seconds_to_first_step": time.time() - job["started"], "first_loss": first}
+    if job["warm_updates"]:
+        train(job["warm_updates"])
+    return lambda: {**facts, **train(job["updates"])}
+
+
+if __name__ == "__main__":
+    protocol.serve(make)

@@ -1,0 +1,132 @@
+"""PyTorch's process: nn.Transformer, post-norm and without the norms that it adds after its stacks, one embedding.
+
+What differs from this project: biases of the attentions' projections, which begin with 0. Dropout of attention weights
+and of activations is switched off; what is left is the paper's. bfloat16 is its autocast; Adam is its fused one.
+"""
+
+import contextlib
+import itertools
+import math
+import time
+
+import arrays
+import layout
+import protocol
+import torch
+from torch import nn
+
+LONGEST = 512
+
+
+class Transformer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        h = config["hparams"]
+        width, heads, inner = h["d_model"], h["num_heads"], h["d_ff"]
+        self.embedding = nn.Embedding(config["vocab_size"], width)
+        self.register_buffer("positions", torch.from_numpy(arrays.sinusoids(LONGEST, width)))
+        self.dropout = nn.Dropout(h["dropout"])
+        options = dict(dim_feedforward=inner, dropout=h["dropout"], layer_norm_eps=1e-6, batch_first=True)
+        encoder = nn.TransformerEncoderLayer(width, heads, **options)
+        decoder = nn.TransformerDecoderLayer(width, heads, **options)
+        self.encoder = nn.TransformerEncoder(encoder, h["num_layers"], enable_nested_tensor=False)
+        self.decoder = nn.TransformerDecoder(decoder, h["num_layers"])
+        for layer in [*self.encoder.layers, *self.decoder.layers]:
+            layer.dropout.p = 0.0
+            layer.self_attn.dropout = 0.0
+        for layer in self.decoder.layers:
+            layer.multihead_attn.dropout = 0.0
+        self.smoothing = h["label_smoothing"]
+
+    def embed(self, ids):
+        scaled = self.embedding(ids) * math.sqrt(self.embedding.embedding_dim)
+        return self.dropout(scaled + self.positions[: ids.shape[1]])
+
+    def forward(self, source, inputs, labels):
+        padding = source == 0
+        memory = self.encoder(self.embed(source), src_key_padding_mask=padding)
+        length = inputs.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool).triu(1)
+        states = self.decoder(
+            self.embed(inputs), memory, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=padding
+        )
+        logits = states @ self.embedding.weight.T
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=self.smoothing
+        )
+
+    @torch.no_grad()
+    def assign(self, weights):
+        """Takes the weights of a file of `layout`; biases of projections, which it has not, become 0."""
+
+        def tensor(name):
+            return torch.from_numpy(weights[name])
+
+        def take_attention(attention, path):
+            kernels = [tensor(f"{path}/{name}").T for name in ("query", "key", "value")]
+            attention.in_proj_weight.copy_(torch.cat(kernels))
+            attention.in_proj_bias.zero_()
+            attention.out_proj.weight.copy_(tensor(f"{path}/output").T)
+            attention.out_proj.bias.zero_()
+
+        def take_norm(norm, path):
+            norm.weight.copy_(tensor(f"{path}_residual/normalization/gamma"))
+            norm.bias.copy_(tensor(f"{path}_residual/normalization/beta"))
+
+        self.embedding.weight.copy_(tensor("embedding/table"))
+        for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+            for number, layer in enumerate(stack.layers, 1):
+                path = f"{name}/layer_{number}"
+                take_attention(layer.self_attn, f"{path}/self_attention")
+                norms = {"self_attention": layer.norm1, "feed_forward": layer.norm2}
+                if name == "decoder":
+                    take_attention(layer.multihead_attn, f"{path}/cross_attention")
+                    norms = {"self_attention": layer.norm1, "cross_attention": layer.norm2, "feed_forward": layer.norm3}
+                for part, norm in norms.items():
+                    take_norm(norm, f"{path}/{part}")
+                for count, dense in ((1, layer.linear1), (2, layer.linear2)):
+                    dense.weight.copy_(tensor(f"{path}/feed_forward/kernel_{count}").T)
+                    dense.bias.copy_(tensor(f"{path}/feed_forward/bias_{count}"))
+
+
+def make(job):
+    torch.set_num_threads(job["threads"])
+    torch.manual_seed(0)
+    config, weights = layout.read_model(job["model"])
+    h = config["hparams"]
+    model = Transformer(config)
+    model.assign(weights)
+    # Adam's own rate is 1: the schedule's factor is the rate.
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=1.0, betas=(h["adam_beta_1"], h["adam_beta_2"]), eps=h["adam_epsilon"], fused=True
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: arrays.learning_rate(h, step + 1))
+    loss_of = torch.compile(model) if job["mode"] == "compile" else model
+    batches = itertools.cycle(
+        [[torch.from_numpy(array).long() for array in batch] for batch in arrays.read_batches(job["batches"])]
+    )
+
+    def precision():
+        if job["precision"] == "bfloat16":
+            return torch.autocast("cpu", dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def train(updates):
+        for batch in itertools.islice(batches, updates):
+            with precision():
+                loss = loss_of(*batch)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        return {"loss": loss.item()}
+
+    first = train(1)["loss"]
+    facts = {"seconds_to_first_step": time.time() - job["started"], "first_loss": first}
+    if job["warm_updates"]:
+        train(job["warm_updates"])
+    return lambda: {**facts, **train(job["updates"])}
+
+
+if __name__ == "__main__":
+    protocol.serve(make)
