@@ -69,7 +69,9 @@ def test_it_is_adam_of_gradients_whose_norm_is_bounded(clip_norm):
         np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_without_a_bound_it_is_keras_adam_to_the_bit():
+def test_without_a_bound_it_is_keras_adam():
+    # To the bit on JAX; on TensorFlow the fused update rounds 1 − β once more.
+    tolerance = {"rtol": 0, "atol": 0} if keras.backend.backend() == "jax" else {"rtol": 1e-5, "atol": 1e-7}
     updates = [random_arrays(seed) for seed in range(1, 8)]
     variables, optimizer = made()
     others = [keras.Variable(value, name=name) for name, value in zip(SHAPES, random_arrays(0))]
@@ -79,11 +81,11 @@ def test_without_a_bound_it_is_keras_adam_to_the_bit():
         apply(optimizer, variables, gradients)
         apply(other, others, gradients)
     for value, expected in zip(arrays(variables), arrays(others)):
-        np.testing.assert_array_equal(value, expected)
+        np.testing.assert_allclose(value, expected, **tolerance)
     slots = dict(zip((v.path for v in other.variables), arrays(other.variables)))
     assert state(optimizer).keys() == slots.keys()
     for path, array in state(optimizer).items():
-        np.testing.assert_array_equal(array, slots[path])
+        np.testing.assert_allclose(array, slots[path], **tolerance)
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])

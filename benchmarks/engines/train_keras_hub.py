@@ -1,6 +1,6 @@
 """keras-hub's process: its TransformerEncoder and TransformerDecoder layers and tied embedding, Keras' Adam and `fit`.
 
-What differs from this project: biases of the attentions' projections, which begin with 0. Dropout of attention weights
+Biases of the attentions' projections, which the paper has not, are 0 and stay 0. Dropout of attention weights
 is switched off, after which Keras takes its fused attention where it can. keras-hub has no loss for a Transformer; the
 one here is Keras' own operations, the one-hot targets left out.
 """
@@ -31,6 +31,19 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         h, step = self.hparams, ops.cast(step, "float32") + 1.0
         warm = step * h["warmup_steps"] ** -1.5
         return h["learning_rate_scale"] * h["d_model"] ** -0.5 * ops.minimum(ops.rsqrt(step), warm)
+
+
+class Loss(keras.losses.Loss):
+    """Label-smoothed cross-entropy, the mean over tokens."""
+
+    def __init__(self, smoothing):
+        super().__init__(reduction="mean_with_sample_weight", dtype="float32")
+        self.smoothing = smoothing
+
+    def call(self, labels, logits):
+        gold = ops.take_along_axis(logits, ops.cast(labels, "int32")[..., None], axis=-1)[..., 0]
+        losses = ops.logsumexp(logits, axis=-1) - (1 - self.smoothing) * gold
+        return losses - self.smoothing * ops.mean(logits, axis=-1) if self.smoothing else losses
 
 
 class Positions(keras.layers.Layer):
@@ -74,7 +87,9 @@ def assign(embedding, encoder, decoder, weights):
         for name in ("query", "key", "value"):
             dense = getattr(attention, f"_{name}_dense")
             dense.kernel.assign(weights[f"{path}/{name}"].reshape(dense.kernel.shape))
+            dense.bias.trainable = False
         dense = attention._output_dense
+        dense.bias.trainable = False
         dense.kernel.assign(weights[f"{path}/output"].reshape(dense.kernel.shape))
 
     def take_norm(norm, path):
@@ -105,19 +120,11 @@ def make(job):
     h = config["hparams"]
     model, *parts = build(config)
     assign(*parts, weights)
-    smoothing = h["label_smoothing"]
-
-    def loss(labels, logits):
-        logits = ops.cast(logits, "float32")
-        gold = ops.take_along_axis(logits, ops.cast(labels, "int32")[..., None], axis=-1)[..., 0]
-        losses = ops.logsumexp(logits, axis=-1) - (1 - smoothing) * gold
-        return losses - smoothing * ops.mean(logits, axis=-1) if smoothing else losses
-
     model.compile(
         optimizer=keras.optimizers.Adam(
             Schedule(h), beta_1=h["adam_beta_1"], beta_2=h["adam_beta_2"], epsilon=h["adam_epsilon"]
         ),
-        loss=keras.losses.LossFunctionWrapper(loss, reduction="mean_with_sample_weight", dtype="float32"),
+        loss=Loss(h["label_smoothing"]),
         jit_compile=job["mode"] == "xla",
     )
     batches = arrays.read_batches(job["batches"])

@@ -1,7 +1,7 @@
 """PyTorch's process: nn.Transformer, post-norm and without the norms that it adds after its stacks, one embedding.
 
-What differs from this project: biases of the attentions' projections, which begin with 0. Dropout of attention weights
-and of activations is switched off; what is left is the paper's. bfloat16 is its autocast; Adam is its fused one.
+Biases of the attentions' projections, which the paper has not, are 0 and stay 0. Dropout of attention weights and of
+activations is switched off; what is left is the paper's. bfloat16 is its autocast; Adam is its fused one.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def assign(self, weights):
-        """Takes the weights of a file of `layout`; biases of projections, which it has not, become 0."""
+        """Takes the weights of a file of `layout`; biases of projections, which it has not, stay 0."""
 
         def tensor(name):
             return torch.from_numpy(weights[name])
@@ -65,9 +65,9 @@ class Transformer(nn.Module):
         def take_attention(attention, path):
             kernels = [tensor(f"{path}/{name}").T for name in ("query", "key", "value")]
             attention.in_proj_weight.copy_(torch.cat(kernels))
-            attention.in_proj_bias.zero_()
+            attention.in_proj_bias.zero_().requires_grad_(False)
             attention.out_proj.weight.copy_(tensor(f"{path}/output").T)
-            attention.out_proj.bias.zero_()
+            attention.out_proj.bias.zero_().requires_grad_(False)
 
         def take_norm(norm, path):
             norm.weight.copy_(tensor(f"{path}_residual/normalization/gamma"))
@@ -98,7 +98,11 @@ def make(job):
     model.assign(weights)
     # Adam's own rate is 1: the schedule's factor is the rate.
     optimizer = torch.optim.Adam(
-        model.parameters(), lr=1.0, betas=(h["adam_beta_1"], h["adam_beta_2"]), eps=h["adam_epsilon"], fused=True
+        filter(lambda parameter: parameter.requires_grad, model.parameters()),
+        lr=1.0,
+        betas=(h["adam_beta_1"], h["adam_beta_2"]),
+        eps=h["adam_epsilon"],
+        fused=True,
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: arrays.learning_rate(h, step + 1))
     loss_of = torch.compile(model) if job["mode"] == "compile" else model

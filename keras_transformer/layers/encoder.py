@@ -4,6 +4,7 @@ import keras
 
 from keras_transformer import registry
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.layers.remat import rematerialized
 from keras_transformer.layers.residual import EPSILON
 
@@ -102,9 +103,7 @@ class Encoder(keras.layers.Layer):
         ]  # fmt: skip
         self.final_norm = None
         if registry.norms.get(norm).normalizes_stack:
-            self.final_norm = keras.layers.LayerNormalization(
-                epsilon=EPSILON, dtype=self.dtype_policy, name="final_norm"
-            )
+            self.final_norm = LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name="final_norm")
 
     def build(self, input_shape, *other_shapes):
         for layer in self.layers:

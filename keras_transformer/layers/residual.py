@@ -3,6 +3,7 @@
 import keras
 
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.normalization import LayerNormalization
 
 EPSILON = 1e-6
 """Layer normalisation's ε; the paper gives none."""
@@ -31,9 +32,7 @@ class Residual(keras.layers.Layer):
         super().__init__(**kwargs)
         self.seed = seed
         self.dropout = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
-        self.normalization = keras.layers.LayerNormalization(
-            epsilon=EPSILON, dtype=self.dtype_policy, name="normalization"
-        )
+        self.normalization = LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name="normalization")
 
     def build(self, input_shape):
         self.dropout.build()

@@ -8,8 +8,6 @@ from above, a scalar.
 import keras
 from keras import ops
 
-from keras_transformer.models.loss import smoothed_cross_entropy
-
 PIECE = 1 << 24
 """Logits of a piece at most: 64 MiB in float32."""
 PIECE_TOKENS = 2048
@@ -79,28 +77,37 @@ def _times(above, gradients, dtypes):
 
 
 def _by_pieces(states, table, labels, weights, label_smoothing, training):
-    """Both cross-entropies `[tokens]`, and the gradient: a scale, and what it multiplies, of states and of table."""
+    """Both cross-entropies `[tokens]`, and the gradient: a scale, and what it multiplies, of states and of table.
+
+    The slope of a logit is its token's weight times p, less 1 − ε at the label, less ε/V. All but p is multiplied with
+    rows of d_model numbers, not with all logits: a pass over those takes as long as a tenth of a product.
+    """
     tokens, (vocab_size, width) = ops.shape(states)[0], table.shape
     # Relative to the largest the weights are near 1, so that their products in float16 do not vanish.
     scale = ops.maximum(ops.max(weights), 1e-30)
+    weights, labels, confidence = weights / scale, ops.cast(labels, "int32"), 1.0 - label_smoothing
     kernel = ops.cast(table, states.dtype)
+    exact = keras.backend.standardize_dtype(kernel.dtype) == "float32"
+    mean_row = ops.mean(ops.cast(kernel, "float32"), axis=0)
 
     def of_piece(of_table, states, labels, weights):
         logits = ops.cast(ops.matmul(states, ops.transpose(kernel)), "float32")
-        smoothed, plain = smoothed_cross_entropy(labels, logits, label_smoothing)
+        # log Σ exp from the softmax, whose largest value does not vanish: its logit, less its logarithm.
+        p = ops.softmax(logits)
+        normalizer = ops.max(logits, axis=-1) - ops.log(ops.max(p, axis=-1))
+        gold = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+        mean = ops.matmul(ops.cast(states, "float32"), mean_row[:, None])[:, 0]
+        found = [normalizer - confidence * gold - label_smoothing * mean, normalizer - gold]
         if not training:
-            return of_table, [smoothed, plain]
-        # softmax − q, times the weight: exp(logit − log Σ exp + log weight) − …, and another value at the label.
-        gold = ops.take_along_axis(logits, labels[:, None], axis=-1)
-        shift = gold + plain[:, None] - ops.log(weights[:, None])
-        spread = weights[:, None] * (label_smoothing / vocab_size)
-        at_label = ops.exp(gold - shift) - spread - weights[:, None] * (1.0 - label_smoothing)
-        places = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), ops.cast(labels, "int32")], axis=1)
-        slope = ops.scatter_update(ops.exp(logits - shift) - spread, places, at_label[:, 0])
-        slope = ops.cast(slope, states.dtype)
-        of_states = ops.cast(ops.matmul(slope, kernel), "float32")
-        of_table = of_table + ops.cast(ops.matmul(ops.transpose(slope), states), "float32")
-        return of_table, [smoothed, plain, of_states]
+            return of_table, found
+        slope = ops.cast(p, states.dtype)
+        if not exact:  # rounded, p and 1 − ε would not cancel out in a sum of products
+            places = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=1)
+            at_label = ops.exp(gold - normalizer) - confidence
+            slope = ops.scatter_update(slope, places, ops.cast(at_label, slope.dtype))
+        of_states = ops.cast(ops.matmul(slope, kernel), "float32") * weights[:, None]
+        weighted = states * ops.cast(weights[:, None], states.dtype)
+        return of_table + ops.cast(ops.matmul(ops.transpose(slope), weighted), "float32"), [*found, of_states]
 
     of_table = ops.zeros((vocab_size, width) if training else (), "float32")
     pieces = -(-tokens // max(1, min(PIECE // vocab_size, PIECE_TOKENS)))
@@ -109,10 +116,19 @@ def _by_pieces(states, table, labels, weights, label_smoothing, training):
         return ops.reshape(ops.swapaxes(array, 0, 1), (-1, *array.shape[2:]))[:tokens]
 
     # A piece has every so many-th token: part of each device's, where devices share the tokens.
-    rows = [ops.swapaxes(divided(array, pieces), 0, 1) for array in (states, labels, weights / scale)]
+    rows = [ops.swapaxes(divided(array, pieces), 0, 1) for array in (states, labels, weights)]
     of_table, found = in_turn(of_piece, of_table, rows, outputs=3 if training else 2)
     smoothed, plain, *of_states = map(joined, found)
-    return (smoothed, plain), (scale, *of_states, of_table)
+    if not training:
+        return (smoothed, plain), None
+    (of_states,), weighted = of_states, ops.cast(states, "float32") * weights[:, None]
+    if exact:
+        of_states = of_states - confidence * weights[:, None] * ops.take(kernel, labels, axis=0)
+        of_table = ops.scatter_update(of_table, labels[:, None], -confidence * weighted, reduction="add")
+    if label_smoothing:
+        of_states = of_states - label_smoothing * weights[:, None] * mean_row
+        of_table = of_table - label_smoothing / vocab_size * ops.sum(weighted, axis=0)
+    return (smoothed, plain), (scale, of_states, of_table)
 
 
 def divided(array, parts):

@@ -107,7 +107,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         gradients = self._summed(gradients, variables)
         if self.scales_loss:
             gradients = [gradient / ops.cast(self.loss_scale.value, gradient.dtype) for gradient in gradients]
-        norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients))
+        norm = ops.sqrt(sum(_sum_of_squares(ops.cast(gradient, "float32")) for gradient in gradients))
         finite = ops.isfinite(norm)
         self._note(norm, finite)
         if self.scales_loss:
@@ -169,10 +169,17 @@ class GuardedAdam(keras.optimizers.Optimizer):
         decay_1, decay_2 = (ops.power(ops.cast(beta, variable.dtype), step) for beta in (self.beta_1, self.beta_2))
         index = self._get_variable_index(variable)
         mean, variance = self._means[index], self._variances[index]
-        self.assign_add(mean, (gradient - mean) * (made * (1 - self.beta_1)))
-        self.assign_add(variance, (ops.square(gradient) - variance) * (made * (1 - self.beta_2)))
-        rate = made * learning_rate * ops.sqrt(1 - decay_2) / (1 - decay_1)
-        self.assign_sub(variable, mean * rate / (ops.sqrt(variance) + self.epsilon))
+        if keras.backend.backend() == "tensorflow":
+            # One pass over gradient, weights and slots; as single operations it would be ten.
+            _apply_adam(
+                variable, mean.value, variance.value, gradient, made * learning_rate, (decay_1, decay_2),
+                [1 - made * (1 - beta) for beta in (self.beta_1, self.beta_2)], self.epsilon,
+            )  # fmt: skip
+        else:
+            self.assign_add(mean, (gradient - mean) * (made * (1 - self.beta_1)))
+            self.assign_add(variance, (ops.square(gradient) - variance) * (made * (1 - self.beta_2)))
+            rate = made * learning_rate * ops.sqrt(1 - decay_2) / (1 - decay_1)
+            self.assign_sub(variable, mean * rate / (ops.sqrt(variance) + self.epsilon))
         if self.averages:
             average = self.averages[index]
             share = 1 - ops.minimum((step - 1) / (step + 9), self.ema_decay)
@@ -181,3 +188,20 @@ class GuardedAdam(keras.optimizers.Optimizer):
     def get_config(self):
         own = ("beta_1", "beta_2", "epsilon", "clip_norm", "ema_decay", "scales_loss")
         return {**super().get_config(), **{name: getattr(self, name) for name in own}}
+
+
+def _sum_of_squares(array):
+    if keras.backend.backend() != "tensorflow":
+        return ops.sum(ops.square(array))
+    import tensorflow as tf
+
+    return 2 * tf.nn.l2_loss(array)  # one pass, not two
+
+
+def _apply_adam(variable, mean, variance, gradient, learning_rate, powers, betas, epsilon):
+    import tensorflow as tf
+
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle, m=mean.handle, v=variance.handle, beta1_power=powers[0], beta2_power=powers[1],
+        lr=learning_rate, beta1=betas[0], beta2=betas[1], epsilon=tf.cast(epsilon, variable.dtype), grad=gradient,
+    )  # fmt: skip

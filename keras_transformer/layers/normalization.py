@@ -1,0 +1,49 @@
+"""§3.1: layer normalisation (Ba et al. 2016), in few passes over its input."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class LayerNormalization(keras.layers.LayerNormalization):
+    """γ (x − mean) / √(variance + ε) + β over the last axis, computed in float32.
+
+    It is Keras' own, with the gradient written out where every operation is a pass of its own: on TensorFlow that takes
+    half the time. XLA joins the passes by itself.
+
+    Call arguments:
+        inputs: `[..., d_model]`.
+
+    Returns:
+        `[..., d_model]`.
+    """
+
+    def call(self, inputs):
+        if keras.backend.backend() != "tensorflow":
+            return super().call(inputs)
+        # As rows of a matrix: broadcasting over more axes takes twice as long.
+        rows = ops.reshape(ops.cast(inputs, "float32"), (-1, inputs.shape[-1]))
+        gamma, beta = (ops.cast(weight, "float32") for weight in (self.gamma, self.beta))
+        normalized = _on_tensorflow(rows, gamma, beta, self.epsilon)
+        return ops.cast(ops.reshape(normalized, ops.shape(inputs)), self.compute_dtype)
+
+
+def _on_tensorflow(x, gamma, beta, epsilon):
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def normalized(x, gamma, beta):
+        centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+        inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True) + epsilon)
+        unit = centred * inverse
+
+        def backward(above):
+            of_unit, of_gamma = above * gamma, above * unit
+            mean = tf.reduce_mean(of_unit, axis=-1, keepdims=True)
+            along = tf.reduce_mean(of_unit * unit, axis=-1, keepdims=True)
+            of_x = (of_unit - mean - unit * along) * inverse
+            return of_x, tf.reduce_sum(of_gamma, axis=0), tf.reduce_sum(above, axis=0)
+
+        return unit * gamma + beta, backward
+
+    return normalized(x, gamma, beta)

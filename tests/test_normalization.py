@@ -1,0 +1,73 @@
+"""Layer normalisation with its gradient written out is Keras' own."""
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from keras import ops
+
+from keras_transformer.layers.normalization import LayerNormalization
+
+
+@pytest.fixture
+def inputs(fresh_seed):
+    random = np.random.default_rng(fresh_seed)
+    x, above = random.normal(2.0, 3.0, (2, 3, 5, 8)).astype("float32")
+    return x, above, *random.normal(1.0, 0.5, (2, 8)).astype("float32")
+
+
+def output_and_gradients(layer, x, above, gamma, beta):
+    """The output, and the gradients of Σ output · above with respect to input, γ and β."""
+    layer.build(x.shape)
+    layer.gamma.assign(gamma)
+    layer.beta.assign(beta)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        def total(x, *weights):
+            output, _ = layer.stateless_call(weights, [], x)
+            return ops.sum(ops.cast(output, "float32") * above), output
+
+        weights = [variable.value for variable in layer.trainable_variables]
+        gradients, output = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(ops.convert_to_tensor(x), *weights)
+    else:
+        import tensorflow as tf
+
+        x = tf.constant(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = layer(x)
+            total = tf.reduce_sum(tf.cast(output, tf.float32) * above)
+        gradients = tape.gradient(total, [x, *(variable.value for variable in layer.trainable_variables)])
+    return [ops.convert_to_numpy(ops.cast(array, "float32")) for array in (output, *gradients)]
+
+
+def test_output_and_gradients_are_those_of_keras_and_the_oracle(inputs):
+    found = output_and_gradients(LayerNormalization(epsilon=1e-6), *inputs)
+    expected = output_and_gradients(keras.layers.LayerNormalization(epsilon=1e-6), *inputs)
+    for value, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
+    x, _, gamma, beta = inputs
+    np.testing.assert_allclose(found[0], oracles.layer_norm(x, {"gamma": gamma, "beta": beta}), rtol=1e-4, atol=1e-5)
+
+
+def test_the_gradient_is_that_of_finite_differences(inputs):
+    x, above, gamma, beta = inputs
+    _, gradient, *_ = output_and_gradients(LayerNormalization(epsilon=1e-6), *inputs)
+    small = 1e-5
+    for place in [(0, 0, 0), (2, 4, 7), (1, 2, 3)]:
+        step = np.zeros(x.shape)
+        step[place] = small
+        ahead, behind = (
+            (oracles.layer_norm(x + sign * step, {"gamma": gamma, "beta": beta}) * above).sum() for sign in (1, -1)
+        )
+        assert gradient[place] == pytest.approx((ahead - behind) / (2 * small), rel=1e-3, abs=1e-4)
+
+
+def test_it_computes_in_float32_whatever_comes_in(inputs):
+    x, above, gamma, beta = inputs
+    x = (4 * np.round(x) + 600).astype("float32")  # bfloat16 can tell these apart, but not their mean from them
+    layer = LayerNormalization(epsilon=1e-6, dtype="mixed_bfloat16")
+    found, *_ = output_and_gradients(layer, x, above, gamma, beta)
+    assert keras.backend.standardize_dtype(layer(ops.cast(x, "bfloat16")).dtype) == "bfloat16"
+    np.testing.assert_allclose(found, oracles.layer_norm(x, {"gamma": gamma, "beta": beta}), rtol=0.02, atol=0.02)
