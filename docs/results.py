@@ -202,8 +202,79 @@ def parsing_speed(rows):
 
 def benchmarks_page(files):
     """Returns the text of benchmarks.md."""
-    parts = [decoding(files["decode"]), decoding_profile(files["decode_profile"]), preparation(files["prepare"])]
+    sections = {
+        "train_step": training, "precision": precisions, "memory": memory, "decode": decoding,
+        "decode_profile": decoding_profile, "prepare": preparation,
+    }  # fmt: skip
+    parts = [section(files[name]) for name, section in sections.items() if name in files]
     return "\n".join([BENCHMARKS_HEAD, *parts])
+
+
+def training(rows):
+    """Returns how fast models are trained, beside other engines."""
+    peers = {"opennmt_tf": "OpenNMT-tf", "pytorch": "PyTorch", "keras_hub": "keras-hub"}
+    heads = "size workload engine mode precision tokens/s".split()
+    heads += [*(f"×{peer}" for peer in peers.values()), "of product", "memory", "first step", "×fixed"]
+    lines = [
+        "## Training\n",
+        f"{rows[0]['threads']} threads, one process an engine; initial weights, batches, rates, dropout are the same,",
+        "and so are the losses of updates (`--check`). `fixed`: no padding. `multi30k`: an epoch, here from the store.",
+        "Tokens are real target tokens; × is to that engine's fastest mode in float32, `of product` the rate beside",
+        "that of a large float32 matrix product, each the median of turns. `benchmarks/train_step.py` tells more.\n",
+        "| " + " | ".join(heads) + " |",
+        "|" + "---|" * len(heads),
+    ]
+    for row in rows:
+        if row["engine"] == "matmul":
+            continue
+        ratios = [row["ratios"][peer] for peer in peers]
+        cells = [
+            row["size"], row["workload"], row["engine"], row["mode"], row["precision"],
+            f"{row['target_tokens_per_second']:,.0f}",
+            *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios), f"{row['over_product']:.0%}",
+            f"{row['peak_memory_mb']:,.0f} MB", f"{row['seconds_to_first_step']:.0f} s",
+            f"{row['over_fixed']:.2f}" if row["over_fixed"] else "–",
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", commands(rows)])
+
+
+def precisions(rows):
+    """Returns what fewer bits cost."""
+    lines = [
+        "### In bfloat16\n",
+        "The last evaluation of trainings that differ in `--precision` alone: label-smoothed and plain cross-entropy,",
+        "and their ratios to float32.\n",
+        "| problem | hparams | seed | precision | updates | loss | × | nll | × | score |",
+        "|" + "---|" * 10,
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['problem']} | {row['hparams']} | {row['seed']} | {row['precision']} | {row['step']:,} "
+            f"| {row['loss']:.4f} | {row['loss_over_float32']:.4f} | {row['nll']:.4f} | {row['nll_over_float32']:.4f} "
+            f"| {row['score']:.2f} |"
+        )
+    return "\n".join([*lines, "", commands(rows)])
+
+
+def memory(rows):
+    """Returns how much memory an update takes."""
+    ways = list(dict.fromkeys(row["way"] for row in rows))
+    lines = [
+        "### Memory of an update\n",
+        f"Peaks of a process on CPU, in MB, with {rows[0]['vocab_size']:,} symbols, in sequences of",
+        f"{rows[0]['length']} tokens; loading, weights and both slots are part of it.\n",
+        "| backend | hparams | precision | tokens | " + " | ".join(ways) + " |",
+        "|" + "---|" * (4 + len(ways)),
+    ]
+    peaks = {}
+    for row in rows:
+        key = row["backend"], row["hparams"], row["precision"], f"{row['tokens']:,}"
+        peak = f"{row['peak_mb']:,}" if row["peak_mb"] else f"more than {row['free_mb']:,}"
+        peaks.setdefault(key, {})[row["way"]] = peak
+    for key, by_way in peaks.items():
+        lines.append("| " + " | ".join([*key, *(by_way.get(way, "–") for way in ways)]) + " |")
+    return "\n".join([*lines, "", commands(rows)])
 
 
 def decoding(rows):
