@@ -112,7 +112,7 @@ class Fake:
         ("ctranslate2", "int8"): [9, 1, 1, 1],
     }
 
-    def __init__(self, engine, precision, mode, job, environments, folder):
+    def __init__(self, task, engine, precision, mode, job, environments, folder):
         self.engine, self.precision, self.mode, self.job, self.closed = engine, precision, mode, job, False
         self.left = list(self.seconds[engine, precision])
 
