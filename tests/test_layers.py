@@ -27,6 +27,7 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.layers.position import LearnedPositions, SinusoidalPositions
 from keras_transformer.layers.residual import PostNorm, PreNorm, Residual
 from keras_transformer.layers.restricted_attention import RestrictedAttention
@@ -285,6 +286,7 @@ CASES = {
     "RestrictedAttention": Case(RestrictedAttention, {**ATTENTION, "window": 3}, (X, X)),
     "FeedForward": Case(FeedForward, dict(d_model=8, d_ff=12, dropout=0.1, seed=3)),
     "Dropout": Case(Dropout, dict(rate=0.1, seed=3)),
+    "LayerNormalization": Case(LayerNormalization, dict(epsilon=1e-5)),
     "PostNorm": Case(PostNorm, dict(dropout=0.1, seed=3), call=SUBLAYER),
     "PreNorm": Case(PreNorm, dict(dropout=0.1, seed=3), call=SUBLAYER),
     "SinusoidalPositions": Case(SinusoidalPositions, dict(d_model=8), (POSITIONS,), shape=(5, 8)),
