@@ -11,12 +11,18 @@ class LayerNormalization(keras.layers.LayerNormalization):
     It is Keras' own, with the gradient written out where every operation is a pass of its own: on TensorFlow that takes
     half the time. XLA joins the passes by itself.
 
+    Args:
+        epsilon: ε.
+
     Call arguments:
         inputs: `[..., d_model]`.
 
     Returns:
         `[..., d_model]`.
     """
+
+    def __init__(self, epsilon=1e-6, **kwargs):
+        super().__init__(epsilon=epsilon, **kwargs)
 
     def call(self, inputs):
         if keras.backend.backend() != "tensorflow":
@@ -26,6 +32,10 @@ class LayerNormalization(keras.layers.LayerNormalization):
         gamma, beta = (ops.cast(weight, "float32") for weight in (self.gamma, self.beta))
         normalized = _on_tensorflow(rows, gamma, beta, self.epsilon)
         return ops.cast(ops.reshape(normalized, ops.shape(inputs)), self.compute_dtype)
+
+    def get_config(self):
+        config = super().get_config()
+        return {name: config[name] for name in ("name", "trainable", "dtype", "epsilon")}
 
 
 def _on_tensorflow(x, gamma, beta, epsilon):
