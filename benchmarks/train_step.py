@@ -88,9 +88,10 @@ def main(arguments):
             return check(flags, Path(folder))
         rows = []
         for size in flags.sizes:
-            rows += measure(size, flags, Path(folder) / size)
-    if flags.json:
-        write(rows, flags.json)
+            found = measure(size, flags, Path(folder) / size)
+            rows += found
+            if flags.json:  # what is there stays, whatever becomes of the next size
+                write(found, rows, flags.json)
     print(table(rows))
 
 
@@ -340,12 +341,12 @@ def table(rows):
     )
 
 
-def write(rows, path):
-    """Writes the records: a JSON list, or lines added to a .jsonl."""
+def write(new, rows, path):
+    """Writes the records: all in a JSON list, or the new ones as lines added to a .jsonl."""
     from keras_transformer.runs.manifest import append_row
 
     if path.endswith(".jsonl"):
-        for row in rows:
+        for row in new:
             append_row(path, row)
     else:
         Path(path).write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
