@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 JAX = .venv-jax/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-jax soak lint format clean
+.PHONY: demo test test-jax soak bench lint format clean
 
 # Trains a Transformer on the embedded English-German problem and translates unseen sentences: under 10 minutes
 # on two CPU cores.
@@ -32,6 +32,10 @@ JAX_TESTS += decoding_features jax_devices multiworker projected_loss remat norm
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m soak tests/faults tests/test_treebanks.py
 	$(BIN)/python tests/faults/soak.py
+
+# Training speed beside other engines, which are installed the first time; with RAW_DIR=FOLDER an epoch of Multi30k, too.
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/train_step.py $(if $(RAW_DIR),--raw_dir=$(RAW_DIR))
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
