@@ -23,11 +23,9 @@ with α = 0 when the first beam has; in OpenNMT-tf when every beam has. A forced
 takes one step more. CTranslate2 and OpenNMT-tf may output PAD and BOS.
 """
 
-import argparse
 import dataclasses
 import itertools
 import operator
-import os
 import statistics
 import sys
 import tempfile
@@ -35,10 +33,11 @@ from pathlib import Path
 
 import numpy as np
 import peers
+from command_line import Parser, check_flags, names, number
 from engines.layout import assign_model, read_model, write_model
 
 from keras_transformer.data.tokenizer import SPECIAL, SymbolTokenizer
-from keras_transformer.errors import UserError, unknown
+from keras_transformer.errors import UserError
 from keras_transformer.flags import report, run_command
 from keras_transformer.startup import chosen_backend, load_keras
 
@@ -56,13 +55,6 @@ SIZES = {"tiny": ("tiny", 10_000), "base": ("base", 37_000)}
 WORKLOADS = ("forced", "natural")
 BEAM_SIZE, SENTENCES, LENGTH = 4, 64, 25
 PRECISIONS = tuple(dict.fromkeys(precision for known in ENGINES.values() for precision in known))
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence."""
-
-    def error(self, message):
-        raise UserError(f"{message}; see --help")
 
 
 def main(arguments):
@@ -85,7 +77,7 @@ def read_flags(arguments):
     Raises:
         UserError: A flag or a name is wrong, or nothing is left to measure.
     """
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(__doc__)
     modes = MODES[chosen_backend()]
     for name, known in (("engines", ENGINES), ("sizes", SIZES), ("precisions", PRECISIONS), ("modes", modes)):
         parser.add_argument(f"--{name}", default=",".join(known), help="comma-separated (default %(default)s)")
@@ -93,22 +85,17 @@ def read_flags(arguments):
     parser.add_argument("--run", help="the run directory whose model `natural` translates with")
     parser.add_argument("--checkpoint", help="best, last, averaged or a step (default best, or last)")
     parser.add_argument("--split", default="test", help="split that `natural` translates (default %(default)s)")
-    parser.add_argument("--sentences", type=_number, help="how many of its first sentences (default all)")
-    parser.add_argument("--repeats", type=_number, default=5, help="timed repeats (default %(default)s)")
-    cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--threads", type=_number, default=cores, help="each engine's (default all cores: %(default)s)")
-    parser.add_argument(
-        "--environments", default="~/.cache/keras_transformer/benchmarks", metavar="FOLDER",
-        help="where the other engines are installed, once (default %(default)s)",
-    )  # fmt: skip
+    parser.add_argument("--sentences", type=number, help="how many of its first sentences (default all)")
+    parser.add_argument("--repeats", type=number, default=5, help="timed repeats (default %(default)s)")
+    parser.add_machine()
     parser.add_argument("--check", action="store_true", help="compare what they compute; exits with 1 if it differs")
-    parser.add_argument("--json", metavar="FILE", help="file that gets each record as one more line of JSON")
+    parser.add_json()
     flags = parser.parse_args(arguments)
-    engines = _names("engine", flags.engines, ENGINES)
-    precisions = _names("precision", flags.precisions, PRECISIONS)
-    workloads = _names("workload", flags.workloads or ("forced,natural" if flags.run else "forced"), WORKLOADS)
-    sizes = _names("size", flags.sizes, SIZES)
-    modes = _names("mode", flags.modes, modes)
+    engines = names("engine", flags.engines, ENGINES)
+    precisions = names("precision", flags.precisions, PRECISIONS)
+    workloads = names("workload", flags.workloads or ("forced,natural" if flags.run else "forced"), WORKLOADS)
+    sizes = names("size", flags.sizes, SIZES)
+    modes = names("mode", flags.modes, modes)
     flags.variants = [
         (engine, known, mode)
         for engine in engines
@@ -120,10 +107,7 @@ def read_flags(arguments):
         raise UserError(f"--engines={flags.engines} --precisions={flags.precisions}: no engine is measured in these")
     if "natural" in workloads and not flags.run:
         raise UserError("the workload natural needs a trained run: --run=DIR")
-    if flags.threads > cores:
-        raise UserError(f"--threads={flags.threads}: there are {cores} cores")
-    if flags.json and not Path(flags.json).resolve().parent.is_dir():
-        raise UserError(f"{flags.json} cannot be written: its folder does not exist")
+    check_flags(flags)
     flags.measured = [("forced", size) for size in sizes if "forced" in workloads]
     flags.measured += [("natural", None)] if "natural" in workloads else []
     return flags
@@ -352,23 +336,6 @@ def check(flags, folder):
             agree &= compare(engine, beam_size, translator, workload, ours, answer)
     if not agree:
         sys.exit(1)
-
-
-def _names(kind, text, known):
-    """The names in a comma-separated list."""
-    names = [name for name in text.split(",") if name]
-    for name in names:
-        if name not in known:
-            raise unknown(kind, name, known)
-    if not names:
-        raise UserError(f"no {kind} is named; there are: {', '.join(known)}")
-    return names
-
-
-def _number(text):
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"takes a whole number from 1 on, not {text!r}")
-    return int(text)
 
 
 if __name__ == "__main__":

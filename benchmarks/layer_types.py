@@ -11,7 +11,6 @@ on all alike and little of it stays. An exponent is the slope of a least-squares
 layer's `--fit` largest sizes and of its times; "counted" is that of the operations of its matrix products.
 """
 
-import argparse
 import collections
 import importlib.util
 import json
@@ -21,6 +20,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from command_line import Parser, check_flags, number
 
 from keras_transformer.errors import UserError
 from keras_transformer.flags import run_command
@@ -36,27 +36,20 @@ Kind = collections.namedtuple("Kind", "name operations sequential path n d make 
 Keras layer, of (n, d, flags) that counts a sequence's operations, and of (n, d) that sizes its largest tensor."""
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence."""
-
-    def error(self, message):
-        raise UserError(f"{message}; see --help")
-
-
 def main(arguments):
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(__doc__)
     parser.add_argument(
         "--lengths", type=_numbers, default=[128, 256, 512, 1024, 2048, 4096], help="n, comma-separated"
     )
     parser.add_argument("--widths", type=_numbers, default=[32, 64, 128, 256, 512, 1024], help="d, comma-separated")
-    parser.add_argument("--width", type=_number, default=128, help="d at which lengths grow (default %(default)s)")
-    parser.add_argument("--length", type=_number, default=512, help="n at which widths grow (default %(default)s)")
-    parser.add_argument("--window", type=_number, default=32, help="r of restricted attention (default %(default)s)")
-    parser.add_argument("--kernel", type=_number, default=3, help="k of the convolution (default %(default)s)")
-    parser.add_argument("--batch", type=_number, default=4, help="sequences (default %(default)s)")
-    parser.add_argument("--repeats", type=_number, default=9, help="times each is timed (default %(default)s)")
+    parser.add_argument("--width", type=number, default=128, help="d at which lengths grow (default %(default)s)")
+    parser.add_argument("--length", type=number, default=512, help="n at which widths grow (default %(default)s)")
+    parser.add_argument("--window", type=number, default=32, help="r of restricted attention (default %(default)s)")
+    parser.add_argument("--kernel", type=number, default=3, help="k of the convolution (default %(default)s)")
+    parser.add_argument("--batch", type=number, default=4, help="sequences (default %(default)s)")
+    parser.add_argument("--repeats", type=number, default=9, help="times each is timed (default %(default)s)")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="wall, or cpu: processor time of all threads")
-    parser.add_argument("--fit", type=_number, default=3, help="largest sizes that a slope is of (default %(default)s)")
+    parser.add_argument("--fit", type=number, default=3, help="largest sizes that a slope is of (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="two small sizes, twice: shows that it runs, no more")
     parser.add_argument("--from", dest="source", metavar="FILE", help="rows to read in place of measuring")
     parser.add_argument("--json", metavar="FILE", help="file for the rows, one JSON object a line")
@@ -83,9 +76,7 @@ def check(flags):
         raise UserError("--fit takes a whole number from 2 on: a slope needs two sizes")
     if any(width % HEADS for width in (*flags.widths, flags.width)):
         raise UserError(f"--widths and --width take multiples of {HEADS}, the heads of the whole layers")
-    for file in filter(None, (flags.json, flags.output)):
-        if not Path(file).resolve().parent.is_dir():
-            raise UserError(f"{file} cannot be written: its folder does not exist")
+    check_flags(flags)
     if flags.output and not importlib.util.find_spec("matplotlib"):
         raise UserError("--output draws with matplotlib, which is not installed: pip install matplotlib")
 
@@ -343,14 +334,8 @@ def _line(cells):
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def _number(text):
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"takes a whole number from 1 on, not {text!r}")
-    return int(text)
-
-
 def _numbers(text):
-    return [_number(part) for part in text.split(",")]
+    return [number(part) for part in text.split(",")]
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ tokens: weights, gradients and both slots are there, too. The batch has as many 
 all sequences of one length. On CPU a process may take what is free then; an update that wants more does not fit.
 """
 
-import argparse
 import dataclasses
 import itertools
+
+from command_line import Parser, check_flags
 
 from keras_transformer.errors import UserError
 from keras_transformer.flags import run_command
@@ -22,22 +23,16 @@ WAYS = {
 """Settings of `make_network` that are compared."""
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence."""
-
-    def error(self, message):
-        raise UserError(f"{message}; see --help")
-
-
 def main(arguments):
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(__doc__)
     parser.add_argument("--hparams", nargs="+", default=["base", "big"], metavar="NAME", help="presets")
     parser.add_argument("--tokens", nargs="+", type=int, default=[4096, 25000], help="of source, of target, per update")
     parser.add_argument("--length", type=int, default=32, help="tokens of a sequence")
     parser.add_argument("--vocab_size", type=int, default=37000)
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16", "float16"))
-    parser.add_argument("--json", metavar="FILE", help="file that the rows are added to")
+    parser.add_json()
     flags = parser.parse_args(arguments)
+    check_flags(flags)
     if flags.length < 1 or min(flags.tokens) < flags.length:
         raise UserError("--tokens and --length: an update holds one sequence at least, and a sequence one token")
     load_keras()

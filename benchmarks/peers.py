@@ -95,14 +95,16 @@ class Process:
         folder = Path(folder)
         folder.mkdir(parents=True)
         script = SCRIPTS / f"{task}_{engine}.py"
+        arguments = [python_of(engine, environments), script, folder / "job.json"]
         job = {**job, "precision": precision, "mode": mode, "folder": str(folder / "converted"), "started": time.time()}
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        arguments = [python_of(engine, environments), script, folder / "job.json"]
         environment = {
             **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": str(job["threads"]), "PYTHONPATH": str(ROOT)
         }  # fmt: skip
         if job.get("device", "cpu") == "cpu":
             environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+        else:  # several processes share it, and take turns
+            environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         if engine in REQUIREMENTS:
             environment["PYTHONNOUSERSITE"] = "1"
         else:

@@ -5,33 +5,28 @@ last evaluation (label-smoothed cross-entropy and plain, in nats a token) to tho
 initial weights, batches and dropout masks. Two seeds show how much of a difference is chance.
 """
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from command_line import Parser, check_flags
+
 from keras_transformer.errors import UserError
 from keras_transformer.flags import run_command
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence."""
-
-    def error(self, message):
-        raise UserError(f"{message}; see --help")
-
-
 def main(arguments):
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(__doc__)
     parser.add_argument("--problem", default="toy_ende")
     parser.add_argument("--hparams", default="toy")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--precisions", nargs="+", default=["bfloat16"], choices=("bfloat16", "float16"))
     parser.add_argument("--train_steps", type=int, help="updates (default: the preset's)")
-    parser.add_argument("--json", metavar="FILE", help="file that the rows are added to")
+    parser.add_json()
     flags = parser.parse_args(arguments)
+    check_flags(flags)
     from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 
     for seed in flags.seeds:

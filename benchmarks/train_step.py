@@ -11,40 +11,42 @@ length. `multi30k`: Multi30k's training pairs in the batches of the preset; this
 store, the others have them in memory as arrays. `wmt`: random tokens in sequences as long as WMT's.
 
 Every engine makes the paper's step with the same weights to begin with: post-norm, dropout after embedding and
-sublayers alone, label smoothing 0.1, Adam with the same rates, on the same batches of ids. Each has a process of its
-own with `--threads` threads; all take turns, `--repeats` times, so that other load on the machine falls on all alike.
-What counts is the median, and of two engines the median of the turns' ratios. Of peers the fastest mode in float32 is
-the measure. Target tokens are real ones, not padding. Operations are counted for matrix products alone: 2 for a
-multiply-add, the backward pass twice the forward, padding to a batch's own longest sequences included. Memory is the
-most that was resident in the process. The seconds to the first step begin with the process; no other one computes then.
+sublayers alone, label smoothing 0.1 (OpenNMT-tf's leaves the label out), Adam with the same rates, on the same batches.
+Each has a process of its own with `--threads` threads; all take turns, `--repeats` times, so that other load on the
+machine falls on all alike. What counts is the median, and of two engines the median of the turns' ratios. The measure
+is a peer in float32, in `fixed` in its fastest mode. Target tokens are real ones, not padding. Operations are counted
+for matrix products alone: 2 for a multiply-add, the backward pass twice the forward, padding to a batch's own longest
+sequences included. Memory is the most that was resident in the process, in MB of 10⁶ bytes. The seconds to the first
+step begin with the process; no other one computes then.
 """
 
-import argparse
 import dataclasses
 import json
 import math
-import os
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
 import peers
+from command_line import Parser, check_flags, names, number
 
-from keras_transformer.errors import UserError, unknown
+from keras_transformer.errors import UserError
 from keras_transformer.flags import report, run_command
 from keras_transformer.startup import chosen_backend, load_keras
 
 OURS, PRODUCT = "keras_transformer", "matmul"
-PEERS = ("opennmt_tf", "pytorch", "keras_hub")
 MODES = {
-    OURS: {"tensorflow": {"float32": ("graph", "xla"), "bfloat16": ("graph",)},
-           "jax": {"float32": ("jax",), "bfloat16": ("jax",)}}[chosen_backend()],
     "opennmt_tf": {"float32": ("graph", "xla")},
     "pytorch": {"float32": ("eager", "compile"), "bfloat16": ("eager", "compile")},
     "keras_hub": {"float32": ("graph", "xla"), "bfloat16": ("graph",)},
-}  # fmt: skip
-"""How engines run, by precision; the first of a precision is the one that new shapes cost nothing, but on JAX."""
+}
+OUR_MODES = {
+    "tensorflow": {"float32": ("graph", "xla"), "bfloat16": ("graph",)},
+    "jax": {"float32": ("jax",), "bfloat16": ("jax",)},
+}
+"""How engines run, by precision; beside the workload `fixed` only the first, which takes any shape but on JAX."""
+PEERS = tuple(MODES)
 PRECISIONS = ("float32", "bfloat16")
 
 
@@ -74,13 +76,6 @@ TOLERANCE = 1e-3
 """Greatest difference of two engines' losses, in nats."""
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence."""
-
-    def error(self, message):
-        raise UserError(f"{message}; see --help")
-
-
 def main(arguments):
     flags = read_flags(arguments)
     with tempfile.TemporaryDirectory() as folder:
@@ -101,41 +96,37 @@ def read_flags(arguments):
     Raises:
         UserError: A flag or a name is wrong.
     """
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument("--engines", default=",".join(MODES), help="comma-separated (default %(default)s)")
+    parser = Parser(__doc__)
+    parser.add_argument("--engines", default=",".join((OURS, *PEERS)), help="comma-separated (default %(default)s)")
     parser.add_argument("--sizes", default="tiny,base", help=f"of {', '.join(SIZES)} (default %(default)s)")
     parser.add_argument("--precisions", default=",".join(PRECISIONS), help="comma-separated (default %(default)s)")
     parser.add_argument("--workloads", help="of fixed, multi30k, wmt (default fixed, and with --raw_dir multi30k)")
     parser.add_argument("--raw_dir", help="folder with the corpus of Multi30k")
     parser.add_argument("--data_dir", default="data", help="folder of prepared corpora (default %(default)s)")
-    parser.add_argument("--batch_tokens", type=_number, help="of source, of target, in fixed and wmt")
-    parser.add_argument("--repeats", type=_number, default=5, help="turns (default %(default)s)")
+    parser.add_argument("--batch_tokens", type=number, help="of source, of target, in fixed and wmt")
+    parser.add_argument("--repeats", type=number, default=5, help="turns (default %(default)s)")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--threads", type=_number, default=cores, help="each engine's (default all cores: %(default)s)")
-    parser.add_argument(
-        "--environments", default="~/.cache/keras_transformer/benchmarks", metavar="FOLDER",
-        help="where the other engines are installed, once (default %(default)s)",
-    )  # fmt: skip
+    parser.add_machine()
     parser.add_argument("--check", action="store_true", help="compare what they compute; exits with 1 if it differs")
-    parser.add_argument(
-        "--json", metavar="FILE", help="file for the records, a JSON list; a .jsonl gets each as one more line"
-    )
+    parser.add_json("file for the records, a JSON list; a .jsonl gets each as one more line")
     flags = parser.parse_args(arguments)
+    flags.modes = {OURS: OUR_MODES[chosen_backend()], **MODES}
     workloads = flags.workloads or ("fixed,multi30k" if flags.raw_dir else "fixed")
     for name, text, known in (
-        ("engines", flags.engines, MODES), ("sizes", flags.sizes, SIZES),
+        ("engines", flags.engines, flags.modes), ("sizes", flags.sizes, SIZES),
         ("precisions", flags.precisions, PRECISIONS), ("workloads", workloads, WORKLOADS),
     ):  # fmt: skip
-        setattr(flags, name, _names(name.removesuffix("s"), text, known))
+        setattr(flags, name, names(name.removesuffix("s"), text, known))
+    flags.precisions.sort(key=PRECISIONS.index)
+    if flags.engines != [OURS] and "float32" not in flags.precisions:
+        raise UserError("other engines are the measure in float32: add it to --precisions, or --engines=" + OURS)
+    if flags.check and OURS not in flags.engines:
+        raise UserError(f"--check compares other engines with this one: add {OURS} to --engines")
     if "multi30k" in flags.workloads and not flags.raw_dir:
         raise UserError("the workload multi30k needs the corpus: --raw_dir=FOLDER")
     if flags.device == "gpu" and (flags.engines != [OURS] or chosen_backend() != "jax"):
         raise UserError("--device=gpu measures this project alone, on JAX: KERAS_BACKEND=jax, --engines=" + OURS)
-    if flags.threads > cores:
-        raise UserError(f"--threads={flags.threads}: there are {cores} cores")
-    if flags.json and not Path(flags.json).resolve().parent.is_dir():
-        raise UserError(f"{flags.json} cannot be written: its folder does not exist")
+    check_flags(flags)
     return flags
 
 
@@ -157,7 +148,7 @@ class Workload:
 
     def job_of(self, mode):
         """Returns what an engine is told that runs so: where shapes are compiled, all are met before it is timed."""
-        every_shape = mode in ("xla", "jax") and self.name != "fixed"
+        every_shape = mode == "jax" and self.name != "fixed"
         return {**self.job, "warm_updates": len(self.tokens)} if every_shape else self.job
 
     def of_turn(self, turn, mode):
@@ -219,9 +210,9 @@ def measure(name, flags, folder):
             (known, engine, precision, mode)
             for known in workloads
             for engine in flags.engines
-            for mode in MODES[engine].get(precision, ())[: None if known == "fixed" else 1]
+            for mode in flags.modes[engine].get(precision, ())[: None if known == "fixed" else 1]
         ]
-        if not any(precision in MODES[engine] for engine in flags.engines):
+        if not any(precision in flags.modes[engine] for engine in flags.engines):
             continue
         if precision != "float32":  # the peers' fastest stand beside it once more
             variants += [(known, engine, "float32", mode) for (known, engine), mode in fastest.items()]
@@ -229,12 +220,11 @@ def measure(name, flags, folder):
         rounds = turns(products + variants, workloads, flags, folder / precision)
         if precision == "float32":
             fastest = fastest_peers(rounds)
-        found = [
+        rows += [
             record(name, variant, workloads, rounds, fastest, flags)
             for variant in variants + products
             if variant[2] == precision
         ]
-        rows += found
     return rows
 
 
@@ -297,6 +287,7 @@ def record(size, variant, workloads, rounds, fastest, flags):
     row = {
         "benchmark": "train_step", "engine": engine, "version": peers.VERSIONS.get(engine), "mode": mode or None,
         "precision": precision, "size": size, "workload": known, "device": flags.device,
+        "batch_tokens": None if engine == PRODUCT else workloads[known].job["corpus"]["batch_tokens"],
         "flops_per_second": median(speed(variant, "flops")),
         "peak_memory_mb": max(answer["peak_memory_mb"] or 0 for answer in answers),
         "repeats": flags.repeats, "threads": flags.threads,
@@ -307,7 +298,7 @@ def record(size, variant, workloads, rounds, fastest, flags):
     peers_float32 = {peer: (known, peer, "float32", fastest.get((known, peer))) for peer in PEERS}
     return row | {
         "target_tokens_per_second": median(speed(variant, "tokens")),
-        "seconds_per_step": median(lambda turn: turn[variant]["seconds"]) / workloads[known].job["updates"],
+        "milliseconds_per_step": 1e3 * median(lambda turn: turn[variant]["seconds"]) / workloads[known].job["updates"],
         "seconds_to_first_step": answers[0]["seconds_to_first_step"], "first_loss": answers[0]["first_loss"],
         "ratios": {peer: ratio(of, "tokens") for peer, of in peers_float32.items()},
         "over_product": ratio(("fixed", PRODUCT, "float32", ""), "flops"),
@@ -323,7 +314,7 @@ def table(rows):
     for row in rows:
         ratios = [row.get("ratios", {}).get(peer) for peer in PEERS]
         numbers = [
-            (row.get("target_tokens_per_second"), "{:,.0f}"), (row.get("seconds_per_step"), "{:,.3f}"),
+            (row.get("target_tokens_per_second"), "{:,.0f}"), (row.get("milliseconds_per_step"), "{:,.0f}"),
             (row["flops_per_second"] / 1e9, "{:,.0f}"), (row.get("over_product"), "{:.0%}"),
             (row["peak_memory_mb"], "{:,.0f}"), (row.get("seconds_to_first_step"), "{:.1f} s"),
             *((ratio, "{:.2f}") for ratio in [*ratios, row.get("over_fixed")]),
@@ -353,7 +344,7 @@ def write(new, rows, path):
 
 
 def check(flags, folder):
-    """Has all engines make three updates without dropout and smoothing, on padded batches, and compares the losses.
+    """Has all engines make updates without dropout and smoothing, on padded batches, and compares four losses.
 
     Raises:
         SystemExit: An engine computes something else.
@@ -362,34 +353,18 @@ def check(flags, folder):
     job = {**work.job, "warm_updates": 0, "updates": 1}
     losses = {}
     for engine in flags.engines:
-        for precision in ("float32",):
-            for mode in MODES[engine][precision]:
-                place = folder / f"{engine}-{mode}"
-                process = peers.Process("train", engine, precision, mode, job, flags.environments, place)
+        for mode in flags.modes[engine]["float32"]:
+            place = folder / f"{engine}-{mode}"
+            process = peers.Process("train", engine, "float32", mode, job, flags.environments, place)
+            try:
                 answers = [process.repeat() for _ in range(3)]
+            finally:
                 process.close()
-                losses[engine, mode] = [answers[0]["first_loss"], *(answer["loss"] for answer in answers)]
-                print(f"{engine} {mode}: " + " ".join(f"{loss:.5f}" for loss in losses[engine, mode]), flush=True)
-    ours = losses[OURS, MODES[OURS]["float32"][0]]
-    if any(abs(a - b) > TOLERANCE for found in losses.values() for a, b in zip(found, ours)):
+            losses[engine, mode] = [answers[0]["first_loss"], *(answer["loss"] for answer in answers)]
+            print(f"{engine} {mode}: " + " ".join(f"{loss:.5f}" for loss in losses[engine, mode]), flush=True)
+    ours = losses[OURS, flags.modes[OURS]["float32"][0]]
+    if not all(abs(a - b) <= TOLERANCE for found in losses.values() for a, b in zip(found, ours, strict=True)):
         sys.exit(1)
-
-
-def _names(kind, text, known):
-    """The names in a comma-separated list."""
-    names = [name for name in text.split(",") if name]
-    for name in names:
-        if name not in known:
-            raise unknown(kind, name, known)
-    if not names:
-        raise UserError(f"no {kind} is named; there are: {', '.join(known)}")
-    return names
-
-
-def _number(text):
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"takes a whole number from 1 on, not {text!r}")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -218,9 +218,10 @@ def training(rows):
     lines = [
         "## Training\n",
         f"{rows[0]['threads']} threads, one process an engine; initial weights, batches, rates, dropout are the same,",
-        "and so are the losses of updates (`--check`). `fixed`: no padding. `multi30k`: an epoch, here from the store.",
-        "Tokens are real target tokens; × is to that engine's fastest mode in float32, `of product` the rate beside",
-        "that of a large float32 matrix product, each the median of turns. `benchmarks/train_step.py` tells more.\n",
+        "and without dropout and smoothing so are the losses (`--check`). `fixed`: no padding. `multi30k`: an epoch,",
+        "here from the store. Tokens are real target tokens; × is to that engine in float32, in `fixed` in its",
+        "fastest mode, `of product` the rate beside a large float32 matrix product's, each the median of turns.",
+        "`benchmarks/train_step.py` tells more.\n",
         "| " + " | ".join(heads) + " |",
         "|" + "---|" * len(heads),
     ]
@@ -242,7 +243,7 @@ def training(rows):
 def precisions(rows):
     """Returns what fewer bits cost."""
     lines = [
-        "### In bfloat16\n",
+        "## In bfloat16\n",
         "The last evaluation of trainings that differ in `--precision` alone: label-smoothed and plain cross-entropy,",
         "and their ratios to float32.\n",
         "| problem | hparams | seed | precision | updates | loss | × | nll | × | score |",
@@ -261,8 +262,8 @@ def memory(rows):
     """Returns how much memory an update takes."""
     ways = list(dict.fromkeys(row["way"] for row in rows))
     lines = [
-        "### Memory of an update\n",
-        f"Peaks of a process on CPU, in MB, with {rows[0]['vocab_size']:,} symbols, in sequences of",
+        "## Memory of an update\n",
+        f"Peaks of a process, in MiB, with {rows[0]['vocab_size']:,} symbols, in sequences of",
         f"{rows[0]['length']} tokens; loading, weights and both slots are part of it.\n",
         "| backend | hparams | precision | tokens | " + " | ".join(ways) + " |",
         "|" + "---|" * (4 + len(ways)),

@@ -12,9 +12,9 @@ import pytest
 from keras_transformer.errors import UserError
 
 ROOT = Path(__file__).parent.parent
-spec = importlib.util.spec_from_file_location("layer_types", ROOT / "benchmarks" / "layer_types.py")
-layer_types = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(layer_types)
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import layer_types  # noqa: E402
+
 ROWS = ROOT / "docs" / "layer_types.jsonl"
 
 

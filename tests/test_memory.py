@@ -78,9 +78,22 @@ def test_layers_computed_twice_are_tried_and_told_too(monkeypatch):
         check(monkeypatch, lambda question: with_slices(question, 3, remat_fits=True))
     with pytest.raises(UserError, match="it does with --remat, for the same updates$"):
         check(monkeypatch, lambda question: with_slices(question, 1000, remat_fits=True))
-    with pytest.raises(UserError, match="it does with --accumulate=4, for"):  # they are computed twice already
-        check(monkeypatch, lambda question: with_slices({**question, "settings": {
-            **question["settings"], "remat": False}}, 3), remat=True)  # fmt: skip
+    asked = []
+
+    def fits(question):
+        asked.append(question["settings"])
+        return with_slices(question, 3)
+
+    with pytest.raises(UserError, match="it does with --accumulate=4, for"):
+        check(monkeypatch, fits, remat=True)
+    assert len(asked) == len({settings["accumulate"] for settings in asked})  # no more with it than without
+
+    def both(question):
+        settings = question["settings"]
+        return with_slices(question, 63 if settings["remat"] else 1000)
+
+    with pytest.raises(UserError, match="it does with --remat and --accumulate=64, for the same updates$"):
+        check(monkeypatch, both)
 
     def not_this_model(question):
         return (

@@ -25,7 +25,7 @@ def output_and_gradients(layer, x, above, gamma, beta):
         import jax
 
         def total(x, *weights):
-            output, _ = layer.stateless_call(weights, [], x)
+            output, _ = layer.stateless_call(weights, [], x, training=True)
             return ops.sum(ops.cast(output, "float32") * above), output
 
         weights = [variable.value for variable in layer.trainable_variables]
@@ -33,10 +33,10 @@ def output_and_gradients(layer, x, above, gamma, beta):
     else:
         import tensorflow as tf
 
-        x = tf.constant(x)
+        x = tf.convert_to_tensor(x)
         with tf.GradientTape() as tape:
             tape.watch(x)
-            output = layer(x)
+            output = layer(x, training=True)
             total = tf.reduce_sum(tf.cast(output, tf.float32) * above)
         gradients = tape.gradient(total, [x, *(variable.value for variable in layer.trainable_variables)])
     return [ops.convert_to_numpy(ops.cast(array, "float32")) for array in (output, *gradients)]
@@ -64,10 +64,25 @@ def test_the_gradient_is_that_of_finite_differences(inputs):
         assert gradient[place] == pytest.approx((ahead - behind) / (2 * small), rel=1e-3, abs=1e-4)
 
 
-def test_it_computes_in_float32_whatever_comes_in(inputs):
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_it_computes_in_float32_whatever_comes_in(inputs, dtype):
     x, above, gamma, beta = inputs
-    x = (4 * np.round(x) + 600).astype("float32")  # bfloat16 can tell these apart, but not their mean from them
-    layer = LayerNormalization(epsilon=1e-6, dtype="mixed_bfloat16")
-    found, *_ = output_and_gradients(layer, x, above, gamma, beta)
-    assert keras.backend.standardize_dtype(layer(ops.cast(x, "bfloat16")).dtype) == "bfloat16"
+    x = (4 * np.round(x) + 600).astype("float32")  # bfloat16 can tell these apart, but not their differences' squares
+    layer = LayerNormalization(epsilon=1e-6, dtype=f"mixed_{dtype}")
+    found, gradient, *_ = output_and_gradients(layer, ops.cast(x, dtype), above, gamma, beta)
+    assert keras.backend.standardize_dtype(layer(ops.cast(x, dtype), training=True).dtype) == dtype
     np.testing.assert_allclose(found, oracles.layer_norm(x, {"gamma": gamma, "beta": beta}), rtol=0.02, atol=0.02)
+    exact = LayerNormalization(epsilon=1e-6)
+    above = ops.convert_to_numpy(ops.cast(ops.cast(above, dtype), "float32"))
+    _, expected, *_ = output_and_gradients(exact, x, above, gamma, beta)
+    np.testing.assert_allclose(gradient, expected, rtol=0.02, atol=0.02 * np.abs(expected).max())
+
+
+def test_without_a_gradient_it_is_the_same(inputs):
+    x, _, gamma, beta = inputs
+    layer = LayerNormalization(epsilon=1e-6)
+    layer.build(x.shape)
+    layer.gamma.assign(gamma)
+    layer.beta.assign(beta)
+    trained, used = (ops.convert_to_numpy(layer(x, training=training)) for training in (True, False))
+    np.testing.assert_allclose(trained, used, rtol=1e-5, atol=1e-5)

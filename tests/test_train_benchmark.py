@@ -3,6 +3,7 @@
 import json
 import sys
 
+import keras
 import numpy as np
 import pytest
 from conftest import ROOT
@@ -18,7 +19,7 @@ import peers  # noqa: E402
 import train_step  # noqa: E402
 from engines import arrays, workload  # noqa: E402
 
-MODE = train_step.MODES[train_step.OURS]["float32"][0]
+MODE = train_step.OUR_MODES[keras.backend.backend()]["float32"][0]
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,8 @@ MODE = train_step.MODES[train_step.OURS]["float32"][0]
         (["--workloads=multi30k"], "needs the corpus: --raw_dir=FOLDER"),
         (["--device=gpu"], "measures this project alone, on JAX"),
         (["--engines="], "no engine is named"),
+        (["--precisions=bfloat16"], "other engines are the measure in float32: add it"),
+        (["--check", "--engines=pytorch"], "add keras_transformer to --engines"),
         (["--repeats=0"], "takes a whole number from 1 on, not '0'"),
         (["--threads=100000"], "there are "),
         (["--json=/nowhere/rows.jsonl"], "its folder does not exist"),
@@ -96,7 +99,7 @@ class Fake:
 def test_records_hold_medians_over_turns_and_ratios_to_the_fastest_mode_of_a_peer(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(peers, "Process", Fake)
     monkeypatch.setattr(train_step, "SIZES", {"tiny": train_step.Size("tiny", 60, 5, 40, 3)})
-    monkeypatch.setitem(train_step.MODES, "keras_transformer", {"float32": (MODE,)})
+    monkeypatch.setitem(train_step.OUR_MODES, keras.backend.backend(), {"float32": (MODE,)})
     path = tmp_path / "rows.json"
     flags = ["--engines=keras_transformer,pytorch", "--sizes=tiny", "--precisions=float32", "--repeats=3"]
     train_step.main([*flags, f"--json={path}"])
@@ -104,7 +107,7 @@ def test_records_hold_medians_over_turns_and_ratios_to_the_fastest_mode_of_a_pee
     assert (ours["engine"], ours["size"], ours["workload"], ours["mode"]) == (
         "keras_transformer", "tiny", "fixed", MODE,
     )  # fmt: skip
-    assert ours["target_tokens_per_second"] == 3 * 40 / 2 and ours["seconds_per_step"] == pytest.approx(2 / 3)
+    assert ours["target_tokens_per_second"] == 3 * 40 / 2 and ours["milliseconds_per_step"] == pytest.approx(2000 / 3)
     assert ours["ratios"] == {"opennmt_tf": None, "pytorch": 1.0, "keras_hub": None}  # of 2/1, 2/2 and 2/4
     assert compiled["ratios"]["pytorch"] == 0.5 and eager["version"] == "2.13.0"
     assert product["engine"] == "matmul" and product["flops_per_second"] == 6e9
@@ -115,6 +118,7 @@ def test_records_hold_medians_over_turns_and_ratios_to_the_fastest_mode_of_a_pee
     assert wanted <= ours.keys() and ours["first_loss"] == 6
     assert Fake.turns[:4] == Fake.turns[7:3:-1]  # there and back
     lines = capsys.readouterr().out.splitlines()[-5:]
+    assert "667" in lines[1].split()  # milliseconds
     assert lines[0].split()[:3] == ["size", "workload", "engine"] and len({len(line) for line in lines}) == 1
     train_step.main([*flags, f"--json={tmp_path / 'rows.jsonl'}"])
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 4
@@ -137,7 +141,7 @@ def test_our_process_makes_the_updates_of_fit(tmp_path):
     hparams = kt.HParams(**config["hparams"])
     model = kt.Transformer(config["vocab_size"], hparams)
     assign_model(model, weights)
-    model.compile(**kt.compile_arguments(hparams, jit_compile=False))
+    model.compile(**kt.compile_arguments(hparams, jit_compile=MODE != "graph"))
     batches, losses = workload.training_batches(work.job["corpus"]).replace(few_shapes=False), []
     for number in range(5):
         losses.append(float(model.train_on_batch(*batches[number])[0]))

@@ -16,10 +16,7 @@ def make(job):
     from keras_transformer.models.transformer import Transformer
 
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        tf.config.threading.set_intra_op_parallelism_threads(job["threads"])
-        tf.config.threading.set_inter_op_parallelism_threads(job["threads"])
+        protocol.bound_threads(job["threads"])
     config, weights = layout.read_model(job["model"])
     hparams = HParams(**config["hparams"])
     model = Transformer(config["vocab_size"], hparams, dtype=job["precision"])

@@ -8,8 +8,7 @@ from opennmt_tf_model import assign, build, theirs
 
 
 def make(job):
-    tf.config.threading.set_intra_op_parallelism_threads(job["threads"])
-    tf.config.threading.set_inter_op_parallelism_threads(job["threads"])
+    protocol.bound_threads(job["threads"])
     config, weights = layout.read_model(job["model"])
     params = {
         "beam_width": job["beam_size"], "length_penalty": job["alpha"], "num_hypotheses": 1,

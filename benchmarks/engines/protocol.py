@@ -28,6 +28,20 @@ def serve(make):
         print(json.dumps(answer), file=answers, flush=True)
 
 
+def trained(job, train):
+    """Returns the work of an engine that trains; makes the first update, and some more before any is timed.
+
+    Args:
+        job: Its "updates" are those of a turn.
+        train: Function that makes a number of updates, each with the next batch, and returns the last one's loss.
+    """
+    first = train(1)
+    facts = {"seconds_to_first_step": time.time() - job["started"], "first_loss": first}
+    if job["warm_updates"]:
+        train(job["warm_updates"])
+    return lambda: {**facts, "loss": train(job["updates"])}
+
+
 def peak_memory():
     """Returns the most memory, in MB of 10⁶ bytes, that was ever resident in this process; None without /proc."""
     try:

@@ -1,10 +1,7 @@
 """This project's process: Keras' `fit` on `TokenBatches`, from the store to the update, as `train` does it."""
 
-import time
-
 import layout
 import protocol
-from workload import training_batches
 
 
 def make(job):
@@ -12,6 +9,7 @@ def make(job):
 
     load_keras()
     import keras
+    from workload import training_batches
 
     from keras_transformer.hyperparameters import HParams
     from keras_transformer.models.transformer import Transformer
@@ -24,19 +22,19 @@ def make(job):
     hparams = HParams(**config["hparams"])
     model = Transformer(config["vocab_size"], hparams, dtype=keras.dtype_policies.get(PRECISIONS[job["precision"]]))
     layout.assign_model(model, weights)
-    model.compile(**compile_arguments(hparams, jit_compile=job["mode"] == "xla"))
+    model.compile(**compile_arguments(hparams, jit_compile=job["mode"] != "graph"))
     batches = training_batches(job["corpus"])
 
     def train(updates):
-        history = model.fit(batches, steps_per_epoch=updates, epochs=1, verbose=0)
-        batches.start += updates
-        return {"loss": history.history["loss"][0]}
+        # Around one epoch, as the other engines go: the next one's batches would be others.
+        while updates:
+            some = min(updates, batches.batches_per_epoch - batches.start)
+            history = model.fit(batches, steps_per_epoch=some, epochs=1, verbose=0)
+            batches.start = (batches.start + some) % batches.batches_per_epoch
+            updates -= some
+        return history.history["loss"][0]
 
-    first = train(1)["loss"]
-    facts = {"seconds_to_first_step": time.time() - job["started"], "first_loss": first}
-    if job["warm_updates"]:
-        train(job["warm_updates"])
-    return lambda: {**facts, **train(job["updates"])}
+    return protocol.trained(job, train)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Smoothing differs from the paper's reading here: ε is shared by the other symbo
 """
 
 import itertools
-import time
 
 import arrays
 import layout
@@ -53,13 +52,9 @@ def make(job):
     def train(updates):
         for batch in itertools.islice(batches, updates):
             loss = update(*batch)
-        return {"loss": float(loss)}
+        return float(loss)
 
-    first = train(1)["loss"]
-    facts = {"seconds_to_first_step": time.time() - job["started"], "first_loss": first}
-    if job["warm_updates"]:
-        train(job["warm_updates"])
-    return lambda: {**facts, **train(job["updates"])}
+    return protocol.trained(job, train)
 
 
 def example(source, inputs, labels):

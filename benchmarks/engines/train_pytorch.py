@@ -7,7 +7,6 @@ activations is switched off; what is left is the paper's. bfloat16 is its autoca
 import contextlib
 import itertools
 import math
-import time
 
 import arrays
 import layout
@@ -123,13 +122,9 @@ def make(job):
             loss.backward()
             optimizer.step()
             schedule.step()
-        return {"loss": loss.item()}
+        return loss.item()
 
-    first = train(1)["loss"]
-    facts = {"seconds_to_first_step": time.time() - job["started"], "first_loss": first}
-    if job["warm_updates"]:
-        train(job["warm_updates"])
-    return lambda: {**facts, **train(job["updates"])}
+    return protocol.trained(job, train)
 
 
 if __name__ == "__main__":

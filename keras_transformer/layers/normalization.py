@@ -8,26 +8,27 @@ from keras import ops
 class LayerNormalization(keras.layers.LayerNormalization):
     """γ (x − mean) / √(variance + ε) + β over the last axis, computed in float32.
 
-    It is Keras' own, with the gradient written out where every operation is a pass of its own: on TensorFlow that takes
-    half the time. XLA joins the passes by itself.
+    It is Keras' own, with the gradient written out where each operation is a pass of its own: on TensorFlow,
+    in training. XLA joins the passes by itself.
 
     Args:
         epsilon: ε.
 
     Call arguments:
         inputs: `[..., d_model]`.
+        training: Whether there may be a gradient.
 
     Returns:
         `[..., d_model]`.
     """
 
-    def __init__(self, epsilon=1e-6, **kwargs):
-        super().__init__(epsilon=epsilon, **kwargs)
+    def __init__(self, epsilon=1e-6, name=None, dtype=None, trainable=True):
+        super().__init__(epsilon=epsilon, name=name, dtype=dtype, trainable=trainable)
 
-    def call(self, inputs):
-        if keras.backend.backend() != "tensorflow":
+    def call(self, inputs, training=False):
+        if not training or keras.backend.backend() != "tensorflow":
             return super().call(inputs)
-        # As rows of a matrix: broadcasting over more axes takes twice as long.
+        # As rows of a matrix: broadcasting over more axes takes longer.
         rows = ops.reshape(ops.cast(inputs, "float32"), (-1, inputs.shape[-1]))
         gamma, beta = (ops.cast(weight, "float32") for weight in (self.gamma, self.beta))
         normalized = _on_tensorflow(rows, gamma, beta, self.epsilon)

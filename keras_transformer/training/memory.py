@@ -76,6 +76,8 @@ def check_memory(run, vocab_size, plan, settings, stop, report):
     smallest = _first(more, lambda slices: tried(slices)["fits"])
     if smallest:
         same.append(f"--accumulate={smallest}")
+    elif more and not same and not settings["remat"] and "peak_mb" in tried(more[-1], remat=True):
+        same.append(f"--remat and --accumulate={more[-1]}")
     if same:
         hint = f"it does with {' or '.join(same)}, for the same updates"
     else:
@@ -249,17 +251,9 @@ class _RandomSequences:
 
 def _limit_memory(available):
     """Bounds what this process still takes, in bytes, unless it computes elsewhere."""
-    import keras
+    from keras_transformer.models.compiled import on_cpu
 
-    if keras.backend.backend() == "jax":
-        import jax
-
-        on_cpu = all(device.platform == "cpu" for device in jax.local_devices())
-    else:
-        import tensorflow as tf
-
-        on_cpu = not tf.config.list_physical_devices("GPU")
-    if not on_cpu:
+    if not on_cpu():
         return
     taken = int(proc_entries("/proc/self/status").get("VmData:", 0)) << 10
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)

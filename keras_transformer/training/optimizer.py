@@ -169,8 +169,9 @@ class GuardedAdam(keras.optimizers.Optimizer):
         decay_1, decay_2 = (ops.power(ops.cast(beta, variable.dtype), step) for beta in (self.beta_1, self.beta_2))
         index = self._get_variable_index(variable)
         mean, variance = self._means[index], self._variances[index]
-        if keras.backend.backend() == "tensorflow":
-            # One pass over gradient, weights and slots; as single operations it would be ten.
+        if keras.backend.backend() == "tensorflow" and keras.backend.standardize_dtype(variable.dtype) == "float32":
+            # One pass over gradient, weights and slots; as single operations it would be ten. It is given β, of which
+            # 1 − β has too few digits in fewer bits.
             _apply_adam(
                 variable, mean.value, variance.value, gradient, made * learning_rate, (decay_1, decay_2),
                 [1 - made * (1 - beta) for beta in (self.beta_1, self.beta_2)], self.epsilon,
