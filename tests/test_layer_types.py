@@ -1,5 +1,6 @@
 """benchmarks/layer_types.py: that it runs, that its slopes are slopes, and that its page is what its rows say."""
 
+import argparse
 import importlib.util
 import json
 import sys
@@ -47,7 +48,7 @@ def test_a_quick_run_times_every_layer_at_every_size(quick, capsys):
 
 def test_operations_are_those_of_every_matrix_product(quick, monkeypatch):
     """Of the attentions; the products of Keras' own layers are not made with keras.ops.matmul."""
-    flags = layer_types.argparse.Namespace(window=6, kernel=3)
+    flags = argparse.Namespace(window=6, kernel=3)
     matmul = keras.ops.matmul
     for kind in layer_types.kinds():
         if "O(n·d²)" in kind.operations or "k·n" in kind.operations:
