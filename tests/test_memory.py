@@ -148,6 +148,18 @@ def test_a_trial_that_fails_for_another_reason_is_no_reason_not_to_train(monkeyp
     assert "could not be tried (ImportError: no plug-in)" in said[-1]
 
 
+def test_out_of_memory_is_told_whatever_became_of_it_on_the_way():
+    assert memory.ran_out(MemoryError())
+    assert memory.ran_out(RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 5 bytes"))
+    with pytest.raises(SystemError) as caught:  # as a compiled extension puts it
+        try:
+            raise MemoryError
+        except MemoryError as error:
+            raise SystemError("returned a result with an exception set") from error
+    assert memory.ran_out(caught.value)
+    assert not memory.ran_out(ImportError("no plug-in"))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds a process's memory so")
 def test_another_process_updates_within_its_bounds_and_slices_take_less_than_the_whole(monkeypatch):
     config = {**CONFIG, "hparams": {**CONFIG["hparams"], "batch_tokens": 20_000, "num_layers": 4}}

@@ -21,11 +21,12 @@ def output_and_gradients(layer, x, above, gamma, beta):
     layer.build(x.shape)
     layer.gamma.assign(gamma)
     layer.beta.assign(beta)
+    how = {"training": True} if isinstance(layer, LayerNormalization) else {}
     if keras.backend.backend() == "jax":
         import jax
 
         def total(x, *weights):
-            output, _ = layer.stateless_call(weights, [], x, training=True)
+            output, _ = layer.stateless_call(weights, [], x, **how)
             return ops.sum(ops.cast(output, "float32") * above), output
 
         weights = [variable.value for variable in layer.trainable_variables]
@@ -36,7 +37,7 @@ def output_and_gradients(layer, x, above, gamma, beta):
         x = tf.convert_to_tensor(x)
         with tf.GradientTape() as tape:
             tape.watch(x)
-            output = layer(x, training=True)
+            output = layer(x, **how)
             total = tf.reduce_sum(tf.cast(output, tf.float32) * above)
         gradients = tape.gradient(total, [x, *(variable.value for variable in layer.trainable_variables)])
     return [ops.convert_to_numpy(ops.cast(array, "float32")) for array in (output, *gradients)]

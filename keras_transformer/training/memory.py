@@ -212,12 +212,19 @@ def answer():
     try:
         _update(question)
         found = {"fits": True, "peak_mb": max(peak_memory().values())}
-    except MemoryError:
-        found = {"fits": False, "error": "out of memory"}
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-        found = {"fits": not OUT_OF_MEMORY.search(text), "error": text.splitlines()[0][:200]}
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        found = {"fits": not ran_out(error), "error": text[:200].rstrip(": ")}
     print(json.dumps(found))
+
+
+def ran_out(error):
+    """Whether an exception, or one that it came of, says that there was no memory left."""
+    while error:
+        if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(f"{type(error).__name__}: {error}"):
+            return True
+        error = error.__cause__ or error.__context__  # a compiled extension makes a SystemError of what it meets
+    return False
 
 
 def _update(question):
