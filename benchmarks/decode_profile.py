@@ -7,24 +7,19 @@ operations, summed; with several threads they may overlap, so that shares, not s
 XLA fused count by the name that it gives them. The rate is that of the matrix products' floating point operations.
 """
 
-import argparse
 import collections
-import glob
 import os
 import re
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import decode
+from command_line import Parser, check_flags
+from engines.protocol import bound_threads
+from operations import profiled
 
 sys.path.insert(0, str(Path(__file__).parent / "engines"))
-CONTAINERS = re.compile(
-    r"^\s|^(Execute|EagerExecute|EagerKernelExecute|ExecuteAsyncOnStream|BlockUntilReady|Process|Run|Await|function|while)$"
-    r"|inference_function|TFE_Py|ParallelFor|FunctionRun|ExecutorDone"
-)
-"""Events that hold or wait for others."""
 KINDS = {
     "matrix products": "MatMul",
     "softmax, best symbols": "Softmax|Exp|exponential|Max|TopK|custom-call|Reduce|reduce",
@@ -33,33 +28,26 @@ KINDS = {
 
 
 def main(arguments):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="FILE", help="file that gets each record as one more line of JSON")
-    json_file = parser.parse_args(arguments).json
-    set_threads(len(os.sched_getaffinity(0)))
+    parser = Parser(__doc__)
+    parser.add_json()
+    flags = parser.parse_args(arguments)
+    check_flags(flags)
+    bound_threads(len(os.sched_getaffinity(0)))
     with tempfile.TemporaryDirectory() as folder:
         for size in decode.SIZES:
             (Path(folder) / size).mkdir()
             workload = decode.forced(None, size, Path(folder) / size)
             for mode, precision in (("xla", "float32"), ("graph", "float32"), ("graph", "bfloat16")):
-                row = profiled(workload, mode, precision)
+                row = record(workload, mode, precision)
                 shares = "  ".join(f"{kind} {share:.0%}" for kind, share in row["shares"].items())
                 print(f"{size} {mode} {precision}: {row['products_flops_per_second'] / 1e9:.0f} GFLOP/s  {shares}")
-                if json_file:
+                if flags.json:
                     from keras_transformer.runs.manifest import append_row
 
-                    append_row(json_file, row)
+                    append_row(flags.json, row)
 
 
-def set_threads(number):
-    """Has TensorFlow use so many threads; it must be told before it computes anything."""
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(number)
-    tf.config.threading.set_inter_op_parallelism_threads(number)
-
-
-def profiled(workload, mode, precision):
+def record(workload, mode, precision):
     """Returns the record of one way to translate the workload."""
     import decode_keras_transformer as engine
     import tensorflow as tf
@@ -70,13 +58,10 @@ def profiled(workload, mode, precision):
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     translate = engine.make({**workload.job(threads), "precision": precision, "mode": mode})
     translate()
-    with tempfile.TemporaryDirectory() as folder:
-        tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions(python_tracer_level=0))
-        began = time.perf_counter()
-        translate()
-        seconds = time.perf_counter() - began
-        tf.profiler.experimental.stop()
-        times = operations(folder)
+    seconds, events = profiled(translate)
+    times = collections.Counter()
+    for _, name, spent in events:
+        times[re.sub(r"[.\d]+$", "", name)] += spent
     total = sum(times.values())
     kinds = collections.Counter()
     for name, spent in times.items():
@@ -89,23 +74,6 @@ def profiled(workload, mode, precision):
         "device_flops_per_second": device_rate(), "largest": dict(times.most_common(12)),
         "command": command(), "commit": git_revision(), "machine": machine(),
     }  # fmt: skip
-
-
-def operations(folder):
-    """Returns {kind of operation: seconds} of a profile, numbers in names left out."""
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
-    space = xplane_pb2.XSpace()
-    space.ParseFromString(Path(path).read_bytes())
-    times = collections.Counter()
-    for plane in space.planes:
-        for line in plane.lines:
-            for event in line.events:
-                name = plane.event_metadata[event.metadata_id].name
-                if not CONTAINERS.search(name.split(":")[-1]):
-                    times[re.sub(r"[.\d]+$", "", name.split(":")[-1])] += event.duration_ps / 1e12
-    return times
 
 
 def products(workload):

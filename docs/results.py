@@ -203,8 +203,8 @@ def parsing_speed(rows):
 def benchmarks_page(files):
     """Returns the text of benchmarks.md."""
     sections = {
-        "train_step": training, "precision": precisions, "memory": memory, "decode": decoding,
-        "decode_profile": decoding_profile, "prepare": preparation,
+        "train_step": training, "train_profile": training_profile, "precision": precisions, "memory": memory,
+        "decode": decoding, "decode_profile": decoding_profile, "prepare": preparation,
     }  # fmt: skip
     parts = [section(files[name]) for name, section in sections.items() if name in files]
     return "\n".join([BENCHMARKS_HEAD, *parts])
@@ -237,6 +237,36 @@ def training(rows):
             f"{row['over_fixed']:.2f}" if row["over_fixed"] else "–",
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", commands(rows)])
+
+
+def training_profile(rows):
+    """Returns where the time of an update goes."""
+    lines = [
+        "### Where the time of an update goes\n",
+        "The workload `fixed` in graph mode, operations one after the other. `products` are matrix products. A part's",
+        "limit is the time at the machine's rates of a large product and of copying, whichever is longer; above 100%",
+        "arrays came from a cache.\n",
+        "| size | precision | part | operations | share | GFLOP/s | GB/s | of its limit |",
+        "|" + "---|" * 8,
+    ]
+    for row in rows:
+        total = sum(part["seconds"] for part in row["parts"])
+        for part in row["parts"]:
+            seconds = part["seconds"]
+            if seconds >= 0.005 * total:
+                lines.append(
+                    f"| {row['size']} | {row['precision']} | {part['part']} | {part['operations']} "
+                    f"| {seconds / total:.1%} | {part['flops'] / seconds / 1e9:,.0f} "
+                    f"| {part['bytes'] / seconds / 1e9:,.1f} | {part['limit'] / seconds:.0%} |"
+                )
+    lines.append("")
+    for row in rows:
+        product, copying = row["product_flops_per_second"] / 1e9, row["copy_bytes_per_second"] / 1e9
+        lines.append(
+            f"- {row['size']} {row['precision']}: {row['milliseconds']:,.0f} ms an update; a large product "
+            f"{product:,.0f} GFLOP/s, copying {copying:,.1f} GB/s"
+        )
     return "\n".join([*lines, "", commands(rows)])
 
 

@@ -16,6 +16,7 @@ from keras_transformer.training.schedule import make_schedule
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import peers  # noqa: E402
+import train_profile  # noqa: E402
 import train_step  # noqa: E402
 from engines import arrays, workload  # noqa: E402
 
@@ -151,3 +152,16 @@ def test_our_process_makes_the_updates_of_fit(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     first = 1 + train_step.WARM_UPDATES  # the update of the first step, and the warm ones, come before the first turn
     assert work.of_turn(1, "graph") == (work.tokens[first + 1], work.flops[first + 1])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="it profiles operations of TensorFlow")
+def test_the_profile_finds_all_products_of_an_update(monkeypatch):
+    small = train_step.Size("tiny", 60, 8, 64, 1)
+    monkeypatch.setitem(train_profile.SIZES, "small", small)
+    row = train_profile.record("small", "float32")
+    model = kt.Transformer.from_hparams(kt.hparams("tiny"), vocab_size=small.vocab_size)
+    found = sum(part["flops"] for part in row["parts"])
+    rows = small.batch_tokens // small.length
+    assert found == pytest.approx(model.update_flops(rows, small.length, small.length), rel=0.01)
+    assert {"attention", "feed-forward", "loss"} == {part["part"] for part in row["parts"] if part["flops"]}
+    assert "of the limit" in train_profile.table(row)
