@@ -99,7 +99,8 @@ class Process:
         job = {**job, "precision": precision, "mode": mode, "folder": str(folder / "converted"), "started": time.time()}
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         environment = {
-            **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": str(job["threads"]), "PYTHONPATH": str(ROOT)
+            "TF_ENABLE_ONEDNN_OPTS": "1", **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3",
+            "OMP_NUM_THREADS": str(job["threads"]), "PYTHONPATH": str(ROOT),
         }  # fmt: skip
         if job.get("device", "cpu") == "cpu":
             environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}

@@ -12,6 +12,7 @@ store, the others have them in memory as arrays. `wmt`: random tokens in sequenc
 
 Every engine makes the paper's step with the same weights to begin with: post-norm, dropout after embedding and
 sublayers alone, label smoothing 0.1 (OpenNMT-tf's leaves the label out), Adam with the same rates, on the same batches.
+All that use TensorFlow have its oneDNN operations, which older releases and some processors must be told to take.
 Each has a process of its own with `--threads` threads; all take turns, `--repeats` times, so that other load on the
 machine falls on all alike. What counts is the median, and of two engines the median of the turns' ratios. The measure
 is a peer in float32, in `fixed` in its fastest mode. Target tokens are real ones, not padding. Operations are counted

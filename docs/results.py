@@ -237,7 +237,28 @@ def training(rows):
             f"{row['over_fixed']:.2f}" if row["over_fixed"] else "–",
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", commands(rows)])
+    return "\n".join([*lines, "", *in_best_mode(rows, peers), "", commands(rows)])
+
+
+def in_best_mode(rows, peers):
+    """Returns the lines of a table of this project's fastest mode in `fixed` beside the other engines' fastest."""
+    heads = ["size", *(f"float32 ×{peer}" for peer in peers.values()), "bfloat16 ×OpenNMT-tf", "float32 of product"]
+    lines = ["This project's fastest mode beside the others' fastest in float32; the epoch beside `fixed` in the"]
+    lines += ["same mode:\n", "| " + " | ".join([*heads, "epoch of multi30k"]) + " |", "|" + "---|" * (len(heads) + 1)]
+    own = [row for row in rows if row["engine"] == "keras_transformer"]
+
+    def best(*key):
+        found = [row for row in own if (row["size"], row["precision"], row["workload"]) == key]
+        return max(found, key=lambda row: row["over_product"], default=None)
+
+    for size in dict.fromkeys(row["size"] for row in own):
+        float32, bfloat16, epoch = (
+            best(size, *key) for key in (("float32", "fixed"), ("bfloat16", "fixed"), ("float32", "multi30k"))
+        )
+        numbers = [*(float32["ratios"][peer] for peer in peers), bfloat16 and bfloat16["ratios"]["opennmt_tf"]]
+        numbers += [float32["over_product"], epoch and epoch["over_fixed"]]
+        lines.append(f"| {size} | " + " | ".join(f"{number:.2f}" if number else "–" for number in numbers) + " |")
+    return lines
 
 
 def training_profile(rows):

@@ -164,6 +164,17 @@ def test_what_jax_compiles_is_kept(home, whole):
     assert python("jax", home, "-c", code, JAX_COMPILATION_CACHE_DIR="/y").stdout == "/y\n"
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="what TensorFlow computes with")
+def test_tensorflow_computes_with_onednn_unless_told_otherwise(home, monkeypatch):
+    code = (
+        "import keras_transformer.startup as s; s.load_keras(); "
+        "from tensorflow.python.util import _pywrap_util_port as p; print(p.IsMklEnabled())"
+    )
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
+    assert python("tensorflow", home, "-c", code).stdout == "True\n"
+    assert python("tensorflow", home, "-c", code, TF_ENABLE_ONEDNN_OPTS="0").stdout == "False\n"
+
+
 @pytest.fixture(scope="module")
 def problem(tmp_path_factory):
     return kt.problem("copy", data_dir=tmp_path_factory.mktemp("data"), train_pairs=400)

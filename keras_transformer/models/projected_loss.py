@@ -14,6 +14,8 @@ PIECE = 1 << 24
 """Logits of a piece at most: 64 MiB in float32."""
 PIECE_TOKENS = 2048
 """Tokens of a piece at most: in float16 a sum over more could overflow."""
+CACHED = 1 << 22
+"""Logits of a piece on a CPU, about: 16 MiB, which stay in its cache from one pass to the next."""
 
 
 def projected_cross_entropy(states, table, labels, weights, label_smoothing, training=True):
@@ -113,7 +115,7 @@ def _by_pieces(states, table, labels, weights, label_smoothing, training):
         return of_table + ops.cast(ops.matmul(ops.transpose(slope), weighted), "float32"), [*found, of_states]
 
     of_table = ops.zeros((vocab_size, width) if training else (), "float32")
-    pieces = -(-tokens // max(1, min(PIECE // vocab_size, PIECE_TOKENS)))
+    pieces = -(-tokens // piece_tokens(vocab_size, width))
 
     def joined(array):
         return ops.reshape(ops.swapaxes(array, 0, 1), (-1, *array.shape[2:]))[:tokens]
@@ -132,6 +134,15 @@ def _by_pieces(states, table, labels, weights, label_smoothing, training):
         of_states = of_states - label_smoothing * weights[:, None] * mean_row
         of_table = of_table - label_smoothing / vocab_size * ops.sum(weighted, axis=0)
     return (smoothed, plain), (scale, of_states, of_table)
+
+
+def piece_tokens(vocab_size, width):
+    """Returns how many tokens a piece has at most."""
+    tokens = min(PIECE // vocab_size, PIECE_TOKENS)
+    if on_cpu():
+        # With fewer tokens than d_model, to add up the table's gradient would take longer than passes over the logits.
+        tokens = min(tokens, max(CACHED // vocab_size, width))
+    return max(tokens, 1)
 
 
 def divided(array, parts):

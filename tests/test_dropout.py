@@ -1,0 +1,71 @@
+"""Dropout (§5.4): what share it drops, that what is kept is scaled, and that its gradient has the same mask."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.layers.dropout import Dropout
+
+TENSORFLOW = keras.backend.backend() == "tensorflow"
+
+
+def dropped(layer, x, dtype="float32"):
+    return ops.convert_to_numpy(ops.cast(layer(ops.cast(x, dtype), training=True), "float32"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
+def test_it_drops_its_share_and_scales_what_it_keeps(rate, dtype, fresh_seed):
+    layer, x = (
+        Dropout(rate, seed=fresh_seed, dtype=f"mixed_{dtype}" if dtype != "float32" else dtype),
+        np.ones((99, 1001)),
+    )
+    y = dropped(layer, x, dtype)
+    assert np.isclose(y[y != 0], 1 / (1 - rate), rtol={"float32": 1e-4, "bfloat16": 4e-3, "float16": 1e-3}[dtype]).all()
+    # Five standard deviations, of all elements, of a row's, and of neighbours' that are both dropped.
+    for share, expected, count in (
+        ((y == 0).mean(), rate, y.size),
+        *(((row == 0).mean(), rate, row.size) for row in y),
+        (((y[:, 1:] == 0) & (y[:, :-1] == 0)).mean(), rate**2, y.size / 2),
+    ):
+        assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / count)
+    assert not np.array_equal(dropped(layer, x, dtype), y)
+
+
+def test_without_training_or_a_rate_nothing_is_dropped():
+    x = np.ones((10, 100), "float32")
+    np.testing.assert_array_equal(Dropout(0.5, seed=1)(x), x)
+    np.testing.assert_array_equal(Dropout(0.0, seed=1)(x, training=True), x)
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (3, 5), (2, 3, 4, 5)])
+def test_any_shape_is_dropped_from(shape, fresh_seed):
+    x = np.random.default_rng(fresh_seed).normal(size=shape).astype("float32")
+    layer = Dropout(0.5, seed=fresh_seed)
+    results = [dropped(layer, x) for _ in range(20)]
+    for y in results:
+        assert y.shape == shape and np.isclose(y, np.where(y == 0, 0, 2 * x)).all()
+    assert any((y == 0).any() for y in results) and any((y != 0).any() for y in results)
+
+
+@pytest.mark.skipif(not TENSORFLOW, reason="on JAX the gradient is Keras' own")
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_the_gradient_has_the_mask_of_the_output(jit_compile, fresh_seed):
+    import tensorflow as tf
+
+    random = np.random.default_rng(fresh_seed)
+    x, above = (tf.constant(random.uniform(1, 2, (5, 9, 11)), tf.float32) for _ in range(2))
+    layer, eager = Dropout(0.3, seed=fresh_seed), Dropout(0.3, seed=fresh_seed)
+
+    @tf.function(jit_compile=jit_compile)
+    def output_and_gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+        return y, tape.gradient(y, x, above)
+
+    layer.build()
+    y, gradient = output_and_gradient(x)
+    np.testing.assert_array_equal(y, eager(x, training=True))  # whoever compiles it
+    np.testing.assert_allclose(gradient, np.where(y == 0, 0, above / 0.7), rtol=1e-4)
