@@ -71,7 +71,7 @@ WORKLOADS = ("fixed", "multi30k", "wmt")
 SIZED = {"fixed": SIZES, "multi30k": ("tiny",), "wmt": SIZES}
 """Which sizes a workload is for."""
 BATCHES, WARM_UPDATES = 60, 2
-"""Of `wmt` in an epoch, about; before the first turn, and more where each shape is compiled."""
+"""Of random tokens in an epoch, of `wmt` about; before the first turn, and more where each shape is compiled."""
 CHECK = Size("tiny", 60, 0, 500, 1)
 TOLERANCE = 1e-3
 """Greatest difference of two engines' losses, in nats."""
@@ -84,10 +84,10 @@ def main(arguments):
             return check(flags, Path(folder))
         rows = []
         for size in flags.sizes:
-            found = measure(size, flags, Path(folder) / size)
-            rows += found
-            if flags.json:  # what is there stays, whatever becomes of the next size
-                write(found, rows, flags.json)
+            for found in measured(size, flags, Path(folder) / size):
+                rows += found
+                if flags.json:  # what is there stays, whatever becomes of what is measured next
+                    write(found, rows, flags.json)
     print(table(rows))
 
 
@@ -200,9 +200,9 @@ def workload(name, size, flags, folder, **hparams):
     )  # fmt: skip
 
 
-def measure(name, flags, folder):
-    """Returns the records of one size."""
-    size, rows, fastest = SIZES[name], [], {}
+def measured(name, flags, folder):
+    """Yields the records of one size in one precision after the other, in lists."""
+    size, fastest = SIZES[name], {}
     workloads = {
         known: workload(known, size, flags, folder / known) for known in flags.workloads if name in SIZED[known]
     }
@@ -221,12 +221,11 @@ def measure(name, flags, folder):
         rounds = turns(products + variants, workloads, flags, folder / precision)
         if precision == "float32":
             fastest = fastest_peers(rounds)
-        rows += [
+        yield [
             record(name, variant, workloads, rounds, fastest, flags)
             for variant in variants + products
             if variant[2] == precision
         ]
-    return rows
 
 
 def turns(variants, workloads, flags, folder):

@@ -65,7 +65,7 @@ def test_other_engines_are_given_our_rates_positions_and_batches(tmp_path):
 def test_a_batch_of_one_length_has_no_padding_and_those_of_wmt_little():
     fixed = workload.training_batches({"lengths": 5, "vocab_size": 60, "batch_tokens": 40, "batches": 9})
     (source, inputs), labels, _ = fixed[0]
-    assert fixed.batches_per_epoch == 1 and source.shape == inputs.shape == labels.shape == (8, 5)
+    assert fixed.batches_per_epoch == 9 and source.shape == inputs.shape == labels.shape == (8, 5)
     assert min(source.min(), labels.min()) > 3 and max(source.max(), labels.max()) < 60
     wmt = workload.training_batches({"lengths": "wmt", "vocab_size": 60, "batch_tokens": 4000, "batches": 30})
     assert 25 <= wmt.batches_per_epoch <= 40

@@ -17,7 +17,7 @@ def training_batches(corpus):
     Args:
         corpus: {"problem", "data_dir", "raw_dir"}: a problem that is prepared there, with the batches of `hparams`; or
             {"lengths": "wmt" or a number of tokens, "vocab_size", "batches"}: random tokens, of "wmt" about as many
-            batches, or one; with "batch_tokens" both.
+            batches; with "batch_tokens" both.
     """
     if "problem" in corpus:
         import keras_transformer as kt
@@ -27,7 +27,7 @@ def training_batches(corpus):
     if corpus["lengths"] == "wmt":
         lengths = wmt_lengths(corpus["batches"] * corpus["batch_tokens"] // MEAN_LENGTH)
     else:
-        lengths = np.full((2, corpus["batch_tokens"] // corpus["lengths"]), corpus["lengths"])
+        lengths = np.full((2, corpus["batches"] * (corpus["batch_tokens"] // corpus["lengths"])), corpus["lengths"])
     split = Split(*(_RandomSequences(side, corpus["vocab_size"]) for side in lengths))
     return TokenBatches(split, BatchPlan(*lengths, corpus["batch_tokens"]))
 
