@@ -1,6 +1,7 @@
 """Where the time of an update goes, by part of the model, and how close to the machine's limits that is.
 
     python benchmarks/train_profile.py --json=docs/results/train_profile.jsonl
+    python benchmarks/train_profile.py --onednn=off     # as TensorFlow computes by itself on many processors
 
 It profiles updates of `train_step.py`'s workload `fixed` on TensorFlow's CPU in graph mode: there each operation has a
 name, that of the layer that it is in. Two limits (a roofline): the rate of a large matrix product, and the rate at
@@ -42,10 +43,12 @@ def main(arguments):
     parser = Parser(__doc__)
     parser.add_argument("--sizes", default="tiny,base", help=f"of {', '.join(SIZES)} (default %(default)s)")
     parser.add_argument("--precisions", default=",".join(PRECISIONS), help="comma-separated (default %(default)s)")
+    parser.add_argument("--onednn", choices=("on", "off"), default="on", help="TensorFlow's products (default on)")
     parser.add_json()
     flags = parser.parse_args(arguments)
     sizes, precisions = names("size", flags.sizes, SIZES), names("precision", flags.precisions, PRECISIONS)
     check_flags(flags)
+    os.environ["TF_ENABLE_ONEDNN_OPTS"] = "01"[flags.onednn == "on"]
     load_keras()
     import tensorflow as tf
 
@@ -53,7 +56,7 @@ def main(arguments):
     tf.config.threading.set_inter_op_parallelism_threads(1)
     for size in sizes:
         for precision in precisions:
-            row = record(size, precision)
+            row = {**record(size, precision), "onednn": flags.onednn}
             print(table(row))
             if flags.json:
                 from keras_transformer.runs.manifest import append_row

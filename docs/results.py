@@ -273,7 +273,7 @@ def training_profile(rows):
     ]
     for row in rows:
         total = sum(part["seconds"] for part in row["parts"])
-        for part in row["parts"]:
+        for part in row["parts"] if row["onednn"] == "on" else []:
             seconds = part["seconds"]
             if seconds >= 0.005 * total:
                 lines.append(
@@ -285,8 +285,8 @@ def training_profile(rows):
     for row in rows:
         product, copying = row["product_flops_per_second"] / 1e9, row["copy_bytes_per_second"] / 1e9
         lines.append(
-            f"- {row['size']} {row['precision']}: {row['milliseconds']:,.0f} ms an update; a large product "
-            f"{product:,.0f} GFLOP/s, copying {copying:,.1f} GB/s"
+            f"- {row['size']} {row['precision']}, oneDNN {row['onednn']}: {row['milliseconds']:,.0f} ms an update; "
+            f"a large product {product:,.0f} GFLOP/s, copying {copying:,.1f} GB/s"
         )
     return "\n".join([*lines, "", commands(rows)])
 
