@@ -154,7 +154,8 @@ class Workload:
 
     def of_turn(self, turn, mode):
         """Returns the target tokens and operations of a turn, counted from 0."""
-        first = 1 + self.job_of(mode)["warm_updates"] + turn * self.job["updates"]
+        before = 1 + self.job_of(mode)["warm_updates"]
+        first = before + turn * (1 + self.job["updates"]) + 1
         numbers = [i % len(self.tokens) for i in range(first, first + self.job["updates"])]
         return sum(self.tokens[i] for i in numbers), sum(self.flops[i] for i in numbers)
 

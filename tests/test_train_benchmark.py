@@ -144,14 +144,15 @@ def test_our_process_makes_the_updates_of_fit(tmp_path):
     assign_model(model, weights)
     model.compile(**kt.compile_arguments(hparams, jit_compile=MODE != "graph"))
     batches, losses = workload.training_batches(work.job["corpus"]).replace(few_shapes=False), []
-    for number in range(5):
+    for number in range(7):
         losses.append(float(model.train_on_batch(*batches[number])[0]))
     found = [answers[0]["first_loss"], answers[0]["loss"], answers[1]["loss"]]
-    tokens = np.array(work.tokens[:5])
-    expected = [losses[0]] + [np.average(losses[i : i + 2], weights=tokens[i : i + 2]) for i in (1, 3)]
+    tokens = np.array(work.tokens[:7])
+    expected = [losses[0]] + [np.average(losses[i : i + 2], weights=tokens[i : i + 2]) for i in (2, 5)]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
-    first = 1 + train_step.WARM_UPDATES  # the update of the first step, and the warm ones, come before the first turn
-    assert work.of_turn(1, "graph") == (work.tokens[first + 1], work.flops[first + 1])
+    # The update of the first step, the warm ones, and the first turn's two; then the second turn's own warm one.
+    number = 1 + train_step.WARM_UPDATES + 2 + 1
+    assert work.of_turn(1, "graph") == (work.tokens[number], work.flops[number])
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="it profiles operations of TensorFlow")

@@ -11,7 +11,8 @@ def serve(make):
 
     Args:
         make: Function of the job, as `peers.Process` was given it, that loads the engine and returns a function that
-            does what is timed, once, and returns what is to be told of it, a dictionary.
+            does what is timed, once, and returns what is to be told of it, a dictionary; "seconds" if not all of it
+            counts.
     """
     with open(sys.argv[1], encoding="utf-8") as file:
         job = json.load(file)
@@ -31,6 +32,8 @@ def serve(make):
 def trained(job, train):
     """Returns the work of an engine that trains; makes the first update, and some more before any is timed.
 
+    One comes before those of each turn: other engines have had theirs meanwhile, and the caches.
+
     Args:
         job: Its "updates" are those of a turn.
         train: Function that makes a number of updates, each with the next batch, and returns the last one's loss.
@@ -39,7 +42,14 @@ def trained(job, train):
     facts = {"seconds_to_first_step": time.time() - job["started"], "first_loss": first}
     if job["warm_updates"]:
         train(job["warm_updates"])
-    return lambda: {**facts, "loss": train(job["updates"])}
+
+    def turn():
+        train(1)
+        began = time.perf_counter()
+        loss = train(job["updates"])
+        return {**facts, "seconds": time.perf_counter() - began, "loss": loss}
+
+    return turn
 
 
 def peak_memory():
