@@ -291,6 +291,7 @@ def record(size, variant, workloads, rounds, fastest, flags):
         "batch_tokens": None if engine == PRODUCT else workloads[known].job["corpus"]["batch_tokens"],
         "flops_per_second": median(speed(variant, "flops")),
         "peak_memory_mb": max(answer["peak_memory_mb"] or 0 for answer in answers),
+        "turns_seconds": [answer["seconds"] for answer in answers],
         "repeats": flags.repeats, "threads": flags.threads,
         "command": command(), "commit": git_revision(), "machine": machine(),
     }  # fmt: skip
