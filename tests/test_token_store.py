@@ -4,6 +4,7 @@ import dataclasses
 import random
 import re
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -355,6 +356,12 @@ def test_training_is_endless_and_validation_ends(reverse):
     assert validation.num_batches == validation.batches_per_epoch
     rows = [validation.plan.batch(index).rows for index in range(validation.num_batches)]
     assert sorted(np.concatenate(rows)) == list(range(200))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data is of TensorFlow")
+def test_tf_data_has_no_thread_that_delays_the_end_of_fit(reverse):
+    dataset = reverse.batches("train", HPARAMS).as_dataset()
+    assert dataset.options().autotune.enabled is False  # docs/upstream.md: it waits 10 s, sometimes
 
 
 def test_long_pairs_are_left_out_of_training_and_counted(reverse):

@@ -116,7 +116,9 @@ class TokenBatches(keras.utils.PyDataset):
         ids, weights = tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None, None), tf.float32)
         dataset = tf.data.Dataset.from_generator(generate, output_signature=((ids, ids), ids, weights))
         size = tf.data.INFINITE_CARDINALITY if self.endless else self.batches_per_epoch * replicas
-        return dataset.apply(tf.data.experimental.assert_cardinality(size)).prefetch(4 * replicas)
+        options = tf.data.Options()
+        options.autotune.enabled = False  # nothing to tune here, and its thread can hold up the end of `fit` for 10 s
+        return dataset.apply(tf.data.experimental.assert_cardinality(size)).prefetch(4 * replicas).with_options(options)
 
 
 def _padded(sequences, rows, count, length):
