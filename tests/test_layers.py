@@ -108,10 +108,12 @@ def test_the_fused_projection_is_the_three_side_by_side(d_k, d_v):
     randomize(layer)
     x = normal(1, 3, 4, 8)
     query, keys, values = layer.project_fused(x, layer.fused_kernel())
-    for fused, alone in zip((keys, values), layer.project_memory(x)):
-        close(fused, alone)
-    separate = np.asarray(x) @ np.asarray(layer.query_kernel)
-    close(query, separate.reshape(3, 4, 2, d_k).transpose(0, 2, 1, 3))
+    for found, kernel in (
+        (query, layer.query_kernel), (keys, layer.key_kernel), (values, layer.value_kernel),
+        *zip(layer.project_memory(x), (layer.key_kernel, layer.value_kernel), strict=True),
+    ):  # fmt: skip
+        separate = np.asarray(x) @ np.asarray(kernel)
+        close(found, separate.reshape(3, 4, 2, -1).transpose(0, 2, 1, 3))
 
 
 @pytest.mark.parametrize("num_heads, d_k, d_v", [(1, 4, 4), (2, 3, 5), (3, 5, 1), (4, 2, 2)])
@@ -123,6 +125,7 @@ def test_multi_head_attention_is_the_papers(num_heads, d_k, d_v):
     x, memory, mask = normal(1, 3, 4, 8), normal(2, 3, 6, 8), normal(3, 3, 4, 6) > -1
     mask[..., 0] = True
     close(layer(x, memory), oracles.multi_head_attention(x, memory, weights, num_heads))
+    close(layer(x, x), oracles.multi_head_attention(x, x, weights, num_heads))
     close(
         layer(x, memory, attention_mask=mask[:, None]),
         oracles.multi_head_attention(x, memory, weights, num_heads, mask),

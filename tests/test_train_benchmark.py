@@ -15,6 +15,7 @@ from keras_transformer.layers.position import SinusoidalPositions
 from keras_transformer.training.schedule import make_schedule
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import loss_curve  # noqa: E402
 import peers  # noqa: E402
 import train_profile  # noqa: E402
 import train_step  # noqa: E402
@@ -166,3 +167,22 @@ def test_the_profile_finds_all_products_of_an_update(monkeypatch):
     assert found == pytest.approx(model.update_flops(rows, small.length, small.length), rel=0.01)
     assert {"attention", "feed-forward", "loss"} == {part["part"] for part in row["parts"] if part["flops"]}
     assert "of the limit" in train_profile.table(row)
+
+
+def test_curves_of_two_seeds_are_apart(tmp_path, capsys):
+    def curve(name, **flags):
+        arguments = {"problem": "reverse", "hparams": "toy", "data_dir": tmp_path, "updates": 2, **flags}
+        loss_curve.main([f"--{flag}={value}" for flag, value in arguments.items()] + [f"--save={tmp_path}/{name}"])
+        return loss_curve.curve(tmp_path / name)
+
+    first, other = curve("first"), curve("other", seed=2)
+    assert loss_curve.compared(first, first)["greatest_difference"] == 0
+    apart = loss_curve.compared(first, other)
+    assert apart["greatest_difference"] >= apart["mean_difference"] > 1e-2
+    loss_curve.main([f"--compare={tmp_path}/first,{tmp_path}/other", f"--json={tmp_path}/rows.jsonl"])
+    assert json.loads((tmp_path / "rows.jsonl").read_text())["seeds"] == [1, 2]
+    (tmp_path / "torn").write_text('{"losses": [1')
+    with pytest.raises(UserError, match="torn is not what --save writes"):
+        loss_curve.main([f"--compare={tmp_path}/first,{tmp_path}/torn"])
+    with pytest.raises(UserError, match="2 and 1 updates"):
+        loss_curve.compared(first, {**other, "losses": other["losses"][:1]})

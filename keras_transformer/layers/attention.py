@@ -117,32 +117,32 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout.build()
 
     def call(self, query, memory, attention_mask=None, training=False):
-        keys, values = self.project_memory(memory)
-        attended, weights = self.attend(query, keys, values, attention_mask, training)
+        if query is memory:
+            query, keys, values = self.project_fused(memory, self.fused_kernel())
+        else:
+            query, (keys, values) = self.project_query(query), self.project_memory(memory)
+        attended, weights = self._attend(query, keys, values, attention_mask, training)
         if self.on_weights:
             self.on_weights(weights)
         return attended
 
+    def project_query(self, query):
+        """Returns queries `[batch, heads, length, d_k]` of `query`."""
+        return self._split_heads(self._project(query, self.query_kernel))
+
     def project_memory(self, memory):
         """Returns keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]` of `memory`."""
-        keys = self._split_heads(self._project(memory, self.key_kernel))
-        values = self._split_heads(self._project(memory, self.value_kernel))
-        return keys, values
+        kernel = self._side_by_side(self.key_kernel, self.value_kernel)
+        return self._in_heads(self._project(memory, kernel), self.num_heads * self.d_k)
 
     def fused_kernel(self):
         """Returns the kernels of queries, keys and values side by side, `[d_model, heads * (2 d_k + d_v)]`."""
-        kernels = self.query_kernel, self.key_kernel, self.value_kernel
-        return ops.concatenate([ops.cast(kernel, self.compute_dtype) for kernel in kernels], axis=1)
+        return self._side_by_side(self.query_kernel, self.key_kernel, self.value_kernel)
 
     def project_fused(self, x, fused_kernel):
         """Returns queries, keys and values `[batch, heads, length, d]` of `x`: one product in place of three."""
-        projected, heads = self._project(x, fused_kernel), self.num_heads
-        if self.d_k == self.d_v:
-            parts = self._split_heads(projected, 3 * heads)
-            return parts[:, :heads], parts[:, heads : 2 * heads], parts[:, 2 * heads :]
-        keys, values = heads * self.d_k, 2 * heads * self.d_k
-        parts = projected[..., :keys], projected[..., keys:values], projected[..., values:]
-        return tuple(map(self._split_heads, parts))
+        keys = self.num_heads * self.d_k
+        return self._in_heads(self._project(x, fused_kernel), keys, 2 * keys)
 
     def attend(self, query, keys, values, attention_mask=None, training=False):
         """Attends from `query` `[batch, query_length, d_model]` to projected keys and values.
@@ -151,7 +151,9 @@ class MultiHeadAttention(keras.layers.Layer):
             The output `[batch, query_length, d_model]`, and the weights
             `[batch, heads, query_length, key_length]`, float32.
         """
-        query = self._split_heads(self._project(query, self.query_kernel))
+        return self._attend(self.project_query(query), keys, values, attention_mask, training)
+
+    def _attend(self, query, keys, values, attention_mask, training):
         heads, weights = self.attend_heads(
             query, keys, values, attention_mask, lambda weights: self.dropout(weights, training=training)
         )
@@ -200,10 +202,19 @@ class MultiHeadAttention(keras.layers.Layer):
         """`[batch, length, rows]` → `[batch, length, columns]`; decoding calls this outside of Keras' autocast."""
         return ops.matmul(x, ops.cast(kernel, x.dtype))
 
-    def _split_heads(self, x, heads=None):
+    def _side_by_side(self, *kernels):
+        return ops.concatenate([ops.cast(kernel, self.compute_dtype) for kernel in kernels], axis=1)
+
+    def _in_heads(self, projected, *borders):
+        """`[batch, length, columns]` → an array `[batch, heads, length, d]` for the columns up to each border, and one
+        for the others."""
+        # Split, not sliced: the gradient of each slice would be a whole array, most of it zeros.
+        return [self._split_heads(part) for part in ops.split(projected, borders, axis=-1)]
+
+    def _split_heads(self, x):
         """`[batch, length, heads * d]` → `[batch, heads, length, d]`."""
-        batch, length, width, heads = ops.shape(x)[0], ops.shape(x)[1], x.shape[-1], heads or self.num_heads
-        x = ops.reshape(x, (batch, length, heads, width // heads))
+        batch, length, width = ops.shape(x)[0], ops.shape(x)[1], x.shape[-1]
+        x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def _join_heads(self, heads):
