@@ -60,7 +60,10 @@ def trained(flags):
     model = kt.Transformer.from_hparams(hparams, vocab_size=problem.tokenizer.vocab_size)
     model.compile(**compile_arguments(hparams))
     batches = problem.batches("train", hparams)
-    losses = [float(model.train_on_batch(*batches[number])[0]) for number in range(flags.updates)]
+    losses = []
+    for step in range(flags.updates):  # each with its own `fit`, whose loss is a mean over updates
+        history = model.fit(batches.replace(start=step), steps_per_epoch=1, epochs=1, verbose=0)
+        losses += history.history["loss"]
     return {
         "problem": problem.name, "commit": git_revision(), "seed": flags.seed, "machine": machine(), "losses": losses,
     }  # fmt: skip
