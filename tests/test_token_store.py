@@ -364,6 +364,23 @@ def test_tf_data_has_no_thread_that_delays_the_end_of_fit(reverse):
     assert dataset.options().autotune.enabled is False  # docs/upstream.md: it waits 10 s, sometimes
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data is of TensorFlow")
+@pytest.mark.parametrize("split, replicas", [("validation", 1), ("validation", 3), ("train", 2)])
+def test_tf_data_has_the_same_batches_in_blocks(reverse, split, replicas):
+    batches = reverse.batches(split, HPARAMS).replace(row_multiple=replicas, few_shapes=False)
+    endless = batches.num_batches is None
+    count = 2 * batches.batches_per_epoch if endless else batches.num_batches
+    blocks = [flat(block) for block in batches.as_dataset(replicas).take(replicas * count)]
+    assert len(blocks) == replicas * count
+    for index in range(count):
+        own = blocks[replicas * index : replicas * (index + 1)]
+        assert len({len(labels) for _, _, labels, _ in own}) == 1
+        for found, expected in zip(zip(*own), flat(batches[index])):
+            np.testing.assert_array_equal(np.concatenate(found), expected)
+    cardinality = int(batches.as_dataset(replicas).cardinality())
+    assert cardinality == (-1 if endless else replicas * count)
+
+
 def test_long_pairs_are_left_out_of_training_and_counted(reverse):
     short = dataclasses.replace(HPARAMS, max_length=5)
     lengths = reverse.store.split("train").source.lengths

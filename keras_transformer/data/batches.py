@@ -1,7 +1,5 @@
 """TokenBatches: the batches of a plan as padded arrays, each a pure function of its number."""
 
-import itertools
-
 import keras
 import numpy as np
 
@@ -105,20 +103,24 @@ class TokenBatches(keras.utils.PyDataset):
         """
         import tensorflow as tf
 
-        def generate():
-            for index in itertools.count() if self.endless else range(self.num_batches):
-                (source, decoder_input), labels, weights = self[index]
-                rows = len(labels) // replicas
-                for replica in range(replicas):
-                    own = slice(replica * rows, (replica + 1) * rows)
-                    yield (source[own], decoder_input[own]), labels[own], weights[own]
+        def load(index):
+            (source, decoder_input), labels, weights = self[int(index)]
+            return [array.reshape(replicas, -1, array.shape[1]) for array in (source, decoder_input, labels, weights)]
 
-        ids, weights = tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None, None), tf.float32)
-        dataset = tf.data.Dataset.from_generator(generate, output_signature=((ids, ids), ids, weights))
-        size = tf.data.INFINITE_CARDINALITY if self.endless else self.batches_per_epoch * replicas
+        def blocks(index):
+            # Not `from_generator`, which has the process give all free memory back at once, and then fetch it again.
+            arrays = tf.numpy_function(load, [index], 3 * (tf.int32,) + (tf.float32,))
+            for array in arrays:
+                array.set_shape((replicas, None, None))
+            source, decoder_input, labels, weights = arrays
+            return (source, decoder_input), labels, weights
+
+        numbers = tf.data.Dataset.counter() if self.endless else tf.data.Dataset.range(self.num_batches)
+        size = tf.data.INFINITE_CARDINALITY if self.endless else self.num_batches * replicas
+        dataset = numbers.map(blocks).unbatch().apply(tf.data.experimental.assert_cardinality(size))
         options = tf.data.Options()
         options.autotune.enabled = False  # nothing to tune here, and its thread can hold up the end of `fit` for 10 s
-        return dataset.apply(tf.data.experimental.assert_cardinality(size)).prefetch(4 * replicas).with_options(options)
+        return dataset.prefetch(4 * replicas).with_options(options)
 
 
 def _padded(sequences, rows, count, length):
