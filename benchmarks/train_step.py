@@ -7,8 +7,8 @@
         --precisions=bfloat16 --workloads=fixed,wmt --batch_tokens=25000
 
 `fixed`: random tokens without padding, a batch of `--batch_tokens` source and target tokens each, all sequences of one
-length. `multi30k`: Multi30k's training pairs in the batches of the preset; this project reads them from the prepared
-store, the others have them in memory as arrays. `wmt`: random tokens in sequences as long as WMT's.
+length. `multi30k`: Multi30k's training pairs in the batches of the preset, half an epoch over all turns; this project
+reads them from the prepared store, the others have them in memory as arrays. `wmt`: random tokens in sequences as long as WMT's.
 
 Every engine makes the paper's step with the same weights to begin with: post-norm, dropout after embedding and
 sublayers alone, label smoothing 0.1 (OpenNMT-tf's leaves the label out), Adam with the same rates, on the same batches.
@@ -63,8 +63,8 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size("tiny", 9_712, 24, 128 * 24, 10),
-    "base": Size("base", 37_000, 32, 32 * 32, 4),
+    "tiny": Size("tiny", 9_712, 24, 128 * 24, 6),
+    "base": Size("base", 37_000, 32, 32 * 32, 2),
     "big": Size("big", 37_000, 32, 32 * 32, 2),
 }
 WORKLOADS = ("fixed", "multi30k", "wmt")
@@ -105,7 +105,7 @@ def read_flags(arguments):
     parser.add_argument("--raw_dir", help="folder with the corpus of Multi30k")
     parser.add_argument("--data_dir", default="data", help="folder of prepared corpora (default %(default)s)")
     parser.add_argument("--batch_tokens", type=number, help="of source, of target, in fixed and wmt")
-    parser.add_argument("--repeats", type=number, default=5, help="turns (default %(default)s)")
+    parser.add_argument("--repeats", type=number, default=3, help="turns (default %(default)s)")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_machine()
     parser.add_argument("--check", action="store_true", help="compare what they compute; exits with 1 if it differs")
@@ -190,7 +190,7 @@ def workload(name, size, flags, folder, **hparams):
     write_model(folder / "model.npz", model)
     epoch = [batches[i] for i in range(batches.batches_per_epoch)]
     write_batches(folder / "batches.npz", [(*inputs, labels) for inputs, labels, _ in epoch])
-    updates = math.ceil(len(epoch) / flags.repeats) if name == "multi30k" else size.updates
+    updates = math.ceil(len(epoch) / 2 / flags.repeats) if name == "multi30k" else size.updates
     job = {
         "model": str(folder / "model.npz"), "batches": str(folder / "batches.npz"), "corpus": corpus,
         "updates": updates, "warm_updates": WARM_UPDATES, "threads": flags.threads, "device": flags.device,

@@ -218,7 +218,7 @@ def training(rows):
     lines = [
         "## Training\n",
         f"{rows[0]['threads']} threads, one process an engine; initial weights, batches, rates, dropout are the same,",
-        "and without dropout and smoothing so are the losses (`--check`). `fixed`: no padding. `multi30k`: an epoch,",
+        "and without dropout and smoothing so are the losses (`--check`). `fixed`: no padding. `multi30k`: half an epoch,",
         "here from the store. Tokens are real target tokens; × is to that engine in float32, in `fixed` in its",
         "fastest mode, `of product` the rate beside a large float32 matrix product's, each the median of turns.",
         "`benchmarks/train_step.py` tells more.\n",
@@ -243,8 +243,8 @@ def training(rows):
 def in_best_mode(rows, peers):
     """Returns the lines of a table of this project's fastest mode in `fixed` beside the other engines' fastest."""
     heads = ["size", *(f"float32 ×{peer}" for peer in peers.values()), "bfloat16 ×OpenNMT-tf", "float32 of product"]
-    lines = ["This project's fastest mode beside the others' fastest in float32; the epoch beside `fixed` in the"]
-    lines += ["same mode:\n", "| " + " | ".join([*heads, "epoch of multi30k"]) + " |", "|" + "---|" * (len(heads) + 1)]
+    lines = ["This project's fastest mode beside the others' fastest in float32; Multi30k beside `fixed` in the"]
+    lines += ["same mode:\n", "| " + " | ".join([*heads, "multi30k ×fixed"]) + " |", "|" + "---|" * (len(heads) + 1)]
     own = [row for row in rows if row["engine"] == "keras_transformer"]
 
     def best(*key):

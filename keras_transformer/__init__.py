@@ -24,6 +24,7 @@ _LOCATIONS = {
     "Translator": "decoding.translator:Translator",
     "Hypothesis": "decoding.translator:Hypothesis",
     "average_checkpoints": "runs.averaging:average_checkpoints",
+    "export_saved_model": "serving.saved_model:export_saved_model",
 }
 _LIGHT = ("tasks", "hyperparameters", "errors", "registry", "plugins")
 

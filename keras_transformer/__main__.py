@@ -10,6 +10,7 @@ COMMANDS = {
     "translate": "Translates, or parses, lines of text.",
     "trees": "Draws trees.",
     "average": "Averages the last checkpoints of a run.",
+    "export": "Writes a run as SavedModel, for CTranslate2 or as .keras file.",
     "cost": "Tells what a training will cost.",
 }
 

@@ -181,22 +181,28 @@ class Table:
         path = ops.zeros((self.batch, beams_at_first(rules), self.vocab_size))
         return start(self.batch, max(limits), rules, path, cache=())
 
-    def sentences(self, limits):
-        limits = ops.convert_to_tensor(np.array(limits, dtype="int32"))
-        prefix = ops.zeros((self.batch, 1), dtype="int32")
-        return Sentences(limits, prefix, chances=ops.zeros((self.batch, 0, 0)), words=ops.zeros((self.batch,), "int32"))
+    def sentences(self, limits, alpha, beams, nbest):
+        """Each of the last three is one number, or one for each sentence."""
+        limits, words = np.array(limits, "int32"), np.zeros(self.batch, "int32")
+        prefix, chances = np.zeros((self.batch, 1), "int32"), np.zeros((self.batch, 0, 0), "float32")
+        asked = [
+            np.broadcast_to(np.array(value, kind), self.batch)
+            for value, kind in ((alpha, "float32"), (beams, "int32"), (nbest, "int32"))
+        ]
+        return Sentences(*map(ops.convert_to_tensor, (limits, prefix, chances, words, *asked)))
 
-    def search(self, limits, beam_size=4, alpha=0.6, nbest=4):
-        rules, sentences = Rules(beam_size, nbest), self.sentences(limits)
-        first = step(self.start(limits, rules), self.decode, sentences, rules, alpha)
-        return search(first, self.decode, sentences, rules, alpha, max(limits))
+    def search(self, limits, beam_size=4, alpha=0.6, nbest=4, beams=None):
+        rules = Rules(beam_size)
+        sentences = self.sentences(limits, alpha, beams or beam_size, nbest)
+        first = step(self.start(limits, rules), self.decode, sentences, rules)
+        return search(first, self.decode, sentences, rules, max(limits))
 
     def states(self, limits, beam_size=4, alpha=0.6):
         """Yields the state after every step, never stopping early."""
-        rules = Rules(beam_size)
+        rules, sentences = Rules(beam_size), self.sentences(limits, alpha, beam_size, beam_size)
         state = self.start(limits, rules)
         for _ in range(max(limits)):
-            state = step(state, self.decode, self.sentences(limits), rules, alpha)
+            state = step(state, self.decode, sentences, rules)
             yield state
 
 
@@ -280,6 +286,16 @@ def test_stopping_early_loses_nothing(alpha, nbest, raised):
         assert [tokens for tokens, *_ in early] == [tokens for tokens, *_ in late]
         # Compiled as a whole and step by step they may round differently.
         np.testing.assert_allclose([h[1:] for h in early], [h[1:] for h in late], rtol=1e-6)
+
+
+@pytest.mark.parametrize("raised", [(), [(EOS, 3.0)]])
+def test_each_sentence_has_its_own_options(raised):
+    table, beams, alphas, nbest = Table(7, raised=raised), [4, 1, 2, 3, 1], [0.0, 0.6, 1.0, 0.6, 2.0], [4, 1, 2, 1, 1]
+    found = hypotheses(table.search(LIMITS, 4, alphas, nbest, beams))
+    for row, options in enumerate(zip(beams, alphas, nbest)):
+        alone = hypotheses(table.search(LIMITS, *options))[row][: nbest[row]]
+        assert [tokens for tokens, *_ in found[row][: nbest[row]]] == [tokens for tokens, *_ in alone]
+        np.testing.assert_allclose([h[1:] for h in found[row][: nbest[row]]], [h[1:] for h in alone], rtol=1e-6)
 
 
 def test_a_search_without_prospects_stops():

@@ -104,7 +104,8 @@ def test_the_constraint_says_what_the_grammar_says(fresh_seed):
     beams, length = 3, int(limits.max())
     tokens = np.full((40, beams, length), PAD, "int32")
     constraint = TreeConstraint(grammar)
-    sentences = Sentences(limits, np.zeros((40, 1), "int32"), np.zeros((40, 0, 0), "float32"), words)
+    of_a_search = dict(chances=np.zeros((40, 0, 0), "float32"), alphas=np.zeros(40), beams=None, nbest=None)
+    sentences = Sentences(limits, np.zeros((40, 1), "int32"), words=words, **of_a_search)
     compared = 0
     for index in range(length):
         found = np.array(constraint(ops.convert_to_tensor(tokens), index, sentences))

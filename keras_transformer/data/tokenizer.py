@@ -67,6 +67,14 @@ class Tokenizer:
         """Returns the content of its file."""
         raise NotImplementedError
 
+    def graph_tokenizer(self):
+        """Returns the same as a `data.tokenizer_graph.GraphTokenizer`, for export.
+
+        Raises:
+            UserError: There is none.
+        """
+        raise UserError(f"a {type(self).__name__} has no graph_tokenizer(), without which nothing is exported")
+
     @property
     def fingerprint(self):
         """SHA-256 of its file, in hexadecimal."""
@@ -147,6 +155,11 @@ class SentencePieceTokenizer(Tokenizer):
     def to_bytes(self):
         return self._model
 
+    def graph_tokenizer(self):
+        from keras_transformer.data.tokenizer_graph import GraphSentencePiece
+
+        return GraphSentencePiece(self._model)
+
     @property
     def word_starts(self):
         pieces = self.pieces(range(self.vocab_size))
@@ -187,6 +200,11 @@ class SymbolTokenizer(Tokenizer):
 
     def to_bytes(self):
         return "".join(f"{symbol}\n" for symbol in self._symbols[len(SPECIAL) :]).encode()
+
+    def graph_tokenizer(self):
+        from keras_transformer.data.tokenizer_graph import GraphSymbols
+
+        return GraphSymbols(self._symbols)
 
 
 WORD_PIECES_FILE, TREES_FILE = "word_pieces.txt", "tree_tokenizer.model"

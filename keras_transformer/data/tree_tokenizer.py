@@ -14,8 +14,8 @@ from keras_transformer.trees.tree import split_words, tree_of, unescaped
 OPEN, CLOSE = "⟪", "⟫"
 """Around a symbol where it is a piece, so "NN" as a tag is no subword: words are read with << and >> for these."""
 
-_NOT_AROUND = str.maketrans({OPEN: "<<", CLOSE: ">>"})
-_ALIKE = {"``": '"', "''": '"'}  # as other treebanks write the Penn Treebank's quotation marks
+AROUND = {OPEN: "<<", CLOSE: ">>"}
+ALIKE = {"``": '"', "''": '"'}  # as other treebanks write the Penn Treebank's quotation marks
 
 
 class TreeTokenizer(SentencePieceTokenizer):
@@ -63,6 +63,11 @@ class TreeTokenizer(SentencePieceTokenizer):
     def grammar(self):
         """The `Grammar` of the symbols: what may come next in a tree."""
         return Grammar(self.symbols, self.vocab_size, EOS)
+
+    def graph_tokenizer(self):
+        from keras_transformer.data.tree_tokenizer_graph import GraphTrees
+
+        return GraphTrees(self)
 
     @property
     def word_starts(self):
@@ -126,8 +131,8 @@ def _in_order(symbols):
 
 def _plain(text):
     """The words of a sentence as all treebanks are made to write them, so that they share subwords, and as many."""
-    words = (unescaped(word).replace("\\/", "/") for word in split_words(text.translate(_NOT_AROUND)))
-    return " ".join(_visible(_ALIKE.get(word, word)) for word in words)
+    words = (unescaped(word).replace("\\/", "/") for word in split_words(text.translate(str.maketrans(AROUND))))
+    return " ".join(_visible(ALIKE.get(word, word)) for word in words)
 
 
 def _visible(word):

@@ -4,15 +4,14 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.data.tokenizer import SPECIAL, UNK
+from keras_transformer.data.tokenizer_graph import LAST_CODE, SPACES, GraphTokenizer, character_class
 from keras_transformer.data.word_pieces import ESCAPE, MARKER, UNKNOWN, is_letter
 
 ESCAPED = r"\\[0-9]{1,7};"
-LAST_CODE = 0x10FFFF
-SPACES = "".join(char for char in map(chr, range(LAST_CODE + 1)) if char.isspace())
 NEVER_SPLIT = 1 << 30  # bytes; TensorFlow Text makes longer words UNK
 
 
-class GraphWordPieces(tf.Module):
+class GraphWordPieces(GraphTokenizer):
     """Tokenizes and detokenizes with TensorFlow operations only; it holds no variables and no tables.
 
     Args:
@@ -22,10 +21,10 @@ class GraphWordPieces(tf.Module):
 
     def __init__(self, pieces, alphabet):
         super().__init__()
-        letters = _character_class(filter(is_letter, alphabet))
+        letters = character_class(filter(is_letter, alphabet))
         self._run = f"({MARKER}?(?:[{letters}]+|[^{letters}{MARKER}]+))"
-        self._known = f"[ {_character_class(alphabet)}]"
-        self._spaces = f"[{_character_class(SPACES)}]+"
+        self._known = f"[ {character_class(alphabet)}]"
+        self._spaces = f"[{SPACES}]+"
         self._texts = tf.constant([""] * UNK + [UNKNOWN, *pieces[len(SPECIAL) :]])
         self._pieces = tensorflow_text.FastWordpieceTokenizer(
             pieces, suffix_indicator="", max_bytes_per_word=NEVER_SPLIT, token_out_type=tf.int32,
@@ -60,8 +59,3 @@ class GraphWordPieces(tf.Module):
         real = escaped & (codes <= LAST_CODE) & ((codes < 0xD800) | (codes > 0xDFFF))
         real &= ~tf.strings.regex_full_match(characters, self._spaces)
         return tf.strings.reduce_join(parts.with_flat_values(tf.where(real, characters, flat)), axis=-1)
-
-
-def _character_class(characters):
-    """Returns what RE2 takes inside brackets for any of the characters."""
-    return "".join(f"\\x{{{ord(character):x}}}" for character in sorted(characters))

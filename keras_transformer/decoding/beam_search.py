@@ -48,8 +48,7 @@ class Rules:
     """What is asked of a search, for all sentences alike.
 
     Attributes:
-        beam_size: K.
-        nbest: Finished hypotheses that count, at most K.
+        beam_size: K, the most beams of a sentence.
         min_length: Tokens before which no hypothesis ends, EOS not counted; a sentence's limit goes before.
         sampling: `Sampling`, which makes K draws a sentence, or None for the search.
         constraint: Function of (tokens int32 [B, K, L], their number so far, `Sentences`) that says with bool
@@ -58,7 +57,6 @@ class Rules:
     """
 
     beam_size: int
-    nbest: int = 1
     min_length: int = 0
     sampling: Sampling | None = None
     constraint: Callable | None = None
@@ -75,6 +73,12 @@ class Sentences(NamedTuple):
     """float32 [B, K, L]: random numbers from 0 to 1, one a draw; [B, 0, 0] for a search."""
     words: Any
     """int32 [B]: words of the source, which blanks divide."""
+    alphas: Any
+    """float32 [B]: α of the length penalty."""
+    beams: Any
+    """int32 [B]: hypotheses that a search goes on with, at most K; a sampling has K."""
+    nbest: Any
+    """int32 [B]: finished hypotheses that count, at most `beams`."""
 
 
 class BeamState(NamedTuple):
@@ -133,7 +137,7 @@ def start(batch, length, rules, path, cache):
     )
 
 
-def step(state, decode, sentences, rules, alpha):
+def step(state, decode, sentences, rules):
     """Decides one position of every hypothesis.
 
     Args:
@@ -142,7 +146,6 @@ def step(state, decode, sentences, rules, alpha):
             path and cache.
         sentences: `Sentences`.
         rules: `Rules`.
-        alpha: α of the length penalty.
 
     Returns:
         The next `BeamState`.
@@ -157,13 +160,15 @@ def step(state, decode, sentences, rules, alpha):
     # Dividing by 2 tells what is impossible from what is only improbable; sums of IMPOSSIBLE stay below.
     possible = best > IMPOSSIBLE / 2
 
-    scores = ops.where(possible & (token == EOS), best / length_penalty(index + 1, alpha), IMPOSSIBLE)
+    penalty = length_penalty(index + 1, sentences.alphas)[:, None]
+    scores = ops.where(possible & (token == EOS), best / penalty, IMPOSSIBLE)
     all_scores = ops.concatenate([state.finished_scores, scores], axis=1)
     all_tokens = ops.concatenate([state.finished_tokens, extended], axis=1)
     all_log_p = ops.concatenate([state.finished_log_probabilities, best], axis=1)
     finished_scores, kept = _top(all_scores, beam_size)
 
     log_probabilities, going_on = _top(ops.where(possible & (token != EOS), best, IMPOSSIBLE), beam_size)
+    log_probabilities = _first(log_probabilities, sentences.beams)
     return BeamState(
         index=index + 1,
         tokens=take_rows(extended, going_on),
@@ -182,7 +187,7 @@ def last_symbols(tokens, index):
     return ops.where(index == 0, BOS, previous)
 
 
-def can_improve(state, limits, alpha, rules):
+def can_improve(state, sentences, rules):
     """Returns bool [B]: whether an unfinished hypothesis can still come among those that count.
 
     A log-probability only falls and the penalty is largest at the limit, so this bound is safe. Draws all count.
@@ -190,11 +195,11 @@ def can_improve(state, limits, alpha, rules):
     alive = state.log_probabilities[:, 0] > IMPOSSIBLE / 2
     if rules.sampling:
         return alive
-    bound = state.log_probabilities[:, 0] / length_penalty(limits, alpha)
-    return alive & (bound > state.finished_scores[:, rules.nbest - 1])
+    bound = state.log_probabilities[:, 0] / length_penalty(sentences.limits, sentences.alphas)
+    return alive & (bound > take(state.finished_scores, sentences.nbest[:, None] - 1)[:, 0])
 
 
-def search(state, decode, sentences, rules, alpha, steps):
+def search(state, decode, sentences, rules, steps):
     """Takes steps until no unfinished hypothesis of any sentence can come among those that count.
 
     Args:
@@ -202,7 +207,6 @@ def search(state, decode, sentences, rules, alpha, steps):
         decode: See `step`.
         sentences: `Sentences`.
         rules: `Rules`.
-        alpha: α of the length penalty.
         steps: Most steps to take.
 
     Returns:
@@ -212,10 +216,10 @@ def search(state, decode, sentences, rules, alpha, steps):
 
     def go_on(*state):
         state = BeamState(*state)
-        return (state.index < end) & ops.any(can_improve(state, sentences.limits, alpha, rules))
+        return (state.index < end) & ops.any(can_improve(state, sentences, rules))
 
     return BeamState(
-        *ops.while_loop(go_on, lambda *state: tuple(step(BeamState(*state), decode, sentences, rules, alpha)), state)
+        *ops.while_loop(go_on, lambda *state: tuple(step(BeamState(*state), decode, sentences, rules)), state)
     )
 
 
@@ -241,6 +245,7 @@ def _extend(state, logits, sentences, rules):
     total = state.log_probabilities[:, :, None] + log_p
     batch = ops.shape(total)[0]
     best, flat = _top(ops.reshape(total, (batch, -1)), wanted)
+    best = _first(best, ops.where(sentences.beams > 1, 2 * sentences.beams, 1))
     return best, flat // count, take(ops.reshape(symbols, (batch, -1)), flat)
 
 
@@ -274,6 +279,11 @@ def _allowed(state, logits, sentences, rules):
     if rules.constraint is None:
         return None
     return rules.constraint(state.tokens, state.index, sentences)
+
+
+def _first(values, counts):
+    """Values `[B, N]`, of which all but the first `counts`, int32 [B], are made IMPOSSIBLE."""
+    return ops.where(ops.arange(values.shape[1], dtype="int32") < counts[:, None], values, IMPOSSIBLE)
 
 
 def _top(values, count):

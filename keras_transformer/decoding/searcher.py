@@ -34,36 +34,34 @@ class Searcher:
         self._settle = compiled(prefix_tree.settle, *models, jit_compile=jit_compile)
         self._choose = compiled(_rows, *models)
 
-    def search(self, source, sentences, rules, alpha):
+    def search(self, source, sentences, rules):
         """Searches for the best translations of one batch.
 
         Args:
             source: int32 `[batch, source_length]`, NumPy.
             sentences: `Sentences`, NumPy.
             rules: `Rules`.
-            alpha: α of the length penalty.
 
         Returns:
-            NumPy tokens int32 `[batch, nbest, L]`, PAD behind EOS, log-probabilities and scores `[batch, nbest]`;
-            IMPOSSIBLE where the constraint left no hypothesis.
+            NumPy tokens int32 `[batch, K, L]`, PAD behind EOS, log-probabilities and scores `[batch, K]`, best first;
+            IMPOSSIBLE where there is no hypothesis. No more count than `sentences.nbest` says.
         """
-        batch, nbest, length, steps = len(source), rules.nbest, int(sentences.limits.max()), SEGMENT
+        batch, beams, length, steps = len(source), rules.beam_size, int(sentences.limits.max()), SEGMENT
         if self.few_shapes:
             length = rounded_up(length)
-        tokens = np.full((batch, nbest, length), PAD, "int32")
-        log_p, scores = (np.full((batch, nbest), IMPOSSIBLE, "float32") for _ in range(2))
-        alpha = np.float32(alpha)
+        tokens = np.full((batch, beams, length), PAD, "int32")
+        log_p, scores = (np.full((batch, beams), IMPOSSIBLE, "float32") for _ in range(2))
         room = np.full(length, PAD, "int32")  # a number would be a constant to the compiled function
-        state, past, memory = self._begin(source, room, sentences, alpha, rules=rules, steps=steps)
+        state, past, memory = self._begin(source, room, sentences, rules=rules, steps=steps)
         rows = np.arange(batch)  # of the sentences that are in the batch
         while True:
-            state, going = self._segment(state, past, memory, sentences, alpha, rules=rules, steps=steps)
+            state, going = self._segment(state, past, memory, sentences, rules=rules, steps=steps)
             staying = self._staying(np.array(going))
             leaving = np.setdiff1d(np.arange(len(rows)), staying)
             found = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)
             if len(leaving):
                 for all_rows, part in zip((tokens, log_p, scores), found):
-                    all_rows[rows[leaving]] = np.array(part)[leaving, :nbest]
+                    all_rows[rows[leaving]] = np.array(part)[leaving]
             if not len(staying):
                 return tokens, log_p, scores
             alive = np.array(state.log_probabilities) > IMPOSSIBLE / 2
@@ -93,7 +91,7 @@ class Searcher:
     def _size(self, number):
         return rounded_up(max(number, 2 * SEGMENT)) if self.few_shapes else number
 
-    def _begin_batch(self, source, room, sentences, alpha, rules, steps):
+    def _begin_batch(self, source, room, sentences, rules, steps):
         """Returns the state after the first step, its keys and values as the past, and what the encoders gave."""
         encoded = [model.encode(source) for model in self.models]
         memory = [model.project_memory(output) for model, (output, _) in zip(self.models, encoded)]
@@ -101,16 +99,16 @@ class Searcher:
         batch, beams = ops.shape(source)[0], beams_at_first(rules)
         path = ops.zeros((batch, beams, beams), dtype="bool")
         state = start(batch, ops.shape(room)[0], rules, path, self._empty(batch, beams))
-        state = step(state, self._decoder(self._empty(batch, 0), memory, words, beams), sentences, rules, alpha)
+        state = step(state, self._decoder(self._empty(batch, 0), memory, words, beams), sentences, rules)
         path = ops.pad(state.path, [(0, 0), (0, 0), (0, steps * rules.beam_size)])
         return state._replace(path=path, cache=()), state.cache, (memory, words)
 
-    def _run_segment(self, state, past, memory, sentences, alpha, rules, steps):
+    def _run_segment(self, state, past, memory, sentences, rules, steps):
         """Returns the state after at most `steps` steps, and which sentences are not done, bool `[batch]`."""
         decode = self._decoder(past, *memory, rules.beam_size, state.index)
         recent = self._empty(ops.shape(state.path)[0], steps * rules.beam_size)
-        state = search(state._replace(cache=recent), decode, sentences, rules, alpha, steps)
-        return state, can_improve(state, sentences.limits, alpha, rules)
+        state = search(state._replace(cache=recent), decode, sentences, rules, steps)
+        return state, can_improve(state, sentences, rules)
 
     def _empty(self, batch, nodes):
         """Room for keys and values of so many nodes in each model's layers."""

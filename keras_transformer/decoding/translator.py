@@ -71,9 +71,9 @@ class Translator:
                 )
         if any(getattr(one, "word_starts", None) is not None and not np.any(one.word_starts) for one in self.models):
             raise UserError("the model counts words and was not told where they begin: model.adopt(tokenizer)")
-        self._constraint = TreeConstraint(self.tokenizer.grammar) if self.tokenizer.grammar else None
+        self.constraint = TreeConstraint(self.tokenizer.grammar) if self.tokenizer.grammar else None
         self._searcher = Searcher(self.models, jit_compile)
-        self._score = compiled(self._score_batch, *self.models)
+        self._score = compiled(self.score_batch, *self.models)
 
     @property
     def model(self):
@@ -142,10 +142,10 @@ class Translator:
         alpha = hparams.alpha if alpha is None else alpha
         extra_length = hparams.extra_length if extra_length is None else extra_length
         _check(texts, beam_size, alpha, nbest, extra_length, min_length, max_source_length)
-        constraint = self._constraint if constraint == "grammar" else constraint
-        if min_length and constraint is self._constraint is not None:
+        constraint = self.constraint if constraint == "grammar" else constraint
+        if min_length and constraint is self.constraint is not None:
             raise UserError("min_length is for translations: how long a tree is follows from its sentence")
-        rules = Rules(beam_size, nbest, min_length, sampling, constraint)
+        rules = Rules(beam_size, min_length, sampling, constraint)
         # The seed makes numbers that are given to the search: it need not be compiled anew for each.
         compiled_rules = dataclasses.replace(rules, sampling=sampling and dataclasses.replace(sampling, seed=0))
         texts = list(texts)
@@ -157,11 +157,12 @@ class Translator:
         for batch in _by_length(rows, sources, beam_size, extra_length):
             source = _padded([sources[i] for i in batch], self._searcher.few_shapes)
             sentences = _sentences(
-                source, [texts[i] for i in batch], [prefixes[i] for i in batch], rules, extra_length,
+                source, [texts[i] for i in batch], [prefixes[i] for i in batch], rules, alpha, nbest, extra_length,
                 self._searcher.few_shapes,
             )  # fmt: skip
-            for i, *found in zip(batch, *self._searcher.search(source, sentences, compiled_rules, alpha)):
-                results[i] = self._hypotheses(i, texts[i], *found)
+            found = self._searcher.search(source, sentences, compiled_rules)
+            for i, *best in zip(batch, *(values[:, :nbest] for values in found)):
+                results[i] = self._hypotheses(i, texts[i], *best)
             done += len(batch)
             if report:
                 report(done, len(texts))
@@ -258,8 +259,14 @@ class Translator:
                 length, source_length = len(targets[i]), len(sources[i])
                 yield i, log_p[row, :length], weights[row, :length, :source_length] if alignments else None
 
-    def _score_batch(self, source, labels, alignments):
-        """int `[batch, source_length]`, `[batch, length]` → log-probabilities `[batch, length]`, and alignments."""
+    def score_batch(self, source, labels, alignments=False):
+        """Returns log-probabilities of labels, float32 `[batch, length]`, teacher-forced, 0 of padding; and alignments.
+
+        Args:
+            source: int `[batch, source_length]`.
+            labels: int `[batch, length]`.
+            alignments: Whether to return them, float32 `[batch, length, source_length]`; otherwise zeros `[1]`.
+        """
         decoder_input = ops.concatenate([ops.full_like(labels[:, :1], BOS), labels[:, :-1]], axis=1)
         log_p, weights = [], []
         for model in self.models:
@@ -287,7 +294,7 @@ def _check(texts, beam_size, alpha, nbest, extra_length, min_length, max_source_
         raise UserError("translate takes a list of texts, not one text: translate([text])")
 
 
-def _sentences(source, texts, prefixes, rules, extra_length, few_shapes):
+def _sentences(source, texts, prefixes, rules, alpha, nbest, extra_length, few_shapes):
     """Returns the `Sentences` of a batch, int `[batch, source_length]`; rows that only fill it up end at once."""
     size = rounded_up if few_shapes else int
     lengths = (source != PAD).sum(axis=1).astype("int32")
@@ -306,7 +313,11 @@ def _sentences(source, texts, prefixes, rules, extra_length, few_shapes):
             row[:] = generator.random(row.shape[::-1], "float32").T
     words = np.zeros(len(source), "int32")
     words[: len(texts)] = [len(split_words(text)) for text in texts]
-    return Sentences(limits, prefix, chances, words)
+    alphas, beams, counts = (
+        np.full(len(source), value, kind)
+        for value, kind in ((alpha, "float32"), (rules.beam_size, "int32"), (nbest, "int32"))
+    )
+    return Sentences(limits, prefix, chances, words, alphas, beams, counts)
 
 
 def _by_length(rows, sources, beam_size, extra_length):

@@ -46,7 +46,8 @@ def _compiled_by_tensorflow(function, jit_compile):
         if key not in graphs:
             constant = functools.partial(function, **constants)
             signature = None if jit_compile else keras.tree.map_structure(specification, arrays)
-            graphs[key] = tf.function(constant, input_signature=signature, jit_compile=jit_compile)
+            # No Python statement depends on a tensor, and looking for them takes most of the time of tracing.
+            graphs[key] = tf.function(constant, input_signature=signature, jit_compile=jit_compile, autograph=False)
         return graphs[key](*arrays)
 
     return call

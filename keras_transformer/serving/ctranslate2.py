@@ -6,13 +6,43 @@ Needs NumPy and, when it converts, CTranslate2; neither Keras nor a backend is i
 import numpy as np
 
 from keras_transformer.data.tokenizer import BOS, EOS, UNK
-from keras_transformer.errors import UserError
-from keras_transformer.files import written_directory
+from keras_transformer.errors import UserError, unknown
+from keras_transformer.files import write_json, written_directory
+from keras_transformer.serving.description import DESCRIPTION, describe
 
 LAYER_NORM_EPSILON = 1e-6
 """`layers.residual.EPSILON`, which cannot be imported without Keras."""
 POSITIONS = 1024
 """Rows of the table of positions: CTranslate2 looks them up, and raises beyond the last."""
+QUANTIZATIONS = (
+    "float32", "bfloat16", "float16", "int16", "int8", "int8_float32", "int8_bfloat16", "int8_float16",
+)  # fmt: skip
+"""In what CTranslate2 stores matrices, and behind "_" what it computes the rest in."""
+
+
+def export_ctranslate2(run, folder, checkpoint=None, quantization="float32"):
+    """Writes a run's model for CTranslate2, with the tokenizer beside it and `export.json`; see `convert`.
+
+    Args:
+        run: `Run`.
+        folder: The directory, which appears when it is complete.
+        checkpoint: "best", "last", "averaged", "ema" or a step; by default the best, or else the last.
+        quantization: One of `QUANTIZATIONS`.
+
+    Raises:
+        UserError: CTranslate2 is not installed or cannot compute the model, or something of the run is missing.
+    """
+    if quantization not in QUANTIZATIONS:
+        raise unknown("quantization", quantization, QUANTIZATIONS)
+    tokenizer = run.tokenizer
+    weights = run.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"]
+    weights = {path.partition("/")[2]: array for path, array in weights.items()}
+    with written_directory(folder) as new:
+        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        convert(weights, run.hparams, pieces, new, None if quantization == "float32" else quantization)
+        tokenizer.save(new)
+        said = {"tokenizer_sha256": tokenizer.fingerprint, "quantization": quantization, "most_tokens": POSITIONS}
+        write_json(new / DESCRIPTION, {"format": "ctranslate2", **said, **describe(run, checkpoint)})
 
 
 def convert(weights, hparams, tokens, folder, quantization=None):
@@ -35,7 +65,7 @@ def convert(weights, hparams, tokens, folder, quantization=None):
         UserError: CTranslate2 cannot compute this model, or a weight is missing.
     """
     _check(hparams, tokens)
-    from ctranslate2 import specs
+    specs = _specs()
 
     spec = specs.TransformerSpec.from_config(hparams.num_layers, hparams.num_heads, pre_norm=hparams.norm == "pre")
     spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
@@ -79,6 +109,15 @@ class _Weights:
             return np.asarray(self.weights[name], dtype="float32")
         except KeyError:
             raise UserError(f"the model has no weights {name}, so it is not one that CTranslate2 computes") from None
+
+
+def _specs():
+    """CTranslate2's module of model specifications."""
+    try:
+        from ctranslate2 import specs
+    except ImportError:
+        raise UserError("CTranslate2 is not installed: pip install ctranslate2==4.8.0") from None
+    return specs
 
 
 def _check(hparams, tokens):

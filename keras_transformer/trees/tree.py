@@ -9,7 +9,10 @@ DEEPEST = 200
 """Most brackets inside of each other; treebanks have fewer than 60."""
 
 _TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)  # a no-break space is part of a word
-_ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
+ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
+"""What trees write for brackets in words."""
+ESCAPED = {bracket: escape for escape, bracket in ESCAPES.items() if bracket not in "[]"}
+"""What is escaped when a tree is written: braces, too, as in the Penn Treebank; square brackets not, as in GUM."""
 
 
 class Tree(NamedTuple):
@@ -152,18 +155,15 @@ def _closed(label, inside, place):
 
 
 def escaped(word):
-    """Returns a word as a tree writes it: -LRB- for the bracket "(", which would be part of the tree.
-
-    Braces are escaped, too, as the Penn Treebank has them; square brackets, which GUM leaves as they are, are not.
-    """
-    for escape, bracket in list(_ESCAPES.items())[:4]:
+    """Returns a word as a tree writes it: -LRB- for the bracket "(", which would be part of the tree."""
+    for bracket, escape in ESCAPED.items():
         word = word.replace(bracket, escape)
     return word
 
 
 def unescaped(word):
     """Returns a word of a tree as text writes it: the bracket "(" for -LRB-."""
-    for escape, bracket in _ESCAPES.items():
+    for escape, bracket in ESCAPES.items():
         word = word.replace(escape, bracket)
     return word
 

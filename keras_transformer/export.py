@@ -1,0 +1,100 @@
+"""python -m keras_transformer.export: a trained run for other programs."""
+
+from pathlib import Path
+
+from keras_transformer.errors import UserError, unknown
+from keras_transformer.flags import Parser, add_run_flags, not_negative, positive, report, run_command, whole
+from keras_transformer.runs.directory import Run
+from keras_transformer.serving.description import check_place, describe
+from keras_transformer.startup import chosen_backend, load_keras
+
+OF_SEARCH = ("beam_size", "alpha", "nbest", "extra_length", "max_beam_size", "max_source_length")
+FORMATS = {
+    "saved_model": ("ensemble", "precision", *OF_SEARCH),
+    "ctranslate2": ("quantization",),
+    "keras": ("precision",),
+}
+"""Each with the flags that it alone, or with others, takes."""
+
+
+def main(arguments):
+    """Runs the command with a list of arguments."""
+    flags = _parse(arguments)
+    folder = Path(flags.output_dir)
+    check_place(folder, flags.force)
+    run = Run.open(flags.run)
+    if flags.format == "ctranslate2":
+        from keras_transformer.serving.ctranslate2 import POSITIONS, export_ctranslate2
+
+        export_ctranslate2(run, folder, flags.checkpoint, flags.quantization or "float32")
+        report(f"{folder}: for ctranslate2.Translator; sentences of up to {POSITIONS:,} tokens")
+        return
+    if flags.format == "saved_model" and chosen_backend() != "tensorflow":
+        raise UserError("a SavedModel is made with TensorFlow, which may read any run: set KERAS_BACKEND=tensorflow")
+    load_keras()
+    precision = flags.precision or "float32"
+    if flags.format == "keras":
+        from keras_transformer.serving.keras_file import MODEL, export_keras
+
+        export_keras(run, folder, flags.checkpoint, precision)
+        report(f"{folder / MODEL}: for keras.saving.load_model, after import keras_transformer")
+        return
+    from keras_transformer.decoding.translator import Translator
+    from keras_transformer.serving.saved_model import export_saved_model
+
+    checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
+    translator = Translator.load([flags.run, *flags.ensemble], checkpoints, precision)
+    options = {name: value for name in OF_SEARCH if (value := getattr(flags, name)) is not None}
+    options.setdefault("max_source_length", translator.hparams.max_length)
+    description = {**describe(run, flags.checkpoint), "precision": precision, "models": len(translator.models)}
+    export_saved_model(translator, folder, **options, description=description)
+    report(f"{folder}: for tf.saved_model.load and TensorFlow Serving; export.json tells what is fixed")
+
+
+def _parse(arguments):
+    parser = Parser(
+        "export",
+        "--run=runs/toy_ende-toy --format=saved_model --output_dir=exported",
+        "Writes a trained model for other programs: text in, text out with TensorFlow; ids with CTranslate2 or Keras.",
+    )
+    add_run_flags(parser)
+    parser.add_argument("--format", required=True, help=f"{', '.join(FORMATS)}")
+    parser.add_argument("--output_dir", required=True, help="the new directory")
+    parser.add_argument("--force", action="store_true", help="replace the export that --output_dir holds")
+    group = parser.add_argument_group("saved_model and keras")
+    group.add_argument("--precision", choices=("float32", "bfloat16"), help="(default float32)")
+    group = parser.add_argument_group("saved_model")
+    group.add_argument(
+        "--ensemble", action="append", default=[], metavar="RUN",
+        help="another run of the same corpus, see translate; may be repeated",
+    )  # fmt: skip
+    group.add_argument("--beam_size", type=positive, help="beams a sentence (default the run's)")
+    group.add_argument("--alpha", type=not_negative, help="exponent of the length penalty (default the run's)")
+    group.add_argument("--nbest", type=positive, help="translations a text (default 1)")
+    group.add_argument("--extra_length", type=whole, help="most tokens beyond the source's (default the run's)")
+    group.add_argument(
+        "--max_beam_size", type=positive, help="most beams of the signature translate_with_options (default 8)"
+    )
+    group.add_argument(
+        "--max_source_length", type=positive,
+        help="most tokens of a text, EOS counted; longer ones are cut (default the run's max_length)",
+    )  # fmt: skip
+    group = parser.add_argument_group("ctranslate2")
+    group.add_argument("--quantization", help="float32, int8, int8_float32, bfloat16, … (default float32)")
+    flags = parser.parse_args(arguments)
+    if flags.format not in FORMATS:
+        raise unknown("format", flags.format, FORMATS)
+    for name in dict.fromkeys(name for names in FORMATS.values() for name in names):
+        if getattr(flags, name) not in (None, []) and name not in FORMATS[flags.format]:
+            takers = " and ".join(format for format, names in FORMATS.items() if name in names)
+            raise UserError(f"--{name} is for --format={takers}, not for {flags.format}")
+    if flags.quantization:
+        from keras_transformer.serving.ctranslate2 import QUANTIZATIONS
+
+        if flags.quantization not in QUANTIZATIONS:
+            raise unknown("quantization", flags.quantization, QUANTIZATIONS)
+    return flags
+
+
+if __name__ == "__main__":
+    run_command(main)

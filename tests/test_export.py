@@ -1,0 +1,308 @@
+"""Exports compute what this package computes, in processes that have never seen it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from commands import start
+
+import keras_transformer as kt
+from keras_transformer.data.tokenizer import EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tree_tokenizer import TreeTokenizer
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow_text")
+
+from keras_transformer.serving.saved_model import export_saved_model  # noqa: E402
+
+SENTENCES = [
+    "A man in a blue shirt is standing on a ladder.", "Two dogs run.", "Ein Mann mit einem Hut spielt Gitarre!",
+    "l'été, « la Révolution » ; 1 234 ans", "", "   ", "x", "Kids play in the water at the beach on a sunny day .",
+    "A B C D E", "T T S R",
+]  # fmt: skip
+AWKWARD = [
+    "\u3000", "\n", "word " * 500, "日本 😀👩‍👩‍👧!", "e\u0301 \u0301 ﬁ ½", "\x00a\x01 \x7f\x1b[0m", "\ufeffbom", "▁",
+    "<s> </s> <pad>", "a\u00a0b\u2028c", "-LRB- \\/ ``",
+]  # fmt: skip
+INVALID = [
+    b"a \xff b",
+    b"\xed\xa0\x80",
+    b"\xf0\x9f\x98",
+    b"\xc0\x80 caf\xc3",
+    b"\x80\x80",
+    b"\xf8\x88\x80\x80\x80",
+    b"",
+]
+HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=32, num_heads=2, beam_size=4, extra_length=6, max_length=300)
+PARSER = HPARAMS.replace(word_heads=1, extra_length=30)
+OPTIONS = {
+    "pieces": {"max_source_length": None},
+    "symbols": {"max_source_length": 4, "alpha": 0.1, "extra_length": 9},
+    "trees": {"max_source_length": 20},
+}
+
+
+def translator_of(tokenizer, hparams, seed=1, count=1):
+    """A translator, or an ensemble, whose random weights make peaked distributions."""
+    rng, models = np.random.default_rng(seed), []
+    for _ in range(count):
+        model = kt.Transformer(tokenizer.vocab_size, hparams)
+        model.adopt(tokenizer)
+        for variable in model.trainable_variables:
+            variable.assign(rng.normal(scale=0.4, size=variable.shape))
+        models.append(model)
+    return kt.Translator(models, tokenizer, hparams)
+
+
+def made(kind):
+    """A translator with each kind of tokenizer; that of pieces is an ensemble."""
+    if kind == "symbols":
+        hparams = HPARAMS.replace(positions="learned")
+        return translator_of(SymbolTokenizer("ABCDEFGHIJKLMNOPQRST"), hparams)
+    if kind == "trees":
+        symbols = {"(S", ")S", "(NP", ")NP", "NN", "VB", "XX"}
+        return translator_of(TreeTokenizer.train(SENTENCES * 5, symbols, 200), PARSER)
+    return translator_of(SentencePieceTokenizer.train(SENTENCES * 5, 100), HPARAMS, count=2)
+
+
+@pytest.fixture(scope="module", params=["pieces", "symbols", "trees"])
+def exported(request, tmp_path_factory):
+    """A translator, the options that were fixed when it was exported, and the signatures of the export."""
+    translator, options = made(request.param), OPTIONS[request.param]
+    folder = tmp_path_factory.mktemp("exports") / request.param
+    export_saved_model(translator, folder, nbest=2, max_beam_size=4, **options)
+    loaded = tf.saved_model.load(folder)
+    yield translator, options, loaded.signatures
+    del loaded  # which keeps tables and weights alive
+
+
+def same(answer, expected, tolerance=1e-4):
+    """Asserts that a signature's answer says what lists of hypotheses say."""
+    answer = {name: value.numpy() for name, value in answer.items()}
+    for row, hypotheses in enumerate(expected):
+        count = len(hypotheses)
+        if "nbest" in answer:
+            texts = [text.decode() for text in answer["nbest"][row]]
+            assert texts == [h.text for h in hypotheses] + [""] * (len(texts) - count), row
+            assert answer["outputs"][row].decode() == texts[0]
+        tokens = [tuple(int(i) for i in ids if i != PAD) for ids in answer["tokens"][row]]
+        assert tokens == [h.tokens for h in hypotheses] + [()] * (len(tokens) - count), row
+        np.testing.assert_allclose(answer["scores"][row][:count], [h.score for h in hypotheses], atol=tolerance)
+        assert (answer["scores"][row][count:] == -np.inf).all()
+
+
+def test_texts_are_translated_the_same(exported):
+    translator, options, signatures = exported
+    texts = SENTENCES + AWKWARD
+    expected = translator.translate(texts, nbest=2, **options)
+    same(signatures["serving_default"](inputs=tf.constant(texts)), expected)
+    for text, hypotheses in list(zip(texts, expected))[:12]:
+        same(signatures["serving_default"](inputs=tf.constant([text])), [hypotheses])
+    many = [texts[i % 10] for i in range(64)]
+    same(signatures["serving_default"](inputs=tf.constant(many)), [expected[i % 10] for i in range(64)])
+    assert len({h.text for h in sum(expected, [])}) > 2  # it says something
+    # Of a parser's sentence that is too long there is one flat tree.
+    assert {len(hypotheses) for hypotheses in expected} == {1, 2}
+
+
+def test_wrong_bytes_are_replaced(exported):
+    translator, options, signatures = exported
+    expected = translator.translate([text.decode(errors="replace") for text in INVALID], nbest=2, **options)
+    same(signatures["serving_default"](inputs=tf.constant(INVALID)), expected)
+
+
+def test_each_text_has_its_own_options(exported):
+    translator, options, signatures = exported
+    texts, beams, alphas, nbest = SENTENCES[:5], [4, 1, 2, 4, 2], [0.0, 0.6, 1.0, 2.0, 0.6], [3, 1, 2, 4, 1]
+    answer = signatures["translate_with_options"](
+        inputs=tf.constant(texts), beam_size=tf.constant(beams), alpha=tf.constant(alphas), nbest=tf.constant(nbest)
+    )
+    fixed = {name: value for name, value in options.items() if name != "alpha"}
+    asked = zip(texts, beams, alphas, nbest)
+    same(answer, [translator.translate([text], *numbers, **fixed)[0] for text, *numbers in asked])
+    one = signatures["translate_with_options"](
+        inputs=tf.constant(texts), beam_size=tf.constant([2]), alpha=tf.constant([0.3]), nbest=tf.constant([2])
+    )
+    same(one, translator.translate(texts, 2, 0.3, 2, **fixed))
+
+
+@pytest.mark.parametrize("beam_size, alpha, nbest", [(5, 0.6, 1), (0, 0.6, 1), (2, 0.6, 3), (2, 0.6, 0), (2, -1.0, 1)])
+def test_impossible_options_are_refused(exported, beam_size, alpha, nbest):
+    arguments = {"beam_size": tf.constant([beam_size]), "alpha": tf.constant([alpha]), "nbest": tf.constant([nbest])}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="beam_size must be from 1 to 4"):
+        exported[2]["translate_with_options"](inputs=tf.constant(["a"]), **arguments)
+
+
+def test_ids_are_translated_the_same(exported):
+    translator, options, signatures = exported
+    texts = [text for text in SENTENCES if text.strip()]
+    ids = [[*row, EOS][: len(row) + i % 2] for i, row in enumerate(translator.tokenizer.encode(texts))]
+    ids = tf.ragged.constant(ids, dtype=tf.int32).to_tensor(PAD)
+    same(signatures["translate_ids"](ids=ids), translator.translate(texts, nbest=2, **options))
+
+
+def test_pairs_are_scored_the_same(exported):
+    translator, options, signatures = exported
+    targets = [found.text for (found, *_) in translator.translate(SENTENCES)]
+    answer = signatures["score_pairs"](inputs=tf.constant(SENTENCES), targets=tf.constant(targets))
+    for row, expected in enumerate(translator.score(SENTENCES, targets, options.get("alpha"))):
+        length = len(expected.tokens)
+        assert tuple(answer["tokens"][row].numpy()[:length]) == expected.tokens
+        np.testing.assert_allclose(answer["log_probabilities"][row], expected.log_probability, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(answer["scores"][row], expected.score, rtol=1e-4, atol=1e-4)
+        log_p = answer["token_log_probabilities"][row].numpy()
+        np.testing.assert_allclose(log_p[:length], expected.token_log_probabilities, rtol=1e-4, atol=1e-4)
+        assert not log_p[length:].any()
+
+
+def test_no_texts_have_no_translations(exported):
+    answer = exported[2]["serving_default"](inputs=tf.constant([], tf.string))
+    assert answer["outputs"].shape == (0,) and answer["nbest"].shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"nbest": 5, "beam_size": 4}, "nbest=5, beam_size=4"),
+        ({"beam_size": 0}, "beam_size=0"),
+        ({"beam_size": 9, "max_beam_size": 8}, "max_beam_size=8"),
+        ({"max_source_length": 1}, "max_source_length=1"),
+    ],
+)
+def test_impossible_exports_are_refused(tmp_path, options, said):
+    with pytest.raises(kt.UserError, match=said):
+        export_saved_model(made("symbols"), tmp_path / "new", **options)
+    assert not any(tmp_path.iterdir())
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def saved(home, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    outcome = start("export", f"--run={home.run}", "--format=saved_model", f"--output_dir={folder}", cwd=folder.parent)
+    assert outcome.succeeded() == [
+        f"{folder}: for tf.saved_model.load and TensorFlow Serving; export.json tells what is fixed"
+    ]
+    return folder
+
+
+STRANGER = """
+import json, sys
+sys.modules["keras_transformer"] = None  # what is not there cannot be imported
+import tensorflow as tf, tensorflow_text
+loaded = tf.saved_model.load(sys.argv[1])
+outputs = loaded.signatures["serving_default"](tf.constant(sys.argv[2:]))["outputs"]
+print(json.dumps([text.decode() for text in outputs.numpy()]))
+"""
+
+
+def test_a_process_without_this_package_loads_it(home, saved):
+    texts = ["a b c", "", "d d a"]
+    process = subprocess.run(
+        [sys.executable, "-I", "-c", STRANGER, saved, *texts], cwd=saved, capture_output=True, encoding="utf-8"
+    )
+    assert process.returncode == 0, process.stderr
+    expected = kt.Translator.load(home.run).translate(texts)
+    assert json.loads(process.stdout.splitlines()[-1]) == [best.text for (best,) in expected]
+
+
+def test_its_signatures_are_shown(saved):
+    show = "import sys; from tensorflow.python.tools.saved_model_cli import main; sys.exit(main())"
+    process = subprocess.run(
+        [sys.executable, "-I", "-c", show, "show", f"--dir={saved}", "--tag_set=serve", "--all"],
+        cwd=saved, capture_output=True, encoding="utf-8",
+    )  # fmt: skip
+    for words in ("serving_default", "translate_with_options", "translate_ids", "score_pairs", "DT_STRING", "nbest"):
+        assert words in process.stdout, process.stderr
+
+
+def test_it_tells_what_it_is(home, saved):
+    said = json.loads((saved / "export.json").read_text())
+    assert said["format"] == "saved_model" and said["problem"] == "reverse" and said["checkpoint"] == "best"
+    assert (said["beam_size"], said["nbest"], said["max_beam_size"], said["precision"]) == (2, 1, 8, "float32")
+    assert said["tokenizer_sha256"] == json.loads((home.run / "manifest.json").read_text())["tokenizer_sha256"]
+
+
+def test_what_is_there_is_not_overwritten(home, call, tmp_path):
+    folder = tmp_path / "out"
+    export = ("export", f"--run={home.run}", "--format=keras", f"--output_dir={folder}")
+    folder.mkdir()
+    (folder / "mine").write_text("mine")
+    call(*export).refused(f"{folder} exists and is no export")
+    call(*export, "--force").refused(f"{folder} exists and is no export")
+    (folder / "mine").unlink()
+    call(*export).succeeded_with_warnings()
+    (folder / "export.json").write_text("old")
+    call(*export).refused("--force")
+    assert (folder / "export.json").read_text() == "old"
+    call(*export, "--force").succeeded_with_warnings()
+    assert json.loads((folder / "export.json").read_text())["format"] == "keras"
+
+
+def test_a_keras_file_opens_in_safe_mode(home, call, tmp_path):
+    import keras
+
+    flags = f"--run={home.run}", "--format=keras", f"--output_dir={tmp_path}/out", "--checkpoint=3"
+    call("export", *flags).succeeded_with_warnings()
+    model = keras.saving.load_model(tmp_path / "out" / "model.keras", safe_mode=True)
+    original = kt.Translator.load(home.run, "3").model
+    inputs = np.array([[4, 5, 6, EOS]]), np.array([[2, 6, 5]])
+    np.testing.assert_array_equal(model(inputs), original(inputs))
+    assert (tmp_path / "out" / "symbols.txt").read_bytes() == (home.run / "symbols.txt").read_bytes()
+
+
+def test_ctranslate2_gives_the_same(home, call, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    flags = f"--run={home.run}", "--format=ctranslate2", f"--output_dir={tmp_path}/out"
+    call("export", *flags).succeeded()
+    engine = ctranslate2.Translator(str(tmp_path / "out"))
+    sources, targets = ["a b c", "d"], ["c b", "d d a"]
+    found = engine.score_batch([text.split() for text in sources], [text.split() for text in targets])
+    expected = [pair.log_probability for pair in kt.Translator.load(home.run).score(sources, targets)]
+    np.testing.assert_allclose([sum(result.log_probs) for result in found], expected, atol=1e-3)
+    assert json.loads((tmp_path / "out" / "export.json").read_text())["most_tokens"] == 1024
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--format=saved_modle"], "unknown format 'saved_modle': did you mean saved_model?"),
+        (["--format=onnx"], "there are: ctranslate2, keras, saved_model."),
+        (["--format=ctranslate2", "--quantization=int3"], "unknown quantization 'int3'"),
+        (["--format=saved_model", "--quantization=int8"], "--quantization is for --format=ctranslate2"),
+        (["--format=ctranslate2", "--alpha=0"], "--alpha is for --format=saved_model"),
+        (["--format=keras", "--nbest=2"], "--nbest is for --format=saved_model"),
+        (["--format=saved_model", "--nbest=3", "--beam_size=2"], "nbest=3, beam_size=2"),
+        (["--format=keras", "--checkpoint=7"], "there are steps 3, 6"),
+    ],
+)
+def test_wrong_flags_are_said(home, call, tmp_path, flags, said):
+    call("export", f"--run={home.run}", f"--output_dir={tmp_path}/out", *flags).refused(said)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("format", ["saved_model", "keras", "ctranslate2"])
+def test_a_run_that_is_not_whole_is_refused(home, call, tmp_path, format):
+    import shutil
+
+    if format == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    run = tmp_path / "run"
+    flags = ("export", f"--run={run}", f"--format={format}", f"--output_dir={tmp_path}/out")
+    call(*flags).refused(f"there is no run directory {run}")
+    shutil.copytree(home.run, run)
+    (run / "symbols.txt").write_text("x\ny\n")
+    call(*flags).refused("is not the vocabulary that the model was trained with")
+    (run / "symbols.txt").unlink()
+    call(*flags).refused("holds no tokenizer")
+    shutil.copy(home.run / "symbols.txt", run)
+    weights = run / "checkpoints" / "step-000000006" / "weights.npz"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    call(*flags, "--checkpoint=6").refused("damaged")
+    shutil.rmtree(run / "checkpoints")
+    call(*flags).refused("train first")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,127 @@
+"""Tokenizers inside a TensorFlow graph give what the tokenizers in Python give."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.data.tokenizer import SPECIAL, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tree_tokenizer import TreeTokenizer
+from keras_transformer.trees.grammar import CLOSE, OPEN, TAG
+from keras_transformer.trees.tree import split_words, tree_of
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow_text")
+
+SENTENCES = [
+    "A man in a blue shirt is standing on a ladder.", "Ein Mann in einem blauen Hemd steht auf einer Leiter!",
+    "l'été, « la Révolution » ; 1 234 ans", "`` It works , '' she said ( twice ) { once } [ never ]",
+] * 5  # fmt: skip
+TREES = [
+    "(S (NP (PRP It)) (VP (VBZ works)) (. .))",
+    "(S (NP (DT The) (-LRB- -LRB-) (NN dog)) (VP (VBZ barks) (ADVP (RB loudly))))",
+    "(FRAG (X (NN a)))",
+]
+AWKWARD = [
+    "", " ", "\u3000", " \t\n ", "▁", "▁▁ a▁b", "a\u00a0b\u202fc\u2028d\x85e\x1cf\ng", "日本 😀👩‍👩‍👧!", "\ufeffbom",
+    "e\u0301 \u0301 ﬁ ½ Å", "<s> </s> <pad> <unk>", "x" * 3000, "\x00a\x01 \x7f", "-]^[a .* $ \\1 \\0",
+    "\ud7ff\ue000\uffff\U0010ffff", "-LRB- -LRB-x-RRB- \\/ a\\/b `` '' ``a ⟪(S⟫ <<",
+    "\u200b \u00ad a\u200bb", "(S (NN a))",
+]  # fmt: skip
+TEXTS = st.text(
+    st.characters(exclude_categories=["Cs"]) | st.sampled_from("aelnt12 ;▁\\«»'’!()-LRB\u00a0\u202f\u0301é`⟪⟫/\u200b")
+)
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    return SentencePieceTokenizer.train(SENTENCES, 100)
+
+
+@pytest.fixture(scope="module")
+def symbols():
+    return SymbolTokenizer(["a", "b", "日本", "«"])
+
+
+@pytest.fixture(scope="module")
+def trees():
+    from keras_transformer.trees.linearize import linearize
+
+    names = {symbol for text in TREES for symbol in linearize(tree_of(text))} | {"XX", "(TOP", ")TOP"}
+    return TreeTokenizer.train(SENTENCES, names, 200)
+
+
+@pytest.fixture(scope="module", params=["pieces", "symbols", "trees"])
+def tokenizer(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def graph(tokenizer):
+    """The graph, compiled: it has to work without eager values."""
+    module = tokenizer.graph_tokenizer()
+    module.tokenize = tf.function(module.tokenize, input_signature=[tf.TensorSpec([None], tf.string)])
+    return module
+
+
+def strings(tensor):
+    return [text.decode() for text in tensor.numpy()]
+
+
+def test_awkward_texts_have_the_same_ids(tokenizer, graph):
+    assert graph.tokenize(tf.constant(AWKWARD + SENTENCES)).to_list() == tokenizer.encode(AWKWARD + SENTENCES)
+    assert graph.tokenize(tf.constant([], tf.string)).to_list() == []
+
+
+@settings(deadline=None)
+@given(batch=st.lists(TEXTS, min_size=1, max_size=5))
+def test_any_text_has_the_same_ids(tokenizer, graph, batch):
+    assert graph.tokenize(tf.constant(batch)).to_list() == tokenizer.encode(batch)
+
+
+@settings(deadline=None)
+@given(draw=st.data())
+def test_any_ids_have_the_same_text(tokenizer, graph, draw):
+    ids = draw.draw(st.lists(st.integers(len(SPECIAL) - 1, tokenizer.vocab_size - 1)))
+    assert strings(graph.detokenize(tf.ragged.constant([ids, []], dtype=tf.int32)))[0] == super_decode(tokenizer, ids)
+
+
+def super_decode(tokenizer, ids):
+    """The text of ids; of a parser, as of subwords."""
+    return SentencePieceTokenizer.decode(tokenizer, [ids])[0] if tokenizer.grammar else tokenizer.decode([ids])[0]
+
+
+@settings(deadline=None)
+@given(sentence=TEXTS, seed=st.integers(0, 2**32 - 1))
+@example(sentence="It works .", seed=1)
+def test_trees_are_written_the_same(trees, sentence, seed):
+    words, rng = split_words(sentence), np.random.default_rng(seed)
+    rows = [random_tree(trees.grammar, len(words), rng) if words else [], []]
+    found = trees.graph_tokenizer().outputs([sentence] * 2, tf.ragged.constant(rows, dtype=tf.int32))
+    assert strings(found) == trees.outputs([sentence] * 2, rows)
+    if words:
+        assert trees.graph_tokenizer().tokenize_targets(found[:1]).to_list() == [rows[0]]
+
+
+def random_tree(grammar, words, rng):
+    """Ids of a random tree over so many words, without EOS."""
+    ids, limit = [], 4 * words + 20
+    while True:
+        allowed = np.flatnonzero(grammar.allowed(ids, words, limit))
+        if list(allowed) == [grammar.eos]:
+            return ids
+        kinds = grammar.kinds[allowed]
+        weights = np.select([kinds == OPEN, kinds == CLOSE, kinds == TAG], [0.3, 3.0, 1.0], 0.0)
+        ids.append(int(rng.choice(allowed, p=weights / weights.sum())))
+
+
+def test_trees_as_targets_have_the_same_ids(trees):
+    texts = [*TREES, " (S\n (NP (PRP It) )\t(VP(VBZ works)) ) ", "(S (UNKNOWN It))", "( (S (PRP It)))", ""]
+    graph = trees.graph_tokenizer()
+    assert graph.tokenize_targets(texts).to_list() == trees.encode_targets(texts)
+
+
+@pytest.mark.parametrize("text", ["(S (NN a)", "(S (NN a)))", "(NN a) (NN b)", "a", ") (S (NN a)"])
+def test_what_is_no_tree_is_no_target(trees, text):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not one tree"):
+        trees.graph_tokenizer().tokenize_targets([TREES[0], text])
