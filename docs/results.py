@@ -204,7 +204,7 @@ def benchmarks_page(files):
     """Returns the text of benchmarks.md."""
     sections = {
         "train_step": training, "train_profile": training_profile, "precision": precisions, "memory": memory,
-        "decode": decoding, "decode_profile": decoding_profile, "prepare": preparation,
+        "decode": decoding, "decode_profile": decoding_profile, "exports": exports, "prepare": preparation,
     }  # fmt: skip
     parts = [section(files[name]) for name, section in sections.items() if name in files]
     return "\n".join([BENCHMARKS_HEAD, *parts])
@@ -218,8 +218,8 @@ def training(rows):
     lines = [
         "## Training\n",
         f"{rows[0]['threads']} threads, one process an engine; initial weights, batches, rates, dropout are the same,",
-        "and without dropout and smoothing so are the losses (`--check`). `fixed`: no padding. `multi30k`: half an epoch,",
-        "here from the store. Tokens are real target tokens; × is to that engine in float32, in `fixed` in its",
+        "and without dropout and smoothing so are the losses (`--check`). `fixed`: no padding. `multi30k`: half an",
+        "epoch, here from the store. Tokens are real target tokens; × is to that engine in float32, in `fixed` in its",
         "fastest mode, `of product` the rate beside a large float32 matrix product's, each the median of turns.",
         "`benchmarks/train_step.py` tells more.\n",
         "| " + " | ".join(heads) + " |",
@@ -350,6 +350,31 @@ def decoding(rows):
             row["precision"], f"{row['output_tokens_per_second']:,.0f}",
             *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios), f"{row['peak_memory_mb']:,.0f} MB",
             "–" if bleu is None else f"{bleu:.2f}", "–" if same is None else f"{same:.1%}",
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", commands(rows)])
+
+
+def exports(rows):
+    """Returns how exports compare with `Translator`."""
+    heads = ["problem", "format", "precision", "same", "alone", "awkward", "greedy", "difference", "score", "ours"]
+    lines = [
+        "## Exports\n",
+        "What exports say beside `Translator` in float32. `same`: share of equal translations of a test split, in",
+        "batches of 64; `alone`: one by one; `awkward`: of strings that are blank, long, not UTF-8, …; `greedy`: with",
+        "one beam. `difference`: the largest of a score, for CTranslate2 of a token's log-probability. The score is",
+        "the problem's: sacreBLEU, or F1. CTranslate2's beam search is another one ([serving.md](serving.md)).\n",
+        "| " + " | ".join([*heads, "sentences/s", "MB"]) + " |",
+        "|" + "---|" * (len(heads) + 2),
+    ]
+    for row in rows:
+        shares = [row.get(name) for name in ("same", "same_alone", "awkward", "same_greedy")]
+        difference = row.get("max_score_difference", row.get("max_log_probability_difference"))
+        cells = [
+            f"{row['problem']}, {row['sentences']:,} sentences", row["format"], row["precision"],
+            *("–" if share is None else f"{share:.1%}" for share in shares), f"{difference:.0e}",
+            f"{row['score']:.2f}", f"{row['reference_score']:.2f}", f"{row['sentences_per_second']:,.0f}",
+            f"{row['megabytes']:,.1f}",
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", commands(rows)])

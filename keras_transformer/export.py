@@ -26,7 +26,7 @@ def main(arguments):
     if flags.format == "ctranslate2":
         from keras_transformer.serving.ctranslate2 import POSITIONS, export_ctranslate2
 
-        export_ctranslate2(run, folder, flags.checkpoint, flags.quantization or "float32")
+        export_ctranslate2(run, folder, flags.checkpoint, flags.quantization or "float32", flags.force)
         report(f"{folder}: for ctranslate2.Translator; sentences of up to {POSITIONS:,} tokens")
         return
     if flags.format == "saved_model" and chosen_backend() != "tensorflow":
@@ -36,8 +36,8 @@ def main(arguments):
     if flags.format == "keras":
         from keras_transformer.serving.keras_file import MODEL, export_keras
 
-        export_keras(run, folder, flags.checkpoint, precision)
-        report(f"{folder / MODEL}: for keras.saving.load_model, after import keras_transformer")
+        export_keras(run, folder, flags.checkpoint, precision, flags.force)
+        report(f"{folder / MODEL}: for keras.saving.load_model, after `from keras_transformer import Transformer`")
         return
     from keras_transformer.decoding.translator import Translator
     from keras_transformer.serving.saved_model import export_saved_model
@@ -46,8 +46,11 @@ def main(arguments):
     translator = Translator.load([flags.run, *flags.ensemble], checkpoints, precision)
     options = {name: value for name in OF_SEARCH if (value := getattr(flags, name)) is not None}
     options.setdefault("max_source_length", translator.hparams.max_length)
-    description = {**describe(run, flags.checkpoint), "precision": precision, "models": len(translator.models)}
-    export_saved_model(translator, folder, **options, description=description)
+    runs = [run, *map(Run.open, flags.ensemble)]
+    models = [describe(one, name) for one in runs for name in checkpoints or [None]]
+    export_saved_model(
+        translator, folder, **options, force=flags.force, description={"precision": precision, "models": models}
+    )
     report(f"{folder}: for tf.saved_model.load and TensorFlow Serving; export.json tells what is fixed")
 
 

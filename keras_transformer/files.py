@@ -245,7 +245,7 @@ def _place_of_directory(path):
 
 def _put_in_place(folder, path):
     """Renames a directory to `path`, after fsync; one that is there is removed."""
-    for entry in (*folder.iterdir(), folder):
+    for entry in (*folder.rglob("*"), folder):
         sync(entry)
     old = folder.with_name(f"{folder.name}.old")
     if path.is_dir():

@@ -1,20 +1,25 @@
 """Exports compute what this package computes, in processes that have never seen it."""
 
+import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from commands import start
+from commands import environment, start
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tokenizer import BOS, EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
 from keras_transformer.data.tree_tokenizer import TreeTokenizer
+from keras_transformer.runs.directory import Run
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
 
+from keras_transformer.serving.ctranslate2 import QUANTIZATIONS, export_ctranslate2  # noqa: E402
 from keras_transformer.serving.saved_model import export_saved_model  # noqa: E402
 
 SENTENCES = [
@@ -67,14 +72,22 @@ def made(kind):
     return translator_of(SentencePieceTokenizer.train(SENTENCES * 5, 100), HPARAMS, count=2)
 
 
+class Exported(NamedTuple):
+    """A translator, the options that were fixed when it was exported, the export's signatures and its place."""
+
+    translator: object
+    options: dict
+    signatures: dict
+    folder: Path
+
+
 @pytest.fixture(scope="module", params=["pieces", "symbols", "trees"])
 def exported(request, tmp_path_factory):
-    """A translator, the options that were fixed when it was exported, and the signatures of the export."""
     translator, options = made(request.param), OPTIONS[request.param]
     folder = tmp_path_factory.mktemp("exports") / request.param
     export_saved_model(translator, folder, nbest=2, max_beam_size=4, **options)
     loaded = tf.saved_model.load(folder)
-    yield translator, options, loaded.signatures
+    yield Exported(translator, options, loaded.signatures, folder)
     del loaded  # which keeps tables and weights alive
 
 
@@ -89,12 +102,12 @@ def same(answer, expected, tolerance=1e-4):
             assert answer["outputs"][row].decode() == texts[0]
         tokens = [tuple(int(i) for i in ids if i != PAD) for ids in answer["tokens"][row]]
         assert tokens == [h.tokens for h in hypotheses] + [()] * (len(tokens) - count), row
-        np.testing.assert_allclose(answer["scores"][row][:count], [h.score for h in hypotheses], atol=tolerance)
-        assert (answer["scores"][row][count:] == -np.inf).all()
+        scores = [max(h.score, -1e9) for h in hypotheses] + [-1e9] * (len(tokens) - count)
+        np.testing.assert_allclose(answer["scores"][row], scores, atol=tolerance)
 
 
 def test_texts_are_translated_the_same(exported):
-    translator, options, signatures = exported
+    translator, options, signatures, folder = exported
     texts = SENTENCES + AWKWARD
     expected = translator.translate(texts, nbest=2, **options)
     same(signatures["serving_default"](inputs=tf.constant(texts)), expected)
@@ -108,13 +121,13 @@ def test_texts_are_translated_the_same(exported):
 
 
 def test_wrong_bytes_are_replaced(exported):
-    translator, options, signatures = exported
+    translator, options, signatures, folder = exported
     expected = translator.translate([text.decode(errors="replace") for text in INVALID], nbest=2, **options)
     same(signatures["serving_default"](inputs=tf.constant(INVALID)), expected)
 
 
 def test_each_text_has_its_own_options(exported):
-    translator, options, signatures = exported
+    translator, options, signatures, folder = exported
     texts, beams, alphas, nbest = SENTENCES[:5], [4, 1, 2, 4, 2], [0.0, 0.6, 1.0, 2.0, 0.6], [3, 1, 2, 4, 1]
     answer = signatures["translate_with_options"](
         inputs=tf.constant(texts), beam_size=tf.constant(beams), alpha=tf.constant(alphas), nbest=tf.constant(nbest)
@@ -132,11 +145,11 @@ def test_each_text_has_its_own_options(exported):
 def test_impossible_options_are_refused(exported, beam_size, alpha, nbest):
     arguments = {"beam_size": tf.constant([beam_size]), "alpha": tf.constant([alpha]), "nbest": tf.constant([nbest])}
     with pytest.raises(tf.errors.InvalidArgumentError, match="beam_size must be from 1 to 4"):
-        exported[2]["translate_with_options"](inputs=tf.constant(["a"]), **arguments)
+        exported.signatures["translate_with_options"](inputs=tf.constant(["a"]), **arguments)
 
 
 def test_ids_are_translated_the_same(exported):
-    translator, options, signatures = exported
+    translator, options, signatures, folder = exported
     texts = [text for text in SENTENCES if text.strip()]
     ids = [[*row, EOS][: len(row) + i % 2] for i, row in enumerate(translator.tokenizer.encode(texts))]
     ids = tf.ragged.constant(ids, dtype=tf.int32).to_tensor(PAD)
@@ -144,7 +157,7 @@ def test_ids_are_translated_the_same(exported):
 
 
 def test_pairs_are_scored_the_same(exported):
-    translator, options, signatures = exported
+    translator, options, signatures, folder = exported
     targets = [found.text for (found, *_) in translator.translate(SENTENCES)]
     answer = signatures["score_pairs"](inputs=tf.constant(SENTENCES), targets=tf.constant(targets))
     for row, expected in enumerate(translator.score(SENTENCES, targets, options.get("alpha"))):
@@ -157,17 +170,44 @@ def test_pairs_are_scored_the_same(exported):
         assert not log_p[length:].any()
 
 
+def test_ids_may_have_bos_and_eos_and_no_column(exported):
+    translator, options, signatures, folder = exported
+    ids = tf.constant([[BOS, *translator.tokenizer.encode(["x"])[0], EOS, PAD]])
+    same(signatures["translate_ids"](ids=ids), translator.translate(["x"], nbest=2, **options))
+    same(signatures["translate_ids"](ids=tf.zeros([2, 0], tf.int32)), translator.translate(["", ""], nbest=2))
+
+
+@pytest.mark.parametrize(
+    "signature, arguments, said",
+    [
+        ("score_pairs", {"inputs": ["a", "b"], "targets": [""]}, "as many targets as inputs"),
+        ("score_pairs", {"inputs": ["a"], "targets": ["", ""]}, "as many targets as inputs"),
+        ("translate_ids", {"ids": [[-1, 5]]}, "ids are from 0 to"),
+        ("translate_ids", {"ids": [[5, 1000]]}, "ids are from 0 to"),
+        ("translate_with_options", {"inputs": ["a"], "beam_size": [], "alpha": [0.6], "nbest": [1]}, "one number"),
+        ("translate_with_options", {"inputs": ["a"], "beam_size": [1, 1], "alpha": [0.6], "nbest": [1]}, "one number"),
+    ],
+)
+def test_wrong_arguments_of_signatures_are_refused(exported, signature, arguments, said):
+    kinds = {"inputs": tf.string, "targets": tf.string, "alpha": tf.float32}
+    arguments = {name: tf.constant(value, kinds.get(name, tf.int32)) for name, value in arguments.items()}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+        exported.signatures[signature](**arguments)
+
+
 def test_no_texts_have_no_translations(exported):
-    answer = exported[2]["serving_default"](inputs=tf.constant([], tf.string))
+    answer = exported.signatures["serving_default"](inputs=tf.constant([], tf.string))
     assert answer["outputs"].shape == (0,) and answer["nbest"].shape == (0, 2)
 
 
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"nbest": 5, "beam_size": 4}, "nbest=5, beam_size=4"),
+        ({"nbest": 5, "beam_size": 4}, "beam_size=4 and nbest=5"),
         ({"beam_size": 0}, "beam_size=0"),
-        ({"beam_size": 9, "max_beam_size": 8}, "max_beam_size=8"),
+        ({"beam_size": 9, "max_beam_size": 8}, "beam_size=9 is more than max_beam_size=8"),
+        ({"alpha": float("nan")}, "alpha=nan"),
+        ({"extra_length": -1}, "extra_length=-1"),
         ({"max_source_length": 1}, "max_source_length=1"),
     ],
 )
@@ -210,6 +250,27 @@ def test_a_process_without_this_package_loads_it(home, saved):
     assert json.loads(process.stdout.splitlines()[-1]) == [best.text for (best,) in expected]
 
 
+@pytest.mark.parametrize("exported", ["trees"], indirect=True)
+def test_a_process_without_this_package_parses(exported, tmp_path):
+    translator, options, signatures, folder = exported
+    process = subprocess.run(
+        [sys.executable, "-I", "-c", STRANGER, folder, *SENTENCES], cwd=tmp_path, capture_output=True, encoding="utf-8"
+    )
+    assert process.returncode == 0, process.stderr
+    expected = translator.translate(SENTENCES, **options)
+    assert json.loads(process.stdout.splitlines()[-1]) == [best.text for (best,) in expected]
+
+
+def test_weights_may_be_halved(home, call, tmp_path):
+    flags = f"--run={home.run}", "--format=saved_model", "--precision=bfloat16", f"--output_dir={tmp_path}/half"
+    call("export", *flags).succeeded_with_warnings()
+    loaded = tf.saved_model.load(tmp_path / "half")
+    answer = loaded.signatures["serving_default"](tf.constant(["a b c", "d"]))
+    own = kt.Translator.load(home.run, precision="bfloat16")
+    same(answer, own.translate(["a b c", "d"]), tolerance=0.05)
+    assert json.loads((tmp_path / "half" / "export.json").read_text())["precision"] == "bfloat16"
+
+
 def test_its_signatures_are_shown(saved):
     show = "import sys; from tensorflow.python.tools.saved_model_cli import main; sys.exit(main())"
     process = subprocess.run(
@@ -222,12 +283,14 @@ def test_its_signatures_are_shown(saved):
 
 def test_it_tells_what_it_is(home, saved):
     said = json.loads((saved / "export.json").read_text())
-    assert said["format"] == "saved_model" and said["problem"] == "reverse" and said["checkpoint"] == "best"
+    (model,) = said["models"]
+    assert (model["run"], model["problem"], model["checkpoint"]) == ("reverse-toy", "reverse", "best")
+    assert said["format"] == "saved_model" and model["steps"][0] in (3, 6) and said["tensorflow"] == tf.__version__
     assert (said["beam_size"], said["nbest"], said["max_beam_size"], said["precision"]) == (2, 1, 8, "float32")
     assert said["tokenizer_sha256"] == json.loads((home.run / "manifest.json").read_text())["tokenizer_sha256"]
 
 
-def test_what_is_there_is_not_overwritten(home, call, tmp_path):
+def test_what_is_there_is_not_overwritten(home, call, tmp_path, monkeypatch):
     folder = tmp_path / "out"
     export = ("export", f"--run={home.run}", "--format=keras", f"--output_dir={folder}")
     folder.mkdir()
@@ -236,11 +299,24 @@ def test_what_is_there_is_not_overwritten(home, call, tmp_path):
     call(*export, "--force").refused(f"{folder} exists and is no export")
     (folder / "mine").unlink()
     call(*export).succeeded_with_warnings()
+    call(*export).refused("give --force to replace it")
     (folder / "export.json").write_text("old")
-    call(*export).refused("--force")
+    call(*export).refused("damaged")
     assert (folder / "export.json").read_text() == "old"
+    call(*export, "--force").refused("damaged")
+    (folder / "export.json").unlink()
+    call(*export, "--force").refused("is no export")
+    for path in folder.iterdir():
+        path.unlink()
+    call(*export).succeeded_with_warnings()
     call(*export, "--force").succeeded_with_warnings()
     assert json.loads((folder / "export.json").read_text())["format"] == "keras"
+    (folder / "mine").write_text("mine")
+    call(*export, "--force").refused("holds more (mine)")
+    with pytest.raises(kt.UserError, match="is no export"):
+        export_saved_model(kt.Translator.load(home.run), tmp_path)
+    monkeypatch.chdir(folder)
+    call(*export[:-1], "--output_dir=.").refused("the directory that this runs in")
 
 
 def test_a_keras_file_opens_in_safe_mode(home, call, tmp_path):
@@ -255,16 +331,43 @@ def test_a_keras_file_opens_in_safe_mode(home, call, tmp_path):
     assert (tmp_path / "out" / "symbols.txt").read_bytes() == (home.run / "symbols.txt").read_bytes()
 
 
-def test_ctranslate2_gives_the_same(home, call, tmp_path):
+OPENS = """
+import sys, keras, numpy
+from keras_transformer import Transformer
+model = keras.saving.load_model(sys.argv[1], safe_mode=True)
+print(model((numpy.array([[4, 5, 1]]), numpy.array([[2, 5]]))).shape)
+"""
+
+
+def test_a_fresh_process_opens_the_keras_file(home, call, tmp_path):
+    call("export", f"--run={home.run}", "--format=keras", f"--output_dir={tmp_path}/out").succeeded_with_warnings()
+    process = subprocess.run(
+        [sys.executable, "-c", OPENS, tmp_path / "out" / "model.keras"],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, encoding="utf-8",
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith("(1, 2, ")
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+def test_ctranslate2_gives_the_same(home, call, tmp_path, quantization):
     ctranslate2 = pytest.importorskip("ctranslate2")
     flags = f"--run={home.run}", "--format=ctranslate2", f"--output_dir={tmp_path}/out"
-    call("export", *flags).succeeded()
+    call("export", *flags, f"--quantization={quantization}").succeeded()
     engine = ctranslate2.Translator(str(tmp_path / "out"))
     sources, targets = ["a b c", "d"], ["c b", "d d a"]
     found = engine.score_batch([text.split() for text in sources], [text.split() for text in targets])
     expected = [pair.log_probability for pair in kt.Translator.load(home.run).score(sources, targets)]
-    np.testing.assert_allclose([sum(result.log_probs) for result in found], expected, atol=1e-3)
+    tolerance = {"atol": 1e-3} if quantization == "float32" else {"rtol": 0.05}
+    np.testing.assert_allclose([sum(result.log_probs) for result in found], expected, **tolerance)
     assert json.loads((tmp_path / "out" / "export.json").read_text())["most_tokens"] == 1024
+
+
+def test_ctranslate2_computes_the_transformer_alone(home, tmp_path):
+    run = dataclasses.replace(Run.open(home.run))
+    run.config["model"] = "capped"
+    with pytest.raises(kt.UserError, match="does not compute the model capped"):
+        export_ctranslate2(run, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -276,7 +379,7 @@ def test_ctranslate2_gives_the_same(home, call, tmp_path):
         (["--format=saved_model", "--quantization=int8"], "--quantization is for --format=ctranslate2"),
         (["--format=ctranslate2", "--alpha=0"], "--alpha is for --format=saved_model"),
         (["--format=keras", "--nbest=2"], "--nbest is for --format=saved_model"),
-        (["--format=saved_model", "--nbest=3", "--beam_size=2"], "nbest=3, beam_size=2"),
+        (["--format=saved_model", "--nbest=3", "--beam_size=2"], "beam_size=2 and nbest=3"),
         (["--format=keras", "--checkpoint=7"], "there are steps 3, 6"),
     ],
 )

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.data.tokenizer import SPECIAL, SentencePieceTokenizer, SymbolTokenizer
 from keras_transformer.data.tree_tokenizer import TreeTokenizer
+from keras_transformer.errors import UserError
 from keras_transformer.trees.grammar import CLOSE, OPEN, TAG
 from keras_transformer.trees.tree import split_words, tree_of
 
@@ -24,7 +25,7 @@ TREES = [
 ]
 AWKWARD = [
     "", " ", "\u3000", " \t\n ", "▁", "▁▁ a▁b", "a\u00a0b\u202fc\u2028d\x85e\x1cf\ng", "日本 😀👩‍👩‍👧!", "\ufeffbom",
-    "e\u0301 \u0301 ﬁ ½ Å", "<s> </s> <pad> <unk>", "x" * 3000, "\x00a\x01 \x7f", "-]^[a .* $ \\1 \\0",
+    "e\u0301 \u0301 ﬁ ½ Å", "<s> </s> <pad> <unk>", "<pad>", "x" * 3000, "\x00a\x01 \x7f", "-]^[a .* $ \\1 \\0",
     "\ud7ff\ue000\uffff\U0010ffff", "-LRB- -LRB-x-RRB- \\/ a\\/b `` '' ``a ⟪(S⟫ <<",
     "\u200b \u00ad a\u200bb", "(S (NN a))",
 ]  # fmt: skip
@@ -121,7 +122,15 @@ def test_trees_as_targets_have_the_same_ids(trees):
     assert graph.tokenize_targets(texts).to_list() == trees.encode_targets(texts)
 
 
-@pytest.mark.parametrize("text", ["(S (NN a)", "(S (NN a)))", "(NN a) (NN b)", "a", ") (S (NN a)"])
+NO_TREES = [
+    "(S (NN a)", "(S (NN a)))", "(NN a) (NN b)", "(S (NN a)) (S (NN b))", "a", ") (S (NN a)", "(S (NN a b))", "(S)",
+    "()", "(S word (NN a))", "(S (NN a) word)", "(S ())", "(S (NP) (NN a))", "(S (NP NN VB))",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_TREES)
 def test_what_is_no_tree_is_no_target(trees, text):
+    with pytest.raises(UserError):
+        trees.encode_targets([text])
     with pytest.raises(tf.errors.InvalidArgumentError, match="not one tree"):
         trees.graph_tokenizer().tokenize_targets([TREES[0], text])

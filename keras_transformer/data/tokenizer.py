@@ -73,7 +73,7 @@ class Tokenizer:
         Raises:
             UserError: There is none.
         """
-        raise UserError(f"a {type(self).__name__} has no graph_tokenizer(), without which nothing is exported")
+        raise UserError(f"a {type(self).__name__} has no graph_tokenizer(), which a SavedModel needs")
 
     @property
     def fingerprint(self):
@@ -182,7 +182,7 @@ class SymbolTokenizer(Tokenizer):
 
     def __init__(self, symbols):
         self._symbols = [*SPECIAL, *symbols]
-        self._ids = {symbol: i for i, symbol in enumerate(self._symbols)}
+        self._ids = {symbol: i for i, symbol in enumerate(self._symbols) if i >= len(SPECIAL)}
         self.vocab_size = len(self._symbols)
 
     def encode(self, texts):

@@ -1,9 +1,17 @@
 """Tokenizers inside a TensorFlow graph, for export: the same ids and texts as the tokenizers in Python give."""
 
 import tensorflow as tf
-import tensorflow_text
 
-from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK
+from keras_transformer.data.tokenizer import BOS, EOS, PAD, SPECIAL, UNK
+from keras_transformer.errors import UserError
+
+try:
+    import tensorflow_text
+except (ImportError, tf.errors.NotFoundError) as error:  # the second where it was built for another TensorFlow
+    raise UserError(
+        "a SavedModel of texts needs TensorFlow Text of TensorFlow's release: "
+        f"pip install 'tensorflow-text>={tf.__version__}' ({str(error).splitlines()[0]})"
+    ) from None
 
 LAST_CODE = 0x10FFFF
 BLANK = r" \t\n\r\f\v"
@@ -30,6 +38,16 @@ def split_words(texts):
     texts = tf.strings.strip(tf.strings.regex_replace(texts, f"[{BLANK}]+", " "))
     words = tf.strings.split(texts, " ")
     return tf.ragged.boolean_mask(words, words != "")
+
+
+def checked(right, message, *tensors):
+    """Returns the tensors, once it is sure that all of `right`, bool, holds.
+
+    Raises:
+        InvalidArgumentError: It does not; when the graph runs.
+    """
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [message])]):
+        return [tf.identity(tensor) for tensor in tensors]
 
 
 def without_special(ids):
@@ -84,7 +102,8 @@ class GraphSymbols(GraphTokenizer):
 
     def __init__(self, symbols):
         super().__init__()
-        self._symbols, self._ids = tf.constant(symbols), symbol_table(symbols, range(len(symbols)))
+        own = range(len(SPECIAL), len(symbols))
+        self._symbols, self._ids = tf.constant(symbols), symbol_table([symbols[i] for i in own], own)
 
     def tokenize(self, texts):
         return self._ids.lookup(tf.strings.split(tf.strings.regex_replace(texts, f"[{SPACES}]+", " ")))

@@ -7,8 +7,16 @@ import unicodedata
 import tensorflow as tf
 import tensorflow_text
 
-from keras_transformer.data.tokenizer_graph import BLANK, GraphSentencePiece, character_class, split_words, symbol_table
+from keras_transformer.data.tokenizer_graph import (
+    BLANK,
+    GraphSentencePiece,
+    character_class,
+    checked,
+    split_words,
+    symbol_table,
+)
 from keras_transformer.data.tree_tokenizer import ALIKE, AROUND
+from keras_transformer.data.tree_tokenizer import OPEN as MARK  # before tags, while a tree is read
 from keras_transformer.trees.linearize import ANY_TAG, is_bracket
 from keras_transformer.trees.tree import ESCAPED, ESCAPES
 
@@ -53,23 +61,28 @@ class GraphTrees(GraphSentencePiece):
         Raises:
             InvalidArgumentError: A text is not one tree of constituents; when the graph runs.
         """
-        texts = tf.strings.regex_replace(texts, TAGGED, f" {self._tag} ")
+        texts = tf.strings.regex_replace(texts, MARK, "")
+        texts = tf.strings.regex_replace(texts, TAGGED, f" {MARK}{self._tag} ")
         texts = tf.strings.regex_replace(texts, rf"\([{BLANK}]*([^{BLANK}()]*)", r" (\1 ")
         symbols = split_words(tf.strings.regex_replace(texts, r"\)", " ) ")).to_tensor()
         given, opens, closes = symbols != "", tf.strings.regex_full_match(symbols, r"\(.*"), symbols == ")"
+        tags = tf.strings.regex_full_match(symbols, f"{MARK}.*")
         change = tf.cast(opens, tf.int32) - tf.cast(closes, tf.int32)
         depths = tf.cumsum(change, axis=1)
-        # What closes the outermost bracket comes last, and nothing else stands outside.
-        ends = tf.cast(given & (depths <= 0), tf.int32) * tf.where(closes, 1, 2)
-        ended = tf.reduce_sum(ends, axis=1) == tf.cast(tf.reduce_any(given, axis=1), tf.int32)
-        whole = ended & (tf.reduce_sum(change, axis=1) == 0)
-        tf.debugging.Assert(tf.reduce_all(whole), ["a target is not one tree: (S (NP (PRP it)) (VP (VBZ works)))"])
+        # The outermost bracket is closed at the end and only there, each word has a tag, and no bracket is empty.
+        last = given & tf.concat([~given[:, 1:], tf.ones_like(given[:, :1])], axis=1)[:, : tf.shape(given)[1]]
+        whole = ~given | ((depths > 0) & ~last) | ((depths == 0) & last & closes)
+        empty = opens[:, :-1] & closes[:, 1:]
+        right = tf.reduce_all(whole & (~given | opens | closes | tags)) & ~tf.reduce_any(empty)
+        said = "a target is not one tree of constituents: (S (NP (PRP it)) (VP (VBZ works)))"
+        symbols, opens, depths = checked(right, said, symbols, opens, depths)
         # A bracket closes the last one before it that led to the depth inside of it.
         place = tf.range(tf.shape(symbols)[1])
         led = opens[:, None] & (depths[:, None] == depths[:, :, None] + 1) & (place < place[:, None])
         opener = tf.reduce_max(tf.where(led, place, 0), axis=2)
         closing = tf.strings.regex_replace(tf.gather(symbols, opener, batch_dims=1), r"^\(", ")")
-        return tf.ragged.boolean_mask(self._ids.lookup(tf.where(closes, closing, symbols)), given)
+        names = tf.strings.regex_replace(tf.where(closes, closing, symbols), MARK, "")
+        return tf.ragged.boolean_mask(self._ids.lookup(names), given)
 
     def outputs(self, sources, ids):
         """Returns the trees, in brackets, of ragged ids of whole trees; of no ids comes a flat one."""

@@ -141,7 +141,9 @@ class Translator:
         beam_size = hparams.beam_size if beam_size is None else beam_size
         alpha = hparams.alpha if alpha is None else alpha
         extra_length = hparams.extra_length if extra_length is None else extra_length
-        _check(texts, beam_size, alpha, nbest, extra_length, min_length, max_source_length)
+        check_search(beam_size, alpha, nbest, extra_length, min_length, max_source_length)
+        if isinstance(texts, str):
+            raise UserError("translate takes a list of texts, not one text: translate([text])")
         constraint = self.constraint if constraint == "grammar" else constraint
         if min_length and constraint is self.constraint is not None:
             raise UserError("min_length is for translations: how long a tree is follows from its sentence")
@@ -260,7 +262,7 @@ class Translator:
                 yield i, log_p[row, :length], weights[row, :length, :source_length] if alignments else None
 
     def score_batch(self, source, labels, alignments=False):
-        """Returns log-probabilities of labels, float32 `[batch, length]`, teacher-forced, 0 of padding; and alignments.
+        """Returns log-probabilities of labels, float32 `[batch, length]`, teacher-forced, and alignments.
 
         Args:
             source: int `[batch, source_length]`.
@@ -278,11 +280,11 @@ class Translator:
         return log_p, ops.mean(ops.stack(weights), axis=0) if alignments else ops.zeros((1,))
 
 
-def _check(texts, beam_size, alpha, nbest, extra_length, min_length, max_source_length):
+def check_search(beam_size, alpha, nbest, extra_length, min_length, max_source_length):
     """Raises a `UserError` if an argument of `translate` is out of range."""
     if beam_size < 1 or not 1 <= nbest <= beam_size:
         raise UserError(f"beam_size={beam_size} and nbest={nbest}: nbest must be from 1 to beam_size")
-    if alpha < 0:
+    if not alpha >= 0:
         raise UserError(f"alpha={alpha}: the length penalty's exponent must be at least 0")
     if extra_length < 0:
         raise UserError(f"extra_length={extra_length}: the tokens beyond the source's length must be at least 0")
@@ -290,8 +292,6 @@ def _check(texts, beam_size, alpha, nbest, extra_length, min_length, max_source_
         raise UserError(f"min_length={min_length}: the least tokens of a translation must be at least 0")
     if max_source_length is not None and max_source_length < 2:
         raise UserError(f"max_source_length={max_source_length}: a source needs room for a token and EOS")
-    if isinstance(texts, str):
-        raise UserError("translate takes a list of texts, not one text: translate([text])")
 
 
 def _sentences(source, texts, prefixes, rules, alpha, nbest, extra_length, few_shapes):

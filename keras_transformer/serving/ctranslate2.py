@@ -1,14 +1,15 @@
 """A model in CTranslate2's format: the same function, computed by another engine.
 
-Needs NumPy and, when it converts, CTranslate2; neither Keras nor a backend is imported, nor need they be installed.
+Needs NumPy and, when it converts, CTranslate2, for bfloat16 ml_dtypes, too; neither Keras nor a backend is imported,
+nor need they be installed.
 """
 
 import numpy as np
 
 from keras_transformer.data.tokenizer import BOS, EOS, UNK
 from keras_transformer.errors import UserError, unknown
-from keras_transformer.files import write_json, written_directory
-from keras_transformer.serving.description import DESCRIPTION, describe
+from keras_transformer.files import written_directory
+from keras_transformer.serving.description import describe, written_export
 
 LAYER_NORM_EPSILON = 1e-6
 """`layers.residual.EPSILON`, which cannot be imported without Keras."""
@@ -20,7 +21,7 @@ QUANTIZATIONS = (
 """In what CTranslate2 stores matrices, and behind "_" what it computes the rest in."""
 
 
-def export_ctranslate2(run, folder, checkpoint=None, quantization="float32"):
+def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", force=False):
     """Writes a run's model for CTranslate2, with the tokenizer beside it and `export.json`; see `convert`.
 
     Args:
@@ -28,21 +29,24 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32"):
         folder: The directory, which appears when it is complete.
         checkpoint: "best", "last", "averaged", "ema" or a step; by default the best, or else the last.
         quantization: One of `QUANTIZATIONS`.
+        force: Whether an export that is there may be replaced.
 
     Raises:
-        UserError: CTranslate2 is not installed or cannot compute the model, or something of the run is missing.
+        UserError: CTranslate2 is not installed or cannot compute the model, something of the run is missing, or the
+            place is taken or cannot be written.
     """
     if quantization not in QUANTIZATIONS:
         raise unknown("quantization", quantization, QUANTIZATIONS)
+    if (model := run.config["model"]) != "transformer":
+        raise UserError(f"CTranslate2 does not compute the model {model}, only transformer")
     tokenizer = run.tokenizer
     weights = run.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"]
     weights = {path.partition("/")[2]: array for path, array in weights.items()}
-    with written_directory(folder) as new:
+    said = {"format": "ctranslate2", "quantization": quantization, "most_tokens": POSITIONS}
+    with written_export(folder, force, {**said, **describe(run, checkpoint)}) as new:
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         convert(weights, run.hparams, pieces, new, None if quantization == "float32" else quantization)
         tokenizer.save(new)
-        said = {"tokenizer_sha256": tokenizer.fingerprint, "quantization": quantization, "most_tokens": POSITIONS}
-        write_json(new / DESCRIPTION, {"format": "ctranslate2", **said, **describe(run, checkpoint)})
 
 
 def convert(weights, hparams, tokens, folder, quantization=None):
@@ -86,7 +90,7 @@ def convert(weights, hparams, tokens, folder, quantization=None):
         if hparams.norm == "pre":
             _set_norm(stack.layer_norm, weights, f"{name}/final_norm")
     spec.validate()
-    spec.optimize(quantization)
+    _quantize(spec, quantization)
     with written_directory(folder) as new:
         spec.save(str(new))
 
@@ -109,6 +113,22 @@ class _Weights:
             return np.asarray(self.weights[name], dtype="float32")
         except KeyError:
             raise UserError(f"the model has no weights {name}, so it is not one that CTranslate2 computes") from None
+
+
+def _quantize(spec, quantization):
+    """Makes matrices what they are to be stored in."""
+    from ctranslate2.specs import model_spec
+
+    spec.optimize({"bfloat16": "float32", "int8_bfloat16": "int8_float32"}.get(quantization, quantization))
+    if quantization not in ("bfloat16", "int8_bfloat16"):
+        return
+    from ml_dtypes import bfloat16  # CTranslate2 itself would need PyTorch for it
+
+    def convert(layer, name, value):
+        if isinstance(value, model_spec.NumpyVariable) and value.dtype == "float32" and not name.endswith("_scale"):
+            setattr(layer, name.rpartition("/")[2], model_spec.NumpyVariable(value.array.astype(bfloat16)))
+
+    model_spec.visit_spec(spec, convert)
 
 
 def _specs():

@@ -1,17 +1,17 @@
 """A SavedModel that takes text and gives text: tokenizer, model and beam search in one TensorFlow graph."""
 
 import functools
-import math
 
+import keras
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer import EOS, PAD
-from keras_transformer.data.tokenizer_graph import split_words, without_special
+from keras_transformer.data.tokenizer import BOS, EOS, PAD
+from keras_transformer.data.tokenizer_graph import checked, split_words, without_special
 from keras_transformer.decoding.beam_search import Rules, Sentences, length_penalty
 from keras_transformer.decoding.candidates import IMPOSSIBLE
+from keras_transformer.decoding.translator import check_search
 from keras_transformer.errors import UserError
-from keras_transformer.files import write_json, written_directory
-from keras_transformer.serving.description import DESCRIPTION
+from keras_transformer.serving.description import written_export
 from keras_transformer.serving.graph_searcher import GraphSearcher
 
 MOST_BEAMS = 8
@@ -22,7 +22,7 @@ EMPTY = {tf.string: "", tf.int32: 1, tf.float32: 1.0}
 
 def export_saved_model(
     translator, folder, *, beam_size=None, alpha=None, nbest=1, extra_length=None, max_beam_size=None,
-    max_source_length=None, description=None,
+    max_source_length=None, description=None, force=False,
 ):  # fmt: skip
     """Writes a SavedModel, which TensorFlow and TensorFlow Text load without this package.
 
@@ -30,10 +30,10 @@ def export_saved_model(
 
     - `serving_default`: `inputs`, strings `[batch]`, to `outputs`, the best translations `[batch]`; `nbest`, strings
       `[batch, nbest]`; `scores`, float32 `[batch, nbest]`; `tokens`, int32 `[batch, nbest, length]`, EOS included, PAD
-      behind. Where there are fewer translations: "" and a score of −∞. A blank text has "", 0 and no tokens.
+      behind. Where there are fewer translations: "" and a score of −1e9. A blank text has "", 0 and no tokens.
     - `translate_with_options`: the same, with `beam_size` and `nbest`, int32, and `alpha`, float32: each one number for
       all texts, `[1]`, or one for each, `[batch]`.
-    - `translate_ids`: `ids`, int32 `[batch, length]`, PAD behind, with EOS or without, to `scores` and `tokens`.
+    - `translate_ids`: `ids`, int32 `[batch, length]`, PAD behind, to `scores` and `tokens`. BOS and EOS may be there.
     - `score_pairs`: `inputs` and `targets`, strings `[batch]`, to `log_probabilities` and `scores` `[batch]`, and
       `tokens` and `token_log_probabilities` `[batch, length]`, 0 behind EOS.
 
@@ -46,10 +46,14 @@ def export_saved_model(
             `beam_size` if that is more.
         max_source_length: Most tokens of a source, EOS counted, see `Translator.translate`; None for all.
         description: What is said of the model in `export.json`.
+        force: Whether an export that is there may be replaced.
 
     Raises:
-        UserError: A number is out of range, the tokenizer cannot be part of a graph, or the place cannot be written.
+        UserError: A number is out of range, the tokenizer cannot be part of a graph, Keras has another backend than
+            TensorFlow, or the place is taken or cannot be written.
     """
+    if keras.backend.backend() != "tensorflow":
+        raise UserError("a SavedModel is made with TensorFlow, which may read any run: set KERAS_BACKEND=tensorflow")
     hparams = translator.hparams
     beam_size = max(hparams.beam_size, nbest) if beam_size is None else beam_size
     options = {
@@ -60,18 +64,13 @@ def export_saved_model(
         "max_beam_size": max(MOST_BEAMS, beam_size) if max_beam_size is None else max_beam_size,
         "max_source_length": max_source_length,
     }
-    if not 1 <= nbest <= beam_size <= options["max_beam_size"]:
-        raise UserError(
-            f"nbest={nbest}, beam_size={beam_size}, max_beam_size={options['max_beam_size']}: each must be from 1 on, "
-            "and none more than the next"
-        )
-    if max_source_length is not None and max_source_length < 2:
-        raise UserError(f"max_source_length={max_source_length}: a source needs room for a token and EOS")
-    module = TextTranslator(translator, **options)
-    with written_directory(folder) as new:
+    check_search(beam_size, options["alpha"], nbest, options["extra_length"], 0, max_source_length)
+    if beam_size > options["max_beam_size"]:
+        raise UserError(f"beam_size={beam_size} is more than max_beam_size={options['max_beam_size']}")
+    said = {"format": "saved_model", "tensorflow": tf.__version__, **options, **(description or {})}
+    with written_export(folder, force, {"tokenizer_sha256": translator.tokenizer.fingerprint, **said}) as new:
+        module = TextTranslator(translator, **options)
         tf.saved_model.save(module, str(new), signatures=module.concrete_functions())
-        said = {"tokenizer_sha256": translator.tokenizer.fingerprint, **options}
-        write_json(new / DESCRIPTION, {"format": "saved_model", **said, **(description or {})})
 
 
 class TextTranslator(tf.Module):
@@ -82,7 +81,7 @@ class TextTranslator(tf.Module):
         self._beam_size, self._alpha, self._nbest = beam_size, alpha, nbest
         self._extra_length, self._max_beam_size = extra_length, max_beam_size
         self._max_source_length = max_source_length
-        self._text = translator.tokenizer.graph_tokenizer()
+        self._text, self._vocab_size = translator.tokenizer.graph_tokenizer(), translator.tokenizer.vocab_size
         self._constraint, self._score_batch = translator.constraint, translator.score_batch
         self._search = GraphSearcher(translator.models).search
         if self._constraint:
@@ -119,23 +118,30 @@ class TextTranslator(tf.Module):
 
     def translate_with_options(self, inputs, beam_size, alpha, nbest):
         texts = well_formed(inputs)
-        beams, alphas, nbest = (tf.broadcast_to(numbers, tf.shape(texts)) for numbers in (beam_size, alpha, nbest))
+        numbers = beam_size, alpha, nbest
+        sizes = tf.stack([tf.size(values) for values in numbers])
+        said = "options are one number for all texts or one for each"
+        numbers = checked((sizes == 1) | (sizes == tf.size(texts)), said, *numbers)
+        beams, alphas, nbest = (tf.broadcast_to(values, tf.shape(texts)) for values in numbers)
         right = (nbest >= 1) & (nbest <= beams) & (beams <= self._max_beam_size) & (alphas >= 0.0)
         said = f"beam_size must be from 1 to {self._max_beam_size}, nbest from 1 to beam_size, and alpha at least 0"
-        tf.debugging.Assert(tf.reduce_all(right), [said])
+        beams, alphas, nbest = checked(right, said, beams, alphas, nbest)
         source = self._source(self._text.tokenize(texts))
         found = self._translated(source, self._words(texts), self._max_beam_size, beams, alphas, nbest)
         return self._with_texts(texts, *found)
 
     def translate_ids(self, ids):
+        (ids,) = checked((ids >= 0) & (ids < self._vocab_size), f"ids are from 0 to {self._vocab_size - 1}", ids)
         words = tf.zeros(tf.shape(ids)[:1], tf.int32)
         if self._constraint:
-            starts = tf.where((ids == PAD) | (ids == EOS), 0.0, tf.gather(self._word_starts, ids))
+            starts = tf.where((ids == PAD) | (ids == EOS) | (ids == BOS), 0.0, tf.gather(self._word_starts, ids))
             words = tf.cast(tf.reduce_sum(starts, axis=1), tf.int32)
-        tokens, scores = self._translated(self._source(without_special(ids)), words, *self._fixed(ids[:, 0]))
+        tokens, scores = self._translated(self._source(without_special(ids)), words, *self._fixed(words))
         return {"tokens": tokens, "scores": scores}
 
     def score_pairs(self, inputs, targets):
+        same = tf.size(inputs) == tf.size(targets)
+        inputs, targets = checked(same, "there must be as many targets as inputs", inputs, targets)
         source = _padded(self._text.tokenize(well_formed(inputs)))
         labels = _padded(self._text.tokenize_targets(well_formed(targets)))
         log_p = tf.where(labels != PAD, self._score_batch(source, labels)[0], 0.0)
@@ -182,10 +188,10 @@ class TextTranslator(tf.Module):
         tokens, scores = tokens[:, : tf.size(column)], scores[:, : tf.size(column)]
         found = searched[:, None] & (column < nbest[:, None]) & (scores > IMPOSSIBLE / 2)
         tokens = tf.where(found[:, :, None], tokens, PAD)
-        # A blank text has its translation; a sentence that was not parsed has no tree.
+        # A blank text has its translation; a sentence that was not parsed has no tree. JSON has no −∞.
         blank = ~searched[:, None] & (words == 0)[:, None] & (column == 0)
         longest = tf.reduce_max(tf.concat([_lengths(tokens), tf.zeros([1, tf.size(column)], tf.int32)], axis=0))
-        return tokens[:, :, :longest], tf.where(found, scores, tf.where(blank, 0.0, -math.inf))
+        return tokens[:, :, :longest], tf.where(found, scores, tf.where(blank, 0.0, IMPOSSIBLE))
 
     def _with_texts(self, sources, tokens, scores):
         """The answer to a request: tokens and scores with their texts."""
@@ -193,7 +199,7 @@ class TextTranslator(tf.Module):
         ids = without_special(tf.reshape(tokens, [-1, length]))
         texts = tf.reshape(self._text.outputs(tf.repeat(sources, columns), ids), [batch, columns])
         # Of a parser, a sentence without a tree gets a flat one, once.
-        texts = tf.where((scores > -math.inf) | (tf.range(columns) == 0), texts, "")
+        texts = tf.where((scores > IMPOSSIBLE) | (tf.range(columns) == 0), texts, "")
         return {"outputs": texts[:, 0], "nbest": texts, "scores": scores, "tokens": tokens}
 
 
@@ -210,7 +216,7 @@ def _of_any(signature):
         batch = tf.shape(arguments[0])[0]
 
         def filled(rows):
-            missing = tf.maximum(1 - tf.shape(rows)[:1], 0)
+            missing = tf.where(batch == 0, tf.maximum(1 - tf.shape(rows)[:1], 0), 0)
             return tf.concat([rows, tf.fill(tf.concat([missing, tf.shape(rows)[1:]], 0), EMPTY[rows.dtype])], 0)
 
         return {name: rows[:batch] for name, rows in signature(*map(filled, arguments)).items()}
