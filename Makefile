@@ -15,7 +15,8 @@ demo: $(VENV)/.installed
 
 # Test processes: each loads TensorFlow and trains, so they are limited by memory as much as by cores.
 PROCESSES ?= 2
-PYTEST = python -m pytest -n $(PROCESSES) --dist=loadfile
+# Files in their order: the default begins with those of many tests, and ends with long ones on one process alone.
+PYTEST = python -m pytest -n $(PROCESSES) --dist=loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed-dev lint
 	$(BIN)/$(PYTEST)

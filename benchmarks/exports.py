@@ -4,9 +4,11 @@
 
 A test split, and strings that are awkward, are translated by `Translator` in float32, by the SavedModel in float32 and
 bfloat16, in batches of 64 texts and of one, and by CTranslate2 in each quantisation. `same` is the share of equal
-translations of the split, `awkward` that of the awkward strings; scores are compared where the tokens are the same,
-`sentences/s` is of the split, after a first batch. CTranslate2's beam search is not ours (see docs/serving.md), so its
-greedy outputs and the log-probability of given targets are compared, too.
+translations of the split, `same_precision` of those that equal `Translator`'s in the same precision, `awkward` that of
+the awkward strings; scores are compared, in one precision, where the tokens are the same; sentences a second are of the
+split, after a first batch. CTranslate2's beam search is not ours (see docs/serving.md), so its greedy outputs and the
+log-probability of given targets are compared, too. What it says beyond our limit, the source's tokens and
+`extra_length`, is left out.
 """
 
 import tempfile
@@ -83,9 +85,10 @@ class Work:
 
         import keras_transformer as kt
 
-        own = self.translator
+        own, expected = self.translator, self.expected
         if precision != "float32":
             own = kt.Translator.load(str(self.run.path), self.checkpoint, precision)
+            expected = [best for (best,) in own.translate(self.texts)]
         began = time.monotonic()
         kt.export_saved_model(own, folder)
         exported = time.monotonic() - began
@@ -109,10 +112,10 @@ class Work:
         awkward, _, _ = texts_and_scores(AWKWARD, len(AWKWARD))
         one_by_one, _, _ = texts_and_scores(AWKWARD, 1)
         differences = [
-            abs(score - best.score) for ids, score, best in zip(tokens, scores, self.expected) if ids == best.tokens
+            abs(score - best.score) for ids, score, best in zip(tokens, scores, expected) if ids == best.tokens
         ]
         return {
-            "same": self._same(texts), "same_alone": self._same(alone),
+            "same": self._same(texts), "same_precision": _share(texts, expected), "same_alone": self._same(alone),
             "awkward": _share(awkward, self.awkward), "awkward_alone": _share(one_by_one, self.awkward),
             "max_score_difference": max(differences), "score": self._score(texts).value,
             "sentences_per_second": len(texts) / seconds, "seconds_to_export": exported, "megabytes": _size(folder),
@@ -130,12 +133,18 @@ class Work:
         exported = time.monotonic() - began
         engine = ctranslate2.Translator(str(folder), inter_threads=1)
         sources = [tokenizer.pieces(ids) for ids in tokenizer.encode(self.texts)]
-        options = {"suppress_sequences": [["<pad>"], ["<s>"]], "max_batch_size": BATCH, "max_decoding_length": 256}
+        limits = [len(source) + hparams.extra_length for source in sources]
+        options = {
+            "suppress_sequences": [["<pad>"], ["<s>"]],
+            "max_batch_size": BATCH,
+            "max_decoding_length": max(limits),
+        }
 
         def outputs(**search):
             found = engine.translate_batch(sources, **options, **search)
-            pieces = {piece: i for i, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}
-            return tokenizer.decode([[pieces[piece] for piece in result.hypotheses[0]] for result in found])
+            ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}
+            best = [result.hypotheses[0][:limit] for result, limit in zip(found, limits)]
+            return tokenizer.decode([[ids[piece] for piece in pieces] for pieces in best])
 
         began = time.monotonic()
         beam = outputs(beam_size=hparams.beam_size, length_penalty=hparams.alpha)

@@ -203,7 +203,8 @@ def parsing_speed(rows):
 def benchmarks_page(files):
     """Returns the text of benchmarks.md."""
     sections = {
-        "train_step": training, "train_profile": training_profile, "precision": precisions, "memory": memory,
+        "train_step": training, "train_profile": training_profile, "loss_curve": loss_curves, "precision": precisions,
+        "memory": memory,
         "decode": decoding, "decode_profile": decoding_profile, "exports": exports, "prepare": preparation,
     }  # fmt: skip
     parts = [section(files[name]) for name, section in sections.items() if name in files]
@@ -291,6 +292,26 @@ def training_profile(rows):
     return "\n".join([*lines, "", commands(rows)])
 
 
+def loss_curves(rows):
+    """Returns how far apart the losses of two trainings are."""
+    heads = ["problem", "versions", "seeds", "updates", "loss at the end", "largest difference", "mean difference"]
+    lines = [
+        "### The same losses\n",
+        "Smoothed losses, in nats a token, of every update of two trainings without dropout: by two versions, or from",
+        "two seeds, which share nothing but the data.\n",
+        "| " + " | ".join(heads) + " |",
+        "|" + "---|" * len(heads),
+    ]
+    for row in rows:
+        cells = [
+            row["problem"], ", ".join(dict.fromkeys(commit[:7] for commit in row["commits"])),
+            ", ".join(dict.fromkeys(map(str, row["seeds"]))), f"{row['updates']:,}", f"{row['last_loss']:.3f}",
+            f"{row['greatest_difference']:.1e}", f"{row['mean_difference']:.1e}",
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", commands(rows)])
+
+
 def precisions(rows):
     """Returns what fewer bits cost."""
     lines = [
@@ -357,18 +378,19 @@ def decoding(rows):
 
 def exports(rows):
     """Returns how exports compare with `Translator`."""
-    heads = ["problem", "format", "precision", "same", "alone", "awkward", "greedy", "difference", "score", "ours"]
+    heads = "problem format precision same same-precision alone awkward greedy difference score ours".split()
     lines = [
         "## Exports\n",
         "What exports say beside `Translator` in float32. `same`: share of equal translations of a test split, in",
-        "batches of 64; `alone`: one by one; `awkward`: of strings that are blank, long, not UTF-8, …; `greedy`: with",
-        "one beam. `difference`: the largest of a score, for CTranslate2 of a token's log-probability. The score is",
-        "the problem's: sacreBLEU, or F1. CTranslate2's beam search is another one ([serving.md](serving.md)).\n",
+        "batches of 64; `same-precision`: beside `Translator` in the same one; `alone`: one by one; `awkward`: of",
+        "strings that are blank, long, not UTF-8, …; `greedy`: with one beam. `difference`: the largest of a score,",
+        "for CTranslate2 of a token's log-probability. The score is the problem's: sacreBLEU, or F1. CTranslate2's",
+        "beam search is another one ([serving.md](serving.md)).\n",
         "| " + " | ".join([*heads, "sentences/s", "MB"]) + " |",
         "|" + "---|" * (len(heads) + 2),
     ]
     for row in rows:
-        shares = [row.get(name) for name in ("same", "same_alone", "awkward", "same_greedy")]
+        shares = [row.get(name) for name in ("same", "same_precision", "same_alone", "awkward", "same_greedy")]
         difference = row.get("max_score_difference", row.get("max_log_probability_difference"))
         cells = [
             f"{row['problem']}, {row['sentences']:,} sentences", row["format"], row["precision"],

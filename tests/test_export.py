@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from commands import environment, start
+from conftest import ROOT
 
 import keras_transformer as kt
 from keras_transformer.data.tokenizer import BOS, EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
@@ -361,6 +362,21 @@ def test_ctranslate2_gives_the_same(home, call, tmp_path, quantization):
     tolerance = {"atol": 1e-3} if quantization == "float32" else {"rtol": 0.05}
     np.testing.assert_allclose([sum(result.log_probs) for result in found], expected, **tolerance)
     assert json.loads((tmp_path / "out" / "export.json").read_text())["most_tokens"] == 1024
+
+
+def test_the_benchmark_compares_exports(home, tmp_path, monkeypatch):
+    pytest.importorskip("ctranslate2")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import exports
+
+    rows = tmp_path / "rows.jsonl"
+    variants = "--variants=saved_model float32,ctranslate2 float32"
+    monkeypatch.chdir(home.path)  # where its prepared corpus is
+    exports.main([f"--run={home.run}", "--sentences=20", variants, f"--json={rows}"])
+    ours, other = map(json.loads, rows.read_text().splitlines())
+    assert ours["same"] == ours["same_alone"] == ours["awkward"] == ours["awkward_alone"] == other["same_greedy"] == 1
+    assert ours["max_score_difference"] < 1e-4 and other["max_log_probability_difference"] < 1e-3
+    assert ours["score"] == ours["reference_score"]
 
 
 def test_ctranslate2_computes_the_transformer_alone(home, tmp_path):
