@@ -6,6 +6,7 @@ say.
 """
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -434,7 +435,7 @@ def reliability_page(rows, checkpoints):
             f"| {row['survived']} | {row['lost']} | {1000 * share['seconds_each']:.0f} ms | {share['share']:.1%} "
             f"| {row['machine']} |"
         )
-    programs = dict.fromkeys(" ".join(row["command"]) for row in rows)
+    programs = dict.fromkeys(shlex.join(row["command"]) for row in rows)
     lines += ["", *(f"    python tests/faults/{program}" for program in programs), ""]
     return "\n".join([*lines, checkpoint_times(checkpoints)])
 
@@ -482,7 +483,7 @@ def preparation(rows):
 
 def commands(rows):
     """Returns the commands that printed rows, as code."""
-    programs = dict.fromkeys(" ".join(row["command"]) for row in rows)
+    programs = dict.fromkeys(shlex.join(row["command"]) for row in rows)
     return "".join(f"    python benchmarks/{program}\n" for program in programs)
 
 
