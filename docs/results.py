@@ -161,7 +161,7 @@ def parsers(baselines, parts):
     rows += [(Path(row["gold"]).stem, Path(row["test"]).parent.name, row) for row in parts]
     for part, parser, row in sorted(rows, key=lambda row: row[0]):
         cells = [f"{row[name]:,.2f}" if isinstance(row[name], float) else f"{row[name]:,}" for name in figures]
-        lines.append("| " + " | ".join([part, parser, *cells]) + " |")
+        lines.append(line([part, parser, *cells]))
     programs = dict.fromkeys(" ".join(row["command"]) for row in parts)
     evaluations = "".join(f"    python -m keras_transformer.{program.replace('.py', '', 1)}\n" for program in programs)
     analyses = [
@@ -181,12 +181,12 @@ def analysis(part, row):
     figures = ("f1", "recall", "precision")
     for words, scores in row["by_length"].items():
         cells = [f"{scores[name]:.2f}" for name in (*figures, "complete_match", "tagging_accuracy")]
-        lines.append("| " + " | ".join([words, f"{scores['sentences']:,}", f"{scores['errors']:,}", *cells]) + " |")
+        lines.append(line([words, f"{scores['sentences']:,}", f"{scores['errors']:,}", *cells]))
     lines += ["", "| label | gold | parser's | F1 | recall | precision |", "|---|---|---|---|---|---|"]
     for label, scores in row["by_label"].items():
         if scores["gold"] >= 40:
             cells = [f"{scores['gold']:,}", f"{scores['test']:,}", *(f"{scores[name]:.2f}" for name in figures)]
-            lines.append("| " + " | ".join([label, *cells]) + " |")
+            lines.append(line([label, *cells]))
     return "\n".join([*lines, ""])
 
 
@@ -224,8 +224,7 @@ def training(rows):
         "epoch, here from the store. Tokens are real target tokens; × is to that engine in float32, in `fixed` in its",
         "fastest mode, `of product` the rate beside a large float32 matrix product's, each the median of turns.",
         "`benchmarks/train_step.py` tells more.\n",
-        "| " + " | ".join(heads) + " |",
-        "|" + "---|" * len(heads),
+        *head(heads),
     ]
     for row in rows:
         if row["engine"] == "matmul":
@@ -238,7 +237,7 @@ def training(rows):
             f"{row['peak_memory_mb']:,.0f} MB", f"{row['seconds_to_first_step']:.0f} s",
             f"{row['over_fixed']:.2f}" if row["over_fixed"] else "–",
         ]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(line(cells))
     return "\n".join([*lines, "", *in_best_mode(rows, peers), "", commands(rows)])
 
 
@@ -246,7 +245,7 @@ def in_best_mode(rows, peers):
     """Returns the lines of a table of this project's fastest mode in `fixed` beside the other engines' fastest."""
     heads = ["size", *(f"float32 ×{peer}" for peer in peers.values()), "bfloat16 ×OpenNMT-tf", "float32 of product"]
     lines = ["This project's fastest mode beside the others' fastest in float32; Multi30k beside `fixed` in the"]
-    lines += ["same mode:\n", "| " + " | ".join([*heads, "multi30k ×fixed"]) + " |", "|" + "---|" * (len(heads) + 1)]
+    lines += ["same mode:\n", *head([*heads, "multi30k ×fixed"])]
     own = [row for row in rows if row["engine"] == "keras_transformer"]
 
     def best(*key):
@@ -300,8 +299,7 @@ def loss_curves(rows):
         "### The same losses\n",
         "Smoothed losses, in nats a token, of every update of two trainings without dropout: by two versions, or from",
         "two seeds, which share nothing but the data.\n",
-        "| " + " | ".join(heads) + " |",
-        "|" + "---|" * len(heads),
+        *head(heads),
     ]
     for row in rows:
         cells = [
@@ -309,7 +307,7 @@ def loss_curves(rows):
             ", ".join(dict.fromkeys(map(str, row["seeds"]))), f"{row['updates']:,}", f"{row['last_loss']:.3f}",
             f"{row['greatest_difference']:.1e}", f"{row['mean_difference']:.1e}",
         ]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(line(cells))
     return "\n".join([*lines, "", commands(rows)])
 
 
@@ -347,7 +345,7 @@ def memory(rows):
         peak = f"{row['peak_mb']:,}" if row["peak_mb"] else f"more than {row['free_mb']:,}"
         peaks.setdefault(key, {})[row["way"]] = peak
     for key, by_way in peaks.items():
-        lines.append("| " + " | ".join([*key, *(by_way.get(way, "–") for way in ways)]) + " |")
+        lines.append(line([*key, *(by_way.get(way, "–") for way in ways)]))
     return "\n".join([*lines, "", commands(rows)])
 
 
@@ -361,8 +359,7 @@ def decoding(rows):
         "left out. `forced`: random weights, 25 tokens and EOS in and out. `natural`: a trained run. Tokens are output",
         "tokens; × is to that engine in float32, the median of rounds in which all take turns; `same` is the share of",
         "outputs equal to ours in float32. `benchmarks/decode.py` tells how the engines' searches differ.\n",
-        "| " + " | ".join(heads) + " |",
-        "|" + "---|" * len(heads),
+        *head(heads),
     ]
     for row in rows:
         ratios = [row["ratios"][engine] for engine in ("ctranslate2", "opennmt_tf")]
@@ -373,7 +370,7 @@ def decoding(rows):
             *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios), f"{row['peak_memory_mb']:,.0f} MB",
             "–" if bleu is None else f"{bleu:.2f}", "–" if same is None else f"{same:.1%}",
         ]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(line(cells))
     return "\n".join([*lines, "", commands(rows)])
 
 
@@ -387,8 +384,7 @@ def exports(rows):
         "strings that are blank, long, not UTF-8, …; `greedy`: with one beam. `difference`: the largest of a score,",
         "for CTranslate2 of a token's log-probability. The score is the problem's: sacreBLEU, or F1. CTranslate2's",
         "beam search is another one ([serving.md](serving.md)).\n",
-        "| " + " | ".join([*heads, "sentences/s", "MB"]) + " |",
-        "|" + "---|" * (len(heads) + 2),
+        *head([*heads, "sentences/s", "MB"]),
     ]
     for row in rows:
         shares = [row.get(name) for name in ("same", "same_precision", "same_alone", "awkward", "same_greedy")]
@@ -399,7 +395,7 @@ def exports(rows):
             f"{row['score']:.2f}", f"{row['reference_score']:.2f}", f"{row['sentences_per_second']:,.0f}",
             f"{row['megabytes']:,.1f}",
         ]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(line(cells))
     return "\n".join([*lines, "", commands(rows)])
 
 
@@ -481,6 +477,16 @@ def preparation(rows):
     return "\n".join([*lines, "", commands(rows)])
 
 
+def head(heads):
+    """Returns the two lines that a table begins with."""
+    return [line(heads), "|" + "---|" * len(heads)]
+
+
+def line(cells):
+    """Returns a line of a table."""
+    return "| " + " | ".join(cells) + " |"
+
+
 def commands(rows):
     """Returns the commands that printed rows, as code."""
     programs = dict.fromkeys(shlex.join(row["command"]) for row in rows)
@@ -496,7 +502,7 @@ def table(rows):
     scores = TREES if "f1" in rows[0] else BLEU
     heads = ["problem", "preset", "seed", "backend", "split", "checkpoint", *scores.values(), "steps", "training"]
     heads.append("commit")
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for row in rows:
         training = row["training"]
         cells = [
@@ -506,7 +512,7 @@ def table(rows):
             row["checkpoint"]["name"], *(row.get(score, "–") for score in scores), f"{training['steps']:,}",
             f"{training['seconds'] / 60:.0f} min", row["commit"],
         ]  # fmt: skip
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
+        lines.append(line(map(str, cells)))
     return "\n".join(lines)
 
 
