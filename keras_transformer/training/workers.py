@@ -19,9 +19,11 @@ import numpy as np
 from keras_transformer.errors import UserError
 from keras_transformer.training.cluster import Coordinator, read_tf_config, wait_for_others
 from keras_transformer.training.distribution import make_strategy
+from keras_transformer.training.presence import SILENCE, Presence
 
-HEARTBEAT = 30
-"""Seconds after which a worker counts as lost that gives no sign of life; on TensorFlow ten, its own choice."""
+HEARTBEAT = 60
+"""Seconds after which JAX itself gives up a worker that gives no sign of life, later than `Presence` does; on
+TensorFlow about 20, its own choice."""
 PIECE = 1 << 24
 """Bytes that are told at once."""
 LOST = re.compile(
@@ -128,10 +130,7 @@ class _Together(Workers):
         except Exception as error:
             if not LOST.search(f"{type(error).__name__}: {error}"):
                 raise
-            raise WorkerLost(
-                f"another worker is gone ({' '.join(str(error).split())[:200]}); start the same command again on all "
-                "workers: it goes on from the last checkpoint"
-            ) from error
+            raise _lost(" ".join(str(error).split())[:200]) from error
 
 
 class _TensorFlowWorkers(_Together):
@@ -220,7 +219,25 @@ def _join_on_jax(coordinator, patience):
         ) from None
     except RuntimeError as error:
         raise UserError(f"cannot join the other processes at {where}: {' '.join(str(error).split())}") from None
-    return _JaxWorkers() if jax.process_count() > 1 else Workers()
+    if jax.process_count() == 1:
+        return Workers()
+    from jax._src.distributed import global_state  # JAX has no public way to its store
+
+    Presence(global_state.client, jax.process_index(), jax.process_count(), _leave_without).start()
+    return _JaxWorkers()
+
+
+def _lost(why):
+    return WorkerLost(
+        f"another worker is gone ({why}); start the same command again on all workers: it goes on from the last "
+        "checkpoint"
+    )
+
+
+def _leave_without(other):
+    """Ends this process, whose main thread may wait for the lost one forever, as commands end at a `WorkerLost`."""
+    print(f"error: {_lost(f'nothing was heard of worker {other} for {SILENCE} seconds')}", file=sys.stderr)
+    _leave(WorkerLost.status)
 
 
 def _digest(value):

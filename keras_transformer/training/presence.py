@@ -1,0 +1,50 @@
+"""Whether the other processes of a training are still there, where the backend says so by ending this one.
+
+A process whose machine loses its power closes no connection, and one that dies while connections are being made is
+waited for. JAX then aborts the waiting process from a thread of its own, with no chance to say what to do. So each
+process counts aloud, in the store of keys and values that its coordinator keeps, and watches the others count.
+"""
+
+import threading
+import time
+
+EVERY = 2
+"""Seconds from one count to the next."""
+SILENCE = 25
+"""Seconds after which a process counts as lost that has not counted on."""
+
+
+class Presence(threading.Thread):
+    """Counts aloud and watches the others, until the store is gone or another process is.
+
+    Args:
+        store: Has `key_value_set(key, value, allow_overwrite)` and `key_value_dir_get(folder)` -> [(key, value)].
+        number: Which process this is, from 0.
+        count: How many there are.
+        lost: Called, in this thread, with the number of a process that is gone.
+        every, silence: Seconds, as above.
+    """
+
+    def __init__(self, store, number, count, lost, every=EVERY, silence=SILENCE):
+        super().__init__(name="presence", daemon=True)
+        self.store, self.number, self.count, self.lost = store, number, count, lost
+        self.every, self.silence = every, silence
+
+    def run(self):
+        heard = {other: (None, time.monotonic()) for other in range(self.count) if other != self.number}
+        counted = 0
+        while True:
+            counted += 1
+            try:
+                self.store.key_value_set(f"present/{self.number}", str(counted), allow_overwrite=True)
+                found = dict(self.store.key_value_dir_get("present/"))
+            except Exception:  # the training is over, or the backend sees for itself that its coordinator is gone
+                return
+            now = time.monotonic()
+            for other, (last, since) in heard.items():
+                latest = found.get(f"present/{other}")
+                if latest != last:
+                    heard[other] = latest, now
+                elif now - since > self.silence:
+                    return self.lost(other)
+            time.sleep(self.every)

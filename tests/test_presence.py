@@ -1,0 +1,95 @@
+"""A process of a training that is gone, or hangs, is given up by the others."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import keras
+import pytest
+from workers import free_ports
+
+from keras_transformer.training.presence import SILENCE, Presence
+from keras_transformer.training.workers import WorkerLost
+
+
+class Store(dict):
+    """What a coordinator keeps, until it is closed."""
+
+    open = True
+
+    def key_value_set(self, key, value, allow_overwrite):
+        if not self.open or not allow_overwrite:
+            raise RuntimeError("UNAVAILABLE")
+        self[key] = value
+
+    def key_value_dir_get(self, folder):
+        return [(key, value) for key, value in sorted(self.items()) if key.startswith(folder)]
+
+
+def started(store, number, count, **seconds):
+    """A running `Presence`, and the list of the processes that it gave up."""
+    lost = []
+    presence = Presence(store, number, count, lost.append, **seconds)
+    presence.start()
+    return presence, lost
+
+
+def test_processes_that_count_are_there_until_the_store_is_closed():
+    store = Store()
+    all_of_them = [started(store, number, 3, every=0.01, silence=60) for number in range(3)]
+    deadline = time.monotonic() + 30
+    while len(store) < 3 or min(map(int, store.values())) < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert all(presence.is_alive() for presence, _ in all_of_them)
+    store.open = False
+    for presence, lost in all_of_them:
+        presence.join(5)
+        assert not presence.is_alive() and not lost
+
+
+@pytest.mark.parametrize("before", [{}, {"present/1": "7"}], ids=["never came", "counts no more"])
+def test_one_that_is_silent_is_given_up_by_number(before):
+    store = Store(before)
+    began = time.monotonic()
+    presence, lost = started(store, 0, 3, every=0.01, silence=0.5)
+    other, _ = started(store, 2, 3, every=0.01, silence=60)
+    presence.join(10)
+    assert lost == [1] and time.monotonic() - began >= 0.5 and other.is_alive()
+    store.open = False
+
+
+JOINED = """
+    import sys
+    from keras_transformer.training.cluster import Coordinator
+    from keras_transformer.training.workers import join
+    workers = join("multiworker", coordinator=Coordinator(sys.argv[1], 2, int(sys.argv[2])))
+    print("joined", flush=True)
+    while True:
+        workers.total([1])
+"""
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow tells of a worker that hangs by itself")
+def test_a_worker_that_hangs_ends_the_others_with_what_to_do():
+    (port,) = free_ports(1)
+    command = [sys.executable, "-c", textwrap.dedent(JOINED), f"localhost:{port}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    first, second = (subprocess.Popen([*command, str(number)], **pipes) for number in range(2))
+    drained = threading.Thread(target=second.stderr.read)
+    drained.start()
+    try:
+        assert all(process.stdout.readline() == "joined\n" for process in (first, second))
+        second.send_signal(signal.SIGSTOP)
+        _, err = first.communicate(timeout=2 * SILENCE)
+    finally:
+        first.kill()
+        second.kill()
+        drained.join()
+    assert first.returncode == WorkerLost.status == os.EX_TEMPFAIL, err
+    told = err.splitlines()[-1]
+    assert told.startswith("error: another worker is gone (nothing was heard of worker 1") and "goes on from" in told
