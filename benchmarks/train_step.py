@@ -15,13 +15,15 @@ Every engine makes the paper's step with the same weights to begin with: post-no
 sublayers alone, label smoothing 0.1 (OpenNMT-tf's leaves the label out), Adam with the same rates, on the same batches.
 All that use TensorFlow have its oneDNN operations, which older releases and some processors must be told to take.
 Each has a process of its own with `--threads` threads; all take turns, `--repeats` times, so that other load on the
-machine falls on all alike. What counts is the median, and of two engines the median of the turns' ratios. The measure
-is a peer in float32, in `fixed` in its fastest mode. Target tokens are real ones, not padding. Operations are counted
-for matrix products alone: 2 for a multiply-add, the backward pass twice the forward, padding to a batch's own longest
-sequences included. Memory is the most that was resident in the process, in MB of 10⁶ bytes. The seconds to the first
-step begin with the process; no other one computes then.
+machine falls on all alike. Where only `fixed` is measured, the slower one of an engine's modes leaves after a first
+turn. What counts is the median, and of two engines the median of the turns' ratios. The measure is a peer in float32,
+in `fixed` in its fastest mode. Target tokens are real ones, not padding. Operations are counted for matrix products
+alone: 2 for a multiply-add, the backward pass twice the forward, padding to a batch's own longest sequences included.
+Memory is the most that was resident in the process, in MB of 10⁶ bytes. The seconds to the first step begin with the
+process; no other one computes then.
 """
 
+import collections
 import dataclasses
 import json
 import math
@@ -220,19 +222,34 @@ def measured(name, flags, folder):
         if precision != "float32":  # the peers' fastest stand beside it once more
             variants += [(known, engine, "float32", mode) for (known, engine), mode in fastest.items()]
         products = [("fixed", PRODUCT, kind, "") for kind in dict.fromkeys(("float32", precision))]
-        rounds = turns(products + variants, workloads, flags, folder / precision)
+        rounds, left = turns(products + variants, workloads, flags, folder / precision)
         if precision == "float32":
             fastest = fastest_peers(rounds)
         yield [
-            record(name, variant, workloads, rounds, fastest, flags)
+            record(name, variant, workloads, [left] if variant in left else rounds, fastest, flags)
             for variant in variants + products
             if variant[2] == precision
         ]
 
 
 def turns(variants, workloads, flags, folder):
-    """Returns [{variant: {"seconds", "tokens", "flops", …}}], a dictionary for each turn."""
-    processes, rounds = {}, []
+    """Has engines take turns.
+
+    Of an engine that runs in several modes, and has no other workload in one of them, only the fastest one of a first
+    turn stays: all of them would not fit into memory together.
+
+    Returns:
+        [{variant: {"seconds", "tokens", "flops", …}}], a dictionary for each turn, and one of those that did not stay.
+    """
+    processes, rounds, left, first = {}, [], {}, collections.Counter()
+
+    def repeat(variant, turn):
+        known, engine, _, mode = variant
+        answer = processes[variant].repeat()
+        if engine != PRODUCT:
+            answer["tokens"], answer["flops"] = workloads[known].of_turn(turn, mode)
+        return answer
+
     try:
         for number, variant in enumerate(variants):
             known, engine, precision, mode = variant
@@ -243,19 +260,22 @@ def turns(variants, workloads, flags, folder):
             processes[variant] = peers.Process(
                 "train", engine, precision, mode, job, flags.environments, folder / str(number)
             )
+            rivals = [one for one in processes if one[1:3] == variant[1:3] and engine != PRODUCT]
+            if len(rivals) > 1 and len(workloads) == 1:
+                found = {one: repeat(one, first[one]) for one in rivals}
+                first.update(rivals)
+                slower = max(found, key=lambda one: found[one]["seconds"])
+                left[slower] = found[slower]
+                processes.pop(slower).close()
         for turn in range(flags.repeats):
             # There and back: whoever is first after another one's turn is not always the same.
             order = list(processes) if turn % 2 else list(processes)[::-1]
-            answers = {variant: processes[variant].repeat() for variant in order}
-            for (known, engine, _, mode), answer in answers.items():
-                if engine != PRODUCT:
-                    answer["tokens"], answer["flops"] = workloads[known].of_turn(turn, mode)
-            rounds.append(answers)
+            rounds.append({variant: repeat(variant, first[variant] + turn) for variant in order})
             report(f"turn {turn + 1} of {flags.repeats}")
     finally:
         for process in processes.values():
             process.close()
-    return rounds
+    return rounds, left
 
 
 def fastest_peers(rounds):
@@ -282,7 +302,7 @@ def record(size, variant, workloads, rounds, fastest, flags):
         return lambda turn: turn[of][name] / turn[of]["seconds"]
 
     def ratio(of, name):
-        if of not in rounds[0]:
+        if of not in rounds[0] or variant not in rounds[0]:
             return None
         return median(lambda turn: speed(variant, name)(turn) / speed(of, name)(turn))
 
@@ -293,7 +313,7 @@ def record(size, variant, workloads, rounds, fastest, flags):
         "flops_per_second": median(speed(variant, "flops")),
         "peak_memory_mb": max(answer["peak_memory_mb"] or 0 for answer in answers),
         "turns_seconds": [answer["seconds"] for answer in answers],
-        "repeats": flags.repeats, "threads": flags.threads,
+        "repeats": len(rounds), "threads": flags.threads,
         "command": command(), "commit": git_revision(), "machine": machine(),
     }  # fmt: skip
     if engine == PRODUCT:
