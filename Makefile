@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 JAX = .venv-jax/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-jax soak bench lint format clean
+.PHONY: demo test test-jax soak bench docs lint format clean
 
 # Trains a Transformer on the embedded English-German problem and translates unseen sentences: under 10 minutes
 # on two CPU cores.
@@ -19,7 +19,7 @@ PROCESSES ?= 2
 PYTEST = python -m pytest -n $(PROCESSES) --dist=loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed-dev lint
-	$(BIN)/$(PYTEST)
+	$(BIN)/$(PYTEST) $(FILES)
 
 # Everything that JAX computes, in an environment without TensorFlow.
 test-jax: .venv-jax/.installed
@@ -41,6 +41,11 @@ bench: $(VENV)/.installed
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The documentation as pages, in docs/_build; a link that leads nowhere is an error.
+docs: $(VENV)/.installed-dev
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
@@ -51,7 +56,7 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	$(BIN)/python $(PIP_INSTALL) -r requirements.txt -e .
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt requirements-docs.txt
 	$(BIN)/python $(PIP_INSTALL) -r requirements-dev.txt
 	touch $@
 

@@ -33,7 +33,7 @@ import tempfile
 from pathlib import Path
 
 import peers
-from command_line import Parser, check_flags, names, number
+from command_line import Parser, check_flags, computes_bfloat16, names, number
 
 from keras_transformer.errors import UserError
 from keras_transformer.flags import report, run_command
@@ -103,7 +103,7 @@ def read_flags(arguments):
     parser = Parser(__doc__)
     parser.add_argument("--engines", default=",".join((OURS, *PEERS)), help="comma-separated (default %(default)s)")
     parser.add_argument("--sizes", default="tiny,base", help=f"of {', '.join(SIZES)} (default %(default)s)")
-    parser.add_argument("--precisions", default=",".join(PRECISIONS), help="comma-separated (default %(default)s)")
+    parser.add_argument("--precisions", help="comma-separated (default float32, and bfloat16 where a device has it)")
     parser.add_argument("--workloads", help="of fixed, multi30k, wmt (default fixed, and with --raw_dir multi30k)")
     parser.add_argument("--raw_dir", help="folder with the corpus of Multi30k")
     parser.add_argument("--data_dir", default="data", help="folder of prepared corpora (default %(default)s)")
@@ -116,9 +116,11 @@ def read_flags(arguments):
     flags = parser.parse_args(arguments)
     flags.modes = {OURS: OUR_MODES[chosen_backend()], **MODES}
     workloads = flags.workloads or ("fixed,multi30k" if flags.raw_dir else "fixed")
+    has_all = flags.device == "gpu" or computes_bfloat16()
+    precisions = flags.precisions or ",".join(PRECISIONS if has_all else PRECISIONS[:1])
     for name, text, known in (
         ("engines", flags.engines, flags.modes), ("sizes", flags.sizes, SIZES),
-        ("precisions", flags.precisions, PRECISIONS), ("workloads", workloads, WORKLOADS),
+        ("precisions", precisions, PRECISIONS), ("workloads", workloads, WORKLOADS),
     ):  # fmt: skip
         setattr(flags, name, names(name.removesuffix("s"), text, known))
     flags.precisions.sort(key=PRECISIONS.index)

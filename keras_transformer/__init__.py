@@ -4,6 +4,29 @@ The public API. Everything is imported on first use: `import keras_transformer` 
 """
 
 import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keras_transformer.decoding.translator import Hypothesis as Hypothesis
+    from keras_transformer.decoding.translator import Translator as Translator
+    from keras_transformer.errors import UserError as UserError
+    from keras_transformer.hyperparameters import HParams as HParams
+    from keras_transformer.hyperparameters import load_hparams as hparams  # noqa: F401
+    from keras_transformer.models.loss import SmoothedCrossEntropy as SmoothedCrossEntropy
+    from keras_transformer.models.transformer import Transformer as Transformer
+    from keras_transformer.pictures.attention_maps import AttentionMaps as AttentionMaps
+    from keras_transformer.plugins import load_plugin as load_plugin
+    from keras_transformer.registry import register_hparams as register_hparams
+    from keras_transformer.registry import register_layer as register_layer
+    from keras_transformer.registry import register_model as register_model
+    from keras_transformer.registry import register_problem as register_problem
+    from keras_transformer.runs.averaging import average_checkpoints as average_checkpoints
+    from keras_transformer.serving.saved_model import export_saved_model as export_saved_model
+    from keras_transformer.tasks import Problem as Problem
+    from keras_transformer.tasks import TranslationProblem as TranslationProblem
+    from keras_transformer.tasks import load_problem as problem  # noqa: F401
+    from keras_transformer.training.schedule import TransformerSchedule as TransformerSchedule
+    from keras_transformer.training.schedule import compile_arguments as compile_arguments
 
 _LOCATIONS = {
     "problem": "tasks:load_problem",
@@ -23,6 +46,7 @@ _LOCATIONS = {
     "compile_arguments": "training.schedule:compile_arguments",
     "Translator": "decoding.translator:Translator",
     "Hypothesis": "decoding.translator:Hypothesis",
+    "AttentionMaps": "pictures.attention_maps:AttentionMaps",
     "average_checkpoints": "runs.averaging:average_checkpoints",
     "export_saved_model": "serving.saved_model:export_saved_model",
 }
@@ -32,7 +56,7 @@ __version__ = "0.1.0"
 __all__ = sorted(_LOCATIONS)
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name not in _LOCATIONS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _LOCATIONS[name].partition(":")
@@ -42,5 +66,5 @@ def __getattr__(name):
     return value
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return [*globals(), *_LOCATIONS]

@@ -11,6 +11,7 @@ COMMANDS = {
     "trees": "Draws trees.",
     "average": "Averages the last checkpoints of a run.",
     "export": "Writes a run as SavedModel, for CTranslate2 or as .keras file.",
+    "visualize": "Draws what a model attends to, and curves of trainings.",
     "cost": "Tells what a training will cost.",
 }
 

@@ -120,16 +120,16 @@ class HParams:
             )
 
     @property
-    def key_width(self):
+    def key_width(self) -> int:
         """Width of one head's queries and keys."""
         return self.d_k or self.d_model // self.num_heads
 
     @property
-    def value_width(self):
+    def value_width(self) -> int:
         """Width of one head's values."""
         return self.d_v or self.d_model // self.num_heads
 
-    def replace(self, **changes):
+    def replace(self, **changes: typing.Any) -> "HParams":
         """Returns a copy with some fields changed.
 
         Raises:
@@ -142,7 +142,7 @@ class HParams:
         return dataclasses.replace(self, **changes)
 
 
-def load_hparams(name, **changes):
+def load_hparams(name: str, **changes: typing.Any) -> HParams:
     """Returns the `HParams` registered as `name`, with some fields changed."""
     registry.load_catalog()
     return registry.hparams.get(name)().replace(**changes)

@@ -4,9 +4,11 @@ import contextlib
 import hashlib
 import importlib
 import importlib.util
+import os
 import re
 import sys
 import traceback
+import types
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +43,7 @@ class Plugin(NamedTuple):
         return Path(file).resolve().is_relative_to(self.place)
 
 
-_loaded = {}  # {file: Plugin}, in the order of loading
+_loaded: dict = {}  # {file: Plugin}, in the order of loading
 
 
 def loaded():
@@ -49,7 +51,7 @@ def loaded():
     return [plugin.name for plugin in _loaded.values()]
 
 
-def load_plugin(plugin):
+def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
     """Loads a plug-in, unless it is loaded already: its decorators register what it brings.
 
     Args:
@@ -62,25 +64,25 @@ def load_plugin(plugin):
         UserError: There is no such plug-in (`MissingPlugin`), or it raised an exception or registered a name that
             is taken. All names that it had registered are taken out again, so that it can be mended and loaded.
     """
-    plugin = _find(str(plugin))
+    found = _find(str(plugin))
     registry.load_catalog()  # first, so that a name that is taken is the plug-in's mistake
     modules, path, before = set(sys.modules), list(sys.path), dict(_loaded)
     try:
         with registry.all_or_nothing():
-            return _load(plugin)
+            return _load(found)
     except BaseException as error:
         others = [other for file, other in _loaded.items() if file not in before]  # loaded by this one
         _loaded.clear()
         _loaded.update(before)
         sys.path[:] = path
-        for failed in (plugin, *others):
+        for failed in (found, *others):
             _forget(failed, modules)
         if not isinstance(error, Exception | SystemExit):
             raise
-        line = _line_in([plugin], error)
+        line = _line_in([found], error)
         if isinstance(error, UserError) and not line:  # it is not the plug-in's code that is wrong
             raise
-        raise UserError(f"plug-in {line or plugin.name}: {_described(error)}") from error
+        raise UserError(f"plug-in {line or found.name}: {_described(error)}") from error
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from keras_transformer.errors import UserError, unknown
@@ -96,7 +97,7 @@ layers = {"positions": positions, "norm": norms, "encoder_attention": attentions
 register_model = models.register
 
 
-def register_layer(kind, name):
+def register_layer(kind: str, name: str) -> Callable:
     """Returns a decorator for a layer that the hparams field `kind` chooses by `name`.
 
     Raises:
@@ -107,7 +108,7 @@ def register_layer(kind, name):
     return layers[kind].register(name)
 
 
-def register_hparams(name):
+def register_hparams(name: str) -> Callable:
     """Returns a decorator for a function without arguments that returns `HParams`.
 
     Raises:
@@ -129,7 +130,7 @@ def register_hparams(name):
     return decorate
 
 
-def register_problem(name, reverse=None):
+def register_problem(name: str, reverse: str | None = None) -> Callable:
     """Returns a decorator for a `Problem` class; a translation problem is registered as `name`_rev, too.
 
     Args:

@@ -5,13 +5,19 @@ import functools
 import hashlib
 import inspect
 import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_transformer import registry
 from keras_transformer.errors import UserError, unknown
 from keras_transformer.files import sha256, work_directory
-from keras_transformer.hyperparameters import parse_value, setting, validate
+from keras_transformer.hyperparameters import HParams, parse_value, setting, validate
+
+if TYPE_CHECKING:
+    from keras_transformer.data.batches import TokenBatches
+    from keras_transformer.data.token_store import TokenStore
+    from keras_transformer.data.tokenizer import Tokenizer
 
 # Settings that came later. With these values, their defaults, they are not named among a problem's parameters, so that
 # corpora that were prepared before are still found, and runs resumed.
@@ -48,36 +54,36 @@ class Problem:
 
     # What a subclass says
 
-    def pairs(self, split):
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         """Yields the pairs (source, target) of texts, in the corpus's own direction."""
         raise NotImplementedError
 
-    def make_tokenizer(self):
+    def make_tokenizer(self) -> "Tokenizer":
         """Returns the tokenizer, learned from the training text where it is learned."""
         raise NotImplementedError
 
-    def corpus_files(self):
+    def corpus_files(self) -> list:
         """Returns the paths of the corpus files; fetches what is missing. An embedded corpus is its own code."""
         try:
             return [inspect.getfile(type(self))]
         except (TypeError, OSError):  # written in a notebook
             return []
 
-    def score(self, hypotheses, references):
+    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
         """Returns the `metrics.bleu.Score`s of outputs against references, the one that counts last."""
         raise NotImplementedError
 
-    def all_scores(self, hypotheses, references):
+    def all_scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
         """Returns all `Score`s that `evaluate` reports; those of `score`, which a validation computes, come last."""
         return self.score(hypotheses, references)
 
-    def table(self, hypotheses, references):
+    def table(self, hypotheses: Sequence[str], references: Sequence[str]) -> str | None:
         """Returns a longer report on the outputs, text of many lines that ends with its summary, or None."""
 
     # What all do with it
 
     @property
-    def parameters(self):
+    def parameters(self) -> dict[str, Any]:
         """{name: value} of the problem's own parameters."""
         fields = [field for field in dataclasses.fields(self) if "doc" in field.metadata]
         values = {field.name: getattr(self, field.name) for field in fields}
@@ -85,11 +91,11 @@ class Problem:
         return {name: value for name, value in values.items() if name not in absent}
 
     @property
-    def filters(self):
+    def filters(self) -> dict:
         """{name of a split: `PairFilter`}: which pairs are left out of the prepared corpus."""
         return {}
 
-    def examples(self, split):
+    def examples(self, split: str) -> Iterator[tuple[str, str]]:
         """Yields the pairs (source, target) of texts.
 
         Raises:
@@ -101,7 +107,7 @@ class Problem:
             yield (target, source) if self.reversed else (source, target)
 
     @property
-    def prepared_dir(self):
+    def prepared_dir(self) -> Path:
         """Directory of the prepared corpus; its name holds a hash of all that it depends on."""
         return Path(self.data_dir) / f"{self.corpus}-{_hash(self._identity)[:8]}"
 
@@ -110,7 +116,7 @@ class Problem:
         raw = str(Path(self.raw_dir).resolve()) if self.raw_dir else None
         return [self.corpus, self.parameters, raw]
 
-    def prepare(self, report=lambda message: None):
+    def prepare(self, report: Callable[[str], Any] = lambda message: None) -> "Problem":
         """Learns the vocabulary and writes the token store, unless that was done; returns the problem.
 
         A preparation that was killed goes on where it stopped, with the same result. A second process waits for the
@@ -163,18 +169,18 @@ class Problem:
             self._write(work, manifest, report)
 
     @functools.cached_property
-    def store(self):
+    def store(self) -> "TokenStore":
         """The prepared corpus, a `TokenStore`."""
         from keras_transformer.data.token_store import TokenStore
 
         return TokenStore(self.prepared_dir, reverse=self.reversed)
 
     @property
-    def tokenizer(self):
+    def tokenizer(self) -> "Tokenizer":
         """The tokenizer of the prepared corpus."""
         return self.store.tokenizer
 
-    def batches(self, split, hparams, start=0):
+    def batches(self, split: str, hparams: HParams, start: int = 0) -> "TokenBatches":
         """Returns the `TokenBatches` of a split; prepares the corpus where that was not done.
 
         Args:
@@ -242,7 +248,7 @@ class TranslationProblem(Problem):
     drop_duplicates: bool = setting(False, "whether training pairs equal to the letter are kept once")
 
     @property
-    def filters(self):
+    def filters(self) -> dict:
         from keras_transformer.data.filters import PairFilter
 
         return {"train": PairFilter(self.max_length_ratio, self.drop_duplicates)}
@@ -256,7 +262,7 @@ class TranslationProblem(Problem):
             {"name": name, "reversed": True, "__doc__": cls.__doc__, "__module__": cls.__module__},
         )
 
-    def make_tokenizer(self):
+    def make_tokenizer(self) -> "Tokenizer":
         """Returns the joint vocabulary, learned from as many training texts as memory allows: see `sample_texts`."""
         from keras_transformer.data.sampling import sample_texts
         from keras_transformer.data.tokenizer import SentencePieceTokenizer
@@ -272,7 +278,7 @@ class TranslationProblem(Problem):
             count += 1
         self._expected = {"train": count}
 
-    def score(self, hypotheses, references):
+    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
         from keras_transformer.metrics.bleu import sacre_bleu, tokenized_bleu
 
         scores = [sacre_bleu(hypotheses, references)]
@@ -280,7 +286,7 @@ class TranslationProblem(Problem):
             scores.append(tokenized_bleu(hypotheses, references))
         return scores
 
-    def all_scores(self, hypotheses, references):
+    def all_scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
         from keras_transformer.metrics.bleu import chrf, lowercase_bleu
 
         more = [chrf(hypotheses, references), lowercase_bleu(hypotheses, references)]
@@ -295,14 +301,14 @@ class CorpusProblem(TranslationProblem):
         """The corpus: `files()` gives its paths, `pairs(split)` its pairs, in its own direction."""
         raise NotImplementedError
 
-    def corpus_files(self):
+    def corpus_files(self) -> list:
         return self.texts.files()
 
-    def pairs(self, split):
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         return self.texts.pairs(split)
 
 
-def load_problem(name, **arguments):
+def load_problem(name: str, **arguments: Any) -> Problem:
     """Returns the problem registered as `name`.
 
     Args:

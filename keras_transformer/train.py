@@ -29,6 +29,9 @@ def main(arguments):
     parser.add_argument("--output_dir", help="the run directory (default runs/PROBLEM-HPARAMS)")
     parser.add_argument("--init_from", metavar="RUN", help="begin with the weights of another run; embeddings by piece")
     parser.add_argument("--init_checkpoint", help="best, last, averaged, ema or a step of that run (default best)")
+    parser.add_argument(
+        "--dry_run", action="store_true", help="tell what would be trained, and end; prepares the corpus"
+    )
     how = parser.add_argument_group("how the run is executed; may differ on resume")
     how.add_argument(
         "--strategy",
@@ -79,7 +82,8 @@ def main(arguments):
         coordinator=coordinator if flags.coordinator else None, worker_patience=flags.worker_patience,
         precision=flags.precision, accumulate=flags.accumulate, remat=flags.remat,
         jit_compile={"auto": "auto", "on": True, "off": False}[flags.jit_compile],
-        memory_trial=flags.memory_trial, init_from=init_from, report=report_if_read,
+        memory_trial=flags.memory_trial, init_from=init_from,
+        dry_run=flags.dry_run, report=report_if_read,
     )  # fmt: skip
 
 

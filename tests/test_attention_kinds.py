@@ -12,7 +12,12 @@ import keras_transformer as kt
 from keras_transformer.layers.additive_attention import AdditiveAttention, additive_attention
 from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
 from keras_transformer.layers.encoder import EncoderLayer
-from keras_transformer.layers.restricted_attention import RestrictedAttention, block_size, restricted_attention
+from keras_transformer.layers.restricted_attention import (
+    RestrictedAttention,
+    block_size,
+    of_all_pairs,
+    restricted_attention,
+)
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 small = st.integers(1, 6)
@@ -105,11 +110,13 @@ def test_restricted_attention_is_full_attention_behind_a_band(batch, heads, n, w
     values, weights = restricted_attention(query, key, value, window, keys)
     values = np.asarray(values)
     assert np.isfinite(values).all() and np.isfinite(np.asarray(weights)).all()
-    expected, _ = oracles.attention(
+    expected, of_all = oracles.attention(
         *(x.astype("float64") for x in (query, key, value)), np.where(sees[:, None, :, None], legal, True)
     )
+    weights = np.asarray(of_all_pairs(weights, n))
     for row in range(batch):
         close(values[row][:, sees[row]], expected[row][:, sees[row]])
+        close(weights[row][:, sees[row]], of_all[row][:, sees[row]])
 
 
 @pytest.mark.parametrize(

@@ -72,3 +72,45 @@ def test_readme_api_example_runs(tmp_path, monkeypatch):
     namespace = {}
     exec(code.replace("translator.translate(", "hypotheses = translator.translate("), namespace)
     assert len(namespace["hypotheses"][0]) == 2
+
+
+def code_of(page):
+    """The Python of a page, all blocks together."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL))
+
+
+def test_the_code_of_getting_started_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    exec(code_of("docs/getting_started.md"), namespace)
+    assert isinstance(namespace["best"].text, str) and namespace["maps"].source_text == "The small dog sees a cat."
+
+
+def test_the_code_of_pictures_runs(home, monkeypatch):
+    code = code_of("docs/pictures.md")
+    assert "runs/toy_ende-toy" in code and "The small dog sees a cat." in code
+    code = code.replace("runs/toy_ende-toy", str(home.run)).replace("The small dog sees a cat.", "s1 s2")
+    namespace = {}
+    exec(f"import keras_transformer as kt\n{code}", namespace)
+    assert namespace["maps"].source.labels == ("s1", "s2", "</s>")
+
+
+def test_commands_and_presets_are_what_the_program_says():
+    assert subprocess.run([sys.executable, ROOT / "docs" / "reference.py", "--check"]).returncode == 0
+
+
+def test_troubleshooting_quotes_what_is_said():
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "keras_transformer").rglob("*.py"))
+    source = re.sub(r'"\s*\n\s*f?"', "", source)  # literals over several lines
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    messages = re.findall(r"^\| `([^`]+)` \|", page, flags=re.MULTILINE)
+    assert len(messages) == 10
+    for message in messages:
+        for part in filter(None, (part.strip(" ;") for part in message.split("…"))):
+            assert part in source, part
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for path in (ROOT / "docs").glob("*.md"):
+        assert path.stem == "index" or f"\n{path.stem}\n" in index, path.stem

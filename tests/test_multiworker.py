@@ -49,7 +49,7 @@ def test_multiworker_trains_as_one_does_and_a_run_may_change_between_them(tmp_pa
     arguments, _ = flags(tmp_path, "run", train_steps=4, eval_steps=4, checkpoint_steps=2)
     (status, out, err), second = outcomes(spawn_workers(2, *arguments, cwd=tmp_path), PATIENCE)
     assert (status, second[0]) == (0, 0), err + second[2]
-    assert f"  {2 * DEVICES} devices of 2 workers" in out.splitlines() and "validation at step 4" in out
+    assert f"  devices   {2 * DEVICES} devices of 2 workers; " in out and "validation at step 4" in out
     assert "worker 1 of 2 trains along; worker 0 reports" in second[1].splitlines() and "step 4" not in second[1]
     _, hparams = flags(tmp_path, "run", train_steps=6, eval_steps=4, checkpoint_steps=2)
     runs = [trained_alone(tmp_path, hparams, tmp_path / name) for name in ("run", "alone")]

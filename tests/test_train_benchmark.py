@@ -78,11 +78,11 @@ class Fake:
 
     seconds = {
         ("keras_transformer", "float32", MODE): [1, 2, 4],
-        ("pytorch", "float32", "eager"): [2, 2, 2],
-        ("pytorch", "float32", "compile"): [4, 4, 2],
+        ("pytorch", "float32", "eager"): [2, 2, 2, 2],
+        ("pytorch", "float32", "compile"): [4],  # it leaves after the first turn
         ("matmul", "float32", ""): [1, 1, 1],
     }
-    turns = []
+    turns, closed = [], []
 
     def __init__(self, task, engine, precision, mode, job, environments, folder):
         assert task == "train"
@@ -95,7 +95,8 @@ class Fake:
         return {"seconds": self.left.pop(0), **facts, "seconds_to_first_step": 9.0, "peak_memory_mb": 100.0}
 
     def close(self):
-        pass
+        assert self.key in self.turns
+        self.closed.append(self.key)
 
 
 def test_records_hold_medians_over_turns_and_ratios_to_the_fastest_mode_of_a_peer(tmp_path, monkeypatch, capsys):
@@ -111,14 +112,16 @@ def test_records_hold_medians_over_turns_and_ratios_to_the_fastest_mode_of_a_pee
     )  # fmt: skip
     assert ours["target_tokens_per_second"] == 3 * 40 / 2 and ours["milliseconds_per_step"] == pytest.approx(2000 / 3)
     assert ours["ratios"] == {"opennmt_tf": None, "pytorch": 1.0, "keras_hub": None}  # of 2/1, 2/2 and 2/4
-    assert compiled["ratios"]["pytorch"] == 0.5 and eager["version"] == "2.13.0"
+    assert compiled["ratios"]["pytorch"] is None and compiled["target_tokens_per_second"] == 3 * 40 / 4
+    assert (compiled["repeats"], eager["repeats"], eager["version"]) == (1, 3, "2.13.0")
     assert product["engine"] == "matmul" and product["flops_per_second"] == 6e9
     model = kt.Transformer.from_hparams(kt.hparams("tiny"), vocab_size=60)
     assert ours["flops_per_second"] == pytest.approx(3 * model.update_flops(8, 5, 5) / 2)
     assert ours["over_product"] == pytest.approx(ours["flops_per_second"] / 6e9)
     wanted = {"precision", "peak_memory_mb", "seconds_to_first_step", "command", "commit", "machine"}
     assert wanted <= ours.keys() and ours["first_loss"] == 6
-    assert Fake.turns[:4] == Fake.turns[7:3:-1]  # there and back
+    assert Fake.closed == [("pytorch", "float32", "compile"), *Fake.turns[4:1:-1]]
+    assert Fake.turns[2:5] == Fake.turns[7:4:-1]  # there and back
     lines = capsys.readouterr().out.splitlines()[-5:]
     assert "667" in lines[1].split()  # milliseconds
     assert lines[0].split()[:3] == ["size", "workload", "engine"] and len({len(line) for line in lines}) == 1

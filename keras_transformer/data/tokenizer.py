@@ -63,6 +63,21 @@ class Tokenizer:
         """Returns the piece of each id."""
         raise NotImplementedError
 
+    def words(self, ids):
+        """Returns the words that ids make, as texts, and the number of each id's word, int `[ids]`, from 0 on."""
+        ids, starts = np.asarray(ids, int), self.shown_starts
+        begins = np.ones(len(ids), bool)
+        if starts is not None:
+            begins[1:] = (starts[ids[1:]] == 1) | np.isin(ids[:-1], (BOS, EOS))
+        word_of = np.cumsum(begins) - 1
+        words = [ids[word_of == number] for number in range(begins.sum())]
+        return [self.decode([word])[0].strip() or "".join(self.pieces(word)) for word in words], word_of
+
+    @property
+    def shown_starts(self):
+        """As `word_starts`, of what is shown as a word."""
+        return self.word_starts
+
     def to_bytes(self):
         """Returns the content of its file."""
         raise NotImplementedError

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_transformer.data.tokenizer import BOS, EOS, PAD, TREES_FILE, UNK, SentencePieceTokenizer, VocabularyTooLarge
 from keras_transformer.errors import UserError
-from keras_transformer.trees.grammar import TAG, Grammar
+from keras_transformer.trees.grammar import OTHER, TAG, Grammar
 from keras_transformer.trees.linearize import ANY_TAG, is_bracket, linearize, repaired
 from keras_transformer.trees.tree import split_words, tree_of, unescaped
 
@@ -73,6 +73,11 @@ class TreeTokenizer(SentencePieceTokenizer):
     def word_starts(self):
         """See `Tokenizer`: a tag begins a word, too, the one that it belongs to."""
         return np.maximum(super().word_starts, self.grammar.kinds == TAG).astype("float32")
+
+    @property
+    def shown_starts(self):
+        """See `Tokenizer`: each bracket and tag is a word."""
+        return np.maximum(super().word_starts, self.grammar.kinds != OTHER).astype("float32")
 
     def encode(self, texts):
         return super().encode([_plain(text) for text in texts])

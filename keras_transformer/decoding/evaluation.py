@@ -14,6 +14,7 @@ from keras_transformer.metrics.lengths import length_buckets, length_ratio
 from keras_transformer.metrics.paper_bleu import check_installed, paper_bleu
 from keras_transformer.metrics.perplexity import nats_per_token, perplexity
 from keras_transformer.metrics.significance import Comparison, check_comparable, paired_bootstrap
+from keras_transformer.progress import progress_bar
 from keras_transformer.runs.checkpoint import assign_model
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import append_row, command, git_revision, machine
@@ -193,9 +194,11 @@ def evaluate(
     arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
     translator = Translator(run.make_model(arrays["weights"]), run.tokenizer, run.hparams)
     began = time.monotonic()
-    translations = translator.translate(
-        sources, beam_size, alpha, extra_length=extra_length, constraint=constraint
-    )  # fmt: skip
+    with progress_bar("decoding", len(sources), unit="sentences") as advance:
+        translations = translator.translate(
+            sources, beam_size, alpha, extra_length=extra_length, constraint=constraint,
+            report=lambda done, total: advance(done),
+        )  # fmt: skip
     seconds = time.monotonic() - began
     outputs = [hypotheses[0].text for hypotheses in translations]
     hparams = run.hparams

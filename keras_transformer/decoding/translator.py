@@ -1,18 +1,22 @@
 """Translator: text in, text out, with a trained model or several."""
 
 import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.data.tokenizer import BOS, EOS, PAD
-from keras_transformer.decoding.beam_search import Rules, Sentences
+from keras_transformer.decoding.beam_search import Rules, Sampling, Sentences
 from keras_transformer.decoding.candidates import IMPOSSIBLE
 from keras_transformer.decoding.constraints import TreeConstraint
 from keras_transformer.decoding.searcher import Searcher
 from keras_transformer.errors import UserError
+from keras_transformer.hyperparameters import HParams
 from keras_transformer.models.compiled import COMPILES_EACH_SHAPE, compiled, rounded_up
 from keras_transformer.models.loss import smoothed_cross_entropy
+from keras_transformer.pictures.attention_maps import AttentionMaps, Tokens
 from keras_transformer.trees.tree import split_words
 
 BATCH_TOKENS = 32_768
@@ -58,7 +62,7 @@ class Translator:
         UserError: Model and tokenizer differ in their number of tokens.
     """
 
-    def __init__(self, model, problem, hparams, jit_compile=False):
+    def __init__(self, model: Any, problem: Any, hparams: HParams, jit_compile: bool = False):
         self.models, self.hparams = _listed(model), hparams
         if not self.models:
             raise UserError("an ensemble needs at least one model")
@@ -76,12 +80,14 @@ class Translator:
         self._score = compiled(self.score_batch, *self.models)
 
     @property
-    def model(self):
+    def model(self) -> Any:
         """The model, or an ensemble's first one."""
         return self.models[0]
 
     @classmethod
-    def load(cls, run_dir, checkpoint=None, precision="float32", jit_compile=False):
+    def load(
+        cls, run_dir: Any, checkpoint: Any = None, precision: str = "float32", jit_compile: bool = False
+    ) -> "Translator":
         """Returns the translator of a run directory, or of several: an ensemble.
 
         Args:
@@ -107,9 +113,12 @@ class Translator:
         return cls(models, runs[0].tokenizer, runs[0].hparams, jit_compile)
 
     def translate(
-        self, texts, beam_size=None, alpha=None, nbest=1, extra_length=None, *, min_length=0, max_source_length=None,
-        prefixes=None, sampling=None, constraint="grammar", token_scores=False, alignments=False, report=None, cut=None,
-    ):  # fmt: skip
+        self, texts: Iterable[str], beam_size: int | None = None, alpha: float | None = None, nbest: int = 1,
+        extra_length: int | None = None, *, min_length: int = 0, max_source_length: int | None = None,
+        prefixes: Sequence | None = None, sampling: Sampling | None = None, constraint: Any = "grammar",
+        token_scores: bool = False, alignments: bool = False, report: Callable[[int, int], Any] | None = None,
+        cut: Callable[[int, int], Any] | None = None,
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         """Returns a list of the `nbest` best `Hypothesis` for each text, best first; fewer where there are no more.
 
         The result for a text does not depend on the others. An empty text gives an empty translation. A flat tree, of a
@@ -172,7 +181,7 @@ class Translator:
             return self._explained(sources, results, token_scores, alignments)
         return results
 
-    def score(self, sources, targets, alpha=None):
+    def score(self, sources: Iterable[str], targets: Iterable, alpha: float | None = None) -> list[Hypothesis]:
         """Returns a `Hypothesis` for each pair: the target's log-probability and score, teacher-forced.
 
         Args:
@@ -186,12 +195,42 @@ class Translator:
         target_ids = [self._target_ids(target) for target in targets]
         if len(source_ids) != len(target_ids):
             raise UserError(f"{len(source_ids)} sources but {len(target_ids)} targets")
-        results = [None] * len(source_ids)
+        results: list = [None] * len(source_ids)
         for i, log_p, _ in self._scored(source_ids, target_ids):
             ids, total = target_ids[i], float(log_p.sum())
             text = targets[i] if isinstance(targets[i], str) else self.tokenizer.outputs([sources[i]], [ids])[0]
             results[i] = Hypothesis(text, tuple(ids), total, total / ((5.0 + len(ids)) / 6.0) ** alpha, log_p)
         return results
+
+    def attention(self, source: str, target: str | Sequence[int] | None = None) -> AttentionMaps:
+        """Returns the `AttentionMaps` of a source and its target, teacher-forced; of an ensemble its first model's.
+
+        Args:
+            source: A source sentence.
+            target: Its target, a text or ids; by default its translation.
+
+        Raises:
+            UserError: The source is blank or has no translation, or the encoder's attention has no weights of all
+                pairs.
+        """
+        source_ids = self._source_ids([source], None, None)[0]
+        if len(source_ids) == 1:
+            raise UserError("a blank text has no attention to show")
+        ids = list(self.translate([source])[0][0].tokens) if target is None else self._target_ids(target)
+        if not ids:
+            raise UserError(f"{source!r} got no translation whose attention could be shown; give a target")
+        with self.model.recorded_attention() as recorded:
+            self.model.states((np.array([source_ids], "int32"), np.array([[BOS, *ids[:-1]]], "int32")))
+        weights = {kind: [np.array(of_layer, "float32") for of_layer in layers] for kind, layers in recorded.items()}
+        if any(of_layer.shape[2:] != (len(source_ids),) * 2 for of_layer in weights["encoder"]):
+            raise UserError(f"{self.hparams.encoder_attention} attention does not tell its weights of all pairs")
+        text = target if isinstance(target, str) else self.tokenizer.outputs([source], [ids])[0]
+        tokens = map(self._tokens, (source_ids, ids, [BOS, *ids[:-1]]))
+        return AttentionMaps(source, text, *tokens, *map(np.concatenate, weights.values()))
+
+    def _tokens(self, ids):
+        words, word_of = self.tokenizer.words(ids)
+        return Tokens(tuple(self.tokenizer.pieces(ids)), tuple(words), word_of)
 
     def _source_ids(self, texts, most, cut):
         """Ids of the sources, EOS included, at most `most` of each, if any; EOS alone of one that is not parsed."""

@@ -123,7 +123,7 @@ class MultiHeadAttention(keras.layers.Layer):
             query, (keys, values) = self.project_query(query), self.project_memory(memory)
         attended, weights = self._attend(query, keys, values, attention_mask, training)
         if self.on_weights:
-            self.on_weights(weights)
+            self.on_weights(self.of_all_pairs(weights, ops.shape(memory)[1]))
         return attended
 
     def project_query(self, query):
@@ -183,6 +183,10 @@ class MultiHeadAttention(keras.layers.Layer):
     def attend_heads(self, query, keys, values, mask, dropout):
         """What happens between the projections, `scaled_dot_product_attention`; other attentions replace it."""
         return scaled_dot_product_attention(query, keys, values, mask, dropout)
+
+    def of_all_pairs(self, weights, key_length):
+        """Returns weights of `attend` as `[batch, heads, query_length, key_length]`, where they have another form."""
+        return weights
 
     def flops(self, rows, query_length, key_length):
         """Returns the floating point operations of a call's matrix products; a multiply-add is two.

@@ -49,6 +49,16 @@ def block_size(length, window):
     return max(min(length, reach), 1) if isinstance(length, int) else ops.clip(length, 1, reach)
 
 
+def of_all_pairs(weights, length):
+    """Returns weights of `restricted_attention` as `[batch, heads, length, length]`, 0 outside of neighbourhoods."""
+    batch, heads, blocks, block, reach = ops.shape(weights)
+    rows = ops.reshape(weights, (batch, heads, blocks * block, reach))[:, :, :length]
+    position = ops.arange(length)
+    column = position[None, :] - (position[:, None] // block - 1) * block  # of a key in its query's neighbourhood
+    index = ops.broadcast_to(ops.clip(column, 0, reach - 1)[None, None], (batch, heads, length, length))
+    return ops.where((column >= 0) & (column < reach), ops.take_along_axis(rows, index, axis=3), 0.0)
+
+
 def _blocks(x, block, around=0):
     """`[batch, heads, length, d]` → `[batch, heads, blocks, block, d]`, `around` more blocks of zeros at each end."""
     batch, heads, length = ops.shape(x)[:3]
@@ -95,6 +105,9 @@ class RestrictedAttention(MultiHeadAttention):
 
     def attend_heads(self, query, keys, values, mask, dropout):
         return restricted_attention(query, keys, values, self.window, mask, dropout)
+
+    def of_all_pairs(self, weights, key_length):
+        return of_all_pairs(weights, key_length)
 
     def pairs(self, query_length, key_length):
         block = block_size(query_length, self.window)

@@ -28,7 +28,7 @@ def token_weights(labels):
     return mask / ops.maximum(ops.sum(mask), 1.0)
 
 
-class TokenModel(Steps, keras.Model):
+class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
     """A model of tokens given tokens: loss and metrics are weighted by token, whatever the batch looks like.
 
     A subclass gives `states(inputs, training)`, from which `logits(states)` follow. The loss is computed from

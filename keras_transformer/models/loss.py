@@ -1,10 +1,12 @@
 """§5.4: label-smoothed cross-entropy, summed with weights that already hold the mean."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 
-def smoothed_cross_entropy(labels, logits, label_smoothing):
+def smoothed_cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> tuple[Any, Any]:
     """Cross-entropy against (1 − ε) on the label plus ε/V on every symbol, and without smoothing.
 
     −Σ_v q(v) log p(v) with log p(v) = z_v − log Σ exp z is log Σ exp z − (1 − ε) z_label − ε mean(z): no one-hot
@@ -48,7 +50,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         smoothed, _ = self.token_losses(y_true, y_pred)
         return ops.sum(smoothed if sample_weight is None else smoothed * sample_weight)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Any, y_pred: Any) -> Any:
         """Returns the smoothed cross-entropy `[batch, length]`, in nats."""
         return self.token_losses(y_true, y_pred)[0]
 
@@ -56,5 +58,5 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         """Returns `smoothed_cross_entropy` with this loss's ε."""
         return smoothed_cross_entropy(labels, logits, self.label_smoothing)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "label_smoothing": self.label_smoothing}

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -38,7 +39,7 @@ class Transformer(TokenModel):
         Logits `[batch, target_length, vocab_size]`.
     """
 
-    def __init__(self, vocab_size, hparams, **kwargs):
+    def __init__(self, vocab_size: int, hparams: HParams | dict, **kwargs: Any):
         super().__init__(**{"name": "transformer", **kwargs})
         hparams = hparams if isinstance(hparams, HParams) else HParams(**hparams)
         self.vocab_size, self.hparams = vocab_size, hparams
@@ -64,7 +65,9 @@ class Transformer(TokenModel):
         self.build()
 
     @classmethod
-    def from_hparams(cls, hparams, problem=None, *, vocab_size=None, **kwargs):
+    def from_hparams(
+        cls, hparams: HParams, problem: Any = None, *, vocab_size: int | None = None, **kwargs: Any
+    ) -> "Transformer":
         """Returns a new model; its initial weights depend on `hparams.seed` alone.
 
         Args:
@@ -75,13 +78,13 @@ class Transformer(TokenModel):
         if (problem is None) == (vocab_size is None):
             raise UserError("Transformer.from_hparams takes a problem or a vocab_size, and not both")
         if problem is None:
-            return cls(vocab_size, hparams, **kwargs)
+            return cls(vocab_size, hparams, **kwargs)  # type: ignore[arg-type]
         tokenizer = problem.prepare().tokenizer
         model = cls(tokenizer.vocab_size, hparams, **kwargs)
         model.adopt(tokenizer)
         return model
 
-    def adopt(self, tokenizer):
+    def adopt(self, tokenizer: Any) -> None:
         """Tells a new model what it has to know of its vocabulary; a checkpoint holds it.
 
         Raises:
@@ -122,11 +125,11 @@ class Transformer(TokenModel):
     def vocabulary_tables(self):
         return [] if self.word_starts is None else [self.word_starts]
 
-    def count_params(self):
+    def count_params(self) -> int:
         """Returns the number of parameters that are trained."""
         return sum(math.prod(variable.shape) for variable in self.trainable_variables)
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: Any, training: bool = False) -> Any:
         return self.logits(self.states(inputs, training=training))
 
     def states(self, inputs, training=False):
@@ -137,11 +140,11 @@ class Transformer(TokenModel):
         x = self.target_dropout(self._embed(decoder_input), training=training)
         return self.decoder(x, memory, memory_mask=mask, training=training)
 
-    def logits(self, states):
+    def logits(self, states: Any) -> Any:
         """Projects states `[..., d_model]` to logits `[..., vocab_size]` (§3.4)."""
         return self.embedding.logits(states)
 
-    def encode(self, source, training=False):
+    def encode(self, source: Any, training: bool = False) -> tuple[Any, Any]:
         """Runs the encoder.
 
         Args:
@@ -161,7 +164,7 @@ class Transformer(TokenModel):
 
         Yields:
             {"encoder", "decoder", "cross"}: lists, of which each call's layers fill one entry after the other, float32
-            `[batch, heads, query_length, key_length]`. An encoder of another attention has weights of its own kind.
+            `[batch, heads, query_length, key_length]`. A plug-in's attention may have weights of its own kind.
         """
         layers = {
             "encoder": [layer.self_attention for layer in self.encoder.layers],
@@ -228,7 +231,7 @@ class Transformer(TokenModel):
             written.append(keys_and_values)
         return self.logits(self.decoder.normalize(x)), written
 
-    def flops(self, rows, source_length, target_length):
+    def flops(self, rows: int, source_length: int, target_length: int) -> int:
         """Returns the floating point operations of all matrix products of one forward pass; a multiply-add is two.
 
         Padding costs as much as tokens do, and hidden positions as much as seen ones.

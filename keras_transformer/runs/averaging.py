@@ -1,10 +1,12 @@
 """§6.1: averaging the last checkpoints."""
 
+import os
+
 from keras_transformer.errors import UserError
 from keras_transformer.runs.directory import Run
 
 
-def average_checkpoints(run_dir, last=None):
+def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> list[int]:
     """Averages the weights of a run's last checkpoints (§6.1) into its checkpoint "averaged".
 
     Args:
@@ -24,7 +26,7 @@ def average_checkpoints(run_dir, last=None):
     steps = run.checkpoints.steps()[-last:]
     if len(steps) < last:
         raise UserError(f"{run.checkpoints.path} holds {len(run.checkpoints.steps())} checkpoints, not {last}")
-    average = {}
+    average: dict = {}
     for step in steps:
         weights = run.checkpoints.load(step, parts=("weights",))[0]["weights"]
         for path, array in weights.items():

@@ -2,7 +2,7 @@
 
 config.json      problem, model, hparams, plug-ins   manifest.json   versions, corpus checksums, parameter table
 tokenizer.model  the model's vocabulary              metrics.jsonl   what was measured, a line each
-checkpoints/     see `checkpoint.py`
+checkpoints/     see `checkpoint.py`                 tensorboard/    the same, where TensorBoard is installed
 """
 
 import contextlib
@@ -19,6 +19,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.files import cannot_write, lock_file, read_json, write_json, written
 from keras_transformer.hyperparameters import HParams
 from keras_transformer.runs.checkpoint import Checkpoints, assign_model
+from keras_transformer.runs.events import open_events
 from keras_transformer.tasks import load_problem
 
 MAY_CHANGE = ("train_steps", "patience", "on_nonfinite", "max_skipped")
@@ -248,7 +249,10 @@ class Run:
         return model
 
     def log(self, **values):
-        """Appends a line to metrics.jsonl, also where a crash cut the last one short; what is not finite is null."""
+        """Appends a line to metrics.jsonl, also where a crash cut the last one short; what is not finite is null.
+
+        TensorBoard's events get it, too.
+        """
         path = self.path / "metrics.jsonl"
         values = {name: None if _is_not_finite(value) else value for name, value in values.items()}
         try:
@@ -258,8 +262,14 @@ class Run:
                     if file.read(1) != b"\n":
                         file.write(b"\n")
                 file.write(json.dumps(values).encode() + b"\n")
+            if self._events:
+                self._events.write(values)
         except OSError as error:
             raise cannot_write(path, error) from None
+
+    @functools.cached_property
+    def _events(self):
+        return open_events(self.path / "tensorboard")
 
     def metrics(self):
         """Returns the lines of metrics.jsonl, without a last one that was cut short."""

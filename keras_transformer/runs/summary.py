@@ -3,22 +3,13 @@
 from keras_transformer.stopwatch import duration
 
 
-def training_summary(rows):
-    """Returns the cost and the validation curve of a training, all its resumptions together.
+def lines_by_step(rows):
+    """Returns {"train": {step: line}, "validation": …, "checkpoint": …} of a training, all its resumptions together.
 
-    What a killed training made after the checkpoint that it was resumed from does not count: it was made again. A
-    figure that any line lacks, because an earlier version wrote it, is left out.
+    What a killed training made after the checkpoint that it was resumed from does not count: it was made again.
 
     Args:
         rows: The lines of metrics.jsonl, dictionaries.
-
-    Returns:
-        "steps"; "tokens", real ones, source and target; "padding", the share of padded tokens that are not real;
-        "seconds" of updates, "data_seconds" of making batches, much of it while updates run, "evaluation_seconds"
-        and "checkpoint_seconds"; "flops", of matrix products, counted from the batches' shapes, a backward pass as
-        two forward passes; "paper_flops", by the paper's method (Table 2): seconds × devices × sustained
-        single-precision FLOP/s of one, here a rate measured when training began; "peak_memory_mb", of the process,
-        and "peak_device_memory_mb"; "curve", [{"step", "score"}].
     """
     lines = {"train": {}, "validation": {}, "checkpoint": {}}
     rate = None
@@ -31,6 +22,26 @@ def training_summary(rows):
         elif row["kind"] in lines:
             by_paper = {"paper_flops": row["seconds"] * rate} if rate is not None else {}
             lines[row["kind"]][row["step"]] = {**row, **by_paper}
+    return lines
+
+
+def training_summary(rows):
+    """Returns the cost and the validation curve of a training; what counts is in `lines_by_step`.
+
+    A figure that any line lacks, because an earlier version wrote it, is left out.
+
+    Args:
+        rows: The lines of metrics.jsonl, dictionaries.
+
+    Returns:
+        "steps"; "tokens", real ones, source and target; "padding", the share of padded tokens that are not real;
+        "seconds" of updates, "data_seconds" of making batches, much of it while updates run, "evaluation_seconds"
+        and "checkpoint_seconds"; "flops", of matrix products, counted from the batches' shapes, a backward pass as
+        two forward passes; "paper_flops", by the paper's method (Table 2): seconds × devices × sustained
+        single-precision FLOP/s of one, here a rate measured when training began; "peak_memory_mb", of the process,
+        and "peak_device_memory_mb"; "curve", [{"step", "score"}].
+    """
+    lines = lines_by_step(rows)
     validations = lines["validation"]
     updates, checkpoints = lines["train"].values(), lines["checkpoint"].values()
     summary = {

@@ -1,6 +1,7 @@
 """A SavedModel that takes text and gives text: tokenizer, model and beam search in one TensorFlow graph."""
 
 import functools
+import os
 
 import keras
 import tensorflow as tf
@@ -9,7 +10,7 @@ from keras_transformer.data.tokenizer import BOS, EOS, PAD
 from keras_transformer.data.tokenizer_graph import checked, split_words, without_special
 from keras_transformer.decoding.beam_search import Rules, Sentences, length_penalty
 from keras_transformer.decoding.candidates import IMPOSSIBLE
-from keras_transformer.decoding.translator import check_search
+from keras_transformer.decoding.translator import Translator, check_search
 from keras_transformer.errors import UserError
 from keras_transformer.serving.description import written_export
 from keras_transformer.serving.graph_searcher import GraphSearcher
@@ -21,9 +22,10 @@ EMPTY = {tf.string: "", tf.int32: 1, tf.float32: 1.0}
 
 
 def export_saved_model(
-    translator, folder, *, beam_size=None, alpha=None, nbest=1, extra_length=None, max_beam_size=None,
-    max_source_length=None, description=None, force=False,
-):  # fmt: skip
+    translator: Translator, folder: str | os.PathLike, *, beam_size: int | None = None, alpha: float | None = None,
+    nbest: int = 1, extra_length: int | None = None, max_beam_size: int | None = None,
+    max_source_length: int | None = None, description: dict | None = None, force: bool = False,
+) -> None:  # fmt: skip
     """Writes a SavedModel, which TensorFlow and TensorFlow Text load without this package.
 
     Its signatures; texts are UTF-8, wrong bytes of which become U+FFFD:
@@ -56,7 +58,7 @@ def export_saved_model(
         raise UserError("a SavedModel is made with TensorFlow, which may read any run: set KERAS_BACKEND=tensorflow")
     hparams = translator.hparams
     beam_size = max(hparams.beam_size, nbest) if beam_size is None else beam_size
-    options = {
+    options: dict = {
         "beam_size": beam_size,
         "alpha": hparams.alpha if alpha is None else alpha,
         "nbest": nbest,

@@ -6,11 +6,15 @@ import time
 import keras
 
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.progress import progress_bar
 from keras_transformer.runs.checkpoint import training_arrays
 from keras_transformer.stopwatch import Stopwatch, duration
 from keras_transformer.training.health import SourceHealth
 from keras_transformer.training.machine import peak_memory
 from keras_transformer.training.signals import MEET_EVERY, Interrupted
+
+SAMPLES = 5
+"""Translations that a validation's line holds."""
 
 
 class StepCallbacks(keras.callbacks.CallbackList):
@@ -70,6 +74,7 @@ class Progress(StepCallback):
         self.nonfinite = nonfinite
         self.train_steps, self.eval_steps = hparams.train_steps, hparams.eval_steps
         self.start, self.tokens = start, 0
+        self.advance = lambda step: None  # whoever shows a bar puts its function here
         self.busy = Stopwatch()  # evaluation and checkpoints between updates do not count
         self.begin_line()
 
@@ -88,6 +93,7 @@ class Progress(StepCallback):
         self.new_tokens += self.batches.tokens(index)
         self.new_padded += rows * sum(lengths)
         self.new_flops += self.update_flops(rows, *lengths)
+        self.advance(step)
         # An evaluation uses the same metrics and clears them.
         if step % self.every == 0 or step % self.eval_steps == 0 or step == self.train_steps:
             self.end_line(step)
@@ -106,12 +112,16 @@ class Progress(StepCallback):
         learning_rate = float(self.model.optimizer.learning_rate)
         seconds = self.busy.reset()
         speed, left = self.new_tokens / seconds, (self.train_steps - step) * seconds / self.new_steps
-        self.tokens += self.new_tokens
+        is_first, self.tokens = self.tokens == 0, self.tokens + self.new_tokens
         self.report(
             f"step {step:,}/{self.train_steps:,}  loss {metrics['loss']:.4f}  perplexity {metrics['perplexity']:.2f}  "
             f"gradient norm {norms.get('gradient_norm', math.nan):.2f}  learning rate {learning_rate:.2e}  "
             f"{speed:,.0f} tokens/s  ETA {duration(left)}"
         )
+        if is_first and left:
+            self.report(
+                f"  at this rate {duration(seconds + left)} of updates in all, evaluations and checkpoints aside"
+            )
         self.run.log(
             kind="train", step=step, **metrics, **norms, learning_rate=learning_rate, tokens_per_second=speed,
             tokens=self.new_tokens, padded_tokens=self.new_padded, flops=self.new_flops, seconds=seconds,
@@ -179,7 +189,8 @@ class Evaluation(StepCallback):
             + "  ".join(map(str, scores))
             + f"  ({duration(latest['seconds'])})"
         )
-        self.report("  e.g. {} => {}".format(*self.example))
+        first = latest["samples"][0]
+        self.report(f"  e.g. {first['source']} => {first['output']}")
 
     def _measure(self, step):
         began = time.monotonic()
@@ -192,17 +203,24 @@ class Evaluation(StepCallback):
         self.model.reset_metrics()
         self._break_off_if_asked()
         sources, references = zip(*self.examples)
-        found = self.translator.translate(sources, report=self._break_off_if_asked)
+        with progress_bar("validation", len(sources), unit="sentences") as advance:
+
+            def report(done, total):
+                advance(done)
+                self._break_off_if_asked()
+
+            found = self.translator.translate(sources, report=report)
         outputs = [hypotheses[0].text for hypotheses in found]
         scores = self.problem.score(outputs, references)
-        self.example = sources[0], outputs[0]
+        samples = [dict(zip(("source", "output", "reference"), texts)) for texts in zip(sources, outputs, references)]
         return {
             "step": step, "loss": metrics["loss"], "nll": metrics["nll"], "perplexity": metrics["perplexity"],
             **self.health.measure(), **{score.name: score.value for score in scores}, "score": scores[-1].value,
-            "signatures": {score.name: score.signature for score in scores}, "seconds": time.monotonic() - began,
+            "signatures": {score.name: score.signature for score in scores}, "samples": samples[:SAMPLES],
+            "seconds": time.monotonic() - began,
         }, scores  # fmt: skip
 
-    def _break_off_if_asked(self, done=None, total=None):
+    def _break_off_if_asked(self):
         if self.stop.look():
             raise _BrokenOff
 

@@ -1,8 +1,11 @@
 """§5.3: the learning rate, the optimizer, and what `compile` needs."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_transformer.hyperparameters import HParams
 from keras_transformer.models.loss import SmoothedCrossEntropy
 from keras_transformer.training.optimizer import GuardedAdam
 
@@ -20,24 +23,26 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         step: Keras' count of updates, from 0; the paper's value at step + 1 is returned, scalar float32.
     """
 
-    def __init__(self, d_model, warmup_steps, scale=1.0):
+    def __init__(self, d_model: int, warmup_steps: int, scale: float = 1.0):
         super().__init__()
         self.d_model, self.warmup_steps, self.scale = d_model, warmup_steps, scale
 
-    def __call__(self, step):
+    def __call__(self, step: Any) -> Any:
         step = ops.cast(step, "float32") + 1.0
         return self.scale * self.d_model**-0.5 * ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"d_model": self.d_model, "warmup_steps": self.warmup_steps, "scale": self.scale}
 
 
-def make_schedule(hparams):
+def make_schedule(hparams: HParams) -> TransformerSchedule:
     """Returns the `TransformerSchedule` that `HParams` describe."""
     return TransformerSchedule(hparams.d_model, hparams.warmup_steps, hparams.learning_rate_scale)
 
 
-def compile_arguments(hparams, accumulate=1, jit_compile="auto", remat=False):
+def compile_arguments(
+    hparams: HParams, accumulate: int = 1, jit_compile: bool | str = "auto", remat: bool = False
+) -> dict[str, Any]:
     """Returns the keyword arguments of `model.compile`: `model.compile(**compile_arguments(hparams))`.
 
     Args:

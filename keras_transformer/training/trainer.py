@@ -7,6 +7,7 @@ import time
 import keras
 
 from keras_transformer.errors import UserError
+from keras_transformer.progress import progress_bar
 from keras_transformer.runs.checkpoint import assign_training, model_arrays
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import make_manifest, versions
@@ -24,7 +25,6 @@ from keras_transformer.training.distribution import (
     check_rows,
     check_strategy,
     count_accelerators,
-    count_replicas,
     make_strategy,
 )
 from keras_transformer.training.fine_tuning import complete, initialise
@@ -32,6 +32,7 @@ from keras_transformer.training.machine import device_rate
 from keras_transformer.training.memory import check_memory, may_not_fit
 from keras_transformer.training.network import make_network
 from keras_transformer.training.nonfinite import NonFinite
+from keras_transformer.training.overview import overview
 from keras_transformer.training.signals import SharedStop, stop_request
 from keras_transformer.training.workers import join
 
@@ -39,7 +40,7 @@ from keras_transformer.training.workers import join
 def train(
     problem, hparams, output_dir, *, model="transformer", preset="", strategy="auto", devices=None, coordinator=None,
     worker_patience=300, precision="float32", accumulate=1, remat=False, jit_compile="auto", memory_trial="auto",
-    init_from=None, report=print,
+    init_from=None, dry_run=False, report=print,
 ):  # fmt: skip
     """Trains a model on a problem, in a run directory.
 
@@ -61,6 +62,7 @@ def train(
         memory_trial: Whether the largest batch is tried first: "on", "off", or "auto", in a new run that may not fit.
         init_from: {"run": directory, "checkpoint": name, or None for the best} of another run, with whose weights a new
             one begins; see `fine_tuning`.
+        dry_run: Whether to end when it is told what would be trained, with nothing written but the prepared corpus.
         report: Called with each line of progress.
 
     Returns:
@@ -89,6 +91,11 @@ def train(
         if init_from and not run.checkpoints.steps():  # what is wrong with it is said before the corpus is prepared
             Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=())
         batches = problem.prepare(report).batches("train", hparams)
+        if dry_run:
+            network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
+            start = max(run.checkpoints.steps(), default=0)
+            _tell_what(run, problem, network, network.adapted(batches), how, distribution, workers, start, report)
+            return run
         with run.locked() if workers.is_first else contextlib.nullcontext(), stop_request() as stop:
             # Another process may have made it while the corpus was prepared.
             run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
@@ -152,9 +159,7 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
     run.create()
     run.describe(make_manifest(run, network))
     batches = network.adapted(batches)
-    report_start(report, run, problem, network, batches, hparams, start)
-    if workers.count > 1:
-        report(f"  {count_replicas(distribution)} devices of {workers.count} workers")
+    _tell_what(run, problem, network, batches, how, distribution, workers, start, report)
 
     nonfinite = NonFinite(start, run, problem, hparams, batches, report)
     progress = Progress(start, run, batches, hparams, network.update_flops, nonfinite, report)
@@ -176,11 +181,21 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
     run.checkpoints.check_room(network, hparams.keep_checkpoints)
     log_start(run, start, distribution)
     began = time.monotonic()
-    network.fit(
-        batches, steps_per_epoch=hparams.train_steps - start, epochs=1, verbose=0,
-        callbacks=StepCallbacks(callbacks, add_history=True, model=network),
-    )  # fmt: skip
+    with progress_bar("training", hparams.train_steps, start) as progress.advance:
+        network.fit(
+            batches, steps_per_epoch=hparams.train_steps - start, epochs=1, verbose=0,
+            callbacks=StepCallbacks(callbacks, add_history=True, model=network),
+        )  # fmt: skip
     report_end(report, run, network, progress, time.monotonic() - began)
+
+
+def _tell_what(run, problem, network, batches, how, distribution, workers, start, report):
+    """Says what is about to be trained."""
+    report(f"{run.path}")
+    for line in overview(run, problem, network, batches, how, distribution, workers.count):
+        report(line)
+    if start:
+        report(f"  resuming after update {start:,}")
 
 
 def restore(run, network, workers):
@@ -203,24 +218,6 @@ def log_start(run, start, distribution):
     """Logs what the devices can do, which the cost by the paper's method is computed from."""
     devices = count_accelerators(distribution) or 1
     run.log(kind="start", step=start, devices=devices, device_flops_per_second=device_rate())
-
-
-def report_start(report, run, problem, network, batches, hparams, start):
-    """Says what is about to be trained."""
-    plan = batches.plan
-    report(
-        f"{run.path}: {problem.name}, {network.count_params():,} parameters, "
-        f"{problem.tokenizer.vocab_size:,} tokens in the vocabulary"
-    )
-    shapes = f" in {len(plan.shapes)} shapes" if batches.few_shapes else ""
-    report(
-        f"  {plan.num_pairs:,} pairs in {plan.batches_per_epoch:,} batches an epoch{shapes}, "
-        f"{plan.real_share('shape' if batches.few_shapes else 'longest'):.1%} of their tokens are real"
-    )
-    if plan.num_dropped:
-        report(f"  {plan.num_dropped:,} pairs are longer than max_length={hparams.max_length} tokens and left out")
-    if start:
-        report(f"  resuming after update {start:,}")
 
 
 def report_end(report, run, network, progress, seconds):

@@ -1,0 +1,174 @@
+// Shows attention weights inside an element: one colour a head, lines from each word to those that it attends to.
+//
+// data: {colors: ["#…"], maps: [{label, forms: {words: form, pieces: form}}]}, where a form is
+// {queries: [text], keys: [text], layers, heads, weights: base64 of uint8 [layers, heads, queries, keys], 255 = 1}.
+function attentionView(element, data) {
+  "use strict";
+  const ROW = 26, LEAST = 0.02;  // pixels of a word; the smallest weight that is drawn
+  const chosen = { map: 0, layer: null, form: "words", heads: new Set() };
+  let over = null, pinned = null;  // {side: "queries" or "keys", index}
+
+  const decoded = new Map();
+  function current() {
+    const form = data.maps[chosen.map].forms[chosen.form];
+    if (!decoded.has(form)) {
+      decoded.set(form, Uint8Array.from(atob(form.weights), (c) => c.charCodeAt(0)));
+    }
+    const values = decoded.get(form), layer = Math.min(chosen.layer, form.layers - 1);
+    const weight = (head, query, key) =>
+      values[((layer * form.heads + head) * form.queries.length + query) * form.keys.length + key] / 255;
+    return { ...form, weight };
+  }
+
+  function make(parent, tag, attributes = {}, text = null) {
+    const svg = tag === "svg" || tag === "path";
+    const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    if (text !== null) made.textContent = text;
+    parent.append(made);
+    return made;
+  }
+
+  element.replaceChildren();
+  element.classList.add("attention-view");
+  const controls = make(element, "div", { class: "controls" });
+  const sides = make(element, "div", { class: "sides" });
+  const told = make(element, "p", { class: "told", "aria-live": "polite" });
+
+  function choice(title, labels, isChosen, choose, attributes = () => ({})) {
+    const group = make(controls, "fieldset");
+    make(group, "legend", {}, title);
+    labels.forEach((label, i) => {
+      const button = make(group, "button", { type: "button", "aria-pressed": isChosen(i), ...attributes(i) }, label);
+      button.addEventListener("click", (event) => {
+        const place = [...controls.children].indexOf(group);
+        choose(i, event);
+        drawAll();
+        controls.children[place].querySelectorAll("button")[i].focus();
+      });
+    });
+  }
+
+  function drawControls() {
+    const form = current(), count = (n) => Array.from({ length: n }, (_, i) => String(i + 1));
+    controls.replaceChildren();
+    choice("attention", data.maps.map((map) => map.label), (i) => i === chosen.map, (i) => {
+      chosen.map = i;
+      over = pinned = null;
+    });
+    choice("layer", count(form.layers), (i) => i === chosen.layer, (i) => { chosen.layer = i; });
+    choice("heads", [...count(form.heads), "all"], (i) => i === form.heads ? false : chosen.heads.has(i), (i, event) => {
+      if (i === form.heads) chosen.heads = new Set(count(form.heads).keys());
+      else if (event.detail === 2 || event.shiftKey) chosen.heads = new Set([i]);
+      else if (!chosen.heads.delete(i)) chosen.heads.add(i);
+    }, (i) => i === form.heads ? { title: "shows all heads" } : {
+      class: "head", style: `--head: ${data.colors[i % data.colors.length]}`, title: "double click: this head alone",
+    });
+    choice("by", ["words", "pieces"], (i) => ["words", "pieces"][i] === chosen.form, (i) => {
+      chosen.form = ["words", "pieces"][i];
+      over = pinned = null;
+    });
+  }
+
+  function drawWords() {
+    const form = current();
+    sides.replaceChildren();
+    for (const side of ["queries", "keys"]) {
+      const list = make(sides, "ol", { class: side });
+      if (side === "queries") make(sides, "svg", { "aria-hidden": "true" });
+      make(list, "li", { class: "title" }, side === "queries" ? "from" : "to");
+      form[side].forEach((label, index) => {
+        const row = make(list, "li");
+        const share = side === "keys" ? make(row, "span", { class: "share" }) : null;
+        const word = make(row, "button", { type: "button", class: "word", "aria-pressed": "false" }, label);
+        if (share) for (const head of heads()) make(share, "i", { style: `--head: ${color(head)}` });
+        const here = { side, index };
+        for (const begin of ["pointerenter", "focus"]) word.addEventListener(begin, () => { over = here; drawWeights(); });
+        for (const end of ["pointerleave", "blur"]) word.addEventListener(end, () => { over = null; drawWeights(); });
+        word.addEventListener("click", () => {
+          pinned = pinned && pinned.side === side && pinned.index === index ? null : here;
+          drawWeights();
+        });
+      });
+    }
+  }
+
+  const heads = () => [...chosen.heads].sort((a, b) => a - b);
+  const color = (head) => data.colors[head % data.colors.length];
+
+  // Lines, shares and what is told of the word that is pinned or, where none is, under the pointer.
+  function drawWeights() {
+    const form = current(), shown = pinned || over, all = heads();
+    const svg = sides.querySelector("svg");
+    const width = svg.clientWidth, y = (index) => (index + 1.5) * ROW;
+    svg.replaceChildren();
+    svg.setAttribute("viewBox", `0 0 ${width} ${(Math.max(form.queries.length, form.keys.length) + 1) * ROW}`);
+    svg.setAttribute("preserveAspectRatio", "xMinYMin");
+    const isShown = (side, index) => !shown || shown.side !== side || shown.index === index;
+    for (const [i, head] of all.entries()) {
+      const beside = (i - (all.length - 1) / 2) * Math.min(2.5, 18 / all.length);  // lines of heads do not hide each other
+      for (let query = 0; query < form.queries.length; query++) {
+        if (!isShown("queries", query)) continue;
+        for (let key = 0; key < form.keys.length; key++) {
+          const weight = form.weight(head, query, key);
+          if (weight < LEAST || !isShown("keys", key)) continue;
+          const bend = width / 2;
+          make(svg, "path", {
+            d: `M0 ${y(query) + beside}C${bend} ${y(query) + beside} ${bend} ${y(key) + beside} ${width} ${y(key) + beside}`,
+            style: `--head: ${color(head)}`, "stroke-opacity": weight.toFixed(3), "stroke-width": shown ? 2.5 : 1.5,
+          });
+        }
+      }
+    }
+    const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);
+    const queries = shown && shown.side === "queries" ? [shown.index] : [...form.queries.keys()];
+    sides.querySelectorAll(".keys .share").forEach((share, key) => {
+      [...share.children].forEach((cell, i) => {
+        cell.style.opacity = mean(queries.map((query) => form.weight(all[i], query, key))).toFixed(3);
+      });
+    });
+    for (const side of ["queries", "keys"]) {
+      sides.querySelectorAll(`.${side} .word`).forEach((word, index) => {
+        const is = (place) => Boolean(place) && place.side === side && place.index === index;
+        word.classList.toggle("shown", is(shown));
+        word.classList.toggle("pinned", is(pinned));
+        word.setAttribute("aria-pressed", is(pinned));
+      });
+    }
+    tell(form, shown, all, mean);
+  }
+
+  function tell(form, shown, all, mean) {
+    told.replaceChildren();
+    if (!all.length) return told.append("No head is chosen.");
+    if (!shown) return told.append("Point at a word to see its attention alone; click to keep it, Escape to let it go.");
+    const isQuery = shown.side === "queries", others = isQuery ? form.keys : form.queries;
+    const shares = others.map((label, other) => {
+      const [query, key] = isQuery ? [shown.index, other] : [other, shown.index];
+      return [label, mean(all.map((head) => form.weight(head, query, key)))];
+    });
+    shares.sort((a, b) => b[1] - a[1]);
+    const listed = shares.slice(0, 5).map(([label, share]) => `${label} ${Math.round(100 * share)} %`).join(" · ");
+    make(told, "b", {}, form[shown.side][shown.index]);
+    told.append(isQuery ? " attends to " : " is attended to by ", listed);
+    told.append(all.length > 1 ? " (mean of the chosen heads)" : ` (head ${all[0] + 1})`);
+  }
+
+  function drawAll() {
+    drawControls();
+    drawWords();
+    drawWeights();
+  }
+
+  element.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    pinned = null;
+    drawWeights();
+  });
+  new ResizeObserver(drawWeights).observe(sides);
+  chosen.map = data.chosen.map;
+  chosen.layer = data.chosen.layer;
+  chosen.form = data.chosen.form;
+  chosen.heads = new Set(data.chosen.heads);
+  drawAll();
+}

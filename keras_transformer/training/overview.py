@@ -1,0 +1,89 @@
+"""What a training is about to do, as a table."""
+
+import math
+
+import keras
+
+from keras_transformer.training.distribution import count_accelerators, count_replicas
+
+
+def overview(run, problem, network, batches, how, distribution, workers=1):
+    """Yields the lines of the table.
+
+    Args:
+        run: `Run`.
+        problem: The prepared `Problem`.
+        network: The compiled model.
+        batches: The `TokenBatches` that it is trained on.
+        how: {"precision", "accumulate", "remat"}: see `trainer.train`.
+        distribution: What joins its devices, or None.
+        workers: How many processes train together.
+    """
+    hparams, plan = run.hparams, batches.plan
+    vocabulary = f"{problem.tokenizer.vocab_size:,} tokens in the vocabulary"
+    rows = {
+        "problem": [f"{problem.name}: {plan.num_pairs:,} pairs, {vocabulary}"],
+        "model": [_sizes(run), _parameters(network)],
+        "batch": [_batch(plan, batches.few_shapes, how["accumulate"])],
+        "schedule": [_schedule(hparams, plan.batches_per_epoch)],
+        "devices": [_devices(network, distribution, how, workers)],
+        "results": [
+            f"validation every {hparams.eval_steps:,} updates, a checkpoint every {hparams.checkpoint_steps:,}"
+        ],
+    }
+    if plan.num_dropped:
+        rows["problem"].append(
+            f"{plan.num_dropped:,} pairs are longer than max_length={hparams.max_length} tokens and left out"
+        )
+    for title, lines in rows.items():
+        for number, line in enumerate(lines):
+            yield f"  {'' if number else title:<9} {line}"
+
+
+def _sizes(run):
+    h = run.hparams
+    attention = "" if h.encoder_attention == "full" else f", {h.encoder_attention} attention in the encoder"
+    name = ", ".join(filter(None, (run.config["model"], run.config["preset"])))
+    return (
+        f"{name}: {h.num_layers} + {h.num_layers} layers, "
+        f"d_model {h.d_model}, d_ff {h.d_ff}, {h.num_heads} heads, {h.norm}-norm, dropout {h.dropout:g}{attention}"
+    )
+
+
+def _parameters(network):
+    """How many weights there are, and in which part of the model."""
+    parts = {}
+    for variable in network.trainable_variables:
+        part = variable.path.removeprefix(f"{network.name}/").partition("/")[0]
+        parts[part] = parts.get(part, 0) + math.prod(variable.shape)
+    each = ", ".join(f"{part.replace('_', ' ')} {count:,}" for part, count in parts.items())
+    return f"{sum(parts.values()):,} parameters: {each}"
+
+
+def _batch(plan, few_shapes, slices):
+    """How large an update is, and how many an epoch has."""
+    shapes = f" of {len(plan.shapes)} shapes" if few_shapes else ""
+    real = plan.real_share("shape" if few_shapes else "longest")
+    in_slices = f", in {slices} slices" if slices > 1 else ""
+    return (
+        f"up to {plan.batch_tokens:,} source and as many target tokens an update{in_slices}; "
+        f"{plan.batches_per_epoch:,} batches{shapes} an epoch, {real:.1%} of their tokens are real"
+    )
+
+
+def _schedule(hparams, updates_an_epoch):
+    peak = hparams.learning_rate_scale * (hparams.d_model * hparams.warmup_steps) ** -0.5
+    return (
+        f"{hparams.train_steps:,} updates ({hparams.train_steps / updates_an_epoch:.3g} epochs); learning rate up to "
+        f"{peak:.2e} at update {hparams.warmup_steps:,}, then ∝ 1/√update"
+    )
+
+
+def _devices(network, distribution, how, workers):
+    """What computes, and how."""
+    accelerators, replicas = count_accelerators(distribution), count_replicas(distribution)
+    kind = "accelerator" if accelerators else "device"
+    devices = f"{replicas} {kind}{'s' * (replicas > 1)}" + (f" of {workers} workers" if workers > 1 else "")
+    compiled = "XLA" if network.jit_compile else "no XLA"
+    remat = ", layers computed again in the backward pass" if how["remat"] else ""
+    return f"{devices}; {keras.backend.backend()}, {how['precision']}, {compiled}{remat}"

@@ -1,0 +1,73 @@
+"""TensorBoard sees what metrics.jsonl has; a training that was killed shows each update once."""
+
+import pytest
+
+from keras_transformer.runs import events
+from keras_transformer.runs.directory import Run
+from keras_transformer.runs.events import SCALARS, Events, open_events
+
+pytest.importorskip("tensorboard")
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator  # noqa: E402
+
+
+def read(folder):
+    accumulator = EventAccumulator(str(folder), purge_orphaned_data=True)
+    return accumulator.Reload()
+
+
+def scalars(accumulator, tag):
+    return [(event.step, *event.tensor_proto.float_val) for event in accumulator.Tensors(tag)]
+
+
+def test_a_training_s_lines_are_tensorboard_s(home):
+    run = Run.open(home.run)
+    found, lines = read(run.path / "tensorboard"), run.metrics()
+    shown = set()
+    for kind in ("train", "validation"):
+        rows = [row for row in lines if row["kind"] == kind]
+        assert rows
+        for name in {*SCALARS[kind], *rows[0].get("signatures", {})} & rows[0].keys():
+            assert scalars(found, f"{kind}/{name}") == [
+                (row["step"], pytest.approx(row[name], rel=1e-5)) for row in rows if row[name] is not None
+            ]
+            shown.add(f"{kind}/{name}")
+    assert set(found.Tags()["tensors"]) == {*shown, "validation/samples"}
+    assert {
+        "train/loss",
+        "train/learning_rate",
+        "train/gradient_norm",
+        "validation/nll",
+        "validation/exact match",
+    } <= shown
+    (last, *_) = reversed(found.Tensors("validation/samples"))
+    samples = [row for row in lines if row["kind"] == "validation"][-1]["samples"]
+    texts = [text.decode() for text in last.tensor_proto.string_val]
+    assert len(texts) == len(samples) == 5
+    for text, sample in zip(texts, samples):
+        for name in ("source", "output", "reference"):
+            assert sample[name] in text
+
+
+def test_what_a_killed_training_showed_of_later_updates_does_not_count(tmp_path):
+    def train(first, *steps):
+        log = Events(tmp_path)
+        log.write({"kind": "start", "step": first, "devices": 1})
+        for step in steps:
+            log.write({"kind": "train", "step": step, "loss": float(len(steps)), "nll": None})
+        log.close()
+
+    train(0, 1, 2, 3)
+    train(1, 2, 3, 4, 5)
+    found = read(tmp_path)
+    assert scalars(found, "train/loss") == [(1, 3.0), (2, 4.0), (3, 4.0), (4, 4.0), (5, 4.0)]
+    assert found.Tags()["tensors"] == ["train/loss"]
+
+
+def test_texts_are_shown_as_they_are():
+    text = events._as_text({"source": "a\n# b *c*", "output": "<b>", "reference": ""})
+    assert text == "    source:    a # b *c*\n    output:    <b>\n    reference: "
+
+
+def test_without_tensorboard_there_are_no_events(monkeypatch, tmp_path):
+    monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
+    assert open_events(tmp_path / "tensorboard") is None and not list(tmp_path.iterdir())

@@ -1,0 +1,43 @@
+"""The notebooks run from the first cell to the last, where nothing was run before."""
+
+import json
+
+import keras
+import pytest
+from commands import environment
+from conftest import ROOT
+
+nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("ipykernel")
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="one backend is enough")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", environment(tmp_path)["PYTHONPATH"])
+    notebook = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_as_it_ran(path):
+    """In order, with pictures that are no larger than a page can bear, and without a path of somebody's machine."""
+    text = path.read_text(encoding="utf-8")
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    for cell in cells:
+        for output in cell["outputs"]:
+            assert output["output_type"] != "error" and output.get("name") != "stderr"
+            for kind, data in output.get("data", {}).items():
+                assert len("".join(data)) < 400_000, kind
+    assert "/root" not in text and "/home" not in text and "/tmp" not in text
+
+
+def test_there_are_as_many_as_the_documentation_says():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(NOTEBOOKS) == 4 and all(f"notebooks/{path.name}" in readme for path in NOTEBOOKS)

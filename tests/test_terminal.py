@@ -1,0 +1,95 @@
+"""What `train` tells before it begins, and the bars of a terminal."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+from commands import REVERSE, SMALL, environment
+
+import keras_transformer as kt
+from keras_transformer.progress import progress_bar
+
+
+def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
+    flags = (*REVERSE, "--data_dir", tmp_path / "data", "--output_dir", tmp_path / "run", "--train_steps=40")
+    out = call("train", *flags, "--dry_run", "--accumulate=2", "--precision=bfloat16").succeeded()
+    table = out[out.index(str(tmp_path / "run")) + 1 :]
+    assert [line[:12].strip() for line in table] == [
+        "problem", "model", "", "batch", "schedule", "devices", "results",
+    ]  # fmt: skip
+    rows = [line[12:] for line in table]
+    model = kt.Transformer(24, kt.hparams("toy", num_layers=1, d_model=16, d_ff=32, num_heads=2))
+    assert rows[0] == "reverse: 500 pairs, 24 tokens in the vocabulary"
+    assert rows[1].startswith("transformer, toy: 1 + 1 layers, d_model 16, d_ff 32, 2 heads, post-norm, dropout 0.1")
+    parts = {part: int(count.replace(",", "")) for part, count in re.findall(r"(\w+) ([\d,]+)(?:, |$)", rows[2])}
+    assert parts == {
+        "embedding": 24 * 16,
+        "encoder": sum(v.shape.num_elements() for v in model.encoder.trainable_variables),
+        "decoder": sum(v.shape.num_elements() for v in model.decoder.trainable_variables),
+    }
+    assert rows[2].startswith(f"{model.count_params():,} parameters: ") and sum(parts.values()) == model.count_params()
+    assert rows[3].startswith("up to 512 source and as many target tokens an update, in 2 slices; ")
+    assert (
+        rows[4].startswith("40 updates (")
+        and f"up to {float(kt.TransformerSchedule(16, 2)(1)):.2e} at update 2," in rows[4]
+    )
+    assert re.fullmatch(r"\d devices?; tensorflow, bfloat16, no XLA", rows[5])
+    assert rows[6] == "validation every 3 updates, a checkpoint every 3"
+    assert not (tmp_path / "run").exists() and (tmp_path / "data").exists()
+
+
+def test_a_training_begins_with_the_table_and_tells_its_time_once(home, call, tmp_path):
+    lines = home.outcome.succeeded()
+    assert [line for line in lines if line.startswith("  schedule  6 updates")]
+    told = [i for i, line in enumerate(lines) if line.startswith("  at this rate 0:0")]
+    assert len(told) == 1 and lines[told[0] - 1].startswith("step 3/6 ")
+    again = call("train", *REVERSE, "--data_dir", home.path / "data", "--output_dir", home.run, "--train_steps=6",
+                 "--dry_run").succeeded()  # fmt: skip
+    assert again[-1] == "  resuming after update 6"
+
+
+def in_terminal(*command, cwd):
+    """Runs a command whose stdout and stderr are a terminal; returns its status and what it wrote."""
+    own, its = pty.openpty()
+    process = subprocess.Popen(command, cwd=cwd, env={**environment(cwd), "TERM": "xterm"}, stdout=its, stderr=its)
+    os.close(its)
+    written = b""
+    try:
+        while part := os.read(own, 1 << 16):
+            written += part
+    except OSError:  # the terminal's end
+        pass
+    os.close(own)
+    return process.wait(), written.decode()
+
+
+def test_a_terminal_shows_bars_and_the_lines_above_them(tmp_path):
+    small = [*SMALL, "--train_steps=4", "--problem=reverse", "--hparams=toy", "--set", "problem.train_pairs=500"]
+    status, written = in_terminal(sys.executable, "-m", "keras_transformer.train", *small, cwd=tmp_path)
+    assert status == 0, written
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
+    assert re.search(r"training\s.*4/4 .*updates/s", plain) and re.search(r"validation\s.*/200", plain)
+    assert re.search(r"[\r\n]step 3/4  loss", plain) and "everything lies in runs/reverse-toy" in plain
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is there again
+
+
+def test_bars_are_nowhere_else(capsys):
+    with progress_bar("work", 3) as advance:
+        advance(2)
+        print("line")
+    assert capsys.readouterr() == ("line\n", "")
+
+
+def test_a_bar_ends_with_its_work(monkeypatch, capsys):
+    from keras_transformer import progress
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with pytest.raises(ZeroDivisionError):
+        with progress_bar("outer", 3) as advance, progress_bar("inner", 2):
+            advance(1)
+            assert len(progress._terminal.tasks) == 2
+            raise ZeroDivisionError
+    assert progress._terminal is None
