@@ -289,9 +289,21 @@ def training_profile(rows):
         product, copying = row["product_flops_per_second"] / 1e9, row["copy_bytes_per_second"] / 1e9
         lines.append(
             f"- {row['size']} {row['precision']}, oneDNN {row['onednn']}: {row['milliseconds']:,.0f} ms an update; "
-            f"a large product {product:,.0f} GFLOP/s, copying {copying:,.1f} GB/s"
+            f"a large product {product:,.0f} GFLOP/s, copying {copying:,.1f} GB/s. {bound(row)}"
         )
     return "\n".join([*lines, "", commands(rows)])
+
+
+def bound(row):
+    """Returns a sentence on how fast an update could become whose products stayed as they are."""
+    products = [part for part in row["parts"] if part["operations"] == "products"]
+    seconds = sum(part["seconds"] for part in products)
+    share = seconds / sum(part["seconds"] for part in row["parts"])
+    rate = sum(part["flops"] for part in products) / seconds / row["product_flops_per_second"]
+    return (
+        f"Products take {share:.0%} of the time, at {rate:.0%} of a large one's rate, narrow as they are: that is what an "
+        "update would reach if all else took no time."
+    )
 
 
 def loss_curves(rows):
