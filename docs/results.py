@@ -301,8 +301,8 @@ def bound(row):
     share = seconds / sum(part["seconds"] for part in row["parts"])
     rate = sum(part["flops"] for part in products) / seconds / row["product_flops_per_second"]
     return (
-        f"Products take {share:.0%} of the time, at {rate:.0%} of a large one's rate, narrow as they are: that is what an "
-        "update would reach if all else took no time."
+        f"Products take {share:.0%} of the time, at {rate:.0%} of a large one's rate, narrow as they are: that is "
+        "what an update would reach if all else took no time."
     )
 
 
