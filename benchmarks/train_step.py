@@ -15,12 +15,12 @@ Every engine makes the paper's step with the same weights to begin with: post-no
 sublayers alone, label smoothing 0.1 (OpenNMT-tf's leaves the label out), Adam with the same rates, on the same batches.
 All that use TensorFlow have its oneDNN operations, which older releases and some processors must be told to take.
 Each has a process of its own with `--threads` threads; all take turns, `--repeats` times, so that other load on the
-machine falls on all alike. Where only `fixed` is measured, the slower one of an engine's modes leaves after a first
-turn. What counts is the median, and of two engines the median of the turns' ratios. The measure is a peer in float32,
-in `fixed` in its fastest mode. Target tokens are real ones, not padding. Operations are counted for matrix products
-alone: 2 for a multiply-add, the backward pass twice the forward, padding to a batch's own longest sequences included.
-Memory is the most that was resident in the process, in MB of 10⁶ bytes. The seconds to the first step begin with the
-process; no other one computes then.
+machine falls on all alike. A mode that is slower than the engine's other one leaves after a first turn, unless another
+workload runs in it. What counts is the median, and of two engines the median of the turns' ratios. The measure is a
+peer in float32, in `fixed` in its fastest mode. Target tokens are real ones, not padding. Operations are counted for
+matrix products alone: 2 for a multiply-add, the backward pass twice the forward, padding to a batch's own longest
+sequences included. Memory is the most that was resident in the process, in MB of 10⁶ bytes. The seconds to the first
+step begin with the process; no other one computes then.
 """
 
 import collections
@@ -237,8 +237,8 @@ def measured(name, flags, folder):
 def turns(variants, workloads, flags, folder):
     """Has engines take turns.
 
-    Of an engine that runs in several modes, and has no other workload in one of them, only the fastest one of a first
-    turn stays: all of them would not fit into memory together.
+    Of an engine that runs in several modes only the fastest one of a first turn stays, and the first mode where there
+    is another workload, which runs in it: all of them would take long, and not fit into memory together.
 
     Returns:
         [{variant: {"seconds", "tokens", "flops", …}}], a dictionary for each turn, and one of those that did not stay.
@@ -262,13 +262,14 @@ def turns(variants, workloads, flags, folder):
             processes[variant] = peers.Process(
                 "train", engine, precision, mode, job, flags.environments, folder / str(number)
             )
-            rivals = [one for one in processes if one[1:3] == variant[1:3] and engine != PRODUCT]
-            if len(rivals) > 1 and len(workloads) == 1:
+            rivals = [one for one in processes if one[:3] == variant[:3] and engine != PRODUCT]
+            if len(rivals) > 1:
                 found = {one: repeat(one, first[one]) for one in rivals}
                 first.update(rivals)
                 slower = max(found, key=lambda one: found[one]["seconds"])
-                left[slower] = found[slower]
-                processes.pop(slower).close()
+                if len(workloads) == 1 or slower[3] != flags.modes[engine][precision][0]:
+                    left[slower] = found[slower]
+                    processes.pop(slower).close()
         for turn in range(flags.repeats):
             # There and back: whoever is first after another one's turn is not always the same.
             order = list(processes) if turn % 2 else list(processes)[::-1]
