@@ -18,10 +18,10 @@ def progress_bar(what, total, done=0, unit="updates"):
         unit: What they are called.
 
     Yields:
-        A function of the number of units that are done; where stderr is no terminal it does nothing.
+        A function of the number of units that are done; where stdout or stderr is no terminal it does nothing.
     """
     global _terminal
-    if not sys.stderr.isatty():
+    if not (sys.stderr.isatty() and sys.stdout.isatty()):  # lines that go elsewhere would break the bar
         yield lambda done: None
         return
     is_first = _terminal is None
@@ -36,6 +36,12 @@ def progress_bar(what, total, done=0, unit="updates"):
         if is_first:
             _terminal.stop()
             _terminal = None
+
+
+def stop_bars():
+    """Takes all bars away, where a process ends without leaving the blocks that show them."""
+    if _terminal:
+        _terminal.stop()
 
 
 def _bars():
@@ -53,5 +59,5 @@ def _bars():
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn(),
         console=Console(stderr=True), transient=True, speed_estimate_period=60,
-        redirect_stdout=sys.stdout.isatty(), redirect_stderr=True,
+        redirect_stdout=True, redirect_stderr=True,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 from keras_transformer.errors import UserError
 from keras_transformer.files import written
 from keras_transformer.flags import Parser, add_run_flags, positive, report, run_command
-from keras_transformer.pictures.attention_figures import FIGURES, chosen, draw_figure
+from keras_transformer.pictures.attention_figures import FIGURES, draw_figure
 from keras_transformer.pictures.attention_maps import KINDS
 from keras_transformer.pictures.attention_page import attention_page
 from keras_transformer.pictures.curves import AXES, draw_curves
@@ -37,10 +37,10 @@ def main(arguments):
         drawn = maps if flags.pieces else maps.merged()
         figure = draw_figure(flags.figure, drawn, kind, layer, flags.heads, flags.word)
         return _save(figure, folder / f"figure-{flags.figure}.{flags.format}")
-    layer, heads = chosen(maps.weights(kind), layer, flags.heads)
+    page = attention_page(maps, kind, layer, flags.heads, flags.pieces)
     path = folder / "attention.html"
     with written(path) as file:
-        file.write(attention_page(maps, kind, layer, heads, flags.pieces))
+        file.write(page)
     report(f"{maps.target_text}\n{path}: open it in a browser")
 
 
@@ -57,7 +57,7 @@ def _parse(arguments):
         "with --curves=RUN, how one or several trainings went.",
     )
     parser.add_argument("--output_dir", required=True, help="where attention.html, figure-3.png or curves.png goes")
-    parser.add_argument("--format", choices=FORMATS, default="png", help="of figures and curves (default png)")
+    parser.add_argument("--format", choices=FORMATS, help="of figures and curves (default png)")
     add_run_flags(parser, required=False)
     group = parser.add_argument_group("attention")
     group.add_argument("--text", help="a source sentence")
@@ -85,7 +85,9 @@ def _parse(arguments):
         raise UserError("--over is for --curves")
     if flags.word and flags.figure not in (3, 4):
         raise UserError("--word is for --figure=3 and --figure=4; in a page a word is chosen by pointing at it")
-    flags.over = flags.over or "step"
+    if flags.format and not (flags.figure or flags.curves):
+        raise UserError("--format is for --figure and --curves; the page is HTML")
+    flags.over, flags.format = flags.over or "step", flags.format or "png"
     return flags
 
 

@@ -49,7 +49,7 @@ def told(driver):
 
 def test_pointing_at_a_word_shows_its_attention_alone(driver, page):
     everything = drawn(driver)
-    weights = page.merged().cross[-1]
+    weights = page.merged().cross[0]
     assert len(everything) == sum(round(255 * w) / 255 >= 0.02 for w in weights.flat)
     point_at(driver, word(driver, "queries", 1))
     of_one = drawn(driver)
@@ -84,7 +84,7 @@ def test_layers_heads_kinds_and_pieces_can_be_chosen(driver, page):
     assert drawn(driver) == [] and told(driver) == "No head is chosen."
     press(driver, "heads", "all")
     assert drawn(driver) == everything
-    press(driver, "layer", "1")
+    press(driver, "layer", "2")
     colors = {path.get_attribute("style") for path in driver.find_elements("css selector", "svg path")}
     assert len(colors) == 3
     for kind, queries, keys in (("encoder", "source", "source"), ("decoder", "target", "given")):

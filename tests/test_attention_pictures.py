@@ -1,6 +1,7 @@
 """Attention maps are the model's weights, by pieces and by words; pages and figures show them."""
 
 import base64
+import contextlib
 import json
 import re
 import xml.etree.ElementTree
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 import keras_transformer as kt
 from keras_transformer.data.tokenizer import BOS, EOS, UNK, SentencePieceTokenizer, SymbolTokenizer
 from keras_transformer.data.tree_tokenizer import TreeTokenizer
+from keras_transformer.data.word_pieces import ALWAYS, WordPieceTokenizer
 from keras_transformer.pictures.attention_figures import FIGURES, draw_figure
 from keras_transformer.pictures.attention_maps import KINDS, AttentionMaps, Tokens
 from keras_transformer.pictures.attention_page import attention_page, inline
+from keras_transformer.pictures.curves import draw_curves
 
 TEXTS = ["the small dog sees a cat .", "der kleine Hund sieht eine Katze .", "a </script><b>cat</b> & the dog", "dogs"]
 SMALL = kt.HParams(num_layers=2, d_model=16, d_ff=32, num_heads=2, beam_size=2, extra_length=4, max_length=64)
@@ -96,6 +99,8 @@ def test_words_are_made_of_pieces():
     assert words[0] == "<s>" and words[-1] == "</s>" and len(words) == 5 and words[1:3] == ["the", "cats"]
     assert list(word_of) == sorted(word_of) and set(word_of) == set(range(5))
     assert SymbolTokenizer("AB").words([BOS, 4, 5, UNK, EOS])[0] == ["<s>", "A", "B", "<unk>", "</s>"]
+    pieces = WordPieceTokenizer([*ALWAYS, "▁the", "▁c", "a", "t", "s", "."])
+    assert pieces.words([BOS, *pieces.encode(["the cats."])[0], EOS])[0] == ["<s>", "the", "cats.", "</s>"]
     trees = TreeTokenizer.train(TEXTS * 5, {"(S", ")S", "NN"}, 80)
     symbols = trees.encode_targets(["(S (NN dog) (NN cat))"])[0]
     assert trees.words([*symbols, EOS])[0] == ["(S", "NN", "NN", ")S", "</s>"]
@@ -139,7 +144,7 @@ def test_a_page_holds_all_weights_and_no_address():
             values = np.frombuffer(base64.b64decode(form["weights"]), "uint8").reshape(weights.shape)
             np.testing.assert_allclose(values / 255, weights, atol=0.5 / 255 + 1e-6)
     page = attention_page(maps)
-    assert shown(page)["chosen"] == {"map": 2, "layer": 1, "heads": [0, 1, 2], "form": "words"}
+    assert shown(page)["chosen"] == {"map": 2, "layer": 0, "heads": [0, 1, 2], "form": "words"}
     assert not re.search(r"(src|href)\s*=|https?:(?!//www.w3.org)|@import|url\(", page)
 
 
@@ -170,9 +175,56 @@ def test_figures_draw_every_weight_that_can_be_seen(number):
         assert texts[: len(maps.source.labels)] == list(maps.source.labels) and "layer 1, head" in texts[-1]
 
 
+@pytest.mark.parametrize("value", [1.0000001, float("nan")])
+@pytest.mark.parametrize("number", FIGURES)
+def test_weights_beside_0_to_1_are_drawn(number, value):
+    """Rounding makes them, where pieces of a word are added up, and a model that diverged."""
+    pytest.importorskip("matplotlib")
+    maps = random_maps([1, 1], [1])
+    for kind in KINDS:
+        maps.weights(kind)[:] = value
+    draw_figure(number, maps, heads=[0, 1]).canvas.draw()
+    data = shown(attention_page(maps))["maps"][0]["forms"]["pieces"]
+    assert set(base64.b64decode(data["weights"])) == {255 if value > 1 else 0}
+    assert maps.merged().encoder.max() <= 1 or np.isnan(value)
+
+
+def test_an_attention_that_tells_no_weights_is_told(monkeypatch):
+    one = translator()
+    monkeypatch.setattr(type(one.model), "recorded_attention", nothing_recorded)
+    with pytest.raises(kt.UserError, match="does not tell its weights of all pairs"):
+        one.attention("the dog", "Hund")
+
+
+@contextlib.contextmanager
+def nothing_recorded(model):
+    """As where a plug-in's attention has no use for `on_weights`."""
+    yield {kind: [] for kind in KINDS}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "said"),
+    [(["the dog"], None, "one text, not a list"), ("the dog", [4, 999], "holds ids that are none of 60")],
+)
+def test_what_is_no_text_and_no_target_is_told(source, target, said):
+    with pytest.raises(kt.UserError, match=said):
+        translator().attention(source, target)
+
+
+def test_a_run_s_name_is_no_formula():
+    pytest.importorskip("matplotlib")
+    lines = {"train": {1: {"step": 1, "nll": 1.0, "learning_rate": 1e-3, "tokens_per_second": 5.0}}, "validation": {}}
+    runs = {"runs/$a_b^{$": lines, "_hidden": {**lines, "validation": {1: {"nll": 1.0, "score": 2.0}}}}
+    figure = draw_curves(runs)
+    figure.canvas.draw()
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == list(runs)
+    draw_curves({"runs/$a_b^{$": lines}).canvas.draw()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ({"number": 5, "heads": [0, 1, 2]}, "figure 5 shows two heads, not 3"),
         ({"number": 6}, "there is no figure 6; there are 3, 4, 5"),
         ({"layer": 2}, "there is no layer 3; they are 1 to 2"),
         ({"heads": [0, 3]}, "there is no head 4; they are 1 to 3"),
@@ -187,8 +239,9 @@ def test_what_cannot_be_drawn_is_told(arguments, said):
 
 
 def test_a_word_is_found_without_its_full_stop_and_case():
-    tokens = Tokens(("A", "Dog.", "a", "2"), (), np.zeros(0))
-    assert [tokens.find(word) for word in ("a", "A", "Dog", "dog", "2", "1", "4")] == [2, 0, 1, 1, 3, 0, 3]
+    tokens = Tokens(("A", "Dog.", "a", "2", "▁cat"), (), np.zeros(0))
+    words = ("a", "A", "Dog", "dog", "2", "1", "4", "Cat", "DOG")
+    assert [tokens.find(word) for word in words] == [2, 0, 1, 1, 3, 0, 3, 4, 1]
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="commands are tested on TensorFlow")
@@ -223,6 +276,7 @@ def test_visualize_writes_a_page_figures_and_curves(call, home, tmp_path):
         (("--run=RUN",), "visualize takes --run and --text"),
         (("--run=RUN", "--text=1", "--word=1"), "--word is for --figure=3 and --figure=4"),
         (("--run=RUN", "--text=1", "--over=step"), "--over is for --curves"),
+        (("--run=RUN", "--text=1", "--format=svg"), "--format is for --figure and --curves; the page is HTML"),
         (("--run=RUN", "--text=1", "--heads=0"), "--heads: takes a whole number from 1 on, not '0'"),
         (("--run=RUN", "--text=1", "--layer=9"), "there is no layer 9; they are 1 to 1"),
         (("--run=RUN", "--text=1", "--heads=3", "--figure=5"), "there is no head 3; they are 1 to 2"),

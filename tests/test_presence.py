@@ -12,6 +12,7 @@ import keras
 import pytest
 from workers import free_ports
 
+from keras_transformer.training import presence as presence_module
 from keras_transformer.training.presence import SILENCE, Presence
 from keras_transformer.training.workers import WorkerLost
 
@@ -52,9 +53,8 @@ def test_processes_that_count_are_there_until_the_store_is_closed():
         assert not presence.is_alive() and not lost
 
 
-@pytest.mark.parametrize("before", [{}, {"present/1": "7"}], ids=["never came", "counts no more"])
-def test_one_that_is_silent_is_given_up_by_number(before):
-    store = Store(before)
+def test_one_that_counts_no_more_is_given_up_by_number():
+    store = Store({"present/1": "7"})
     began = time.monotonic()
     presence, lost = started(store, 0, 3, every=0.01, silence=0.5)
     other, _ = started(store, 2, 3, every=0.01, silence=60)
@@ -63,11 +63,41 @@ def test_one_that_is_silent_is_given_up_by_number(before):
     store.open = False
 
 
+def test_one_that_has_not_begun_to_count_is_waited_for():
+    store = Store()
+    presence, lost = started(store, 0, 2, every=0.01, silence=0.2)
+    time.sleep(1)
+    assert presence.is_alive() and not lost
+    store["present/1"] = "1"
+    presence.join(10)
+    assert lost == [1]
+
+
+def test_one_that_stood_still_itself_gives_nobody_up(monkeypatch):
+    """An hour passes at once for it, as when something held Python up, or the machine slept."""
+    clock = {"now": 0.0}
+    monkeypatch.setattr(presence_module.time, "monotonic", lambda: clock["now"])
+    naps = iter([1, 1, 3600, 1, 1])
+
+    def sleep(seconds):
+        clock["now"] += next(naps, None) or stop()
+
+    def stop():
+        raise SystemExit
+
+    monkeypatch.setattr(presence_module.time, "sleep", sleep)
+    lost = []
+    with pytest.raises(SystemExit):
+        Presence(Store({"present/1": "7"}), 0, 2, lost.append).run()
+    assert not lost
+
+
 JOINED = """
     import sys
     from keras_transformer.training.cluster import Coordinator
     from keras_transformer.training.workers import join
     workers = join("multiworker", coordinator=Coordinator(sys.argv[1], 2, int(sys.argv[2])))
+    workers.watch()
     print("joined", flush=True)
     while True:
         workers.total([1])

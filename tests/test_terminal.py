@@ -48,7 +48,7 @@ def test_a_training_begins_with_the_table_and_tells_its_time_once(home, call, tm
     assert len(told) == 1 and lines[told[0] - 1].startswith("step 3/6 ")
     again = call("train", *REVERSE, "--data_dir", home.path / "data", "--output_dir", home.run, "--train_steps=6",
                  "--dry_run").succeeded()  # fmt: skip
-    assert again[-1] == "  resuming after update 6"
+    assert again[-1] == "  complete at update 6"
 
 
 def in_terminal(*command, cwd):
@@ -76,6 +76,13 @@ def test_a_terminal_shows_bars_and_the_lines_above_them(tmp_path):
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is there again
 
 
+def test_a_training_that_ends_before_its_warm_up_tells_so(call, tmp_path):
+    flags = (*REVERSE, "--data_dir", tmp_path / "data", "--output_dir", tmp_path / "run", "--warmup_steps=400")
+    out = call("train", *flags, "--dry_run", "--train_steps=40").succeeded()
+    (schedule,) = [line for line in out if line.startswith("  schedule")]
+    assert schedule.endswith(f"up to {float(kt.TransformerSchedule(16, 400)(39)):.2e} at update 40")
+
+
 def test_bars_are_nowhere_else(capsys):
     with progress_bar("work", 3) as advance:
         advance(2)
@@ -86,7 +93,8 @@ def test_bars_are_nowhere_else(capsys):
 def test_a_bar_ends_with_its_work(monkeypatch, capsys):
     from keras_transformer import progress
 
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
     with pytest.raises(ZeroDivisionError):
         with progress_bar("outer", 3) as advance, progress_bar("inner", 2):
             advance(1)

@@ -61,7 +61,7 @@ class Tokenizer:
 
     def pieces(self, ids):
         """Returns the piece of each id."""
-        raise NotImplementedError
+        raise UserError(f"a {type(self).__name__} has no pieces(ids), which would show what its ids are")
 
     def words(self, ids):
         """Returns the words that ids make, as texts, and the number of each id's word, int `[ids]`, from 0 on."""

@@ -15,7 +15,11 @@ import re
 import sys
 import unicodedata
 
+import numpy as np
+
 from keras_transformer.data.tokenizer import (
+    BOS,
+    EOS,
     SPECIAL,
     UNK,
     WORD_PIECES_FILE,
@@ -91,6 +95,12 @@ class WordPieceTokenizer(Tokenizer):
 
     def pieces(self, ids):
         return [self._pieces[i] for i in ids]
+
+    @property
+    def shown_starts(self):
+        starts = np.array([piece.startswith(MARKER) for piece in self._pieces], "float32")
+        starts[[BOS, EOS]] = 1
+        return starts
 
     def to_bytes(self):
         return "".join(f"{piece}\n" for piece in self._pieces[len(SPECIAL) :]).encode()

@@ -213,16 +213,21 @@ class Translator:
             UserError: The source is blank or has no translation, or the encoder's attention has no weights of all
                 pairs.
         """
+        if not isinstance(source, str):
+            raise UserError("attention takes one text, not a list of them: attention(text)")
         source_ids = self._source_ids([source], None, None)[0]
         if len(source_ids) == 1:
             raise UserError("a blank text has no attention to show")
         ids = list(self.translate([source])[0][0].tokens) if target is None else self._target_ids(target)
         if not ids:
             raise UserError(f"{source!r} got no translation whose attention could be shown; give a target")
+        if not all(0 <= i < self.tokenizer.vocab_size for i in ids):
+            raise UserError(f"the target {ids} holds ids that are none of {self.tokenizer.vocab_size}")
         with self.model.recorded_attention() as recorded:
             self.model.states((np.array([source_ids], "int32"), np.array([[BOS, *ids[:-1]]], "int32")))
         weights = {kind: [np.array(of_layer, "float32") for of_layer in layers] for kind, layers in recorded.items()}
-        if any(of_layer.shape[2:] != (len(source_ids),) * 2 for of_layer in weights["encoder"]):
+        of_all_pairs = [of_layer.shape[2:] == (len(source_ids),) * 2 for of_layer in weights["encoder"]]
+        if not (of_all_pairs and all(of_all_pairs)):
             raise UserError(f"{self.hparams.encoder_attention} attention does not tell its weights of all pairs")
         text = target if isinstance(target, str) else self.tokenizer.outputs([source], [ids])[0]
         tokens = map(self._tokens, (source_ids, ids, [BOS, *ids[:-1]]))

@@ -1,7 +1,7 @@
 """Attention drawn in the manner of the paper's figures 3 to 5, with Matplotlib."""
 
 from keras_transformer.errors import UserError
-from keras_transformer.pictures.attention_maps import COLORS
+from keras_transformer.pictures.attention_maps import COLORS, chosen, visible
 from keras_transformer.pictures.plots import new_figure
 
 FIGURES = {
@@ -31,13 +31,15 @@ def draw_figure(number, maps, kind="encoder", layer=None, heads=None, word=None)
         word: The attending word's label, or its number from 1, in figures 3 and 4; by default the one in the middle.
 
     Raises:
-        UserError: There is no such layer, head or word, or Matplotlib is not installed.
+        UserError: There is no such layer, head or word, figure 5 has not two heads, or Matplotlib is not installed.
     """
     if number not in FIGURES:
         raise UserError(f"there is no figure {number}; there are {', '.join(map(str, FIGURES))}")
     weights = maps.weights(kind)
     layer, heads = chosen(weights, layer, heads, None if number == 3 else 2)
-    weights = weights[layer]
+    if number == 5 and len(heads) != 2:
+        raise UserError(f"figure 5 shows two heads, not {len(heads)}")
+    weights = visible(weights[layer])
     queries, keys = maps.sides(kind)
     query = queries.find(word) if word else len(queries.labels) // 2
     if number == 3:
@@ -45,7 +47,7 @@ def draw_figure(number, maps, kind="encoder", layer=None, heads=None, word=None)
     elif number == 4:
         panels = [[(heads[:1], None)], [(heads, query)]]
     else:
-        panels = [[(heads[:1], None), (heads[1:2] or heads[:1], None)]]
+        panels = [[(heads[:1], None), (heads[1:], None)]]
     width = STEP * (max(len(queries.labels), len(keys.labels)) + 1)
     top, bottom = (LETTER * max(map(len, side.labels)) + 0.25 for side in (queries, keys))
     height = top + HEIGHT + bottom + 0.25
@@ -63,27 +65,6 @@ def draw_figure(number, maps, kind="encoder", layer=None, heads=None, word=None)
             title = f"layer {layer + 1}, {names} {', '.join(str(head + 1) for head in drawn)}"
             axes.text(-0.7, HEIGHT + top + 0.1, title, fontsize=8, color="#66707c", va="center")
     return figure
-
-
-def chosen(weights, layer=None, heads=None, count=None):
-    """Returns the number of a layer and a list of those of heads, where they are not given the default ones.
-
-    Args:
-        weights: `[layers, heads, queries, keys]`.
-        layer, heads: From 0; None for the last layer but one and the first `count` heads, None for all.
-
-    Raises:
-        UserError: There is no such layer or head.
-    """
-    layers, num_heads = weights.shape[:2]
-    layer = max(layers - 2, 0) if layer is None else layer
-    heads = list(range(num_heads))[:count] if heads is None else list(heads)
-    if not 0 <= layer < layers:
-        raise UserError(f"there is no layer {layer + 1}; they are 1 to {layers}")
-    for head in heads:
-        if not 0 <= head < num_heads:
-            raise UserError(f"there is no head {head + 1}; they are 1 to {num_heads}")
-    return layer, heads
 
 
 def _draw(axes, weights, queries, keys, heads, only, top):

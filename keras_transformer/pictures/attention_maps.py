@@ -14,7 +14,7 @@ COLORS = (
 """One for each head, again from the first one on where there are more."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Tokens:
     """A sequence of tokens.
 
@@ -41,16 +41,17 @@ class Tokens:
         Raises:
             UserError: There is none.
         """
-        plain = [label.strip(".,;:!?") for label in self.labels]
-        for labels in (self.labels, plain, [label.lower() for label in plain]):
-            if wanted in labels:
-                return labels.index(wanted)
+        plain = [label.strip("▁.,;:!?") for label in self.labels]
+        lower = [label.lower() for label in plain]
+        for labels, word in ((self.labels, wanted), (plain, wanted), (lower, wanted.lower())):
+            if word in labels:
+                return labels.index(word)
         if wanted.isdecimal() and 1 <= int(wanted) <= len(self.labels):
             return int(wanted) - 1
         raise UserError(f"no word {wanted!r}; the words are {' '.join(self.labels)}, or their numbers from 1 on")
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class AttentionMaps:
     """The attention weights of a source and a target; of each row of one head the sum is 1.
 
@@ -89,7 +90,7 @@ class AttentionMaps:
         for kind in KINDS:
             queries, keys = (_memberships(tokens) for tokens in self.sides(kind))
             mean = queries / queries.sum(axis=1, keepdims=True)
-            merged[kind] = np.einsum("wq,lhqk,vk->lhwv", mean, self.weights(kind), keys).astype("float32")
+            merged[kind] = np.clip(mean @ self.weights(kind) @ keys.T, 0, 1).astype("float32")  # 1 but for rounding
         sides = {side: getattr(self, side).merged() for side in ("source", "target", "given")}
         return dataclasses.replace(self, **sides, **merged)
 
@@ -108,6 +109,32 @@ class AttentionMaps:
         from keras_transformer.pictures.attention_page import inline
 
         return inline(self)
+
+
+def visible(weights):
+    """Returns weights between 0 and 1, as colours need them; those of a model that diverged are 0."""
+    return np.clip(np.nan_to_num(weights), 0, 1)
+
+
+def chosen(weights, layer=None, heads=None, count=None):
+    """Returns the number of a layer and a list of those of heads, where they are not given the default ones.
+
+    Args:
+        weights: `[layers, heads, queries, keys]`.
+        layer, heads: From 0; None for the last layer but one and the first `count` heads, None for all.
+
+    Raises:
+        UserError: There is no such layer or head.
+    """
+    layers, num_heads = weights.shape[:2]
+    layer = max(layers - 2, 0) if layer is None else layer
+    heads = list(range(num_heads))[:count] if heads is None else list(heads)
+    if not 0 <= layer < layers:
+        raise UserError(f"there is no layer {layer + 1}; they are 1 to {layers}")
+    for head in heads:
+        if not 0 <= head < num_heads:
+            raise UserError(f"there is no head {head + 1}; they are 1 to {num_heads}")
+    return layer, heads
 
 
 def _memberships(tokens):

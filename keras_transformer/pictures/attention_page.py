@@ -7,7 +7,7 @@ from importlib import resources
 
 import numpy as np
 
-from keras_transformer.pictures.attention_maps import COLORS, KINDS
+from keras_transformer.pictures.attention_maps import COLORS, KINDS, chosen, visible
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -40,7 +40,7 @@ def attention_page(maps, kind="cross", layer=None, heads=None, pieces=False):
     Args:
         maps: `AttentionMaps`.
         kind: Of `KINDS`: which attention is shown at first.
-        layer: The layer that is shown at first, from 0; by default the last one.
+        layer: The layer that is shown at first, from 0; by default the last but one, if there are two.
         heads: The heads that are shown at first, from 0; by default all.
         pieces: Whether tokens are shown at first, and not the words that they make.
     """
@@ -58,7 +58,7 @@ def attention_page(maps, kind="cross", layer=None, heads=None, pieces=False):
 
 def view_data(maps, kind="cross", layer=None, heads=None, pieces=False):
     """Returns what `attention_view.js` shows, of what JSON can hold; arguments as of `attention_page`."""
-    count, num_heads = maps.weights(kind).shape[:2]
+    layer, heads = chosen(maps.weights(kind), layer, heads)
     forms = {"words": maps.merged(), "pieces": maps}
     return {
         "colors": COLORS,
@@ -68,8 +68,8 @@ def view_data(maps, kind="cross", layer=None, heads=None, pieces=False):
         ],
         "chosen": {
             "map": list(KINDS).index(kind),
-            "layer": count - 1 if layer is None else layer,
-            "heads": list(range(num_heads)) if heads is None else list(heads),
+            "layer": layer,
+            "heads": heads,
             "form": "pieces" if pieces else "words",
         },
     }
@@ -93,5 +93,5 @@ def _form(maps, kind):
         "keys": keys.labels,
         "layers": weights.shape[0],
         "heads": weights.shape[1],
-        "weights": base64.b64encode(np.rint(255 * weights).astype("uint8").tobytes()).decode(),
+        "weights": base64.b64encode(np.rint(255 * visible(weights)).astype("uint8").tobytes()).decode(),
     }

@@ -35,7 +35,7 @@ def draw_curves(runs, over="step"):
         rates.plot(x, [row["learning_rate"] for _, row in train], color=color)
         speeds.plot(x, [row["tokens_per_second"] for _, row in train], color=color)
         x = [place(step) for step, _ in validations]
-        losses.plot(x, [row["nll"] for _, row in validations], color=color, marker="o", markersize=4, label=name)
+        losses.plot(x, [row["nll"] for _, row in validations], color=color, marker="o", markersize=4)
         scores.plot(x, [row["score"] for _, row in validations], color=color, marker="o", markersize=4)
         names |= {_score_name(row) for _, row in validations}
     titles = {
@@ -52,9 +52,11 @@ def draw_curves(runs, over="step"):
         axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)
     if len(runs) > 1:
-        losses.legend(fontsize=8)
+        lines = [line for line in losses.lines if line.get_marker() == "o"]
+        for text in losses.legend(lines, list(runs), fontsize=8).get_texts():
+            text.set_parse_math(False)
     else:
-        figure.suptitle(next(iter(runs)), fontsize=11)
+        figure.suptitle(next(iter(runs)), fontsize=11, parse_math=False)
     figure.tight_layout()
     return figure
 

@@ -262,10 +262,10 @@ class Run:
                     if file.read(1) != b"\n":
                         file.write(b"\n")
                 file.write(json.dumps(values).encode() + b"\n")
-            if self._events:
-                self._events.write(values)
         except OSError as error:
             raise cannot_write(path, error) from None
+        if self._events:
+            self._events.write(values)
 
     @functools.cached_property
     def _events(self):

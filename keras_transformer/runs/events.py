@@ -1,16 +1,15 @@
-"""What metrics.jsonl gets, as events for TensorBoard, where that is installed; it needs no TensorFlow."""
+"""What metrics.jsonl gets, as events for TensorBoard, where that is installed; it needs no TensorFlow.
+
+A training does not end because its pictures cannot be written: what goes wrong is said once, and there are no more.
+"""
 
 import importlib.util
+import sys
 import time
+import types
 
-SCALARS = {
-    "train": (
-        "loss", "nll", "perplexity", "gradient_norm", "learning_rate", "tokens_per_second", "peak_memory_mb",
-        "peak_device_memory_mb",
-    ),
-    "validation": ("loss", "nll", "perplexity", "score"),
-}  # fmt: skip
-"""Numbers of each kind of line; a validation's further scores, such as BLEU, are those that have a signature."""
+SHOWN = ("train", "validation")
+"""Kinds of lines whose numbers are shown."""
 
 
 def open_events(folder):
@@ -19,45 +18,59 @@ def open_events(folder):
 
 
 class Events:
-    """A file of events in a folder.
+    """A file of events in a folder, which begins with the first line.
 
     Args:
         folder: Where TensorBoard is to look.
     """
 
     def __init__(self, folder):
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        self._writer = EventFileWriter(str(folder))
+        self._folder, self._writer, self._failed = folder, None, False
 
     def write(self, line):
-        """Adds what a line of metrics.jsonl, a dictionary, has to show.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
-        from tensorboard.plugins.text.summary_v2 import text_pb
-
-        about = {"wall_time": time.time(), "step": line["step"]}
-        if line["kind"] == "start":
-            # What a killed training showed from the next update on does not count.
-            begin = {**about, "step": line["step"] + 1}
-            self._writer.add_event(Event(session_log=SessionLog(status=SessionLog.START), **begin))
-        names = [*SCALARS.get(line["kind"], ()), *line.get("signatures", {})]
-        for name in names:
-            if isinstance(line.get(name), (int, float)):
-                summary = scalar_pb(f"{line['kind']}/{name}", line[name])
-                self._writer.add_event(Event(summary=summary, **about))
-        if line.get("samples"):
-            summary = text_pb("validation/samples", [_as_text(sample) for sample in line["samples"]])
-            self._writer.add_event(Event(summary=summary, **about))
-        self._writer.flush()
+        """Adds what a line of metrics.jsonl, a dictionary, has to show."""
+        if self._failed:
+            return
+        try:
+            self._writer = self._writer or _writer(self._folder)
+            for event in _events(line):
+                self._writer.add_event(event)
+            self._writer.flush()
+        except Exception as error:  # of TensorBoard, or of TensorFlow's file system
+            self._failed = True
+            print(f"there are no more events for TensorBoard: {' '.join(str(error).split())}", file=sys.stderr)
 
     def close(self):
         """Ends the file."""
-        self._writer.close()
+        if self._writer:
+            self._writer.close()
+
+
+def _writer(folder):
+    if "tensorflow" not in sys.modules:
+        # By this name TensorBoard is told to do without TensorFlow, which it would import where it is installed.
+        sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    return EventFileWriter(str(folder))
+
+
+def _events(line):
+    """Yields the events of a line."""
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+    from tensorboard.plugins.text.summary_v2 import text_pb
+
+    about = {"wall_time": time.time(), "step": line["step"]}
+    if line["kind"] == "start":
+        # What a killed training showed from the next update on does not count.
+        yield Event(session_log=SessionLog(status=SessionLog.START), **{**about, "step": line["step"] + 1})
+    for name, value in line.items() if line["kind"] in SHOWN else ():
+        if name != "step" and isinstance(value, (int, float)):
+            yield Event(summary=scalar_pb(f"{line['kind']}/{name}", value), **about)
+    if line.get("samples"):
+        texts = [_as_text(sample) for sample in line["samples"]]
+        yield Event(summary=text_pb("validation/samples", texts), **about)
 
 
 def _as_text(sample):

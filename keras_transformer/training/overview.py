@@ -5,6 +5,7 @@ import math
 import keras
 
 from keras_transformer.training.distribution import count_accelerators, count_replicas
+from keras_transformer.training.schedule import make_schedule
 
 
 def overview(run, problem, network, batches, how, distribution, workers=1):
@@ -72,10 +73,12 @@ def _batch(plan, few_shapes, slices):
 
 
 def _schedule(hparams, updates_an_epoch):
-    peak = hparams.learning_rate_scale * (hparams.d_model * hparams.warmup_steps) ** -0.5
+    peak = min(hparams.warmup_steps, hparams.train_steps)
+    rate = float(make_schedule(hparams)(peak - 1))
+    after = ", then ∝ 1/√update" if peak < hparams.train_steps else ""
     return (
         f"{hparams.train_steps:,} updates ({hparams.train_steps / updates_an_epoch:.3g} epochs); learning rate up to "
-        f"{peak:.2e} at update {hparams.warmup_steps:,}, then ∝ 1/√update"
+        f"{rate:.2e} at update {peak:,}{after}"
     )
 
 

@@ -15,7 +15,7 @@ SILENCE = 25
 
 
 class Presence(threading.Thread):
-    """Counts aloud and watches the others, until the store is gone or another process is.
+    """Counts aloud and watches the others that do, until the store is gone or another process is.
 
     Args:
         store: Has `key_value_set(key, value, allow_overwrite)` and `key_value_dir_get(folder)` -> [(key, value)].
@@ -31,8 +31,7 @@ class Presence(threading.Thread):
         self.every, self.silence = every, silence
 
     def run(self):
-        heard = {other: (None, time.monotonic()) for other in range(self.count) if other != self.number}
-        counted = 0
+        heard, counted, looked = {}, 0, time.monotonic()
         while True:
             counted += 1
             try:
@@ -41,9 +40,13 @@ class Presence(threading.Thread):
             except Exception:  # the training is over, or the backend sees for itself that its coordinator is gone
                 return
             now = time.monotonic()
-            for other, (last, since) in heard.items():
+            if now - looked > self.silence / 2:  # this process stood still itself, and cannot tell
+                heard = {}
+            looked = now
+            for other in set(range(self.count)) - {self.number}:
                 latest = found.get(f"present/{other}")
-                if latest != last:
+                last, since = heard.get(other, (None, now))
+                if latest != last or latest is None:  # one that has not begun to count may still prepare its corpus
                     heard[other] = latest, now
                 elif now - since > self.silence:
                     return self.lost(other)

@@ -91,7 +91,11 @@ def train(
         if init_from and not run.checkpoints.steps():  # what is wrong with it is said before the corpus is prepared
             Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=())
         batches = problem.prepare(report).batches("train", hparams)
+        workers.watch()
         if dry_run:
+            if workers.is_first:
+                run.check_corpus()
+            check_rows(batches.plan, make_strategy(strategy, devices))
             network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
             start = max(run.checkpoints.steps(), default=0)
             _tell_what(run, problem, network, network.adapted(batches), how, distribution, workers, start, report)
@@ -195,7 +199,8 @@ def _tell_what(run, problem, network, batches, how, distribution, workers, start
     for line in overview(run, problem, network, batches, how, distribution, workers.count):
         report(line)
     if start:
-        report(f"  resuming after update {start:,}")
+        more = "resuming after" if start < run.hparams.train_steps else "complete at"
+        report(f"  {more} update {start:,}")
 
 
 def restore(run, network, workers):

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from keras_transformer.errors import UserError
+from keras_transformer.progress import stop_bars
 from keras_transformer.training.cluster import Coordinator, read_tf_config, wait_for_others
 from keras_transformer.training.distribution import make_strategy
 from keras_transformer.training.presence import SILENCE, Presence
@@ -82,6 +83,9 @@ class Workers:
                 f"worker {others[0]} would train something else than worker 0 ({what} differs); all workers need the "
                 "same command, corpus and version of this package"
             )
+
+    def watch(self):
+        """Begins to watch whether the others are there, where the backend does not; once nothing holds Python up."""
 
     @contextlib.contextmanager
     def together(self):
@@ -153,10 +157,14 @@ class _TensorFlowWorkers(_Together):
 class _JaxWorkers(_Together):
     """Processes of `jax.distributed`."""
 
-    def __init__(self):
+    def __init__(self, store):
         import jax
 
         self.number, self.count = jax.process_index(), jax.process_count()
+        self.presence = Presence(store, self.number, self.count, _leave_without)
+
+    def watch(self):
+        self.presence.start()
 
     def total(self, values):
         from jax.experimental.multihost_utils import process_allgather
@@ -174,6 +182,7 @@ class _JaxWorkers(_Together):
 
 
 def _leave(status):
+    stop_bars()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -223,8 +232,7 @@ def _join_on_jax(coordinator, patience):
         return Workers()
     from jax._src.distributed import global_state  # JAX has no public way to its store
 
-    Presence(global_state.client, jax.process_index(), jax.process_count(), _leave_without).start()
-    return _JaxWorkers()
+    return _JaxWorkers(global_state.client)
 
 
 def _lost(why):
