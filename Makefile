@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 JAX = .venv-jax/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-jax soak bench docs lint format clean
+.PHONY: demo install test test-jax soak bench docs lint format clean
 
 # Trains a Transformer on the embedded English-German problem and translates unseen sentences: under 10 minutes
 # on two CPU cores.
@@ -18,6 +18,8 @@ PROCESSES ?= 2
 # Files in their order: the default begins with those of many tests, and ends with long ones on one process alone.
 PYTEST = python -m pytest -n $(PROCESSES) --dist=loadfile --no-loadscope-reorder
 
+install: $(VENV)/.installed
+
 test: $(VENV)/.installed-dev lint
 	$(BIN)/$(PYTEST) $(FILES)
 
@@ -27,7 +29,7 @@ test-jax: .venv-jax/.installed
 
 JAX_TESTS = backends layers transformer schedule beam_search translator training evaluation
 JAX_TESTS += positions word_heads tree_decoding optimizer memory learning attention_kinds cost candidates
-JAX_TESTS += decoding_features jax_devices multiworker presence projected_loss remat normalization dropout events attention_pictures
+JAX_TESTS += decoding_features jax_devices multiworker presence projected_loss remat normalization dropout events attention_pictures serve
 
 # The fault tests that `make test` leaves out, then one training that is killed fifty times; about ten minutes.
 soak: $(VENV)/.installed-dev

@@ -1,7 +1,8 @@
 // Shows attention weights inside an element: one colour a head, lines from each word to those that it attends to.
 //
 // data: {colors: ["#…"], maps: [{label, forms: {words: form, pieces: form}}]}, where a form is
-// {queries: [text], keys: [text], layers, heads, weights: base64 of uint8 [layers, heads, queries, keys], 255 = 1}.
+// {queries: [text], keys: [text], layers, heads, weights: base64 of uint8 [layers, heads, queries, keys], 255 = 1}; and
+// chosen: {map, layer, heads, form: "words" or "pieces", pinned: {side: "queries" or "keys", index} or nothing}.
 function attentionView(element, data) {
   "use strict";
   const ROW = 26, LEAST = 0.02;  // pixels of a word; the smallest weight that is drawn
@@ -170,5 +171,6 @@ function attentionView(element, data) {
   chosen.layer = data.chosen.layer;
   chosen.form = data.chosen.form;
   chosen.heads = new Set(data.chosen.heads);
+  pinned = data.chosen.pinned || null;
   drawAll();
 }

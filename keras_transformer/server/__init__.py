@@ -1,0 +1,1 @@
+"""A trained model behind HTTP: engines that translate, batches of what many ask for, the application and its page."""

@@ -1,0 +1,241 @@
+"""What translates behind the server: a run, an exported SavedModel, or an export for CTranslate2."""
+
+import abc
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keras_transformer.errors import UserError
+from keras_transformer.files import read_json
+from keras_transformer.hyperparameters import HParams
+from keras_transformer.serving.description import DESCRIPTION
+from keras_transformer.startup import load_keras
+
+BATCH_ROWS = 64
+"""Most texts that an engine is given at once."""
+
+
+LIMITS_APART = 16
+"""CTranslate2 has one limit of tokens for all texts of a call."""
+
+
+class Output(NamedTuple):
+    """One translation.
+
+    Attributes:
+        text: The translation; of a parser the tree in brackets.
+        score: Its score, or None where there was no search: of a sentence that was not parsed.
+    """
+
+    text: str
+    score: float | None
+
+
+class Engine(abc.ABC):
+    """Translates. All calls of `translate` and `attention` come from one thread, one after the other.
+
+    Attributes:
+        about: What it tells of the model: {name: value}, for JSON.
+        most_nbest: Most translations of a text.
+        most_tokens: Most tokens of a text, EOS counted; None where the engine cuts longer ones by itself.
+        trees: Whether its translations are trees in brackets.
+        shows_attention: Whether `attention` can be asked.
+    """
+
+    about: dict[str, Any]
+    most_nbest: int
+    most_tokens: int | None = None
+    trees = False
+    shows_attention = False
+
+    @abc.abstractmethod
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Returns the tokens of each text, EOS counted. May be called from any thread."""
+
+    @abc.abstractmethod
+    def translate(self, texts: Sequence[str], nbest: int) -> list[list[Output]]:
+        """Returns up to `nbest` outputs for each text, best first.
+
+        Raises:
+            UserError: A text cannot be translated.
+        """
+
+    def attention(self, source: str, target: str) -> dict[str, Any]:
+        """Returns what `pictures/attention_view.js` shows of a source and its translation, for JSON.
+
+        Raises:
+            UserError: There is nothing to show.
+        """
+        raise UserError("this model does not tell what it attends to: serve a run")
+
+
+class RunEngine(Engine):
+    """A run directory.
+
+    Args:
+        path: The run, or a list of runs: an ensemble.
+        checkpoint, precision, jit_compile: See `Translator.load`.
+        search: `beam_size`, `alpha` and `extra_length`, each None for the run's.
+    """
+
+    def __init__(self, path, checkpoint=None, precision="float32", jit_compile=False, **search):
+        from keras_transformer.runs.directory import Run
+
+        runs = [Run.open(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
+        load_keras()
+        from keras_transformer.decoding.translator import Translator, check_search
+
+        self._translator = Translator.load([run.path for run in runs], checkpoint, precision, jit_compile)
+        hparams = self._translator.hparams
+        self._search = {name: getattr(hparams, name) if value is None else value for name, value in search.items()}
+        self.most_nbest = self._search["beam_size"]
+        check_search(self.most_nbest, self._search["alpha"], 1, self._search["extra_length"], 0, None)
+        self.most_tokens = hparams.max_length
+        self.trees = self._translator.tokenizer.grammar is not None
+        self.shows_attention = not self.trees and hparams.encoder_attention == "full"
+        names = [run.path.resolve().name for run in runs]
+        self.about = {"model": ", ".join(names), "problem": runs[0].config["problem"]["name"]}
+
+    def lengths(self, texts):
+        return [len(ids) + 1 for ids in self._translator.tokenizer.encode(texts)]
+
+    def translate(self, texts, nbest):
+        found = self._translator.translate(texts, nbest=nbest, max_source_length=self.most_tokens, **self._search)
+        return [[Output(one.text, _finite(one.score)) for one in hypotheses] for hypotheses in found]
+
+    def attention(self, source, target):
+        from keras_transformer.pictures.attention_page import view_data
+
+        return view_data(self._translator.attention(source, target))
+
+
+class SavedModelEngine(Engine):
+    """An export of `--format=saved_model`: TensorFlow computes it as it is."""
+
+    def __init__(self, path, about):
+        os.environ["KERAS_BACKEND"] = "tensorflow"  # JAX, if it is asked for, does not read it
+        load_keras()
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401  its operations
+
+        self._tf, self._model = tf, tf.saved_model.load(str(path))
+        self._signature = self._model.signatures["serving_default"]
+        self.most_nbest = about["nbest"]
+        self.trees = about.get("trees", False)
+        self.about = _said(path, about)
+
+    def lengths(self, texts):
+        """An estimate, as the graph does not tell: four bytes a token."""
+        return [len(text.encode()) // 4 + 2 for text in texts]
+
+    def translate(self, texts, nbest):
+        found = self._signature(inputs=self._tf.constant([text.encode() for text in texts], self._tf.string))
+        outputs = []
+        for row, scores in zip(found["nbest"].numpy(), found["scores"].numpy()):
+            several = [Output(text.decode(), _finite(score)) for text, score in zip(row[:nbest], scores)]
+            outputs.append(several[:1] + [one for one in several[1:] if one.score is not None])
+        return outputs
+
+
+class CTranslate2Engine(Engine):
+    """An export of `--format=ctranslate2`; neither Keras nor a backend is needed. Its search is CTranslate2's own."""
+
+    def __init__(self, path, about, threads=0, **search):
+        from keras_transformer.data.tokenizer import load_tokenizer
+
+        try:
+            import ctranslate2
+        except ImportError:
+            raise UserError("CTranslate2 is not installed: pip install ctranslate2==4.8.0") from None
+        self._tokenizer = load_tokenizer(path)
+        self._engine = ctranslate2.Translator(str(path), inter_threads=1, intra_threads=threads)
+        self._pieces = self._tokenizer.pieces(range(self._tokenizer.vocab_size))
+        self._ids = {piece: number for number, piece in enumerate(self._pieces)}
+        usual = {**dataclasses.asdict(HParams()), **about}
+        self._search = {name: usual[name] if value is None else value for name, value in search.items()}
+        self.most_nbest, self.most_tokens = self._search["beam_size"], about["most_tokens"]
+        self.trees = self._tokenizer.grammar is not None
+        self.about = _said(path, about)
+
+    def lengths(self, texts):
+        return [len(ids) + 1 for ids in self._tokenizer.encode(texts)]
+
+    def translate(self, texts, nbest):
+        from keras_transformer.data.tokenizer import BOS, PAD
+
+        sources = [[self._pieces[i] for i in ids] for ids in self._tokenizer.encode(texts)]
+        rows = [i for i, source in enumerate(sources) if source]
+        outputs = [[Output(text, None if text else 0.0)] for text in self._tokenizer.outputs(texts, [[]] * len(texts))]
+        # All that go together have one limit, so it may depend on nothing but a text itself.
+        limits = {i: self._limit(len(sources[i]) + 1) for i in rows}
+        for limit in sorted(set(limits.values())):
+            some = [i for i in rows if limits[i] == limit]
+            found = self._engine.translate_batch(
+                [sources[i] for i in some],
+                beam_size=self._search["beam_size"], num_hypotheses=nbest, return_scores=True,
+                length_penalty=self._search["alpha"], max_batch_size=BATCH_ROWS, max_decoding_length=limit,
+                suppress_sequences=[[self._pieces[PAD]], [self._pieces[BOS]]],
+            )  # fmt: skip
+            for i, result in zip(some, found):
+                ids = [[self._ids[piece] for piece in pieces] for pieces in result.hypotheses]
+                said = self._tokenizer.outputs([texts[i]] * len(ids), ids)
+                outputs[i] = [Output(text, _finite(score)) for text, score in zip(said, result.scores)]
+        return outputs
+
+    def _limit(self, tokens):
+        """Most tokens of a translation, rounded up, so that there are few such limits."""
+        rounded = -(-(tokens + self._search["extra_length"]) // LIMITS_APART) * LIMITS_APART
+        return min(rounded, self.most_tokens)
+
+
+def load_engine(
+    path, *, checkpoint=None, precision=None, jit_compile=False, ensemble=(), beam_size=None, alpha=None,
+    extra_length=None,
+):  # fmt: skip
+    """Returns the `Engine` of a run directory or an export.
+
+    Args:
+        path: The directory.
+        checkpoint, precision, jit_compile: Of a run, see `Translator.load`.
+        ensemble: More runs of the same corpus.
+        beam_size, alpha, extra_length: Of the search, each None for the usual.
+
+    Raises:
+        UserError: It is neither, it is damaged, or an argument is not for it.
+    """
+    path, search = Path(path), {"beam_size": beam_size, "alpha": alpha, "extra_length": extra_length}
+    if not (path / DESCRIPTION).is_file():
+        return RunEngine([path, *ensemble], checkpoint, precision or "float32", jit_compile, **search)
+    about = read_json(path / DESCRIPTION, f"{path} is no export", format=str)
+    given = {"checkpoint": checkpoint, "precision": precision, "jit_compile": jit_compile, "ensemble": ensemble}
+    if about["format"] == "saved_model":
+        given |= search
+    if wrong := [name for name, value in given.items() if value]:
+        raise UserError(f"--{wrong[0]} is for a run; {path} is an export, in which it is fixed")
+    if about["format"] == "saved_model":
+        return _loaded(SavedModelEngine, path, about)
+    if about["format"] == "ctranslate2":
+        return _loaded(CTranslate2Engine, path, about, **search)
+    raise UserError(f"{path} is an export of --format={about['format']}, which is not served; serve its run")
+
+
+def _loaded(engine, path, about, **search):
+    try:
+        return engine(path, about, **search)
+    except (OSError, RuntimeError, ValueError, KeyError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
+
+
+def _said(path, about):
+    """What an export tells of its models."""
+    models = about.get("models", [about])
+    names = ", ".join(one["run"] for one in models if "run" in one)
+    return {"model": names or path.name, "problem": models[0].get("problem", "")}
+
+
+def _finite(score):
+    """A score as JSON can hold it: None for what stands for −∞."""
+    return float(score) if score > -1e8 else None

@@ -1,0 +1,1 @@
+"""The page for people: HTML, CSS and JavaScript without anything from elsewhere."""

@@ -1,0 +1,112 @@
+"""A server in a thread of its own, on a free port of this machine, and asking it."""
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from typing import NamedTuple
+
+from keras_transformer.server.engines import Engine, Output
+
+
+class Answer(NamedTuple):
+    """What a server answered: status, the JSON or else the text, headers."""
+
+    status: int
+    content: object
+    headers: dict
+
+    @property
+    def outputs(self):
+        """[[(text, score)]] of translations."""
+        assert self.status == 200, self
+        return [[(one["text"], one["score"]) for one in several] for several in self.content["translations"]]
+
+    def refused(self, status, *said):
+        """Asserts that this is an error, one sentence, without a path or a traceback, with what is `said` in it."""
+        assert self.status == status, self
+        assert set(self.content) == {"error"}
+        sentence = self.content["error"]
+        assert "\n" not in sentence and "Traceback" not in sentence and ".py" not in sentence
+        for words in said:
+            assert str(words) in sentence
+
+
+def ask(url, path="/translate", body=None, timeout=60):
+    """Returns the `Answer` to a GET or, with a body, a POST: an object, or bytes as they are."""
+    address = url.removeprefix("http://")
+    connection = http.client.HTTPConnection(address, timeout=timeout)
+    try:
+        if body is None:
+            connection.request("GET", path)
+        else:
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request("POST", path, content, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        content = response.read().decode()
+        with contextlib.suppress(ValueError):
+            content = json.loads(content)
+        return Answer(response.status, content, dict(response.headers))
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def serving(app, http="h11"):
+    """Serves an ASGI application inside a `with` block; yields its URL.
+
+    Args:
+        http: The class of its connections.
+    """
+    import uvicorn
+
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="on", log_config=None, timeout_graceful_shutdown=5, http=http))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+class Backwards(Engine):
+    """Turns texts round; n-best are that with their number. `batches` holds what it was given.
+
+    While `gate` is not set, it waits. A text with "impossible" in it is refused, one with "fault" raises.
+    """
+
+    most_nbest, most_tokens = 4, 20
+
+    def __init__(self, trees=False, shows_attention=False):
+        self.trees, self.shows_attention = trees, shows_attention
+        self.about = {"model": "backwards", "problem": "none"}
+        self.batches, self.gate, self.attention_seconds = [], threading.Event(), 0.0
+        self.gate.set()
+
+    def lengths(self, texts):
+        return [len(text.split()) + 1 for text in texts]
+
+    def translate(self, texts, nbest):
+        from keras_transformer.errors import UserError
+
+        self.batches.append(list(texts))
+        self.gate.wait(30)
+        if any("impossible" in text for text in texts):
+            raise UserError("this text cannot be translated")
+        if any("fault" in text for text in texts):
+            raise RuntimeError("a fault in /home/somebody/engine.py")
+        return [[Output(f"{text[::-1]}{n or ''}", -float(n)) for n in range(nbest)] for text in texts]
+
+    def attention(self, source, target):
+        self.gate.wait(30)
+        time.sleep(self.attention_seconds)
+        return {"source": source, "target": target}
