@@ -55,6 +55,7 @@ def trained(flags):
     from keras_transformer.runs.manifest import git_revision, machine
     from keras_transformer.training.schedule import compile_arguments
 
+    commit = git_revision()  # of what is loaded now, whatever is checked out until the end
     problem = kt.problem(flags.problem, data_dir=flags.data_dir, raw_dir=flags.raw_dir).prepare()
     hparams = kt.hparams(flags.hparams, dropout=0.0, seed=flags.seed)
     model = kt.Transformer.from_hparams(hparams, vocab_size=problem.tokenizer.vocab_size)
@@ -65,7 +66,7 @@ def trained(flags):
         history = model.fit(batches.replace(start=step), steps_per_epoch=1, epochs=1, verbose=0)
         losses += history.history["loss"]
     return {
-        "problem": problem.name, "commit": git_revision(), "seed": flags.seed, "machine": machine(), "losses": losses,
+        "problem": problem.name, "commit": commit, "seed": flags.seed, "machine": machine(), "losses": losses,
     }  # fmt: skip
 
 
@@ -88,7 +89,8 @@ def compared(one, other):
         raise UserError(f"the trainings are of {len(one['losses'])} and {len(other['losses'])} updates")
     apart = [abs(a - b) for a, b in zip(one["losses"], other["losses"])]
     return {
-        "benchmark": "loss_curve", "problem": one["problem"], "commits": [one["commit"], other["commit"]],
+        "benchmark": "loss_curve", "problem": one["problem"], "commit": one["commit"],
+        "commits": [one["commit"], other["commit"]],
         "seeds": [one["seed"], other["seed"]], "updates": len(apart),
         "first_loss": one["losses"][0], "last_loss": statistics.fmean(one["losses"][-20:]),
         "greatest_difference": max(apart), "mean_difference": statistics.fmean(apart), "machine": one["machine"],
