@@ -4,8 +4,12 @@ python docs/reference.py            # writes both
 python docs/reference.py --check    # tells whether they are what would be written; status 1 if not
 """
 
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +19,15 @@ from keras_transformer.__main__ import COMMANDS
 DOCS = Path(__file__).parent
 VOCABULARY = 37_000
 WIDTH = "96"
+RESULTS = "toy_ende", "parallel_text", "multi30k", "parsing"
+METRICS = {"f1": "F1", "tokenized_bleu": "BLEU on tokens", "sacrebleu": "sacreBLEU"}
+THE_PAPERS = (
+    ("base", "`wmt14_ende`", "100,000", "BLEU 27.3", "12 hours", "8 P100, the paper's"),
+    ("big", "`wmt14_ende`", "300,000", "BLEU 28.4", "3.5 days", "8 P100, the paper's"),
+    ("big_enfr", "`wmt14_enfr`", "300,000", "BLEU 41.8", "3.5 days", "8 P100, the paper's"),
+    ("parsing_wsj", "`parsing_wsj`", "", "F1 91.3", "", "the paper's"),
+    ("parsing_semisupervised", "`parsing_wsj_semisupervised`", "", "F1 92.7", "", "the paper's"),
+)
 MADE = "<!-- Written by docs/reference.py. -->\n"
 
 
@@ -27,11 +40,19 @@ def commands_page():
         "worker is gone, 130 and 143 that a signal ended the work.",
     ]
     for command, what in COMMANDS.items():
-        asked = [sys.executable, "-m", f"keras_transformer.{command}", "--help"]
-        environment = {**os.environ, "COLUMNS": WIDTH, "PYTHONPATH": str(DOCS.parent)}
-        text = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout
-        parts += [f"## {command}", what, f"```text\n{text.strip()}\n```"]
+        parts += [f"## {command}", what, f"```text\n{help_of(command).strip()}\n```"]
     return "\n\n".join(parts) + "\n"
+
+
+def help_of(command):
+    """Returns what a command prints when it is asked for help."""
+    name = f"keras_transformer.{command}"
+    if importlib.util.find_spec(name).submodule_search_locations:  # a package, whose command is its __main__
+        name += ".__main__"
+    os.environ["COLUMNS"] = WIDTH
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+        importlib.import_module(name).main(["--help"])
+    return text.getvalue()
 
 
 def presets_page():
@@ -61,9 +82,42 @@ training.
 
 {table}
 
-[results.md](results.md) has what came out, and how long it took; [cost.md](cost.md) hours by hardware;
-[reproduce.md](reproduce.md) the commands for the paper's figures.
+## What to expect
+
+The longest training of each that was measured, and the paper's own (§5.2, Tables 2 and 4). The time is that of the
+updates; validation and decoding come on top.
+
+{expected()}
+
+[results.md](results.md) has the commands, seeds and curves; [benchmarks.md](benchmarks.md) the speed of an update;
+[cost.md](cost.md) hours by hardware; [reproduce.md](reproduce.md) the commands for the paper's figures.
 """
+
+
+def expected():
+    """Returns the table of results and times: the paper's, and those of the rows in docs/results."""
+    longest = {}
+    for row in (row for name in RESULTS for row in rows_of(name)):
+        kind = row["preset"], row["problem"]
+        if row["split"] == "test" and row["training"]["steps"] >= longest.get(kind, row)["training"]["steps"]:
+            longest[kind] = row
+    lines = ["| preset | problem | updates | score on the test set | time | on |", "| --- " * 6 + "|"]
+    lines += [f"| `{preset}` | {' | '.join(cells)} |" for preset, *cells in THE_PAPERS]
+    for (preset, problem), row in sorted(longest.items()):
+        settings = (f"`{name}={value}`" for name, value in row.get("settings", {}).items())
+        named = ", ".join([f"`{problem}`", *settings])
+        metric, value = next((label, row[key]) for key, label in METRICS.items() if key in row)
+        changed = ", other hparams" if row["overrides"] else ""
+        minutes = f"{row['training']['seconds'] / 60:.0f} min"
+        cells = named, f"{row['training']['steps']:,}", f"{metric} {value}", minutes, row["machine"]
+        lines.append(f"| `{preset}`{changed} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def rows_of(name):
+    """Yields the rows of docs/results/NAME.jsonl."""
+    for line in (DOCS / "results" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
+        yield json.loads(line)
 
 
 def main(arguments):

@@ -206,7 +206,8 @@ def benchmarks_page(files):
     sections = {
         "train_step": training, "train_profile": training_profile, "loss_curve": loss_curves, "precision": precisions,
         "memory": memory,
-        "decode": decoding, "decode_profile": decoding_profile, "exports": exports, "prepare": preparation,
+        "decode": decoding, "decode_profile": decoding_profile, "exports": exports, "serve": served,
+        "prepare": preparation,
     }  # fmt: skip
     parts = [section(files[name]) for name, section in sections.items() if name in files]
     return "\n".join([BENCHMARKS_HEAD, *parts])
@@ -408,6 +409,30 @@ def exports(rows):
             *("–" if share is None else f"{share:.1%}" for share in shares), f"{difference:.0e}",
             f"{row['score']:.2f}", f"{row['reference_score']:.2f}", f"{row['sentences_per_second']:,.0f}",
             f"{row['megabytes']:,.1f}",
+        ]  # fmt: skip
+        lines.append(line(cells))
+    return "\n".join([*lines, "", commands(rows)])
+
+
+def served(rows):
+    """Returns how many answers a server gives, and how late."""
+    lines = [
+        "## Server\n",
+        "Clients that ask for one sentence at a time, and at once for the next; they run on the same machine, and take",
+        "part of its cores. × is beside one client, in the same run; latencies are from a request to its answer.",
+        "Every answer is compared with `Translator`'s. Memory is the server's, early and at the end.\n",
+        *head("model clients seconds answers answers/s × p50 p95 p99 wrong refused memory".split()),
+    ]
+    alone: dict = {}
+    for row in rows:
+        run = row["model"], tuple(row["command"])
+        if row["clients"] == 1:
+            alone[run] = row["sentences_per_second"]
+        ratio = f"{row['sentences_per_second'] / alone[run]:.1f}" if run in alone else "–"
+        cells = [
+            f"{row['model']} ({row['problem']})", str(row["clients"]), str(row["seconds"]), f"{row['answers']:,}",
+            f"{row['sentences_per_second']:.1f}", ratio, *(f"{row[f'p{share}_ms']:,} ms" for share in (50, 95, 99)),
+            str(row["wrong"]), str(row["errors"]), " → ".join(f"{size:,}" for size in row["memory_mb"]) + " MB",
         ]  # fmt: skip
         lines.append(line(cells))
     return "\n".join([*lines, "", commands(rows)])

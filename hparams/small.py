@@ -23,6 +23,15 @@ def small():
     )  # fmt: skip
 
 
+@register_hparams("quick")
+def quick():
+    """For a first look at some thousand pairs of your own: minutes on two CPU cores."""
+    return HParams(
+        num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.1, warmup_steps=400, batch_tokens=2048,
+        max_length=128, train_steps=1000, eval_steps=250, checkpoint_steps=250,
+    )  # fmt: skip
+
+
 @register_hparams("toy")
 def toy():
     """For the embedded problem toy_ende: minutes on two CPU cores."""

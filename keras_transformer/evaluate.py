@@ -168,7 +168,7 @@ def report_text(result, samples, by_length):
         report("")
     report(f"perplexity = {result.perplexity:.2f} ({result.nll():.4f} nats a token of the references)")
     for score in result.scores:
-        report(score.signature)
+        report(f"signature of {score.name}: {score.signature}")
         report(str(score))
 
 

@@ -10,7 +10,7 @@ import sys
 from keras_transformer.errors import UserError
 from keras_transformer.hyperparameters import HParams, load_hparams, parse_value
 from keras_transformer.plugins import load_plugin, located_errors
-from keras_transformer.tasks import load_problem, parse_parameters
+from keras_transformer.tasks import load_problem, parse_parameters, problem_parameters
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -130,6 +130,9 @@ def read_problem_flags(flags):
     for field in dataclasses.fields(HParams):
         if (value := getattr(flags, field.name)) is not None:
             changes[field.name] = value
+    fields = {field.name for field in dataclasses.fields(HParams)}
+    for name in (changes.keys() - fields) & problem_parameters(flags.problem):
+        raise UserError(f"{name} is a parameter of the problem: --set problem.{name}={changes[name]}")
     changes = {name: parse_value(HParams, name, value, "hparams") for name, value in changes.items()}
     hparams = load_hparams(flags.hparams, **changes)
     parameters = parse_parameters(flags.problem, parameters)

@@ -339,6 +339,13 @@ def parse_parameters(name, texts):
     return {parameter: parse_value(problem, parameter, text, f"problem {name}") for parameter, text in texts.items()}
 
 
+def problem_parameters(name):
+    """Returns the names of what `--set problem.NAME=VALUE` may set of a problem."""
+    registry.load_catalog()
+    fields = dataclasses.fields(registry.problems.get(name))
+    return {field.name for field in fields if "doc" in field.metadata}
+
+
 def _hash(identity):
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 

@@ -4,8 +4,10 @@ import dataclasses
 import functools
 import hashlib
 import heapq
+from pathlib import Path
 
 from keras_transformer.data.corpus import existing_file, read_pairs
+from keras_transformer.errors import UserError
 from keras_transformer.registry import register_problem
 from keras_transformer.tasks import TranslationProblem, require, setting
 
@@ -38,11 +40,11 @@ class ParallelText(TranslationProblem):
         """Returns the two files of a split."""
         paths = [self.path(split, language) for language in (self.source, self.target)]
         for path, language in zip(paths, (self.source, self.target)):
-            require(
-                path,
-                f"{self.raw_dir}/{split}.{language} does not exist (nor .gz); name the languages with "
-                "--set problem.source=SRC --set problem.target=TGT",
-            )
+            if path is None:
+                raise UserError(
+                    f"{self.raw_dir}/{split}.{language} does not exist (nor .gz), {what_is_in(self.raw_dir)}; name the "
+                    "languages with --set problem.source=SRC --set problem.target=TGT"
+                )
         return paths
 
     def corpus_files(self):
@@ -76,3 +78,12 @@ class ParallelText(TranslationProblem):
 
 def _hash(text):
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def what_is_in(folder):
+    """Returns what a message tells of a folder."""
+    if not Path(folder).is_dir():
+        return "nor does the folder"
+    names = sorted(path.name for path in Path(folder).iterdir() if path.is_file())
+    several = f"{', '.join(names[:6])}{', …' if len(names) > 6 else ''}"
+    return f"the folder holds {several if names else 'no files'}"

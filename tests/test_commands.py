@@ -183,6 +183,7 @@ def test_a_users_mistake_is_one_sentence_in_a_process_of_its_own(tmp_path):
         ("--hparams=tny", "unknown hparams 'tny': did you mean tiny"),
         ("--model=transfomer", "unknown model 'transfomer': did you mean transformer?"),
         ("--warmup=5", "unknown flag --warmup: did you mean --warmup_steps"),
+        ("--set=train_pairs=5", "train_pairs is a parameter of the problem: --set problem.train_pairs=5"),
         ("--set=warmup=5", "unknown hparams field 'warmup': did you mean warmup_steps"),
         ("--set=problem.train_pair=5", "unknown problem reverse field 'train_pair': did you mean train_pairs"),
         ("--set=dropout", "--set dropout: it takes NAME=VALUE"),

@@ -39,17 +39,31 @@ def test_the_map_names_every_row_of_the_paper_and_what_it_names_is_there():
     page = (ROOT / "docs" / "paper_map.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)
     assert rows == [str(number) for number in range(1, 34)]
+    assert len(named_tests_of(page)) > 25
+    presets = {name for name, _ in registry.hparams.describe()}
+    assert set(re.findall(r"`((?:base|big|parsing)(?:_\w+)?)`", page)) <= presets
+
+
+def test_the_comparison_names_tests_that_are_there():
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    assert len(named_tests_of(page)) > 10
+
+
+def named_tests_of(page):
+    """Returns the names of the tests that a page names, `file: name` or, after one of the same file, `name`.
+
+    Raises:
+        AssertionError: One is not there.
+    """
     names = set()
     for cell in re.findall(r"`(test_\w+\.py[^|]*)", page):
         file, name = None, None
         for part in re.findall(r"`([^`]*)`", f"`{cell}"):
             file, name = part.split(": ") if ": " in part else (part, None) if part.endswith(".py") else (file, part)
-            text = (ROOT / "tests" / file).read_text(encoding="utf-8")
-            assert name is None or f"def {name}(" in text, f"{file}: {name}"
+            (path,) = (ROOT / "tests").glob(f"**/{file}")
+            assert name is None or f"def {name}(" in path.read_text(encoding="utf-8"), f"{file}: {name}"
             names.add(name)
-    assert len(names) > 25
-    presets = {name for name, _ in registry.hparams.describe()}
-    assert set(re.findall(r"`((?:base|big|parsing)(?:_\w+)?)`", page)) <= presets
+    return names
 
 
 def test_readme_names_every_command():

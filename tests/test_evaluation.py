@@ -232,7 +232,7 @@ def test_json_holds_what_the_text_says(run, call, tmp_path):
     assert text[-6:] == [
         line
         for name, score in found["scores"].items()
-        for line in (score["signature"], f"{name} = {score['value']:.2f}")
+        for line in (f"signature of {name}: {score['signature']}", f"{name} = {score['value']:.2f}")
     ]
     assert f"perplexity = {found['perplexity']:.2f} ({found['nll']:.4f} nats a token of the references)" in text
     assert math.exp(found["nll"]) == pytest.approx(found["perplexity"])

@@ -18,7 +18,7 @@ def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
     out = call("train", *flags, "--dry_run", "--accumulate=2", "--precision=bfloat16").succeeded()
     table = out[out.index(str(tmp_path / "run")) + 1 :]
     assert [line[:12].strip() for line in table] == [
-        "problem", "model", "", "batch", "schedule", "devices", "results",
+        "problem", "model", "", "batch", "schedule", "devices", "results", "time", "note",
     ]  # fmt: skip
     rows = [line[12:] for line in table]
     model = kt.Transformer(24, kt.hparams("toy", num_layers=1, d_model=16, d_ff=32, num_heads=2))
@@ -37,7 +37,12 @@ def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
         and f"up to {float(kt.TransformerSchedule(16, 2)(1)):.2e} at update 2," in rows[4]
     )
     assert re.fullmatch(r"\d devices?; tensorflow, bfloat16, no XLA", rows[5])
-    assert rows[6] == "validation every 3 updates, a checkpoint every 3"
+    assert rows[6] == "validation every 3 updates, a checkpoint every 3, both at the end"
+    assert re.match(r"about 0:0\d:\d\d of updates here: \d\.\de\+\d\d floating point operations at ", rows[7])
+    assert (
+        rows[8]
+        == "the learning rate is twice that of any preset or more: raise warmup_steps, or lower learning_rate_scale"
+    )
     assert not (tmp_path / "run").exists() and (tmp_path / "data").exists()
 
 
@@ -49,6 +54,20 @@ def test_a_training_begins_with_the_table_and_tells_its_time_once(home, call, tm
     again = call("train", *REVERSE, "--data_dir", home.path / "data", "--output_dir", home.run, "--train_steps=6",
                  "--dry_run").succeeded()  # fmt: skip
     assert again[-1] == "  complete at update 6"
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--warmup_steps=500", "--train_steps=400"], "the learning rate rises to the end: warmup_steps is 500"),
+        (["--warmup_steps=4000", "--train_steps=100000"], "the corpus is small for so many updates"),
+        (["--warmup_steps=4000", "--train_steps=4001"], None),
+    ],
+)
+def test_the_table_notes_what_rarely_goes_well(call, tmp_path, flags, said):
+    lines = call("train", *REVERSE, *flags, f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run", "--dry_run")
+    notes = [line for line in lines.succeeded() if line.startswith("  note ")]
+    assert len(notes) == (said is not None) and (not notes or said in notes[0])
 
 
 def in_terminal(*command, cwd):

@@ -34,6 +34,7 @@ MARKER, ESCAPE = "▁", "\\"
 UNKNOWN = f"{MARKER}⁇{MARKER}"  # as SentencePiece shows it; no text is encoded so
 ALWAYS = [MARKER, ESCAPE, ";", *"0123456789"]  # what no text is tokenised without
 CACHED_WORDS = 1 << 18  # about 60 MB
+CACHED_LENGTH = 100
 WORDS, CHARACTERS = 200_000, 1000  # the most different ones to learn from; what is rarer is left out
 LONGEST = 40  # characters; longer words are not learned from
 TOLERANCE = 0.02  # share of pieces learned beyond those asked for; the rarest are left out
@@ -132,7 +133,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 class _Cache(dict):
-    """{word: ids}, filled on use; emptied when it is full."""
+    """{word: ids}, filled on use, but for very long words; emptied when it is full."""
 
     def __init__(self, encode):
         super().__init__()
@@ -141,7 +142,9 @@ class _Cache(dict):
     def __missing__(self, word):
         if len(self) >= CACHED_WORDS:
             self.clear()
-        ids = self[word] = tuple(self._encode(word))
+        ids = tuple(self._encode(word))
+        if len(word) <= CACHED_LENGTH:
+            self[word] = ids
         return ids
 
 

@@ -25,7 +25,8 @@ def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> 
         raise UserError(f"--last={last}: at least 1 checkpoint must be averaged")
     steps = run.checkpoints.steps()[-last:]
     if len(steps) < last:
-        raise UserError(f"{run.checkpoints.path} holds {len(run.checkpoints.steps())} checkpoints, not {last}")
+        there = len(run.checkpoints.steps())
+        raise UserError(f"{run.checkpoints.path} holds {there} checkpoints, not {last}; --last={there} averages them")
     average: dict = {}
     for step in steps:
         weights = run.checkpoints.load(step, parts=("weights",))[0]["weights"]

@@ -43,6 +43,7 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
     weights = run.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"]
     weights = {path.partition("/")[2]: array for path, array in weights.items()}
     said = {"format": "ctranslate2", "quantization": quantization, "most_tokens": POSITIONS}
+    said |= {name: getattr(run.hparams, name) for name in ("beam_size", "alpha", "extra_length")}
     with written_export(folder, force, {**said, **describe(run, checkpoint)}) as new:
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         convert(weights, run.hparams, pieces, new, None if quantization == "float32" else quantization)

@@ -69,7 +69,8 @@ def export_saved_model(
     check_search(beam_size, options["alpha"], nbest, options["extra_length"], 0, max_source_length)
     if beam_size > options["max_beam_size"]:
         raise UserError(f"beam_size={beam_size} is more than max_beam_size={options['max_beam_size']}")
-    said = {"format": "saved_model", "tensorflow": tf.__version__, **options, **(description or {})}
+    said = {"format": "saved_model", "tensorflow": tf.__version__, "trees": translator.constraint is not None}
+    said |= {**options, **(description or {})}
     with written_export(folder, force, {"tokenizer_sha256": translator.tokenizer.fingerprint, **said}) as new:
         module = TextTranslator(translator, **options)
         tf.saved_model.save(module, str(new), signatures=module.concrete_functions())

@@ -4,8 +4,16 @@ import math
 
 import keras
 
+from keras_transformer.stopwatch import duration
 from keras_transformer.training.distribution import count_accelerators, count_replicas
+from keras_transformer.training.machine import device_rate
 from keras_transformer.training.schedule import make_schedule
+
+CPU_SHARE = 0.6
+"""How fast updates are on a CPU, as a share of a large matrix product's operations a second (docs/benchmarks.md)."""
+HIGH_RATE = 0.01
+"""A learning rate that is twice the highest of any preset."""
+MANY_EPOCHS = 1000
 
 
 def overview(run, problem, network, batches, how, distribution, workers=1):
@@ -29,9 +37,14 @@ def overview(run, problem, network, batches, how, distribution, workers=1):
         "schedule": [_schedule(hparams, plan.batches_per_epoch)],
         "devices": [_devices(network, distribution, how, workers)],
         "results": [
-            f"validation every {hparams.eval_steps:,} updates, a checkpoint every {hparams.checkpoint_steps:,}"
+            f"validation every {hparams.eval_steps:,} updates, a checkpoint every {hparams.checkpoint_steps:,}, "
+            "both at the end"
         ],
     }
+    if not count_accelerators(distribution):
+        rows["time"] = [_time(hparams, network, batches)]
+    if notes := list(_notes(hparams, plan.batches_per_epoch)):
+        rows["note"] = notes
     if plan.num_dropped:
         rows["problem"].append(
             f"{plan.num_dropped:,} pairs are longer than max_length={hparams.max_length} tokens and left out"
@@ -80,6 +93,27 @@ def _schedule(hparams, updates_an_epoch):
         f"{hparams.train_steps:,} updates ({hparams.train_steps / updates_an_epoch:.3g} epochs); learning rate up to "
         f"{rate:.2e} at update {peak:,}{after}"
     )
+
+
+def _time(hparams, network, batches):
+    """How long the updates may take on this CPU, from the operations of some batches."""
+    some = range(min(batches.batches_per_epoch, 50))
+    flops = sum(network.update_flops(*batches.shape(index)) for index in some) / len(some) * hparams.train_steps
+    rate = CPU_SHARE * device_rate()
+    return (
+        f"about {duration(flops / rate)} of updates here: {flops:.1e} floating point operations at {rate:.1e} a second"
+    )
+
+
+def _notes(hparams, updates_an_epoch):
+    """What rarely goes well."""
+    if hparams.warmup_steps >= hparams.train_steps > 1:
+        yield f"the learning rate rises to the end: warmup_steps is {hparams.warmup_steps:,}"
+    rate = float(make_schedule(hparams)(min(hparams.warmup_steps, hparams.train_steps) - 1))
+    if rate > HIGH_RATE:
+        yield "the learning rate is twice that of any preset or more: raise warmup_steps, or lower learning_rate_scale"
+    if hparams.train_steps > MANY_EPOCHS * updates_an_epoch and not hparams.patience:
+        yield "the corpus is small for so many updates: fewer train_steps, or --patience=10"
 
 
 def _devices(network, distribution, how, workers):
