@@ -225,9 +225,17 @@ def training(rows):
         "epoch, here from the store. Tokens are real target tokens; × is to that engine in float32, in `fixed` in its",
         "fastest mode, `of product` the rate beside a large float32 matrix product's, each the median of turns. A",
         "mode without ratios was slower than the same engine's other one in a first turn, and had no more.",
-        "`benchmarks/train_step.py` tells more.\n",
-        *head(heads),
+        "`benchmarks/train_step.py` tells more.",
     ]
+    for machine in dict.fromkeys(row["machine"] for row in rows):
+        there = [row for row in rows if row["machine"] == machine]
+        lines += [f"\n### On {machine}\n", *head(heads), *training_lines(there, peers), "", *in_best_mode(there, peers)]
+    return "\n".join([*lines, "", commands(rows)])
+
+
+def training_lines(rows, peers):
+    """Returns the lines of the table of all engines and modes."""
+    lines = []
     for row in rows:
         if row["engine"] == "matmul":
             continue
@@ -241,7 +249,7 @@ def training(rows):
             f"{row['over_fixed']:.2f}" if row["over_fixed"] else "–",
         ]  # fmt: skip
         lines.append(line(cells))
-    return "\n".join([*lines, "", *in_best_mode(rows, peers), "", commands(rows)])
+    return lines
 
 
 def in_best_mode(rows, peers):
@@ -289,7 +297,7 @@ def training_profile(rows):
     for row in rows:
         product, copying = row["product_flops_per_second"] / 1e9, row["copy_bytes_per_second"] / 1e9
         lines.append(
-            f"- {row['size']} {row['precision']}, oneDNN {row['onednn']}: {row['milliseconds']:,.0f} ms an update; "
+            f"- {row['size']} {row['precision']}, oneDNN {row['onednn']}, {row['machine']}: {row['milliseconds']:,.0f} ms an update; "
             f"a large product {product:,.0f} GFLOP/s, copying {copying:,.1f} GB/s. {bound(row)}"
         )
     return "\n".join([*lines, "", commands(rows)])

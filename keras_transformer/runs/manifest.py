@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -59,15 +60,20 @@ def versions():
     return found
 
 
+VECTORS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
+"""Instructions of x86 that decide how fast it multiplies, as Linux calls them and as we do, the fastest first."""
+
+
 def machine():
-    """Returns a short description of the machine."""
-    name = platform.processor() or platform.machine()
+    """Returns a short description of the machine: cores, processor, its vector instructions, system."""
+    name, vectors = platform.processor() or platform.machine(), None
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            name = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
+        fields = dict(re.findall(r"^([^\t:]+)\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M))
+        name = fields.get("model name", name)
+        vectors = next((ours for flag, ours in VECTORS.items() if flag in fields.get("flags", "").split()), None)
+    except OSError:
         pass
-    return f"{os.cpu_count()} × {name}, {platform.system()}"
+    return f"{os.cpu_count()} × {name}{f' ({vectors})' if vectors else ''}, {platform.system()}"
 
 
 def git_revision():
