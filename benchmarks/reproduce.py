@@ -1,0 +1,133 @@
+"""The project's experiments, a command each, which does what is still open: `python benchmarks/reproduce.py multi30k`.
+
+    python benchmarks/reproduce.py multi30k --raw_dir=FOLDER
+    python benchmarks/reproduce.py table3 --list
+
+An experiment is a list of trainings. Each is trained, its last checkpoints are averaged, and the best and the averaged
+one are evaluated on the validation and the test split; every evaluation is a row of docs/results/EXPERIMENT.jsonl. What
+has its row is done, so that the command may be stopped anywhere, and repeated: a training goes on from its last
+checkpoint. `--list` tells what is done and what is open. With KERAS_BACKEND=jax the same on JAX.
+"""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from command_line import Parser, check_flags
+
+from keras_transformer.flags import report, run_command
+
+CHECKPOINTS, SPLITS = ("best", "averaged"), ("validation", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """One training: what is trained, and which of the preset's fields differ, as {field: value}."""
+
+    problem: str
+    preset: str
+    seed: int = 1
+    overrides: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self):
+        changes = (f"-{field}={value}" for field, value in self.overrides.items())
+        return f"{self.problem}-{self.preset}{''.join(changes)}-{self.seed}"
+
+    def flags(self):
+        return [
+            f"--problem={self.problem}", f"--hparams={self.preset}", f"--seed={self.seed}",
+            *(f"--{field}={value}" for field, value in self.overrides.items()),
+        ]  # fmt: skip
+
+    def made(self, row):
+        """Whether a row is of this training."""
+        theirs = {field: value for field, value in row["overrides"].items() if field != "seed"}
+        same = (row["problem"], row["preset"], row["seed"]) == (self.problem, self.preset, self.seed)
+        return same and not row.get("settings") and theirs == self.overrides
+
+
+def table3(name, values):
+    """The trainings of a row of Table 3 in small: `tiny`, 1,500 updates, one field changed."""
+    return [Training("multi30k_ende_tok", "tiny", 1, {**SHORT, name: value}) for value in values]
+
+
+SHORT = {"train_steps": 1500}
+EXPERIMENTS = {
+    # Wu et al. 2021, by seeds; the same on raw text; other directions.
+    "multi30k": [
+        *(Training("multi30k_ende_tok", "tiny", seed) for seed in (1, 2, 3)),
+        *(Training(f"multi30k_{pair}", "tiny") for pair in ("ende", "deen", "enfr")),
+    ],
+    "table3": [
+        Training("multi30k_ende_tok", "tiny", 1, SHORT),
+        *table3("num_heads", (1, 2, 8, 16)),  # (A)
+        *table3("d_k", (8, 16)),  # (B)
+        *table3("num_layers", (2, 3, 6)),  # (C)
+        *table3("d_model", (64, 256)),
+        *table3("d_ff", (128, 512)),
+        *table3("dropout", (0.0, 0.1, 0.2)),  # (D)
+        *table3("label_smoothing", (0.0, 0.2)),
+        *table3("positions", ("learned",)),  # (E)
+    ],
+}
+
+
+def main(arguments):
+    parser = Parser(__doc__)
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("--raw_dir", help="folder of the corpus files, where they are on disk")
+    parser.add_argument("--data_dir", default="data", help="where prepared corpora are kept (default %(default)s)")
+    parser.add_argument("--runs", default="runs/reproduce", help="where runs are kept (default %(default)s)")
+    parser.add_argument("--list", action="store_true", help="tell what is done and what is open, and end")
+    parser.add_json("file of the rows (default docs/results/EXPERIMENT.jsonl)")
+    flags = parser.parse_args(arguments)
+    check_flags(flags)
+    rows = Path(flags.json or f"docs/results/{flags.experiment}.jsonl")
+    for training in EXPERIMENTS[flags.experiment]:
+        missing = open_evaluations(training, rows)
+        if flags.list:
+            report(f"{'open' if missing else 'done'}  {training.name}")
+        elif missing:
+            do(training, missing, rows, flags)
+
+
+def open_evaluations(training, path):
+    """Returns the (checkpoint, split) of a training that have no row in a file."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    done = {(row["checkpoint"]["name"], row["split"]) for row in map(json.loads, lines) if training.made(row)}
+    return [(name, split) for name in CHECKPOINTS for split in SPLITS if (name, split) not in done]
+
+
+def do(training, missing, rows, flags):
+    """Trains, averages and evaluates; what of it was done before is quick or left out."""
+    run, raw_dir = Path(flags.runs) / training.name, [f"--raw_dir={flags.raw_dir}"] if flags.raw_dir else []
+    report(f"{training.name}: {len(missing)} rows are open")
+    python("train", *training.flags(), *raw_dir, f"--data_dir={flags.data_dir}", f"--output_dir={run}")
+    if any(name == "averaged" for name, _ in missing):
+        python("average", f"--run={run}")
+    for name, split in missing:
+        python("evaluate", f"--run={run}", f"--checkpoint={name}", f"--split={split}", f"--results={rows}")
+
+
+def python(command, *flags):
+    """Runs a command of the package; a signal to this process is one to the command, and a command's failure the end.
+
+    Raises:
+        SystemExit: It failed, or was asked to end.
+    """
+    process = subprocess.Popen([sys.executable, "-m", f"keras_transformer.{command}", *flags])
+    handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))  # SIGINT is a terminal's, for both
+    status = process.wait()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    if status:
+        raise SystemExit(status if status > 0 else 128 - status)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,113 @@
+"""The experiments: what is open is done, what was stopped goes on, what is done is left."""
+
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from commands import SMALL
+from conftest import ROOT
+
+from keras_transformer.flags import run_command
+
+OVERRIDES = {"train_steps": 6, "average_last": 2, **dict(flag.lstrip("-").split("=") for flag in SMALL)}
+OVERRIDES = {field: int(value) for field, value in OVERRIDES.items()}
+
+
+@pytest.fixture
+def reproduce(monkeypatch, tmp_path):
+    """The program, with an experiment of one training, in a folder of its own; `calls` tells what it runs, here."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.chdir(tmp_path)
+    program = importlib.import_module("reproduce")
+    monkeypatch.setattr(program, "EXPERIMENTS", {"small": [program.Training("reverse", "toy", 2, OVERRIDES)]})
+    monkeypatch.setattr(program, "real_python", program.python, raising=False)
+    program.calls = []
+
+    def python(command, *flags):
+        program.calls.append(command)
+        importlib.import_module(f"keras_transformer.{command}").main(list(flags))
+
+    monkeypatch.setattr(program, "python", python)
+    return program
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_open_rows_are_made_once(reproduce, tmp_path, monkeypatch, capsys):
+    file, python = tmp_path / "rows.jsonl", reproduce.python
+
+    def stopped(command, *flags):
+        python(command, *flags)
+        if reproduce.calls.count("evaluate") == 3:
+            raise SystemExit(143)
+
+    monkeypatch.setattr(reproduce, "python", stopped)
+    with pytest.raises(SystemExit):
+        reproduce.main(["small", f"--json={file}"])
+    wanted = [("best", "validation"), ("best", "test"), ("averaged", "validation"), ("averaged", "test")]
+    assert [(row["checkpoint"]["name"], row["split"]) for row in rows(file)] == wanted[:3]
+    monkeypatch.setattr(reproduce, "python", python)
+    del reproduce.calls[:]
+    reproduce.main(["small", f"--json={file}"])
+    assert reproduce.calls == ["train", "average", "evaluate"]
+    assert [(row["checkpoint"]["name"], row["split"]) for row in rows(file)] == wanted
+    assert all(row["seed"] == 2 and row["training"]["steps"] == 6 for row in rows(file))
+    del reproduce.calls[:]
+    capsys.readouterr()
+    reproduce.main(["small", f"--json={file}", "--list"])
+    reproduce.main(["small", f"--json={file}"])
+    assert reproduce.calls == [] and capsys.readouterr().out.startswith("done  reverse-toy-")
+    # A row of another training is not its.
+    for other in ({"seed": 1}, {"overrides": {**rows(file)[0]["overrides"], "dropout": 0.3}}, {"settings": {"a": 1}}):
+        (tmp_path / "others.jsonl").write_text("".join(json.dumps({**row, **other}) + "\n" for row in rows(file)))
+        reproduce.main(["small", f"--json={tmp_path}/others.jsonl", "--list"])
+        assert capsys.readouterr().out.startswith("open  ")
+
+
+def test_a_signal_is_the_command_s(reproduce, tmp_path, monkeypatch):
+    command = tmp_path / "python"
+    command.write_text("#!/bin/sh\ntrap 'echo \"$2\" > ended; exit 143' TERM\ntouch begun\nsleep 60 & wait\n")
+    command.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(command))
+
+    def signal_when_begun():
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    threading.Thread(target=signal_when_begun).start()
+    with pytest.raises(SystemExit) as ended:
+        reproduce.real_python("train", "--seed=1")
+    assert ended.value.code == 143 and (tmp_path / "ended").read_text() == "keras_transformer.train\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_unknown_experiment_is_one_sentence(reproduce, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "large"])
+    with pytest.raises(SystemExit) as ended:
+        run_command(reproduce.main)
+    assert ended.value.code == 2 and capsys.readouterr().err.startswith("error: argument experiment: invalid choice")
+
+
+def test_every_experiment_s_trainings_are_ones_that_train_would_take(monkeypatch):
+    """Names are unique, problems and presets exist, and the fields take their values."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from reproduce import EXPERIMENTS
+
+    from keras_transformer.hyperparameters import load_hparams
+    from keras_transformer.tasks import load_problem
+
+    trainings = [training for several in EXPERIMENTS.values() for training in several]
+    assert len({training.name for training in trainings}) == len(trainings) > 20
+    for training in trainings:
+        load_problem(training.problem)
+        hparams = load_hparams(training.preset, **training.overrides)
+        assert all(getattr(hparams, field) == value for field, value in training.overrides.items())
