@@ -297,8 +297,9 @@ def training_profile(rows):
     for row in rows:
         product, copying = row["product_flops_per_second"] / 1e9, row["copy_bytes_per_second"] / 1e9
         lines.append(
-            f"- {row['size']} {row['precision']}, oneDNN {row['onednn']}, {row['machine']}: {row['milliseconds']:,.0f} ms an update; "
-            f"a large product {product:,.0f} GFLOP/s, copying {copying:,.1f} GB/s. {bound(row)}"
+            f"- {row['size']} {row['precision']}, oneDNN {row['onednn']}, {row['machine']}: "
+            f"{row['milliseconds']:,.0f} ms an update; a large product {product:,.0f} GFLOP/s, "
+            f"copying {copying:,.1f} GB/s. {bound(row)}"
         )
     return "\n".join([*lines, "", commands(rows)])
 

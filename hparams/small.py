@@ -8,7 +8,7 @@ from keras_transformer.registry import register_hparams
 def tiny():
     """Transformer-Tiny of Wu et al. 2021, for Multi30k: 41.02 BLEU published on test 2016.
 
-    An epoch has 59 updates there: a checkpoint each, validation every five, patience of ten, an average of the last ten.
+    An epoch has 59 updates there: a checkpoint each, validation every five, patience of ten, the last ten averaged.
     """
     return HParams(
         num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.3, learning_rate_scale=2.53, warmup_steps=2000,

@@ -13,6 +13,7 @@ from conftest import ROOT
 from keras_transformer import registry
 
 SMALL = ("--num_layers=1", "--d_model=16", "--d_ff=16", "--num_heads=2", "--batch_tokens=256", "--train_steps=2")
+NOT_A_USER_S = ("PYTHONPATH", "KERAS_BACKEND", "PYTHONDONTWRITEBYTECODE")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def elsewhere(tmp_path):
 
 def run(*command, cwd):
     """Runs a command outside of the checkout, which must go well; returns its stdout."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "KERAS_BACKEND")}
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_A_USER_S}
     done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -63,7 +64,7 @@ def test_the_wheel_in_an_empty_environment_trains_from_another_directory(wheel, 
     home = tmp_path_factory.mktemp("environment")
     venv.create(home, with_pip=True)
     python = home / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[jax]", cwd=elsewhere)
+    run(python, "-m", "pip", "install", "--quiet", "--no-compile", f"{wheel}[jax]", cwd=elsewhere)
     assert_lists_everything(run(python, "-m", "keras_transformer", cwd=elsewhere))
     run(python, "-m", "keras_transformer.train", "--problem=sort", "--hparams=toy", *SMALL, cwd=elsewhere)
     lines = run(python, "-m", "keras_transformer.evaluate", "--run=runs/sort-toy", cwd=elsewhere).splitlines()

@@ -165,7 +165,7 @@ def test_another_process_updates_within_its_bounds_and_slices_take_less_than_the
     config = {**CONFIG, "hparams": {**CONFIG["hparams"], "batch_tokens": 20_000, "num_layers": 4}}
     stop = StopRequest()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    held = np.ones(2 << 30, np.uint8)  # which a child's peak must not begin with
+    held = np.ones(1 << 30, np.uint8)  # which a child's peak must not begin with
     whole, sliced, remat = (
         memory.try_update({**HOW, **how}, config, VOCAB_SIZE, (1000, 20, 20), 8 << 30, stop)
         for how in ({}, {"accumulate": 8}, {"remat": True})
