@@ -120,8 +120,11 @@ def python(command, *flags):
         SystemExit: It failed, or was asked to end.
     """
     process = subprocess.Popen([sys.executable, "-m", f"keras_transformer.{command}", *flags])
-    handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))  # SIGINT is a terminal's, for both
+    answers = {
+        signal.SIGINT: lambda *_: None,  # a terminal's, which sends it to both
+        signal.SIGTERM: lambda number, _: process.send_signal(number),
+    }
+    handlers = {number: signal.signal(number, answer) for number, answer in answers.items()}
     status = process.wait()
     for number, handler in handlers.items():
         signal.signal(number, handler)
