@@ -1,6 +1,7 @@
 """A process of a training that is gone, or hangs, is given up by the others."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -99,8 +100,9 @@ JOINED = """
     workers = join("multiworker", coordinator=Coordinator(sys.argv[1], 2, int(sys.argv[2])))
     workers.watch()
     print("joined", flush=True)
-    while True:
-        workers.total([1])
+    with workers.left_at_once(), workers.together():
+        while True:
+            workers.total([1])
 """
 
 
@@ -121,5 +123,6 @@ def test_a_worker_that_hangs_ends_the_others_with_what_to_do():
         second.kill()
         drained.join()
     assert first.returncode == WorkerLost.status == os.EX_TEMPFAIL, err
-    told = err.splitlines()[-1]
-    assert told.startswith("error: another worker is gone (nothing was heard of worker 1") and "goes on from" in told
+    # Said by Presence, or by JAX, which gives up soon after, and first on a machine that has much else to do.
+    said = r"another worker is gone \((nothing was heard of worker 1|.*Gloo).* goes on from"
+    assert re.search(said, err.splitlines()[-1]), err
