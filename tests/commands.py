@@ -1,13 +1,21 @@
 """Running the commands, as a user does or in this process, and a very small run to run them on."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 from keras_transformer import registry
 
 SMALL = ("--num_layers=1", "--d_model=16", "--d_ff=32", "--num_heads=2", "--batch_tokens=512", "--eval_steps=3",
          "--checkpoint_steps=3", "--warmup_steps=2", "--beam_size=2", "--extra_length=3")  # fmt: skip
+COMPILED = {
+    "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    or str(Path.home() / ".cache" / "keras_transformer" / "jax"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+}
+"""Lets processes of tests, whose homes are their own, share what JAX compiles."""
 REVERSE = ("--problem=reverse", "--hparams=toy", "--set", "problem.train_pairs=500", *SMALL)
 
 
@@ -38,7 +46,7 @@ class Outcome(NamedTuple):
 
 def environment(home):
     """Returns the environment of a command: the package is found, whatever the working directory."""
-    return {"PYTHONPATH": str(registry.PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(home)}
+    return {"PYTHONPATH": str(registry.PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(home), **COMPILED}
 
 
 def spawn(command, *arguments, cwd, variables=None, **options):

@@ -9,6 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from commands import COMPILED
 
 import keras_transformer as kt
 from keras_transformer import registry, startup
@@ -37,11 +38,11 @@ def home(tmp_path_factory):
     return tmp_path_factory.mktemp("home")
 
 
-def python(backend, home, *arguments, **environment):
+def python(backend, home, *arguments, compiled=COMPILED, **environment):
     """Runs Python with a backend, as a user does; returns the finished process."""
     environment = {
         "PYTHONPATH": str(registry.PACKAGE.parent), "PATH": os.environ["PATH"], "HOME": str(home),
-        "KERAS_BACKEND": backend, **environment,
+        "KERAS_BACKEND": backend, **compiled, **environment,
     }  # fmt: skip
     return subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=home, env=environment, capture_output=True, text=True
@@ -153,15 +154,18 @@ def test_the_jax_way_imports_no_tensorflow(home, whole, name):
 
 @needs_jax
 def test_what_jax_compiles_is_kept(home, whole):
-    command("jax", home, "evaluate", f"--run={whole.path}")
+    def alone(*arguments, **environment):
+        return python("jax", home, *arguments, compiled={}, **environment)
+
+    assert alone("-m", "keras_transformer.evaluate", f"--run={whole.path}").returncode == 0
     kept = home / ".cache" / "keras_transformer" / "jax"
     assert list(kept.iterdir())
     code = (
         "import keras_transformer.startup as s; s.load_keras(); import jax; print(jax.config.jax_compilation_cache_dir)"
     )
-    assert python("jax", home, "-c", code).stdout == f"{kept}\n"
-    assert python("jax", home, "-c", code, XDG_CACHE_HOME="/x").stdout == "/x/keras_transformer/jax\n"
-    assert python("jax", home, "-c", code, JAX_COMPILATION_CACHE_DIR="/y").stdout == "/y\n"
+    assert alone("-c", code).stdout == f"{kept}\n"
+    assert alone("-c", code, XDG_CACHE_HOME="/x").stdout == "/x/keras_transformer/jax\n"
+    assert alone("-c", code, JAX_COMPILATION_CACHE_DIR="/y").stdout == "/y\n"
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="what TensorFlow computes with")

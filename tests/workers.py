@@ -1,7 +1,6 @@
 """Several workers of one training, each a process of its own, as a cluster starts them."""
 
 import json
-import os
 import socket
 
 import keras
@@ -38,7 +37,6 @@ def spawn_workers(count, *arguments, cwd):
         else:
             flags += [f"--coordinator={addresses[0]}", f"--num_processes={count}", f"--process_id={number}"]
             variables["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
-            variables["JAX_COMPILATION_CACHE_DIR"] = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(cwd / "jax"))
         processes.append(spawn("train", *arguments, *flags, cwd=cwd, variables=variables))
     return processes
 

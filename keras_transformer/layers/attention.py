@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.initializers import projection, query_key_value
+from keras_transformer.layers.product import product
 
 ILLEGAL = -1e9
 """The logit of an illegal connection. −∞ makes a row without any legal position NaN."""
@@ -118,31 +119,31 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def call(self, query, memory, attention_mask=None, training=False):
         if query is memory:
-            query, keys, values = self.project_fused(memory, self.fused_kernel())
+            query, keys, values = self.project_fused(memory, self.fused_kernel(), training)
         else:
-            query, (keys, values) = self.project_query(query), self.project_memory(memory)
+            query, (keys, values) = self.project_query(query, training), self.project_memory(memory, training)
         attended, weights = self._attend(query, keys, values, attention_mask, training)
         if self.on_weights:
             self.on_weights(self.of_all_pairs(weights, ops.shape(memory)[1]))
         return attended
 
-    def project_query(self, query):
+    def project_query(self, query, training=False):
         """Returns queries `[batch, heads, length, d_k]` of `query`."""
-        return self._split_heads(self._project(query, self.query_kernel))
+        return self._split_heads(product(query, self.query_kernel, training))
 
-    def project_memory(self, memory):
+    def project_memory(self, memory, training=False):
         """Returns keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]` of `memory`."""
         kernel = self._side_by_side(self.key_kernel, self.value_kernel)
-        return self._in_heads(self._project(memory, kernel), self.num_heads * self.d_k)
+        return self._in_heads(product(memory, kernel, training), self.num_heads * self.d_k)
 
     def fused_kernel(self):
         """Returns the kernels of queries, keys and values side by side, `[d_model, heads * (2 d_k + d_v)]`."""
         return self._side_by_side(self.query_kernel, self.key_kernel, self.value_kernel)
 
-    def project_fused(self, x, fused_kernel):
+    def project_fused(self, x, fused_kernel, training=False):
         """Returns queries, keys and values `[batch, heads, length, d]` of `x`: one product in place of three."""
         keys = self.num_heads * self.d_k
-        return self._in_heads(self._project(x, fused_kernel), keys, 2 * keys)
+        return self._in_heads(product(x, fused_kernel, training), keys, 2 * keys)
 
     def attend(self, query, keys, values, attention_mask=None, training=False):
         """Attends from `query` `[batch, query_length, d_model]` to projected keys and values.
@@ -151,13 +152,13 @@ class MultiHeadAttention(keras.layers.Layer):
             The output `[batch, query_length, d_model]`, and the weights
             `[batch, heads, query_length, key_length]`, float32.
         """
-        return self._attend(self.project_query(query), keys, values, attention_mask, training)
+        return self._attend(self.project_query(query, training), keys, values, attention_mask, training)
 
     def _attend(self, query, keys, values, attention_mask, training):
         heads, weights = self.attend_heads(
             query, keys, values, attention_mask, lambda weights: self.dropout(weights, training=training)
         )
-        return self._join_heads(heads), weights
+        return self._join_heads(heads, training), weights
 
     def attend_to_parts(self, query, parts, attention_mask):
         """Attends to keys and values that lie in several arrays, as if they were one: none is copied.
@@ -202,10 +203,6 @@ class MultiHeadAttention(keras.layers.Layer):
         """Returns the number of (query, key) pairs that one head of one row computes."""
         return query_length * key_length
 
-    def _project(self, x, kernel):
-        """`[batch, length, rows]` → `[batch, length, columns]`; decoding calls this outside of Keras' autocast."""
-        return ops.matmul(x, ops.cast(kernel, x.dtype))
-
     def _side_by_side(self, *kernels):
         return ops.concatenate([ops.cast(kernel, self.compute_dtype) for kernel in kernels], axis=1)
 
@@ -221,11 +218,11 @@ class MultiHeadAttention(keras.layers.Layer):
         x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
         return ops.transpose(x, (0, 2, 1, 3))
 
-    def _join_heads(self, heads):
+    def _join_heads(self, heads, training=False):
         """Concat(head_1, …, head_h)W^O: `[batch, heads, length, d_v]` → `[batch, length, d_model]`."""
         batch, length = ops.shape(heads)[0], ops.shape(heads)[2]
         joined = ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (batch, length, self.num_heads * self.d_v))
-        return self._project(joined, self.output_kernel)
+        return product(joined, self.output_kernel, training)
 
     def compute_output_shape(self, query_shape, memory_shape=None):
         return (*query_shape[:-1], self.d_model)

@@ -42,6 +42,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
 def _on_tensorflow(x, gamma, beta, epsilon):
     import tensorflow as tf
 
+    scope = tf.get_current_name_scope() or "normalization"
+
     @tf.custom_gradient
     def normalized(x, gamma, beta):
         centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
@@ -49,11 +51,12 @@ def _on_tensorflow(x, gamma, beta, epsilon):
         unit = centred * inverse
 
         def backward(above):
-            of_unit, of_gamma = above * gamma, above * unit
-            mean = tf.reduce_mean(of_unit, axis=-1, keepdims=True)
-            along = tf.reduce_mean(of_unit * unit, axis=-1, keepdims=True)
-            of_x = (of_unit - mean - unit * along) * inverse
-            return of_x, tf.reduce_sum(of_gamma, axis=0), tf.reduce_sum(above, axis=0)
+            with tf.name_scope(f"{scope}/"):
+                of_unit, of_gamma = above * gamma, above * unit
+                mean = tf.reduce_mean(of_unit, axis=-1, keepdims=True)
+                along = tf.reduce_mean(of_unit * unit, axis=-1, keepdims=True)
+                of_x = (of_unit - mean - unit * along) * inverse
+                return of_x, tf.reduce_sum(of_gamma, axis=0), tf.reduce_sum(above, axis=0)
 
         return unit * gamma + beta, backward
 

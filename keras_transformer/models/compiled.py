@@ -8,17 +8,6 @@ COMPILES_EACH_SHAPE = keras.backend.backend() != "tensorflow"
 """Whether every new shape of an input costs a compilation, so that shapes should be few."""
 
 
-def on_cpu():
-    """Returns whether all that is computed in this process is computed on CPUs."""
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return all(device.platform == "cpu" for device in jax.local_devices())
-    import tensorflow as tf
-
-    return not tf.config.list_physical_devices("GPU")
-
-
 def compiled(function, *models, jit_compile=False):
     """Returns the function compiled: once for all shapes on TensorFlow, once for each on JAX and by XLA.
 

@@ -8,7 +8,7 @@ from above, a scalar.
 import keras
 from keras import ops
 
-from keras_transformer.models.compiled import on_cpu
+from keras_transformer.devices import on_cpu
 
 PIECE = 1 << 24
 """Logits of a piece at most: 64 MiB in float32."""

@@ -258,7 +258,7 @@ class _RandomSequences:
 
 def _limit_memory(available):
     """Bounds what this process still takes, in bytes, unless it computes elsewhere."""
-    from keras_transformer.models.compiled import on_cpu
+    from keras_transformer.devices import on_cpu
 
     if not on_cpu():
         return
