@@ -338,9 +338,9 @@ def loss_curves(rows):
 def precisions(rows):
     """Returns what fewer bits cost."""
     lines = [
-        "## In bfloat16\n",
+        "## In fewer bits\n",
         "The last evaluation of trainings that differ in `--precision` alone: label-smoothed and plain cross-entropy,",
-        "and their ratios to float32.\n",
+        "and their ratios to float32. How far apart two seeds are in float32 tells what is chance.\n",
         "| problem | hparams | seed | precision | updates | loss | × | nll | × | score |",
         "|" + "---|" * 10,
     ]
