@@ -12,15 +12,16 @@ project reads them from the prepared store, the others have them in memory as ar
 as long as WMT's.
 
 Every engine makes the paper's step with the same weights to begin with: post-norm, dropout after embedding and
-sublayers alone, label smoothing 0.1 (OpenNMT-tf's leaves the label out), Adam with the same rates, on the same batches.
-All that use TensorFlow have its oneDNN operations, which older releases and some processors must be told to take.
-Each has a process of its own with `--threads` threads; all take turns, `--repeats` times, so that other load on the
-machine falls on all alike. A mode that is slower than the engine's other one leaves after a first turn, unless another
-workload runs in it. What counts is the median, and of two engines the median of the turns' ratios. The measure is a
-peer in float32, in `fixed` in its fastest mode. Target tokens are real ones, not padding. Operations are counted for
-matrix products alone: 2 for a multiply-add, the backward pass twice the forward, padding to a batch's own longest
-sequences included. Memory is the most that was resident in the process, in MB of 10⁶ bytes. The seconds to the first
-step begin with the process; no other one computes then.
+sublayers alone, label smoothing 0.1 (OpenNMT-tf's leaves the label out), Adam with the same rates, on the same
+batches. All that use TensorFlow have its oneDNN operations, which older releases and some processors must be told to
+take. Each has a process of its own with `--threads` threads; all take turns, `--repeats` times, so that other load on
+the machine falls on all alike. A mode that is slower than the engine's other one leaves after a first turn, unless
+another workload runs in it. Peers compute in float32; with `--peers_bfloat16` then also in bfloat16, in turns of their
+own. What counts is the median, and of two engines the median of the turns' ratios. The measure is a peer in float32,
+in `fixed` in its fastest mode. Target tokens are real ones, not padding. Operations are counted for matrix products
+alone: 2 for a multiply-add, the backward pass twice the forward, padding to a batch's own longest sequences included.
+Memory is the most that was resident in the process, in MB of 10⁶ bytes. The seconds to the first step begin with the
+process; no other one computes then.
 """
 
 import collections
@@ -104,6 +105,7 @@ def read_flags(arguments):
     parser.add_argument("--engines", default=",".join((OURS, *PEERS)), help="comma-separated (default %(default)s)")
     parser.add_argument("--sizes", default="tiny,base", help=f"of {', '.join(SIZES)} (default %(default)s)")
     parser.add_argument("--precisions", help="comma-separated (default float32, and bfloat16 where a device has it)")
+    parser.add_argument("--peers_bfloat16", action="store_true", help="others in bfloat16, too: about twice as long")
     parser.add_argument("--workloads", help="of fixed, multi30k, wmt (default fixed, and with --raw_dir multi30k)")
     parser.add_argument("--raw_dir", help="folder with the corpus of Multi30k")
     parser.add_argument("--data_dir", default="data", help="folder of prepared corpora (default %(default)s)")
@@ -126,6 +128,8 @@ def read_flags(arguments):
     flags.precisions.sort(key=PRECISIONS.index)
     if flags.engines != [OURS] and "float32" not in flags.precisions:
         raise UserError("other engines are the measure in float32: add it to --precisions, or --engines=" + OURS)
+    if flags.peers_bfloat16 and "bfloat16" not in flags.precisions:
+        raise UserError("--peers_bfloat16 needs bfloat16 in --precisions")
     if flags.check and OURS not in flags.engines:
         raise UserError(f"--check compares other engines with this one: add {OURS} to --engines")
     if "multi30k" in flags.workloads and not flags.raw_dir:
@@ -207,31 +211,36 @@ def workload(name, size, flags, folder, **hparams):
 
 
 def measured(name, flags, folder):
-    """Yields the records of one size in one precision after the other, in lists."""
-    size, fastest = SIZES[name], {}
+    """Yields the records of one size in lists: with the peers in float32, and with those in bfloat16 if asked for."""
+    size = SIZES[name]
     workloads = {
         known: workload(known, size, flags, folder / known) for known in flags.workloads if name in SIZED[known]
     }
-    for precision in flags.precisions:
-        variants = [
+    products = [("fixed", PRODUCT, precision, "") for precision in dict.fromkeys(("float32", *flags.precisions))]
+
+    def variants(engines, precisions):
+        return [
             (known, engine, precision, mode)
             for known in workloads
-            for engine in flags.engines
+            for precision in precisions
+            for engine in engines
             for mode in flags.modes[engine].get(precision, ())[: None if known == "fixed" else 1]
         ]
-        if not any(precision in flags.modes[engine] for engine in flags.engines):
-            continue
-        if precision != "float32":  # the peers' fastest stand beside it once more
-            variants += [(known, engine, "float32", mode) for (known, engine), mode in fastest.items()]
-        products = [("fixed", PRODUCT, kind, "") for kind in dict.fromkeys(("float32", precision))]
-        rounds, left = turns(products + variants, workloads, flags, folder / precision)
-        if precision == "float32":
-            fastest = fastest_peers(rounds)
-        yield [
+
+    def records(chosen, rounds, left):
+        return [
             record(name, variant, workloads, [left] if variant in left else rounds, fastest, flags)
-            for variant in variants + products
-            if variant[2] == precision
+            for variant in chosen
         ]
+
+    ours, others = ([one for one in flags.engines if (one == OURS) is mine] for mine in (True, False))
+    chosen = variants(ours, flags.precisions) + variants(others, ["float32"])
+    rounds, left = turns(products + chosen, workloads, flags, folder / "together")
+    fastest = fastest_peers(rounds)
+    yield records(chosen + products, rounds, left)
+    if flags.peers_bfloat16 and (chosen := variants(others, ["bfloat16"])):
+        measure = [(known, engine, "float32", mode) for (known, engine), mode in fastest.items()]
+        yield records(chosen, *turns(products + measure + chosen, workloads, flags, folder / "bfloat16"))
 
 
 def turns(variants, workloads, flags, folder):

@@ -35,6 +35,7 @@ MODE = train_step.OUR_MODES[keras.backend.backend()]["float32"][0]
         (["--device=gpu"], "measures this project alone, on JAX"),
         (["--engines="], "no engine is named"),
         (["--precisions=bfloat16"], "other engines are the measure in float32: add it"),
+        (["--peers_bfloat16", "--precisions=float32"], "--peers_bfloat16 needs bfloat16 in --precisions"),
         (["--check", "--engines=pytorch"], "add keras_transformer to --engines"),
         (["--repeats=0"], "takes a whole number from 1 on, not '0'"),
         (["--threads=100000"], "there are "),
@@ -81,6 +82,10 @@ class Fake:
         ("pytorch", "float32", "eager"): [2, 2, 2, 2],
         ("pytorch", "float32", "compile"): [4],  # it leaves after the first turn
         ("matmul", "float32", ""): [1, 1, 1],
+        ("keras_transformer", "bfloat16", MODE): [1, 1],
+        ("pytorch", "bfloat16", "eager"): [1, 1, 1],
+        ("pytorch", "bfloat16", "compile"): [3],
+        ("matmul", "bfloat16", ""): [1, 1],
     }
     turns, closed = [], []
 
@@ -127,6 +132,30 @@ def test_records_hold_medians_over_turns_and_ratios_to_the_fastest_mode_of_a_pee
     assert lines[0].split()[:3] == ["size", "workload", "engine"] and len({len(line) for line in lines}) == 1
     train_step.main([*flags, f"--json={tmp_path / 'rows.jsonl'}"])
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 4
+
+
+def test_bfloat16_is_measured_beside_the_peers_in_float32_and_theirs_only_when_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(peers, "Process", Fake)
+    monkeypatch.setattr(train_step, "SIZES", {"tiny": train_step.Size("tiny", 60, 5, 40, 3)})
+    modes = {precision: (MODE,) for precision in train_step.PRECISIONS}
+    monkeypatch.setitem(train_step.OUR_MODES, keras.backend.backend(), modes)
+
+    def measured(*more):
+        path = tmp_path / f"rows{len(more)}.json"
+        flags = ["--engines=keras_transformer,pytorch", "--sizes=tiny", "--precisions=float32,bfloat16", "--repeats=2"]
+        train_step.main([*flags, *more, f"--json={path}"])
+        return {(row["engine"], row["mode"], row["precision"]): row for row in json.loads(path.read_text())}
+
+    rows = measured()
+    assert rows.keys() == {
+        *(("keras_transformer", MODE, precision) for precision in modes),
+        *(("pytorch", mode, "float32") for mode in ("eager", "compile")),
+        *(("matmul", None, precision) for precision in modes),
+    }
+    assert rows["keras_transformer", MODE, "bfloat16"]["ratios"]["pytorch"] == 2
+    more = measured("--peers_bfloat16")
+    assert more.keys() - rows.keys() == {("pytorch", mode, "bfloat16") for mode in ("eager", "compile")}
+    assert more["pytorch", "eager", "bfloat16"]["ratios"]["pytorch"] == 2  # over its own float32
 
 
 def test_our_process_makes_the_updates_of_fit(tmp_path):
