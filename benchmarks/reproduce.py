@@ -6,7 +6,8 @@
 An experiment is a list of trainings. Each is trained, its last checkpoints are averaged, and the best and the averaged
 one are evaluated on the validation and the test split; every evaluation is a row of docs/results/EXPERIMENT.jsonl. What
 has its row is done, so that the command may be stopped anywhere, and repeated: a training goes on from its last
-checkpoint. `--list` tells what is done and what is open. With KERAS_BACKEND=jax the same on JAX.
+checkpoint. `--list` tells what is done and what is open. With KERAS_BACKEND=jax the same on JAX; `--precision` is that
+of the trainings, and told in their rows.
 """
 
 import dataclasses
@@ -82,6 +83,7 @@ def main(arguments):
     parser.add_argument("--raw_dir", help="folder of the corpus files, where they are on disk")
     parser.add_argument("--data_dir", default="data", help="where prepared corpora are kept (default %(default)s)")
     parser.add_argument("--runs", default="runs/reproduce", help="where runs are kept (default %(default)s)")
+    parser.add_argument("--precision", default="float32", help="what trainings compute in (default %(default)s)")
     parser.add_argument("--list", action="store_true", help="tell what is done and what is open, and end")
     parser.add_json("file of the rows (default docs/results/EXPERIMENT.jsonl)")
     flags = parser.parse_args(arguments)
@@ -106,7 +108,8 @@ def do(training, missing, rows, flags):
     """Trains, averages and evaluates; what of it was done before is quick or left out."""
     run, raw_dir = Path(flags.runs) / training.name, [f"--raw_dir={flags.raw_dir}"] if flags.raw_dir else []
     report(f"{training.name}: {len(missing)} rows are open")
-    python("train", *training.flags(), *raw_dir, f"--data_dir={flags.data_dir}", f"--output_dir={run}")
+    how = [*raw_dir, f"--data_dir={flags.data_dir}", f"--precision={flags.precision}", f"--output_dir={run}"]
+    python("train", *training.flags(), *how)
     if any(name == "averaged" for name, _ in missing):
         python("average", f"--run={run}")
     for name, split in missing:

@@ -556,7 +556,7 @@ def table(rows):
         cells = [
             ", ".join([row["problem"], *(f"{name}={value}" for name, value in row.get("settings", {}).items())]),
             row["preset"] + (", changed" if row["overrides"] else ""), row["seed"],
-            row.get("backend", "tensorflow"), row["split"],
+            ", ".join([row.get("backend", "tensorflow"), *filter(None, [training.get("precision")])]), row["split"],
             row["checkpoint"]["name"], *(row.get(score, "–") for score in scores), f"{training['steps']:,}",
             f"{training['seconds'] / 60:.0f} min", row["commit"],
         ]  # fmt: skip

@@ -102,7 +102,7 @@ def test_the_sum_is_of_all_parts(run_and_lines):
     run, lines = run_and_lines
     rows, summary = run.metrics(), training_summary(run.metrics())
     updates = [row for row in rows if row["kind"] == "train"]
-    assert summary["steps"] == 4 and len(summary["curve"]) == 2
+    assert summary["steps"] == 4 and len(summary["curve"]) == 2 and summary["precision"] == "float32"
     assert summary["tokens"] == sum(row["tokens"] for row in updates)
     assert summary["flops"] == sum(row["flops"] for row in updates)
     assert summary["padding"] == pytest.approx(
@@ -174,7 +174,14 @@ def test_figures_that_old_lines_lack_are_left_out():
     old = {"kind": "train", "step": 1, "tokens": 1000, "seconds": 2.0}
     start = {"kind": "start", "step": 1, "devices": 1, "device_flops_per_second": 1.0}
     new = {"kind": "train", "step": 2, "tokens": 10, "padded_tokens": 12, "seconds": 2.0, "flops": 3}
-    assert not {"padding", "flops", "paper_flops"} & training_summary([old, start, new]).keys()
+    assert not {"padding", "flops", "paper_flops", "precision"} & training_summary([old, start, new]).keys()
+
+
+def test_the_sum_tells_every_precision_that_was_computed_in():
+    starts = [{"kind": "start", "step": step, "precision": name, "devices": 1, "device_flops_per_second": 1.0}
+              for step, name in enumerate(("float32", "bfloat16", "bfloat16"))]  # fmt: skip
+    assert training_summary(starts[:1])["precision"] == "float32"
+    assert training_summary(starts)["precision"] == "float32, bfloat16"
 
 
 def test_a_log_of_before_has_what_it_has():

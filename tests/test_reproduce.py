@@ -50,7 +50,7 @@ def test_the_open_rows_are_made_once(reproduce, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(reproduce, "python", stopped)
     with pytest.raises(SystemExit):
-        reproduce.main(["small", f"--json={file}"])
+        reproduce.main(["small", f"--json={file}", "--precision=bfloat16"])
     wanted = [("best", "validation"), ("best", "test"), ("averaged", "validation"), ("averaged", "test")]
     assert [(row["checkpoint"]["name"], row["split"]) for row in rows(file)] == wanted[:3]
     monkeypatch.setattr(reproduce, "python", python)
@@ -58,7 +58,9 @@ def test_the_open_rows_are_made_once(reproduce, tmp_path, monkeypatch, capsys):
     reproduce.main(["small", f"--json={file}"])
     assert reproduce.calls == ["train", "average", "evaluate"]
     assert [(row["checkpoint"]["name"], row["split"]) for row in rows(file)] == wanted
-    assert all(row["seed"] == 2 and row["training"]["steps"] == 6 for row in rows(file))
+    trainings = [row["training"] for row in rows(file)]
+    assert all((training["steps"], training["precision"]) == (6, "bfloat16") for training in trainings)
+    assert all(row["seed"] == 2 for row in rows(file))
     del reproduce.calls[:]
     capsys.readouterr()
     reproduce.main(["small", f"--json={file}", "--list"])

@@ -34,7 +34,8 @@ def training_summary(rows):
         rows: The lines of metrics.jsonl, dictionaries.
 
     Returns:
-        "steps"; "tokens", real ones, source and target; "padding", the share of padded tokens that are not real;
+        "precision", in which it was computed, of one that was resumed in another "float32, bfloat16"; "steps";
+        "tokens", real ones, source and target; "padding", the share of padded tokens that are not real;
         "seconds" of updates, "data_seconds" of making batches, much of it while updates run, "evaluation_seconds"
         and "checkpoint_seconds"; "flops", of matrix products, counted from the batches' shapes, a backward pass as
         two forward passes; "paper_flops", by the paper's method (Table 2): seconds × devices × sustained
@@ -42,9 +43,11 @@ def training_summary(rows):
         and "peak_device_memory_mb"; "curve", [{"step", "score"}].
     """
     lines = lines_by_step(rows)
+    starts = [row.get("precision") for row in rows if row["kind"] == "start"]
     validations = lines["validation"]
     updates, checkpoints = lines["train"].values(), lines["checkpoint"].values()
     summary = {
+        "precision": ", ".join(dict.fromkeys(starts)) if starts and None not in starts else None,
         "steps": max(lines["train"], default=0),
         "tokens": _total(updates, "tokens") or 0,
         "seconds": round(_total(updates, "seconds") or 0),

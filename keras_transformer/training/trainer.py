@@ -183,7 +183,7 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
         report(f"{run.path} ended early, after {start:,} updates; nothing to do (more: a larger --patience, or none)")
         return
     run.checkpoints.check_room(network, hparams.keep_checkpoints)
-    log_start(run, start, distribution)
+    log_start(run, start, distribution, how["precision"])
     began = time.monotonic()
     with progress_bar("training", hparams.train_steps, start) as progress.advance:
         network.fit(
@@ -219,10 +219,10 @@ def restore(run, network, workers):
     return state["step"]
 
 
-def log_start(run, start, distribution):
-    """Logs what the devices can do, which the cost by the paper's method is computed from."""
+def log_start(run, start, distribution, precision):
+    """Logs what is computed in, and what the devices can do, which the cost by the paper's method is computed from."""
     devices = count_accelerators(distribution) or 1
-    run.log(kind="start", step=start, devices=devices, device_flops_per_second=device_rate())
+    run.log(kind="start", step=start, precision=precision, devices=devices, device_flops_per_second=device_rate())
 
 
 def report_end(report, run, network, progress, seconds):
