@@ -61,14 +61,13 @@ def presets_page():
 
     load_keras()
     from keras_transformer.hyperparameters import load_hparams
-    from keras_transformer.models.transformer import Transformer
     from keras_transformer.training.cost import training_cost
 
     heads = "preset what layers d_model d_ff heads dropout tokens updates parameters FLOPs".split()
     rows = [heads, ["---"] * len(heads)]
     for name, what in registry.hparams.describe():
         h = load_hparams(name)
-        cost = training_cost(Transformer(VOCABULARY, h))
+        cost = training_cost(h, VOCABULARY)
         sizes = [f"{h.num_layers} + {h.num_layers}", h.d_model, h.d_ff, h.num_heads, f"{h.dropout:g}"]
         work = [f"{number:,}" for number in (h.batch_tokens, h.train_steps, cost.parameters)]
         rows.append([f"`{name}`", what.rstrip("."), *sizes, *work, f"{cost.counted:.1e}"])

@@ -36,9 +36,7 @@ def main(arguments):
     if flags.length > hparams.batch_tokens:
         parser.error(f"--length={flags.length} does not fit into an update of {hparams.batch_tokens} tokens")
     load_keras()
-    from keras_transformer.models.transformer import Transformer
-
-    cost = training_cost(Transformer(flags.vocab_size, hparams), flags.length)
+    cost = training_cost(hparams, flags.vocab_size, flags.length)
     hours = flags.hours
     if hours is None and flags.hparams in PAPER_HOURS and (flags.gpus, flags.tflops) == (PAPER_GPUS, PAPER_TFLOPS):
         hours = PAPER_HOURS[flags.hparams] * hparams.train_steps / load_hparams(flags.hparams).train_steps

@@ -21,6 +21,7 @@ hparams = kt.HParams(
     num_layers=2, d_model=16, d_ff=24, num_heads=2, d_k=6, d_v=10, dropout=0.1, batch_tokens=64, warmup_steps=10,
     train_steps=4, checkpoint_steps=2, eval_steps=2, beam_size=1, extra_length=2,
 )  # fmt: skip
+shallow = hparams.replace(num_layers=1)
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,8 @@ def problem(tmp_path_factory):
 def run_and_lines(problem, tmp_path_factory):
     """A run of four updates, resumed after two, and the lines that it then printed."""
     path, lines = tmp_path_factory.mktemp("runs") / "run", []
-    train(problem, hparams.replace(train_steps=2), path, report=str)
-    return train(problem, hparams, path, report=lines.append), lines
+    train(problem, shallow.replace(train_steps=2), path, report=str)
+    return train(problem, shallow, path, report=lines.append), lines
 
 
 # Counting operations
@@ -146,9 +147,10 @@ def test_what_was_lost_with_a_kill_does_not_count():
     assert summary["evaluation_seconds"] == 0 and summary["curve"] == []
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="lines are written alike on every backend")
 def test_a_killed_training_s_log_has_every_update_once(problem, tmp_path):
     """Checkpoints come at steps where no line is due."""
-    settings = hparams.replace(train_steps=11, checkpoint_steps=3, eval_steps=11)
+    settings = shallow.replace(train_steps=11, checkpoint_steps=3, eval_steps=11)
     whole = train(problem, settings, tmp_path / "whole", report=str)
     train(problem, settings.replace(train_steps=8), tmp_path / "killed", report=str)
     shutil.rmtree(tmp_path / "killed" / "checkpoints" / "step-000000008")
@@ -257,8 +259,8 @@ def test_the_paper_s_method_gives_the_paper_s_figures():
 
 def test_the_count_is_near_six_operations_a_weight_and_token():
     """A rule of thumb: forward and backward, every weight meets each of its tokens with a multiply-add."""
-    model = kt.Transformer(2000, kt.hparams("base", num_layers=2, batch_tokens=600, train_steps=10))
-    found = training_cost(model, length=30)
+    hparams = kt.hparams("base", num_layers=2, batch_tokens=600, train_steps=10)
+    model, found = kt.Transformer(2000, hparams), training_cost(hparams, 2000, length=30)
     encoder = model.encoder.count_params()
     decoder = model.count_params() - encoder  # the embedding projects targets alone
     assert (found.parameters, found.updates) == (model.count_params(), 10)

@@ -21,13 +21,12 @@ def translate(model, problem, hparams, sources):
     return [hypotheses[0].text for hypotheses in kt.Translator(model, problem, hparams).translate(sources)]
 
 
-@pytest.mark.parametrize("name, updates", [("copy", 1100), ("reverse", 1300)])
-def test_unseen_sequences_are_copied_and_reversed(name, updates, fresh_seed, tmp_path):
+def test_unseen_sequences_are_reversed(fresh_seed, tmp_path):
     """Sequences of up to 8 of 10 symbols; Adam's β2 is not the paper's, for so few and such small batches."""
-    problem = kt.problem(name, data_dir=tmp_path, num_symbols=10, longest=8, train_pairs=10_000)
+    problem = kt.problem("reverse", data_dir=tmp_path, num_symbols=10, longest=8, train_pairs=10_000)
     hparams = kt.HParams(
         num_layers=2, d_model=64, d_ff=128, num_heads=4, dropout=0, learning_rate_scale=0.2, warmup_steps=200,
-        adam_beta_2=0.999, batch_tokens=512, train_steps=updates, extra_length=5, seed=fresh_seed,
+        adam_beta_2=0.999, batch_tokens=512, train_steps=1300, extra_length=5, seed=fresh_seed,
     )  # fmt: skip
     model, history = learn(problem, hparams)
     sources, references = zip(*problem.examples("test"))

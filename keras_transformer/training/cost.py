@@ -28,14 +28,20 @@ class TrainingCost:
         return self.counted / (gpus * tflops * 1e12) / 3600
 
 
-def training_cost(model, length=30):
-    """Returns the `TrainingCost` of a model with its own hparams.
+def training_cost(hparams, vocab_size, length=30):
+    """Returns the `TrainingCost` of a `Transformer`.
 
     Args:
-        model: `Transformer`.
+        hparams: `HParams`.
+        vocab_size: Tokens in the vocabulary.
         length: Tokens of every sentence, on either side: attention costs more in long ones.
     """
-    hparams = model.hparams
+    import keras
+
+    from keras_transformer.models.transformer import Transformer
+
+    with keras.StatelessScope(initialize_variables=False):  # shapes are all that is asked for
+        model = Transformer(vocab_size, hparams)
     rows = max(hparams.batch_tokens // length, 1)
     update = model.update_flops(rows, length, length)
     return TrainingCost(model.count_params(), hparams.train_steps, float(update) * hparams.train_steps)
