@@ -77,6 +77,8 @@ SIZED = {"fixed": SIZES, "multi30k": ("tiny",), "wmt": SIZES}
 BATCHES, WARM_UPDATES = 60, 2
 """Of random tokens in an epoch, of `wmt` about; before the first turn, and more where each shape is compiled."""
 CHECK = Size("tiny", 60, 0, 500, 1)
+ANCHOR = 82_059
+"""Target tokens a second of `big` on one A100, in mixed precision, as published with NVIDIA's PyTorch Transformer."""
 TOLERANCE = 1e-3
 """Greatest difference of two engines' losses, in nats."""
 
@@ -92,7 +94,7 @@ def main(arguments):
                 rows += found
                 if flags.json:  # what is there stays, whatever becomes of what is measured next
                     write(found, rows, flags.json)
-    print(table(rows))
+    print("\n".join([table(rows), *anchored(rows)]))
 
 
 def read_flags(arguments):
@@ -365,6 +367,15 @@ def table(rows):
         + "".join("  " + cell.rjust(width) for cell, width in zip(line[text:], widths[text:]))
         for line in lines
     )
+
+
+def anchored(rows):
+    """Returns the line that a GPU's fastest `big` is told in beside the published figure, if there is one."""
+    found = [row for row in rows if row["device"] == "gpu" and row["size"] == "big" and row["engine"] == OURS]
+    speed = max((row["target_tokens_per_second"] for row in found), default=None)
+    if speed is None:
+        return []
+    return [f"big: {speed:,.0f} target tokens/s, {speed / ANCHOR:.2f} × one A100's {ANCHOR:,} (NVIDIA's, published)"]
 
 
 def write(new, rows, path):

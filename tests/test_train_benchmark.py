@@ -134,6 +134,14 @@ def test_records_hold_medians_over_turns_and_ratios_to_the_fastest_mode_of_a_pee
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 4
 
 
+def test_big_on_a_gpu_stands_beside_the_published_figure():
+    rows = [{"engine": "keras_transformer", "size": size, "device": device, "target_tokens_per_second": speed}
+            for size, device, speed in (("big", "gpu", 164_118), ("big", "gpu", 9), ("base", "gpu", 1e9))]  # fmt: skip
+    rows.append({"engine": "matmul", "size": "big", "device": "gpu"})
+    assert train_step.anchored(rows) == ["big: 164,118 target tokens/s, 2.00 × one A100's 82,059 (NVIDIA's, published)"]
+    assert train_step.anchored([{**row, "device": "cpu"} for row in rows]) == []
+
+
 def test_bfloat16_is_measured_beside_the_peers_in_float32_and_theirs_only_when_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "Process", Fake)
     monkeypatch.setattr(train_step, "SIZES", {"tiny": train_step.Size("tiny", 60, 5, 40, 3)})
