@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Settings that came later. With these values, their defaults, they are not named among a problem's parameters, so that
 # corpora that were prepared before are still found, and runs resumed.
 LATER = {"max_length_ratio": None, "drop_duplicates": False, "train_share": 1.0}
+LATER |= {"piece_dropout": 0.0, "segmentations": 1}
 PARTS = 1  # version of what is kept of a preparation that was broken off
 
 __all__ = ["CorpusProblem", "Problem", "TranslationProblem", "load_problem", "setting"]
@@ -48,6 +49,8 @@ class Problem:
 
     data_dir: str = "data"
     raw_dir: str | None = None
+
+    piece_dropout, segmentations = 0.0, 1  # parameters of a `TranslationProblem`
 
     def __post_init__(self):
         validate(self, self.name)
@@ -158,15 +161,21 @@ class Problem:
             tokenizer, expected = load_tokenizer(work.folder), None
         else:
             tokenizer, expected = self.make_tokenizer(), self._expected
-        splits = {split: self.pairs(split) for split in self.splits}
+        splits = {split: self._stored_pairs(split) for split in self.splits}
         try:
             TokenStore.fill(
-                work, splits, tokenizer, manifest, filters=self.filters, expected=expected, report=report
+                work, splits, tokenizer, manifest, filters=self.filters, expected=expected, report=report,
+                piece_dropout={"train": self.piece_dropout},
             )  # fmt: skip
         except OutdatedParts:
             report(f"the texts of {self.corpus} have changed since they were prepared in part; beginning anew")
             work.clear()
             self._write(work, manifest, report)
+
+    def _stored_pairs(self, split):
+        """Yields the pairs of a split that are encoded: those for training once for each segmentation."""
+        for _ in range(self.segmentations if split == "train" else 1):
+            yield from self.pairs(split)
 
     @functools.cached_property
     def store(self) -> "TokenStore":
@@ -246,6 +255,22 @@ class TranslationProblem(Problem):
         None, "most tokens, with EOS, of a training pair's longer side for each of the shorter", low=1
     )
     drop_duplicates: bool = setting(False, "whether training pairs equal to the letter are kept once")
+    piece_dropout: float = setting(
+        0.0, "share of joints left out where training texts are cut into pieces (BPE-dropout)", low=0, high=0.9
+    )
+    segmentations: int = setting(
+        1, "times that each training pair is stored, each time in other pieces, with piece_dropout", low=1, high=1000
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.segmentations > 1 and not self.piece_dropout:
+            raise UserError(
+                f"{self.name}: segmentations={self.segmentations} would all be the same; add "
+                "--set problem.piece_dropout=0.1"
+            )
+        if self.segmentations > 1 and self.drop_duplicates:
+            raise UserError(f"{self.name}: drop_duplicates would leave one of segmentations={self.segmentations}")
 
     @property
     def filters(self) -> dict:
@@ -276,7 +301,7 @@ class TranslationProblem(Problem):
         for pair in self.pairs("train"):
             yield from pair
             count += 1
-        self._expected = {"train": count}
+        self._expected = {"train": count * self.segmentations}
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
         from keras_transformer.metrics.bleu import sacre_bleu, tokenized_bleu

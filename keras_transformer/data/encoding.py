@@ -66,11 +66,21 @@ def checksum(pairs):
     return zlib.crc32("\0".join(itertools.chain.from_iterable(pairs)).encode("utf-8", "surrogatepass"))
 
 
-def encode_pairs(tokenizer, pairs, pair_filter):
-    """Returns a list of pairs of texts as `Encoded`, without those that `pair_filter` finds unlike in length."""
+def encode_pairs(tokenizer, pairs, pair_filter, piece_dropout=0.0, first=0):
+    """Returns a list of pairs of texts as `Encoded`, without those that `pair_filter` finds unlike in length.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        pairs: List of pairs of texts.
+        pair_filter: `PairFilter`.
+        piece_dropout: Share of joints that are left out where texts are cut into pieces.
+        first: The number of the first pair in its split, on which depends which.
+    """
     count, found = len(pairs), checksum(pairs)
     sources, targets = zip(*pairs)
     sides = [tokenizer.encode(sources), tokenizer.encode_targets(targets)]
+    if piece_dropout:
+        sides = [tokenizer.cut_anew(side, piece_dropout, 2 * first + number) for number, side in enumerate(sides)]
     lengths = [np.fromiter(map(len, side), np.int32, count) + np.int32(1) for side in sides]
     keep = pair_filter.alike(*lengths)
     if not keep.all():
@@ -120,8 +130,14 @@ class Encoders:
             except BrokenPipeError:  # half a chunk was in its buffer
                 pass
 
-    def encode(self, chunks, pair_filter):
+    def encode(self, chunks, pair_filter, piece_dropout=0.0, first=0):
         """Yields the `Encoded` of each chunk, in order; at most two for each worker are under way.
+
+        Args:
+            chunks: Iterable of lists of pairs.
+            pair_filter: `PairFilter`.
+            piece_dropout: As for `encode_pairs`.
+            first: The number in its split of the first pair of all.
 
         Raises:
             UserError: A worker was ended, perhaps for lack of memory.
@@ -130,12 +146,14 @@ class Encoders:
         pending = collections.deque()
         for chunk in chunks:
             self._pairs += len(chunk)
+            question = chunk, pair_filter, piece_dropout, first
+            first += len(chunk)
             if self._count == 0 or self._pairs <= SERIAL_PAIRS:
-                yield encode_pairs(self._tokenizer, chunk, pair_filter)
+                yield encode_pairs(self._tokenizer, *question)
                 continue
             if not self._processes:
                 self._start()
-            pending.append(self._threads.submit(self._ask, chunk, pair_filter))
+            pending.append(self._threads.submit(self._ask, question))
             while len(pending) >= 2 * self._count or (pending and pending[0].done()):
                 yield pending.popleft().result()
         while pending:
@@ -154,10 +172,10 @@ class Encoders:
             self._idle.put(process)
         self._threads = concurrent.futures.ThreadPoolExecutor(self._count)  # each waits for a worker's answer
 
-    def _ask(self, chunk, pair_filter):
+    def _ask(self, question):
         process = self._idle.get()
         try:
-            pickle.dump((chunk, pair_filter), process.stdin, pickle.HIGHEST_PROTOCOL)
+            pickle.dump(question, process.stdin, pickle.HIGHEST_PROTOCOL)
             process.stdin.flush()
             answer = pickle.load(process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError):
@@ -184,11 +202,11 @@ def answer():
     tokenizer = load_tokenizer(sys.argv[1])
     while True:
         try:
-            chunk, pair_filter = pickle.load(sys.stdin.buffer)
+            question = pickle.load(sys.stdin.buffer)
         except (EOFError, pickle.UnpicklingError):
             return
         try:
-            encoded = encode_pairs(tokenizer, chunk, pair_filter)
+            encoded = encode_pairs(tokenizer, *question)
         except Exception:
             encoded = traceback.format_exc()
         try:

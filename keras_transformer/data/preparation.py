@@ -136,7 +136,7 @@ class Columns:
 
 
 def write_parts(
-    work, splits, tokenizer, filters=None, expected=None, report=lambda message: None, workers=None
+    work, splits, tokenizer, filters=None, expected=None, report=lambda message: None, workers=None, piece_dropout=None
 ):  # fmt: skip
     """Encodes pairs of texts to the files of a store, all but its manifest; goes on where a killed process stopped.
 
@@ -151,6 +151,7 @@ def write_parts(
         expected: {name of a split: number of pairs}, as far as known.
         report: Called with lines about the progress of a large corpus.
         workers: As for `Encoders`.
+        piece_dropout: {name of a split: share of joints left out where its texts are cut into pieces}.
 
     Returns:
         {split: counts} and {file: entry}, as in a manifest.
@@ -170,7 +171,8 @@ def write_parts(
                 pair_filter = (filters or {}).get(split, PairFilter())
                 writer = _SplitWriter(work, journal, split, tokenizer, pair_filter)
                 if not journal.of("unique", split):
-                    writer.write(pairs, encoders, report, expected.get(split))
+                    rate = (piece_dropout or {}).get(split, 0.0)
+                    writer.write(pairs, encoders, report, expected.get(split), rate)
                 journal.append("done", split, *writer.finish())
             ((counts[split], entries),) = journal.of("done", split)
             files |= entries
@@ -189,7 +191,7 @@ class _SplitWriter:
         """Returns the file of a column."""
         return self.folder / f"{self.split}.{column}"
 
-    def write(self, pairs, encoders, report, expected):
+    def write(self, pairs, encoders, report, expected, piece_dropout):
         """Encodes the pairs, but those that the journal says are done."""
         pairs = iter(pairs)
         names = self.columns + ["hashes"] * self.filter.drop_duplicates
@@ -198,7 +200,7 @@ class _SplitWriter:
             if done:
                 report(f"  {self.split}: going on after {done:,} pairs")
             progress = Progress(report, self.split, expected, done)
-            for encoded in encoders.encode(cut_into_chunks(pairs), self.filter):
+            for encoded in encoders.encode(cut_into_chunks(pairs), self.filter, piece_dropout, done):
                 sizes, crc = columns.append(encoded.columns)
                 self.journal.append("part", self.split, encoded.pairs, encoded.checksum, sizes, crc)
                 done += encoded.pairs

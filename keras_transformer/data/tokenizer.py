@@ -1,7 +1,9 @@
 """Text to token ids and back. The tokenizer travels with the model: it is one file of the run directory."""
 
+import functools
 import hashlib
 import io
+import random
 import re
 from pathlib import Path
 
@@ -50,6 +52,14 @@ class Tokenizer:
     def encode_prefixes(self, texts):
         """Returns the ids of what each target begins with."""
         return self.encode_targets(texts)
+
+    def cut_anew(self, ids, rate, seed):
+        """Returns each sequence of ids in other pieces, where each joint of two is left out with probability `rate`.
+
+        Raises:
+            UserError: Its ids are not pieces that byte-pair encoding put together.
+        """
+        raise UserError(f"piece_dropout is of byte-pair encoding, which a {type(self).__name__} does not do")
 
     def decode(self, ids):
         """Returns the text of each sequence of ids; PAD, BOS and EOS are left out."""
@@ -160,6 +170,18 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode(self, texts):
         return self._processor.encode(list(texts))
+
+    def cut_anew(self, ids, rate, seed):
+        rng = random.Random(seed)
+        return [self._dropout(row, rate, rng) for row in ids]
+
+    @functools.cached_property
+    def _dropout(self):
+        from keras_transformer.data.piece_dropout import PieceDropout
+
+        numbers = range(self.vocab_size)
+        scores = [self._processor.get_score(i) for i in numbers]
+        return PieceDropout(self.pieces(numbers), scores, self.word_starts, range(len(SPECIAL)))
 
     def decode(self, ids):
         return self._processor.decode([[int(i) for i in row if i not in (PAD, BOS, EOS)] for row in ids])
