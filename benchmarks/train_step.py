@@ -7,7 +7,7 @@
         --precisions=bfloat16 --workloads=fixed,wmt --batch_tokens=25000
 
 `fixed`: random tokens without padding, a batch of `--batch_tokens` source and target tokens each, all sequences of one
-length. `multi30k`: Multi30k's training pairs in the batches of the preset, in all turns together half an epoch; this
+length. `multi30k`: Multi30k's training pairs in the batches of the preset, in all turns together a quarter of an epoch; this
 project reads them from the prepared store, the others have them in memory as arrays. `wmt`: random tokens in sequences
 as long as WMT's.
 
@@ -201,7 +201,7 @@ def workload(name, size, flags, folder, **hparams):
     write_model(folder / "model.npz", model)
     epoch = [batches[i] for i in range(batches.batches_per_epoch)]
     write_batches(folder / "batches.npz", [(*inputs, labels) for inputs, labels, _ in epoch])
-    updates = math.ceil(len(epoch) / 2 / flags.repeats) if name == "multi30k" else size.updates
+    updates = math.ceil(len(epoch) / 4 / flags.repeats) if name == "multi30k" else size.updates
     job = {
         "model": str(folder / "model.npz"), "batches": str(folder / "batches.npz"), "corpus": corpus,
         "updates": updates, "warm_updates": WARM_UPDATES, "threads": flags.threads, "device": flags.device,
