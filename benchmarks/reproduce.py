@@ -21,39 +21,58 @@ from command_line import Parser, check_flags
 
 from keras_transformer.flags import report, run_command
 
-CHECKPOINTS, SPLITS = ("best", "averaged"), ("validation", "test")
+SPLITS = ("validation", "test")
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """One training: what is trained, and which of the preset's fields differ, as {field: value}."""
+    """One training: what is trained, and which of the preset's fields and of the problem's parameters differ."""
 
     problem: str
     preset: str
     seed: int = 1
     overrides: dict = dataclasses.field(default_factory=dict)
+    settings: dict = dataclasses.field(default_factory=dict)
 
     @property
     def name(self):
-        changes = (f"-{field}={value}" for field, value in self.overrides.items())
+        changes = (f"-{field}={value}" for field, value in {**self.overrides, **self.settings}.items())
         return f"{self.problem}-{self.preset}{''.join(changes)}-{self.seed}"
 
     def flags(self):
         return [
             f"--problem={self.problem}", f"--hparams={self.preset}", f"--seed={self.seed}",
             *(f"--{field}={value}" for field, value in self.overrides.items()),
+            *(part for field, value in self.settings.items() for part in ("--set", f"problem.{field}={value}")),
         ]  # fmt: skip
+
+    @property
+    def checkpoints(self):
+        """Which of its checkpoints are evaluated."""
+        return ("best", "averaged", "ema") if self.overrides.get("ema_decay") else ("best", "averaged")
 
     def made(self, row):
         """Whether a row is of this training."""
         theirs = {field: value for field, value in row["overrides"].items() if field != "seed"}
         same = (row["problem"], row["preset"], row["seed"]) == (self.problem, self.preset, self.seed)
-        return same and not row.get("settings") and theirs == self.overrides
+        return same and row.get("settings", {}) == self.settings and theirs == self.overrides
 
 
 def table3(name, values):
     """The trainings of a row of Table 3 in small: `tiny`, 1,500 updates, one field changed."""
     return [Training("multi30k_ende_tok", "tiny", 1, {**SHORT, name: value}) for value in values]
+
+
+def one_by_one(*changes):
+    """The trainings of `tiny` with each of the changes, of its fields and its problem's parameters, after those before.
+
+    Args:
+        *changes: ({field: value}, {parameter: value}).
+    """
+    overrides, settings = {}, {}
+    for more, parameters in changes:
+        overrides, settings = {**overrides, **more}, {**settings, **parameters}
+        yield Training("multi30k_ende_tok", "tiny", 1, overrides, settings)
 
 
 SHORT = {"train_steps": 1500}
@@ -73,6 +92,16 @@ EXPERIMENTS = {
         *table3("dropout", (0.0, 0.1, 0.2)),  # (D)
         *table3("label_smoothing", (0.0, 0.2)),
         *table3("positions", ("learned",)),  # (E)
+    ],
+    # What makes `tiny` better, without more parameters.
+    "tiny_plus": [
+        *one_by_one(
+            ({"norm": "pre"}, {}),
+            ({}, {"vocab_size": 5000}),
+            ({}, {"piece_dropout": 0.1, "segmentations": 10}),
+            ({"ema_decay": 0.999}, {}),
+            ({"d_ff": 512}, {}),
+        ),
     ],
 }
 
@@ -101,7 +130,7 @@ def open_evaluations(training, path):
     """Returns the (checkpoint, split) of a training that have no row in a file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     done = {(row["checkpoint"]["name"], row["split"]) for row in map(json.loads, lines) if training.made(row)}
-    return [(name, split) for name in CHECKPOINTS for split in SPLITS if (name, split) not in done]
+    return [(name, split) for name in training.checkpoints for split in SPLITS if (name, split) not in done]
 
 
 def do(training, missing, rows, flags):

@@ -7,9 +7,9 @@
         --precisions=bfloat16 --workloads=fixed,wmt --batch_tokens=25000
 
 `fixed`: random tokens without padding, a batch of `--batch_tokens` source and target tokens each, all sequences of one
-length. `multi30k`: Multi30k's training pairs in the batches of the preset, in all turns together a quarter of an epoch; this
-project reads them from the prepared store, the others have them in memory as arrays. `wmt`: random tokens in sequences
-as long as WMT's.
+length. `multi30k`: Multi30k's training pairs in the batches of the preset, in all turns together a quarter of an epoch;
+this project reads them from the prepared store, the others have them in memory as arrays. `wmt`: random tokens in
+sequences as long as WMT's.
 
 Every engine makes the paper's step with the same weights to begin with: post-norm, dropout after embedding and
 sublayers alone, label smoothing 0.1 (OpenNMT-tf's leaves the label out), Adam with the same rates, on the same

@@ -222,8 +222,8 @@ def training(rows):
         "## Training\n",
         f"{rows[0]['threads']} threads, one process an engine; initial weights, batches, rates, dropout are the same,",
         "and without dropout and smoothing so are the losses (`--check`). `fixed`: no padding. `multi30k`: batches of",
-        "its epoch, here from the store. Tokens are real target tokens; × is to that engine in float32, in `fixed` in its",
-        "fastest mode, `of product` the rate beside a large float32 matrix product's, each the median of turns. A",
+        "its epoch, here from the store. Tokens are real target tokens; × is to that engine in float32, in `fixed` in",
+        "its fastest mode, `of product` the rate beside a large float32 matrix product's, each the median of turns. A",
         "mode without ratios was slower than the same engine's other one in a first turn, and had no more.",
         "`benchmarks/train_step.py` tells more; `make bench` runs it, and with `RAW_DIR=FOLDER` Multi30k, too.",
     ]

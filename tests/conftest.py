@@ -1,5 +1,6 @@
 """Fixtures of all tests, and several logical CPU devices, so that training on them is tested in the same process."""
 
+import gc
 import importlib
 import os
 import random
@@ -35,6 +36,8 @@ def make_devices():
 
 load_keras()
 make_devices()
+gc.freeze()  # what graphs are made of is many objects, which are looked through again and again: a twelfth of a test
+gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.fixture(scope="session")

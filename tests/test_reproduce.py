@@ -15,7 +15,7 @@ from conftest import ROOT
 from keras_transformer.flags import run_command
 
 OVERRIDES = {"train_steps": 6, "average_last": 2, **dict(flag.lstrip("-").split("=") for flag in SMALL)}
-OVERRIDES = {field: int(value) for field, value in OVERRIDES.items()}
+OVERRIDES = {**{field: int(value) for field, value in OVERRIDES.items()}, "ema_decay": 0.9}
 
 
 @pytest.fixture
@@ -24,7 +24,8 @@ def reproduce(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.chdir(tmp_path)
     program = importlib.import_module("reproduce")
-    monkeypatch.setattr(program, "EXPERIMENTS", {"small": [program.Training("reverse", "toy", 2, OVERRIDES)]})
+    training = program.Training("reverse", "toy", 2, OVERRIDES, {"num_symbols": 7})
+    monkeypatch.setattr(program, "EXPERIMENTS", {"small": [training]})
     monkeypatch.setattr(program, "real_python", program.python, raising=False)
     program.calls = []
 
@@ -45,22 +46,23 @@ def test_the_open_rows_are_made_once(reproduce, tmp_path, monkeypatch, capsys):
 
     def stopped(command, *flags):
         python(command, *flags)
-        if reproduce.calls.count("evaluate") == 3:
+        if reproduce.calls.count("evaluate") == 5:
             raise SystemExit(143)
 
     monkeypatch.setattr(reproduce, "python", stopped)
     with pytest.raises(SystemExit):
         reproduce.main(["small", f"--json={file}", "--precision=bfloat16"])
-    wanted = [("best", "validation"), ("best", "test"), ("averaged", "validation"), ("averaged", "test")]
-    assert [(row["checkpoint"]["name"], row["split"]) for row in rows(file)] == wanted[:3]
+    names = ("best", "averaged", "ema")
+    wanted = [(name, split) for name in names for split in ("validation", "test")]
+    assert [(row["checkpoint"]["name"], row["split"]) for row in rows(file)] == wanted[:5]
     monkeypatch.setattr(reproduce, "python", python)
     del reproduce.calls[:]
     reproduce.main(["small", f"--json={file}"])
-    assert reproduce.calls == ["train", "average", "evaluate"]
+    assert reproduce.calls == ["train", "evaluate"]
     assert [(row["checkpoint"]["name"], row["split"]) for row in rows(file)] == wanted
     trainings = [row["training"] for row in rows(file)]
     assert all((training["steps"], training["precision"]) == (6, "bfloat16") for training in trainings)
-    assert all(row["seed"] == 2 for row in rows(file))
+    assert all(row["seed"] == 2 and row["settings"] == {"num_symbols": 7} for row in rows(file))
     del reproduce.calls[:]
     capsys.readouterr()
     reproduce.main(["small", f"--json={file}", "--list"])
@@ -110,6 +112,6 @@ def test_every_experiment_s_trainings_are_ones_that_train_would_take(monkeypatch
     trainings = [training for several in EXPERIMENTS.values() for training in several]
     assert len({training.name for training in trainings}) == len(trainings) > 20
     for training in trainings:
-        load_problem(training.problem)
+        load_problem(training.problem, **training.settings)
         hparams = load_hparams(training.preset, **training.overrides)
         assert all(getattr(hparams, field) == value for field, value in training.overrides.items())
