@@ -21,8 +21,6 @@ os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # of all processes of thi
 
 def make_devices():
     """Splits the CPU, in four or, on JAX, in two; possible only until the backend runs its first operation."""
-    import keras
-
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -35,9 +33,24 @@ def make_devices():
 
 
 load_keras()
+import keras  # noqa: E402
+
 make_devices()
-gc.freeze()  # what graphs are made of is many objects, which are looked through again and again: a twelfth of a test
-gc.set_threshold(100_000, 50, 50)
+ON_JAX = keras.backend.backend() == "jax"
+if not ON_JAX:  # what graphs are made of is many objects, which are looked through again and again: a fifth of the time
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_programs_are_let_go():
+    """After each file: on JAX they take memory maps, of which Linux gives a process 65,530, and ends it beyond them."""
+    yield
+    if ON_JAX:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import gzip
 import json
 import math
 import os
-import runpy
 import subprocess
 import sys
 from typing import NamedTuple
@@ -301,15 +300,22 @@ def test_a_line_end_in_an_output_shifts_no_line(run, call, tmp_path, monkeypatch
     assert list(read_lines(tmp_path / "test.references.txt")) == TARGETS
 
 
-def test_a_row_holds_the_new_figures_and_old_rows_do_without(result, tmp_path):
+def test_a_row_holds_the_new_figures_and_old_rows_do_without(result, tmp_path, monkeypatch):
     result.append_row(tmp_path / "rows.jsonl")
     row = json.loads((tmp_path / "rows.jsonl").read_text())
     for name, score in zip(("chrf", "lowercase_bleu", "sacrebleu"), result.scores, strict=True):
         assert row[name] == round(score.value, 2) and row["signatures"][score.name] == score.signature
     assert row["perplexity"] == pytest.approx(result.perplexity, rel=1e-4)
-    old = {name: value for name, value in row.items() if name not in ("chrf", "lowercase_bleu", "perplexity")}
-    table = runpy.run_path(str(ROOT / "docs" / "results.py"))["table"]
-    assert table([row]) == table([old])
+    assert row["parameters"] == result.run.load_model("last").count_params()
+    later = ("chrf", "lowercase_bleu", "perplexity", "parameters")
+    old = {name: value for name, value in row.items() if name not in later}
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from pages.scores import by_seed, table
+
+    assert table([row]) == table([old]) and by_seed([row, old]) == []
+    other = {**row, "seed": row["seed"] + 1, "sacrebleu": row["sacrebleu"] + 2}
+    *_, means = by_seed([row, other, {**row, "split": "validation"}])
+    assert f" {row['sacrebleu'] + 1:.2f} ± 1.41 |" in means and f" {row['seed']}, {other['seed']} |" in means
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,25 @@ def test_a_signal_is_the_command_s(reproduce, tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_table_3_in_small_has_a_line_for_each_variation(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from pages.scores import table3
+
+    def row(split, name="averaged", **changes):
+        return {
+            "split": split, "checkpoint": {"name": name}, "seed": 1, "parameters": 2_562_048, "perplexity": 5.678,
+            "tokenized_bleu": 38.1 if split == "validation" else 37.2, "overrides": {"train_steps": 1500, **changes},
+        }  # fmt: skip
+
+    rows = [row("validation", dropout=0.0), row("validation", num_heads=1), row("test", num_heads=1)]
+    lines = table3([*rows, row("test", "best"), row("validation"), row("test")]).splitlines()
+    assert lines[-3:] == [
+        "|  | – | 2,562,048 | 5.68 | 38.10 | 37.20 | 1 |",
+        "| A | num_heads=1 | 2,562,048 | 5.68 | 38.10 | 37.20 | 1 |",
+        "| D | dropout=0.0 | 2,562,048 | 5.68 | 38.10 | – | 1 |",
+    ]
+
+
 def test_an_unknown_experiment_is_one_sentence(reproduce, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "large"])
     with pytest.raises(SystemExit) as ended:

@@ -152,6 +152,7 @@ class Evaluation:
             "decoding": self.decoding,
             "decoding_seconds": round(self.seconds, 1),
             "training": training_summary(self.run.metrics()),
+            "parameters": self.run.manifest()["parameters"]["total"],
             "hparams": dataclasses.asdict(self.run.hparams),
             "overrides": self.overrides(),
             "commands": {"train": self.run.manifest()["command"], "evaluate": command()},

@@ -1,0 +1,109 @@
+"""reliability.md: what may happen to a training, and what then."""
+
+import shlex
+
+from pages.markdown import commands
+
+RELIABILITY_HEAD = """# Reliability
+
+What may happen to a training, and what then, as the tests in `tests/faults` and `tests/test_training.py` have it; "the
+same" means weights, optimizer's state and best checkpoint equal to those of a training
+that was left alone, byte for byte, dropout on.
+
+| fault | what happens |
+|---|---|
+| SIGTERM, SIGINT (Ctrl-C) | the update is finished, a checkpoint written, exit status 143 or 130 |
+| the same during an evaluation | it is broken off, and made up for when the training goes on |
+| another signal, more than a second later | the process ends at once; the checkpoint before stays |
+| SIGKILL, also inside a checkpoint write | the same command goes on from the newest whole checkpoint, to the same |
+| newest checkpoint cut short, a bit flipped, a file of it gone | told, passed over for the one before, to the same |
+| disk full while a checkpoint is written | one sentence, exit status 2; with room again, to the same |
+| too little room on the disk for all checkpoints | refused before the first update |
+| a directory that cannot be written | refused, nothing is changed |
+| a second training in the same directory | refused; a killed process leaves no lock behind |
+| the corpus has changed since training began | refused: checksums of the prepared corpus |
+| a bit flipped in the prepared corpus, vocabulary or configuration | refused, it says where |
+| a checkpoint of another model or a newer format, or under another step | refused, it says which |
+| a clock that goes backwards | nothing: times are monotonic, and files are compared by content |
+| a loss or gradient that is not finite | the end, or the update is skipped: see below |
+| a batch that does not fit into memory | told before the first update, with what fits: see below |
+
+`--checkpoint_steps` and `--checkpoint_minutes` say how often a checkpoint is written, `--keep_checkpoints` how many
+stay; the best one (`--best_metric=score` or `nll`) stays besides. `--patience=N` ends a training after N evaluations
+without a better one; what was counted survives a stop, too.
+
+## Numbers that are not finite
+
+An update whose gradients are not finite is never made: weights and slots stay as they are. `--on_nonfinite=stop`, the
+default, ends the training with the update's number, the file that holds the sentences of its batch and where in the
+corpus they stand, and the last checkpoint, which is a good one. With `--on_nonfinite=skip` the training goes on, at
+most `--max_skipped` times; that may be given when a stopped training is resumed. metrics.jsonl holds the mean and the
+largest norm of the gradients since the line before; `--clip_norm` bounds it. At most 50 updates lie between a trouble
+and its being told; nothing is saved in between.
+
+With `--precision=float16` this holds from a loss scale of 1 on. Before, an update that is not finite is left out and
+halves the scale ([distributed.md](distributed.md)): a loss that stays NaN is told after 15 to 24 of them.
+
+## Memory
+
+Where an update of the largest batch is estimated at 2 GB or more, a new training makes it once, with random tokens, in
+a process of its own, before it asks for memory itself (`--memory_trial=on`: always, `off`: never). On CPU that process
+may have nine tenths of what is free, on an accelerator what that has. If it does not fit, it is told whether it does
+with `--remat`, in how many slices (`--accumulate`; both make the same updates), and with which `--batch_tokens`.
+
+## Corpora
+
+A pair is a line and a line, or nothing is prepared: other numbers of lines, bytes that are no UTF-8, a gzip file that
+ends early, and a file that changes while it is read are refused, with their place. What a line may hold (a byte order
+mark at the beginning, a NUL, U+2028, a form feed, returns, nothing at all) is kept in its place; pairs with an empty
+side are counted in the manifest, and duplicates where `drop_duplicates` leaves them out. Longer pairs than `max_length`
+are left out of training, and how many is told.
+
+## Files from elsewhere
+
+Opening a run executes nothing of it: arrays are read without pickle, names are looked up in the registries, and types
+and file names in a manifest are this program's own. Plug-ins are the exception: they are your code.
+
+## The soak
+
+One training of `toy_ende`, killed over and over at random moments, each time after it wrote at least one new
+checkpoint; every third kill is aimed at a checkpoint write: `make soak`. A checkpoint's time, the median, and its share
+of the time of the training that was left alone are at the soak's interval of 10 updates.
+"""
+
+
+def reliability_page(rows, checkpoints):
+    """Returns the text of reliability.md."""
+    heads = (
+        "updates | kills | of these SIGTERM | inside a checkpoint write | survived | lost | a checkpoint | its share"
+    )
+    lines = [RELIABILITY_HEAD, f"| {heads} | machine |", "|" + "---|" * 9]
+    for row in rows:
+        share = row["checkpoint_share"]
+        lines.append(
+            f"| {row['updates']:,} | {row['kills']} | {row['sigterm']} | {row['inside_a_checkpoint_write']} "
+            f"| {row['survived']} | {row['lost']} | {1000 * share['seconds_each']:.0f} ms | {share['share']:.1%} "
+            f"| {row['machine']} |"
+        )
+    programs = dict.fromkeys(shlex.join(row["command"]) for row in rows)
+    lines += ["", *(f"    python tests/faults/{program}" for program in programs), ""]
+    return "\n".join([*lines, checkpoint_times(checkpoints)])
+
+
+def checkpoint_times(rows):
+    """Returns what checkpoints cost at the default interval."""
+    lines = [
+        "## What a checkpoint costs\n",
+        "Weights, Adam's state and a moving average, written with fsync and checksums, the median; its share at the",
+        f"default of a checkpoint every {rows[0]['checkpoint_steps']:,} updates, were these as small as the one beside",
+        "it, and how fast an update must be for a share of 2%.\n",
+        "| size | parameters | a checkpoint | written in | an update | of | share | 2% of updates of | machine |",
+        "|" + "---|" * 9,
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['size']} | {row['parameters']:,} | {row['megabytes']:,.0f} MB | {row['write_seconds']:.2f} s "
+            f"| {row['update_seconds']:.2f} s | {row['tokens']:,} tokens | {row['share']:.2%} "
+            f"| {0.98 / 0.02 * row['write_seconds'] / row['checkpoint_steps']:.3f} s | {row['machine']} |"
+        )
+    return "\n".join([*lines, "", commands(rows)])
