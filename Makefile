@@ -4,8 +4,9 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 JAX = .venv-jax/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
+EXPERIMENTS = $(addprefix reproduce-,multi30k table3 extrapolation parsing tiny_plus)
 
-.PHONY: demo install test test-jax soak bench reproduce-multi30k reproduce-table3 reproduce-tiny_plus docs lint format clean
+.PHONY: demo install test test-jax soak bench $(EXPERIMENTS) docs lint format clean
 
 # Trains a Transformer on the embedded English-German problem and translates unseen sentences: under 10 minutes
 # on two CPU cores.
@@ -41,7 +42,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/train_step.py $(if $(RAW_DIR),--raw_dir=$(RAW_DIR))
 
 # Published numbers, once more, and better ones: the next open rows of docs/results/multi30k.jsonl, table3.jsonl, ….
-reproduce-multi30k reproduce-table3 reproduce-tiny_plus: reproduce-%: $(VENV)/.installed
+$(EXPERIMENTS): reproduce-%: $(VENV)/.installed
 	$(BIN)/python benchmarks/reproduce.py $* $(if $(RAW_DIR),--raw_dir=$(RAW_DIR))
 
 lint: $(VENV)/.installed-dev

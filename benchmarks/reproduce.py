@@ -26,13 +26,20 @@ SPLITS = ("validation", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """One training: what is trained, and which of the preset's fields and of the problem's parameters differ."""
+    """One training: what is trained, which of the preset's fields and of the problem's parameters differ, its rows.
+
+    Attributes:
+        evaluations: Pairs of a checkpoint and a split, a row each; by default every checkpoint on both splits.
+        beam_size: Beams of the evaluations; those of the training by default.
+    """
 
     problem: str
     preset: str
     seed: int = 1
     overrides: dict = dataclasses.field(default_factory=dict)
     settings: dict = dataclasses.field(default_factory=dict)
+    evaluations: tuple | None = None
+    beam_size: int | None = None
 
     @property
     def name(self):
@@ -46,10 +53,10 @@ class Training:
             *(part for field, value in self.settings.items() for part in ("--set", f"problem.{field}={value}")),
         ]  # fmt: skip
 
-    @property
-    def checkpoints(self):
-        """Which of its checkpoints are evaluated."""
-        return ("best", "averaged", "ema") if self.overrides.get("ema_decay") else ("best", "averaged")
+    def rows(self):
+        """Returns the pairs of a checkpoint and a split that are evaluated."""
+        checkpoints = ("best", "averaged", *(["ema"] if self.overrides.get("ema_decay") else []))
+        return self.evaluations or [(name, split) for name in checkpoints for split in SPLITS]
 
     def made(self, row):
         """Whether a row is of this training."""
@@ -75,6 +82,12 @@ def one_by_one(*changes):
         yield Training("multi30k_ende_tok", "tiny", 1, overrides, settings)
 
 
+def parser(seed, overrides, settings):
+    """The training of a parser of English, validated with one beam, which is quick, evaluated with the paper's 21."""
+    overrides = {**overrides, "beam_size": 1}
+    return Training("parsing_english", "parsing_small", seed, overrides, settings, [("averaged", "test")], beam_size=21)
+
+
 SHORT = {"train_steps": 1500}
 EXPERIMENTS = {
     # Wu et al. 2021, by seeds; the same on raw text; other directions.
@@ -92,6 +105,15 @@ EXPERIMENTS = {
         *table3("dropout", (0.0, 0.1, 0.2)),  # (D)
         *table3("label_smoothing", (0.0, 0.2)),
         *table3("positions", ("learned",)),  # (E)
+    ],
+    # Sentences longer than any in training, which has those of 15 pieces at most.
+    "extrapolation": [
+        Training("multi30k_ende_tok", "tiny", 1, {**SHORT, "max_length": 16, "patience": 5, **positions})
+        for positions in ({}, {"positions": "learned"})
+    ],
+    "parsing": [
+        *(Training("toy_parsing", "parsing_toy", seed, evaluations=[("best", "test")]) for seed in (1, 2, 3)),
+        *(parser(seed, {"eval_steps": 2000}, {"vocab_size": 4000}) for seed in (1, 2)),
     ],
     # What makes `tiny` better, without more parameters.
     "tiny_plus": [
@@ -130,7 +152,7 @@ def open_evaluations(training, path):
     """Returns the (checkpoint, split) of a training that have no row in a file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     done = {(row["checkpoint"]["name"], row["split"]) for row in map(json.loads, lines) if training.made(row)}
-    return [(name, split) for name in training.checkpoints for split in SPLITS if (name, split) not in done]
+    return [pair for pair in training.rows() if pair not in done]
 
 
 def do(training, missing, rows, flags):
@@ -141,8 +163,9 @@ def do(training, missing, rows, flags):
     python("train", *training.flags(), *how)
     if any(name == "averaged" for name, _ in missing):
         python("average", f"--run={run}")
+    beams = [f"--beam_size={training.beam_size}"] if training.beam_size else []
     for name, split in missing:
-        python("evaluate", f"--run={run}", f"--checkpoint={name}", f"--split={split}", f"--results={rows}")
+        python("evaluate", f"--run={run}", f"--checkpoint={name}", f"--split={split}", *beams, f"--results={rows}")
 
 
 def python(command, *flags):

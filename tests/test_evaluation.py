@@ -307,7 +307,9 @@ def test_a_row_holds_the_new_figures_and_old_rows_do_without(result, tmp_path, m
         assert row[name] == round(score.value, 2) and row["signatures"][score.name] == score.signature
     assert row["perplexity"] == pytest.approx(result.perplexity, rel=1e-4)
     assert row["parameters"] == result.run.load_model("last").count_params()
-    later = ("chrf", "lowercase_bleu", "perplexity", "parameters")
+    for part, whole in zip(row["by_length"], result.by_length(), strict=True):
+        assert part == {name: pytest.approx(cell, abs=1e-4) for name, cell in whole.items()}
+    later = ("chrf", "lowercase_bleu", "perplexity", "parameters", "by_length")
     old = {name: value for name, value in row.items() if name not in later}
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     from pages.scores import by_seed, table

@@ -113,6 +113,35 @@ def test_table_3_in_small_has_a_line_for_each_variation(monkeypatch):
     ]
 
 
+def test_results_by_length_are_of_the_same_checkpoint_and_split(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from pages.scores import extrapolation
+
+    def row(split="test", name="averaged", **changes):
+        part = {"words": "21-30", "lines": 70, "score": 12.345, "perplexity": None, "length_ratio": 0.5}
+        return {
+            "split": split, "checkpoint": {"name": name}, "seed": 1, "by_length": [part, {**part, "words": "31-40"}],
+            "overrides": {"train_steps": 1500, **changes}, "hparams": {"max_length": changes.get("max_length", 256)},
+        }  # fmt: skip
+
+    short = {"max_length": 16, "patience": 5}
+    others = [row(), row("validation"), row(dropout=0.1), row(name="best")]
+    lines = extrapolation([row(**short, positions="learned"), row("validation", **short)], others).splitlines()
+    assert lines[-4:] == [
+        f"| {training} | {words} | 70 | 12.35 | 0.50 | – | 1 |"
+        for training in ("sinusoidal | 256", "learned | 16") for words in ("21-30", "31-40")
+    ]  # fmt: skip
+
+
+def test_rows_are_those_that_a_training_asks_for(reproduce, tmp_path):
+    training = reproduce.Training("reverse", "toy", 2, OVERRIDES, {}, [("ema", "test")], beam_size=3)
+    reproduce.EXPERIMENTS["small"] = [training]
+    reproduce.main(["small", f"--json={tmp_path}/rows.jsonl"])
+    (row,) = rows(tmp_path / "rows.jsonl")
+    assert (row["checkpoint"]["name"], row["split"], row["decoding"]["beam_size"]) == ("ema", "test", 3)
+    assert reproduce.calls == ["train", "evaluate"] and row["hparams"]["beam_size"] != 3
+
+
 def test_an_unknown_experiment_is_one_sentence(reproduce, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "large"])
     with pytest.raises(SystemExit) as ended:
@@ -131,6 +160,6 @@ def test_every_experiment_s_trainings_are_ones_that_train_would_take(monkeypatch
     trainings = [training for several in EXPERIMENTS.values() for training in several]
     assert len({training.name for training in trainings}) == len(trainings) > 20
     for training in trainings:
-        load_problem(training.problem, **training.settings)
+        load_problem(training.problem, raw_dir=".", **training.settings)
         hparams = load_hparams(training.preset, **training.overrides)
         assert all(getattr(hparams, field) == value for field, value in training.overrides.items())

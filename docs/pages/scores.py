@@ -68,6 +68,9 @@ def results_page(files):
         if name == "table3":
             parts.append(table3(rows))
             continue
+        if name == "extrapolation":
+            parts.append(extrapolation(rows, files.get("table3", [])))
+            continue
         parts.append("\n".join([f"## {name}\n", table(rows), *by_seed(rows), ""]))
         parts.extend(curve(row) for row in rows if row["training"]["curve"] and row is first_of_run(rows, row))
     parts.append(parsers(files["parsing_baselines"], files["parsing_parts"]))
@@ -147,6 +150,29 @@ def table3(rows):
         cells += [f"{next(iter(splits.values()))['parameters']:,}"]
         cells += ["–" if figure is None else f"{figure:.2f}" for figure in figures]
         lines.append(line([*cells, str(seed)]))
+    return "\n".join([*lines, ""])
+
+
+def extrapolation(rows, others):
+    """Returns scores by source length, of trainings on short sentences and, from Table 3 in small, of those on all."""
+    lines = [
+        "## Sentences longer than in training\n",
+        "`tiny`, 1,500 updates on `multi30k_ende_tok`, as `make reproduce-extrapolation` trains it: without the pairs",
+        "of which a side has more than `max_length` tokens, EOS counted. The mean of the last checkpoints on the test",
+        "split, by the words of the source; the length ratio is words of the outputs / words of the references.",
+        "Trainings on all pairs are those of Table 3 in small.\n",
+        *head(["positions", "max_length", "words", "lines", "BLEU", "length ratio", "perplexity", "seed"]),
+    ]
+    for row in [*others, *rows]:
+        changes = {name: value for name, value in row["overrides"].items() if name not in ("seed", "train_steps")}
+        shown = (row["split"], row["checkpoint"]["name"]) == ("test", "averaged") and "by_length" in row
+        if shown and changes.keys() <= {"positions", "max_length", "patience"}:
+            for part in row["by_length"]:
+                cells = [changes.get("positions", "sinusoidal"), row["hparams"]["max_length"]]
+                cells += [part["words"], part["lines"]]
+                figures = [part[name] for name in ("score", "length_ratio", "perplexity")]
+                cells += ["–" if figure is None else f"{figure:.2f}" for figure in figures]
+                lines.append(line(map(str, [*cells, row["seed"]])))
     return "\n".join([*lines, ""])
 
 

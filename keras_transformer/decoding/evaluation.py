@@ -147,7 +147,8 @@ class Evaluation:
             "split": self.split,
             **{score.name.lower().replace(" ", "_"): round(score.value, 2) for score in self.scores},
             "signatures": {score.name: score.signature for score in self.scores},
-            "perplexity": _finite(round(self.perplexity, 4)),
+            "perplexity": _rounded(self.perplexity),
+            "by_length": [{name: _rounded(cell) for name, cell in part.items()} for part in self.by_length()],
             "checkpoint": self.checkpoint,
             "decoding": self.decoding,
             "decoding_seconds": round(self.seconds, 1),
@@ -281,3 +282,8 @@ def _read_outputs(path, problem, split, references):
 def _finite(value):
     """The value, or None: JSON knows neither infinity nor NaN."""
     return value if math.isfinite(value) else None
+
+
+def _rounded(cell):
+    """A cell of a row: a number that is not whole with four decimals."""
+    return _finite(round(cell, 4)) if isinstance(cell, float) else cell
