@@ -59,9 +59,12 @@ class Training:
         return self.evaluations or [(name, split) for name in checkpoints for split in SPLITS]
 
     def made(self, row):
-        """Whether a row is of this training."""
+        """Whether a row is of this training, decoded as it asks for."""
         theirs = {field: value for field, value in row["overrides"].items() if field != "seed"}
         same = (row["problem"], row["preset"], row["seed"]) == (self.problem, self.preset, self.seed)
+        decoding = {name: row["hparams"][name] for name in ("beam_size", "alpha", "extra_length")}
+        decoding["beam_size"] = self.beam_size or decoding["beam_size"]
+        same = same and decoding.items() <= row["decoding"].items()
         return same and row.get("settings", {}) == self.settings and theirs == self.overrides
 
 
@@ -88,7 +91,7 @@ def parser(seed, overrides, settings):
     return Training("parsing_english", "parsing_small", seed, overrides, settings, [("averaged", "test")], beam_size=21)
 
 
-SHORT = {"train_steps": 1500}
+SHORT = {"train_steps": 1500, "patience": 5}  # the fifth validation is the last: none ends early
 EXPERIMENTS = {
     # Wu et al. 2021, by seeds; the same on raw text; other directions.
     "multi30k": [
@@ -108,7 +111,7 @@ EXPERIMENTS = {
     ],
     # Sentences longer than any in training, which has those of 15 pieces at most.
     "extrapolation": [
-        Training("multi30k_ende_tok", "tiny", 1, {**SHORT, "max_length": 16, "patience": 5, **positions})
+        Training("multi30k_ende_tok", "tiny", 1, {**SHORT, "max_length": 16, **positions})
         for positions in ({}, {"positions": "learned"})
     ],
     "parsing": [

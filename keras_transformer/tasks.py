@@ -269,6 +269,11 @@ class TranslationProblem(Problem):
                 f"{self.name}: segmentations={self.segmentations} would all be the same; add "
                 "--set problem.piece_dropout=0.1"
             )
+        if self.piece_dropout and self.segmentations == 1:
+            raise UserError(
+                f"{self.name}: piece_dropout={self.piece_dropout} with one segmentation would cut a pair alike in each "
+                "epoch; add --set problem.segmentations=10"
+            )
         if self.segmentations > 1 and self.drop_duplicates:
             raise UserError(f"{self.name}: drop_duplicates would leave one of segmentations={self.segmentations}")
 

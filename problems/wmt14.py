@@ -21,6 +21,7 @@ from typing import ClassVar
 
 from keras_transformer.data.corpus import PlainFiles
 from keras_transformer.data.tfds_corpus import TfdsCorpus
+from keras_transformer.data.tokenizer import no_byte_pairs
 from keras_transformer.registry import register_problem
 from keras_transformer.tasks import CorpusProblem, setting
 
@@ -67,6 +68,11 @@ class Wmt14EnFr(Wmt14EnDe):
     download_size: ClassVar[str] = "6.2 GiB"
 
     vocab_size: int = setting(32_000, "word pieces of the joint vocabulary", low=8)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.piece_dropout:  # before a vocabulary is learned
+            raise no_byte_pairs(f"the word pieces' tokenizer of {self.name}")
 
     def make_tokenizer(self):
         from keras_transformer.data.sampling import sample_texts

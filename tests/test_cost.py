@@ -1,7 +1,9 @@
 """What a training costs, as its log and its summary tell it."""
 
+import gc
 import json
 import shutil
+import weakref
 
 import keras
 import numpy as np
@@ -10,6 +12,7 @@ from conftest import ROOT
 
 import keras_transformer as kt
 from keras_transformer import cost
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.summary import summary_lines, training_summary
 from keras_transformer.stopwatch import Stopwatch, duration
@@ -172,6 +175,20 @@ def test_a_cut_line_costs_itself_alone(run_and_lines, tmp_path):
     assert run.metrics() == [*rows, {"kind": "start", "step": 4}]
 
 
+def test_a_cost_leaves_no_weights_to_be_drawn_later(monkeypatch):
+    weights = []
+
+    class Seen(Transformer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            weights.extend(map(weakref.ref, self.variables))
+
+    monkeypatch.setattr("keras_transformer.models.transformer.Transformer", Seen)
+    training_cost(hparams, 50)
+    gc.collect()
+    assert len(weights) > 10 and not any(reference() is not None for reference in weights)
+
+
 def test_figures_that_old_lines_lack_are_left_out():
     old = {"kind": "train", "step": 1, "tokens": 1000, "seconds": 2.0}
     start = {"kind": "start", "step": 1, "devices": 1, "device_flops_per_second": 1.0}
@@ -180,10 +197,20 @@ def test_figures_that_old_lines_lack_are_left_out():
 
 
 def test_the_sum_tells_every_precision_that_was_computed_in():
-    starts = [{"kind": "start", "step": step, "precision": name, "devices": 1, "device_flops_per_second": 1.0}
-              for step, name in enumerate(("float32", "bfloat16", "bfloat16"))]  # fmt: skip
-    assert training_summary(starts[:1])["precision"] == "float32"
-    assert training_summary(starts)["precision"] == "float32, bfloat16"
+    def started(step, precision):
+        return {
+            "kind": "start", "step": step, "precision": precision, "devices": 1, "device_flops_per_second": 1.0,
+        }  # fmt: skip
+
+    def update(step):
+        return {"kind": "train", "step": step, "tokens": 10, "seconds": 2.0}
+
+    rows = [started(0, "float32"), update(1), started(1, "bfloat16"), update(2), started(2, "bfloat16"), update(3)]
+    assert training_summary(rows[:2])["precision"] == "float32"
+    assert training_summary(rows)["precision"] == "float32, bfloat16"
+    # What was made in a precision and then again in another one does not count.
+    assert training_summary([*rows, started(1, "float32"), update(2)])["precision"] == "float32"
+    assert "precision" not in training_summary([started(0, "float32")])
 
 
 def test_a_log_of_before_has_what_it_has():

@@ -318,6 +318,13 @@ def test_a_row_holds_the_new_figures_and_old_rows_do_without(result, tmp_path, m
     other = {**row, "seed": row["seed"] + 1, "sacrebleu": row["sacrebleu"] + 2}
     *_, means = by_seed([row, other, {**row, "split": "validation"}])
     assert f" {row['sacrebleu'] + 1:.2f} ± 1.41 |" in means and f" {row['seed']}, {other['seed']} |" in means
+    # Of seeds that differ in more than that there is no mean.
+    for more in (
+        {"decoding": {**row["decoding"], "beam_size": 9}},
+        {"backend": "torch"},
+        {"training": {"precision": "x"}},
+    ):
+        assert by_seed([row, {**other, **more}]) == []
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,24 @@
 """BPE-dropout: other pieces, the same text; without dropout the tokenizer's own; the same again for the same pair."""
 
 import collections
+import dataclasses
+import io
 import random
 
 import numpy as np
 import pytest
+import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.data import encoding
+from keras_transformer.data.filters import PairFilter
+from keras_transformer.data.piece_dropout import PieceDropout
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import UNK, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tree_tokenizer import TreeTokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.tasks import load_problem
+from keras_transformer.tasks import TranslationProblem, load_problem
 
 TEXTS = [pair[side] for pair in load_problem("toy_ende").pairs("validation") for side in (0, 1)]
 
@@ -58,22 +64,63 @@ def test_a_joint_is_left_out_as_often_as_said():
     assert set(lengths) == {1, 2} and abs(lengths[2] / 4000 - 0.3) < 0.04
 
 
+def test_a_pair_that_was_passed_over_may_be_joined_later():
+    """Algorithm 1 of Provilkov et al.: with merges ab, then cd, all are drawn anew before each merge."""
+    pieces = ["<pad>", "</s>", "<s>", "<unk>", "ab", "cd", "a", "b", "c", "d"]
+    cut, rng, rate = PieceDropout(pieces, -np.arange(10.0), np.zeros(10), range(4)), random.Random(1), 0.3
+    found = collections.Counter(tuple(pieces[i] for i in cut([6, 7, 8, 9], rate, rng)) for _ in range(20_000))
+    expected = {
+        ("a", "b", "c", "d"): rate**2, ("ab", "c", "d"): (1 - rate) * rate,
+        ("a", "b", "cd"): rate * (1 - rate) * rate, ("ab", "cd"): (1 + rate) * (1 - rate) ** 2,
+    }  # fmt: skip
+    assert found.keys() == expected.keys() and sum(expected.values()) == pytest.approx(1)
+    for cuts, share in expected.items():
+        assert found[cuts] / 20_000 == pytest.approx(share, abs=0.015), cuts
+
+
+def test_a_word_too_long_to_be_cut_quickly_stays(tokenizer):
+    text = "an" * 50_000 + " an Hand"
+    (before,), (after,) = tokenizer.encode([text]), anew(tokenizer, [text], 0.9)
+    last = len(tokenizer.encode(["an Hand"])[0])
+    assert after[: len(before) - last] == before[:-last] and tokenizer.decode([after]) == [text]
+
+
 def stored(folder, tokenizer, pairs, **options):
     TokenStore.write(folder, {"train": pairs, "test": pairs}, tokenizer, {}, piece_dropout={"train": 0.2}, **options)
     return TokenStore(folder)
 
 
-def test_what_is_stored_depends_on_the_pair_s_number_alone(tokenizer, tmp_path, monkeypatch):
+def ids_of(store, split, side):
+    rows = getattr(store.split(split), side)
+    return [rows[i].tolist()[:-1] for i in range(len(rows))]
+
+
+def test_each_chunk_and_each_side_has_draws_of_its_own(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "CHUNK_PAIRS", 100)
+    alike = [(text, text) for text in TEXTS[:100]]
+    store = stored(tmp_path, tokenizer, 2 * alike)
+    sources, targets = (ids_of(store, "train", side) for side in ("source", "target"))
+    for one, other in ((sources[:100], sources[100:]), (targets[:100], targets[100:]), (sources, targets)):
+        assert np.mean([a != b for a, b in zip(one, other)]) > 0.5
+
+
+def test_no_draw_decides_which_pairs_are_alike_in_length(tokenizer, tmp_path):
+    pairs, options = list(zip(TEXTS[::2], TEXTS[1::2])), {"filters": {"train": PairFilter(max_length_ratio=1.3)}}
+    TokenStore.write(tmp_path / "plain", {"train": pairs}, tokenizer, {}, **options)
+    plain, cut = TokenStore(tmp_path / "plain"), stored(tmp_path / "cut", tokenizer, pairs, **options)
+    for side in ("source", "target"):
+        texts, others = (tokenizer.decode(ids_of(store, "train", side)) for store in (plain, cut))
+        assert texts == others and 0 < len(texts) < len(pairs)
+
+
+def test_what_is_stored_is_the_same_from_several_workers(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK_PAIRS", 7)
     monkeypatch.setattr(encoding, "SERIAL_PAIRS", 20)
     pairs = list(zip(TEXTS[::2], TEXTS[1::2]))[:100]
-    stores = [stored(tmp_path / str(workers), tokenizer, pairs, workers=workers) for workers in (0, 2)]
-    trains = [store.split("train") for store in stores]
+    here, there = (stored(tmp_path / str(workers), tokenizer, pairs, workers=workers) for workers in (0, 2))
     for side in ("source", "target"):
-        first, second = ([getattr(split, side)[i].tolist() for i in range(100)] for split in trains)
-        assert first == second
-    test = stores[0].split("test").source
-    assert [test[i].tolist()[:-1] for i in range(100)] == tokenizer.encode([source for source, _ in pairs])
+        assert ids_of(here, "train", side) == ids_of(there, "train", side)
+    assert ids_of(here, "test", "source") == tokenizer.encode([source for source, _ in pairs])
 
 
 def test_a_training_pair_is_stored_in_several_segmentations(tmp_path):
@@ -104,16 +151,20 @@ def test_a_preparation_that_was_killed_goes_on_to_the_same(tokenizer, tmp_path, 
         yield from pairs[:60]
         raise ConnectionError
 
+    said = []
+
     def fill(texts):
         with work_directory(tmp_path / "resumed", "identity", lambda line: None) as work:
             TokenStore.fill(
-                work, {"train": texts}, tokenizer, {}, expected={"train": 100}, piece_dropout={"train": 0.2}
-            )
+                work, {"train": texts}, tokenizer, {}, expected={"train": 100}, piece_dropout={"train": 0.2},
+                report=said.append,
+            )  # fmt: skip
             work.finish()
 
     with pytest.raises(ConnectionError):
         fill(broken_off())
     fill(pairs)
+    assert "  train: going on after 56 pairs" in said
     TokenStore.write(tmp_path / "whole", {"train": pairs}, tokenizer, {}, piece_dropout={"train": 0.2})
     for name in ("train.source.ids", "train.target.ids", "train.source.lengths"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -124,10 +175,45 @@ def test_what_cannot_be_is_told(tmp_path):
         load_problem("toy_ende", segmentations=4)
     with pytest.raises(UserError, match="drop_duplicates would leave one of segmentations=4"):
         load_problem("toy_ende", segmentations=4, piece_dropout=0.1, drop_duplicates=True)
-    with pytest.raises(UserError, match="piece_dropout is of byte-pair encoding, which a SymbolTokenizer does not do"):
-        SymbolTokenizer(["a"]).cut_anew([[4]], 0.1, seed=1)
-    with pytest.raises(UserError, match="piece_dropout"):
-        load_problem("reverse", data_dir=tmp_path, piece_dropout=0.1, train_pairs=20).prepare()
+    with pytest.raises(UserError, match="cut a pair alike in each epoch; add --set problem.segmentations=10"):
+        load_problem("toy_ende", piece_dropout=0.1)
+    said = "piece_dropout is of byte-pair encoding alone, which the word pieces' tokenizer of wmt14_fren does not do"
+    with pytest.raises(UserError, match=said):
+        load_problem("wmt14_fren", piece_dropout=0.1, segmentations=2)
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "byte_fallback", "trees", "symbols"])
+def test_a_tokenizer_that_is_not_of_byte_pairs_alone_is_told(tmp_path, model_type):
+    if model_type == "symbols":
+        tokenizer, what = SymbolTokenizer([*"abc"]), "a SymbolTokenizer"
+    elif model_type == "trees":
+        tokenizer, what = TreeTokenizer.train(TEXTS, {"(S", ")S", "NN"}, 300), "a TreeTokenizer"
+    else:
+        model, options = io.BytesIO(), {"model_type": "unigram"}
+        what = "this SentencePiece model"
+        if model_type == "byte_fallback":
+            options = {"model_type": "bpe", "byte_fallback": True}
+            what = "a SentencePiece model with bytes for what is no piece"
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=500, pad_id=0, eos_id=1, bos_id=2, unk_id=3,
+            minloglevel=2, **options,
+        )  # fmt: skip
+        tokenizer = SentencePieceTokenizer(model.getvalue())
+
+    @dataclasses.dataclass(kw_only=True)
+    class Own(TranslationProblem):
+        name, corpus, source, target = "own", "own", "a", "b"
+
+        def pairs(self, split):
+            return iter([("a b", "(S (NN a) (NN b))")])
+
+        def make_tokenizer(self):
+            return tokenizer
+
+    problem = Own(data_dir=tmp_path, piece_dropout=0.1, segmentations=2)
+    with pytest.raises(UserError, match=f"piece_dropout is of byte-pair encoding alone, which {what} does not do"):
+        problem.prepare()
+    assert not list(tmp_path.glob("*/manifest.json"))
 
 
 def test_the_draw_is_by_seed(tokenizer):

@@ -69,7 +69,8 @@ def test_the_open_rows_are_made_once(reproduce, tmp_path, monkeypatch, capsys):
     reproduce.main(["small", f"--json={file}"])
     assert reproduce.calls == [] and capsys.readouterr().out.startswith("done  reverse-toy-")
     # A row of another training is not its.
-    for other in ({"seed": 1}, {"overrides": {**rows(file)[0]["overrides"], "dropout": 0.3}}, {"settings": {"a": 1}}):
+    changed, decoding = {**rows(file)[0]["overrides"], "dropout": 0.3}, {**rows(file)[0]["decoding"], "beam_size": 9}
+    for other in ({"seed": 1}, {"overrides": changed}, {"settings": {"a": 1}}, {"decoding": decoding}):
         (tmp_path / "others.jsonl").write_text("".join(json.dumps({**row, **other}) + "\n" for row in rows(file)))
         reproduce.main(["small", f"--json={tmp_path}/others.jsonl", "--list"])
         assert capsys.readouterr().out.startswith("open  ")
@@ -101,15 +102,16 @@ def test_table_3_in_small_has_a_line_for_each_variation(monkeypatch):
     def row(split, name="averaged", **changes):
         return {
             "split": split, "checkpoint": {"name": name}, "seed": 1, "parameters": 2_562_048, "perplexity": 5.678,
-            "tokenized_bleu": 38.1 if split == "validation" else 37.2, "overrides": {"train_steps": 1500, **changes},
+            "tokenized_bleu": 38.1 if split == "validation" else 37.2, "training": {"steps": 1500},
+            "overrides": {"train_steps": 1500, "patience": 5, **changes},
         }  # fmt: skip
 
     rows = [row("validation", dropout=0.0), row("validation", num_heads=1), row("test", num_heads=1)]
     lines = table3([*rows, row("test", "best"), row("validation"), row("test")]).splitlines()
     assert lines[-3:] == [
-        "|  | – | 2,562,048 | 5.68 | 38.10 | 37.20 | 1 |",
-        "| A | num_heads=1 | 2,562,048 | 5.68 | 38.10 | 37.20 | 1 |",
-        "| D | dropout=0.0 | 2,562,048 | 5.68 | 38.10 | – | 1 |",
+        "|  | – | 2,562,048 | 1,500 | 5.68 | 38.10 | 37.20 | 1 |",
+        "| A | num_heads=1 | 2,562,048 | 1,500 | 5.68 | 38.10 | 37.20 | 1 |",
+        "| D | dropout=0.0 | 2,562,048 | 1,500 | 5.68 | 38.10 | – | 1 |",
     ]
 
 
@@ -121,14 +123,15 @@ def test_results_by_length_are_of_the_same_checkpoint_and_split(monkeypatch):
         part = {"words": "21-30", "lines": 70, "score": 12.345, "perplexity": None, "length_ratio": 0.5}
         return {
             "split": split, "checkpoint": {"name": name}, "seed": 1, "by_length": [part, {**part, "words": "31-40"}],
-            "overrides": {"train_steps": 1500, **changes}, "hparams": {"max_length": changes.get("max_length", 256)},
+            "overrides": {"train_steps": 1500, "patience": 5, **changes}, "training": {"steps": 1500},
+            "hparams": {"max_length": changes.get("max_length", 256)},
         }  # fmt: skip
 
-    short = {"max_length": 16, "patience": 5}
+    short = {"max_length": 16}
     others = [row(), row("validation"), row(dropout=0.1), row(name="best")]
     lines = extrapolation([row(**short, positions="learned"), row("validation", **short)], others).splitlines()
     assert lines[-4:] == [
-        f"| {training} | {words} | 70 | 12.35 | 0.50 | – | 1 |"
+        f"| {training} | 1,500 | {words} | 70 | 12.35 | 0.50 | – | 1 |"
         for training in ("sinusoidal | 256", "learned | 16") for words in ("21-30", "31-40")
     ]  # fmt: skip
 

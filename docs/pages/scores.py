@@ -54,6 +54,10 @@ PART_OF_TABLE_3 = {
     "num_heads": "A", "d_k": "B", "num_layers": "C", "d_model": "C", "d_ff": "C", "dropout": "D",
     "label_smoothing": "D", "positions": "E",
 }  # fmt: skip
+FIGURES = {
+    ("validation", "perplexity"): "perplexity", ("validation", "BLEU"): "tokenized_bleu",
+    ("test", "BLEU"): "tokenized_bleu",
+}  # fmt: skip
 BLEU = {"sacrebleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU"}
 
 TREES = {"f1": "F1", "recall": "recall", "precision": "precision", "tagging_accuracy": "tags", "exact_match": "exact"}
@@ -89,9 +93,8 @@ def table(rows):
     for row in rows:
         training = row["training"]
         cells = [
-            problem(row), preset(row), row["seed"],
-            ", ".join([row.get("backend", "tensorflow"), *filter(None, [training.get("precision")])]), row["split"],
-            row["checkpoint"]["name"], *(row.get(score, "–") for score in scores), f"{training['steps']:,}",
+            problem(row), preset(row), row["seed"], backend(row), row["split"], row["checkpoint"]["name"],
+            *(row.get(score, "–") for score in scores), f"{training['steps']:,}",
             f"{training['seconds'] / 60:.0f} min", row["commit"],
         ]  # fmt: skip
         lines.append(line(map(str, cells)))
@@ -109,21 +112,34 @@ def preset(row):
     return ", ".join([row["preset"], *(changes if len(changes) <= 3 else ["changed"])])
 
 
+def backend(row):
+    """Returns what a row's training was computed with, and in which precision if it tells."""
+    return ", ".join(filter(None, [row.get("backend", "tensorflow"), row["training"].get("precision")]))
+
+
 def by_seed(rows):
-    """Returns the lines of a table of means over seeds and their standard deviations, none where no two are alike."""
+    """Returns the lines of a table of means over seeds and their standard deviations, none where no two are alike.
+
+    Rows are together that differ in nothing but the seed; of several with one seed the last counts.
+    """
     scores, groups = TREES if "f1" in rows[0] else BLEU, {}
     for row in rows:
         fields = {name: value for name, value in row["overrides"].items() if name != "seed"}
-        names = problem(row), preset(row), row["split"], row["checkpoint"]["name"]
-        groups.setdefault((names, repr(fields)), {})[row["seed"]] = row
+        names = problem(row), preset(row), backend(row), row["split"], row["checkpoint"]["name"]
+        groups.setdefault((names, repr(fields), repr(row["decoding"])), {})[row["seed"]] = row
     lines = []
-    for (names, _), seeds in groups.items():
+    for (names, *_), seeds in groups.items():
         if len(seeds) > 1:
             found = [[row[score] for row in seeds.values() if score in row] for score in scores]
             cells = [f"{statistics.mean(one):.2f} ± {statistics.stdev(one):.2f}" if one[1:] else "–" for one in found]
             lines.append(line([*names, ", ".join(map(str, sorted(seeds))), *cells]))
-    heads = ["problem", "preset", "split", "checkpoint", "seeds", *scores.values()]
+    heads = ["problem", "preset", "backend", "split", "checkpoint", "seeds", *scores.values()]
     return ["", "Means over seeds, and standard deviations:\n", *head(heads), *lines] if lines else []
+
+
+def changes_of(row):
+    """Returns {field: value} of what a short training varies: not its length and not its seed."""
+    return {name: value for name, value in row["overrides"].items() if name not in ("seed", "train_steps", "patience")}
 
 
 def table3(rows):
@@ -133,21 +149,19 @@ def table3(rows):
         "`tiny` on `multi30k_ende_tok`, one field changed at a time, as `make reproduce-table3` trains it: shorter",
         "than for the published figure. The mean of the last checkpoints; perplexity is a piece's, BLEU that on",
         "tokens.\n",
-        *head(["", "changed", "parameters", "perplexity, validation", "BLEU, validation", "BLEU, test", "seed"]),
+        *head(["", "changed", "parameters", "updates", *(f"{figure}, {split}" for split, figure in FIGURES), "seed"]),
     ]
     found = {}
     for row in rows:
-        changes = {name: value for name, value in row["overrides"].items() if name not in ("seed", "train_steps")}
         if row["checkpoint"]["name"] == "averaged":
-            found.setdefault((tuple(changes.items()), row["seed"]), {})[row["split"]] = row
+            found.setdefault((tuple(changes_of(row).items()), row["seed"]), {})[row["split"]] = row
     variations = ((changes[0][0] if changes else None, changes, seed) for changes, seed in found)
     for name, changes, seed in sorted(variations, key=lambda one: (PART_OF_TABLE_3.get(one[0], ""), str(one[1]))):
         splits = found[changes, seed]
-        figures = [splits.get(split, {}).get(figure) for split, figure in (
-            ("validation", "perplexity"), ("validation", "tokenized_bleu"), ("test", "tokenized_bleu"),
-        )]  # fmt: skip
+        figures = [splits.get(split, {}).get(FIGURES[split, figure]) for split, figure in FIGURES]
         cells = [PART_OF_TABLE_3.get(name, ""), ", ".join(f"{field}={value}" for field, value in changes) or "–"]
-        cells += [f"{next(iter(splits.values()))['parameters']:,}"]
+        one = next(iter(splits.values()))
+        cells += [f"{number:,}" for number in (one["parameters"], one["training"]["steps"])]
         cells += ["–" if figure is None else f"{figure:.2f}" for figure in figures]
         lines.append(line([*cells, str(seed)]))
     return "\n".join([*lines, ""])
@@ -160,16 +174,17 @@ def extrapolation(rows, others):
         "`tiny`, 1,500 updates on `multi30k_ende_tok`, as `make reproduce-extrapolation` trains it: without the pairs",
         "of which a side has more than `max_length` tokens, EOS counted. The mean of the last checkpoints on the test",
         "split, by the words of the source; the length ratio is words of the outputs / words of the references.",
-        "Trainings on all pairs are those of Table 3 in small.\n",
-        *head(["positions", "max_length", "words", "lines", "BLEU", "length ratio", "perplexity", "seed"]),
+        "Trainings on all pairs are those of Table 3 in small. Learned positions are as many as `max_length`; places",
+        "beyond share the last one.\n",
+        *head(["positions", "max_length", "updates", "words", "lines", "BLEU", "length ratio", "perplexity", "seed"]),
     ]
     for row in [*others, *rows]:
-        changes = {name: value for name, value in row["overrides"].items() if name not in ("seed", "train_steps")}
+        changes = changes_of(row)
         shown = (row["split"], row["checkpoint"]["name"]) == ("test", "averaged") and "by_length" in row
-        if shown and changes.keys() <= {"positions", "max_length", "patience"}:
+        if shown and changes.keys() <= {"positions", "max_length"}:
             for part in row["by_length"]:
                 cells = [changes.get("positions", "sinusoidal"), row["hparams"]["max_length"]]
-                cells += [part["words"], part["lines"]]
+                cells += [f"{row['training']['steps']:,}", part["words"], part["lines"]]
                 figures = [part[name] for name in ("score", "length_ratio", "perplexity")]
                 cells += ["–" if figure is None else f"{figure:.2f}" for figure in figures]
                 lines.append(line(map(str, [*cells, row["seed"]])))

@@ -79,15 +79,14 @@ def encode_pairs(tokenizer, pairs, pair_filter, piece_dropout=0.0, first=0):
     count, found = len(pairs), checksum(pairs)
     sources, targets = zip(*pairs)
     sides = [tokenizer.encode(sources), tokenizer.encode_targets(targets)]
-    if piece_dropout:
-        sides = [tokenizer.cut_anew(side, piece_dropout, 2 * first + number) for number, side in enumerate(sides)]
-    lengths = [np.fromiter(map(len, side), np.int32, count) + np.int32(1) for side in sides]
-    keep = pair_filter.alike(*lengths)
+    keep = pair_filter.alike(*map(_lengths, sides))  # by the tokenizer's own pieces, so that no draw decides
     if not keep.all():
         pairs, *sides = (list(itertools.compress(rows, keep)) for rows in (pairs, *sides))
-        lengths = [side[keep] for side in lengths]
+    if piece_dropout:
+        sides = [tokenizer.cut_anew(side, piece_dropout, 2 * first + number) for number, side in enumerate(sides)]
     columns = {}
-    for name, side, length in zip(("source", "target"), sides, lengths):
+    for name, side in zip(("source", "target"), sides):
+        length = _lengths(side)
         ends = np.cumsum(length)
         ids = np.full(length.sum(), EOS, id_type(tokenizer))
         inside = np.full(len(ids), True)
@@ -97,6 +96,11 @@ def encode_pairs(tokenizer, pairs, pair_filter, piece_dropout=0.0, first=0):
     if pair_filter.drop_duplicates:
         columns["hashes"] = hash_pairs(pairs).tobytes()
     return Encoded(count, found, columns)
+
+
+def _lengths(rows):
+    """Returns int32 `[rows]`, the number of ids in each with EOS."""
+    return np.fromiter(map(len, rows), np.int32, len(rows)) + np.int32(1)
 
 
 class Encoders:

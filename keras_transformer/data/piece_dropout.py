@@ -9,6 +9,8 @@ import itertools
 
 import numpy as np
 
+LONGEST = 100  # characters; longer words stay as they are, because the time grows with the square
+
 
 class PieceDropout:
     """Cuts the words of sequences of ids anew.
@@ -26,7 +28,7 @@ class PieceDropout:
         self._scores = {piece: scores[i] for piece, i in self._ids.items()}
 
     def __call__(self, ids, rate, random):
-        """Returns the ids of the same text in other pieces.
+        """Returns the ids of the same text in other pieces; words of more than `LONGEST` characters keep theirs.
 
         Args:
             ids: Sequence of ids, without BOS and EOS.
@@ -37,8 +39,9 @@ class PieceDropout:
         found = []
         for begin, end in itertools.pairwise(begins):
             word = ids[begin:end]
-            if self._kept.isdisjoint(word):
-                word = [self._ids[part] for part in self._cut("".join(self._pieces[i] for i in word), rate, random)]
+            text = "".join(self._pieces[i] for i in word)
+            if len(text) <= LONGEST and self._kept.isdisjoint(word):
+                word = [self._ids[part] for part in self._cut(text, rate, random)]
             found += word
         return found
 

@@ -59,7 +59,7 @@ class Tokenizer:
         Raises:
             UserError: Its ids are not pieces that byte-pair encoding put together.
         """
-        raise UserError(f"piece_dropout is of byte-pair encoding, which a {type(self).__name__} does not do")
+        raise no_byte_pairs(f"a {type(self).__name__}")
 
     def decode(self, ids):
         """Returns the text of each sequence of ids; PAD, BOS and EOS are left out."""
@@ -181,6 +181,10 @@ class SentencePieceTokenizer(Tokenizer):
 
         numbers = range(self.vocab_size)
         scores = [self._processor.get_score(i) for i in numbers]
+        if not all(map(float.is_integer, scores)):  # byte-pair encoding's are places in the order of learning
+            raise no_byte_pairs("this SentencePiece model")
+        if any(map(self._processor.is_byte, numbers)):
+            raise no_byte_pairs("a SentencePiece model with bytes for what is no piece")
         return PieceDropout(self.pieces(numbers), scores, self.word_starts, range(len(SPECIAL)))
 
     def decode(self, ids):
@@ -284,6 +288,11 @@ class VocabularyTooLarge(UserError):
             f"the training text cannot fill a vocabulary of {vocab_size} pieces, at most {largest}; {CHANGE}"
         )
         self.largest = int(largest)
+
+
+def no_byte_pairs(what):
+    """Returns the `UserError` for a tokenizer whose pieces were not put together by byte-pair encoding alone."""
+    return UserError(f"piece_dropout is of byte-pair encoding alone, which {what} does not do")
 
 
 def too_small(vocab_size, smallest):

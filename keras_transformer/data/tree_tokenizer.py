@@ -5,7 +5,16 @@ import unicodedata
 
 import numpy as np
 
-from keras_transformer.data.tokenizer import BOS, EOS, PAD, TREES_FILE, UNK, SentencePieceTokenizer, VocabularyTooLarge
+from keras_transformer.data.tokenizer import (
+    BOS,
+    EOS,
+    PAD,
+    TREES_FILE,
+    UNK,
+    SentencePieceTokenizer,
+    VocabularyTooLarge,
+    no_byte_pairs,
+)
 from keras_transformer.errors import UserError
 from keras_transformer.trees.grammar import OTHER, TAG, Grammar
 from keras_transformer.trees.linearize import ANY_TAG, is_bracket, linearize, repaired
@@ -63,6 +72,9 @@ class TreeTokenizer(SentencePieceTokenizer):
     def grammar(self):
         """The `Grammar` of the symbols: what may come next in a tree."""
         return Grammar(self.symbols, self.vocab_size, EOS)
+
+    def cut_anew(self, ids, rate, seed):
+        raise no_byte_pairs(f"a {type(self).__name__}")
 
     def graph_tokenizer(self):
         from keras_transformer.data.tree_tokenizer_graph import GraphTrees

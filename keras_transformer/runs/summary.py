@@ -12,16 +12,17 @@ def lines_by_step(rows):
         rows: The lines of metrics.jsonl, dictionaries.
     """
     lines = {"train": {}, "validation": {}, "checkpoint": {}}
-    rate = None
+    rate, precision = None, None
     for row in rows:
         if row["kind"] == "start":
+            precision = row.get("precision")
             rate = row["devices"] * row["device_flops_per_second"]
             for by_step in lines.values():
                 for step in [step for step in by_step if step > row["step"]]:
                     del by_step[step]
         elif row["kind"] in lines:
             by_paper = {"paper_flops": row["seconds"] * rate} if rate is not None else {}
-            lines[row["kind"]][row["step"]] = {**row, **by_paper}
+            lines[row["kind"]][row["step"]] = {**row, **by_paper, "precision": precision}
     return lines
 
 
@@ -43,11 +44,11 @@ def training_summary(rows):
         and "peak_device_memory_mb"; "curve", [{"step", "score"}].
     """
     lines = lines_by_step(rows)
-    starts = [row.get("precision") for row in rows if row["kind"] == "start"]
     validations = lines["validation"]
     updates, checkpoints = lines["train"].values(), lines["checkpoint"].values()
+    precisions = dict.fromkeys(row["precision"] for row in updates)
     summary = {
-        "precision": ", ".join(dict.fromkeys(starts)) if starts and None not in starts else None,
+        "precision": ", ".join(precisions) if precisions and None not in precisions else None,
         "steps": max(lines["train"], default=0),
         "tokens": _total(updates, "tokens") or 0,
         "seconds": round(_total(updates, "seconds") or 0),

@@ -37,11 +37,14 @@ def training_cost(hparams, vocab_size, length=30):
         length: Tokens of every sentence, on either side: attention costs more in long ones.
     """
     import keras
+    from keras.src.backend.common.global_state import get_global_attribute, set_global_attribute
 
     from keras_transformer.models.transformer import Transformer
 
+    waiting = list(get_global_attribute("uninitialized_variables", []))
     with keras.StatelessScope(initialize_variables=False):  # shapes are all that is asked for
         model = Transformer(vocab_size, hparams)
+    set_global_attribute("uninitialized_variables", waiting)  # or the next such scope would draw all weights
     rows = max(hparams.batch_tokens // length, 1)
     update = model.update_flops(rows, length, length)
     return TrainingCost(model.count_params(), hparams.train_steps, float(update) * hparams.train_steps)

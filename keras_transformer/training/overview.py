@@ -30,8 +30,10 @@ def overview(run, problem, network, batches, how, distribution, workers=1):
     """
     hparams, plan = run.hparams, batches.plan
     vocabulary = f"{problem.tokenizer.vocab_size:,} tokens in the vocabulary"
+    times = getattr(problem, "segmentations", 1)
+    pairs = f"{plan.num_pairs:,} pairs" + (f" (each in {times} segmentations)" if times > 1 else "")
     rows = {
-        "problem": [f"{problem.name}: {plan.num_pairs:,} pairs, {vocabulary}"],
+        "problem": [f"{problem.name}: {pairs}, {vocabulary}"],
         "model": [_sizes(run), _parameters(network)],
         "batch": [_batch(plan, batches.few_shapes, how["accumulate"])],
         "schedule": [_schedule(hparams, plan.batches_per_epoch)],
