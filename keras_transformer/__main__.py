@@ -9,6 +9,7 @@ COMMANDS = {
     "train": "Trains a model; repeated, it resumes.",
     "evaluate": "Decodes a split and scores it; or scores trees as EVALB does.",
     "translate": "Translates, or parses, lines of text.",
+    "score": "Tells how probable given translations are.",
     "trees": "Draws trees.",
     "average": "Averages the last checkpoints of a run.",
     "export": "Writes a run as SavedModel, for CTranslate2 or as .keras file.",

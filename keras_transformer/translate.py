@@ -7,7 +7,7 @@ import json
 import sys
 import time
 
-from keras_transformer.data.corpus import one_line, read_lines
+from keras_transformer.data.corpus import in_chunks, one_line, read_lines
 from keras_transformer.errors import UserError
 from keras_transformer.files import growing
 from keras_transformer.flags import (
@@ -34,7 +34,7 @@ def main(arguments):
     """Runs the command with a list of arguments."""
     flags = _parse(arguments)
     lines = _lines(flags)
-    chunks = _chunks(lines)
+    chunks = in_chunks(lines, CHUNK)
     first = next(chunks, [])  # a missing file is said before the model is loaded
     for path in (flags.run, *flags.ensemble):
         Run.open(path)  # a wrong directory is said before Keras is loaded
@@ -177,23 +177,6 @@ def _prefixes(flags):
         yield line
         count += 1
     raise UserError(f"{flags.prefixes} has {count:,} lines, fewer than the input; an empty line is no prefix")
-
-
-def _chunks(lines):
-    """Yields lists of at most `CHUNK` lines; those before a wrong one come before its error."""
-    chunk = []
-    try:
-        for line in lines:
-            chunk.append(line)
-            if len(chunk) == CHUNK:
-                yield chunk
-                chunk = []
-    except UserError:
-        if chunk:
-            yield chunk
-        raise
-    if chunk:
-        yield chunk
 
 
 def _text_lines(flags, translator, number, source, hypotheses):

@@ -6,6 +6,7 @@ import commands
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.metrics.parseval import parseval
 from keras_transformer.runs.directory import Run
 from keras_transformer.training.trainer import train
@@ -51,6 +52,18 @@ def test_trees_may_be_over_several_lines_or_in_json(call, run, sentences):
     rows = call("translate", f"--run={run}", f"--input={sentences}", "--format=jsonl", "--nbest=2").succeeded()
     rows = [json.loads(row) for row in rows]
     assert [row["hypotheses"][0]["text"] for row in rows] == lines and len(rows[0]["hypotheses"]) == 2
+
+
+def test_given_trees_are_scored(call, run, tmp_path):
+    sentences = SENTENCES[::2]
+    hypotheses = [found[0] for found in Translator.load(run).translate(sentences)]
+    (tmp_path / "sentences").write_text("".join(f"{sentence}\n" for sentence in sentences))
+    (tmp_path / "trees").write_text("".join(f"{one.text}\n" for one in hypotheses))
+    flags = (f"--run={run}", f"--source={tmp_path}/sentences", f"--target={tmp_path}/trees")
+    lines = [line.split("\t") for line in call("score", *flags, "--max_length=500").out.splitlines()]
+    assert [float(line[0]) for line in lines] == pytest.approx([one.log_probability for one in hypotheses], rel=1e-3)
+    (tmp_path / "trees").write_text(f"{hypotheses[0].text}\n(S (NN dog)\n")
+    call("score", *flags).refused("trees:2: ", "is not closed")
 
 
 def test_without_the_constraint_what_comes_is_made_a_tree(call, run, sentences):

@@ -84,6 +84,23 @@ def read_pairs(source_path, target_path):
         yield source, target
 
 
+def in_chunks(lines, size):
+    """Yields lists of at most `size` lines; those before a wrong one come before its error."""
+    chunk = []
+    try:
+        for line in lines:
+            chunk.append(line)
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+    except UserError:
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk
+
+
 def existing_file(folder, *names):
     """Returns the first of `names` that exists in `folder`, with or without `.gz`, or None."""
     for name in names:
