@@ -8,10 +8,11 @@ import contextlib
 import importlib
 import importlib.util
 import io
-import json
 import os
 import sys
 from pathlib import Path
+
+from pages.markdown import rows_of
 
 from keras_transformer import registry
 from keras_transformer.__main__ import COMMANDS
@@ -96,7 +97,7 @@ there is none with the preset's. The time is that of the updates; validation and
 def expected():
     """Returns the table of results and times: the paper's, and those of the rows in docs/results."""
     shown = {}
-    for row in (row for name in RESULTS for row in rows_of(name)):
+    for row in (row for name in RESULTS for row in rows_of(DOCS / "results" / f"{name}.jsonl")):
         kind = row["preset"], row["problem"]
         if row["split"] == "test" and precedence(row) >= precedence(shown.get(kind, row)):
             shown[kind] = row
@@ -121,12 +122,6 @@ def precedence(row):
 def changes(row):
     """Returns the names of the hparams that differ from the preset's, the seed aside."""
     return row["overrides"].keys() - {"seed"}
-
-
-def rows_of(name):
-    """Yields the rows of docs/results/NAME.jsonl."""
-    for line in (DOCS / "results" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
-        yield json.loads(line)
 
 
 def main(arguments):

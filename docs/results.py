@@ -5,11 +5,11 @@ or a program in benchmarks/ adds. `python docs/results.py --check` exits with st
 say. What the pages say around the rows is in `docs/pages/`.
 """
 
-import json
 import sys
 from pathlib import Path
 
 from pages.benchmarks import benchmarks_page
+from pages.markdown import rows_of
 from pages.reliability import reliability_page
 from pages.scores import results_page
 
@@ -17,10 +17,7 @@ DOCS = Path(__file__).parent
 
 
 def main():
-    files = {
-        path.stem: [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        for path in sorted((DOCS / "results").glob("*.jsonl"))
-    }
+    files = {path.stem: rows_of(path) for path in sorted((DOCS / "results").glob("*.jsonl"))}
     pages = {
         DOCS / "results.md": results_page(files),
         DOCS / "benchmarks.md": benchmarks_page(files),

@@ -84,11 +84,16 @@ class HParams:
     max_skipped: int = setting(10, "most updates that on_nonfinite=skip skips", low=1, high=100)
     # Evaluation and checkpoints (§6.1)
     eval_steps: int = setting(1000, "updates between evaluations", low=1)
+    decode_steps: int | None = setting(
+        None, "least updates between evaluations that decode, too; none, or where best_metric is the score: each does",
+        low=1,
+    )  # fmt: skip
     checkpoint_steps: int = setting(1000, "updates between checkpoints", low=1)
     checkpoint_minutes: float = setting(10.0, "most minutes between checkpoints; 0: by steps alone", low=0)
     best_metric: str = setting(
-        "score", "what makes a checkpoint the best: the problem's score, or nats a token", choices=("score", "nll")
-    )
+        "score", "what makes a checkpoint the best: the problem's score, nats a token, or the smoothed loss",
+        choices=("score", "nll", "loss"),
+    )  # fmt: skip
     patience: int | None = setting(
         None, "evaluations without a better one after which training ends; none: never", low=1
     )
@@ -146,6 +151,18 @@ def load_hparams(name: str, **changes: typing.Any) -> HParams:
     """Returns the `HParams` registered as `name`, with some fields changed."""
     registry.load_catalog()
     return registry.hparams.get(name)().replace(**changes)
+
+
+def changed_fields(preset, values):
+    """Returns {field: value} of the hparams that differ from a preset's as it is now.
+
+    Args:
+        preset: Its name; None: all fields are returned.
+        values: {field: value}; a field that came later, and so is not there, has its default.
+    """
+    values = {**dataclasses.asdict(HParams()), **values}
+    usual = dataclasses.asdict(load_hparams(preset)) if preset else {}
+    return {field: value for field, value in values.items() if field not in usual or value != usual[field]}
 
 
 def field_types(settings_class):

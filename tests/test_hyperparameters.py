@@ -9,7 +9,7 @@ import pytest
 from keras_transformer import registry
 from keras_transformer.errors import UserError
 from keras_transformer.flags import Parser, add_problem_flags, read_problem_flags
-from keras_transformer.hyperparameters import HParams, load_hparams, parse_value
+from keras_transformer.hyperparameters import HParams, changed_fields, load_hparams, parse_value
 
 FIELDS = [field.name for field in dataclasses.fields(HParams)]
 registry.load_catalog()
@@ -118,6 +118,14 @@ def test_heads_must_divide_the_width():
 @pytest.mark.parametrize("given", [{"d_k": 16}, {"d_v": 16}])
 def test_one_given_head_width_does_not_give_the_other(given):
     assert "not divisible" in complaint(HParams, d_model=100, num_heads=8, **given)
+
+
+def test_changed_fields_are_those_of_the_preset_as_it_is_now():
+    values = dataclasses.asdict(load_hparams("tiny", dropout=0.2))
+    assert changed_fields("tiny", values) == {"dropout": 0.2}
+    assert changed_fields(None, values) == values
+    old = {field: value for field, value in values.items() if field != "decode_steps"}  # of before there was one
+    assert changed_fields("tiny", old) == {"dropout": 0.2, "decode_steps": None}
 
 
 def test_given_head_widths_need_no_division():

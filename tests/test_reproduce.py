@@ -69,8 +69,8 @@ def test_the_open_rows_are_made_once(reproduce, tmp_path, monkeypatch, capsys):
     reproduce.main(["small", f"--json={file}"])
     assert reproduce.calls == [] and capsys.readouterr().out.startswith("done  reverse-toy-")
     # A row of another training is not its.
-    changed, decoding = {**rows(file)[0]["overrides"], "dropout": 0.3}, {**rows(file)[0]["decoding"], "beam_size": 9}
-    for other in ({"seed": 1}, {"overrides": changed}, {"settings": {"a": 1}}, {"decoding": decoding}):
+    changed, decoding = {**rows(file)[0]["hparams"], "dropout": 0.3}, {**rows(file)[0]["decoding"], "beam_size": 9}
+    for other in ({"seed": 1}, {"hparams": changed}, {"settings": {"a": 1}}, {"decoding": decoding}):
         (tmp_path / "others.jsonl").write_text("".join(json.dumps({**row, **other}) + "\n" for row in rows(file)))
         reproduce.main(["small", f"--json={tmp_path}/others.jsonl", "--list"])
         assert capsys.readouterr().out.startswith("open  ")

@@ -15,8 +15,10 @@ from conftest import ROOT
 
 import keras_transformer as kt
 from keras_transformer.data.batches import TokenBatches
+from keras_transformer.pictures.curves import draw_curves
 from keras_transformer.runs.checkpoint import assign_training
 from keras_transformer.runs.directory import Run
+from keras_transformer.runs.summary import lines_by_step, training_summary
 from keras_transformer.training.network import make_network
 from keras_transformer.training.trainer import train
 
@@ -227,7 +229,7 @@ def test_the_latest_checkpoints_are_kept_and_the_best(whole):
 def test_the_best_is_the_best_validation(whole):
     rows = [row for row in whole.metrics() if row["kind"] == "validation"]
     best = max(rows, key=lambda row: (row["score"], -row["nll"]))
-    assert whole.checkpoints.best() == {name: best[name] for name in ("step", "score", "nll")}
+    assert whole.checkpoints.best() == {name: best[name] for name in ("step", "score", "nll", "loss")}
     assert whole.checkpoints.load()[1]["step"] == best["step"]
 
 
@@ -298,6 +300,33 @@ def test_fit_as_in_a_notebook(problem):
     assert {"loss", "nll", "perplexity", "val_loss", "val_nll", "val_perplexity"} <= fitted.history.keys()
     assert all(len(values) == 2 for values in fitted.history.values())
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations.value)) == 2 * batches.batches_per_epoch
+
+
+@pytest.mark.parametrize("metric", ["nll", "loss"])
+def test_an_evaluation_decodes_as_often_as_said_and_at_the_end(problem, tmp_path, metric):
+    lines, changes = [], {"best_metric": metric, "eval_steps": 2, "decode_steps": 5, "checkpoint_steps": 2}
+    seldom = dataclasses.replace(hparams, **changes, train_steps=10)
+    run = train(problem, seldom, tmp_path / "run", report=lines.append)
+    rows = {row["step"]: row for row in run.metrics() if row["kind"] == "validation"}
+    assert list(rows) == [2, 4, 6, 8, 10] and {step for step, row in rows.items() if "score" in row} == {6, 10}
+    best = min(rows.values(), key=lambda row: row[metric])
+    assert run.checkpoints.best()["step"] == best["step"]
+    assert sum("BLEU" in line for line in lines if line.startswith("validation at")) == 2
+    assert any(line.startswith("best validation ") for line in lines)
+    assert [point["step"] for point in training_summary(run.metrics())["curve"]] == [6, 10]
+    draw_curves({"run": lines_by_step(run.metrics())}, "step")
+    # Ended between two that decode, it decodes once more.
+    ended = dataclasses.replace(seldom, train_steps=100, patience=1, learning_rate_scale=1e-30, ema_decay=0.0)
+    rows = [row for row in train(problem, ended, tmp_path / "ended").metrics() if row["kind"] == "validation"]
+    assert "score" in rows[-1] and rows[-1]["step"] < 100
+    assert "score" in rows[-2] or rows[-2]["step"] == rows[-1]["step"]
+
+
+def test_where_the_score_counts_every_evaluation_decodes(problem, tmp_path):
+    often = dataclasses.replace(hparams, eval_steps=2, decode_steps=100, checkpoint_steps=2, train_steps=4)
+    run = train(problem, often, tmp_path / "run", report=str)
+    rows = [row for row in run.metrics() if row["kind"] == "validation"]
+    assert len(rows) == 2 and all("score" in row for row in rows)
 
 
 def test_it_ends_early_and_stays_ended(problem, tmp_path):

@@ -29,8 +29,8 @@ that was left alone, byte for byte, dropout on.
 | a batch that does not fit into memory | told before the first update, with what fits: see below |
 
 `--checkpoint_steps` and `--checkpoint_minutes` say how often a checkpoint is written, `--keep_checkpoints` how many
-stay; the best one (`--best_metric=score` or `nll`) stays besides. `--patience=N` ends a training after N evaluations
-without a better one; what was counted survives a stop, too.
+stay; the best one (`--best_metric=score`, `nll` or `loss`) stays besides. `--patience=N` ends a training after N
+evaluations without a better one; what was counted survives a stop, too.
 
 ## Numbers that are not finite
 

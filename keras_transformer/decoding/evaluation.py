@@ -9,7 +9,7 @@ from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.errors import UserError
 from keras_transformer.files import sha256
-from keras_transformer.hyperparameters import load_hparams
+from keras_transformer.hyperparameters import changed_fields
 from keras_transformer.metrics.lengths import length_buckets, length_ratio
 from keras_transformer.metrics.paper_bleu import check_installed, paper_bleu
 from keras_transformer.metrics.perplexity import nats_per_token, perplexity
@@ -124,14 +124,6 @@ class Evaluation:
             summary["samples"] = [dict(zip(names, example)) for example in self.examples()[:samples]]
         return summary
 
-    def overrides(self):
-        """Returns {field: value} of the hparams that differ from their preset's."""
-        preset, used = self.run.config["preset"], dataclasses.asdict(self.run.hparams)
-        if not preset:
-            return used
-        usual = dataclasses.asdict(load_hparams(preset))
-        return {field: value for field, value in used.items() if value != usual[field]}
-
     def settings(self):
         """Returns {parameter: value} of the problem's parameters that differ from their defaults."""
         usual = {field.name: field.default for field in dataclasses.fields(self.run.problem)}
@@ -155,7 +147,7 @@ class Evaluation:
             "training": training_summary(self.run.metrics()),
             "parameters": self.run.manifest()["parameters"]["total"],
             "hparams": dataclasses.asdict(self.run.hparams),
-            "overrides": self.overrides(),
+            "overrides": changed_fields(self.run.config["preset"], dataclasses.asdict(self.run.hparams)),
             "commands": {"train": self.run.manifest()["command"], "evaluate": command()},
             "backend": self.run.manifest()["backend"],
             "commit": self.run.manifest()["git_revision"],

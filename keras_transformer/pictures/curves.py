@@ -36,8 +36,10 @@ def draw_curves(runs, over="step"):
         speeds.plot(x, [row["tokens_per_second"] for _, row in train], color=color)
         x = [place(step) for step, _ in validations]
         losses.plot(x, [row["nll"] for _, row in validations], color=color, marker="o", markersize=4)
-        scores.plot(x, [row["score"] for _, row in validations], color=color, marker="o", markersize=4)
-        names |= {_score_name(row) for _, row in validations}
+        decoded = [(place(step), row) for step, row in validations if "score" in row]
+        places, rows = zip(*decoded) if decoded else ((), ())
+        scores.plot(places, [row["score"] for row in rows], color=color, marker="o", markersize=4)
+        names |= set(map(_score_name, rows))
     titles = {
         losses: "nats a token: training, with dropout (thin), validation (dots)",
         scores: f"{' and '.join(sorted(names)) or 'score'} in validation",

@@ -41,7 +41,7 @@ def training_summary(rows):
         and "checkpoint_seconds"; "flops", of matrix products, counted from the batches' shapes, a backward pass as
         two forward passes; "paper_flops", by the paper's method (Table 2): seconds × devices × sustained
         single-precision FLOP/s of one, here a rate measured when training began; "peak_memory_mb", of the process,
-        and "peak_device_memory_mb"; "curve", [{"step", "score"}].
+        and "peak_device_memory_mb"; "curve", [{"step", "score"}] of the validations that decoded.
     """
     lines = lines_by_step(rows)
     validations = lines["validation"]
@@ -59,7 +59,11 @@ def training_summary(rows):
         "paper_flops": _total(updates, "paper_flops"),
         "peak_memory_mb": _largest(rows, "peak_memory_mb"),
         "peak_device_memory_mb": _largest(rows, "peak_device_memory_mb"),
-        "curve": [{"step": step, "score": round(row["score"], 2)} for step, row in sorted(validations.items())],
+        "curve": [
+            {"step": step, "score": round(row["score"], 2)}
+            for step, row in sorted(validations.items())
+            if "score" in row
+        ],
     }
     padded = _total(updates, "padded_tokens")
     if padded:

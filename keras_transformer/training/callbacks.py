@@ -15,6 +15,8 @@ from keras_transformer.training.signals import MEET_EVERY, Interrupted
 
 SAMPLES = 5
 """Translations that a validation's line holds."""
+BEST = ("score", "nll", "loss")
+"""What is noted of the best checkpoint."""
 
 
 class StepCallbacks(keras.callbacks.CallbackList):
@@ -132,7 +134,7 @@ class Progress(StepCallback):
 
 
 class Evaluation(StepCallback):
-    """Every `eval_steps` updates and at the end: validation loss, health figures, decoded BLEU.
+    """Every `eval_steps` updates and at the end: validation loss, health figures; by `decode_steps` decoded BLEU.
 
     Args:
         start: Updates before this training.
@@ -158,8 +160,8 @@ class Evaluation(StepCallback):
             self.evaluate(step)
 
     def on_end(self, step):
-        if not self.evaluated(step):
-            self.evaluate(step)
+        if not self.evaluated(step) or "score" not in self.latest:
+            self.evaluate(step, decode=True)
 
     def make_up(self, step):
         """Evaluates the model at the step that a training resumes at, where that is due and in no log.
@@ -172,27 +174,35 @@ class Evaluation(StepCallback):
         elif step % self.hparams.eval_steps == 0 or step >= self.hparams.train_steps:
             self.evaluate(step)
 
+    def decodes(self, step):
+        """Whether the evaluation at a step decodes: the last, and the first from each multiple of `decode_steps` on."""
+        h = self.hparams
+        every = h.decode_steps if h.decode_steps and h.best_metric != "score" else h.eval_steps
+        return step // every > (step - h.eval_steps) // every or step >= h.train_steps
+
     def evaluated(self, step):
         """Whether this training has evaluated the model at a step."""
         return self.latest is not None and self.latest["step"] == step
 
-    def evaluate(self, step):
-        """Measures the model at `step`; keeps the result in `latest`, unless a signal breaks it off."""
+    def evaluate(self, step, decode=None):
+        """Measures the model at `step`; keeps the result in `latest`, unless a signal breaks it off.
+
+        Args:
+            step: Updates before.
+            decode: Whether to decode; by default as `decodes` says.
+        """
         try:
-            latest, scores = self._measure(step)
+            latest, scores = self._measure(step, self.decodes(step) if decode is None else decode)
         except _BrokenOff:
             return
         self.latest = latest = self.workers.told(latest)
         self.run.log(kind="validation", **latest)
-        self.report(
-            f"validation at step {step:,}: loss {latest['loss']:.4f}  perplexity {latest['perplexity']:.2f}  "
-            + "  ".join(map(str, scores))
-            + f"  ({duration(latest['seconds'])})"
-        )
-        first = latest["samples"][0]
-        self.report(f"  e.g. {first['source']} => {first['output']}")
+        figures = f"loss {latest['loss']:.4f}", f"perplexity {latest['perplexity']:.2f}", *map(str, scores)
+        self.report(f"validation at step {step:,}: {'  '.join(figures)}  ({duration(latest['seconds'])})")
+        for sample in latest.get("samples", [])[:1]:
+            self.report(f"  e.g. {sample['source']} => {sample['output']}")
 
-    def _measure(self, step):
+    def _measure(self, step, decode):
         began = time.monotonic()
         if self.translator is None:
             self.translator = Translator(self.model, self.problem, self.hparams)
@@ -202,6 +212,14 @@ class Evaluation(StepCallback):
         )  # fmt: skip
         self.model.reset_metrics()
         self._break_off_if_asked()
+        scores, decoded = self._decode() if decode else ((), {})
+        return {
+            "step": step, "loss": metrics["loss"], "nll": metrics["nll"], "perplexity": metrics["perplexity"],
+            **self.health.measure(), **decoded, "seconds": time.monotonic() - began,
+        }, scores  # fmt: skip
+
+    def _decode(self):
+        """Returns the `Score`s of the validation split, and what the log tells of them."""
         sources, references = zip(*self.examples)
         with progress_bar("validation", len(sources), unit="sentences") as advance:
 
@@ -213,12 +231,10 @@ class Evaluation(StepCallback):
         outputs = [hypotheses[0].text for hypotheses in found]
         scores = self.problem.score(outputs, references)
         samples = [dict(zip(("source", "output", "reference"), texts)) for texts in zip(sources, outputs, references)]
-        return {
-            "step": step, "loss": metrics["loss"], "nll": metrics["nll"], "perplexity": metrics["perplexity"],
-            **self.health.measure(), **{score.name: score.value for score in scores}, "score": scores[-1].value,
+        return scores, {
+            **{score.name: score.value for score in scores}, "score": scores[-1].value,
             "signatures": {score.name: score.signature for score in scores}, "samples": samples[:SAMPLES],
-            "seconds": time.monotonic() - began,
-        }, scores  # fmt: skip
+        }  # fmt: skip
 
     def _break_off_if_asked(self):
         if self.stop.look():
@@ -302,7 +318,8 @@ class Checkpointing(StepCallback):
 
     def merit(self, found):
         """What is compared of an evaluation: `best_metric`, and of equal scores the nats a token."""
-        return (found["score"], -found["nll"]) if self.hparams.best_metric == "score" else -found["nll"]
+        metric = self.hparams.best_metric
+        return (found["score"], -found["nll"]) if metric == "score" else -found[metric]
 
     def save(self, step):
         """Writes the checkpoint of this step."""
@@ -312,7 +329,8 @@ class Checkpointing(StepCallback):
             if self.written != step:
                 checkpoints.save(step, training_arrays(self.model), {"evaluation": self.evaluation.latest})
             if self.is_best(step):
-                checkpoints.mark_best(step, {name: self.evaluation.latest[name] for name in ("score", "nll")})
+                latest = self.evaluation.latest
+                checkpoints.mark_best(step, {name: latest[name] for name in BEST if name in latest})
             checkpoints.prune(self.hparams.keep_checkpoints, step)
         if self.written != step:
             self.run.log(kind="checkpoint", step=step, seconds=stopwatch.seconds)

@@ -39,8 +39,9 @@ def overview(run, problem, network, batches, how, distribution, workers=1):
         "schedule": [_schedule(hparams, plan.batches_per_epoch)],
         "devices": [_devices(network, distribution, how, workers)],
         "results": [
-            f"validation every {hparams.eval_steps:,} updates, a checkpoint every {hparams.checkpoint_steps:,}, "
-            "both at the end"
+            f"validation every {hparams.eval_steps:,} updates"
+            + (f", decoded every {hparams.decode_steps:,}" if hparams.decode_steps else "")
+            + f", a checkpoint every {hparams.checkpoint_steps:,}, both at the end"
         ],
     }
     if not count_accelerators(distribution):

@@ -235,5 +235,6 @@ def report_end(report, run, network, progress, seconds):
     for line in summary_lines(training_summary(run.metrics())):
         report(line)
     if best:
-        report(f"best validation score {best['score']:.2f} at step {best['step']:,}")
+        found = f"score {best['score']:.2f}" if "score" in best else f"loss, {best['nll']:.4f} nats a token,"
+        report(f"best validation {found} at step {best['step']:,}")
     report(f"everything lies in {run.path}; next: python -m keras_transformer.evaluate --run={run.path}")
