@@ -19,6 +19,7 @@ from pathlib import Path
 
 from command_line import Parser, check_flags
 
+from keras_transformer.files import lock_file
 from keras_transformer.flags import report, run_command
 from keras_transformer.hyperparameters import changed_fields
 
@@ -146,11 +147,15 @@ def main(arguments):
     check_flags(flags)
     rows = Path(flags.json or f"docs/results/{flags.experiment}.jsonl")
     for training in EXPERIMENTS[flags.experiment]:
-        missing = open_evaluations(training, rows)
         if flags.list:
-            report(f"{'open' if missing else 'done'}  {training.name}")
-        elif missing:
-            do(training, missing, rows, flags)
+            report(f"{'open' if open_evaluations(training, rows) else 'done'}  {training.name}")
+            continue
+        with lock_file(Path(flags.runs) / f"{training.name}.lock") as alone:
+            missing = open_evaluations(training, rows)
+            if missing and not alone:
+                report(f"{training.name}: another process is at it")
+            elif missing:
+                do(training, missing, rows, flags)
 
 
 def open_evaluations(training, path):

@@ -91,8 +91,9 @@ def git_revision():
 
 
 def append_row(path, row):
-    """Adds a dictionary, and today's date, as a line of JSON to the file `path`."""
+    """Adds a dictionary, and today's date, as a line of JSON to the file `path`; several processes may."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps({**row, "date": time.strftime("%Y-%m-%d")}, ensure_ascii=False) + "\n")
+    line = json.dumps({**row, "date": time.strftime("%Y-%m-%d")}, ensure_ascii=False) + "\n"
+    with open(path, "ab", buffering=0) as file:  # a line is one write, so that no other's comes in between
+        file.write(line.encode())
