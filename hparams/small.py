@@ -8,9 +8,9 @@ from keras_transformer.registry import register_hparams
 def tiny():
     """Transformer-Tiny of Wu et al. 2021, for Multi30k: 41.02 BLEU published on test 2016.
 
-    An epoch has 59 updates there: validation and a checkpoint each, patience of ten, the last ten averaged. Theirs (github
-    LividWo/Revisit-MMT) divides a hypothesis' log-probability by its length; about there, at 15 tokens, the penalty with
-    α = 1.3 grows as much from one length to the next.
+    An epoch has 59 updates there: validation and a checkpoint each, patience of ten, the last ten averaged. Theirs
+    (github LividWo/Revisit-MMT) divides a hypothesis' log-probability by its length; at 15 tokens, which is about a
+    caption, the penalty of §6.1 grows as much from one length to the next with α = 1.3.
     """
     return HParams(
         num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.3, learning_rate_scale=2.53, warmup_steps=2000,

@@ -1,5 +1,6 @@
 """The experiments: what is open is done, what was stopped goes on, what is done is left."""
 
+import dataclasses
 import importlib
 import json
 import os
@@ -12,6 +13,7 @@ import pytest
 from commands import SMALL
 from conftest import ROOT
 
+from keras_transformer.files import lock_file
 from keras_transformer.flags import run_command
 
 OVERRIDES = {"train_steps": 6, "average_last": 2, **dict(flag.lstrip("-").split("=") for flag in SMALL)}
@@ -74,6 +76,17 @@ def test_the_open_rows_are_made_once(reproduce, tmp_path, monkeypatch, capsys):
         (tmp_path / "others.jsonl").write_text("".join(json.dumps({**row, **other}) + "\n" for row in rows(file)))
         reproduce.main(["small", f"--json={tmp_path}/others.jsonl", "--list"])
         assert capsys.readouterr().out.startswith("open  ")
+
+
+def test_what_another_process_is_at_is_left_to_it(reproduce, tmp_path, capsys):
+    [training] = reproduce.EXPERIMENTS["small"]
+    with lock_file(tmp_path / "runs" / "reproduce" / f"{training.name}.lock") as alone:
+        assert alone
+        reproduce.main(["small", f"--json={tmp_path}/rows.jsonl"])
+    assert reproduce.calls == [] and capsys.readouterr().out == f"{training.name}: another process is at it\n"
+    reproduce.EXPERIMENTS["small"] = [dataclasses.replace(training, evaluations=[("last", "test")])]
+    reproduce.main(["small", f"--json={tmp_path}/rows.jsonl"])
+    assert reproduce.calls == ["train", "evaluate"]
 
 
 def test_a_signal_is_the_command_s(reproduce, tmp_path, monkeypatch):
