@@ -149,6 +149,40 @@ def test_results_by_length_are_of_the_same_checkpoint_and_split(monkeypatch):
     ]  # fmt: skip
 
 
+def test_a_better_tiny_has_a_line_for_each_change(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from pages.scores import one_by_one
+
+    def row(run, split, bleu, name="averaged", settings=(), **changes):
+        return {
+            "problem": "multi30k_ende_tok", "preset": "tiny", "settings": dict(settings), "seed": 1, "split": split,
+            "checkpoint": {"name": name}, "manifest_sha256": run, "tokenized_bleu": bleu, "perplexity": 5.0,
+            "parameters": 2_562_048, "training": {"tokens": 45_200_000}, "overrides": changes,
+        }  # fmt: skip
+
+    pieces = {"piece_dropout": 0.1}
+    rows = [
+        row("b", "validation", 41.5, norm="pre"), row("b", "test", 41.0, norm="pre"),
+        row("c", "validation", 42.0, settings=pieces, norm="pre"),
+        row("c", "validation", 42.1, "ema", pieces, norm="pre"),
+    ]  # fmt: skip
+    others = [row("0", "test", 9, dropout=0.1), row("a", "test", 40, "best"), row("a", "validation", 41.2)]
+    assert one_by_one(rows, others).splitlines()[-4:] == [
+        "| – | averaged | 2,562,048 | 45M | 5.00 | 41.20 | – | 1 |",
+        "| norm=pre | averaged | 2,562,048 | 45M | 5.00 | 41.50 | 41.00 | 1 |",
+        "| piece_dropout=0.1 | averaged | 2,562,048 | 45M | 5.00 | 42.00 | – | 1 |",
+        "| – | ema | 2,562,048 | 45M | 5.00 | 42.10 | – | 1 |",
+    ]
+
+
+def test_a_run_s_directory_has_a_name_that_a_file_system_takes(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    trainings = [one for experiment in importlib.import_module("reproduce").EXPERIMENTS.values() for one in experiment]
+    directories = [training.name for training in trainings]
+    assert max(len(name.encode()) for name in directories) < 200
+    assert len(set(directories)) == len({json.dumps(training.flags()) for training in trainings})
+
+
 def test_rows_are_those_that_a_training_asks_for(reproduce, tmp_path):
     training = reproduce.Training("reverse", "toy", 2, OVERRIDES, {}, [("ema", "test")], beam_size=3)
     reproduce.EXPERIMENTS["small"] = [training]

@@ -58,6 +58,7 @@ FIGURES = {
     ("validation", "perplexity"): "perplexity", ("validation", "BLEU"): "tokenized_bleu",
     ("test", "BLEU"): "tokenized_bleu",
 }  # fmt: skip
+FIGURE_HEADS = [f"{figure}, {split}" for split, figure in FIGURES]
 BLEU = {"sacrebleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU"}
 
 TREES = {"f1": "F1", "recall": "recall", "precision": "precision", "tagging_accuracy": "tags", "exact_match": "exact"}
@@ -74,6 +75,9 @@ def results_page(files):
             continue
         if name == "extrapolation":
             parts.append(extrapolation(rows, files.get("table3", [])))
+            continue
+        if name == "tiny_plus":
+            parts.append(one_by_one(rows, files["multi30k"]))
             continue
         parts.append("\n".join([f"## {name}\n", table(rows), *by_seed(rows), ""]))
         parts.extend(curve(row) for row in rows if row["training"]["curve"] and row is first_of_run(rows, row))
@@ -148,7 +152,7 @@ def table3(rows):
         "## Table 3 in small\n",
         "`tiny_short` on `multi30k_ende_tok`, one field changed at a time, as `make reproduce-table3` trains it. The",
         "last checkpoint, as in the paper's Table 3 without averaging; perplexity is a piece's, BLEU that on tokens.\n",
-        *head(["", "changed", "parameters", "updates", *(f"{figure}, {split}" for split, figure in FIGURES), "seed"]),
+        *head(["", "changed", "parameters", "updates", *FIGURE_HEADS, "seed"]),
     ]
     found = {}
     for row in rows:
@@ -157,12 +161,10 @@ def table3(rows):
     variations = ((changes[0][0] if changes else None, changes, seed) for changes, seed in found)
     for name, changes, seed in sorted(variations, key=lambda one: (PART_OF_TABLE_3.get(one[0], ""), str(one[1]))):
         splits = found[changes, seed]
-        figures = [splits.get(split, {}).get(FIGURES[split, figure]) for split, figure in FIGURES]
         cells = [PART_OF_TABLE_3.get(name, ""), ", ".join(f"{field}={value}" for field, value in changes) or "–"]
         one = next(iter(splits.values()))
         cells += [f"{number:,}" for number in (one["parameters"], one["training"]["steps"])]
-        cells += ["–" if figure is None else f"{figure:.2f}" for figure in figures]
-        lines.append(line([*cells, str(seed)]))
+        lines.append(line([*cells, *figures_of(splits), str(seed)]))
     return "\n".join([*lines, ""])
 
 
@@ -188,6 +190,36 @@ def extrapolation(rows, others):
                 cells += ["–" if figure is None else f"{figure:.2f}" for figure in figures]
                 lines.append(line(map(str, [*cells, row["seed"]])))
     return "\n".join([*lines, ""])
+
+
+def one_by_one(rows, others):
+    """Returns what makes `tiny` better, one change after another, below `tiny` itself, one of `others`."""
+    lines = [
+        "## A better `tiny`, one change after another\n",
+        "On `multi30k_ende_tok`, as `make reproduce-tiny_plus` trains it: each line has the changes of those above it,",
+        "too. `averaged` is the mean of the last ten checkpoints, `ema` a moving average of the weights; perplexity is",
+        "a piece's, so with another vocabulary it is another measure; BLEU is that on tokens.\n",
+        *head(["changed", "checkpoint", "parameters", "tokens", *FIGURE_HEADS, "seed"]),
+    ]
+    found = {}
+    for row in [*(row for row in others if row["preset"] == "tiny" and not changes_of(row)), *rows]:
+        if row["problem"] == "multi30k_ende_tok" and row["seed"] == 1 and row["checkpoint"]["name"] != "best":
+            found.setdefault((row["manifest_sha256"], row["checkpoint"]["name"]), {})[row["split"]] = row
+    before = {}
+    for (_, checkpoint), splits in found.items():
+        one = next(iter(splits.values()))
+        now = {**changes_of(one), **one.get("settings", {})}
+        changed = ", ".join(f"{name}={value}" for name, value in now.items() if before.get(name) != value)
+        cells = [changed or "–", checkpoint, f"{one['parameters']:,}", f"{one['training']['tokens'] / 1e6:.0f}M"]
+        lines.append(line([*cells, *figures_of(splits), str(one["seed"])]))
+        before = now
+    return "\n".join([*lines, ""])
+
+
+def figures_of(splits):
+    """Returns the cells of a training's `FIGURES`; `splits` are {split: row}."""
+    figures = [splits.get(split, {}).get(name) for (split, _), name in FIGURES.items()]
+    return ["–" if figure is None else f"{figure:.2f}" for figure in figures]
 
 
 def curve(row):
