@@ -3,11 +3,15 @@
     python benchmarks/reproduce.py multi30k --raw_dir=FOLDER
     python benchmarks/reproduce.py table3 --list
 
-An experiment is a list of trainings. Each is trained, its last checkpoints are averaged, and the best and the averaged
-one are evaluated on the validation and the test split; every evaluation is a row of docs/results/EXPERIMENT.jsonl. What
-has its row is done, so that the command may be stopped anywhere, and repeated: a training goes on from its last
-checkpoint. `--list` tells what is done and what is open. With KERAS_BACKEND=jax the same on JAX; `--precision` is that
-of the trainings, and told in their rows.
+An experiment is a list of trainings. Each is trained, and checkpoints of it are evaluated, by default the best one and
+the mean of the last ones, on the validation and the test split; every evaluation is a row of
+docs/results/EXPERIMENT.jsonl. What has its row is done, on whatever backend and in whatever precision, which rows tell,
+so that the command may be stopped anywhere, and repeated: a training goes on from its last checkpoint. `--list` tells
+what is done and what is open.
+
+Several processes of one experiment may run beside each other: each takes trainings that no other is at, so that small
+models, which gain little from a second core, may have one each (`taskset -c 1 python …`). With KERAS_BACKEND=jax the
+same on JAX; `--precision` is that of the trainings.
 """
 
 import dataclasses
@@ -22,10 +26,11 @@ from command_line import Parser, check_flags
 
 from keras_transformer.files import lock_file
 from keras_transformer.flags import report, run_command
-from keras_transformer.hyperparameters import changed_fields
+from keras_transformer.hyperparameters import changed_fields, load_hparams
 
 SPLITS = ("validation", "test")
-LONGEST = 100  # characters of the changes in the name of a run's directory
+LONGEST = 100
+"""Characters of the changes that the name of a run's directory holds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +53,10 @@ class Training:
     @property
     def name(self):
         changes = "".join(f"-{field}={value}" for field, value in {**self.overrides, **self.settings}.items())
-        if len(changes) > LONGEST:  # a file's name may have 255 characters
-            changes = f"{changes[:LONGEST]}…{hashlib.sha256(changes.encode()).hexdigest()[:8]}"
-        return f"{self.problem}-{self.preset}{changes}-{self.seed}"
+        # A preset that was changed makes another training; and a file's name may have 255 characters.
+        fields = dataclasses.asdict(load_hparams(self.preset, **self.overrides))
+        digest = hashlib.sha256(repr((fields, self.settings)).encode()).hexdigest()[:8]
+        return f"{self.problem}-{self.preset}-{self.seed}{changes[:LONGEST]}-{digest}"
 
     def flags(self):
         return [
@@ -179,7 +185,7 @@ def do(training, missing, rows, flags):
     how = [*raw_dir, f"--data_dir={flags.data_dir}", f"--precision={flags.precision}", f"--output_dir={run}"]
     python("train", *training.flags(), *how)
     if any(name == "averaged" for name, _ in missing):
-        python("average", f"--run={run}")
+        python("average", f"--run={run}", "--scores=off")
     beams = [f"--beam_size={training.beam_size}"] if training.beam_size else []
     for name, split in missing:
         python("evaluate", f"--run={run}", f"--checkpoint={name}", f"--split={split}", *beams, f"--results={rows}")
@@ -191,17 +197,21 @@ def python(command, *flags):
     Raises:
         SystemExit: It failed, or was asked to end.
     """
-    process = subprocess.Popen([sys.executable, "-m", f"keras_transformer.{command}", *flags])
-    answers = {
-        signal.SIGINT: lambda *_: None,  # a terminal's, which sends it to both
-        signal.SIGTERM: lambda number, _: process.send_signal(number),
-    }
-    handlers = {number: signal.signal(number, answer) for number, answer in answers.items()}
+    process, asked = subprocess.Popen([sys.executable, "-m", f"keras_transformer.{command}", *flags]), []
+
+    def stop(number, frame):
+        asked.append(number)
+        if number != signal.SIGINT:  # a terminal's, which sends it to both
+            process.send_signal(number)
+
+    handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     status = process.wait()
     for number, handler in handlers.items():
         signal.signal(number, handler)
     if status:
         raise SystemExit(status if status > 0 else 128 - status)
+    if asked:  # when the command was about to end anyway
+        raise SystemExit(128 + asked[0])
 
 
 if __name__ == "__main__":

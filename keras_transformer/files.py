@@ -260,6 +260,23 @@ def cannot_write(path, error):
     return UserError(f"cannot write {path}: {error.strerror or error}; choose another place or mend its permissions")
 
 
+def append_line(path, text):
+    """Adds a line to a file, in one write, so that other processes' lines are whole; a cut one before it is ended.
+
+    Raises:
+        UserError: It cannot be written.
+    """
+    try:
+        with open(path, "ab+") as file:
+            cut = b""
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                cut = b"" if file.read(1) == b"\n" else b"\n"
+            file.write(cut + text.encode() + b"\n")
+    except OSError as error:
+        raise cannot_write(path, error) from None
+
+
 def sync(path):
     """Makes the content of a file, or the renames inside a directory, survive a crash of the machine."""
     handle = os.open(path, os.O_RDONLY)

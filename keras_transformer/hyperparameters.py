@@ -85,7 +85,8 @@ class HParams:
     # Evaluation and checkpoints (§6.1)
     eval_steps: int = setting(1000, "updates between evaluations", low=1)
     decode_steps: int | None = setting(
-        None, "least updates between evaluations that decode, too; none, or where best_metric is the score: each does",
+        None, "the first evaluation from each multiple of it on decodes, too; none, or where best_metric is the score: "
+        "each does",
         low=1,
     )  # fmt: skip
     checkpoint_steps: int = setting(1000, "updates between checkpoints", low=1)

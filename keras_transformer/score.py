@@ -60,7 +60,7 @@ def _parse(arguments):
         help="another run of the same corpus: the mean of the probabilities counts; may be repeated, and --checkpoint "
         "may name several, divided by commas",
     )  # fmt: skip
-    parser.add_argument("--source", required=True, help="file of source lines, plain or .gz")
+    parser.add_argument("--source", required=True, help="file of source lines, plain or .gz; - is stdin")
     parser.add_argument("--target", required=True, help="file of their translations; of a parser trees, one a line")
     parser.add_argument("--output", default="-", help="file of scores (default stdout)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="(default text)")
@@ -74,6 +74,8 @@ def _parse(arguments):
     flags = parser.parse_args(arguments)
     if flags.token_scores and flags.format != "jsonl":
         parser.error("--token_scores needs --format=jsonl")
+    if flags.source == flags.target == "-":
+        parser.error("--source and --target cannot both be stdin; give the file of one of them")
     return flags
 
 

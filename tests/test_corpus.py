@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import http.server
+import io
 import re
 import threading
 
@@ -107,6 +108,12 @@ def test_pairs_are_lines_side_by_side(tmp_path):
 def test_line_counts_that_differ_are_both_said(tmp_path, first, second):
     source, target = write(tmp_path / "a", b"x\n" * first), write(tmp_path / "b", b"x\n" * second)
     assert complaint(read_pairs(source, target)).startswith(f"{source} has {first} lines and {target} has {second};")
+
+
+def test_lines_of_stdin_are_counted_without_reading_it_again(tmp_path, monkeypatch):
+    (tmp_path / "target").write_text("a\nb\nc\n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"1\n2\n")))
+    assert complaint(read_pairs("-", tmp_path / "target")).startswith(f"- has 2 lines and {tmp_path}/target has 3;")
 
 
 def test_a_corpus_file_may_be_gzip(tmp_path):

@@ -15,6 +15,7 @@ from conftest import ROOT
 
 from keras_transformer.files import lock_file
 from keras_transformer.flags import run_command
+from keras_transformer.hyperparameters import load_hparams
 
 OVERRIDES = {"train_steps": 6, "average_last": 2, **dict(flag.lstrip("-").split("=") for flag in SMALL)}
 OVERRIDES = {**{field: int(value) for field, value in OVERRIDES.items()}, "ema_decay": 0.9}
@@ -89,9 +90,11 @@ def test_what_another_process_is_at_is_left_to_it(reproduce, tmp_path, capsys):
     assert reproduce.calls == ["train", "evaluate"]
 
 
-def test_a_signal_is_the_command_s(reproduce, tmp_path, monkeypatch):
+@pytest.mark.parametrize("status", [143, 0])  # 0: it came when the command was about to end anyway
+def test_a_signal_is_the_command_s_and_ends_both(reproduce, tmp_path, monkeypatch, status):
     command = tmp_path / "python"
-    command.write_text("#!/bin/sh\ntrap 'echo \"$2\" > ended; exit 143' TERM\ntouch begun\nsleep 60 & wait\n")
+    trap = f"trap 'echo \"$2\" > ended; exit {status}' TERM"
+    command.write_text(f"#!/bin/sh\n{trap}\ntouch begun\nsleep 60 & wait\n")
     command.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(command))
 
@@ -115,16 +118,16 @@ def test_table_3_in_small_has_a_line_for_each_variation(monkeypatch):
     def row(split, name="last", **changes):
         return {
             "split": split, "checkpoint": {"name": name}, "seed": 1, "parameters": 2_562_048, "perplexity": 5.678,
-            "tokenized_bleu": 38.1 if split == "validation" else 37.2, "training": {"steps": 1500},
+            "tokenized_bleu": 38.1 if split == "validation" else 37.2, "training": {"steps": 1500}, "backend": "jax",
             "overrides": {"seed": 1, **changes},
         }  # fmt: skip
 
     rows = [row("validation", dropout=0.0), row("validation", num_heads=1), row("test", num_heads=1)]
     lines = table3([*rows, row("test", "best"), row("validation"), row("test")]).splitlines()
     assert lines[-3:] == [
-        "|  | – | 2,562,048 | 1,500 | 5.68 | 38.10 | 37.20 | 1 |",
-        "| A | num_heads=1 | 2,562,048 | 1,500 | 5.68 | 38.10 | 37.20 | 1 |",
-        "| D | dropout=0.0 | 2,562,048 | 1,500 | 5.68 | 38.10 | – | 1 |",
+        "|  | – | jax | 2,562,048 | 1,500 | 5.68 | 38.10 | 37.20 | 1 |",
+        "| A | num_heads=1 | jax | 2,562,048 | 1,500 | 5.68 | 38.10 | 37.20 | 1 |",
+        "| D | dropout=0.0 | jax | 2,562,048 | 1,500 | 5.68 | 38.10 | – | 1 |",
     ]
 
 
@@ -137,14 +140,14 @@ def test_results_by_length_are_of_the_same_checkpoint_and_split(monkeypatch):
         return {
             "split": split, "checkpoint": {"name": name}, "seed": 1, "by_length": [part, {**part, "words": "31-40"}],
             "overrides": {"seed": 1, **changes}, "training": {"steps": 1500},
-            "hparams": {"max_length": changes.get("max_length", 256)},
+            "hparams": {"max_length": changes.get("max_length", 256)}, "backend": "jax",
         }  # fmt: skip
 
     short = {"max_length": 16}
     others = [row(), row("validation"), row(dropout=0.1), row(name="best")]
     lines = extrapolation([row(**short, positions="learned"), row("validation", **short)], others).splitlines()
     assert lines[-4:] == [
-        f"| {training} | 1,500 | {words} | 70 | 12.35 | 0.50 | – | 1 |"
+        f"| {training} | jax | 1,500 | {words} | 70 | 12.35 | 0.50 | – | 1 |"
         for training in ("sinusoidal | 256", "learned | 16") for words in ("21-30", "31-40")
     ]  # fmt: skip
 
@@ -157,7 +160,7 @@ def test_a_better_tiny_has_a_line_for_each_change(monkeypatch):
         return {
             "problem": "multi30k_ende_tok", "preset": "tiny", "settings": dict(settings), "seed": 1, "split": split,
             "checkpoint": {"name": name}, "manifest_sha256": run, "tokenized_bleu": bleu, "perplexity": 5.0,
-            "parameters": 2_562_048, "training": {"tokens": 45_200_000}, "overrides": changes,
+            "parameters": 2_562_048, "training": {"tokens": 45_200_000, "precision": "bfloat16"}, "overrides": changes,
         }  # fmt: skip
 
     pieces = {"piece_dropout": 0.1}
@@ -167,20 +170,23 @@ def test_a_better_tiny_has_a_line_for_each_change(monkeypatch):
         row("c", "validation", 42.1, "ema", pieces, norm="pre"),
     ]  # fmt: skip
     others = [row("0", "test", 9, dropout=0.1), row("a", "test", 40, "best"), row("a", "validation", 41.2)]
+    rows = [*rows[2:], *rows[:1], {**rows[1], "manifest_sha256": "b, resumed"}]
     assert one_by_one(rows, others).splitlines()[-4:] == [
-        "| – | averaged | 2,562,048 | 45M | 5.00 | 41.20 | – | 1 |",
-        "| norm=pre | averaged | 2,562,048 | 45M | 5.00 | 41.50 | 41.00 | 1 |",
-        "| piece_dropout=0.1 | averaged | 2,562,048 | 45M | 5.00 | 42.00 | – | 1 |",
-        "| – | ema | 2,562,048 | 45M | 5.00 | 42.10 | – | 1 |",
+        "| – | averaged | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 41.20 | – | 1 |",
+        "| norm=pre | averaged | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 41.50 | 41.00 | 1 |",
+        "| piece_dropout=0.1 | averaged | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 42.00 | – | 1 |",
+        "| – | ema | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 42.10 | – | 1 |",
     ]
 
 
 def test_a_run_s_directory_has_a_name_that_a_file_system_takes(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     trainings = [one for experiment in importlib.import_module("reproduce").EXPERIMENTS.values() for one in experiment]
-    directories = [training.name for training in trainings]
-    assert max(len(name.encode()) for name in directories) < 200
-    assert len(set(directories)) == len({json.dumps(training.flags()) for training in trainings})
+    assert max(len(training.name.encode()) for training in trainings) < 200
+    # One of a preset that was changed since is another's.
+    before = trainings[0].name
+    monkeypatch.setattr("reproduce.load_hparams", lambda preset, **changes: load_hparams(preset, alpha=9.0, **changes))
+    assert trainings[0].name != before
 
 
 def test_rows_are_those_that_a_training_asks_for(reproduce, tmp_path):
@@ -204,12 +210,14 @@ def test_every_experiment_s_trainings_are_ones_that_train_would_take(monkeypatch
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from reproduce import EXPERIMENTS
 
-    from keras_transformer.hyperparameters import load_hparams
+    from keras_transformer.hyperparameters import changed_fields, load_hparams
     from keras_transformer.tasks import load_problem
 
     trainings = [training for several in EXPERIMENTS.values() for training in several]
     assert len({training.name for training in trainings}) == len(trainings) > 20
     for training in trainings:
-        load_problem(training.problem, raw_dir=".", **training.settings)
-        hparams = load_hparams(training.preset, **training.overrides)
-        assert all(getattr(hparams, field) == value for field, value in training.overrides.items())
+        problem = load_problem(training.problem, raw_dir=".", **training.settings)
+        hparams = dataclasses.asdict(load_hparams(training.preset, **training.overrides))
+        assert changed_fields(training.preset, hparams) == training.overrides  # or its row would not be found
+        usual = {field.name: field.default for field in dataclasses.fields(problem)}
+        assert all(usual[name] != value for name, value in training.settings.items())

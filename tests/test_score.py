@@ -105,6 +105,7 @@ def test_what_is_wrong_is_told_and_what_was_scored_is_kept(score, call, home, tm
     outcome.refused("source has 6 lines and", "target has 5", "output.partial")
     assert lines is None and len(list(read_lines(tmp_path / "output.partial"))) >= 4
     score(SOURCES, [])[0].refused("target", "empty")
+    call("score", f"--run={home.run}", "--source=-", "--target=-").refused("cannot both be stdin")
     score(SOURCES, TARGETS, "--token_scores")[0].refused("--token_scores needs --format=jsonl")
     score(SOURCES, TARGETS, run=tmp_path / "none")[0].refused("none")
     call("score", f"--run={home.run}", "--source=nowhere.en", "--target=nowhere.de").refused("nowhere.en")

@@ -315,11 +315,16 @@ def test_an_evaluation_decodes_as_often_as_said_and_at_the_end(problem, tmp_path
     assert any(line.startswith("best validation ") for line in lines)
     assert [point["step"] for point in training_summary(run.metrics())["curve"]] == [6, 10]
     draw_curves({"run": lines_by_step(run.metrics())}, "step")
-    # Ended between two that decode, it decodes once more.
+    # Ended early between two that decode, it has no score of its end, and is as complete when it is begun again.
     ended = dataclasses.replace(seldom, train_steps=100, patience=1, learning_rate_scale=1e-30, ema_decay=0.0)
-    rows = [row for row in train(problem, ended, tmp_path / "ended").metrics() if row["kind"] == "validation"]
-    assert "score" in rows[-1] and rows[-1]["step"] < 100
-    assert "score" in rows[-2] or rows[-2]["step"] == rows[-1]["step"]
+    run = train(problem, ended, tmp_path / "ended")
+    rows = [row for row in run.metrics() if row["kind"] == "validation"]
+    assert [row["step"] for row in rows] == [2, 4] and not any("score" in row for row in rows)
+    manifest, before = run.path / "manifest.json", run.metrics()
+    changed = manifest.read_text().replace('"git_revision": ', '"git_revision": "of another day", "was": ', 1)
+    manifest.write_text(changed)
+    assert train(problem, ended, tmp_path / "ended").metrics() == before
+    assert manifest.read_text() == changed  # it is that of whoever made the updates
 
 
 def test_where_the_score_counts_every_evaluation_decodes(problem, tmp_path):

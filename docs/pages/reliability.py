@@ -30,7 +30,8 @@ that was left alone, byte for byte, dropout on.
 
 `--checkpoint_steps` and `--checkpoint_minutes` say how often a checkpoint is written, `--keep_checkpoints` how many
 stay; the best one (`--best_metric=score`, `nll` or `loss`) stays besides. `--patience=N` ends a training after N
-evaluations without a better one; what was counted survives a stop, too.
+evaluations without a better one; what was counted survives a stop, too. A checkpoint that a signal asked for goes when
+the next one is written, so that `average` takes the same ones of a training that was stopped.
 
 ## Numbers that are not finite
 

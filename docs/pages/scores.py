@@ -152,7 +152,7 @@ def table3(rows):
         "## Table 3 in small\n",
         "`tiny_short` on `multi30k_ende_tok`, one field changed at a time, as `make reproduce-table3` trains it. The",
         "last checkpoint, as in the paper's Table 3 without averaging; perplexity is a piece's, BLEU that on tokens.\n",
-        *head(["", "changed", "parameters", "updates", *FIGURE_HEADS, "seed"]),
+        *head(["", "changed", "backend", "parameters", "updates", *FIGURE_HEADS, "seed"]),
     ]
     found = {}
     for row in rows:
@@ -163,7 +163,7 @@ def table3(rows):
         splits = found[changes, seed]
         cells = [PART_OF_TABLE_3.get(name, ""), ", ".join(f"{field}={value}" for field, value in changes) or "–"]
         one = next(iter(splits.values()))
-        cells += [f"{number:,}" for number in (one["parameters"], one["training"]["steps"])]
+        cells += [backend(one), *(f"{number:,}" for number in (one["parameters"], one["training"]["steps"]))]
         lines.append(line([*cells, *figures_of(splits), str(seed)]))
     return "\n".join([*lines, ""])
 
@@ -177,14 +177,16 @@ def extrapolation(rows, others):
         "the source; the length ratio is words of the outputs / words of the references.",
         "Trainings on all pairs are those of Table 3 in small. Learned positions are as many as `max_length`; places",
         "beyond share the last one.\n",
-        *head(["positions", "max_length", "updates", "words", "lines", "BLEU", "length ratio", "perplexity", "seed"]),
+        *head(
+            "positions, max_length, backend, updates, words, lines, BLEU, length ratio, perplexity, seed".split(", ")
+        ),
     ]
     for row in [*others, *rows]:
         changes = changes_of(row)
         shown = (row["split"], row["checkpoint"]["name"]) == ("test", "last") and "by_length" in row
         if shown and changes.keys() <= {"positions", "max_length"}:
             for part in row["by_length"]:
-                cells = [changes.get("positions", "sinusoidal"), row["hparams"]["max_length"]]
+                cells = [changes.get("positions", "sinusoidal"), row["hparams"]["max_length"], backend(row)]
                 cells += [f"{row['training']['steps']:,}", part["words"], part["lines"]]
                 figures = [part[name] for name in ("score", "length_ratio", "perplexity")]
                 cells += ["–" if figure is None else f"{figure:.2f}" for figure in figures]
@@ -199,18 +201,19 @@ def one_by_one(rows, others):
         "On `multi30k_ende_tok`, as `make reproduce-tiny_plus` trains it: each line has the changes of those above it,",
         "too. `averaged` is the mean of the last ten checkpoints, `ema` a moving average of the weights; perplexity is",
         "a piece's, so with another vocabulary it is another measure; BLEU is that on tokens.\n",
-        *head(["changed", "checkpoint", "parameters", "tokens", *FIGURE_HEADS, "seed"]),
+        *head(["changed", "checkpoint", "backend", "parameters", "tokens", *FIGURE_HEADS, "seed"]),
     ]
     found = {}
     for row in [*(row for row in others if row["preset"] == "tiny" and not changes_of(row)), *rows]:
         if row["problem"] == "multi30k_ende_tok" and row["seed"] == 1 and row["checkpoint"]["name"] != "best":
-            found.setdefault((row["manifest_sha256"], row["checkpoint"]["name"]), {})[row["split"]] = row
+            changes = {**changes_of(row), **row.get("settings", {})}
+            found.setdefault((tuple(changes.items()), row["checkpoint"]["name"]), {})[row["split"]] = row
     before = {}
-    for (_, checkpoint), splits in found.items():
-        one = next(iter(splits.values()))
-        now = {**changes_of(one), **one.get("settings", {})}
-        changed = ", ".join(f"{name}={value}" for name, value in now.items() if before.get(name) != value)
-        cells = [changed or "–", checkpoint, f"{one['parameters']:,}", f"{one['training']['tokens'] / 1e6:.0f}M"]
+    for (changes, checkpoint), splits in sorted(found.items(), key=lambda one: len(one[0][0])):
+        one, now = next(iter(splits.values())), dict(changes)
+        changed = ", ".join(f"{name}={value}" for name, value in changes if (name, value) not in before.items())
+        cells = [changed or "–", checkpoint, backend(one), f"{one['parameters']:,}"]
+        cells.append(f"{one['training']['tokens'] / 1e6:.0f}M")
         lines.append(line([*cells, *figures_of(splits), str(one["seed"])]))
         before = now
     return "\n".join([*lines, ""])

@@ -73,10 +73,11 @@ def read_pairs(source_path, target_path):
         UserError: Their line counts differ (both are said), or `read_lines` says so.
     """
     missing = object()
-    pairs = itertools.zip_longest(read_lines(source_path), read_lines(target_path), fillvalue=missing)
-    for source, target in pairs:
-        if source is missing or target is missing:
-            counts = [sum(1 for _ in read_lines(path)) for path in (source_path, target_path)]
+    sides = read_lines(source_path), read_lines(target_path)
+    for number, (source, target) in enumerate(itertools.zip_longest(*sides, fillvalue=missing), start=1):
+        if source is missing or target is missing:  # counted by reading on: stdin cannot be read once more
+            counts = [number - 1 if side is missing else number for side in (source, target)]
+            counts = [count + sum(1 for _ in side) for count, side in zip(counts, sides)]
             raise UserError(
                 f"{source_path} has {counts[0]} lines and {target_path} has {counts[1]}; "
                 "line n of one must be the translation of line n of the other"

@@ -61,6 +61,11 @@ class Checkpoints:
             if old != self.best_step():
                 remove_directory(self._directory(old))
 
+    def drop(self, step):
+        """Removes the checkpoint at `step`, unless it is the best or None."""
+        if step is not None and step != self.best_step():
+            remove_directory(self._directory(step))
+
     def check_room(self, model, keep):
         """Raises a `UserError` if the disk has no room for the checkpoints of a training.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from keras_transformer import plugins, registry
 from keras_transformer.data.tokenizer import TOKENIZER_FILES, load_tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.files import cannot_write, lock_file, read_json, write_json, written
+from keras_transformer.files import append_line, lock_file, read_json, write_json, written
 from keras_transformer.hyperparameters import HParams
 from keras_transformer.runs.checkpoint import Checkpoints, assign_model
 from keras_transformer.runs.events import open_events
@@ -255,15 +255,7 @@ class Run:
         """
         path = self.path / "metrics.jsonl"
         values = {name: None if _is_not_finite(value) else value for name, value in values.items()}
-        try:
-            with open(path, "ab+") as file:
-                if file.tell():
-                    file.seek(-1, 2)
-                    if file.read(1) != b"\n":
-                        file.write(b"\n")
-                file.write(json.dumps(values).encode() + b"\n")
-        except OSError as error:
-            raise cannot_write(path, error) from None
+        append_line(path, json.dumps(values))
         if self._events:
             self._events.write(values)
 

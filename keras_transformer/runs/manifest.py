@@ -12,6 +12,7 @@ from pathlib import Path
 
 import keras
 
+from keras_transformer.files import append_line
 from keras_transformer.registry import PACKAGE
 
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "jax", "jaxlib", "numpy", "sacrebleu", "sentencepiece")
@@ -94,6 +95,4 @@ def append_row(path, row):
     """Adds a dictionary, and today's date, as a line of JSON to the file `path`; several processes may."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = json.dumps({**row, "date": time.strftime("%Y-%m-%d")}, ensure_ascii=False) + "\n"
-    with open(path, "ab", buffering=0) as file:  # a line is one write, so that no other's comes in between
-        file.write(line.encode())
+    append_line(path, json.dumps({**row, "date": time.strftime("%Y-%m-%d")}, ensure_ascii=False))

@@ -70,6 +70,9 @@ class _ShadowCheckpoints(Checkpoints):
     def save(self, step, arrays, state):
         self.state["steps"].append(step)
 
+    def drop(self, step):
+        pass
+
     def prune(self, keep, newest=None):
         pass
 

@@ -160,8 +160,8 @@ class Evaluation(StepCallback):
             self.evaluate(step)
 
     def on_end(self, step):
-        if not self.evaluated(step) or "score" not in self.latest:
-            self.evaluate(step, decode=True)
+        if not self.evaluated(step):
+            self.evaluate(step)
 
     def make_up(self, step):
         """Evaluates the model at the step that a training resumes at, where that is due and in no log.
@@ -184,15 +184,10 @@ class Evaluation(StepCallback):
         """Whether this training has evaluated the model at a step."""
         return self.latest is not None and self.latest["step"] == step
 
-    def evaluate(self, step, decode=None):
-        """Measures the model at `step`; keeps the result in `latest`, unless a signal breaks it off.
-
-        Args:
-            step: Updates before.
-            decode: Whether to decode; by default as `decodes` says.
-        """
+    def evaluate(self, step):
+        """Measures the model at `step`; keeps the result in `latest`, unless a signal breaks it off."""
         try:
-            latest, scores = self._measure(step, self.decodes(step) if decode is None else decode)
+            latest, scores = self._measure(step)
         except _BrokenOff:
             return
         self.latest = latest = self.workers.told(latest)
@@ -202,7 +197,7 @@ class Evaluation(StepCallback):
         for sample in latest.get("samples", [])[:1]:
             self.report(f"  e.g. {sample['source']} => {sample['output']}")
 
-    def _measure(self, step, decode):
+    def _measure(self, step):
         began = time.monotonic()
         if self.translator is None:
             self.translator = Translator(self.model, self.problem, self.hparams)
@@ -212,7 +207,7 @@ class Evaluation(StepCallback):
         )  # fmt: skip
         self.model.reset_metrics()
         self._break_off_if_asked()
-        scores, decoded = self._decode() if decode else ((), {})
+        scores, decoded = self._decode() if self.decodes(step) else ((), {})
         return {
             "step": step, "loss": metrics["loss"], "nll": metrics["nll"], "perplexity": metrics["perplexity"],
             **self.health.measure(), **decoded, "seconds": time.monotonic() - began,
@@ -268,10 +263,13 @@ class Checkpointing(StepCallback):
         evaluation: `Evaluation`, likewise.
         stop: `StopRequest`; after a signal a checkpoint is written and `Interrupted` raised.
         workers: `Workers`.
+        interim: Whether the checkpoint that this training goes on from was written for a signal. Such a one goes when
+            the next is written, so that a training that was stopped keeps the same checkpoints as one that was not.
     """
 
-    def __init__(self, start, run, hparams, progress, evaluation, stop, workers):
+    def __init__(self, start, run, hparams, progress, evaluation, stop, workers, interim=False):
         super().__init__(start)
+        self.interim = start if interim else None
         self.workers = workers
         self.run, self.hparams, self.progress, self.evaluation, self.stop = run, hparams, progress, evaluation, stop
         self.written, self.saved_at = start, time.monotonic()
@@ -300,7 +298,7 @@ class Checkpointing(StepCallback):
         if signal := self.stop.look(step):
             step = self.step
             if self.written != step:
-                self.save(step)
+                self.save(step, interim=True)
             self.evaluation.report(
                 f"{signal.name}: stopped after update {step:,}, of which there is a checkpoint; "
                 "the same command goes on from it"
@@ -321,17 +319,21 @@ class Checkpointing(StepCallback):
         metric = self.hparams.best_metric
         return (found["score"], -found["nll"]) if metric == "score" else -found[metric]
 
-    def save(self, step):
-        """Writes the checkpoint of this step."""
+    def save(self, step, interim=False):
+        """Writes the checkpoint of this step, an `interim` one for a signal."""
         checkpoints = self.run.checkpoints
         self.progress.end_line(step)  # a resumed log then has every update once
         with Stopwatch() as stopwatch:
             if self.written != step:
-                checkpoints.save(step, training_arrays(self.model), {"evaluation": self.evaluation.latest})
+                state = {"evaluation": self.evaluation.latest, "interim": interim}
+                checkpoints.save(step, training_arrays(self.model), state)
+                checkpoints.drop(self.interim)
+                self.interim = step if interim else None
             if self.is_best(step):
                 latest = self.evaluation.latest
                 checkpoints.mark_best(step, {name: latest[name] for name in BEST if name in latest})
-            checkpoints.prune(self.hparams.keep_checkpoints, step)
+            if self.interim is None:
+                checkpoints.prune(self.hparams.keep_checkpoints, step)
         if self.written != step:
             self.run.log(kind="checkpoint", step=step, seconds=stopwatch.seconds)
         self.written, self.saved_at = step, time.monotonic()

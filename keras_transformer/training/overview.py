@@ -29,9 +29,10 @@ def overview(run, problem, network, batches, how, distribution, workers=1):
         workers: How many processes train together.
     """
     hparams, plan = run.hparams, batches.plan
+    decode_steps = hparams.decode_steps if hparams.best_metric != "score" and hparams.decode_steps else 0
     vocabulary = f"{problem.tokenizer.vocab_size:,} tokens in the vocabulary"
     times = getattr(problem, "segmentations", 1)
-    pairs = f"{plan.num_pairs:,} pairs" + (f" (each in {times} segmentations)" if times > 1 else "")
+    pairs = f"{plan.num_pairs:,} pairs" + (f" ({times} segmentations of each counted)" if times > 1 else "")
     rows = {
         "problem": [f"{problem.name}: {pairs}, {vocabulary}"],
         "model": [_sizes(run), _parameters(network)],
@@ -40,7 +41,7 @@ def overview(run, problem, network, batches, how, distribution, workers=1):
         "devices": [_devices(network, distribution, how, workers)],
         "results": [
             f"validation every {hparams.eval_steps:,} updates"
-            + (f", decoded every {hparams.decode_steps:,}" if hparams.decode_steps else "")
+            + (f", decoded every {decode_steps:,}" if decode_steps > hparams.eval_steps else "")
             + f", a checkpoint every {hparams.checkpoint_steps:,}, both at the end"
         ],
     }

@@ -143,7 +143,8 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
     """Trains, in a directory that is this process's own."""
     check_rows(batches.plan, make_strategy(how["strategy"], how["devices"]))
     network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
-    start = batches.start = restore(run, network, workers)
+    state = restore(run, network, workers)
+    start = batches.start = state["step"]
     if not start:
         if run.config["init_from"]:
             initialise(network, problem.tokenizer, run.config["init_from"], report)
@@ -161,14 +162,13 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
             }
         )
     run.create()
-    run.describe(make_manifest(run, network))
     batches = network.adapted(batches)
     _tell_what(run, problem, network, batches, how, distribution, workers, start, report)
 
     nonfinite = NonFinite(start, run, problem, hparams, batches, report)
     progress = Progress(start, run, batches, hparams, network.update_flops, nonfinite, report)
     evaluation = Evaluation(start, run, problem, hparams, stop, workers, report)
-    checkpointing = Checkpointing(start, run, hparams, progress, evaluation, stop, workers)
+    checkpointing = Checkpointing(start, run, hparams, progress, evaluation, stop, workers, state.get("interim"))
     stopping = EarlyStopping(start, run, hparams, evaluation)
     callbacks = [progress, evaluation, checkpointing, stopping]
     for callback in callbacks:
@@ -182,6 +182,7 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
     if stopping.is_over(start):
         report(f"{run.path} ended early, after {start:,} updates; nothing to do (more: a larger --patience, or none)")
         return
+    run.describe(make_manifest(run, network))  # of whoever makes the updates that follow
     run.checkpoints.check_room(network, hparams.keep_checkpoints)
     log_start(run, start, distribution, how["precision"])
     began = time.monotonic()
@@ -204,19 +205,19 @@ def _tell_what(run, problem, network, batches, how, distribution, workers, start
 
 
 def restore(run, network, workers):
-    """Gives the model the newest whole checkpoint, if there is one; returns the updates made so far."""
+    """Gives the model the newest whole checkpoint, if there is one; returns its state, whose "step" is the updates."""
     arrays, state = (workers.is_first and run.checkpoints.load_latest()) or ({}, None)
     if workers.is_first and state is None and run.checkpoints.steps():
         raise UserError(f"no checkpoint in {run.checkpoints.path} is whole; remove them to begin anew")
     state = workers.told(state)
     if state is None:
-        return 0
+        return {"step": 0}
     what = f"the checkpoint of step {state['step']} in {run.path}"
     arrays = {part: workers.told_arrays(arrays.get(part)) for part in workers.told(sorted(arrays))}
     if "optimizer" not in arrays:
         raise UserError(f"{what} holds no optimizer state; training cannot resume from it")
     assign_training(network, arrays, what)
-    return state["step"]
+    return state
 
 
 def log_start(run, start, distribution, precision):
@@ -235,6 +236,7 @@ def report_end(report, run, network, progress, seconds):
     for line in summary_lines(training_summary(run.metrics())):
         report(line)
     if best:
-        found = f"score {best['score']:.2f}" if "score" in best else f"loss, {best['nll']:.4f} nats a token,"
+        metric = run.hparams.best_metric
+        found = f"score {best['score']:.2f}" if metric == "score" else f"{metric} {best[metric]:.4f}"
         report(f"best validation {found} at step {best['step']:,}")
     report(f"everything lies in {run.path}; next: python -m keras_transformer.evaluate --run={run.path}")

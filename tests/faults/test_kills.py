@@ -50,6 +50,15 @@ def translate_and_signal(self, texts, *arguments, **options):
     return translate(self, texts, *arguments, **options)
 Translator.translate = translate_and_signal
 """
+AFTER_UPDATE_25 = """
+from keras_transformer.training.callbacks import Progress
+on_step = Progress.on_step
+def on_step_and_signal(self, step):
+    if step == 25:
+        os.kill(os.getpid(), signal.SIGTERM)
+    on_step(self, step)
+Progress.on_step = on_step_and_signal
+"""
 COMMAND = """
 from keras_transformer.flags import run_command
 from keras_transformer.train import main
@@ -99,6 +108,7 @@ def goes_on_to_the_same(whole, folder, cwd):
     assert arrays.keys() == expected.keys() and (own_best, own_evaluated) == (best, evaluated)
     for name, array in expected.items():
         np.testing.assert_array_equal(arrays[name], array)
+    assert Run.open(cwd / "run").checkpoints.steps() == whole.checkpoints.steps()  # so that `average` takes the same
     assert not [path for path in (cwd / "run" / "checkpoints").iterdir() if path.name.startswith(".")]
     return outcome.out
 
@@ -171,7 +181,7 @@ with stop_request() as request:
 
 
 def test_one_fault_after_another_is_made_up_for(whole, folder, call, tmp_path):
-    """A kill inside a write, a signal in an evaluation, a kill before the best is marked, and a full disk."""
+    """A kill inside a write, a signal in an evaluation, a kill before the best is marked, a full disk, and a signal."""
     assert patched(WHILE_WRITING, folder, tmp_path) == -signal.SIGKILL
     checkpoints = Run.open(tmp_path / "run").checkpoints
     assert checkpoints.steps() == [10]
@@ -188,6 +198,8 @@ def test_one_fault_after_another_is_made_up_for(whole, folder, call, tmp_path):
         outcome = call("train", *flags(folder), f"--output_dir={tmp_path}/run")
     assert outcome.status == 2 and "cannot write checkpoint" in outcome.err and "File too large" in outcome.err
     assert checkpoints.steps() == before
+    assert patched(AFTER_UPDATE_25, folder, tmp_path) == 128 + signal.SIGTERM
+    assert checkpoints.steps() == [10, 20, 25]
     goes_on_to_the_same(whole, folder, tmp_path)
 
 
