@@ -139,12 +139,18 @@ def read_problem_flags(flags):
     return load_problem(flags.problem, data_dir=flags.data_dir, raw_dir=flags.raw_dir, **parameters), hparams
 
 
-def add_run_flags(parser, required=True):
-    """Adds `--run` and `--checkpoint`."""
+def add_run_flags(parser, required=True, ensemble=False):
+    """Adds `--run` and `--checkpoint`, with `ensemble` `--ensemble`, too."""
     parser.add_argument("--run", required=required, help="the run directory")
     parser.add_argument(
         "--checkpoint", help="best, last, averaged, ema or a step (default best, last if none was evaluated)"
     )
+    if ensemble:
+        parser.add_argument(
+            "--ensemble", action="append", default=[], metavar="RUN",
+            help="another run of the same corpus: the mean of the probabilities counts; may be repeated, and "
+            "--checkpoint may name several, divided by commas",
+        )  # fmt: skip
 
 
 def add_decoding_flags(parser):

@@ -54,12 +54,7 @@ def _parse(arguments):
         "Scores given translations, teacher-forced: for each pair of lines the target's log-probability in nats, its "
         "tokens, EOS counted, and its score as translate --scores has it, with tabs between them.",
     )
-    add_run_flags(parser)
-    parser.add_argument(
-        "--ensemble", action="append", default=[], metavar="RUN",
-        help="another run of the same corpus: the mean of the probabilities counts; may be repeated, and --checkpoint "
-        "may name several, divided by commas",
-    )  # fmt: skip
+    add_run_flags(parser, ensemble=True)
     parser.add_argument("--source", required=True, help="file of source lines, plain or .gz; - is stdin")
     parser.add_argument("--target", required=True, help="file of their translations; of a parser trees, one a line")
     parser.add_argument("--output", default="-", help="file of scores (default stdout)")

@@ -79,12 +79,7 @@ def _parse(arguments):
         "--run=runs/toy_ende-toy --input=lines.en --output=lines.de",
         "Translates lines of text, one line out for each line in; blank lines stay blank.",
     )
-    add_run_flags(parser)
-    parser.add_argument(
-        "--ensemble", action="append", default=[], metavar="RUN",
-        help="another run of the same corpus: the mean of the probabilities counts; may be repeated, and --checkpoint "
-        "may name several, divided by commas",
-    )  # fmt: skip
+    add_run_flags(parser, ensemble=True)
     parser.add_argument("--input", default="-", help="file of source lines, plain or .gz (default stdin)")
     parser.add_argument("--output", default="-", help="file of translations (default stdout)")
     parser.add_argument("--shard", type=_shard, metavar="I/N", help="translate the I-th of N parts of --input only")
