@@ -39,7 +39,7 @@ class Training:
 
     Attributes:
         evaluations: Pairs of a checkpoint and a split, a row each; by default every checkpoint on both splits.
-        beam_size: Beams of the evaluations; those of the training by default.
+        decoding: What of the evaluations' beam search is not the hparams', {"beam_size", "alpha", "extra_length"}.
     """
 
     problem: str
@@ -48,7 +48,7 @@ class Training:
     overrides: dict = dataclasses.field(default_factory=dict)
     settings: dict = dataclasses.field(default_factory=dict)
     evaluations: tuple | None = None
-    beam_size: int | None = None
+    decoding: dict = dataclasses.field(default_factory=dict)
 
     @property
     def name(self):
@@ -76,8 +76,7 @@ class Training:
         theirs.pop("seed", None)
         same = (row["problem"], row["preset"], row["seed"]) == (self.problem, self.preset, self.seed)
         decoding = {name: row["hparams"][name] for name in ("beam_size", "alpha", "extra_length")}
-        decoding["beam_size"] = self.beam_size or decoding["beam_size"]
-        same = same and decoding.items() <= row["decoding"].items()
+        same = same and {**decoding, **self.decoding}.items() <= row["decoding"].items()
         return same and row.get("settings", {}) == self.settings and theirs == self.overrides
 
 
@@ -106,7 +105,9 @@ def one_by_one(*changes):
 def parser(seed, overrides, settings):
     """The training of a parser of English, validated with one beam, which is quick, evaluated with the paper's 21."""
     overrides = {**overrides, "beam_size": 1}
-    return Training("parsing_english", "parsing_small", seed, overrides, settings, [("averaged", "test")], beam_size=21)
+    return Training(
+        "parsing_english", "parsing_small", seed, overrides, settings, [("averaged", "test")], {"beam_size": 21}
+    )
 
 
 EPOCHS = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
@@ -115,6 +116,12 @@ EXPERIMENTS = {
     "multi30k": [
         *(Training("multi30k_ende_tok", "tiny", seed) for seed in (1, 2, 3)),
         *(Training(f"multi30k_{pair}", "tiny") for pair in ("ende", "deen", "enfr")),
+    ],
+    # The length penalty of the published figure's trainings, where it may be chosen.
+    "length_penalty": [
+        Training("multi30k_ende_tok", "tiny", seed, evaluations=[("averaged", "validation")], decoding={"alpha": alpha})
+        for alpha in (0.0, 0.6, 1.0, 1.3, 1.6, 2.0)
+        for seed in (1, 2, 3)
     ],
     "table3": [
         short(),
@@ -186,9 +193,9 @@ def do(training, missing, rows, flags):
     python("train", *training.flags(), *how)
     if any(name == "averaged" for name, _ in missing):
         python("average", f"--run={run}", "--scores=off")
-    beams = [f"--beam_size={training.beam_size}"] if training.beam_size else []
+    search = [f"--{name}={value}" for name, value in training.decoding.items()]
     for name, split in missing:
-        python("evaluate", f"--run={run}", f"--checkpoint={name}", f"--split={split}", *beams, f"--results={rows}")
+        python("evaluate", f"--run={run}", f"--checkpoint={name}", f"--split={split}", *search, f"--results={rows}")
 
 
 def python(command, *flags):

@@ -179,6 +179,21 @@ def test_a_better_tiny_has_a_line_for_each_change(monkeypatch):
     ]
 
 
+def test_the_length_penalty_has_a_line_for_each_exponent(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from pages.scores import length_penalty
+
+    def row(seed, alpha, bleu, ratio):
+        parts = [{"words": "1-10", "length_ratio": ratio}, {"words": "11-20", "length_ratio": 0.5}]
+        return {"seed": seed, "decoding": {"alpha": alpha}, "tokenized_bleu": bleu, "by_length": parts}
+
+    rows = [row(1, 1.3, 41.0, 1.0), row(2, 0.6, 40.5, 0.96), row(1, 0.6, 40.1, 0.98)]
+    assert length_penalty(rows).splitlines()[-2:] == [
+        "| 0.6 | 40.30 ± 0.28 | 0.970 | 0.500 | 1, 2 |",
+        "| 1.3 | 41.00 | 1.000 | 0.500 | 1 |",
+    ]
+
+
 def test_a_run_s_directory_has_a_name_that_a_file_system_takes(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     trainings = [one for experiment in importlib.import_module("reproduce").EXPERIMENTS.values() for one in experiment]
@@ -190,7 +205,7 @@ def test_a_run_s_directory_has_a_name_that_a_file_system_takes(monkeypatch):
 
 
 def test_rows_are_those_that_a_training_asks_for(reproduce, tmp_path):
-    training = reproduce.Training("reverse", "toy", 2, OVERRIDES, {}, [("ema", "test")], beam_size=3)
+    training = reproduce.Training("reverse", "toy", 2, OVERRIDES, {}, [("ema", "test")], {"beam_size": 3})
     reproduce.EXPERIMENTS["small"] = [training]
     reproduce.main(["small", f"--json={tmp_path}/rows.jsonl"])
     (row,) = rows(tmp_path / "rows.jsonl")
@@ -214,7 +229,8 @@ def test_every_experiment_s_trainings_are_ones_that_train_would_take(monkeypatch
     from keras_transformer.tasks import load_problem
 
     trainings = [training for several in EXPERIMENTS.values() for training in several]
-    assert len({training.name for training in trainings}) == len(trainings) > 20
+    made = {(training.name, str(training.decoding)) for training in trainings}
+    assert len(made) == len(trainings) > 20
     for training in trainings:
         problem = load_problem(training.problem, raw_dir=".", **training.settings)
         hparams = dataclasses.asdict(load_hparams(training.preset, **training.overrides))

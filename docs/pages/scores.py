@@ -76,6 +76,9 @@ def results_page(files):
         if name == "extrapolation":
             parts.append(extrapolation(rows, files.get("table3", [])))
             continue
+        if name == "length_penalty":
+            parts.append(length_penalty(rows))
+            continue
         if name == "tiny_plus":
             parts.append(one_by_one(rows, files["multi30k"]))
             continue
@@ -216,6 +219,30 @@ def one_by_one(rows, others):
         cells.append(f"{one['training']['tokens'] / 1e6:.0f}M")
         lines.append(line([*cells, *figures_of(splits), str(one["seed"])]))
         before = now
+    return "\n".join([*lines, ""])
+
+
+def length_penalty(rows):
+    """Returns what the exponent of the length penalty makes of a training, by the mean over its seeds."""
+    alphas = {}
+    for row in rows:
+        alphas.setdefault(row["decoding"]["alpha"], {})[row["seed"]] = row
+    lengths = [part["words"] for part in rows[0]["by_length"]]
+    lines = [
+        "## The length penalty\n",
+        "`tiny` on the validation split of `multi30k_ende_tok`, the mean of the last checkpoints and five beams, as",
+        "`make reproduce-length_penalty` evaluates it: BLEU on tokens, and words of the outputs / words of the",
+        "references, by words of the source. Means over seeds, and the standard deviation.\n",
+        *head(["α", "BLEU", *(f"length ratio, {words}" for words in lengths), "seeds"]),
+    ]
+    for alpha, seeds in sorted(alphas.items()):
+        scores = [row["tokenized_bleu"] for row in seeds.values()]
+        spread = f" ± {statistics.stdev(scores):.2f}" if scores[1:] else ""
+        parts = zip(*(row["by_length"] for row in seeds.values()))
+        ratios = [f"{statistics.mean(part['length_ratio'] for part in one):.3f}" for one in parts]
+        lines.append(
+            line([f"{alpha:g}", f"{statistics.mean(scores):.2f}{spread}", *ratios, ", ".join(map(str, sorted(seeds)))])
+        )
     return "\n".join([*lines, ""])
 
 
