@@ -66,24 +66,20 @@ TREES = {"f1": "F1", "recall": "recall", "precision": "precision", "tagging_accu
 
 def results_page(files):
     """Returns the text of results.md; `files` are {name: rows}."""
-    parts = [HEAD]
+    parts, sections = (
+        [HEAD],
+        {
+            "length_penalty": length_penalty,
+            "table3": table3,
+            "extrapolation": lambda rows: extrapolation(rows, files.get("table3", [])),
+            "tiny_plus": lambda rows: one_by_one(rows, files["multi30k"]),
+        },
+    )
     for name, rows in files.items():
-        if "benchmark" in rows[0]:
-            continue
-        if name == "table3":
-            parts.append(table3(rows))
-            continue
-        if name == "extrapolation":
-            parts.append(extrapolation(rows, files.get("table3", [])))
-            continue
-        if name == "length_penalty":
-            parts.append(length_penalty(rows))
-            continue
-        if name == "tiny_plus":
-            parts.append(one_by_one(rows, files["multi30k"]))
-            continue
-        parts.append("\n".join([f"## {name}\n", table(rows), *by_seed(rows), ""]))
-        parts.extend(curve(row) for row in rows if row["training"]["curve"] and row is first_of_run(rows, row))
+        if "benchmark" not in rows[0] and name not in sections:
+            parts.append("\n".join([f"## {name}\n", table(rows), *by_seed(rows), ""]))
+            parts.extend(curve(row) for row in rows if row["training"]["curve"] and row is first_of_run(rows, row))
+    parts.extend(section(files[name]) for name, section in sections.items() if name in files)
     parts.append(parsers(files["parsing_baselines"], files["parsing_parts"]))
     if "parsing_speed" in files:
         parts.append(parsing_speed(files["parsing_speed"]))
