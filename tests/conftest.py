@@ -4,6 +4,7 @@ import gc
 import importlib
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / (os.environ.get("KERAS_TRANSFORMER_TEST_DATA") or "../shared/data")
 SEED = int(os.environ.get("KERAS_TRANSFORMER_TEST_SEED") or random.SystemRandom().randrange(2**31))
 os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # of all processes of this run
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to its background, and commands inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def make_devices():
