@@ -126,6 +126,11 @@ class HParams:
             )
 
     @property
+    def decoding_interval(self) -> int:
+        """The first evaluation from each multiple of these updates on decodes; `eval_steps` where each does."""
+        return self.decode_steps if self.decode_steps and self.best_metric != "score" else self.eval_steps
+
+    @property
     def key_width(self) -> int:
         """Width of one head's queries and keys."""
         return self.d_k or self.d_model // self.num_heads

@@ -211,6 +211,8 @@ def names_read_of_hparams():
 
 def test_every_field_is_read():
     read = names_read_of_hparams()
+    if "decoding_interval" in read:
+        read.add("decode_steps")
     if "key_width" in read:
         read.add("d_k")
     if "value_width" in read:

@@ -176,8 +176,7 @@ class Evaluation(StepCallback):
 
     def decodes(self, step):
         """Whether the evaluation at a step decodes: the last, and the first from each multiple of `decode_steps` on."""
-        h = self.hparams
-        every = h.decode_steps if h.decode_steps and h.best_metric != "score" else h.eval_steps
+        h, every = self.hparams, self.hparams.decoding_interval
         return step // every > (step - h.eval_steps) // every or step >= h.train_steps
 
     def evaluated(self, step):

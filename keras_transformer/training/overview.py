@@ -29,7 +29,6 @@ def overview(run, problem, network, batches, how, distribution, workers=1):
         workers: How many processes train together.
     """
     hparams, plan = run.hparams, batches.plan
-    decode_steps = hparams.decode_steps if hparams.best_metric != "score" and hparams.decode_steps else 0
     vocabulary = f"{problem.tokenizer.vocab_size:,} tokens in the vocabulary"
     times = getattr(problem, "segmentations", 1)
     pairs = f"{plan.num_pairs:,} pairs" + (f" ({times} segmentations of each counted)" if times > 1 else "")
@@ -41,7 +40,7 @@ def overview(run, problem, network, batches, how, distribution, workers=1):
         "devices": [_devices(network, distribution, how, workers)],
         "results": [
             f"validation every {hparams.eval_steps:,} updates"
-            + (f", decoded every {decode_steps:,}" if decode_steps > hparams.eval_steps else "")
+            + (f", decoded every {every:,}" if (every := hparams.decoding_interval) > hparams.eval_steps else "")
             + f", a checkpoint every {hparams.checkpoint_steps:,}, both at the end"
         ],
     }
