@@ -34,12 +34,30 @@ LONGEST = 100
 
 
 @dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """One row: a checkpoint decoded on a split.
+
+    Attributes:
+        decoding: What of the beam search is not the hparams', {"beam_size", "alpha", "extra_length"}.
+    """
+
+    checkpoint: str
+    split: str
+    decoding: dict = dataclasses.field(default_factory=dict)
+
+    def made(self, row):
+        """Whether a row of the training is this one."""
+        usual = {name: row["hparams"][name] for name in ("beam_size", "alpha", "extra_length")}
+        same = (row["checkpoint"]["name"], row["split"]) == (self.checkpoint, self.split)
+        return same and {**usual, **self.decoding}.items() <= row["decoding"].items()
+
+
+@dataclasses.dataclass(frozen=True)
 class Training:
     """One training: what is trained, which of the preset's fields and of the problem's parameters differ, its rows.
 
     Attributes:
-        evaluations: Pairs of a checkpoint and a split, a row each; by default every checkpoint on both splits.
-        decoding: What of the evaluations' beam search is not the hparams', {"beam_size", "alpha", "extra_length"}.
+        evaluations: Of what; by default of every checkpoint on both splits.
     """
 
     problem: str
@@ -48,7 +66,6 @@ class Training:
     overrides: dict = dataclasses.field(default_factory=dict)
     settings: dict = dataclasses.field(default_factory=dict)
     evaluations: tuple | None = None
-    decoding: dict = dataclasses.field(default_factory=dict)
 
     @property
     def name(self):
@@ -66,23 +83,22 @@ class Training:
         ]  # fmt: skip
 
     def rows(self):
-        """Returns the pairs of a checkpoint and a split that are evaluated."""
+        """Returns the evaluations, a row each."""
         checkpoints = ("best", "averaged", *(["ema"] if self.overrides.get("ema_decay") else []))
-        return self.evaluations or [(name, split) for name in checkpoints for split in SPLITS]
+        return self.evaluations or [Evaluation(name, split) for name in checkpoints for split in SPLITS]
 
     def made(self, row):
-        """Whether a row is of this training, decoded as it asks for."""
+        """Whether a row is of this training."""
         theirs = changed_fields(row["preset"], row["hparams"])  # the preset may have changed since
         theirs.pop("seed", None)
         same = (row["problem"], row["preset"], row["seed"]) == (self.problem, self.preset, self.seed)
-        decoding = {name: row["hparams"][name] for name in ("beam_size", "alpha", "extra_length")}
-        same = same and {**decoding, **self.decoding}.items() <= row["decoding"].items()
         return same and row.get("settings", {}) == self.settings and theirs == self.overrides
 
 
 def short(**changes):
     """A short training of `tiny`, whose last checkpoint is evaluated as it is, as the paper does for Table 3."""
-    return Training("multi30k_ende_tok", "tiny_short", 1, changes, evaluations=[("last", split) for split in SPLITS])
+    evaluations = [Evaluation("last", split) for split in SPLITS]
+    return Training("multi30k_ende_tok", "tiny_short", 1, changes, evaluations=evaluations)
 
 
 def table3(name, values):
@@ -105,9 +121,8 @@ def one_by_one(*changes):
 def parser(seed, overrides, settings):
     """The training of a parser of English, validated with one beam, which is quick, evaluated with the paper's 21."""
     overrides = {**overrides, "beam_size": 1}
-    return Training(
-        "parsing_english", "parsing_small", seed, overrides, settings, [("averaged", "test")], {"beam_size": 21}
-    )
+    evaluations = [Evaluation("averaged", "test", {"beam_size": 21})]
+    return Training("parsing_english", "parsing_small", seed, overrides, settings, evaluations)
 
 
 EPOCHS = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
@@ -119,8 +134,14 @@ EXPERIMENTS = {
     ],
     # The length penalty of the published figure's trainings, where it may be chosen.
     "length_penalty": [
-        Training("multi30k_ende_tok", "tiny", seed, evaluations=[("averaged", "validation")], decoding={"alpha": alpha})
-        for alpha in (0.0, 0.6, 1.0, 1.3, 1.6, 2.0)
+        Training(
+            "multi30k_ende_tok",
+            "tiny",
+            seed,
+            evaluations=[
+                Evaluation("averaged", "validation", {"alpha": alpha}) for alpha in (0.0, 0.6, 1.0, 1.3, 1.6, 2.0)
+            ],
+        )
         for seed in (1, 2, 3)
     ],
     "table3": [
@@ -137,7 +158,7 @@ EXPERIMENTS = {
     # Sentences longer than any in training, which has those of 15 pieces at most.
     "extrapolation": [short(max_length=16), short(max_length=16, positions="learned")],
     "parsing": [
-        *(Training("toy_parsing", "parsing_toy", seed, evaluations=[("best", "test")]) for seed in (1, 2, 3)),
+        *(Training("toy_parsing", "parsing_toy", seed, evaluations=[Evaluation("best", "test")]) for seed in (1, 2, 3)),
         *(parser(seed, {"eval_steps": 2000}, {"vocab_size": 4000}) for seed in (1, 2)),
     ],
     # What makes `tiny` better, without more parameters and with less to compute.
@@ -175,36 +196,41 @@ def main(arguments):
             if missing and not alone:
                 report(f"{training.name}: another process is at it")
             elif missing:
-                do(training, missing, rows, flags)
+                do(training, missing, rows, flags, alone)
 
 
 def open_evaluations(training, path):
-    """Returns the (checkpoint, split) of a training that have no row in a file."""
+    """Returns the evaluations of a training that have no row in a file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    done = {(row["checkpoint"]["name"], row["split"]) for row in map(json.loads, lines) if training.made(row)}
-    return [pair for pair in training.rows() if pair not in done]
+    rows = list(filter(training.made, map(json.loads, lines)))
+    return [evaluation for evaluation in training.rows() if not any(map(evaluation.made, rows))]
 
 
-def do(training, missing, rows, flags):
+def do(training, missing, rows, flags, lock):
     """Trains, averages and evaluates; what of it was done before is quick or left out."""
     run, raw_dir = Path(flags.runs) / training.name, [f"--raw_dir={flags.raw_dir}"] if flags.raw_dir else []
     report(f"{training.name}: {len(missing)} rows are open")
     how = [*raw_dir, f"--data_dir={flags.data_dir}", f"--precision={flags.precision}", f"--output_dir={run}"]
-    python("train", *training.flags(), *how)
-    if any(name == "averaged" for name, _ in missing):
-        python("average", f"--run={run}", "--scores=off")
-    search = [f"--{name}={value}" for name, value in training.decoding.items()]
-    for name, split in missing:
-        python("evaluate", f"--run={run}", f"--checkpoint={name}", f"--split={split}", *search, f"--results={rows}")
+    python("train", *training.flags(), *how, lock=lock)
+    if any(evaluation.checkpoint == "averaged" for evaluation in missing):
+        python("average", f"--run={run}", "--scores=off", lock=lock)
+    for one in missing:
+        search = [f"--{name}={value}" for name, value in one.decoding.items()]
+        what = [f"--run={run}", f"--checkpoint={one.checkpoint}", f"--split={one.split}"]
+        python("evaluate", *what, *search, f"--results={rows}", lock=lock)
 
 
-def python(command, *flags):
+def python(command, *flags, lock):
     """Runs a command of the package; a signal to this process is one to the command, and a command's failure the end.
+
+    Args:
+        lock: The locked file of the training, which the command keeps locked where this process is killed.
 
     Raises:
         SystemExit: It failed, or was asked to end.
     """
-    process, asked = subprocess.Popen([sys.executable, "-m", f"keras_transformer.{command}", *flags]), []
+    arguments, asked = [sys.executable, "-m", f"keras_transformer.{command}", *flags], []
+    process = subprocess.Popen(arguments, pass_fds=[lock.fileno()])
 
     def stop(number, frame):
         asked.append(number)

@@ -170,7 +170,11 @@ def work_directory(path, identity, report=lambda message: None):
 
 @contextlib.contextmanager
 def lock_file(path):
-    """Locks a file, which is made if need be, inside a `with` block; yields whether no other process has locked it."""
+    """Locks a file, which is made if need be, inside a `with` block.
+
+    Yields:
+        The open file, or None if another process has locked it. A process that inherits the file holds the lock, too.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "a")
@@ -180,12 +184,12 @@ def lock_file(path):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
+            yield None
             return
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
                 raise
-        yield True
+        yield file
 
 
 def remove_directory(path):

@@ -113,7 +113,7 @@ def test_line_counts_that_differ_are_both_said(tmp_path, first, second):
 def test_lines_of_stdin_are_counted_without_reading_it_again(tmp_path, monkeypatch):
     (tmp_path / "target").write_text("a\nb\nc\n")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"1\n2\n")))
-    assert complaint(read_pairs("-", tmp_path / "target")).startswith(f"- has 2 lines and {tmp_path}/target has 3;")
+    assert complaint(read_pairs("-", tmp_path / "target")).startswith(f"stdin has 2 lines and {tmp_path}/target has 3;")
 
 
 def test_a_corpus_file_may_be_gzip(tmp_path):

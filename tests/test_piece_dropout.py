@@ -55,6 +55,20 @@ def test_real_text_stays_and_without_dropout_its_pieces(test_data):
     assert tokenizer.decode(anew(tokenizer, lines, 0.3)) == tokenizer.decode(tokenizer.encode(lines))
 
 
+def test_a_symbol_is_never_cut():
+    """A word with one stays as it is, whether or not the symbol's characters are pieces, and is not put together."""
+    tokenizer = SentencePieceTokenizer.train(["the cat sat on the mat", "a dog ate the cat"], 36, symbols=["<x>", "at"])
+    texts = ["the cat <x> sat", "on<x>the mat ate"]
+    before = tokenizer.encode(texts)
+    rows = [tokenizer.cut_anew(before, 0.9, seed) for seed in range(20)]
+    for symbol in ("<x>", "at"):
+        number = tokenizer.encode([symbol])[0][-1]
+        counts = [row.count(number) for row in before]
+        assert sum(counts) and all([row.count(number) for row in cut] == counts for cut in rows), symbol
+    assert all(tokenizer.decode(cut) == tokenizer.decode(before) for cut in rows)
+    assert len({str(cut) for cut in rows}) > 1  # "the" and "on" are cut
+
+
 def test_a_joint_is_left_out_as_often_as_said():
     """A word of one joint, so that it is one piece but for the dropout."""
     tokenizer = SentencePieceTokenizer.train(["a a a"], 7)

@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -32,7 +33,7 @@ def reproduce(monkeypatch, tmp_path):
     monkeypatch.setattr(program, "real_python", program.python, raising=False)
     program.calls = []
 
-    def python(command, *flags):
+    def python(command, *flags, lock):
         program.calls.append(command)
         importlib.import_module(f"keras_transformer.{command}").main(list(flags))
 
@@ -47,8 +48,8 @@ def rows(path):
 def test_the_open_rows_are_made_once(reproduce, tmp_path, monkeypatch, capsys):
     file, python = tmp_path / "rows.jsonl", reproduce.python
 
-    def stopped(command, *flags):
-        python(command, *flags)
+    def stopped(command, *flags, lock):
+        python(command, *flags, lock=lock)
         if reproduce.calls.count("evaluate") == 5:
             raise SystemExit(143)
 
@@ -85,7 +86,7 @@ def test_what_another_process_is_at_is_left_to_it(reproduce, tmp_path, capsys):
         assert alone
         reproduce.main(["small", f"--json={tmp_path}/rows.jsonl"])
     assert reproduce.calls == [] and capsys.readouterr().out == f"{training.name}: another process is at it\n"
-    reproduce.EXPERIMENTS["small"] = [dataclasses.replace(training, evaluations=[("last", "test")])]
+    reproduce.EXPERIMENTS["small"] = [dataclasses.replace(training, evaluations=[reproduce.Evaluation("last", "test")])]
     reproduce.main(["small", f"--json={tmp_path}/rows.jsonl"])
     assert reproduce.calls == ["train", "evaluate"]
 
@@ -105,10 +106,40 @@ def test_a_signal_is_the_command_s_and_ends_both(reproduce, tmp_path, monkeypatc
 
     before = signal.getsignal(signal.SIGTERM)
     threading.Thread(target=signal_when_begun).start()
-    with pytest.raises(SystemExit) as ended:
-        reproduce.real_python("train", "--seed=1")
+    with pytest.raises(SystemExit) as ended, lock_file(tmp_path / "lock") as lock:
+        reproduce.real_python("train", "--seed=1", lock=lock)
     assert ended.value.code == 143 and (tmp_path / "ended").read_text() == "keras_transformer.train\n"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from keras_transformer.files import lock_file
+import reproduce
+sys.executable = "./command"
+with lock_file(Path("lock")) as lock:
+    reproduce.python("train", lock=lock)
+"""
+
+
+def test_a_command_that_outlives_the_program_keeps_its_training_to_itself(tmp_path, monkeypatch):
+    command, begun = tmp_path / "command", tmp_path / "begun"
+    command.write_text("#!/bin/sh\necho $$ > begun.new && mv begun.new begun\nexec sleep 60\n")
+    command.chmod(0o755)
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
+    with subprocess.Popen([sys.executable, "-c", KILLED], cwd=tmp_path, env={"PYTHONPATH": paths}) as program:
+        while not begun.exists() and program.poll() is None:
+            time.sleep(0.01)
+        program.kill()
+    with lock_file(tmp_path / "lock") as lock:
+        assert not lock
+    os.kill(int(begun.read_text()), signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while not lock and time.monotonic() < deadline:
+        with lock_file(tmp_path / "lock") as lock:
+            time.sleep(0.01)
+    assert lock
 
 
 def test_table_3_in_small_has_a_line_for_each_variation(monkeypatch):
@@ -205,12 +236,17 @@ def test_a_run_s_directory_has_a_name_that_a_file_system_takes(monkeypatch):
 
 
 def test_rows_are_those_that_a_training_asks_for(reproduce, tmp_path):
-    training = reproduce.Training("reverse", "toy", 2, OVERRIDES, {}, [("ema", "test")], {"beam_size": 3})
-    reproduce.EXPERIMENTS["small"] = [training]
+    several = [reproduce.Evaluation("ema", "test", {"beam_size": size}) for size in (3, 5)]
+    reproduce.EXPERIMENTS["small"] = [reproduce.Training("reverse", "toy", 2, OVERRIDES, {}, several)]
     reproduce.main(["small", f"--json={tmp_path}/rows.jsonl"])
-    (row,) = rows(tmp_path / "rows.jsonl")
-    assert (row["checkpoint"]["name"], row["split"], row["decoding"]["beam_size"]) == ("ema", "test", 3)
-    assert reproduce.calls == ["train", "evaluate"] and row["hparams"]["beam_size"] != 3
+    found = rows(tmp_path / "rows.jsonl")
+    kinds = [(row["checkpoint"]["name"], row["split"], row["decoding"]["beam_size"]) for row in found]
+    assert kinds == [("ema", "test", 3), ("ema", "test", 5)] and found[0]["hparams"]["beam_size"] not in (3, 5)
+    assert reproduce.calls == ["train", "evaluate", "evaluate"]
+    (tmp_path / "rows.jsonl").write_text(json.dumps(found[0]) + "\n")
+    del reproduce.calls[:]
+    reproduce.main(["small", f"--json={tmp_path}/rows.jsonl"])
+    assert reproduce.calls == ["train", "evaluate"] and rows(tmp_path / "rows.jsonl")[1]["decoding"]["beam_size"] == 5
 
 
 def test_an_unknown_experiment_is_one_sentence(reproduce, monkeypatch, capsys):
@@ -229,8 +265,8 @@ def test_every_experiment_s_trainings_are_ones_that_train_would_take(monkeypatch
     from keras_transformer.tasks import load_problem
 
     trainings = [training for several in EXPERIMENTS.values() for training in several]
-    made = {(training.name, str(training.decoding)) for training in trainings}
-    assert len(made) == len(trainings) > 20
+    names = {name: [training.name for training in several] for name, several in EXPERIMENTS.items()}
+    assert all(len(set(several)) == len(several) for several in names.values()) and len(trainings) > 20
     for training in trainings:
         problem = load_problem(training.problem, raw_dir=".", **training.settings)
         hparams = dataclasses.asdict(load_hparams(training.preset, **training.overrides))

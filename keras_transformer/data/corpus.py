@@ -28,7 +28,7 @@ def read_lines(path, may_be_empty=False, undecodable=None):
     Raises:
         UserError: The file is missing, empty, not UTF-8 (which line), or a gzip that ends early.
     """
-    name, path = ("stdin" if path == "-" else path), Path(path)
+    name, path = name_of(path), Path(path)
     number = 0
     try:
         with _opened(path) as file:
@@ -52,6 +52,11 @@ def read_lines(path, may_be_empty=False, undecodable=None):
         raise UserError(f"cannot read {name}: {error.strerror}") from None
     if number == 0 and not may_be_empty:
         raise UserError(f"{name} is empty; a corpus needs at least one line")
+
+
+def name_of(path):
+    """Returns what a message calls a file: its path, or "stdin" for "-"."""
+    return "stdin" if str(path) == "-" else path
 
 
 def _opened(path):
@@ -79,7 +84,7 @@ def read_pairs(source_path, target_path):
             counts = [number - 1 if side is missing else number for side in (source, target)]
             counts = [count + sum(1 for _ in side) for count, side in zip(counts, sides)]
             raise UserError(
-                f"{source_path} has {counts[0]} lines and {target_path} has {counts[1]}; "
+                f"{name_of(source_path)} has {counts[0]} lines and {name_of(target_path)} has {counts[1]}; "
                 "line n of one must be the translation of line n of the other"
             )
         yield source, target
