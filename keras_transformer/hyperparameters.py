@@ -56,6 +56,9 @@ class HParams:
         0.0, "share of source tokens that are unknown in training (not the paper's)", low=0, high=0.99
     )
     label_smoothing: float = setting(0.1, "share ε of the label spread over all symbols (§5.4)", low=0, high=0.99)
+    r_drop: float = setting(
+        0.0, "weight α of the divergence of two passes with other dropout (R-Drop, not the paper's); 0: one pass", low=0
+    )
     # The optimizer (§5.3)
     learning_rate_scale: float = setting(1.0, "factor on the paper's learning rate", low=0)
     warmup_steps: int = setting(4000, "updates of linear warm-up (§5.3)", low=1)
@@ -114,6 +117,11 @@ class HParams:
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise UserError(f"hparams: sinusoidal positions need an even d_model, not {self.d_model}")
+        if self.r_drop and not (self.dropout or self.attention_dropout or self.activation_dropout):
+            raise UserError(
+                f"hparams: r_drop={self.r_drop:g} compares passes that differ by their dropout, and there is none; "
+                "give dropout, or r_drop=0"
+            )
         if self.word_heads > self.num_heads:
             raise UserError(f"hparams: word_heads={self.word_heads} are more than num_heads={self.num_heads}")
         if self.encoder_attention == "restricted" and self.attention_window is None:
@@ -124,6 +132,11 @@ class HParams:
                 f"hparams: encoder_attention={self.encoder_attention} has no attention_window; "
                 "leave it out or give encoder_attention=restricted"
             )
+
+    @property
+    def passes(self) -> int:
+        """How often an update goes forward through the model: twice with R-Drop."""
+        return 2 if self.r_drop else 1
 
     @property
     def decoding_interval(self) -> int:

@@ -24,24 +24,30 @@ def inputs(fresh_seed):
     return states, table, labels, weights
 
 
-def expected(states, table, labels, weights, label_smoothing):
+def expected(states, table, labels, weights, label_smoothing, r_drop=0.0):
     """Loss, both cross-entropies, and the gradients of the loss, in float64."""
     states, table = states.astype("float64"), table.astype("float64")
     logits = states @ table.T
     p = oracles.softmax(logits)
     q = np.full(p.shape, label_smoothing / VOCAB_SIZE)
-    q[np.arange(TOKENS), labels] += 1 - label_smoothing
-    smoothed, plain = -(q * np.log(p)).sum(-1), -np.log(p[np.arange(TOKENS), labels])
-    slope = (p - q) * weights[:, None]
+    q[np.arange(len(q)), labels] += 1 - label_smoothing
+    smoothed, plain = -(q * np.log(p)).sum(-1), -np.log(p[np.arange(len(q)), labels])
+    slope = p - q
+    if r_drop:  # Liang et al. 2021, their equation 4 halved: rows 2i and 2i + 1 are the two passes of a token
+        other = p.reshape(-1, 2, VOCAB_SIZE)[:, ::-1].reshape(p.shape)
+        there, back = ((a * np.log(a / b)).sum(-1, keepdims=True) for a, b in ((p, other), (other, p)))
+        smoothed = smoothed + r_drop / 2 * (there + back)[:, 0] / 2
+        slope = slope + r_drop / 2 * (p * (np.log(p / other) - there) + p - other)
+    slope = slope * weights[:, None]
     return (smoothed * weights).sum(), smoothed, plain, slope @ table, slope.T @ states
 
 
-def found(states, table, labels, weights, label_smoothing, scale=1.0):
+def found(states, table, labels, weights, label_smoothing, r_drop=0.0, scale=1.0):
     """The same of `projected_cross_entropy`; the gradients are of the loss times `scale`, divided by it."""
     arrays = [ops.convert_to_tensor(array) for array in (labels, weights)]
 
     def scaled(states, table):
-        loss, smoothed, plain = projected_cross_entropy(states, table, *arrays, label_smoothing)
+        loss, smoothed, plain = projected_cross_entropy(states, table, *arrays, label_smoothing, r_drop=r_drop)
         return loss * scale, (loss, smoothed, plain)
 
     states, table = ops.convert_to_tensor(states), ops.convert_to_tensor(table)
@@ -74,6 +80,34 @@ def test_pieces_give_loss_and_gradient_of_the_whole(monkeypatch, inputs, label_s
         np.testing.assert_allclose(value, wanted, rtol=0, atol=3e-6)
 
 
+@pytest.fixture
+def pairs(inputs):
+    """`inputs` as R-Drop has them: two passes of each token, with one label and one weight."""
+    states, table, labels, weights = inputs
+    return states[:22], table, np.repeat(labels[:11], 2), np.repeat(weights[:11], 2)
+
+
+@pytest.mark.parametrize(("label_smoothing", "r_drop"), [(0.0, 1.0), (0.1, 5.0)])
+@pytest.mark.parametrize("tokens_a_piece", (1, 2, 4, 8, 22, 100))
+def test_two_passes_are_drawn_to_each_other(monkeypatch, pairs, label_smoothing, r_drop, tokens_a_piece):
+    monkeypatch.setattr(projected_loss, "PIECE", tokens_a_piece * VOCAB_SIZE + 1)
+    wanted = expected(*pairs, label_smoothing, r_drop)
+    for value, one in zip(found(*pairs, label_smoothing, r_drop), wanted, strict=True):
+        np.testing.assert_allclose(value, one, rtol=1e-5, atol=3e-6)
+    states, table, labels, _ = pairs
+    loss = kt.SmoothedCrossEntropy(label_smoothing, r_drop=r_drop)
+    losses = loss.token_losses(ops.convert_to_tensor(labels), ops.convert_to_tensor(states @ table.T), in_pairs=True)
+    for value, one in zip(losses, wanted[1:]):
+        np.testing.assert_allclose(ops.convert_to_numpy(value), one, rtol=1e-5, atol=3e-6)
+
+
+def test_two_passes_that_are_alike_are_as_one(pairs):
+    states, *others = pairs
+    alike = np.repeat(states[::2], 2, axis=0)
+    for value, one in zip(found(alike, *others, 0.1, 5.0), found(alike, *others, 0.1), strict=True):
+        np.testing.assert_allclose(value, one, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("label_smoothing", (0.0, 0.1))
 def test_without_a_gradient_it_is_the_same(inputs, label_smoothing):
     arrays = [ops.convert_to_tensor(array) for array in inputs]
@@ -82,15 +116,16 @@ def test_without_a_gradient_it_is_the_same(inputs, label_smoothing):
         np.testing.assert_allclose(ops.convert_to_numpy(value), wanted, rtol=0, atol=3e-6)
 
 
+@pytest.mark.parametrize("r_drop", (0.0, 2.0))
 @pytest.mark.parametrize(("dtype", "error"), (("bfloat16", 0.03), ("float16", 0.004)))
-def test_products_are_computed_in_the_dtype_of_the_states(monkeypatch, inputs, dtype, error):
+def test_products_are_computed_in_the_dtype_of_the_states(monkeypatch, pairs, dtype, error, r_drop):
     """Weights as small as those of 25,000 tokens would vanish in float16 if they were not set apart."""
     monkeypatch.setattr(projected_loss, "PIECE", 6 * VOCAB_SIZE)
-    states, table, labels, weights = inputs
+    states, table, labels, weights = pairs
     weights = weights / 1e5
     states = ops.convert_to_numpy(ops.cast(ops.cast(states, dtype), "float32"))
-    wanted = expected(states, table, labels, weights, 0.1)
-    values = found(ops.cast(states, dtype), table, labels, weights, 0.1, scale=2.0**15)
+    wanted = expected(states, table, labels, weights, 0.1, r_drop)
+    values = found(ops.cast(states, dtype), table, labels, weights, 0.1, r_drop, scale=2.0**15)
     for value, one in zip(values, wanted, strict=True):
         assert np.abs(value - one).max() <= error * np.abs(one).max()
 

@@ -252,6 +252,39 @@ def test_the_loss_from_states_is_the_loss_of_logits_is_the_oracles(label_smoothi
     np.testing.assert_allclose(loss.call(LABELS, model(INPUTS)), each, rtol=1e-4)
 
 
+def test_r_drop_goes_through_the_model_twice_with_other_dropout(monkeypatch):
+    """Both passes of a row stand next to each other; without dropout an update is that of one pass, whatever α."""
+    model = randomize(make_model(compile=True, dropout=0.3, r_drop=5.0))
+    states, seen = type(model).states, []
+    monkeypatch.setattr(type(model), "states", lambda *args, **how: seen.append(states(*args, **how)) or seen[-1])
+    loss = float(model.loss_of(INPUTS, LABELS, ops.convert_to_tensor(WEIGHTS), training=True))
+    first, second = (oracles.softmax(np.asarray(model.logits(seen[0][n::2]), "float64")) for n in (0, 1))
+    apart = 0.5 * ((first - second) * np.log(first / second)).sum(-1)
+    both = [oracles.cross_entropy(LABELS, np.log(p), 0.1) for p in (first, second)]
+    assert loss == pytest.approx(((sum(both) / 2 + 5 / 2 * apart) * WEIGHTS).sum(), rel=1e-4)
+    assert apart.min() > 1e-4 and len(seen) == 1
+    nll = float(model.get_metrics_result()["nll"])
+    plain = [oracles.cross_entropy(LABELS, np.log(p)) for p in (first, second)]
+    assert nll == pytest.approx((sum(plain) / 2)[LABELS != 0].mean(), rel=1e-4)
+    evaluated = float(model.loss_of(INPUTS, LABELS, ops.convert_to_tensor(WEIGHTS), training=False))
+    usual = (oracles.cross_entropy(LABELS, logits(model), 0.1) * WEIGHTS).sum()
+    assert evaluated == pytest.approx(usual, rel=1e-4)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_r_drop_without_dropout_is_the_usual_update(accumulate):
+    hparams = make_model(dropout=0.0).hparams
+    models = [randomize(make_model(dropout=0.0)) for _ in range(2)]
+    for model, r_drop, slices in zip(models, (0.0, 5.0), (1, accumulate)):
+        arguments = kt.compile_arguments(hparams, slices)
+        arguments["loss"].r_drop = r_drop
+        model.compile(**arguments)
+        model.train_on_batch(INPUTS, LABELS, WEIGHTS)
+    assert [model.passes for model in models] == [1, 2]
+    for one, other in zip(*(model.trainable_variables for model in models)):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=1e-4)
+
+
 def test_metrics_weigh_tokens_whatever_the_batches():
     model = randomize(make_model(compile=True))
     batches, plain, smoothed = [], [], []

@@ -11,6 +11,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.layers.remat import seed_generators
 from keras_transformer.models.loss import SmoothedCrossEntropy
 from keras_transformer.models.projected_loss import divided, projected_cross_entropy
+from keras_transformer.models.r_drop import side_by_side, twice
 from keras_transformer.models.steps import Steps
 
 
@@ -96,14 +97,35 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
                 keras.KerasTensor((None,), "int32"), keras.KerasTensor((None, self.vocab_size), "float32")
             )
 
+    @property
+    def passes(self):
+        """How often an update goes forward through the model: twice with R-Drop."""
+        return 2 if getattr(getattr(self, "loss", None), "r_drop", 0) else 1
+
+    def loss_of(self, inputs, labels, weights, training):
+        """Returns the loss of a batch, by `compute_loss`.
+
+        Args:
+            inputs: What `states` takes.
+            labels: int `[batch, target_length]`.
+            weights: float32 `[batch, target_length]`, or None where nothing is trained.
+            training: Whether to drop, and whether there may be a gradient.
+        """
+        if not training or self.passes == 1:
+            return self.compute_loss(None, labels, self.states(inputs, training=training), weights, training=training)
+        states = side_by_side(self.states(twice(inputs), training=True))
+        labels, weights = (ops.repeat(array[..., None], 2, axis=-1) for array in (labels, weights / 2))
+        return self.compute_loss(None, labels, states, weights)
+
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Returns the loss to minimise and updates the metrics.
 
         Args:
             x: Not used.
-            y: Labels, int `[batch, target_length]`.
-            y_pred: The decoder's states `[batch, target_length, d_model]`, not logits.
-            sample_weight: float32 `[batch, target_length]`; 0 on padding; None is `token_weights`.
+            y: Labels, int `[batch, target_length]`; with R-Drop in training `[batch, target_length, 2]`, alike.
+            y_pred: The decoder's states `[batch, target_length, d_model]`, not logits; or of both passes
+                `[batch, target_length, 2, d_model]`.
+            sample_weight: float32, like `y`; 0 on padding; None is `token_weights`.
             training: Whether there may be a gradient.
 
         Returns:
@@ -114,15 +136,16 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         # Flat: of a matrix a Keras metric would take the mean over positions first, padding included.
         labels, weights = ops.reshape(y, (-1,)), ops.reshape(sample_weight, (-1,))
         states = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
-        mask = ops.cast(weights > 0, "float32")
+        mask, in_pairs = ops.cast(weights > 0, "float32"), len(y_pred.shape) == 4
         wants_logits = self._compile_metrics is not None  # the user's own metrics
         if type(self.loss) is SmoothedCrossEntropy and self.projection is not None and not wants_logits:
+            r_drop = self.loss.r_drop if in_pairs else 0.0
             loss, smoothed, plain = projected_cross_entropy(
-                states, self.projection, labels, weights, self.loss.label_smoothing, training
+                states, self.projection, labels, weights, self.loss.label_smoothing, training, r_drop
             )
         else:
             logits = self.logits(states)
-            smoothed, plain = self.loss.token_losses(labels, logits)
+            smoothed, plain = self.loss.token_losses(labels, logits, in_pairs)
             loss = ops.sum(smoothed * weights)
         self._loss_tracker.update_state(smoothed, sample_weight=mask)
         for metric in self.token_metrics:
@@ -168,7 +191,7 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
     def update_flops(self, rows, source_length, target_length):
         """Returns the floating point operations of an update: a backward pass is two forward passes."""
-        return 3 * self.flops(rows, source_length, target_length)
+        return 3 * self.passes * self.flops(rows, source_length, target_length)
 
     def fit(self, x=None, *args, validation_data=None, **kwargs):
         """As in Keras; for `TokenBatches` an epoch is the corpus once, unless `steps_per_epoch` says otherwise."""

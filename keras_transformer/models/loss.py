@@ -5,6 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.models.r_drop import divergence
+
 
 def smoothed_cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> tuple[Any, Any]:
     """Cross-entropy against (1 − ε) on the label plus ε/V on every symbol, and without smoothing.
@@ -39,11 +41,12 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     Args:
         label_smoothing: ε (§5.4).
+        r_drop: α of R-Drop (`models.r_drop`), with which a `TokenModel` learns; 0: there is none.
     """
 
-    def __init__(self, label_smoothing=0.0, name="smoothed_cross_entropy", reduction="sum", dtype=None):
+    def __init__(self, label_smoothing=0.0, name="smoothed_cross_entropy", reduction="sum", dtype=None, r_drop=0.0):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.r_drop = label_smoothing, r_drop
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         # Keras' own would cast labels and logits to the loss's dtype: bfloat16 rounds label ids above 256.
@@ -54,9 +57,19 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         """Returns the smoothed cross-entropy `[batch, length]`, in nats."""
         return self.token_losses(y_true, y_pred)[0]
 
-    def token_losses(self, labels, logits):
-        """Returns `smoothed_cross_entropy` with this loss's ε."""
-        return smoothed_cross_entropy(labels, logits, self.label_smoothing)
+    def token_losses(self, labels, logits, in_pairs=False):
+        """Returns `smoothed_cross_entropy` with this loss's ε.
+
+        Args:
+            labels: int `[batch, length]`.
+            logits: `[batch, length, vocab_size]`.
+            in_pairs: Whether they are `[2 · tokens]` and `[2 · tokens, vocab_size]`, both passes of a token next to
+                each other, and the smoothed cross-entropy is to have what R-Drop adds.
+        """
+        smoothed, plain = smoothed_cross_entropy(labels, logits, self.label_smoothing)
+        if in_pairs:
+            smoothed += self.r_drop / 2 * divergence(ops.log_softmax(ops.cast(logits, "float32")))[0]
+        return smoothed, plain
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "label_smoothing": self.label_smoothing}
+        return {**super().get_config(), "label_smoothing": self.label_smoothing, "r_drop": self.r_drop}

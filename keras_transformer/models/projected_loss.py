@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.devices import on_cpu
+from keras_transformer.models.r_drop import divergence
 
 PIECE = 1 << 24
 """Logits of a piece at most: 64 MiB in float32."""
@@ -18,7 +19,7 @@ CACHED = 1 << 22
 """Logits of a piece on a CPU, about: 16 MiB, which stay in its cache from one pass to the next."""
 
 
-def projected_cross_entropy(states, table, labels, weights, label_smoothing, training=True):
+def projected_cross_entropy(states, table, labels, weights, label_smoothing, training=True, r_drop=0.0):
     """Returns Σ weight · smoothed cross-entropy of the logits states · tableᵀ, and both cross-entropies of each token.
 
     Args:
@@ -28,24 +29,26 @@ def projected_cross_entropy(states, table, labels, weights, label_smoothing, tra
         weights: float32 `[tokens]`, from 0 on.
         label_smoothing: ε.
         training: Whether there may be a gradient, with respect to states and table.
+        r_drop: α of R-Drop, which is part of the smoothed cross-entropy in training: tokens 2i and 2i + 1 are two
+            passes of one. 0: they are not.
 
     Returns:
         Scalar float32; smoothed and plain cross-entropy, float32 `[tokens]` in nats, which are constants to a gradient.
     """
     if not training:
-        (smoothed, plain), _ = _by_pieces(states, table, labels, weights, label_smoothing, False)
+        (smoothed, plain), _ = _by_pieces(states, table, labels, weights, label_smoothing, 0.0, False)
         return ops.sum(smoothed * weights), smoothed, plain
     if keras.backend.backend() == "jax":
-        return _on_jax(label_smoothing, states, table, labels, weights)
-    return _on_tensorflow(label_smoothing, states, table, labels, weights)
+        return _on_jax((label_smoothing, r_drop), states, table, labels, weights)
+    return _on_tensorflow((label_smoothing, r_drop), states, table, labels, weights)
 
 
-def _on_tensorflow(label_smoothing, states, table, labels, weights):
+def _on_tensorflow(regularisation, states, table, labels, weights):
     import tensorflow as tf
 
     @tf.custom_gradient
     def losses(states, table):
-        found, gradients = _by_pieces(states, table, labels, weights, label_smoothing, True)
+        found, gradients = _by_pieces(states, table, labels, weights, *regularisation, True)
 
         def backward(above, *_):
             return _times(above, gradients, (states.dtype, table.dtype))
@@ -56,7 +59,7 @@ def _on_tensorflow(label_smoothing, states, table, labels, weights):
     return loss, tf.stop_gradient(smoothed), tf.stop_gradient(plain)
 
 
-def _on_jax(label_smoothing, states, table, labels, weights):
+def _on_jax(regularisation, states, table, labels, weights):
     import jax
 
     @jax.custom_vjp
@@ -64,7 +67,7 @@ def _on_jax(label_smoothing, states, table, labels, weights):
         return forward(states, table, labels, weights)[0]
 
     def forward(states, table, labels, weights):
-        found, gradients = _by_pieces(states, table, labels, weights, label_smoothing, True)
+        found, gradients = _by_pieces(states, table, labels, weights, *regularisation, True)
         return (ops.sum(found[0] * weights), *found), gradients
 
     def backward(gradients, above):
@@ -80,13 +83,14 @@ def _times(above, gradients, dtypes):
     return [ops.cast(above * scale * gradient, dtype) for gradient, dtype in zip(gradients, dtypes)]
 
 
-def _by_pieces(states, table, labels, weights, label_smoothing, training):
+def _by_pieces(states, table, labels, weights, label_smoothing, r_drop, training):
     """Both cross-entropies `[tokens]`, and the gradient: a scale, and what it multiplies, of states and of table.
 
     The slope of a logit is its token's weight times p, less 1 − ε at the label, less ε/V. All but p is multiplied with
     rows of d_model numbers, not with all logits: a pass over those takes as long as a tenth of a product.
     """
-    tokens, (vocab_size, width) = ops.shape(states)[0], table.shape
+    passes, (vocab_size, width) = 2 if r_drop else 1, table.shape
+    tokens = ops.shape(states)[0] // passes
     # Relative to the largest the weights are near 1, so that their products in float16 do not vanish.
     scale = ops.maximum(ops.max(weights), 1e-30)
     weights, labels, confidence = weights / scale, ops.cast(labels, "int32"), 1.0 - label_smoothing
@@ -95,7 +99,8 @@ def _by_pieces(states, table, labels, weights, label_smoothing, training):
     exact = keras.backend.standardize_dtype(kernel.dtype) == "float32" and on_cpu()
     mean_row = ops.mean(ops.cast(kernel, "float32"), axis=0)
 
-    def of_piece(of_table, states, labels, weights):
+    def of_piece(of_table, *rows):
+        states, labels, weights = map(merged, rows)
         logits = ops.cast(ops.matmul(states, ops.transpose(kernel)), "float32")
         # log Σ exp from the softmax, whose largest value does not vanish: its logit, less its logarithm.
         p = ops.softmax(logits)
@@ -105,23 +110,30 @@ def _by_pieces(states, table, labels, weights, label_smoothing, training):
         found = [normalizer - confidence * gold - label_smoothing * mean, normalizer - gold]
         if not training:
             return of_table, found
+        if r_drop:
+            apart, of_apart = divergence(logits - normalizer[:, None])
+            found[0], p = found[0] + r_drop / 2 * apart, p + r_drop * of_apart
         slope = ops.cast(p, states.dtype)
         if not exact:  # rounded, p and 1 − ε would not cancel out in a sum of products
             places = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=1)
             at_label = ops.exp(gold - normalizer) - confidence
+            if r_drop:
+                at_label += r_drop * ops.take_along_axis(of_apart, labels[:, None], axis=-1)[:, 0]
             slope = ops.scatter_update(slope, places, ops.cast(at_label, slope.dtype))
         of_states = ops.cast(ops.matmul(slope, kernel), "float32") * weights[:, None]
         weighted = states * ops.cast(weights[:, None], states.dtype)
         return of_table + ops.cast(ops.matmul(ops.transpose(slope), weighted), "float32"), [*found, of_states]
 
     of_table = ops.zeros((vocab_size, width) if training else (), "float32")
-    pieces = -(-tokens // piece_tokens(vocab_size, width))
+    pieces = -(-tokens // max(piece_tokens(vocab_size, width) // passes, 1))
 
     def joined(array):
-        return ops.reshape(ops.swapaxes(array, 0, 1), (-1, *array.shape[2:]))[:tokens]
+        array = ops.reshape(array, (pieces, -1, passes, *array.shape[2:]))
+        return merged(merged(ops.swapaxes(array, 0, 1))[:tokens])
 
     # A piece has every so many-th token: part of each device's, where devices share the tokens.
-    rows = [ops.swapaxes(divided(array, pieces), 0, 1) for array in (states, labels, weights)]
+    rows = [ops.reshape(array, (-1, passes, *array.shape[1:])) for array in (states, labels, weights)]
+    rows = [ops.swapaxes(divided(array, pieces), 0, 1) for array in rows]
     of_table, found = in_turn(of_piece, of_table, rows, outputs=3 if training else 2)
     smoothed, plain, *of_states = map(joined, found)
     if not training:
@@ -143,6 +155,11 @@ def piece_tokens(vocab_size, width):
         # With fewer tokens than d_model, to add up the table's gradient would take longer than passes over the logits.
         tokens = min(tokens, max(CACHED // vocab_size, width))
     return max(tokens, 1)
+
+
+def merged(array):
+    """`[rows, columns, …]` → `[rows · columns, …]`."""
+    return ops.reshape(array, (-1, *array.shape[2:]))
 
 
 def divided(array, parts):

@@ -36,8 +36,7 @@ class TensorFlowSteps:
 
         inputs, labels, weights = batch
         with tf.GradientTape() as tape:
-            states = self.states(inputs, training=True)
-            loss = self.optimizer.scale_loss(self.compute_loss(None, labels, states, weights))
+            loss = self.optimizer.scale_loss(self.loss_of(inputs, labels, weights, training=True))
         gradients = tape.gradient(
             loss, self.trainable_variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )  # fmt: skip
@@ -47,7 +46,7 @@ class TensorFlowSteps:
     def test_step(self, data):
         """Loss and metrics of one batch; draws no seeds."""
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
-        self.compute_loss(None, labels, self.states(inputs, training=False), weights, training=False)
+        self.loss_of(inputs, labels, weights, training=False)
         return self._metrics_for_keras()
 
 
@@ -90,8 +89,7 @@ class JaxSteps:
         if training:  # a loss scale is a variable of the optimizer
             variables, values = variables + self.optimizer.variables, values + optimizer
         with keras.StatelessScope(zip(variables, values)) as scope:
-            states = self.states(inputs, training=training)
-            loss = self.compute_loss(None, labels, states, weights, training=training)
+            loss = self.loss_of(inputs, labels, weights, training)
             if training:
                 loss = self.optimizer.scale_loss(loss)
         return loss, (

@@ -46,7 +46,7 @@ def training_cost(hparams, vocab_size, length=30):
         model = Transformer(vocab_size, hparams)
     set_global_attribute("uninitialized_variables", waiting)  # or the next such scope would draw all weights
     rows = max(hparams.batch_tokens // length, 1)
-    update = model.update_flops(rows, length, length)
+    update = hparams.passes * model.update_flops(rows, length, length)  # not compiled, it knows of one pass
     return TrainingCost(model.count_params(), hparams.train_steps, float(update) * hparams.train_steps)
 
 

@@ -102,6 +102,7 @@ def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, rem
     """Returns roughly the bytes that an update takes: weights, gradients, two slots, and what the layers keep."""
     from keras_transformer.models.projected_loss import PIECE
 
+    rows *= hparams.passes
     h, source, target = hparams, rows * source_length, rows * target_length
     weights = vocab_size * h.d_model + h.num_layers * (12 * h.d_model**2 + 4 * h.d_model * h.d_ff)
     states = source * (12 * h.d_model + 3 * h.d_ff) + target * (20 * h.d_model + 3 * h.d_ff)

@@ -46,7 +46,7 @@ def compile_arguments(
     """Returns the keyword arguments of `model.compile`: `model.compile(**compile_arguments(hparams))`.
 
     Args:
-        hparams: `HParams`: schedule, Adam and label smoothing (§5.3, §5.4).
+        hparams: `HParams`: schedule, Adam, label smoothing (§5.3, §5.4) and R-Drop.
         accumulate: Slices of a batch whose gradients are added before an update; the update is the same.
         jit_compile: Whether the step is compiled with XLA, once for each shape; "auto" is Keras' choice: not on
             TensorFlow's CPU.
@@ -57,7 +57,7 @@ def compile_arguments(
         clip_norm=hparams.clip_norm, ema_decay=hparams.ema_decay,
         name="adam",  # the second of a process would be adam_1, and not find its variables in a checkpoint
     )  # fmt: skip
-    loss = SmoothedCrossEntropy(hparams.label_smoothing)
+    loss = SmoothedCrossEntropy(hparams.label_smoothing, r_drop=hparams.r_drop)
     return {
         "optimizer": optimizer, "loss": loss, "jit_compile": jit_compile, "accumulate": accumulate, "remat": remat,
     }  # fmt: skip
