@@ -68,7 +68,9 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         """
         smoothed, plain = smoothed_cross_entropy(labels, logits, self.label_smoothing)
         if in_pairs:
-            smoothed += self.r_drop / 2 * divergence(ops.log_softmax(ops.cast(logits, "float32")))[0]
+            log_p = ops.log_softmax(ops.cast(logits, "float32"))
+            both = ops.stack([log_p[0::2], log_p[1::2]])
+            smoothed += ops.repeat(divergence(ops.exp(both), both[0] - both[1], self.r_drop)[0], 2)
         return smoothed, plain
 
     def get_config(self) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def _by_pieces(states, table, labels, weights, label_smoothing, r_drop, training
     mean_row = ops.mean(ops.cast(kernel, "float32"), axis=0)
 
     def of_piece(of_table, *rows):
-        states, labels, weights = map(merged, rows)
+        states, labels, weights = (merged(ops.swapaxes(array, 0, 1)) for array in rows)  # pass after pass
         logits = ops.cast(ops.matmul(states, ops.transpose(kernel)), "float32")
         # log Σ exp from the softmax, whose largest value does not vanish: its logit, less its logarithm.
         p = ops.softmax(logits)
@@ -111,14 +111,16 @@ def _by_pieces(states, table, labels, weights, label_smoothing, r_drop, training
         if not training:
             return of_table, found
         if r_drop:
-            apart, of_apart = divergence(logits - normalizer[:, None])
-            found[0], p = found[0] + r_drop / 2 * apart, p + r_drop * of_apart
+            both, norms = halves(logits), halves(normalizer)
+            added, of_logits = divergence(halves(p), both[0] - both[1] - (norms[0] - norms[1])[:, None], r_drop)
+            found[0], of_logits = found[0] + ops.tile(added, 2), merged(of_logits)
+            p = p + of_logits
         slope = ops.cast(p, states.dtype)
         if not exact:  # rounded, p and 1 − ε would not cancel out in a sum of products
             places = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=1)
             at_label = ops.exp(gold - normalizer) - confidence
             if r_drop:
-                at_label += r_drop * ops.take_along_axis(of_apart, labels[:, None], axis=-1)[:, 0]
+                at_label += ops.take_along_axis(of_logits, labels[:, None], axis=-1)[:, 0]
             slope = ops.scatter_update(slope, places, ops.cast(at_label, slope.dtype))
         of_states = ops.cast(ops.matmul(slope, kernel), "float32") * weights[:, None]
         weighted = states * ops.cast(weights[:, None], states.dtype)
@@ -128,8 +130,9 @@ def _by_pieces(states, table, labels, weights, label_smoothing, r_drop, training
     pieces = -(-tokens // max(piece_tokens(vocab_size, width) // passes, 1))
 
     def joined(array):
-        array = ops.reshape(array, (pieces, -1, passes, *array.shape[2:]))
-        return merged(merged(ops.swapaxes(array, 0, 1))[:tokens])
+        """`[pieces, passes · tokens of a piece, …]` → `[tokens · passes, …]`"""
+        array = ops.reshape(array, (pieces, passes, -1, *array.shape[2:]))
+        return merged(merged(ops.moveaxis(array, 2, 0))[:tokens])
 
     # A piece has every so many-th token: part of each device's, where devices share the tokens.
     rows = [ops.reshape(array, (-1, passes, *array.shape[1:])) for array in (states, labels, weights)]
@@ -155,6 +158,11 @@ def piece_tokens(vocab_size, width):
         # With fewer tokens than d_model, to add up the table's gradient would take longer than passes over the logits.
         tokens = min(tokens, max(CACHED // vocab_size, width))
     return max(tokens, 1)
+
+
+def halves(array):
+    """`[2 · rows, …]` → `[2, rows, …]`."""
+    return ops.reshape(array, (2, -1, *array.shape[1:]))
 
 
 def merged(array):

@@ -19,19 +19,19 @@ def side_by_side(array):
     return ops.swapaxes(ops.reshape(array, (rows // 2, 2, *shape)), 1, 2)
 
 
-def divergence(log_p):
-    """How far the two passes of a token are from each other.
+def divergence(p, gap, alpha):
+    """What is added to the loss of each of a token's two passes, so that it is part of their mean.
 
     Args:
-        log_p: float32 `[2 · tokens, vocab_size]`, logarithms of probabilities; a token's passes are rows 2i and 2i + 1.
+        p: float32 `[2, tokens, vocab_size]`, the probabilities p and q of both passes.
+        gap: float32 `[tokens, vocab_size]`, log p − log q.
+        alpha: α.
 
     Returns:
-        J of each row's token `[2 · tokens]`, in nats, and its gradient `[2 · tokens, vocab_size]` with respect to the
-        row's logits, ½ [p ∘ (log p − log q − KL(p‖q)) + p − q].
+        α/2 · J `[tokens]`, in nats; and what a logit's slope has more by it, `[2, tokens, vocab_size]`: of the first
+        pass α/2 [p ∘ (log p − log q − KL(p‖q)) + p − q].
     """
-    pairs = ops.reshape(log_p, (-1, 2, log_p.shape[-1]))
-    p, gap = ops.exp(pairs), pairs - ops.flip(pairs, axis=1)
-    kl = ops.sum(p * gap, axis=-1, keepdims=True)
-    slope = 0.5 * (p * (gap - kl) + p - ops.flip(p, axis=1))
-    mean = ops.repeat(ops.mean(kl[..., 0], axis=1), 2)
-    return mean, ops.reshape(slope, ops.shape(log_p))
+    there, back = (ops.sum(one * gap, axis=-1, keepdims=True) for one in (p[0], p[1]))  # KL(p‖q), −KL(q‖p)
+    half, apart = alpha / 2 * gap, alpha / 2 * (p[0] - p[1])
+    slopes = [p[0] * (half - alpha / 2 * there) + apart, p[1] * (alpha / 2 * back - half) - apart]
+    return alpha / 4 * (there - back)[:, 0], ops.stack(slopes)
