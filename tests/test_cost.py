@@ -293,6 +293,8 @@ def test_the_count_is_near_six_operations_a_weight_and_token():
     assert (found.parameters, found.updates) == (model.count_params(), 10)
     assert found.counted == pytest.approx(10 * 6 * 600 * (encoder + decoder), rel=0.05)
     assert found.hours(gpus=2, tflops=1.0) == pytest.approx(found.counted / 2e12 / 3600)
+    twice = training_cost(hparams.replace(r_drop=5.0), 2000, length=30)
+    assert (twice.parameters, twice.counted) == (found.parameters, 2 * found.counted)
 
 
 def test_cost_says_what_table_2_says(capsys):

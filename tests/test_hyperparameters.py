@@ -115,6 +115,11 @@ def test_heads_must_divide_the_width():
     assert "d_model=100" in said and "num_heads=8" in said
 
 
+def test_r_drop_needs_dropout_of_some_kind():
+    assert "r_drop=5 compares passes that differ by their dropout" in complaint(HParams, r_drop=5.0, dropout=0.0)
+    assert HParams(r_drop=5.0, dropout=0.0, attention_dropout=0.1).passes == 2 and HParams(dropout=0.0).passes == 1
+
+
 @pytest.mark.parametrize("given", [{"d_k": 16}, {"d_v": 16}])
 def test_one_given_head_width_does_not_give_the_other(given):
     assert "not divisible" in complaint(HParams, d_model=100, num_heads=8, **given)

@@ -186,6 +186,10 @@ def test_the_estimate_grows_with_all_that_takes_memory():
     assert memory.estimated_bytes(HPARAMS, VOCAB_SIZE, 400, 40, 20) > estimate
     assert memory.estimated_bytes(HPARAMS, VOCAB_SIZE, 400, 20, 40) > estimate
     assert memory.estimated_bytes(HPARAMS.replace(d_ff=2048), VOCAB_SIZE, 400, 20, 20) > estimate
+    twice = HPARAMS.replace(r_drop=1.0, dropout=0.1)
+    assert memory.estimated_bytes(twice, VOCAB_SIZE, 400, 20, 20) == (
+        memory.estimated_bytes(HPARAMS, VOCAB_SIZE, 800, 20, 20)
+    )
     deep = HPARAMS.replace(num_layers=6)
     assert memory.estimated_bytes(deep, VOCAB_SIZE, 400, 20, 20, remat=True) < (
         memory.estimated_bytes(deep, VOCAB_SIZE, 400, 20, 20) / 2

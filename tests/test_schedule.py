@@ -56,11 +56,13 @@ def test_every_hparam_of_training_arrives():
 
 
 def test_configs_go_round():
-    arguments = kt.compile_arguments(kt.hparams("big", warmup_steps=7, learning_rate_scale=2.0, label_smoothing=0.3))
+    arguments = kt.compile_arguments(
+        kt.hparams("big", warmup_steps=7, learning_rate_scale=2.0, label_smoothing=0.3, r_drop=2.0)
+    )
     schedule = arguments["optimizer"]._learning_rate
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
     assert copy.get_config() == schedule.get_config() == {"d_model": 1024, "warmup_steps": 7, "scale": 2.0}
     optimizer = keras.optimizers.deserialize(keras.optimizers.serialize(arguments["optimizer"]))
     assert float(optimizer.learning_rate) == pytest.approx(2 * oracles.learning_rate(1024, 1, 7))
     loss = keras.losses.deserialize(keras.losses.serialize(arguments["loss"]))
-    assert type(loss) is kt.SmoothedCrossEntropy and loss.label_smoothing == 0.3
+    assert type(loss) is kt.SmoothedCrossEntropy and (loss.label_smoothing, loss.r_drop) == (0.3, 2.0)
