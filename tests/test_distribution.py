@@ -63,6 +63,12 @@ def test_mirrored_and_accumulate_together_make_the_same_update(problem, one_devi
     assert_same_training(fit(problem, mirrored, accumulate=3), one_device)
 
 
+def test_mirrored_r_drop_without_dropout_makes_the_same_update(problem, one_device, mirrored):
+    trained = fit(problem, mirrored, accumulate=3, r_drop=5.0)
+    assert trained[0].passes == 2
+    assert_same_training(trained, one_device)
+
+
 def test_mirrored_replicas_hold_the_same_weights(mirrored, two_replicas):
     for variable in two_replicas[0].trainable_variables:
         first, second = mirrored.experimental_local_results(variable.value)

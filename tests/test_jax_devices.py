@@ -54,6 +54,10 @@ def test_jax_devices_and_accumulate_together_make_the_same_update(problem, one_d
     assert_same_training(fit(problem, make_strategy("jax"), accumulate=3), one_device)
 
 
+def test_jax_devices_r_drop_without_dropout_makes_the_same_update(problem, one_device):
+    assert_same_training(fit(problem, make_strategy("jax"), r_drop=5.0), one_device)
+
+
 def test_jax_devices_evaluate_the_same(problem, one_device, two_devices):
     batches = problem.batches("test", small())
     expected, found = (model.evaluate(batches, verbose=0, return_dict=True) for model, _ in (one_device, two_devices))

@@ -38,14 +38,17 @@ def small(**changes):
     return hparams.replace(**changes)
 
 
-def fit(problem, strategy=None, accumulate=1, remat=False, hparams=None, dtype=None):
+def fit(problem, strategy=None, accumulate=1, remat=False, hparams=None, dtype=None, r_drop=None):
     """Returns a model after `UPDATES` updates in two epochs, and the metrics of each epoch."""
     hparams = hparams or small()
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = kt.Transformer.from_hparams(hparams, problem, dtype=dtype)
         # Adam hides a gradient's scale and blows up rounding; plain descent shows the one and not the other.
         optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
-        model.compile(**kt.compile_arguments(hparams, accumulate, remat=remat) | {"optimizer": optimizer})
+        arguments = kt.compile_arguments(hparams, accumulate, remat=remat) | {"optimizer": optimizer}
+        if r_drop is not None:  # where there is no dropout, hparams have none
+            arguments["loss"] = kt.SmoothedCrossEntropy(hparams.label_smoothing, r_drop=r_drop)
+        model.compile(**arguments)
     history = model.fit(
         problem.batches("train", hparams),
         validation_data=problem.batches("validation", hparams),
