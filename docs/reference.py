@@ -9,10 +9,11 @@ import importlib
 import importlib.util
 import io
 import os
+import statistics
 import sys
 from pathlib import Path
 
-from pages.markdown import rows_of
+from pages.markdown import by_seed, mean, rows_of
 
 from keras_transformer import registry
 from keras_transformer.__main__ import COMMANDS
@@ -85,7 +86,8 @@ training.
 ## What to expect
 
 The longest training of each that was measured, and the paper's own (§5.2, Tables 2 and 4); with other hparams where
-there is none with the preset's. The time is that of the updates; validation and decoding come on top.
+there is none with the preset's. Means where there are several seeds, with the score's standard deviation. The time is
+that of the updates; validation and decoding come on top.
 
 {expected()}
 
@@ -97,26 +99,33 @@ there is none with the preset's. The time is that of the updates; validation and
 def expected():
     """Returns the table of results and times: the paper's, and those of the rows in docs/results."""
     shown = {}
-    for row in (row for name in RESULTS for row in rows_of(DOCS / "results" / f"{name}.jsonl")):
-        kind = row["preset"], row["problem"]
-        if row["split"] == "test" and precedence(row) >= precedence(shown.get(kind, row)):
-            shown[kind] = row
+    for rows in by_seed(row for name in RESULTS for row in rows_of(DOCS / "results" / f"{name}.jsonl")):
+        kind = rows[0]["preset"], rows[0]["problem"]
+        if rows[0]["split"] == "test" and precedence(rows) >= precedence(shown.get(kind, rows)):
+            shown[kind] = rows
     lines = ["| preset | problem | updates | score on the test set | time | on |", "| --- " * 6 + "|"]
     lines += [f"| `{preset}` | {' | '.join(cells)} |" for preset, *cells in THE_PAPERS]
-    for (preset, problem), row in sorted(shown.items()):
+    for (preset, problem), rows in sorted(shown.items()):
+        row, seeds = rows[0], f", {len(rows)} seeds" * (len(rows) > 1)
         settings = (f"`{name}={value}`" for name, value in row.get("settings", {}).items())
         named = ", ".join([f"`{problem}`", *settings])
-        metric, value = next((label, row[key]) for key, label in METRICS.items() if key in row)
+        key, metric = next((key, label) for key, label in METRICS.items() if key in row)
         changed = ", other hparams" if changes(row) else ""
-        minutes = f"{row['training']['seconds'] / 60:.0f} min"
-        cells = named, f"{row['training']['steps']:,}", f"{metric} {value}", minutes, row["machine"]
+        minutes = f"{average(rows, 'seconds') / 60:.0f} min"
+        score = f"{metric} {mean([row[key] for row in rows])}{seeds}"
+        cells = named, f"{average(rows, 'steps'):,.0f}", score, minutes, row["machine"]
         lines.append(f"| `{preset}`{changed} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def precedence(row):
-    """What makes a row the one that is shown: the preset as it is, then the longer training."""
-    return not changes(row), row["training"]["steps"]
+def precedence(rows):
+    """What makes trainings those that are shown: the preset as it is, then the longer training."""
+    return not changes(rows[0]), average(rows, "steps")
+
+
+def average(rows, name):
+    """Returns the mean over rows of what they tell of their training."""
+    return statistics.mean(row["training"][name] for row in rows)
 
 
 def changes(row):

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import statistics
 
 from keras_transformer.hyperparameters import changed_fields
 
@@ -13,6 +14,24 @@ def rows_of(path):
         if "overrides" in row:
             row["overrides"] = changed_fields(row["preset"], row["hparams"])
     return rows
+
+
+def by_seed(rows):
+    """Returns lists of rows that differ in nothing but the seed; of several with one seed the last counts."""
+    groups = {}
+    for row in rows:
+        fields = {name: value for name, value in row["overrides"].items() if name != "seed"}
+        how = row["problem"], row.get("settings"), row["preset"], fields, row["decoding"], row.get("backend")
+        what = row["training"].get("precision"), row["split"], row["checkpoint"]["name"]
+        groups.setdefault(repr((how, what)), {})[row["seed"]] = row
+    return [[row for _, row in sorted(seeds.items())] for seeds in groups.values()]
+
+
+def mean(values):
+    """Returns the mean of several values and their standard deviation; one value as it is."""
+    if len(values) == 1:
+        return str(values[0])
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
 def head(heads):

@@ -3,7 +3,7 @@
 import statistics
 from pathlib import Path
 
-from pages.markdown import commands, head, line
+from pages.markdown import by_seed, commands, head, line, mean
 
 HEAD = """# Results
 
@@ -77,7 +77,7 @@ def results_page(files):
     )
     for name, rows in files.items():
         if "benchmark" not in rows[0] and name not in sections:
-            parts.append("\n".join([f"## {name}\n", table(rows), *by_seed(rows), ""]))
+            parts.append("\n".join([f"## {name}\n", table(rows), *means(rows), ""]))
             parts.extend(curve(row) for row in rows if row["training"]["curve"] and row is first_of_run(rows, row))
     parts.extend(section(files[name]) for name, section in sections.items() if name in files)
     parts.append(parsers(files["parsing_baselines"], files["parsing_parts"]))
@@ -120,22 +120,16 @@ def backend(row):
     return ", ".join(filter(None, [row.get("backend", "tensorflow"), row["training"].get("precision")]))
 
 
-def by_seed(rows):
-    """Returns the lines of a table of means over seeds and their standard deviations, none where no two are alike.
-
-    Rows are together that differ in nothing but the seed; of several with one seed the last counts.
-    """
-    scores, groups = TREES if "f1" in rows[0] else BLEU, {}
-    for row in rows:
-        fields = {name: value for name, value in row["overrides"].items() if name != "seed"}
-        names = problem(row), preset(row), backend(row), row["split"], row["checkpoint"]["name"]
-        groups.setdefault((names, repr(fields), repr(row["decoding"])), {})[row["seed"]] = row
-    lines = []
-    for (names, *_), seeds in groups.items():
-        if len(seeds) > 1:
-            found = [[row[score] for row in seeds.values() if score in row] for score in scores]
-            cells = [f"{statistics.mean(one):.2f} ± {statistics.stdev(one):.2f}" if one[1:] else "–" for one in found]
-            lines.append(line([*names, ", ".join(map(str, sorted(seeds))), *cells]))
+def means(rows):
+    """Returns the lines of a table of means over seeds and their standard deviations, none where no two are alike."""
+    scores, lines = TREES if "f1" in rows[0] else BLEU, []
+    for alike in by_seed(rows):
+        if alike[1:]:
+            row, seeds = alike[0], ", ".join(str(row["seed"]) for row in alike)
+            found = [[row[score] for row in alike if score in row] for score in scores]
+            cells = [mean(one) if one[1:] else "–" for one in found]
+            names = problem(row), preset(row), backend(row), row["split"], row["checkpoint"]["name"]
+            lines.append(line([*names, seeds, *cells]))
     heads = ["problem", "preset", "backend", "split", "checkpoint", "seeds", *scores.values()]
     return ["", "Means over seeds, and standard deviations:\n", *head(heads), *lines] if lines else []
 
@@ -233,12 +227,9 @@ def length_penalty(rows):
     ]
     for alpha, seeds in sorted(alphas.items()):
         scores = [row["tokenized_bleu"] for row in seeds.values()]
-        spread = f" ± {statistics.stdev(scores):.2f}" if scores[1:] else ""
         parts = zip(*(row["by_length"] for row in seeds.values()))
         ratios = [f"{statistics.mean(part['length_ratio'] for part in one):.3f}" for one in parts]
-        lines.append(
-            line([f"{alpha:g}", f"{statistics.mean(scores):.2f}{spread}", *ratios, ", ".join(map(str, sorted(seeds)))])
-        )
+        lines.append(line([f"{alpha:g}", mean(scores), *ratios, ", ".join(map(str, sorted(seeds)))]))
     return "\n".join([*lines, ""])
 
 
