@@ -57,8 +57,9 @@ class HParams:
     )
     label_smoothing: float = setting(0.1, "share ε of the label spread over all symbols (§5.4)", low=0, high=0.99)
     r_drop: float = setting(
-        0.0, "weight α of the divergence of two passes with other dropout (R-Drop, not the paper's); 0: one pass", low=0
-    )
+        0.0, "weight α of the divergence of two passes with other dropout (R-Drop, not the paper's); 0: one pass",
+        low=0, high=100,
+    )  # fmt: skip
     # The optimizer (§5.3)
     learning_rate_scale: float = setting(1.0, "factor on the paper's learning rate", low=0)
     warmup_steps: int = setting(4000, "updates of linear warm-up (§5.3)", low=1)

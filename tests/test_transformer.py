@@ -271,6 +271,23 @@ def test_r_drop_goes_through_the_model_twice_with_other_dropout(monkeypatch):
     assert evaluated == pytest.approx(usual, rel=1e-4)
 
 
+class Tokens(keras.metrics.Sum):
+    """Sum of the weights; a metric of one's own needs logits."""
+
+    def update_state(self, labels, logits, sample_weight=None):
+        super().update_state(sample_weight)
+
+
+def test_r_drop_from_logits_is_that_from_states_and_counts_a_token_once():
+    losses, tokens = [], Tokens()
+    for metrics in (None, [tokens]):
+        model = randomize(make_model(dropout=0.3, r_drop=5.0))
+        model.compile(**kt.compile_arguments(model.hparams), weighted_metrics=metrics)
+        losses.append(float(model.loss_of(INPUTS, LABELS, ops.convert_to_tensor(WEIGHTS), training=True)))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert float(tokens.result()) == (LABELS != 0).sum()
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_r_drop_without_dropout_is_the_usual_update(accumulate):
     hparams = make_model(dropout=0.0).hparams

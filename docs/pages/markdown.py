@@ -21,7 +21,14 @@ def by_seed(rows):
     groups = {}
     for row in rows:
         fields = {name: value for name, value in row["overrides"].items() if name != "seed"}
-        how = row["problem"], row.get("settings"), row["preset"], fields, row["decoding"], row.get("backend")
+        how = (
+            row["problem"],
+            row.get("settings"),
+            row["preset"],
+            fields,
+            row["decoding"],
+            row.get("backend", "tensorflow"),
+        )
         what = row["training"].get("precision"), row["split"], row["checkpoint"]["name"]
         groups.setdefault(repr((how, what)), {})[row["seed"]] = row
     return [[row for _, row in sorted(seeds.items())] for seeds in groups.values()]

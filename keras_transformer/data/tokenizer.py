@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import io
-import math
 import random
 import re
 from pathlib import Path
@@ -186,9 +185,9 @@ class SentencePieceTokenizer(Tokenizer):
             raise no_byte_pairs("this SentencePiece model")
         if any(map(self._processor.is_byte, numbers)):
             raise no_byte_pairs("a SentencePiece model with bytes for what is no piece")
-        # What was learned first has -0.0; what was not, the special pieces and the symbols of `train`, has 0.0.
-        given = [i for i in numbers if math.copysign(1.0, scores[i]) > 0]
-        return PieceDropout(self.pieces(numbers), scores, self.word_starts, given)
+        # What was not learned, such as the symbols of `train`, has 0, as has what was learned first, the last of them.
+        given = [i for i in numbers if not scores[i]][:-1]
+        return PieceDropout(self.pieces(numbers), scores, self.word_starts, {*range(len(SPECIAL)), *given})
 
     def decode(self, ids):
         return self._processor.decode([[int(i) for i in row if i not in (PAD, BOS, EOS)] for row in ids])

@@ -129,14 +129,15 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             training: Whether there may be a gradient.
 
         Returns:
-            Scalar float32: Σ weight · smoothed cross-entropy.
+            Scalar float32: Σ weight · smoothed cross-entropy, which has what R-Drop adds, if anything.
         """
         if sample_weight is None:
             sample_weight = token_weights(y)
         # Flat: of a matrix a Keras metric would take the mean over positions first, padding included.
         labels, weights = ops.reshape(y, (-1,)), ops.reshape(sample_weight, (-1,))
         states = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
-        mask, in_pairs = ops.cast(weights > 0, "float32"), len(y_pred.shape) == 4
+        in_pairs = self.passes == 2 and len(y_pred.shape) == 4
+        mask = ops.cast(weights > 0, "float32") / (2 if in_pairs else 1)
         wants_logits = self._compile_metrics is not None  # the user's own metrics
         if type(self.loss) is SmoothedCrossEntropy and self.projection is not None and not wants_logits:
             r_drop = self.loss.r_drop if in_pairs else 0.0
@@ -145,7 +146,9 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             )
         else:
             logits = self.logits(states)
-            smoothed, plain = self.loss.token_losses(labels, logits, in_pairs)
+            smoothed, plain = self.loss.token_losses(labels, logits)
+            if in_pairs:
+                smoothed += self.loss.pair_losses(logits)
             loss = ops.sum(smoothed * weights)
         self._loss_tracker.update_state(smoothed, sample_weight=mask)
         for metric in self.token_metrics:

@@ -57,21 +57,23 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         """Returns the smoothed cross-entropy `[batch, length]`, in nats."""
         return self.token_losses(y_true, y_pred)[0]
 
-    def token_losses(self, labels, logits, in_pairs=False):
-        """Returns `smoothed_cross_entropy` with this loss's ε.
+    def token_losses(self, labels, logits):
+        """Returns `smoothed_cross_entropy` with this loss's ε."""
+        return smoothed_cross_entropy(labels, logits, self.label_smoothing)
+
+    def pair_losses(self, logits):
+        """Returns what R-Drop adds to the loss of each token's two passes.
 
         Args:
-            labels: int `[batch, length]`.
-            logits: `[batch, length, vocab_size]`.
-            in_pairs: Whether they are `[2 · tokens]` and `[2 · tokens, vocab_size]`, both passes of a token next to
-                each other, and the smoothed cross-entropy is to have what R-Drop adds.
+            logits: `[2 · tokens, vocab_size]`, a token's passes next to each other.
+
+        Returns:
+            float32 `[2 · tokens]`, in nats.
         """
-        smoothed, plain = smoothed_cross_entropy(labels, logits, self.label_smoothing)
-        if in_pairs:
-            log_p = ops.log_softmax(ops.cast(logits, "float32"))
-            both = ops.stack([log_p[0::2], log_p[1::2]])
-            smoothed += ops.repeat(divergence(ops.exp(both), both[0] - both[1], self.r_drop)[0], 2)
-        return smoothed, plain
+        log_p = ops.log_softmax(ops.cast(logits, "float32"))
+        both = ops.stack([log_p[0::2], log_p[1::2]])
+        return ops.repeat(divergence(ops.exp(both), both[0] - both[1], self.r_drop)[0], 2)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "label_smoothing": self.label_smoothing, "r_drop": self.r_drop}
+        config = {**super().get_config(), "label_smoothing": self.label_smoothing}
+        return {**config, "r_drop": self.r_drop} if self.r_drop else config  # a subclass may not take it

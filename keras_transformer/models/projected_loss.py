@@ -86,8 +86,9 @@ def _times(above, gradients, dtypes):
 def _by_pieces(states, table, labels, weights, label_smoothing, r_drop, training):
     """Both cross-entropies `[tokens]`, and the gradient: a scale, and what it multiplies, of states and of table.
 
-    The slope of a logit is its token's weight times p, less 1 − ε at the label, less ε/V. All but p is multiplied with
-    rows of d_model numbers, not with all logits: a pass over those takes as long as a tenth of a product.
+    The slope of a logit is its token's weight times p, less 1 − ε at the label, less ε/V; with R-Drop p has what the
+    divergence adds. All else is multiplied with rows of d_model numbers, not with all logits: a pass over those takes
+    as long as a tenth of a product.
     """
     passes, (vocab_size, width) = 2 if r_drop else 1, table.shape
     tokens = ops.shape(states)[0] // passes
