@@ -5,7 +5,7 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Settings that came later. With these values, their defaults, they are not named among a problem's parameters, so that
 # corpora that were prepared before are still found, and runs resumed.
 LATER = {"max_length_ratio": None, "drop_duplicates": False, "train_share": 1.0}
-LATER |= {"piece_dropout": 0.0, "segmentations": 1}
+LATER |= {"piece_dropout": 0.0, "segmentations": 1, "more_pairs": None}
 PARTS = 1  # version of what is kept of a preparation that was broken off
 
 __all__ = ["CorpusProblem", "Problem", "TranslationProblem", "load_problem", "setting"]
@@ -71,6 +71,14 @@ class Problem:
             return [inspect.getfile(type(self))]
         except (TypeError, OSError):  # written in a notebook
             return []
+
+    def further_files(self) -> list:
+        """Returns the paths of files beside the corpus that training pairs come from."""
+        return []
+
+    def further_pairs(self) -> Iterable[tuple[str, str]]:
+        """Yields training pairs beside the corpus's, in its own direction; no vocabulary is learned from them."""
+        return ()
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
         """Returns the `metrics.bleu.Score`s of outputs against references, the one that counts last."""
@@ -131,7 +139,7 @@ class Problem:
         if self._is_prepared(report):
             return self
         report(f"preparing {self.corpus} in {self.prepared_dir}")
-        files = {str(Path(path).resolve()): _identity(path) for path in self.corpus_files()}
+        files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
         manifest = {"problem": self.corpus, "parameters": self.parameters, "corpus": files}
         checksums = {path: known["sha256"] for path, known in files.items()}
         code = [sha256(path) for path in Problem.corpus_files(self)]  # it may give other pairs when it has been mended
@@ -172,10 +180,15 @@ class Problem:
             work.clear()
             self._write(work, manifest, report)
 
+    def _files(self):
+        return [*self.corpus_files(), *self.further_files()]
+
     def _stored_pairs(self, split):
         """Yields the pairs of a split that are encoded: those for training once for each segmentation."""
         for _ in range(self.segmentations if split == "train" else 1):
             yield from self.pairs(split)
+            if split == "train":
+                yield from self.further_pairs()
 
     @functools.cached_property
     def store(self) -> "TokenStore":
@@ -229,7 +242,7 @@ class Problem:
             if not _is_same(path, known):
                 report(f"{path} has changed since it was prepared")
                 return False
-        for path in self.corpus_files():
+        for path in self._files():
             if Path(path).resolve() not in corpus:
                 report(f"{path} is new since the corpus was prepared")
                 return False
@@ -262,6 +275,11 @@ class TranslationProblem(Problem):
         1, "times that each training pair is stored, each time in other pieces, with piece_dropout", low=1, high=1000
     )
 
+    more_pairs: str | None = setting(
+        None,
+        "beginning of the names of two files, NAME.SRC and NAME.TGT, of more training pairs, such as translated ones",
+    )
+
     def __post_init__(self):
         super().__post_init__()
         if self.segmentations > 1 and not self.piece_dropout:
@@ -282,6 +300,25 @@ class TranslationProblem(Problem):
         from keras_transformer.data.filters import PairFilter
 
         return {"train": PairFilter(self.max_length_ratio, self.drop_duplicates)}
+
+    def further_files(self) -> list:
+        from keras_transformer.data.corpus import existing_file
+
+        if self.more_pairs is None:
+            return []
+        names = [Path(f"{self.more_pairs}.{language}") for language in (self.source, self.target)]
+        found = [existing_file(path.parent, path.name) for path in names]
+        for path in (name for name, file in zip(names, found) if file is None):
+            raise UserError(
+                f"{self.name}: {path} does not exist (nor .gz); problem.more_pairs is what the names of two files, "
+                f"{names[0].name} and {names[1].name}, begin with"
+            )
+        return found
+
+    def further_pairs(self) -> Iterable[tuple[str, str]]:
+        from keras_transformer.data.corpus import read_pairs
+
+        return read_pairs(*self.further_files()) if self.more_pairs else ()
 
     @classmethod
     def reverse_class(cls, name):
@@ -306,6 +343,7 @@ class TranslationProblem(Problem):
         for pair in self.pairs("train"):
             yield from pair
             count += 1
+        count += sum(1 for _ in self.further_pairs())
         self._expected = {"train": count * self.segmentations}
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:

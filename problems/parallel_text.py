@@ -57,8 +57,13 @@ class ParallelText(TranslationProblem):
     def pairs(self, split):
         if self.has("validation") or split == "test":
             return read_pairs(*self.both_paths(split))
-        held_out = split == "validation"
-        pairs = read_pairs(*self.both_paths("train"))
+        return self._parted(read_pairs(*self.both_paths("train")), held_out=split == "validation")
+
+    def further_pairs(self):
+        pairs = super().further_pairs()
+        return pairs if self.has("validation") else self._parted(pairs, held_out=False)
+
+    def _parted(self, pairs, held_out):
         return ((source, target) for source, target in pairs if (_hash(source) < self.threshold) == held_out)
 
     @functools.cached_property

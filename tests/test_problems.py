@@ -244,6 +244,44 @@ def test_too_little_text_to_hold_some_out_is_said(tmp_path, pairs):
     assert "add validation.en and validation.de" in complaint(parallel(tmp_path).examples, "validation")
 
 
+def stored(problem, split="train"):
+    """Returns the pairs of a split as its prepared corpus has them."""
+    pairs = problem.prepare().store.split(split)
+    texts = [
+        problem.tokenizer.decode([rows[i].tolist()[:-1] for i in range(len(rows))])
+        for rows in (pairs.source, pairs.target)
+    ]
+    return list(zip(*texts))
+
+
+def test_more_pairs_are_trained_on_with_the_same_vocabulary(tmp_path):
+    write_text(tmp_path, "train", pairs_of(300))
+    write_text(tmp_path, "taught", [(source, f"{target} 7") for source, target in pairs_of(300)], compress=True)
+    where = {"data_dir": tmp_path / "data", "vocab_size": 60}
+    plain = parallel(tmp_path, **where)
+    more = parallel(tmp_path, more_pairs=f"{tmp_path}/taught", **where)
+    held_out = {source for source, _ in stored(plain, "validation")}
+    expected = [(source, f"{target} 7") for source, target in pairs_of(300) if source not in held_out]
+    assert len(held_out) == 15 and stored(more) == stored(plain) + expected
+    assert stored(more, "validation") == stored(plain, "validation")
+    assert more.tokenizer.to_bytes() == plain.tokenizer.to_bytes() and more.prepared_dir != plain.prepared_dir
+    backwards = load_problem("parallel_text_rev", raw_dir=tmp_path, more_pairs=f"{tmp_path}/taught", **where)
+    assert stored(backwards) == [(target, source) for source, target in stored(more)]
+    # With validation files nothing is held out; other texts are read again.
+    write_text(tmp_path, "validation", pairs_of(3))
+    write_text(tmp_path, "taught", [("source 1", "target 2")])
+    assert stored(parallel(tmp_path, more_pairs=f"{tmp_path}/taught", **where))[-2:] == [
+        ("source 299", "target 299"), ("source 1", "target 2")
+    ]  # fmt: skip
+
+
+def test_more_pairs_that_are_missing_are_named(tmp_path):
+    write_text(tmp_path, "train", pairs_of(300))
+    (tmp_path / "taught.en").write_text("source\n")
+    problem = parallel(tmp_path, more_pairs=f"{tmp_path}/taught", data_dir=tmp_path)
+    assert f"{tmp_path}/taught.de does not exist (nor .gz); problem.more_pairs is" in complaint(problem.prepare)
+
+
 def test_own_validation_and_test_files_are_taken(tmp_path):
     for split, count in (("train", 30), ("validation", 3), ("test", 4)):
         write_text(tmp_path, split, pairs_of(count))
