@@ -24,9 +24,10 @@ from pathlib import Path
 
 from command_line import Parser, check_flags
 
-from keras_transformer.files import lock_file
+from keras_transformer.files import lock_file, written
 from keras_transformer.flags import report, run_command
 from keras_transformer.hyperparameters import HParams, changed_fields, load_hparams
+from keras_transformer.tasks import load_problem
 
 SPLITS = ("validation", "test")
 USUAL = {field.name: field.default for field in dataclasses.fields(HParams)}
@@ -59,6 +60,7 @@ class Training:
 
     Attributes:
         evaluations: Of what; by default of every checkpoint on both splits.
+        teachers: Trainings of which, together, translations of the training text are further training pairs.
     """
 
     problem: str
@@ -67,6 +69,7 @@ class Training:
     overrides: dict = dataclasses.field(default_factory=dict)
     settings: dict = dataclasses.field(default_factory=dict)
     evaluations: tuple | None = None
+    teachers: tuple = ()
 
     @property
     def name(self):
@@ -108,16 +111,13 @@ def table3(name, values):
     return [short(**{name: value}) for value in values]
 
 
-def one_by_one(*changes):
-    """The trainings of `tiny` with each of the changes, of its fields and its problem's parameters, after those before.
-
-    Args:
-        *changes: ({field: value}, {parameter: value}).
-    """
-    overrides, settings = {}, {}
-    for more, parameters in changes:
-        overrides, settings = {**overrides, **more}, {**settings, **parameters}
-        yield Training("multi30k_ende_tok", "tiny", 1, overrides, settings)
+def better(settings=None, teachers=(), **changes):
+    """A training of `tiny` with smaller updates and what may make it better."""
+    usual = {"batch_tokens": 2048, "learning_rate_scale": 1.3, "train_steps": 12_000, "patience": None}
+    often = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
+    return Training(
+        "multi30k_ende_tok", "tiny", 1, {**usual, **often, **changes}, settings or {}, teachers=tuple(teachers)
+    )
 
 
 def parser(seed, overrides, settings):
@@ -127,11 +127,13 @@ def parser(seed, overrides, settings):
     return Training("parsing_english", "parsing_small", seed, overrides, settings, evaluations)
 
 
-EPOCHS = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
+PUBLISHED = [Training("multi30k_ende_tok", "tiny", seed) for seed in (1, 2, 3)]
+TAUGHT = "runs/reproduce/taught"
+"""Beginning of the names of the files of what teachers translated."""
 EXPERIMENTS = {
     # Wu et al. 2021, by seeds; the same on raw text; other directions.
     "multi30k": [
-        *(Training("multi30k_ende_tok", "tiny", seed) for seed in (1, 2, 3)),
+        *PUBLISHED,
         *(Training(f"multi30k_{pair}", "tiny") for pair in ("ende", "deen", "enfr")),
     ],
     # The length penalty of the published figure's trainings, where it may be chosen.
@@ -165,11 +167,10 @@ EXPERIMENTS = {
     ],
     # What makes `tiny` better, with as many parameters. An average of the weights changes nothing in training.
     "tiny_plus": [
-        *one_by_one(
-            ({"batch_tokens": 2048, "learning_rate_scale": 1.3, "train_steps": 12_000, "patience": None, **EPOCHS}, {}),
-            ({"norm": "pre"}, {}),
-            ({"r_drop": 2.0, "ema_decay": 0.999}, {}),
-        ),
+        better(),
+        better(norm="pre"),
+        better(ema_decay=0.999, settings={"more_pairs": TAUGHT}, teachers=PUBLISHED),
+        better(norm="pre", r_drop=2.0, ema_decay=0.999),
     ],
 }
 
@@ -207,16 +208,40 @@ def open_evaluations(training, path):
 
 def do(training, missing, rows, flags, lock):
     """Trains, averages and evaluates; what of it was done before is quick or left out."""
-    run, raw_dir = Path(flags.runs) / training.name, [f"--raw_dir={flags.raw_dir}"] if flags.raw_dir else []
     report(f"{training.name}: {len(missing)} rows are open")
-    how = [*raw_dir, f"--data_dir={flags.data_dir}", f"--precision={flags.precision}", f"--output_dir={run}"]
-    python("train", *training.flags(), *how, lock=lock)
-    if any(evaluation.checkpoint == "averaged" for evaluation in missing):
-        python("average", f"--run={run}", "--scores=off", lock=lock)
+    if training.teachers and not teach(training, flags):
+        return
+    run = train(training, flags, lock, any(evaluation.checkpoint == "averaged" for evaluation in missing))
     for one in missing:
         search = [f"--{name}={value}" for name, value in one.decoding.items()]
         what = [f"--run={run}", f"--checkpoint={one.checkpoint}", f"--split={one.split}"]
         python("evaluate", *what, *search, f"--results={rows}", lock=lock)
+
+
+def train(training, flags, lock, averaged):
+    """Trains, and averages if that is asked for; returns the run directory."""
+    run, raw_dir = Path(flags.runs) / training.name, [f"--raw_dir={flags.raw_dir}"] if flags.raw_dir else []
+    how = [*raw_dir, f"--data_dir={flags.data_dir}", f"--precision={flags.precision}", f"--output_dir={run}"]
+    python("train", *training.flags(), *how, lock=lock)
+    if averaged:
+        python("average", f"--run={run}", "--scores=off", lock=lock)
+    return run
+
+
+def teach(training, flags):
+    """Writes what a training's teachers, an ensemble, translate of the training text; returns whether it is there."""
+    problem = load_problem(training.problem, raw_dir=flags.raw_dir, data_dir=flags.data_dir)
+    sources, targets = (Path(f"{TAUGHT}.{language}") for language in (problem.source, problem.target))
+    with lock_file(Path(f"{TAUGHT}.lock")) as lock:
+        if not lock:
+            report(f"{TAUGHT}: another process is at it")
+        elif not targets.exists():
+            first, *others = [train(teacher, flags, lock, averaged=True) for teacher in training.teachers]
+            with written(sources) as file:
+                file.writelines(f"{source}\n" for source, _ in problem.examples("train"))
+            together = [f"--run={first}", *(f"--ensemble={run}" for run in others), "--checkpoint=averaged"]
+            python("translate", *together, f"--input={sources}", f"--output={targets}", lock=lock)
+    return targets.exists()
 
 
 def python(command, *flags, lock):

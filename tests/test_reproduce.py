@@ -17,6 +17,7 @@ from conftest import ROOT
 from keras_transformer.files import lock_file
 from keras_transformer.flags import run_command
 from keras_transformer.hyperparameters import load_hparams
+from keras_transformer.tasks import load_problem
 
 OVERRIDES = {"train_steps": 6, "average_last": 2, **dict(flag.lstrip("-").split("=") for flag in SMALL)}
 OVERRIDES = {**{field: int(value) for field, value in OVERRIDES.items()}, "ema_decay": 0.9}
@@ -196,17 +197,17 @@ def test_a_better_tiny_has_a_line_for_each_change(monkeypatch):
 
     pieces = {"piece_dropout": 0.1}
     rows = [
-        row("b", "validation", 41.5, norm="pre"), row("b", "test", 41.0, norm="pre"),
-        row("c", "validation", 42.0, settings=pieces, norm="pre"),
-        row("c", "validation", 42.1, "ema", pieces, norm="pre"),
+        row("b", "validation", 41.5, batch_tokens=9), row("b", "test", 41.0, batch_tokens=9),
+        row("c", "validation", 42.0, settings=pieces, batch_tokens=9, norm="pre"),
+        row("c", "validation", 42.1, "ema", pieces, batch_tokens=9, norm="pre"),
     ]  # fmt: skip
     others = [row("0", "test", 9, dropout=0.1), row("a", "test", 40, "best"), row("a", "validation", 41.2)]
     rows = [*rows[2:], *rows[:1], {**rows[1], "manifest_sha256": "b, resumed"}]
     assert one_by_one(rows, others).splitlines()[-4:] == [
         "| – | averaged | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 41.20 | – | 1 |",
-        "| norm=pre | averaged | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 41.50 | 41.00 | 1 |",
-        "| piece_dropout=0.1 | averaged | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 42.00 | – | 1 |",
-        "| – | ema | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 42.10 | – | 1 |",
+        "| batch_tokens=9 | averaged | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 41.50 | 41.00 | 1 |",
+        "| + norm=pre, piece_dropout=0.1 | averaged | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 42.00 | – | 1 |",
+        "| + norm=pre, piece_dropout=0.1 | ema | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 42.10 | – | 1 |",
     ]
 
 
@@ -249,6 +250,36 @@ def test_rows_are_those_that_a_training_asks_for(reproduce, tmp_path):
     assert reproduce.calls == ["train", "evaluate"] and rows(tmp_path / "rows.jsonl")[1]["decoding"]["beam_size"] == 5
 
 
+def test_teachers_translate_the_training_text_together(reproduce, tmp_path, monkeypatch, capsys):
+    """Once, whatever is stopped; another process that is at it is not disturbed."""
+    teachers, done = tuple(reproduce.Training("toy_ende", "toy", seed) for seed in (1, 2)), []
+    taught = {"more_pairs": reproduce.TAUGHT}
+    pupil = reproduce.Training("toy_ende", "toy", 3, {}, taught, [reproduce.Evaluation("best", "test")], teachers)
+
+    def python(command, *flags, lock):
+        done.append((command, *flags))
+        if command == "translate":
+            (tmp_path / f"{reproduce.TAUGHT}.de").write_text("ja\n")
+
+    monkeypatch.setattr(reproduce, "python", python)
+    reproduce.EXPERIMENTS["small"] = [pupil]
+    (tmp_path / reproduce.TAUGHT).parent.mkdir(parents=True)
+    with lock_file(tmp_path / f"{reproduce.TAUGHT}.lock"):
+        reproduce.main(["small"])
+    assert not done and capsys.readouterr().out.endswith("another process is at it\n")
+    reproduce.main(["small"])
+    assert [command for command, *_ in done] == 2 * ["train", "average"] + ["translate", "train", "evaluate"]
+    first, second = (f"runs/reproduce/{teacher.name}" for teacher in teachers)
+    files = [f"--input={reproduce.TAUGHT}.en", f"--output={reproduce.TAUGHT}.de"]
+    assert done[4] == ("translate", f"--run={first}", f"--ensemble={second}", "--checkpoint=averaged", *files)
+    assert f"problem.more_pairs={reproduce.TAUGHT}" in done[5] and "--seed=3" in done[5]
+    lines = (tmp_path / f"{reproduce.TAUGHT}.en").read_text().splitlines()
+    assert lines == [source for source, _ in load_problem("toy_ende").examples("train")]
+    del done[:]
+    reproduce.main(["small"])
+    assert [command for command, *_ in done] == ["train", "evaluate"]
+
+
 def test_an_unknown_experiment_is_one_sentence(reproduce, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "large"])
     with pytest.raises(SystemExit) as ended:
@@ -261,8 +292,7 @@ def test_every_experiment_s_trainings_are_ones_that_train_would_take(monkeypatch
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from reproduce import EXPERIMENTS
 
-    from keras_transformer.hyperparameters import changed_fields, load_hparams
-    from keras_transformer.tasks import load_problem
+    from keras_transformer.hyperparameters import changed_fields
 
     trainings = [training for several in EXPERIMENTS.values() for training in several]
     names = {name: [training.name for training in several] for name, several in EXPERIMENTS.items()}
