@@ -191,10 +191,10 @@ def one_by_one(rows, others):
     """Returns what makes `tiny` better, below `tiny` itself, one of `others`, and what all changed ones have."""
     lines = [
         "## A better `tiny`\n",
-        "On `multi30k_ende_tok`, as `make reproduce-tiny_plus` trains it: `tiny`; with smaller updates; and with further",
-        "changes (+). `averaged` is the mean of the last ten checkpoints, `ema` a moving average of the",
-        "weights, which changes nothing in training; `more_pairs` are what three trainings of `tiny`, together, make",
-        "of the training text. Perplexity is a piece's, BLEU that on tokens.\n",
+        "On `multi30k_ende_tok`, as `make reproduce-tiny_plus` trains it: `tiny`; with smaller updates; and with more",
+        "changes (+). `averaged` is the mean of the last ten checkpoints, `ema` a moving average of the weights, which",
+        "changes nothing in training; `more_pairs` are what three trainings of `tiny`, together, make of the training",
+        "text. Perplexity is a piece's, BLEU that on tokens.\n",
         *head(["changed", "checkpoint", "backend", "parameters", "tokens", *FIGURE_HEADS, "seed"]),
     ]
     found = {}
