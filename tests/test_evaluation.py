@@ -312,19 +312,19 @@ def test_a_row_holds_the_new_figures_and_old_rows_do_without(result, tmp_path, m
     later = ("chrf", "lowercase_bleu", "perplexity", "parameters", "by_length")
     old = {name: value for name, value in row.items() if name not in later}
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    from pages.scores import by_seed, table
+    from pages.scores import means, table
 
-    assert table([row]) == table([old]) and by_seed([row, old]) == []
+    assert table([row]) == table([old]) and means([row, old]) == []
     other = {**row, "seed": row["seed"] + 1, "sacrebleu": row["sacrebleu"] + 2}
-    *_, means = by_seed([row, other, {**row, "split": "validation"}])
-    assert f" {row['sacrebleu'] + 1:.2f} ± 1.41 |" in means and f" {row['seed']}, {other['seed']} |" in means
+    *_, last = means([row, other, {**row, "split": "validation"}])
+    assert f" {row['sacrebleu'] + 1:.2f} ± 1.41 |" in last and f" {row['seed']}, {other['seed']} |" in last
     # Of seeds that differ in more than that there is no mean.
     for more in (
         {"decoding": {**row["decoding"], "beam_size": 9}},
         {"backend": "torch"},
         {"training": {"precision": "x"}},
     ):
-        assert by_seed([row, {**other, **more}]) == []
+        assert means([row, {**other, **more}]) == []
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,9 @@ def by_seed(rows):
 
 
 def mean(values):
-    """Returns the mean of several values and their standard deviation; one value as it is."""
-    if len(values) == 1:
-        return str(values[0])
-    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+    """Returns the mean of values, and their standard deviation if they are several."""
+    spread = f" ± {statistics.stdev(values):.2f}" if values[1:] else ""
+    return f"{statistics.mean(values):.2f}{spread}"
 
 
 def head(heads):
