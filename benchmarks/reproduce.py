@@ -111,12 +111,12 @@ def table3(name, values):
     return [short(**{name: value}) for value in values]
 
 
-def better(settings=None, teachers=(), **changes):
+def better(seed=1, settings=None, teachers=(), **changes):
     """A training of `tiny` with smaller updates and what may make it better."""
     usual = {"batch_tokens": 2048, "learning_rate_scale": 1.3, "train_steps": 12_000, "patience": None}
     often = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
     return Training(
-        "multi30k_ende_tok", "tiny", 1, {**usual, **often, **changes}, settings or {}, teachers=tuple(teachers)
+        "multi30k_ende_tok", "tiny", seed, {**usual, **often, **changes}, settings or {}, teachers=tuple(teachers)
     )
 
 
@@ -169,7 +169,7 @@ EXPERIMENTS = {
     "tiny_plus": [
         better(),
         better(norm="pre"),
-        better(ema_decay=0.999, settings={"more_pairs": TAUGHT}, teachers=PUBLISHED),
+        *(better(seed, {"more_pairs": TAUGHT}, PUBLISHED, ema_decay=0.999) for seed in (1, 2, 3)),
         better(norm="pre", r_drop=2.0, ema_decay=0.999),
     ],
 }
