@@ -21,7 +21,7 @@ from keras_transformer.__main__ import COMMANDS
 DOCS = Path(__file__).parent
 VOCABULARY = 37_000
 WIDTH = "96"
-RESULTS = "toy_ende", "parallel_text", "multi30k", "parsing"
+RESULTS = "toy_ende", "parallel_text", "multi30k", "tiny_plus", "parsing"
 METRICS = {"f1": "F1", "tokenized_bleu": "BLEU on tokens", "sacrebleu": "sacreBLEU"}
 THE_PAPERS = (
     ("base", "`wmt14_ende`", "100,000", "BLEU 27.3", "12 hours", "8 P100, the paper's"),

@@ -46,6 +46,15 @@ def rows(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def test_what_is_taught_is_tiny_plus(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmarks = importlib.import_module("reproduce")
+    taught = [training for training in benchmarks.EXPERIMENTS["tiny_plus"] if training.teachers]
+    assert [training.seed for training in taught] == [1, 2, 3]
+    for training in taught:
+        assert load_hparams(training.preset, **training.overrides) == load_hparams("tiny_plus")
+
+
 def test_the_open_rows_are_made_once(reproduce, tmp_path, monkeypatch, capsys):
     file, python = tmp_path / "rows.jsonl", reproduce.python
 
@@ -184,31 +193,46 @@ def test_results_by_length_are_of_the_same_checkpoint_and_split(monkeypatch):
     ]  # fmt: skip
 
 
-def test_a_better_tiny_has_a_line_for_each_change(monkeypatch):
+def test_a_better_tiny_has_a_line_for_each_change(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from pages.markdown import rows_of
     from pages.scores import one_by_one
 
-    def row(run, split, bleu, name="averaged", settings=(), **changes):
+    smaller = {"batch_tokens": 2048, "learning_rate_scale": 1.3, "train_steps": 12_000, "patience": None}
+    smaller |= {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
+
+    def row(split, bleu, name="averaged", settings=(), seed=1, **changes):
+        hparams = dataclasses.asdict(load_hparams("tiny", seed=seed, **changes))
         return {
-            "problem": "multi30k_ende_tok", "preset": "tiny", "settings": dict(settings), "seed": 1, "split": split,
-            "checkpoint": {"name": name}, "manifest_sha256": run, "tokenized_bleu": bleu, "perplexity": 5.0,
-            "parameters": 2_562_048, "training": {"tokens": 45_200_000, "precision": "bfloat16"}, "overrides": changes,
+            "problem": "multi30k_ende_tok", "preset": "tiny", "settings": dict(settings), "seed": seed, "split": split,
+            "checkpoint": {"name": name}, "tokenized_bleu": bleu, "perplexity": 5.0, "parameters": 2_562_048,
+            "training": {"tokens": 45_200_000, "precision": "bfloat16"}, "overrides": {}, "hparams": hparams,
+            "decoding": {},
         }  # fmt: skip
 
-    pieces = {"piece_dropout": 0.1}
-    rows = [
-        row("b", "validation", 41.5, batch_tokens=9), row("b", "test", 41.0, batch_tokens=9),
-        row("c", "validation", 42.0, settings=pieces, batch_tokens=9, norm="pre"),
-        row("c", "validation", 42.1, "ema", pieces, batch_tokens=9, norm="pre"),
-    ]  # fmt: skip
-    others = [row("0", "test", 9, dropout=0.1), row("a", "test", 40, "best"), row("a", "validation", 41.2)]
-    rows = [*rows[2:], *rows[:1], {**rows[1], "manifest_sha256": "b, resumed"}]
-    assert one_by_one(rows, others).splitlines()[-4:] == [
-        "| – | averaged | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 41.20 | – | 1 |",
-        "| batch_tokens=9 | averaged | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 41.50 | 41.00 | 1 |",
-        "| + norm=pre, piece_dropout=0.1 | averaged | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 42.00 | – | 1 |",
-        "| + norm=pre, piece_dropout=0.1 | ema | tensorflow, bfloat16 | 2,562,048 | 45M | 5.00 | 42.10 | – | 1 |",
+    def read(*rows):
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return rows_of(tmp_path / "rows.jsonl")
+
+    taught = {"settings": {"more_pairs": "taught"}, "ema_decay": 0.999, **smaller}
+    rows = read(
+        row("validation", 41.5, **smaller), row("test", 41.0, **smaller),
+        row("validation", 41.0, norm="pre", **smaller),
+        row("validation", 42.0, **taught), row("validation", 42.5, "ema", **taught),
+        row("validation", 43.0, seed=2, **taught), row("test", 42.2, seed=2, **taught),
+    )  # fmt: skip
+    others = read(
+        row("test", 9, dropout=0.1), row("test", 40, "best"), row("validation", 41.2), row("validation", 42.2, seed=2)
+    )
+    common = "tensorflow, bfloat16 | 2,562,048 | 45M | 5.00"
+    assert one_by_one(rows, others).splitlines()[-5:] == [
+        f"| `tiny` | averaged | {common} ± 0.00 | 41.70 ± 0.71 | – | 1, 2 |",
+        f"| smaller updates | averaged | {common} | 41.50 | 41.00 | 1 |",
+        f"| + norm=pre | averaged | {common} | 41.00 | – | 1 |",
+        f"| + more_pairs=taught | averaged | {common} ± 0.00 | 42.50 ± 0.71 | 42.20 | 1, 2 |",
+        f"| + more_pairs=taught | ema | {common} | 42.50 | – | 1 |",
     ]
+    assert {row["preset"] for row in rows if row["settings"]} == {"tiny_plus"}
 
 
 def test_the_length_penalty_has_a_line_for_each_exponent(monkeypatch):

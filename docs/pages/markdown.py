@@ -4,16 +4,32 @@ import json
 import shlex
 import statistics
 
+from keras_transformer import registry
 from keras_transformer.hyperparameters import changed_fields
 
 
 def rows_of(path):
-    """Returns the rows of a .jsonl file; "overrides" are the fields that differ from the preset as it is now."""
+    """Returns the rows of a .jsonl file; "overrides" are the fields that differ from the preset as it is now.
+
+    A training with changes that make it just another preset is that one's.
+    """
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for row in rows:
         if "overrides" in row:
             row["overrides"] = changed_fields(row["preset"], row["hparams"])
+            if row["overrides"].keys() - {"seed"}:
+                row.update(as_preset(row["hparams"]))
     return rows
+
+
+def as_preset(hparams):
+    """Returns {"preset", "overrides"} of the preset that hparams are, whatever the seed; {} if they are none."""
+    registry.load_catalog()
+    for preset, _ in registry.hparams.describe():
+        overrides = changed_fields(preset, hparams)
+        if not overrides.keys() - {"seed"}:
+            return {"preset": preset, "overrides": overrides}
+    return {}
 
 
 def by_seed(rows):
