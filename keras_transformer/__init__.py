@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from keras_transformer.runs.averaging import average_checkpoints as average_checkpoints
     from keras_transformer.serving.saved_model import export_saved_model as export_saved_model
     from keras_transformer.tasks import Problem as Problem
-    from keras_transformer.tasks import TranslationProblem as TranslationProblem
     from keras_transformer.tasks import load_problem as problem  # noqa: F401
     from keras_transformer.training.schedule import TransformerSchedule as TransformerSchedule
     from keras_transformer.training.schedule import compile_arguments as compile_arguments
+    from keras_transformer.translation import TranslationProblem as TranslationProblem
 
 _LOCATIONS = {
     "problem": "tasks:load_problem",
     "hparams": "hyperparameters:load_hparams",
     "HParams": "hyperparameters:HParams",
     "Problem": "tasks:Problem",
-    "TranslationProblem": "tasks:TranslationProblem",
+    "TranslationProblem": "translation:TranslationProblem",
     "UserError": "errors:UserError",
     "register_problem": "registry:register_problem",
     "register_hparams": "registry:register_hparams",

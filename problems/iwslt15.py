@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from keras_transformer.data.corpus import PlainFiles
 from keras_transformer.registry import register_problem
-from keras_transformer.tasks import CorpusProblem, require
+from keras_transformer.tasks import require
+from keras_transformer.translation import CorpusProblem
 
 HOME = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi/"
 NAMES = {"train": ["train.{}"], "validation": ["tst2012.{}", "validation.{}"], "test": ["tst2013.{}", "test.{}"]}

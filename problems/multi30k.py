@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from keras_transformer.data.corpus import download, existing_file, read_pairs
 from keras_transformer.registry import register_problem
-from keras_transformer.tasks import TranslationProblem, require, setting
+from keras_transformer.tasks import require, setting
+from keras_transformer.translation import TranslationProblem
 
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
 FILES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}

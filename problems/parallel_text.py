@@ -9,7 +9,8 @@ from pathlib import Path
 from keras_transformer.data.corpus import existing_file, read_pairs
 from keras_transformer.errors import UserError
 from keras_transformer.registry import register_problem
-from keras_transformer.tasks import TranslationProblem, require, setting
+from keras_transformer.tasks import require, setting
+from keras_transformer.translation import TranslationProblem
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 0.05
 

@@ -11,7 +11,8 @@ from collections import namedtuple
 from typing import ClassVar
 
 from keras_transformer.registry import register_problem
-from keras_transformer.tasks import TranslationProblem, setting
+from keras_transformer.tasks import setting
+from keras_transformer.translation import TranslationProblem
 
 NOMINATIVE, ACCUSATIVE, DATIVE = CASES = ("nominative", "accusative", "dative")
 INFINITIVE, SINGULAR, PARTICIPLE, PLURAL = range(4)  # the forms of a verb

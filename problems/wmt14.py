@@ -23,7 +23,8 @@ from keras_transformer.data.corpus import PlainFiles
 from keras_transformer.data.tfds_corpus import TfdsCorpus
 from keras_transformer.data.tokenizer import no_byte_pairs
 from keras_transformer.registry import register_problem
-from keras_transformer.tasks import CorpusProblem, setting
+from keras_transformer.tasks import setting
+from keras_transformer.translation import CorpusProblem
 
 NAMES = {
     "train": ["train.{}"],

@@ -11,7 +11,8 @@ from keras_transformer import registry
 from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK
 from keras_transformer.data.treebanks import GUM_PARTITIONS, gum_files
 from keras_transformer.parsing import ParsingProblem, TreebankProblem
-from keras_transformer.tasks import TranslationProblem, load_problem
+from keras_transformer.tasks import load_problem
+from keras_transformer.translation import TranslationProblem
 
 registry.load_catalog()
 NAMES = [name for name, _ in registry.problems.describe()]

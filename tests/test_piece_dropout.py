@@ -18,7 +18,8 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizer import UNK, SentencePieceTokenizer, SymbolTokenizer
 from keras_transformer.data.tree_tokenizer import TreeTokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.tasks import TranslationProblem, load_problem
+from keras_transformer.tasks import load_problem
+from keras_transformer.translation import TranslationProblem
 
 TEXTS = [pair[side] for pair in load_problem("toy_ende").pairs("validation") for side in (0, 1)]
 

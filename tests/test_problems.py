@@ -9,7 +9,8 @@ import pytest
 from keras_transformer import registry
 from keras_transformer.errors import UserError
 from keras_transformer.files import sha256
-from keras_transformer.tasks import TranslationProblem, load_problem
+from keras_transformer.tasks import load_problem
+from keras_transformer.translation import TranslationProblem
 
 registry.load_catalog()
 MULTI30K = ["multi30k_ende", "multi30k_ende_tok", "multi30k_enfr"]

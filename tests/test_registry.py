@@ -13,7 +13,8 @@ import keras_transformer
 from keras_transformer import registry
 from keras_transformer.__main__ import COMMANDS
 from keras_transformer.errors import UserError
-from keras_transformer.tasks import Problem, TranslationProblem, load_problem, setting
+from keras_transformer.tasks import Problem, load_problem, setting
+from keras_transformer.translation import TranslationProblem
 
 registry.load_catalog()
 KINDS = {
