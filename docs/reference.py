@@ -13,7 +13,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from pages.markdown import by_seed, mean, rows_of
+from pages.markdown import by_seed, changes_of, mean, rows_of
 
 from keras_transformer import registry
 from keras_transformer.__main__ import COMMANDS
@@ -110,7 +110,7 @@ def expected():
         settings = (f"`{name}={value}`" for name, value in row.get("settings", {}).items())
         named = ", ".join([f"`{problem}`", *settings])
         key, metric = next((key, label) for key, label in METRICS.items() if key in row)
-        changed = ", other hparams" if changes(row) else ""
+        changed = ", other hparams" if changes_of(row) else ""
         minutes = f"{average(rows, 'seconds') / 60:.0f} min"
         score = f"{metric} {mean([row[key] for row in rows])}{seeds}"
         cells = named, f"{average(rows, 'steps'):,.0f}", score, minutes, row["machine"]
@@ -120,17 +120,12 @@ def expected():
 
 def precedence(rows):
     """What makes trainings those that are shown: the preset as it is, then the longer training."""
-    return not changes(rows[0]), average(rows, "steps")
+    return not changes_of(rows[0]), average(rows, "steps")
 
 
 def average(rows, name):
     """Returns the mean over rows of what they tell of their training."""
     return statistics.mean(row["training"][name] for row in rows)
-
-
-def changes(row):
-    """Returns the names of the hparams that differ from the preset's, the seed aside."""
-    return row["overrides"].keys() - {"seed"}
 
 
 def main(arguments):

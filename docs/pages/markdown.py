@@ -17,7 +17,7 @@ def rows_of(path):
     for row in rows:
         if "overrides" in row:
             row["overrides"] = changed_fields(row["preset"], row["hparams"])
-            if row["overrides"].keys() - {"seed"}:
+            if changes_of(row):
                 row.update(as_preset(row["hparams"]))
     return rows
 
@@ -26,22 +26,26 @@ def as_preset(hparams):
     """Returns {"preset", "overrides"} of the preset that hparams are, whatever the seed; {} if they are none."""
     registry.load_catalog()
     for preset, _ in registry.hparams.describe():
-        overrides = changed_fields(preset, hparams)
-        if not overrides.keys() - {"seed"}:
-            return {"preset": preset, "overrides": overrides}
+        found = {"preset": preset, "overrides": changed_fields(preset, hparams)}
+        if not changes_of(found):
+            return found
     return {}
+
+
+def changes_of(row):
+    """Returns {field: value} of the hparams that differ from the preset's, the seed aside."""
+    return {name: value for name, value in row["overrides"].items() if name != "seed"}
 
 
 def by_seed(rows):
     """Returns lists of rows that differ in nothing but the seed; of several with one seed the last counts."""
     groups = {}
     for row in rows:
-        fields = {name: value for name, value in row["overrides"].items() if name != "seed"}
         how = (
             row["problem"],
             row.get("settings"),
             row["preset"],
-            fields,
+            changes_of(row),
             row["decoding"],
             row.get("backend", "tensorflow"),
         )

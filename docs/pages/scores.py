@@ -3,7 +3,7 @@
 import statistics
 from pathlib import Path
 
-from pages.markdown import by_seed, commands, head, line, mean
+from pages.markdown import by_seed, changes_of, commands, head, line, mean
 
 from keras_transformer.hyperparameters import changed_fields
 
@@ -113,7 +113,7 @@ def problem(row):
 
 def preset(row):
     """Returns a row's preset, with the fields that differ, if they are few."""
-    changes = [f"{name}={value}" for name, value in row["overrides"].items() if name != "seed"]
+    changes = [f"{name}={value}" for name, value in changes_of(row).items()]
     return ", ".join([row["preset"], *(changes if len(changes) <= 3 else ["changed"])])
 
 
@@ -134,11 +134,6 @@ def means(rows):
             lines.append(line([*names, seeds, *cells]))
     heads = ["problem", "preset", "backend", "split", "checkpoint", "seeds", *scores.values()]
     return ["", "Means over seeds, and standard deviations:\n", *head(heads), *lines] if lines else []
-
-
-def changes_of(row):
-    """Returns {field: value} of what a short training varies."""
-    return {name: value for name, value in row["overrides"].items() if name != "seed"}
 
 
 def table3(rows):
