@@ -158,18 +158,36 @@ def test_table_3_in_small_has_a_line_for_each_variation(monkeypatch):
 
     def row(split, name="last", **changes):
         return {
-            "split": split, "checkpoint": {"name": name}, "seed": 1, "parameters": 2_562_048, "perplexity": 5.678,
-            "tokenized_bleu": 38.1 if split == "validation" else 37.2, "training": {"steps": 1500}, "backend": "jax",
+            "split": split, "checkpoint": {"name": name}, "seed": 1, "parameters": 2_562_048,
+            "perplexity": 5.678 + len(changes), "training": {"steps": 1500}, "backend": "jax",
+            "tokenized_bleu": (38.1 if split == "validation" else 37.2) - len(changes),
             "overrides": {"seed": 1, **changes},
         }  # fmt: skip
 
-    rows = [row("validation", dropout=0.0), row("validation", num_heads=1), row("test", num_heads=1)]
+    rows = [row("validation", dropout=0.1), row("test", num_heads=16)]
+    rows += [row("validation", num_heads=1), row("test", num_heads=1)]
     lines = table3([*rows, row("test", "best"), row("validation"), row("test")]).splitlines()
-    assert lines[-3:] == [
-        "|  | – | jax | 2,562,048 | 1,500 | 5.68 | 38.10 | 37.20 | 1 |",
-        "| A | num_heads=1 | jax | 2,562,048 | 1,500 | 5.68 | 38.10 | 37.20 | 1 |",
-        "| D | dropout=0.0 | jax | 2,562,048 | 1,500 | 5.68 | 38.10 | – | 1 |",
+    assert lines[-4:] == [
+        "|  | – | jax | 2,562,048 | 1,500 | 5.68 | 38.10 | 37.20 | – | – | 1 |",
+        "| A | num_heads=1 | jax | 2,562,048 | 1,500 | 6.68 | 37.10 | 36.20 | +1.00 / -1.00 | +0.37 / -0.90 | 1 |",
+        "| A | num_heads=16 | jax | 2,562,048 | 1,500 | – | – | 36.20 | – | +0.09 / -0.40 | 1 |",
+        "| D | dropout=0.1 | jax | 2,562,048 | 1,500 | 6.68 | 37.10 | – | +1.00 / -1.00 | – | 1 |",
     ]
+
+
+def test_each_variation_has_the_paper_s_that_changes_the_same_in_the_same_direction(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from pages.scores import ROW_OF_TABLE_3
+    from reproduce import EXPERIMENTS
+
+    variations = {change for training in EXPERIMENTS["table3"] for change in training.overrides.items()}
+    assert variations - ROW_OF_TABLE_3.keys() == {("dropout", 0.1), ("dropout", 0.2)}  # the paper's base has 0.1
+    assert ROW_OF_TABLE_3.keys() <= variations
+    for (field, value), preset in ROW_OF_TABLE_3.items():
+        field = {"d_k": "key_width"}.get(field, field)
+        usual, base, papers = (getattr(load_hparams(name), field) for name in ("tiny_short", "base", preset))
+        assert (value > usual, value < usual) == (papers > base, papers < base)
 
 
 def test_results_by_length_are_of_the_same_checkpoint_and_split(monkeypatch):

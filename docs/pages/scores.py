@@ -1,10 +1,12 @@
 """results.md: scores of models, by problem, seed and parser."""
 
+import re
 import statistics
 from pathlib import Path
 
 from pages.markdown import by_seed, changes_of, commands, head, line, mean
 
+from keras_transformer import registry
 from keras_transformer.hyperparameters import changed_fields
 
 HEAD = """# Results
@@ -56,6 +58,17 @@ PART_OF_TABLE_3 = {
     "num_heads": "A", "d_k": "B", "num_layers": "C", "d_model": "C", "d_ff": "C", "dropout": "D",
     "label_smoothing": "D", "positions": "E",
 }  # fmt: skip
+ROW_OF_TABLE_3 = {
+    ("num_heads", 1): "base_h1", ("num_heads", 2): "base_h4", ("num_heads", 8): "base_h16",
+    ("num_heads", 16): "base_h32", ("d_k", 8): "base_dk16", ("d_k", 16): "base_dk32", ("num_layers", 2): "base_n2",
+    ("num_layers", 3): "base_n4", ("num_layers", 6): "base_n8", ("d_model", 64): "base_d256",
+    ("d_model", 256): "base_d1024", ("d_ff", 128): "base_ff1024", ("d_ff", 512): "base_ff4096",
+    ("dropout", 0.0): "base_dropout0", ("label_smoothing", 0.0): "base_smoothing0",
+    ("label_smoothing", 0.2): "base_smoothing02", ("positions", "learned"): "base_learned_positions",
+}  # fmt: skip
+"""The paper's row, as a preset, that a variation of `tiny_short` is in small."""
+BASE_OF_TABLE_3 = 4.92, 25.8
+"""Perplexity and BLEU of the paper's base model, on newstest2013."""
 FIGURES = {
     ("validation", "perplexity"): "perplexity", ("validation", "BLEU"): "tokenized_bleu",
     ("test", "BLEU"): "tokenized_bleu",
@@ -141,21 +154,49 @@ def table3(rows):
     lines = [
         "## Table 3 in small\n",
         "`tiny_short` on `multi30k_ende_tok`, one field changed at a time, as `make reproduce-table3` trains it. The",
-        "last checkpoint, as in the paper's Table 3 without averaging; perplexity is a piece's, BLEU that on tokens.\n",
-        *head(["", "changed", "backend", "parameters", "updates", *FIGURE_HEADS, "seed"]),
+        "last checkpoint, as in the paper's Table 3 without averaging; perplexity is a piece's, BLEU that on tokens. Δ",
+        "are differences from the first line, perplexity / BLEU on validation, and those of the paper's row that is",
+        "most alike, from its base model.\n",
+        *head(["", "changed", "backend", "parameters", "updates", *FIGURE_HEADS, "Δ", "Δ, the paper's", "seed"]),
     ]
     found = {}
     for row in rows:
         if row["checkpoint"]["name"] == "last":
             found.setdefault((tuple(changes_of(row).items()), row["seed"]), {})[row["split"]] = row
-    variations = ((changes[0][0] if changes else None, changes, seed) for changes, seed in found)
-    for name, changes, seed in sorted(variations, key=lambda one: (PART_OF_TABLE_3.get(one[0], ""), str(one[1]))):
+    variations = [(PART_OF_TABLE_3[changes[0][0]] if changes else "", changes, seed) for changes, seed in found]
+    for part, changes, seed in sorted(variations):
         splits = found[changes, seed]
-        cells = [PART_OF_TABLE_3.get(name, ""), ", ".join(f"{field}={value}" for field, value in changes) or "–"]
         one = next(iter(splits.values()))
-        cells += [backend(one), *(f"{number:,}" for number in (one["parameters"], one["training"]["steps"]))]
-        lines.append(line([*cells, *figures_of(splits), str(seed)]))
+        cells = [part, ", ".join(f"{field}={value}" for field, value in changes) or "–", backend(one)]
+        cells += [f"{one['parameters']:,}", f"{one['training']['steps']:,}", *figures_of(splits)]
+        if changes:
+            cells.append(difference(validated(splits), validated(found.get(((), seed), {}))))
+            cells.append(difference(papers(changes[0]), BASE_OF_TABLE_3))
+        else:
+            cells += ["–", "–"]
+        lines.append(line([*cells, str(seed)]))
     return "\n".join([*lines, ""])
+
+
+def validated(splits):
+    """Returns a training's perplexity and BLEU on validation, None where there are none; `splits` are {split: row}."""
+    row = splits.get("validation")
+    return row and (row["perplexity"], row["tokenized_bleu"])
+
+
+def papers(change):
+    """Returns perplexity and BLEU of the paper's row that is like a variation, from its preset; None without one."""
+    registry.load_catalog()
+    preset = ROW_OF_TABLE_3.get(change)
+    figures = re.search(r"PPL ([\d.]+), BLEU ([\d.]+)", dict(registry.hparams.describe()).get(preset, ""))
+    return figures and tuple(map(float, figures.groups()))
+
+
+def difference(figures, others):
+    """Returns by how much figures are more than others, "–" where either is missing."""
+    if not (figures and others):
+        return "–"
+    return " / ".join(f"{figure - other:+.2f}" for figure, other in zip(figures, others))
 
 
 def extrapolation(rows, others):
