@@ -154,7 +154,7 @@ def test_a_command_that_outlives_the_program_keeps_its_training_to_itself(tmp_pa
 
 def test_table_3_in_small_has_a_line_for_each_variation(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    from pages.scores import table3
+    from pages.in_small import table3
 
     def row(split, name="last", **changes):
         return {
@@ -178,7 +178,7 @@ def test_table_3_in_small_has_a_line_for_each_variation(monkeypatch):
 def test_each_variation_has_the_paper_s_that_changes_the_same_in_the_same_direction(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from pages.scores import ROW_OF_TABLE_3
+    from pages.in_small import ROW_OF_TABLE_3
     from reproduce import EXPERIMENTS
 
     variations = {change for training in EXPERIMENTS["table3"] for change in training.overrides.items()}
@@ -192,7 +192,7 @@ def test_each_variation_has_the_paper_s_that_changes_the_same_in_the_same_direct
 
 def test_results_by_length_are_of_the_same_checkpoint_and_split(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    from pages.scores import extrapolation
+    from pages.in_small import extrapolation
 
     def row(split="test", name="last", **changes):
         part = {"words": "21-30", "lines": 70, "score": 12.345, "perplexity": None, "length_ratio": 0.5}
@@ -213,8 +213,8 @@ def test_results_by_length_are_of_the_same_checkpoint_and_split(monkeypatch):
 
 def test_a_better_tiny_has_a_line_for_each_change(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from pages.in_small import one_by_one
     from pages.markdown import rows_of
-    from pages.scores import one_by_one
 
     smaller = {"batch_tokens": 2048, "learning_rate_scale": 1.3, "train_steps": 12_000, "patience": None}
     smaller |= {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}

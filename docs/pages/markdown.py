@@ -37,6 +37,11 @@ def changes_of(row):
     return {name: value for name, value in row["overrides"].items() if name != "seed"}
 
 
+def backend(row):
+    """Returns what a row's training was computed with, and in which precision if it tells."""
+    return ", ".join(filter(None, [row.get("backend", "tensorflow"), row["training"].get("precision")]))
+
+
 def by_seed(rows):
     """Returns lists of rows that differ in nothing but the seed; of several with one seed the last counts."""
     groups = {}

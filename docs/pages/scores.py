@@ -1,13 +1,8 @@
 """results.md: scores of models, by problem, seed and parser."""
 
-import re
-import statistics
-from pathlib import Path
-
-from pages.markdown import by_seed, changes_of, commands, head, line, mean
-
-from keras_transformer import registry
-from keras_transformer.hyperparameters import changed_fields
+from pages.in_small import extrapolation, length_penalty, one_by_one, table3
+from pages.markdown import backend, by_seed, changes_of, head, line, mean
+from pages.parsers import parsers, parsing_speed
 
 HEAD = """# Results
 
@@ -54,26 +49,6 @@ Table 4: F1 on section 23 of the WSJ.
 | Dyer et al. (2016) | generative | 93.3 |
 """
 
-PART_OF_TABLE_3 = {
-    "num_heads": "A", "d_k": "B", "num_layers": "C", "d_model": "C", "d_ff": "C", "dropout": "D",
-    "label_smoothing": "D", "positions": "E",
-}  # fmt: skip
-ROW_OF_TABLE_3 = {
-    ("num_heads", 1): "base_h1", ("num_heads", 2): "base_h4", ("num_heads", 8): "base_h16",
-    ("num_heads", 16): "base_h32", ("d_k", 8): "base_dk16", ("d_k", 16): "base_dk32", ("num_layers", 2): "base_n2",
-    ("num_layers", 3): "base_n4", ("num_layers", 6): "base_n8", ("d_model", 64): "base_d256",
-    ("d_model", 256): "base_d1024", ("d_ff", 128): "base_ff1024", ("d_ff", 512): "base_ff4096",
-    ("dropout", 0.0): "base_dropout0", ("label_smoothing", 0.0): "base_smoothing0",
-    ("label_smoothing", 0.2): "base_smoothing02", ("positions", "learned"): "base_learned_positions",
-}  # fmt: skip
-"""The paper's row, as a preset, that a variation of `tiny_short` is in small."""
-BASE_OF_TABLE_3 = 4.92, 25.8
-"""Perplexity and BLEU of the paper's base model, on newstest2013."""
-FIGURES = {
-    ("validation", "perplexity"): "perplexity", ("validation", "BLEU"): "tokenized_bleu",
-    ("test", "BLEU"): "tokenized_bleu",
-}  # fmt: skip
-FIGURE_HEADS = [f"{figure}, {split}" for split, figure in FIGURES]
 BLEU = {"sacrebleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU"}
 
 TREES = {"f1": "F1", "recall": "recall", "precision": "precision", "tagging_accuracy": "tags", "exact_match": "exact"}
@@ -130,11 +105,6 @@ def preset(row):
     return ", ".join([row["preset"], *(changes if len(changes) <= 3 else ["changed"])])
 
 
-def backend(row):
-    """Returns what a row's training was computed with, and in which precision if it tells."""
-    return ", ".join(filter(None, [row.get("backend", "tensorflow"), row["training"].get("precision")]))
-
-
 def means(rows):
     """Returns the lines of a table of means over seeds and their standard deviations, none where no two are alike."""
     scores, lines = TREES if "f1" in rows[0] else BLEU, []
@@ -147,144 +117,6 @@ def means(rows):
             lines.append(line([*names, seeds, *cells]))
     heads = ["problem", "preset", "backend", "split", "checkpoint", "seeds", *scores.values()]
     return ["", "Means over seeds, and standard deviations:\n", *head(heads), *lines] if lines else []
-
-
-def table3(rows):
-    """Returns Table 3 in small: what each variation of `tiny_short` makes of it, by the last checkpoint."""
-    lines = [
-        "## Table 3 in small\n",
-        "`tiny_short` on `multi30k_ende_tok`, one field changed at a time, as `make reproduce-table3` trains it. The",
-        "last checkpoint, as in the paper's Table 3 without averaging; perplexity is a piece's, BLEU that on tokens. Δ",
-        "are differences from the first line, perplexity / BLEU on validation, and those of the paper's row that is",
-        "most alike, from its base model.\n",
-        *head(["", "changed", "backend", "parameters", "updates", *FIGURE_HEADS, "Δ", "Δ, the paper's", "seed"]),
-    ]
-    found = {}
-    for row in rows:
-        if row["checkpoint"]["name"] == "last":
-            found.setdefault((tuple(changes_of(row).items()), row["seed"]), {})[row["split"]] = row
-    variations = [(PART_OF_TABLE_3[changes[0][0]] if changes else "", changes, seed) for changes, seed in found]
-    for part, changes, seed in sorted(variations):
-        splits = found[changes, seed]
-        one = next(iter(splits.values()))
-        cells = [part, ", ".join(f"{field}={value}" for field, value in changes) or "–", backend(one)]
-        cells += [f"{one['parameters']:,}", f"{one['training']['steps']:,}", *figures_of(splits)]
-        if changes:
-            cells.append(difference(validated(splits), validated(found.get(((), seed), {}))))
-            cells.append(difference(papers(changes[0]), BASE_OF_TABLE_3))
-        else:
-            cells += ["–", "–"]
-        lines.append(line([*cells, str(seed)]))
-    return "\n".join([*lines, ""])
-
-
-def validated(splits):
-    """Returns a training's perplexity and BLEU on validation, None where there are none; `splits` are {split: row}."""
-    row = splits.get("validation")
-    return row and (row["perplexity"], row["tokenized_bleu"])
-
-
-def papers(change):
-    """Returns perplexity and BLEU of the paper's row that is like a variation, from its preset; None without one."""
-    registry.load_catalog()
-    preset = ROW_OF_TABLE_3.get(change)
-    figures = re.search(r"PPL ([\d.]+), BLEU ([\d.]+)", dict(registry.hparams.describe()).get(preset, ""))
-    return figures and tuple(map(float, figures.groups()))
-
-
-def difference(figures, others):
-    """Returns by how much figures are more than others, "–" where either is missing."""
-    if not (figures and others):
-        return "–"
-    return " / ".join(f"{figure - other:+.2f}" for figure, other in zip(figures, others))
-
-
-def extrapolation(rows, others):
-    """Returns scores by source length, of trainings on short sentences and, from Table 3 in small, of those on all."""
-    lines = [
-        "## Sentences longer than in training\n",
-        "`tiny_short` on `multi30k_ende_tok`, as `make reproduce-extrapolation` trains it: without the pairs of which",
-        "a side has more than `max_length` tokens, EOS counted. The last checkpoint on the test split, by the words of",
-        "the source; the length ratio is words of the outputs / words of the references.",
-        "Trainings on all pairs are those of Table 3 in small. Learned positions are as many as `max_length`; places",
-        "beyond share the last one.\n",
-        *head(
-            "positions, max_length, backend, updates, words, lines, BLEU, length ratio, perplexity, seed".split(", ")
-        ),
-    ]
-    for row in [*others, *rows]:
-        changes = changes_of(row)
-        shown = (row["split"], row["checkpoint"]["name"]) == ("test", "last") and "by_length" in row
-        if shown and changes.keys() <= {"positions", "max_length"}:
-            for part in row["by_length"]:
-                cells = [changes.get("positions", "sinusoidal"), row["hparams"]["max_length"], backend(row)]
-                cells += [f"{row['training']['steps']:,}", part["words"], part["lines"]]
-                figures = [part[name] for name in ("score", "length_ratio", "perplexity")]
-                cells += ["–" if figure is None else f"{figure:.2f}" for figure in figures]
-                lines.append(line(map(str, [*cells, row["seed"]])))
-    return "\n".join([*lines, ""])
-
-
-def one_by_one(rows, others):
-    """Returns what makes `tiny`, which is one of `others`, better: `tiny_plus`, and what is added to it."""
-    lines = [
-        "## A better `tiny`\n",
-        "On `multi30k_ende_tok`, as `make reproduce-tiny_plus` trains it: `tiny`; the smaller updates of `tiny_plus`;",
-        "and what is added to these (+). `averaged` is the mean of the last ten checkpoints, `ema` a moving average of",
-        "the weights, which changes nothing in training; `more_pairs` are what three trainings of `tiny`, together,",
-        "make of the training text. Perplexity is a piece's, BLEU that on tokens; means over seeds, and standard",
-        "deviations.\n",
-        *head(["training", "checkpoint", "backend", "parameters", "tokens", *FIGURE_HEADS, "seeds"]),
-    ]
-    found = {}
-    for alike in by_seed([*(row for row in others if row["preset"] == "tiny" and not changes_of(row)), *rows]):
-        row, checkpoint = alike[0], alike[0]["checkpoint"]["name"]
-        if row["problem"] == "multi30k_ende_tok" and checkpoint != "best":
-            found.setdefault((step_to_better(row), checkpoint), {})[row["split"]] = alike
-    for (step, checkpoint), splits in found.items():
-        alike = next(iter(splits.values()))
-        tokens = statistics.mean(row["training"]["tokens"] for row in alike) / 1e6
-        cells = [step, checkpoint, backend(alike[0]), f"{alike[0]['parameters']:,}", f"{tokens:.0f}M"]
-        for (split, _), figure in FIGURES.items():
-            cells.append(mean([row[figure] for row in splits[split]]) if split in splits else "–")
-        lines.append(line([*cells, ", ".join(str(row["seed"]) for row in alike)]))
-    return "\n".join([*lines, ""])
-
-
-def step_to_better(row):
-    """Returns how a training is named that is `tiny`, or `tiny_plus` with something added."""
-    if row["preset"] == "tiny" and not changes_of(row):
-        return "`tiny`"
-    changes = {**changed_fields("tiny_plus", row["hparams"]), **row.get("settings", {})}
-    added = [f"{name}={value}" for name, value in changes.items() if name not in ("seed", "ema_decay")]
-    return "+ " + ", ".join(added) if added else "smaller updates"
-
-
-def length_penalty(rows):
-    """Returns what the exponent of the length penalty makes of a training, by the mean over its seeds."""
-    alphas = {}
-    for row in rows:
-        alphas.setdefault(row["decoding"]["alpha"], {})[row["seed"]] = row
-    lengths = [part["words"] for part in rows[0]["by_length"]]
-    lines = [
-        "## The length penalty\n",
-        "`tiny` on the validation split of `multi30k_ende_tok`, the mean of the last checkpoints and five beams, as",
-        "`make reproduce-length_penalty` evaluates it: BLEU on tokens, and words of the outputs / words of the",
-        "references, by words of the source. Means over seeds, and the standard deviation.\n",
-        *head(["α", "BLEU", *(f"length ratio, {words}" for words in lengths), "seeds"]),
-    ]
-    for alpha, seeds in sorted(alphas.items()):
-        scores = [row["tokenized_bleu"] for row in seeds.values()]
-        parts = zip(*(row["by_length"] for row in seeds.values()))
-        ratios = [f"{statistics.mean(part['length_ratio'] for part in one):.3f}" for one in parts]
-        lines.append(line([f"{alpha:g}", mean(scores), *ratios, ", ".join(map(str, sorted(seeds)))]))
-    return "\n".join([*lines, ""])
-
-
-def figures_of(splits):
-    """Returns the cells of a training's `FIGURES`; `splits` are {split: row}."""
-    figures = [splits.get(split, {}).get(name) for (split, _), name in FIGURES.items()]
-    return ["–" if figure is None else f"{figure:.2f}" for figure in figures]
 
 
 def curve(row):
@@ -301,59 +133,3 @@ def curve(row):
 def first_of_run(rows, row):
     """Returns the first row of the same training run: its curve is shown once."""
     return next(other for other in rows if other["manifest_sha256"] == row["manifest_sha256"])
-
-
-def parsers(baselines, parts):
-    """Returns the F1 of parsers on parts of a test split, baselines first."""
-    figures = ("f1", "recall", "precision", "complete_match", "tagging_accuracy", "sentences", "errors")
-    lines = [
-        "## Parsers on each treebank\n",
-        "The test split of `parsing_english`, together and by treebank. `right_branching` has the most frequent label",
-        "for all constituents, `pcfg` is read off the same training trees, see `benchmarks/parsing_baselines.py`.",
-        "As EVALB counts: errors are sentences with punctuation tagged as a word, or a word as punctuation, and do not",
-        "count.\n",
-        "| treebank | parser | F1 | recall | precision | complete match | tags | sentences | errors |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    rows = [(row["part"], row["parser"], row) for row in baselines]
-    rows += [(Path(row["gold"]).stem, Path(row["test"]).parent.name, row) for row in parts]
-    for part, parser, row in sorted(rows, key=lambda row: row[0]):
-        cells = [f"{row[name]:,.2f}" if isinstance(row[name], float) else f"{row[name]:,}" for name in figures]
-        lines.append(line([part, parser, *cells]))
-    programs = dict.fromkeys(" ".join(row["command"]) for row in parts)
-    evaluations = "".join(f"    python -m keras_transformer.{program.replace('.py', '', 1)}\n" for program in programs)
-    analyses = [
-        analysis(part, row) for part, parser, row in rows[len(baselines) :] if {"by_length", "by_label"} <= row.keys()
-    ]
-    return "\n".join([*lines, "", commands(baselines) + evaluations, *analyses])
-
-
-def analysis(part, row):
-    """Returns where a parser errs, by the sentences' length and by the brackets' label."""
-    lines = [
-        f"### Where it errs on {part}\n",
-        "By words of the sentence, and by label, those with 40 brackets or more.\n",
-        "| words | sentences | errors | F1 | recall | precision | complete match | tags |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    figures = ("f1", "recall", "precision")
-    for words, scores in row["by_length"].items():
-        cells = [f"{scores[name]:.2f}" for name in (*figures, "complete_match", "tagging_accuracy")]
-        lines.append(line([words, f"{scores['sentences']:,}", f"{scores['errors']:,}", *cells]))
-    lines += ["", "| label | gold | parser's | F1 | recall | precision |", "|---|---|---|---|---|---|"]
-    for label, scores in row["by_label"].items():
-        if scores["gold"] >= 40:
-            cells = [f"{scores['gold']:,}", f"{scores['test']:,}", *(f"{scores[name]:.2f}" for name in figures)]
-            lines.append(line([label, *cells]))
-    return "\n".join([*lines, ""])
-
-
-def parsing_speed(rows):
-    """Returns how fast sentences are parsed."""
-    lines = ["| sentences | words | beam | constraint | sentences/s | whole trees | machine |", "|" + "---|" * 7]
-    lines += [
-        f"| {row['sentences']:,} of {row['problem']} | {row['words']:,} | {row['beam_size']} | {row['constraint']} "
-        f"| {row['sentences_per_second']:.2f} | {row['whole_trees']:,} | {row['machine']} |"
-        for row in rows
-    ]
-    return "\n".join(["### How fast\n", *lines, "", commands(rows)])
