@@ -167,7 +167,7 @@ def test_table_3_in_small_has_a_line_for_each_variation(monkeypatch):
     rows = [row("validation", dropout=0.1), row("test", num_heads=16)]
     rows += [row("validation", num_heads=1), row("test", num_heads=1)]
     lines = table3([*rows, row("test", "best"), row("validation"), row("test")]).splitlines()
-    assert lines[-4:] == [
+    assert [line for line in lines if line.startswith("|")][2:] == [
         "|  | – | jax | 2,562,048 | 1,500 | 5.68 | 38.10 | 37.20 | – | – | 1 |",
         "| A | num_heads=1 | jax | 2,562,048 | 1,500 | 6.68 | 37.10 | 36.20 | +1.00 / -1.00 | +0.37 / -0.90 | 1 |",
         "| A | num_heads=16 | jax | 2,562,048 | 1,500 | – | – | 36.20 | – | +0.09 / -0.40 | 1 |",
