@@ -24,9 +24,11 @@ ROW_OF_TABLE_3 = {
 BASE_OF_TABLE_3 = 4.92, 25.8
 """Perplexity and BLEU of the paper's base model, on newstest2013."""
 WHAT_HOLDS = """
-One seed a line, so that little differences tell nothing: learned positions lose BLEU on validation and gain as much on
-test, at the same perplexity. Larger ones say of the paper's conclusions:
+One seed a line, so that little differences of BLEU tell nothing: learned positions lose on validation and gain as much
+on test, at the same perplexity. What the lines say of the paper's conclusions, where they say something:
 
+- (A) One head is worse than several: it holds for perplexity, by as much as in the paper; of BLEU the two splits say
+  opposite things.
 - (C) Larger models are better: it holds. But here half the width costs far more than half the layers; in the paper a
   third of the layers costs more than half the width.
 - (D) Dropout helps against overfitting: it holds, and more than in the paper. Without it BLEU on validation rises as
