@@ -32,9 +32,9 @@ JAX_TESTS = backends layers transformer schedule beam_search translator training
 JAX_TESTS += positions word_heads tree_decoding optimizer memory learning attention_kinds cost candidates
 JAX_TESTS += decoding_features jax_devices multiworker presence projected_loss remat normalization product dropout events attention_pictures serve
 
-# The fault tests that `make test` leaves out, then one training that is killed fifty times; about ten minutes.
+# The long tests that `make test` leaves out, then one training that is killed fifty times; about twenty minutes.
 soak: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m soak tests/faults tests/test_treebanks.py
+	$(BIN)/python -m pytest -m soak
 	$(BIN)/python tests/faults/soak.py
 
 # Training speed beside other engines, which are installed the first time; with RAW_DIR=FOLDER an epoch of Multi30k, too.

@@ -59,6 +59,7 @@ def test_own_text_becomes_a_translator_a_picture_and_an_export(call, corpus, tmp
     assert call("average", "--run=runs/mine", "--last=1").succeeded_with_warnings()
 
 
+@pytest.mark.soak  # test_reproduce.py has teachers and a pupil, too, with fewer commands
 def test_a_small_model_is_taught_by_several(call, corpus, tmp_path):
     corpus.rename(tmp_path / "FOLDER")
     commands = commands_of("A small model taught by several")

@@ -25,7 +25,8 @@ from keras_transformer.server.batcher import MOST_TURNS, Batcher, Full  # noqa: 
 from keras_transformer.server.connections import impatient  # noqa: E402
 from keras_transformer.server.limits import Limits  # noqa: E402
 
-LIMITS = Limits(texts=8, characters=100, body_bytes=4000, waiting=20, seconds=3.0)
+LIMITS = Limits(texts=8, characters=100, body_bytes=4000, waiting=20, seconds=30.0)
+"""Whoever tests what takes too long has fewer seconds: a machine that others use, too, may stand still for some."""
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def later(pool, *arguments, **options):
     return pool.submit(ask, *arguments, **options)
 
 
-def wait_until(condition, seconds=10):
+def wait_until(condition, seconds=30):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -172,15 +173,19 @@ def test_more_than_may_wait_is_refused_at_once_and_told_when_to_come_again(url, 
     assert measured(url)["refused_total",] == 1
 
 
-def test_what_takes_too_long_is_told_and_what_waited_is_taken_back(url, engine):
+def test_what_takes_too_long_is_told_and_what_waited_is_taken_back(engine):
     engine.gate.clear()
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    limits = dataclasses.replace(LIMITS, seconds=3.0)
+    with (
+        serving(application(engine, limits, batch_tokens=12, wait=0.02)) as url,
+        concurrent.futures.ThreadPoolExecutor(8) as pool,
+    ):
         late = [later(pool, url, body={"texts": ["late"]}) for _ in range(3)]
         for answer in late:
             answer.result().refused(504, "within 3 seconds")
-    assert measured(url)["waiting_texts",] == 0
-    engine.gate.set()
-    assert ask(url, body={"texts": ["one"]}).outputs == [[("eno", 0)]]
+        assert measured(url)["waiting_texts",] == 0
+        engine.gate.set()
+        assert ask(url, body={"texts": ["one"]}).outputs == [[("eno", 0)]]
     assert sum(text == "late" for batch in engine.batches for text in batch) < 3 or len(engine.batches[0]) == 3
 
 
@@ -203,8 +208,11 @@ def test_a_client_that_goes_stops_no_other_and_its_texts_are_not_translated(url,
     assert measured(url)["requests_total", "/translate", "499"] == 1
 
 
-def test_a_body_that_does_not_come_is_given_up(url):
-    with socket.create_connection(url.removeprefix("http://").split(":")) as slow:
+def test_a_body_that_does_not_come_is_given_up(engine):
+    with (
+        serving(application(engine, dataclasses.replace(LIMITS, seconds=1.0))) as url,
+        socket.create_connection(url.removeprefix("http://").split(":")) as slow,
+    ):
         slow.sendall(
             b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
         )
