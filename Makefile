@@ -32,7 +32,7 @@ JAX_TESTS = backends layers transformer schedule beam_search translator training
 JAX_TESTS += positions word_heads tree_decoding optimizer memory learning attention_kinds cost candidates
 JAX_TESTS += decoding_features jax_devices multiworker presence projected_loss remat normalization product dropout events attention_pictures serve
 
-# The long tests that `make test` leaves out, then one training that is killed fifty times; about twenty minutes.
+# The long tests that `make test` leaves out, then one training that is killed fifty times.
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python tests/faults/soak.py

@@ -14,7 +14,7 @@ pytest.importorskip("ipykernel")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SHORTER = {"train_pairs=8_000": "train_pairs=1_500", "steps_per_epoch=100": "steps_per_epoch=10",
            "steps_per_epoch=200": "steps_per_epoch=20"}  # fmt: skip
-"""What makes trainings of notebooks a tenth as long, the code otherwise the same."""
+"""What leaves trainings of notebooks a tenth or a fifth of their updates; the code is otherwise the same."""
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="one backend is enough")
