@@ -161,6 +161,22 @@ def test_out_of_memory_is_told_whatever_became_of_it_on_the_way():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds a process's memory so")
+def test_any_error_of_a_process_that_has_taken_all_it_may_is_one_of_memory(tmp_path):
+    """An extension that loses a MemoryError says something else, or nothing that can be read."""
+
+    def tried(code, available):
+        (tmp_path / "plugin.py").write_text(code)
+        config = {**CONFIG, "plugins": [str(tmp_path / "plugin.py")], "model": "of_plugin"}
+        return memory.try_update(HOW, config, VOCAB_SIZE, (1000, 20, 20), available, StopRequest())
+
+    take_all = "taken = []\ntry:\n    while True: taken.append(bytearray(1 << 20))\nexcept MemoryError: pass\n"
+    lost = "raise SystemError('error return without exception set')\n"
+    assert (found := tried(take_all + lost, 50 << 20))["fits"] is False and "SystemError" in found["error"]
+    assert (found := tried(lost, 50 << 20))["fits"] is True and "SystemError" in found["error"]
+    assert (found := tried(take_all + "raise KeyboardInterrupt('MemoryError')", 50 << 20))["fits"] is False, found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds a process's memory so")
 def test_another_process_updates_within_its_bounds_and_slices_take_less_than_the_whole(monkeypatch):
     config = {**CONFIG, "hparams": {**CONFIG["hparams"], "batch_tokens": 20_000, "num_layers": 4}}
     stop = StopRequest()
@@ -178,7 +194,7 @@ def test_another_process_updates_within_its_bounds_and_slices_take_less_than_the
     # 8,000 tokens × 40,000 symbols × 4 bytes are 1,220 MB; logits, exponentials and gradients would be thrice that.
     assert memory.try_update(HOW, CONFIG, 40_000, (400, 20, 20), 8 << 30, stop)["peak_mb"] < 2 * 1220
     refused = memory.try_update(HOW, config, VOCAB_SIZE, (1000, 20, 20), 50 << 20, stop)
-    assert not refused["fits"] and refused["error"]
+    assert refused == {"fits": False, "error": refused["error"]}
 
 
 def test_the_estimate_grows_with_all_that_takes_memory():

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import re
 import resource
@@ -29,11 +30,14 @@ CONTROL_GROUPS = (
 """Where Linux says what a container may have and takes; files that it only remembers do not count."""
 OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|bad_alloc|[Oo]ut of memory|[Cc]annot allocate|start new thread"
+    r"|MemoryError|failed to map segment"
 )
 KILLED = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """How a process ends that is given no memory."""
 KILLED_FIRST = "1000"
 """For Linux: which process is to go when there is no memory left."""
+USED_UP = 0.8
+"""Share of what a process may take from which on any error is one of memory: extensions make all kinds of them."""
 
 
 def check_memory(run, vocab_size, plan, settings, stop, report):
@@ -185,7 +189,8 @@ def try_update(settings, config, vocab_size, shape, available, stop):
     except (IndexError, json.JSONDecodeError):
         if -process.returncode in KILLED:
             return {"fits": False, "error": f"the process was ended by {signal.Signals(-process.returncode).name}"}
-        return {"fits": True, "error": (err.splitlines() or ["nothing was said"])[-1]}
+        error = (err.splitlines() or ["nothing was said"])[-1]
+        return {"fits": not OUT_OF_MEMORY.search(error), "error": error}
 
 
 def _conversation(process, text, stop):
@@ -209,13 +214,14 @@ def answer():
     load_keras()
     from keras_transformer.training.machine import peak_memory
 
-    _limit_memory(question["available"])
+    used_up = _limit_memory(question["available"])
     try:
         _update(question)
         found = {"fits": True, "peak_mb": max(peak_memory().values())}
     except Exception as error:
+        out_of_memory = ran_out(error) or _data_bytes() > used_up
         text = f"{type(error).__name__}: {error}".splitlines()[0]
-        found = {"fits": not ran_out(error), "error": text[:200].rstrip(": ")}
+        found = {"fits": not out_of_memory, "error": text[:200].rstrip(": ")}
     print(json.dumps(found))
 
 
@@ -258,14 +264,24 @@ class _RandomSequences:
 
 
 def _limit_memory(available):
-    """Bounds what this process still takes, in bytes, unless it computes elsewhere."""
+    """Bounds what this process still takes, in bytes, unless it computes elsewhere.
+
+    Returns:
+        How many bytes of data, `_data_bytes`, are nearly all that it may have.
+    """
     from keras_transformer.devices import on_cpu
 
     if not on_cpu():
-        return
-    taken = int(proc_entries("/proc/self/status").get("VmData:", 0)) << 10
+        return math.inf
+    taken = _data_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = taken + available
     if soft != resource.RLIM_INFINITY:
         limit = min(limit, soft)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    return taken + USED_UP * (limit - taken)
+
+
+def _data_bytes():
+    """What Linux counts against RLIMIT_DATA; elsewhere 0."""
+    return int(proc_entries("/proc/self/status").get("VmData:", 0)) << 10
