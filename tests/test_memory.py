@@ -194,7 +194,7 @@ def test_another_process_updates_within_its_bounds_and_slices_take_less_than_the
     # 8,000 tokens × 40,000 symbols × 4 bytes are 1,220 MB; logits, exponentials and gradients would be thrice that.
     assert memory.try_update(HOW, CONFIG, 40_000, (400, 20, 20), 8 << 30, stop)["peak_mb"] < 2 * 1220
     refused = memory.try_update(HOW, config, VOCAB_SIZE, (1000, 20, 20), 50 << 20, stop)
-    assert refused == {"fits": False, "error": refused["error"]}
+    assert not refused["fits"] and refused["error"], refused
 
 
 def test_the_estimate_grows_with_all_that_takes_memory():
