@@ -92,7 +92,7 @@ def test_a_multiworker_job_ends_when_a_worker_dies_and_goes_on_until_one_is_aske
         found = outcomes([first, second], PATIENCE)
     finally:
         first.kill()
-    assert [status for status, _, _ in found] == [128 + signal.SIGTERM] * 2, found
+    assert [status for status, _, _ in found] == [128 + signal.SIGTERM] * 2, [err for _, _, err in found]
     out = found[0][1]
     assert any(line.startswith("  resuming after update ") for line in out.splitlines())
     assert f"SIGTERM: stopped after update {steps()[-1]:,}" in out

@@ -1,5 +1,6 @@
 """A process of a training that is gone, or hangs, is given up by the others."""
 
+import contextlib
 import os
 import re
 import signal
@@ -14,8 +15,9 @@ import pytest
 from workers import free_ports
 
 from keras_transformer.training import presence as presence_module
-from keras_transformer.training.presence import SILENCE, Presence
-from keras_transformer.training.workers import WorkerLost
+from keras_transformer.training.presence import DONE, SILENCE, Presence
+from keras_transformer.training.signals import Interrupted
+from keras_transformer.training.workers import WorkerLost, _JaxWorkers
 
 
 class Store(dict):
@@ -86,11 +88,38 @@ def test_one_that_stood_still_itself_gives_nobody_up(monkeypatch):
     def stop():
         raise SystemExit
 
-    monkeypatch.setattr(presence_module.time, "sleep", sleep)
     lost = []
+    presence = Presence(Store({"present/1": "7"}), 0, 2, lost.append)
+    monkeypatch.setattr(presence.over, "wait", sleep)
     with pytest.raises(SystemExit):
-        Presence(Store({"present/1": "7"}), 0, 2, lost.append).run()
+        presence.run()
     assert not lost
+
+
+def test_one_that_has_done_its_part_says_so_and_is_not_missed():
+    store = Store()
+    presence, lost = started(store, 0, 2, every=0.01, silence=0.2)
+    other, _ = started(store, 1, 2, every=60, silence=60)
+    while "present/1" not in store:
+        time.sleep(0.01)
+    other.end()
+    assert not other.is_alive() and store["present/1"] == DONE
+    time.sleep(1)
+    assert presence.is_alive() and not lost
+    presence.end()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow watches its workers by itself")
+@pytest.mark.parametrize("ending", [None, Interrupted(signal.SIGTERM)])
+def test_nothing_is_watched_any_more_when_python_ends(ending):
+    """A thread that came back from JAX's store while Python ended aborted the process."""
+    workers = _JaxWorkers(Store())
+    with contextlib.suppress(Interrupted), workers.leaving():
+        workers.watch()
+        assert workers.presence.is_alive()
+        if ending:
+            raise ending
+    assert not workers.presence.is_alive() and workers.presence.store["present/0"] == DONE
 
 
 JOINED = """
@@ -100,7 +129,7 @@ JOINED = """
     workers = join("multiworker", coordinator=Coordinator(sys.argv[1], 2, int(sys.argv[2])))
     workers.watch()
     print("joined", flush=True)
-    with workers.left_at_once(), workers.together():
+    with workers.leaving(), workers.together():
         while True:
             workers.total([1])
 """

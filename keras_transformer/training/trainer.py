@@ -85,7 +85,7 @@ def train(
     if not workers.is_first:
         report(f"worker {workers.number} of {workers.count} trains along; worker 0 reports")
         report = _silently
-    with workers.left_at_once():
+    with workers.leaving():
         init_from = complete(init_from)
         run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
         if init_from and not run.checkpoints.steps():  # what is wrong with it is said before the corpus is prepared

@@ -93,8 +93,8 @@ class Workers:
         yield
 
     @contextlib.contextmanager
-    def left_at_once(self):
-        """Makes the process end without delay when a `with` block raises."""
+    def leaving(self):
+        """Takes leave of the others after a `with` block; when it raises, the process will end without delay."""
         yield
 
 
@@ -172,13 +172,17 @@ class _JaxWorkers(_Together):
         return np.asarray(process_allgather(np.asarray(values, np.int32), tiled=False)).sum(axis=0, dtype=np.int32)
 
     @contextlib.contextmanager
-    def left_at_once(self):
+    def leaving(self):
         try:
             yield
         except Exception as error:
             # JAX would wait for the others for minutes first, and they for us.
             atexit.register(_leave, getattr(error, "status", 1))
             raise
+        except BaseException:  # a signal came
+            self.presence.end()
+            raise
+        self.presence.end()
 
 
 def _leave(status):
