@@ -1,6 +1,7 @@
 """python -m keras_transformer.serve: a trained model behind HTTP."""
 
 import resource
+import signal
 import socket
 
 from keras_transformer.errors import UserError
@@ -61,6 +62,10 @@ def main(arguments):
             Server(config).run(sockets=[listener])
         except OSError as error:  # another one was quicker
             raise UserError(f"--port={port}: {error.strerror}; choose another") from None
+        except KeyboardInterrupt:
+            # At once, as by SIGTERM: Python would abort where a batch that nobody waits for comes back as it ends.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
 
 
 def _parse(arguments):

@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import socket
+import time
 
 import keras
 import numpy as np
@@ -73,6 +74,21 @@ def test_it_answers_what_the_translator_says_and_ends_when_asked_to(home, starte
         assert [len(one.result().outputs) for one in asked] == [60] * 4
     out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (-signal.SIGTERM, "")
+
+
+def test_ctrl_c_ends_it_at_once_with_a_batch_at_work_that_nobody_waits_for(started):
+    """Python aborted, where a thread came back from JAX while it ended."""
+    process, url = started("--port=0", "--batch_tokens=64")
+    body = json.dumps({"texts": [TEXTS[-1]] * 60}).encode()
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
+        client.sendall(b"POST /translate HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n")
+        client.sendall(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        deadline = time.monotonic() + 30
+        while "waiting_texts 0.0" in ask(url, "/metrics").content:  # one batch is at work when others wait
+            assert time.monotonic() < deadline
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (-signal.SIGINT, "")
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel needs TensorFlow")
