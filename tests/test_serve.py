@@ -78,7 +78,7 @@ def test_it_answers_what_the_translator_says_and_ends_when_asked_to(home, starte
 
 def test_ctrl_c_ends_it_at_once_with_a_batch_at_work_that_nobody_waits_for(started):
     """Python aborted, where a thread came back from JAX while it ended."""
-    process, url = started("--port=0", "--batch_tokens=64")
+    process, url = started("--port=0", "--batch_tokens=16")  # a batch a text: many of them
     body = json.dumps({"texts": [TEXTS[-1]] * 60}).encode()
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
         client.sendall(b"POST /translate HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n")
