@@ -27,9 +27,10 @@ WHAT_HOLDS = """
 One seed a line, so that little differences of BLEU tell nothing: learned positions lose on validation and gain as much
 on test, at the same perplexity. What the lines say of the paper's conclusions, where they say something:
 
-- (A) One head is worse than several, and too many are worse than some: it holds. One head costs as much perplexity as in
-  the paper; of its BLEU the two splits say opposite things. Two are as good as the four of `tiny`, and eight, of size 16,
-  are too many already, by all three figures; the paper's model, four times as wide, loses by 32 heads of that size.
+- (A) One head is worse than several, and too many are worse than some: it holds. One head costs as much perplexity as
+  in the paper; of its BLEU the two splits say opposite things. Two are as good as the four of `tiny`, and eight, of
+  size 16, are too many already, by all three figures; the paper's model, four times as wide, loses by 32 heads of
+  that size.
 - (B) Smaller keys are worse: it holds, and more than in the paper.
 - (C) Larger models are better: it holds for perplexity. Half of `d_ff` costs as much of it as in the paper, and hardly
   any BLEU. But half the width costs far more here than half the layers; in the paper a third of the layers costs more
