@@ -32,10 +32,10 @@ on test, at the same perplexity. What the lines say of the paper's conclusions, 
   size 16, are too many already, by all three figures; the paper's model, four times as wide, loses by 32 heads of
   that size.
 - (B) Smaller keys are worse: it holds, and more than in the paper.
-- (C) Larger models are better: it holds for `d_ff` and for the width, and not for the layers. Half of `d_ff` costs as
-  much perplexity as in the paper, and hardly any BLEU; twice as much gains both, somewhat more of each than in the
-  paper. Half the width costs far more here than half the layers; in the paper a third of the layers costs more than
-  half the width. Three layers are better than the four of `tiny`, by all three figures.
+- (C) Larger models are better: it holds for `d_ff`, both ways, and for half the width, and not for the layers. Half
+  of `d_ff` costs as much perplexity as in the paper, and hardly any BLEU; twice as much gains both, somewhat more of
+  each than in the paper. Half the width costs far more here than half the layers; in the paper a third of the layers
+  costs more than half the width. Three layers are better than the four of `tiny`, by all three figures.
 - (D) Dropout helps against overfitting: it holds, and more than in the paper. Without it BLEU on validation rises as
   fast as any at first, and falls between updates 1,000 and 1,500, which are 17 and 25 epochs of 29,000 pairs. For so
   short a training less is enough than the 0.3 of `tiny`: with 0.2 all three figures are the best of the table, and
