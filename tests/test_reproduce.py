@@ -156,21 +156,25 @@ def test_table_3_in_small_has_a_line_for_each_variation(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     from pages.in_small import table3
 
-    def row(split, name="last", **changes):
+    def row(split, name="last", seed=1, **changes):
+        worse = len(changes) + seed / 4 - 0.25
         return {
-            "split": split, "checkpoint": {"name": name}, "seed": 1, "parameters": 2_562_048,
-            "perplexity": 5.678 + len(changes), "training": {"steps": 1500}, "backend": "jax",
-            "tokenized_bleu": (38.1 if split == "validation" else 37.2) - len(changes),
-            "overrides": {"seed": 1, **changes},
+            "split": split, "checkpoint": {"name": name}, "seed": seed, "parameters": 2_562_048,
+            "perplexity": 5.678 + worse, "training": {"steps": 1500}, "backend": "jax",
+            "tokenized_bleu": (38.1 if split == "validation" else 37.2) - worse,
+            "overrides": {"seed": seed, **changes},
         }  # fmt: skip
 
-    rows = [row("validation", dropout=0.1), row("test", num_heads=16)]
+    rows = [row("validation", seed=2), row("validation", num_heads=16, norm="pre")]
+    rows += [row("validation", dropout=0.1), row("test", num_heads=16)]
     rows += [row("validation", num_heads=1), row("test", num_heads=1)]
     lines = table3([*rows, row("test", "best"), row("validation"), row("test")]).splitlines()
     assert [line for line in lines if line.startswith("|")][2:] == [
         "|  | – | jax | 2,562,048 | 1,500 | 5.68 | 38.10 | 37.20 | – | – | 1 |",
+        "|  | – | jax | 2,562,048 | 1,500 | 5.93 | 37.85 | – | +0.25 / -0.25 | – | 2 |",
         "| A | num_heads=1 | jax | 2,562,048 | 1,500 | 6.68 | 37.10 | 36.20 | +1.00 / -1.00 | +0.37 / -0.90 | 1 |",
         "| A | num_heads=16 | jax | 2,562,048 | 1,500 | – | – | 36.20 | – | +0.09 / -0.40 | 1 |",
+        "| A | num_heads=16, norm=pre | jax | 2,562,048 | 1,500 | 7.68 | 36.10 | – | +2.00 / -2.00 | – | 1 |",
         "| D | dropout=0.1 | jax | 2,562,048 | 1,500 | 6.68 | 37.10 | – | +1.00 / -1.00 | – | 1 |",
     ]
 

@@ -70,16 +70,14 @@ def table3(rows):
         if row["checkpoint"]["name"] == "last":
             found.setdefault((tuple(changes_of(row).items()), row["seed"]), {})[row["split"]] = row
     variations = [(PART_OF_TABLE_3[changes[0][0]] if changes else "", changes, seed) for changes, seed in found]
+    base = found.get(((), 1), {})
     for part, changes, seed in sorted(variations):
         splits = found[changes, seed]
         one = next(iter(splits.values()))
         cells = [part, ", ".join(f"{field}={value}" for field, value in changes) or "–", backend(one)]
         cells += [f"{one['parameters']:,}", f"{one['training']['steps']:,}", *figures_of(splits)]
-        if changes:
-            cells.append(difference(validated(splits), validated(found.get(((), seed), {}))))
-            cells.append(difference(papers(changes[0]), BASE_OF_TABLE_3))
-        else:
-            cells += ["–", "–"]
+        cells.append(difference(validated(splits), validated(base)) if splits is not base else "–")
+        cells.append(difference(papers(changes), BASE_OF_TABLE_3))
         lines.append(line([*cells, str(seed)]))
     return "\n".join([*lines, WHAT_HOLDS])
 
@@ -90,10 +88,10 @@ def validated(splits):
     return row and (row["perplexity"], row["tokenized_bleu"])
 
 
-def papers(change):
+def papers(changes):
     """Returns perplexity and BLEU of the paper's row that is like a variation, from its preset; None without one."""
     registry.load_catalog()
-    preset = ROW_OF_TABLE_3.get(change)
+    preset = ROW_OF_TABLE_3.get(changes[0]) if len(changes) == 1 else None
     figures = re.search(r"PPL ([\d.]+), BLEU ([\d.]+)", dict(registry.hparams.describe()).get(preset, ""))
     return figures and tuple(map(float, figures.groups()))
 
