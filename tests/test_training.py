@@ -19,6 +19,7 @@ from keras_transformer.pictures.curves import draw_curves
 from keras_transformer.runs.checkpoint import assign_training
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.summary import lines_by_step, training_summary
+from keras_transformer.training.health import complaint
 from keras_transformer.training.network import make_network
 from keras_transformer.training.trainer import train
 
@@ -211,6 +212,17 @@ def test_validation_rows(whole):
         assert row["perplexity"] == pytest.approx(np.exp(row["nll"]), rel=1e-4)
         assert 0 <= row["score"] <= 100 and any("BLEU" in name for name in row)
         assert row["encoder_deviation"] > 0 and row["nll_shuffled"] > 0
+        assert not complaint(row)
+
+
+def test_a_collapsed_encoder_is_told(problem, tmp_path):
+    """At a rate of a quarter, Adam's first updates leave a post-norm encoder with one output for all positions."""
+    steep = dataclasses.replace(hparams, num_layers=2, dropout=0.1, warmup_steps=1, train_steps=10, eval_steps=10)
+    lines = []
+    run = train(problem, steep, tmp_path / "steep", report=lines.append)
+    (row,) = [row for row in run.metrics() if row["kind"] == "validation"]
+    (told,) = [line for line in lines if "the encoder has collapsed" in line]
+    assert f"(deviation {row['encoder_deviation']:.4f})" in told and "--warmup_steps" in told
 
 
 def test_validation_rows_are_the_model_s(problem, whole):

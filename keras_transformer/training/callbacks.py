@@ -9,7 +9,7 @@ from keras_transformer.decoding.translator import Translator
 from keras_transformer.progress import progress_bar
 from keras_transformer.runs.checkpoint import training_arrays
 from keras_transformer.stopwatch import Stopwatch, duration
-from keras_transformer.training.health import SourceHealth
+from keras_transformer.training.health import SourceHealth, complaint
 from keras_transformer.training.machine import peak_memory
 from keras_transformer.training.signals import MEET_EVERY, Interrupted
 
@@ -195,6 +195,8 @@ class Evaluation(StepCallback):
         self.report(f"validation at step {step:,}: {'  '.join(figures)}  ({duration(latest['seconds'])})")
         for sample in latest.get("samples", [])[:1]:
             self.report(f"  e.g. {sample['source']} => {sample['output']}")
+        if wrong := complaint(latest):
+            self.report(f"  {wrong}")
 
     def _measure(self, step):
         began = time.monotonic()

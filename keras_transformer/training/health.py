@@ -1,4 +1,4 @@
-"""Two cheap figures that tell early when a model ignores its source."""
+"""Two cheap figures that tell early when a model ignores its source, or its encoder has collapsed."""
 
 import numpy as np
 from keras import ops
@@ -7,6 +7,8 @@ from keras_transformer.data.tokenizer import PAD
 from keras_transformer.models.compiled import compiled
 
 ROWS = 64
+COLLAPSED = 0.01
+"""Encoder deviation of a collapsed encoder, and less; its outputs are normalised, and healthy ones are above 0.04."""
 
 
 class SourceHealth:
@@ -44,3 +46,14 @@ class SourceHealth:
         memory, _ = self.model.encode(source)
         states = self.model.states((other_source, decoder_input), training=False)
         return ops.cast(memory, "float32"), self.model.loss.token_losses(labels, self.model.logits(states))[1]
+
+
+def complaint(figures):
+    """Returns a sentence on figures of `SourceHealth` that are those of a collapsed encoder; "" for others."""
+    if figures["encoder_deviation"] > COLLAPSED:
+        return ""
+    return (
+        "the encoder has collapsed: its outputs are the same at every position of a sentence "
+        f"(deviation {figures['encoder_deviation']:.4f}); begin again with more --warmup_steps, a lower "
+        "--learning_rate_scale or --norm=pre"
+    )
