@@ -214,13 +214,13 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def _split_heads(self, x):
         """`[batch, length, heads * d]` → `[batch, heads, length, d]`."""
-        batch, length, width = ops.shape(x)[0], ops.shape(x)[1], x.shape[-1]
+        batch, length, width = ops.shape(x)
         x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def _join_heads(self, heads, training=False):
         """Concat(head_1, …, head_h)W^O: `[batch, heads, length, d_v]` → `[batch, length, d_model]`."""
-        batch, length = ops.shape(heads)[0], ops.shape(heads)[2]
+        batch, _, length, _ = ops.shape(heads)
         joined = ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (batch, length, self.num_heads * self.d_v))
         return product(joined, self.output_kernel, training)
 
