@@ -2,6 +2,9 @@
 
 Published, text only, on `multi30k_ende_tok`: Transformer-Tiny 41.02 BLEU on test 2016 (Wu et al. 2021, "Good for
 Misconceived Reasons"), with the preset `tiny`.
+
+`raw_dir` holds train, val and test_2016_flickr, as `.en`, `.de`, `.fr` or `.en.gz`, …, for `multi30k_ende_tok`
+`.lc.norm.tok.en`, …; or they lie in its folders `raw` and `tok`.
 """
 
 import dataclasses

@@ -70,6 +70,13 @@ def test_the_table_notes_what_rarely_goes_well(call, tmp_path, flags, said):
     assert len(notes) == (said is not None) and (not notes or said in notes[0])
 
 
+def test_the_table_tells_no_time_of_another_device_than_a_cpu(call, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_transformer.training.overview.on_cpu", lambda: False)
+    lines = call("train", *REVERSE, f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run", "--dry_run")
+    titles = [line[:12].strip() for line in lines.succeeded()]
+    assert "results" in titles and "time" not in titles
+
+
 def in_terminal(*command, cwd):
     """Runs a command whose stdout and stderr are a terminal; returns its status and what it wrote."""
     own, its = pty.openpty()

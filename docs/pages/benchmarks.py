@@ -27,8 +27,9 @@ def preparation(rows):
     """Returns how fast corpora are prepared."""
     lines = [
         "## Preparing a corpus\n",
-        "Pairs of random words, about 25 a sentence, made into pieces and stored. The time for the 36 million pairs of",
-        "WMT14 English-French is extrapolated. The vocabulary is learned from a sample, so that hardly grows.\n",
+        "Pairs of random words, about 25 a sentence, made into pieces and stored. The time for the 36 million pairs",
+        "that the paper counts in WMT14 English-French is extrapolated. The vocabulary is learned from a sample, so",
+        "that hardly grows.\n",
         "| pairs | kept | filters | vocabulary | encoding | pairs/s | most memory | 36 million pairs | machine |",
         "|" + "---|" * 9,
     ]

@@ -16,14 +16,14 @@ that was left alone, byte for byte, dropout on.
 | the same during an evaluation | it is broken off, and made up for when the training goes on |
 | another signal, more than a second later | the process ends at once; the checkpoint before stays |
 | SIGKILL, also inside a checkpoint write | the same command goes on from the newest whole checkpoint, to the same |
-| newest checkpoint cut short, a bit flipped, a file of it gone | told, passed over for the one before, to the same |
+| newest checkpoint cut short, a bit flipped, a file of it gone or of another step | told, the one before is taken |
 | disk full while a checkpoint is written | one sentence, exit status 2; with room again, to the same |
 | too little room on the disk for all checkpoints | refused before the first update |
 | a directory that cannot be written | refused, nothing is changed |
 | a second training in the same directory | refused; a killed process leaves no lock behind |
 | the corpus has changed since training began | refused: checksums of the prepared corpus |
 | a bit flipped in the prepared corpus, vocabulary or configuration | refused, it says where |
-| a checkpoint of another model or a newer format, or under another step | refused, it says which |
+| a checkpoint of another model or a newer format | refused, it says which |
 | a clock that goes backwards | nothing: times are monotonic, and files are compared by content |
 | a loss or gradient that is not finite | the end, or the update is skipped: see below |
 | a batch that does not fit into memory | told before the first update, with what fits: see below |

@@ -4,6 +4,7 @@ import math
 
 import keras
 
+from keras_transformer.devices import on_cpu
 from keras_transformer.stopwatch import duration
 from keras_transformer.training.distribution import count_accelerators, count_replicas
 from keras_transformer.training.machine import device_rate
@@ -44,7 +45,7 @@ def overview(run, problem, network, batches, how, distribution, workers=1):
             + f", a checkpoint every {hparams.checkpoint_steps:,}, both at the end"
         ],
     }
-    if not count_accelerators(distribution):
+    if on_cpu():
         rows["time"] = [_time(hparams, network, batches)]
     if notes := list(_notes(hparams, plan.batches_per_epoch)):
         rows["note"] = notes
