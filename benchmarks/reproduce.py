@@ -238,7 +238,14 @@ def teach(training, flags):
         if not lock:
             report(f"{TAUGHT}: another process is at it")
         elif not targets.exists():
-            first, *others = [train(teacher, flags, lock, averaged=True) for teacher in training.teachers]
+            runs = []
+            for teacher in training.teachers:
+                with lock_file(Path(flags.runs) / f"{teacher.name}.lock") as alone:
+                    if not alone:
+                        report(f"{teacher.name}: another process is at it")
+                        return False
+                    runs.append(train(teacher, flags, alone, averaged=True))
+            first, *others = runs
             with written(sources) as file:
                 file.writelines(f"{source}\n" for source, _ in problem.examples("train"))
             together = [f"--run={first}", *(f"--ensemble={run}" for run in others), "--checkpoint=averaged"]

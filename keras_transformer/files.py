@@ -22,16 +22,18 @@ def written(path, mode="w"):
     """Opens a temporary file beside `path` and renames it to `path` on success, after fsync.
 
     Args:
-        path: Where the file is to appear.
+        path: Where the file is to appear; a link's target, and a device or a pipe is written to as it is.
         mode: "w" for UTF-8 text, "wb" for bytes.
 
     Raises:
         UserError: The place cannot be written.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise UserError(f"cannot write {path}: it is a directory; choose another place")
+    path, is_stream = _place_of_file(path)
     encoding = None if "b" in mode else "utf-8"
+    if is_stream:
+        with _opened(path, mode, encoding) as file:
+            yield file
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -56,16 +58,21 @@ def written(path, mode="w"):
 def growing(path):
     """Opens `PATH.partial` and renames it to `path` on success; broken off, it stays with what was written until then.
 
+    Args:
+        path: Where the file is to appear; a link's target, and a device or a pipe is written to as it is.
+
     Yields:
         A text file; what is flushed at a time should be whole lines.
 
     Raises:
         UserError: The place cannot be written.
     """
-    path = Path(path)
+    path, is_stream = _place_of_file(path)
+    if is_stream:
+        with _opened(path, "w", "utf-8") as file:
+            yield file
+        return
     partial = path.with_name(f"{path.name}.partial")
-    if path.is_dir():
-        raise UserError(f"cannot write {path}: it is a directory; choose another place")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(partial, "w", encoding="utf-8")
@@ -129,8 +136,8 @@ class WorkDirectory:
     def finish(self):
         """Renames it to its path, after fsync."""
         self.keep = True  # what has its name next is another process's
-        (self.folder / LOCK).unlink()
         _put_in_place(self.folder, self._path)
+        (self._path / LOCK).unlink()  # not before: others would take the folder for one that nobody works in
 
 
 @contextlib.contextmanager
@@ -233,6 +240,27 @@ def _remove_unlocked(folder):
     with contextlib.suppress(OSError), open(folder / LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _place_of_file(path):
+    """Returns where a file is to be put, and whether a device or a pipe is there, which is not to be replaced.
+
+    Raises:
+        UserError: It is a directory.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: it is a directory; choose another place")
+    if path.exists() and not path.is_file():
+        return path, True
+    return path.resolve() if path.is_symlink() else path, False
+
+
+def _opened(path, mode, encoding):
+    try:
+        return open(path, mode, encoding=encoding)
+    except OSError as error:
+        raise cannot_write(path, error) from None
 
 
 def _place_of_directory(path):

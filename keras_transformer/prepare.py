@@ -1,6 +1,6 @@
 """python -m keras_transformer.prepare: learns the vocabulary and writes the token store, once."""
 
-from keras_transformer.flags import Parser, add_problem_flags, read_problem_flags, report, run_command
+from keras_transformer.flags import Parser, add_problem_flags, read_problem_flags, report_if_read, run_command
 
 
 def main(arguments):
@@ -13,8 +13,8 @@ def main(arguments):
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
     flags = parser.parse_args(arguments)
     problem, _ = read_problem_flags(flags)
-    problem.prepare(report)
-    report(f"{problem.name} is prepared in {problem.prepared_dir}")
+    problem.prepare(report_if_read)
+    report_if_read(f"{problem.name} is prepared in {problem.prepared_dir}")
 
 
 if __name__ == "__main__":

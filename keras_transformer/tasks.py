@@ -145,7 +145,7 @@ class Problem:
         code = [sha256(path) for path in Problem.corpus_files(self)]  # it may give other pairs when it has been mended
         identity = _hash([PARTS, self._identity, checksums, code])[:16]
         with work_directory(self.prepared_dir, identity, report) as work:
-            if work.waited and self._is_prepared(report):
+            if self._is_prepared(lambda line: None):  # another process did it meanwhile
                 return self
             self._write(work, manifest, report)
             for path, known in files.items():
@@ -218,10 +218,13 @@ class Problem:
 
         training = split == "train"
         pairs = self.prepare().store.split(split)
-        plan = BatchPlan(
-            pairs.source.lengths, pairs.target.lengths, hparams.batch_tokens, seed=hparams.seed, shuffle=training,
-            max_length=hparams.max_length if training else None,
-        )  # fmt: skip
+        try:
+            plan = BatchPlan(
+                pairs.source.lengths, pairs.target.lengths, hparams.batch_tokens, seed=hparams.seed, shuffle=training,
+                max_length=hparams.max_length if training else None,
+            )  # fmt: skip
+        except UserError as error:
+            raise error if training else UserError(f"the {split} split: {error}") from None
         hidden = {}
         if training and hparams.word_dropout:
             hidden = {"word_dropout": hparams.word_dropout, "hidden_ids": self.tokenizer.hidden_ids}
@@ -235,17 +238,23 @@ class Problem:
     def _is_current(self, report):
         """Whether the prepared corpus was made from the corpus files as they are now."""
         corpus = {Path(path).resolve(): known for path, known in self.store.manifest.get("corpus", {}).items()}
+        gone = [path for path in corpus if not path.is_file()]
         for path, known in corpus.items():
-            if not path.is_file():
-                report(f"{path} is gone; using the corpus prepared from it")
-                return True
-            if not _is_same(path, known):
+            if path not in gone and not _is_same(path, known):
                 report(f"{path} has changed since it was prepared")
                 return False
-        for path in self._files():
+        try:
+            files = [] if gone and self.raw_dir is None else self._files()  # what is gone would be downloaded again
+        except UserError:
+            if not gone:
+                raise
+            files = []
+        for path in files:
             if Path(path).resolve() not in corpus:
                 report(f"{path} is new since the corpus was prepared")
                 return False
+        if gone:
+            report(f"{gone[0]} is gone; using the corpus prepared from it")
         return True
 
 

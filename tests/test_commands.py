@@ -220,6 +220,31 @@ def test_a_wrong_flag_of_a_later_command_is_refused(home, call, command, flag, s
     call(command, f"--run={home.run}", flag).refused(said)
 
 
+@pytest.mark.parametrize("flag", ["--train_steps=6", "--dry_run"])
+def test_what_a_batch_cannot_hold_of_the_validation_split_is_told_before_there_is_a_run(call, tmp_path, flag):
+    text = write_text(tmp_path / "text", TEXT)
+    long = {language: "a b c\n" + 40 * f"{language} " + "\n" for language in TEXT}
+    write_text(tmp_path / "text", long, "validation")
+    flags = (*text, "--set=problem.vocab_size=40", *SMALL, "--hparams=toy", f"--output_dir={tmp_path}/run", flag)
+    call("train", *flags, "--batch_tokens=32").refused("the validation split: batch_tokens=32 cannot hold pair 2")
+    assert not (tmp_path / "run" / "config.json").exists()
+    call("train", *flags, "--batch_tokens=512").succeeded_with_warnings()
+
+
+def test_hints_are_ones_that_the_command_takes(home, call, tmp_path):
+    run = shutil.copytree(home.run, tmp_path / "run")
+    (run / "checkpoints" / "best.json").unlink()
+    begin = (*home.again(tmp_path / "new"), f"--init_from={run}")
+    call("train", *begin).refused("nothing was evaluated; use --init_checkpoint=last")
+    (run / "checkpoints" / "step-000000003" / "weights.npz").write_bytes(b"damaged")
+    outcome = call("average", f"--run={run}", "--last=2", "--scores=off")
+    outcome.refused("step-000000003")
+    assert "--checkpoint" not in outcome.err
+    call("train", *begin, "--init_checkpoint=3").refused("; --init_checkpoint=6 is whole")
+    shutil.rmtree(run / "checkpoints")
+    call("average", f"--run={run}").refused("holds no checkpoint; train first")
+
+
 @pytest.mark.parametrize("command", ["evaluate", "translate", "average"])
 def test_a_later_command_needs_a_run(call, tmp_path, command):
     call(command).refused("the following arguments are required: --run")

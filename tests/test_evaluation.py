@@ -259,6 +259,11 @@ def test_json_holds_what_the_text_says(run, call, tmp_path):
             assert f"{name}:".ljust(11) + value in text
 
 
+def test_no_further_tokens_are_none_in_what_is_told(run, call):
+    outcome = call("evaluate", f"--run={run}", "--extra_length=0", "--json")
+    assert json.loads(outcome.out)["decoding"]["extra_length"] == 0
+
+
 def test_nothing_more_is_said_unasked(result, capsys):
     report_text(result, samples=0, by_length=False)
     text = capsys.readouterr().out.splitlines()

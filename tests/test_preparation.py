@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import spawn
 
-from keras_transformer import registry
+from keras_transformer import files, registry
 from keras_transformer.data import encoding, preparation
 from keras_transformer.data.filters import PairFilter
 from keras_transformer.data.token_store import TokenStore
@@ -362,7 +363,45 @@ def test_a_work_directory_in_use_is_waited_for_and_not_removed(tmp_path):
     assert names(tmp_path) == ["store"] and names(tmp_path / "store") == []
 
 
+def test_a_finished_directory_is_not_one_of_work_before_it_is_in_its_place(tmp_path, monkeypatch):
+    """Another process, with another content, which begins between the end of the work and the renaming."""
+    put = files._put_in_place
+
+    def between(folder, path):
+        with work_directory(path, "b"):
+            pass
+        put(folder, path)
+
+    with work_directory(tmp_path / "store", "a") as work:
+        (work.folder / "part").touch()
+        monkeypatch.setattr(files, "_put_in_place", between)
+        work.finish()
+    assert names(tmp_path) == ["store"] and names(tmp_path / "store") == ["part"]
+
+
+def test_what_another_process_prepares_meanwhile_is_taken(tmp_path, monkeypatch):
+    """It ends after this process has found nothing prepared, and before it begins."""
+    first, second = (load_problem("copy", data_dir=tmp_path, train_pairs=20) for _ in range(2))
+
+    def late(path, identity, report):
+        monkeypatch.undo()
+        first.prepare()
+        return work_directory(path, identity, report)
+
+    monkeypatch.setattr("keras_transformer.tasks.work_directory", late)
+    second._write = lambda *arguments: pytest.fail("prepared twice")
+    assert second.prepare().store.fingerprint == first.store.fingerprint
+
+
 # Lines of progress
+
+
+def test_a_preparation_goes_on_without_a_reader(tmp_path):
+    process = spawn("prepare", "--problem=copy", f"--data_dir={tmp_path}/data", cwd=tmp_path)
+    process.stdout.close()
+    assert process.wait(timeout=120) == 0 and process.stderr.read() == ""
+    process.stderr.close()
+    assert list(tmp_path.glob("data/copy-*/manifest.json"))
 
 
 def test_progress_is_told(whole):

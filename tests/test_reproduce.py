@@ -314,6 +314,10 @@ def test_teachers_translate_the_training_text_together(reproduce, tmp_path, monk
     with lock_file(tmp_path / f"{reproduce.TAUGHT}.lock"):
         reproduce.main(["small"])
     assert not done and capsys.readouterr().out.endswith("another process is at it\n")
+    with lock_file(tmp_path / "runs" / "reproduce" / f"{teachers[1].name}.lock"):
+        reproduce.main(["small"])  # the first one is trained
+    assert len(done) == 2 and capsys.readouterr().out.endswith(f"{teachers[1].name}: another process is at it\n")
+    del done[:]
     reproduce.main(["small"])
     assert [command for command, *_ in done] == 2 * ["train", "average"] + ["translate", "train", "evaluate"]
     first, second = (f"runs/reproduce/{teacher.name}" for teacher in teachers)

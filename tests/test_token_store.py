@@ -1,6 +1,7 @@
 """Tokenizers, the token store, `prepare` and batches: text on its way to arrays of ids."""
 
 import dataclasses
+import gzip
 import random
 import re
 
@@ -252,6 +253,13 @@ def test_a_problem_and_its_reverse_share_what_is_prepared(corpus):
     assert content(split.source) == content(forwards.store.split("train").target)
 
 
+def test_a_vocabulary_is_learned_from_long_lines_too():
+    """SentencePiece leaves lines of more than 4,192 bytes out, unless it is told otherwise."""
+    long = " ".join(["zażółć gęślą jaźń"] * 400)
+    tokenizer = SentencePieceTokenizer.train([long], 40)
+    assert tokenizer.decode(tokenizer.encode(["jaźń żółć"])) == ["jaźń żółć"]
+
+
 def test_other_parameters_and_corpora_have_other_directories(corpus):
     other = corpus.parent / "other"
     other.mkdir()
@@ -291,6 +299,26 @@ def test_a_prepared_corpus_outlives_its_files(corpus):
     said = []
     assert snapshot(parallel(corpus).prepare(said.append).prepared_dir) == before
     assert said == [f"{corpus}/train.de is gone; using the corpus prepared from it"]
+
+
+@pytest.mark.parametrize("changed", ["itself", "another"])
+def test_a_file_in_place_of_one_that_is_gone_is_noticed(corpus, changed):
+    """Compressed, or not any more; or a change of a file that comes after one that is gone."""
+    old = parallel(corpus).prepare().store.fingerprint
+    lines = (corpus / "train.en").read_bytes().splitlines(keepends=True)
+    (corpus / "train.en").unlink()
+    if changed == "itself":
+        with gzip.open(corpus / "train.en.gz", "wb") as file:
+            file.writelines([*lines[1:], lines[0]])
+        said = f"{corpus}/train.en.gz is new since the corpus was prepared"
+    else:
+        (corpus / "train.en.gz").write_bytes(gzip.compress(b"".join(lines)))
+        german = (corpus / "train.de").read_bytes().splitlines(keepends=True)
+        (corpus / "train.de").write_bytes(b"".join([*german[1:], german[0]]))
+        said = f"{corpus}/train.de has changed since it was prepared"
+    told = []
+    assert parallel(corpus).prepare(told.append).store.fingerprint != old
+    assert told[0] == said
 
 
 # Batches

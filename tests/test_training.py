@@ -19,6 +19,7 @@ from keras_transformer.pictures.curves import draw_curves
 from keras_transformer.runs.checkpoint import assign_training
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.summary import lines_by_step, training_summary
+from keras_transformer.training.callbacks import Checkpointing
 from keras_transformer.training.health import complaint
 from keras_transformer.training.network import make_network
 from keras_transformer.training.trainer import train
@@ -197,6 +198,39 @@ def test_train_rows(whole):
         assert all(np.isfinite(row[name]) for name in ("loss", "nll", "perplexity", "learning_rate"))
         assert row["tokens_per_second"] > 0
         assert row["perplexity"] == pytest.approx(np.exp(row["nll"]), rel=1e-4)
+
+
+def test_train_rows_tell_the_rate_of_the_update_they_are_of(whole):
+    rows = [row for row in whole.metrics() if row["kind"] == "train"]
+    schedule = kt.TransformerSchedule(hparams.d_model, hparams.warmup_steps)
+    wanted = [float(schedule(row["step"] - 1)) for row in rows]
+    assert [row["learning_rate"] for row in rows] == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("metric", ["score", "nll", "loss"])
+def test_what_is_not_finite_is_never_better(metric):
+    checkpointing = object.__new__(Checkpointing)
+    checkpointing.hparams = dataclasses.replace(hparams, best_metric=metric)
+    figures = {"score": 1.0, "nll": 3.0, "loss": 4.0}
+    finite = checkpointing.merit(figures)
+    for wrong in (np.nan, -np.inf if metric == "score" else np.inf):
+        found = checkpointing.merit({**figures, metric: wrong})
+        assert finite > found and not found > finite
+    if metric == "score":
+        assert finite > checkpointing.merit({**figures, "nll": np.nan})
+        assert finite < checkpointing.merit({**figures, "score": 1.1, "nll": np.nan})
+
+
+def test_an_evaluation_that_was_not_finite_does_not_keep_a_run_from_going_on(problem, copied):
+    """The log has null in place of what JSON has no number for."""
+    path = copied.path / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if row["kind"] == "validation":
+            row.update(loss=None, nll=None, perplexity=None)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    longer = dataclasses.replace(hparams, train_steps=13)
+    assert train(problem, longer, copied.path, report=str).checkpoints.steps()[-1] == 13
 
 
 def test_train_rows_count_all_real_tokens(problem, whole):

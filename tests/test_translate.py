@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from keras.backend import backend
@@ -214,6 +215,22 @@ def test_an_interrupt_keeps_whole_lines(home, tmp_path):
     assert process.returncode == 130 and str(output) in err.decode()
     kept = output.read_text()
     assert kept.endswith("\n") and kept.count("\n") % 1024 == 0 and not (tmp_path / "out.txt").exists()
+
+
+@pytest.mark.parametrize("command", ["translate", "score"])
+def test_a_pipe_is_written_to_and_a_link_is_kept(home, call, tmp_path, command):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "lines.txt").write_text("s1 s2\ns3\n")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "target.txt")
+    inputs = {"translate": ["--input"], "score": ["--source", "--target"]}[command]
+    flags = [f"--run={home.run}", *(f"{flag}={tmp_path}/lines.txt" for flag in inputs)]
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit((tmp_path / "pipe").read_text)
+        assert call(command, *flags, f"--output={tmp_path}/pipe").status == 0
+        written = read.result(timeout=60)
+    assert written.count("\n") == 2 and (tmp_path / "pipe").is_fifo()
+    assert call(command, *flags, f"--output={tmp_path}/link.txt").status == 0
+    assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "target.txt").read_text() == written
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(home, tmp_path):

@@ -15,6 +15,8 @@ from keras_transformer.files import written
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
 CHANGE = "change it with --set problem.vocab_size=N"
+LONGEST = 2**30
+"""Bytes of a sentence that a vocabulary is learned from; SentencePiece leaves those beyond 4,192 out by default."""
 
 
 class Tokenizer:
@@ -159,7 +161,7 @@ class SentencePieceTokenizer(Tokenizer):
                 sentence_iterator=sentences(), model_writer=model,
                 model_type="bpe", vocab_size=vocab_size, character_coverage=1.0,
                 pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK,
-                input_sentence_size=sample, shuffle_input_sentence=True, minloglevel=2,
+                input_sentence_size=sample, shuffle_input_sentence=True, max_sentence_length=LONGEST, minloglevel=2,
                 user_defined_symbols=list(symbols),
             )  # fmt: skip
         except RuntimeError as error:

@@ -199,7 +199,7 @@ def evaluate(
     decoding = {
         "beam_size": beam_size or hparams.beam_size,
         "alpha": hparams.alpha if alpha is None else alpha,
-        "extra_length": extra_length or hparams.extra_length,
+        "extra_length": hparams.extra_length if extra_length is None else extra_length,
     }
     if run.tokenizer.grammar:
         decoding["constraint"] = constraint is not None

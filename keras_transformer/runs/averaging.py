@@ -24,12 +24,14 @@ def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> 
     if last < 1:
         raise UserError(f"--last={last}: at least 1 checkpoint must be averaged")
     steps = run.checkpoints.steps()[-last:]
+    if not steps:
+        raise UserError(f"{run.checkpoints.path} holds no checkpoint; train first")
     if len(steps) < last:
         there = len(run.checkpoints.steps())
         raise UserError(f"{run.checkpoints.path} holds {there} checkpoints, not {last}; --last={there} averages them")
     average: dict = {}
     for step in steps:
-        weights = run.checkpoints.load(step, parts=("weights",))[0]["weights"]
+        weights = run.checkpoints.load(step, parts=("weights",), flag="")[0]["weights"]
         for path, array in weights.items():
             if array.dtype.kind == "f":
                 array = average.get(path, 0.0) + array.astype("float64") / last

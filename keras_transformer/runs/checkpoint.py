@@ -79,9 +79,11 @@ class Checkpoints:
         missing = max(1, keep + 2 - len(self.steps())) * size
         free = shutil.disk_usage(self.path.parent).free
         if free < missing:
+            begun = (self.path.parent / "config.json").is_file()  # such a run keeps as many as it did
             raise UserError(
                 f"{self.path}: {missing / 1e9:,.2f} GB are needed for {missing // size} more checkpoints, and "
-                f"{free / 1e9:,.2f} GB are free; make room, or keep fewer: --keep_checkpoints={keep} now"
+                f"{free / 1e9:,.2f} GB are free; make room"
+                + (" and run the command again" if begun else f", or keep fewer: --keep_checkpoints={keep} now")
             )
 
     def remove_strays(self):
@@ -113,13 +115,14 @@ class Checkpoints:
         """Returns "best", or "last" where nothing was evaluated."""
         return "last" if self.best_step() is None else "best"
 
-    def load(self, name=None, parts=PARTS):
+    def load(self, name=None, parts=PARTS, flag="--checkpoint"):
         """Returns ({"weights": …, "optimizer": …}, state) of a checkpoint.
 
         Args:
             name: "best", "last", "averaged", a step, or "ema", the moving average of the weights in the last one; None
                 is the best, or the last where none was evaluated.
             parts: What to read of it, as far as it is there.
+            flag: What a user asks for another one with, for the sentence of an error; "" if that is not possible.
 
         Raises:
             UserError: There is none of that name, or it is damaged.
@@ -142,7 +145,7 @@ class Checkpoints:
         else:
             step = self.best_step() if name == "best" else name
             if step is None:
-                raise UserError(f"{self.path} holds no best checkpoint, nothing was evaluated; use --checkpoint=last")
+                raise UserError(f"{self.path} holds no best checkpoint, nothing was evaluated; use {flag}=last")
             if not str(step).isdigit():
                 raise UserError(f"checkpoint {name!r}: it is best, last, averaged, ema or a step")
             directory = self._directory(int(step))
@@ -153,8 +156,8 @@ class Checkpoints:
             return _read(directory, parts)
         except UserError as error:
             step = self._latest_whole(parts)
-            hint = "no checkpoint is whole" if step is None else f"--checkpoint={step} is whole"
-            raise UserError(f"{error}; {hint}") from None
+            hint = "no checkpoint is whole" if step is None else f"{flag}={step} is whole"
+            raise UserError(f"{error}; {hint}" if flag or step is None else str(error)) from None
 
     def load_latest(self, parts=PARTS):
         """Returns `load` of the newest whole checkpoint, or None; damaged ones are reported and passed over."""

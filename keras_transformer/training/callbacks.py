@@ -11,6 +11,7 @@ from keras_transformer.runs.checkpoint import training_arrays
 from keras_transformer.stopwatch import Stopwatch, duration
 from keras_transformer.training.health import SourceHealth, complaint
 from keras_transformer.training.machine import peak_memory
+from keras_transformer.training.schedule import make_schedule
 from keras_transformer.training.signals import MEET_EVERY, Interrupted
 
 SAMPLES = 5
@@ -75,6 +76,7 @@ class Progress(StepCallback):
         self.run, self.batches, self.update_flops, self.report, self.every = run, batches, update_flops, report, every
         self.nonfinite = nonfinite
         self.train_steps, self.eval_steps = hparams.train_steps, hparams.eval_steps
+        self.schedule = make_schedule(hparams)
         self.start, self.tokens = start, 0
         self.advance = lambda step: None  # whoever shows a bar puts its function here
         self.busy = Stopwatch()  # evaluation and checkpoints between updates do not count
@@ -111,7 +113,7 @@ class Progress(StepCallback):
             metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}
             norms, skipped = self.model.optimizer.watched()
         self.model.reset_metrics()
-        learning_rate = float(self.model.optimizer.learning_rate)
+        learning_rate = float(self.schedule(step - 1))  # of the last update that was made
         seconds = self.busy.reset()
         speed, left = self.new_tokens / seconds, (self.train_steps - step) * seconds / self.new_steps
         is_first, self.tokens = self.tokens == 0, self.tokens + self.new_tokens
@@ -170,7 +172,9 @@ class Evaluation(StepCallback):
         """
         logged = [row for row in self.run.metrics() if row["kind"] == "validation" and row["step"] == step]
         if logged:
-            self.latest = {name: value for name, value in logged[-1].items() if name != "kind"}
+            latest = {name: value for name, value in logged[-1].items() if name != "kind"}
+            # JSON has no number for what is not finite.
+            self.latest = {name: math.nan if value is None else value for name, value in latest.items()}
         elif step % self.hparams.eval_steps == 0 or step >= self.hparams.train_steps:
             self.evaluate(step)
 
@@ -318,7 +322,8 @@ class Checkpointing(StepCallback):
     def merit(self, found):
         """What is compared of an evaluation: `best_metric`, and of equal scores the nats a token."""
         metric = self.hparams.best_metric
-        return (found["score"], -found["nll"]) if metric == "score" else -found[metric]
+        figures = (found["score"], -found["nll"]) if metric == "score" else (-found[metric],)
+        return tuple(figure if math.isfinite(figure) else -math.inf for figure in figures)
 
     def save(self, step, interim=False):
         """Writes the checkpoint of this step, an `interim` one for a signal."""

@@ -8,6 +8,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.runs.checkpoint import model_arrays
 from keras_transformer.runs.directory import Run
 
+INIT_FLAG = "--init_checkpoint"
 _ALIKE = "the models must be built alike (num_layers, d_model, word_heads and so on), only the vocabulary may differ"
 
 
@@ -34,7 +35,7 @@ def initialise(model, tokenizer, init_from, report):
         UserError: There is no such run or checkpoint, or its weights are not those of such a model.
     """
     run = Run.open(init_from["run"])
-    arrays, state = run.checkpoints.load(init_from["checkpoint"], parts=("weights",))
+    arrays, state = run.checkpoints.load(init_from["checkpoint"], parts=("weights",), flag=INIT_FLAG)
     own, vocabulary = model_arrays(model), {weight.path for weight in model.vocabulary_weights}
     told = {table.path for table in model.vocabulary_tables}
     rows, old_rows = _same_pieces(tokenizer, run.tokenizer)

@@ -50,7 +50,7 @@ class SourceHealth:
 
 def complaint(figures):
     """Returns a sentence on figures of `SourceHealth` that are those of a collapsed encoder; "" for others."""
-    if figures["encoder_deviation"] > COLLAPSED:
+    if not figures["encoder_deviation"] <= COLLAPSED:  # one that is not finite is another matter
         return ""
     return (
         "the encoder has collapsed: its outputs are the same at every position of a sentence "

@@ -27,7 +27,7 @@ from keras_transformer.training.distribution import (
     count_accelerators,
     make_strategy,
 )
-from keras_transformer.training.fine_tuning import complete, initialise
+from keras_transformer.training.fine_tuning import INIT_FLAG, complete, initialise
 from keras_transformer.training.machine import device_rate
 from keras_transformer.training.memory import check_memory, may_not_fit
 from keras_transformer.training.network import make_network
@@ -89,8 +89,9 @@ def train(
         init_from = complete(init_from)
         run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
         if init_from and not run.checkpoints.steps():  # what is wrong with it is said before the corpus is prepared
-            Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=())
+            Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=(), flag=INIT_FLAG)
         batches = problem.prepare(report).batches("train", hparams)
+        problem.batches("validation", hparams)  # where it makes none, that is said before there is a run
         workers.watch()
         if dry_run:
             if workers.is_first:
@@ -161,6 +162,8 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
                 "first weights": model_arrays(network),
             }
         )
+    if not start:  # before there is a run, which would keep as many as it says
+        run.checkpoints.check_room(network, hparams.keep_checkpoints)
     run.create()
     batches = network.adapted(batches)
     _tell_what(run, problem, network, batches, how, distribution, workers, start, report)
@@ -183,7 +186,8 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
         report(f"{run.path} ended early, after {start:,} updates; nothing to do (more: a larger --patience, or none)")
         return
     run.describe(make_manifest(run, network))  # of whoever makes the updates that follow
-    run.checkpoints.check_room(network, hparams.keep_checkpoints)
+    if start:
+        run.checkpoints.check_room(network, hparams.keep_checkpoints)
     log_start(run, start, distribution, how["precision"])
     began = time.monotonic()
     with progress_bar("training", hparams.train_steps, start) as progress.advance:

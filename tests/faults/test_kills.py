@@ -293,5 +293,12 @@ def test_a_corpus_that_has_changed_is_refused(call, tmp_path):
 
 def test_too_little_room_is_told_before_the_first_update(call, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 2000))
-    call("train", *flags(folder), f"--output_dir={tmp_path}/run").refused("6 more checkpoints", "make room")
-    assert Run.open(tmp_path / "run").checkpoints.steps() == []
+    new = (*flags(folder), f"--output_dir={tmp_path}/run")
+    call("train", *new).refused("6 more checkpoints", "make room, or keep fewer: --keep_checkpoints=4 now")
+    call("train", *new, "--keep_checkpoints=2").refused("4 more checkpoints")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 10**9))
+    call("train", *new, "--keep_checkpoints=3", "--train_steps=3").succeeded_with_warnings()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 2000))
+    outcome = call("train", *new, "--keep_checkpoints=3")
+    outcome.refused("more checkpoint", "free; make room")
+    assert "fewer" not in outcome.err  # of a run that has begun they are what they are
