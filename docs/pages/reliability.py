@@ -60,6 +60,10 @@ mark at the beginning, a NUL, U+2028, a form feed, returns, nothing at all) is k
 side are counted in the manifest, and duplicates where `drop_duplicates` leaves them out. Longer pairs than `max_length`
 are left out of training, and how many is told.
 
+A prepared corpus is used as long as its files are what they were, also when they are gone; one that has changed, or
+another in its place (`train.en` for `train.en.gz`), is noticed, and the corpus prepared anew. Several processes that
+need the same one prepare it once.
+
 ## Files from elsewhere
 
 Opening a run executes nothing of it: arrays are read without pickle, names are looked up in the registries, and types
