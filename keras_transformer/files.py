@@ -137,7 +137,8 @@ class WorkDirectory:
         """Renames it to its path, after fsync."""
         self.keep = True  # what has its name next is another process's
         _put_in_place(self.folder, self._path)
-        (self._path / LOCK).unlink()  # not before: others would take the folder for one that nobody works in
+        # Not before: others would take the folder for one that nobody works in. It may have been replaced by now.
+        (self._path / LOCK).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -251,7 +252,8 @@ def _place_of_file(path):
     path = Path(path)
     if path.is_dir():
         raise UserError(f"cannot write {path}: it is a directory; choose another place")
-    if path.exists() and not path.is_file():
+    # A file that a descriptor stands for may have another name by now, or none.
+    if path.exists() and (not path.is_file() or str(path.absolute()).startswith(("/dev/fd/", "/dev/std", "/proc/"))):
         return path, True
     return path.resolve() if path.is_symlink() else path, False
 

@@ -244,8 +244,9 @@ class Problem:
                 report(f"{path} has changed since it was prepared")
                 return False
         try:
-            files = [] if gone and self.raw_dir is None else self._files()  # what is gone would be downloaded again
-        except UserError:
+            # What is gone would be downloaded again.
+            files = self.further_files() if gone and self.raw_dir is None else self._files()
+        except (UserError, OSError):
             if not gone:
                 raise
             files = []

@@ -258,6 +258,8 @@ def test_a_vocabulary_is_learned_from_long_lines_too():
     long = " ".join(["zażółć gęślą jaźń"] * 400)
     tokenizer = SentencePieceTokenizer.train([long], 40)
     assert tokenizer.decode(tokenizer.encode(["jaźń żółć"])) == ["jaźń żółć"]
+    word = "".join(random.Random(1).choices("abcdefgh", k=70_000))
+    assert SentencePieceTokenizer.train([word], 40).vocab_size == 40
 
 
 def test_other_parameters_and_corpora_have_other_directories(corpus):

@@ -8,8 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from keras.backend import backend
@@ -224,13 +224,17 @@ def test_a_pipe_is_written_to_and_a_link_is_kept(home, call, tmp_path, command):
     (tmp_path / "link.txt").symlink_to(tmp_path / "target.txt")
     inputs = {"translate": ["--input"], "score": ["--source", "--target"]}[command]
     flags = [f"--run={home.run}", *(f"{flag}={tmp_path}/lines.txt" for flag in inputs)]
-    with ThreadPoolExecutor() as pool:
-        read = pool.submit((tmp_path / "pipe").read_text)
-        assert call(command, *flags, f"--output={tmp_path}/pipe").status == 0
-        written = read.result(timeout=60)
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)  # two lines fit into the pipe
+    assert call(command, *flags, f"--output={tmp_path}/pipe").status == 0
+    written = os.read(reader, 10_000).decode()
+    os.close(reader)
     assert written.count("\n") == 2 and (tmp_path / "pipe").is_fifo()
     assert call(command, *flags, f"--output={tmp_path}/link.txt").status == 0
     assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "target.txt").read_text() == written
+    with tempfile.TemporaryFile("w+") as nameless:
+        assert call(command, *flags, f"--output=/dev/fd/{nameless.fileno()}").status == 0
+        nameless.seek(0)
+        assert nameless.read() == written
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(home, tmp_path):

@@ -17,6 +17,8 @@ SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
 CHANGE = "change it with --set problem.vocab_size=N"
 LONGEST = 2**30
 """Bytes of a sentence that a vocabulary is learned from; SentencePiece leaves those beyond 4,192 out by default."""
+LONG_WORD = re.compile(r"(\S{10000})")
+"""Words are cut there to learn from: SentencePiece has counted a word's characters in 16 bits, and ended beyond."""
 
 
 class Tokenizer:
@@ -151,7 +153,8 @@ class SentencePieceTokenizer(Tokenizer):
 
         def sentences():
             try:
-                yield from filter(str.strip, texts)
+                for text in filter(str.strip, texts):
+                    yield LONG_WORD.sub(r"\1 ", text) if len(text) > 10_000 else text
             except BaseException as error:
                 failed.append(error)
                 raise

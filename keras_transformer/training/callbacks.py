@@ -199,7 +199,7 @@ class Evaluation(StepCallback):
         self.report(f"validation at step {step:,}: {'  '.join(figures)}  ({duration(latest['seconds'])})")
         for sample in latest.get("samples", [])[:1]:
             self.report(f"  e.g. {sample['source']} => {sample['output']}")
-        if wrong := complaint(latest):
+        if wrong := complaint(latest, self.hparams.norm):
             self.report(f"  {wrong}")
 
     def _measure(self, step):

@@ -48,12 +48,17 @@ class SourceHealth:
         return ops.cast(memory, "float32"), self.model.loss.token_losses(labels, self.model.logits(states))[1]
 
 
-def complaint(figures):
-    """Returns a sentence on figures of `SourceHealth` that are those of a collapsed encoder; "" for others."""
+def complaint(figures, norm="post"):
+    """Returns a sentence on figures of `SourceHealth` that are those of a collapsed encoder; "" for others.
+
+    Args:
+        figures: Of `SourceHealth.measure`.
+        norm: The hparams', for the advice.
+    """
     if not figures["encoder_deviation"] <= COLLAPSED:  # one that is not finite is another matter
         return ""
     return (
         "the encoder has collapsed: its outputs are the same at every position of a sentence "
-        f"(deviation {figures['encoder_deviation']:.4f}); begin again with more --warmup_steps, a lower "
-        "--learning_rate_scale or --norm=pre"
+        f"(deviation {figures['encoder_deviation']:.4f}); begin again with more --warmup_steps"
+        + (", a lower --learning_rate_scale or --norm=pre" if norm == "post" else " or a lower --learning_rate_scale")
     )
