@@ -91,12 +91,11 @@ def train(
         if init_from and not run.checkpoints.steps():  # what is wrong with it is said before the corpus is prepared
             Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=(), flag=INIT_FLAG)
         batches = problem.prepare(report).batches("train", hparams)
-        problem.batches("validation", hparams)  # where it makes none, that is said before there is a run
         workers.watch()
         if dry_run:
             if workers.is_first:
                 run.check_corpus()
-            check_rows(batches.plan, make_strategy(strategy, devices))
+            _check_batches(problem, hparams, batches, strategy, devices)
             network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
             start = max(run.checkpoints.steps(), default=0)
             _tell_what(run, problem, network, network.adapted(batches), how, distribution, workers, start, report)
@@ -140,9 +139,15 @@ def _try_memory(run, problem, hparams, batches, how, memory_trial, stop, report)
         check_memory(run, size, batches.plan, how, stop, report)
 
 
+def _check_batches(problem, hparams, batches, strategy, devices):
+    """Says what is wrong with the batches of training or validation, before there is a run."""
+    check_rows(batches.plan, make_strategy(strategy, devices))
+    problem.batches("validation", hparams)
+
+
 def _train(run, problem, hparams, batches, how, stop, workers, report):
     """Trains, in a directory that is this process's own."""
-    check_rows(batches.plan, make_strategy(how["strategy"], how["devices"]))
+    _check_batches(problem, hparams, batches, how["strategy"], how["devices"])
     network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
     state = restore(run, network, workers)
     start = batches.start = state["step"]
