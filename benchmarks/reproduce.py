@@ -150,7 +150,7 @@ EXPERIMENTS = {
     ],
     "table3": [
         short(),
-        short(seed=2),  # what differences tell nothing
+        short(seed=2),  # by how much seeds differ
         *table3("num_heads", (1, 2, 8, 16)),  # (A)
         *table3("d_k", (8, 16)),  # (B)
         *table3("num_layers", (2, 3, 6)),  # (C)
@@ -230,6 +230,15 @@ def train(training, flags, lock, averaged):
     return run
 
 
+def train_alone(training, flags):
+    """Trains and averages; returns the run directory, None where another process is at it."""
+    with lock_file(Path(flags.runs) / f"{training.name}.lock") as lock:
+        if lock:
+            return train(training, flags, lock, averaged=True)
+    report(f"{training.name}: another process is at it")
+    return None
+
+
 def teach(training, flags):
     """Writes what a training's teachers, an ensemble, translate of the training text; returns whether it is there."""
     problem = load_problem(training.problem, raw_dir=flags.raw_dir, data_dir=flags.data_dir)
@@ -238,13 +247,9 @@ def teach(training, flags):
         if not lock:
             report(f"{TAUGHT}: another process is at it")
         elif not targets.exists():
-            runs = []
-            for teacher in training.teachers:
-                with lock_file(Path(flags.runs) / f"{teacher.name}.lock") as alone:
-                    if not alone:
-                        report(f"{teacher.name}: another process is at it")
-                        return False
-                    runs.append(train(teacher, flags, alone, averaged=True))
+            runs = [train_alone(teacher, flags) for teacher in training.teachers]
+            if not all(runs):
+                return False
             first, *others = runs
             with written(sources) as file:
                 file.writelines(f"{source}\n" for source, _ in problem.examples("train"))

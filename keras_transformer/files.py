@@ -183,12 +183,7 @@ def lock_file(path):
     Yields:
         The open file, or None if another process has locked it. A process that inherits the file holds the lock, too.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a")
-    except OSError as error:
-        raise cannot_write(path, error) from None
-    with file:
+    with _opened(path, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -258,8 +253,10 @@ def _place_of_file(path):
     return path.resolve() if path.is_symlink() else path, False
 
 
-def _opened(path, mode, encoding):
+def _opened(path, mode, encoding=None):
+    """Opens a file, in a folder that is made if need be, or raises the `UserError`."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, mode, encoding=encoding)
     except OSError as error:
         raise cannot_write(path, error) from None

@@ -142,17 +142,18 @@ class Evaluation(StepCallback):
         start: Updates before this training.
         run: `Run`.
         problem: `Problem`.
+        batches: The `TokenBatches` of its validation split.
         hparams: `HParams`.
         stop: `StopRequest`; a signal breaks an evaluation off, and a resumed training makes up for it.
         workers: `Workers`: all measure the same, and what the first one finds counts.
         report: Called with each line.
     """
 
-    def __init__(self, start, run, problem, hparams, stop, workers, report):
+    def __init__(self, start, run, problem, batches, hparams, stop, workers, report):
         super().__init__(start)
         self.workers = workers
         self.run, self.problem, self.hparams, self.stop, self.report = run, problem, hparams, stop, report
-        self.batches = problem.batches("validation", hparams)
+        self.batches = batches
         self.examples = list(problem.examples("validation"))
         self.translator = None
         self.latest = None  # what was measured last

@@ -95,7 +95,7 @@ def train(
         if dry_run:
             if workers.is_first:
                 run.check_corpus()
-            _check_batches(problem, hparams, batches, strategy, devices)
+            _validation_batches(problem, hparams, batches, strategy, devices)
             network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
             start = max(run.checkpoints.steps(), default=0)
             _tell_what(run, problem, network, network.adapted(batches), how, distribution, workers, start, report)
@@ -139,15 +139,15 @@ def _try_memory(run, problem, hparams, batches, how, memory_trial, stop, report)
         check_memory(run, size, batches.plan, how, stop, report)
 
 
-def _check_batches(problem, hparams, batches, strategy, devices):
-    """Says what is wrong with the batches of training or validation, before there is a run."""
+def _validation_batches(problem, hparams, batches, strategy, devices):
+    """Returns the batches of validation, unless these or those of training, `batches`, cannot be trained with."""
     check_rows(batches.plan, make_strategy(strategy, devices))
-    problem.batches("validation", hparams)
+    return problem.batches("validation", hparams)
 
 
 def _train(run, problem, hparams, batches, how, stop, workers, report):
     """Trains, in a directory that is this process's own."""
-    _check_batches(problem, hparams, batches, how["strategy"], how["devices"])
+    validation = _validation_batches(problem, hparams, batches, how["strategy"], how["devices"])
     network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
     state = restore(run, network, workers)
     start = batches.start = state["step"]
@@ -175,7 +175,7 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
 
     nonfinite = NonFinite(start, run, problem, hparams, batches, report)
     progress = Progress(start, run, batches, hparams, network.update_flops, nonfinite, report)
-    evaluation = Evaluation(start, run, problem, hparams, stop, workers, report)
+    evaluation = Evaluation(start, run, problem, validation, hparams, stop, workers, report)
     checkpointing = Checkpointing(start, run, hparams, progress, evaluation, stop, workers, state.get("interim"))
     stopping = EarlyStopping(start, run, hparams, evaluation)
     callbacks = [progress, evaluation, checkpointing, stopping]
