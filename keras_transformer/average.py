@@ -1,4 +1,4 @@
-"""python -m keras_transformer.average: averages the last checkpoints of a run (§6.1)."""
+"""python -m keras_transformer.average: average the last checkpoints of a run (§6.1)."""
 
 from keras_transformer.flags import Parser, report, run_command
 from keras_transformer.runs.directory import Run
@@ -10,10 +10,11 @@ def main(arguments):
     parser = Parser(
         "average",
         "--run=runs/toy_ende-toy --last=5",
-        "Averages the weights of the last checkpoints into the checkpoint `averaged`; the others stay as they are.",
+        "Averages the weights of the last checkpoints into the checkpoint `averaged`; the others stay as they are. "
+        "Run it again after more training.",
     )
     parser.add_argument("--run", required=True, help="the run directory")
-    parser.add_argument("--last", type=int, help="checkpoints to average (default the run's average_last)")
+    parser.add_argument("--last", type=int, help="maximum number of checkpoints (default the run's average_last)")
     parser.add_argument(
         "--scores", default="on", choices=("on", "off"),
         help="whether to decode the validation split with each of them and with their average (default on)",

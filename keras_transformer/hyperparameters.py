@@ -103,7 +103,7 @@ class HParams:
         None, "evaluations without a better one after which training ends; none: never", low=1
     )
     keep_checkpoints: int = setting(5, "latest checkpoints kept beside the best", low=1)
-    average_last: int = setting(5, "checkpoints that `average` takes", low=1)
+    average_last: int = setting(5, "maximum number of checkpoints to average, up to keep_checkpoints", low=1)
     # Decoding (§6.1)
     beam_size: int = setting(4, "beams a sentence", low=1)
     alpha: float = setting(0.6, "exponent α of the length penalty", low=0)

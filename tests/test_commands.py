@@ -11,8 +11,9 @@ import pytest
 from commands import SMALL, TEXT, start, write_text
 
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.decoding.translator import Translator
+from keras_transformer.decoding.translator import Hypothesis, Translator
 from keras_transformer.runs.directory import Run
+from keras_transformer.serving import saved_model
 from keras_transformer.tasks import load_problem
 
 LINES = ["s1 s2 s3", "", "s4", "   ", "s5 s6 unknown", "s7"]
@@ -117,6 +118,32 @@ def test_names_stand_for_the_right_weights(copied, call):
     np.testing.assert_allclose(averaged, (three + six) / 2, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("evaluate", ["--split=validation"]),
+        ("translate", ["--input={}/lines.txt"]),
+        ("export", ["--format=keras", "--output_dir={}/export"]),
+        ("export", ["--format=saved_model", "--output_dir={}/export"]),
+        ("export", ["--format=ctranslate2", "--output_dir={}/export"]),
+    ],
+)
+def test_commands_warn_once_of_an_outdated_average(copied, call, tmp_path, monkeypatch, command, flags):
+    (tmp_path / "lines.txt").write_text("s1 s2\n")
+    outputs = [Hypothesis("s1", (4,), 0.0, 0.0)]
+    monkeypatch.setattr(Translator, "translate", lambda self, texts, *_, **__: [outputs for _ in texts])
+    monkeypatch.setattr(Translator, "score", lambda self, texts, _: [outputs[0] for _ in texts])
+    monkeypatch.setattr(saved_model, "export_saved_model", lambda *_, **__: None)
+    call("average", f"--run={copied}", "--last=2", "--scores=off").succeeded()
+    checkpoints = Run.open(copied).checkpoints
+    checkpoints.save(9, *checkpoints.load("last"))
+    flags = [f"--run={copied}", "--checkpoint=averaged", *(flag.format(tmp_path) for flag in flags)]
+    outcome = call(command, *flags)
+    (line,) = [line for line in outcome.err.splitlines() if "averaged" in line]
+    assert "training has continued to step 9" in line and line.endswith(f"average --run={copied}")
+    assert (outcome.status, outcome.out == "") == (0, False)
+
+
 def test_a_file_keeps_its_blank_lines_and_may_be_gzip(home, call, tmp_path):
     plain = translate(call, home.run, tmp_path)
     assert plain == [hypotheses[0].text for hypotheses in Translator.load(home.run).translate(LINES)]
@@ -212,8 +239,7 @@ def test_a_wrong_flag_is_refused(home, call, tmp_path, flag, said):
         ("evaluate", "--checkpoint=lst", "checkpoint 'lst': it is best, last, averaged, ema or a step"),
         ("evaluate", "--checkpoint=4", "there are steps 3, 6"),
         ("evaluate", "--checkpoint=averaged", "make it with python -m keras_transformer.average"),
-        ("average", "--last=3", "holds 2 checkpoints, not 3"),
-        ("average", "--last=0", "at least 1 checkpoint"),
+        ("average", "--last=0", "--last must be at least 1, got 0"),
     ],
 )
 def test_a_wrong_flag_of_a_later_command_is_refused(home, call, command, flag, said):

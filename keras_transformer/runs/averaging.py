@@ -7,36 +7,42 @@ from keras_transformer.runs.directory import Run
 
 
 def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> list[int]:
-    """Averages the weights of a run's last checkpoints (§6.1) into its checkpoint "averaged".
+    """Average the weights of a run's last checkpoints (§6.1) into its checkpoint "averaged".
+
+    The average includes the best checkpoint only if that is one of the `keep_checkpoints` latest ones. If there are
+    fewer than `last` checkpoints, the function averages these and prints how many on stderr.
 
     Args:
         run_dir: Run directory.
-        last: How many; the hparams' `average_last` by default.
+        last: Maximum number of checkpoints; the hparams' `average_last` by default.
 
     Returns:
-        The steps of the averaged checkpoints.
+        The steps of the averaged checkpoints, ascending.
 
     Raises:
-        UserError: There are fewer, or one is damaged.
+        UserError: `last` is less than 1, or there is no checkpoint, or one is damaged.
     """
     run = Run.open(run_dir)
     last = run.hparams.average_last if last is None else last
     if last < 1:
-        raise UserError(f"--last={last}: at least 1 checkpoint must be averaged")
-    steps = run.checkpoints.steps()[-last:]
+        raise UserError(f"--last must be at least 1, got {last}")
+    keep = run.hparams.keep_checkpoints  # a best checkpoint that is older was only spared by pruning
+    steps = run.checkpoints.steps()[-min(last, keep) :]
     if not steps:
         raise UserError(f"{run.checkpoints.path} holds no checkpoint; train first")
-    if len(steps) < last:
-        there = len(run.checkpoints.steps())
-        raise UserError(f"{run.checkpoints.path} holds {there} checkpoints, not {last}; --last={there} averages them")
     average: dict = {}
     for step in steps:
         weights = run.checkpoints.load(step, parts=("weights",), flag="")[0]["weights"]
         for path, array in weights.items():
             if array.dtype.kind == "f":
-                array = average.get(path, 0.0) + array.astype("float64") / last
+                array = average.get(path, 0.0) + array.astype("float64") / len(steps)
             average[path] = array  # seed states are not averaged: the last one's stay
     run.checkpoints.save_averaged(
         {path: array.astype(weights[path].dtype) for path, array in average.items()}, {"steps": steps}
     )
+    if len(steps) < last:
+        why = f"the run keeps only its latest {keep} (keep_checkpoints={keep})"
+        if len(steps) < keep:
+            why = f"{run.checkpoints.path} holds no more"
+        run.checkpoints.report(f"averaged {len(steps)} of {last} checkpoints: {why}")
     return steps

@@ -34,7 +34,7 @@ class Checkpoints:
 
     Args:
         path: Their directory.
-        report: Called with a line about each damaged checkpoint.
+        report: Called with a line about each damaged or outdated checkpoint.
     """
 
     def __init__(self, path, report=warn):
@@ -94,7 +94,7 @@ class Checkpoints:
             stray.unlink(missing_ok=True)
 
     def save_averaged(self, weights, state):
-        """Writes the averaged weights {path: array}, beside the raw checkpoints."""
+        """Write averaged weights {path: array}, with the "steps" that they average in the state."""
         self._write(self.path / "averaged", {"weights": weights}, state)
 
     def mark_best(self, step, metrics):
@@ -123,6 +123,8 @@ class Checkpoints:
                 is the best, or the last where none was evaluated.
             parts: What to read of it, as far as it is there.
             flag: What a user asks for another one with, for the sentence of an error; "" if that is not possible.
+
+        A line is reported if the weights of "averaged" are read and training has continued since.
 
         Raises:
             UserError: There is none of that name, or it is damaged.
@@ -153,7 +155,10 @@ class Checkpoints:
         if not directory.is_dir():
             raise UserError(f"there is no checkpoint {directory}; {hint}")
         try:
-            return _read(directory, parts)
+            arrays, state = _read(directory, parts)
+            if name == "averaged" and "weights" in parts:
+                self._warn_if_outdated(state["steps"][-1])
+            return arrays, state
         except UserError as error:
             step = self._latest_whole(parts)
             hint = "no checkpoint is whole" if step is None else f"{flag}={step} is whole"
@@ -169,6 +174,15 @@ class Checkpoints:
             except UserError as error:
                 self.report(f"{error}; using the one before it")
         return None
+
+    def _warn_if_outdated(self, step):
+        """Report that training has continued since the checkpoint at `step` was the last one averaged."""
+        newest = max(self.steps(), default=step)
+        if newest > step:
+            self.report(
+                f"{self.path / 'averaged'} ends at step {step:,}, but training has continued to step {newest:,}; to "
+                f"refresh it, run python -m keras_transformer.average --run={self.path.parent}"
+            )
 
     def _latest_whole(self, parts):
         """The newest step whose checkpoint is whole, or None."""

@@ -1,0 +1,80 @@
+"""Which checkpoints `average` takes, and what users of the checkpoint `averaged` learn when it is out of date."""
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.files import write_json
+from keras_transformer.runs.directory import Run
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Return a function that writes a run whose checkpoint of step n holds the weight n."""
+
+    def make_run(steps, best=None, **hparams):
+        problem = kt.problem("reverse", data_dir=tmp_path / "data")
+        run = Run.planned(tmp_path / "run", problem, "transformer", "toy", kt.HParams(**hparams))
+        write_json(run.path / "config.json", run.config)
+        for step in steps:
+            save(run, step)
+        if best is not None:
+            run.checkpoints.mark_best(best, {"score": 50.0, "nll": 1.0, "loss": 1.0})
+        run.checkpoints.prune(hparams["keep_checkpoints"])
+        return Run.open(run.path)
+
+    return make_run
+
+
+def save(run, step):
+    weights = {"table": np.full(3, step, "float32"), "seed": np.array([step, 0], "uint32")}
+    run.checkpoints.save(step, {"weights": weights}, {})
+
+
+def averaged(run):
+    """Return the weight, the seed and the steps of the checkpoint `averaged`."""
+    arrays, state = run.checkpoints.load("averaged")
+    return arrays["weights"]["table"].tolist(), arrays["weights"]["seed"].tolist(), state["steps"]
+
+
+def test_average_leaves_out_a_best_that_was_spared(make_run, capsys):
+    run = make_run([4, 8, 10, 12], best=4, keep_checkpoints=2, average_last=3)
+    assert run.checkpoints.steps() == [4, 10, 12]
+    assert kt.average_checkpoints(run.path) == [10, 12]
+    assert averaged(run) == ([11.0] * 3, [12, 0], [10, 12])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "averaged 2 of 3 checkpoints" in line and "keep_checkpoints=2" in line
+
+
+def test_average_counts_a_best_among_the_last(make_run, capsys):
+    run = make_run([4, 8, 10, 12], best=10, keep_checkpoints=3, average_last=3)
+    assert kt.average_checkpoints(run.path) == [8, 10, 12]
+    assert averaged(run) == ([10.0] * 3, [12, 0], [8, 10, 12])
+    assert kt.average_checkpoints(run.path, last=2) == [10, 12]
+    assert averaged(run) == ([11.0] * 3, [12, 0], [10, 12])
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("last", [None, 5, 9])
+def test_average_of_fewer_says_how_many_and_why(make_run, capsys, last):
+    run = make_run([2, 6], best=2, keep_checkpoints=5, average_last=5)
+    assert kt.average_checkpoints(run.path, last) == [2, 6]
+    assert averaged(run) == ([4.0] * 3, [6, 0], [2, 6])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"averaged 2 of {last or 5} checkpoints" in line and "holds no more" in line
+
+
+def test_averaged_warns_once_training_has_continued(make_run, capsys):
+    run = make_run([2, 4], keep_checkpoints=2, average_last=2)
+    kt.average_checkpoints(run.path)
+    run.checkpoints.load("averaged")
+    assert capsys.readouterr().err == ""
+    save(run, 6)
+    assert averaged(run) == ([3.0] * 3, [4, 0], [2, 4])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "training has continued to step 6" in line
+    assert line.endswith(f"python -m keras_transformer.average --run={run.path}")
+    run.checkpoints.load("averaged", parts=())  # a description, which comes with the weights
+    kt.average_checkpoints(run.path)
+    assert averaged(run) == ([5.0] * 3, [6, 0], [4, 6])
+    assert capsys.readouterr().err == ""
