@@ -34,15 +34,6 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--json", metavar="FILE", help=help)
 
 
-def computes_bfloat16():
-    """Whether the processor itself multiplies in bfloat16, as Linux tells it; others take many times as long."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    except OSError:
-        return False
-    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)
-
-
 def check_flags(flags):
     """Raises a `UserError` where there are fewer cores than threads, or no folder for the records."""
     cores = len(os.sched_getaffinity(0))

@@ -34,8 +34,9 @@ import tempfile
 from pathlib import Path
 
 import peers
-from command_line import Parser, check_flags, computes_bfloat16, names, number
+from command_line import Parser, check_flags, names, number
 
+from keras_transformer.devices import cpu_has_bfloat16
 from keras_transformer.errors import UserError
 from keras_transformer.flags import report, run_command
 from keras_transformer.startup import chosen_backend, load_keras
@@ -120,7 +121,7 @@ def read_flags(arguments):
     flags = parser.parse_args(arguments)
     flags.modes = {OURS: OUR_MODES[chosen_backend()], **MODES}
     workloads = flags.workloads or ("fixed,multi30k" if flags.raw_dir else "fixed")
-    has_all = flags.device == "gpu" or computes_bfloat16()
+    has_all = flags.device == "gpu" or cpu_has_bfloat16()
     precisions = flags.precisions or ",".join(PRECISIONS if has_all else PRECISIONS[:1])
     for name, text, known in (
         ("engines", flags.engines, flags.modes), ("sizes", flags.sizes, SIZES),

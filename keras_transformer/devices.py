@@ -1,10 +1,12 @@
-"""What this process computes on."""
+"""The devices that this process computes on."""
 
-import keras
+from pathlib import Path
 
 
 def on_cpu():
-    """Returns whether all that is computed in this process is computed on CPUs."""
+    """Return whether this process computes on CPUs alone."""
+    import keras
+
     if keras.backend.backend() == "jax":
         import jax
 
@@ -12,3 +14,12 @@ def on_cpu():
     import tensorflow as tf
 
     return not tf.config.list_physical_devices("GPU")
+
+
+def cpu_has_bfloat16():
+    """Return whether the CPU has bfloat16 matrix instructions, according to Linux; False on other systems."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return False
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)

@@ -2,7 +2,9 @@
 
 import gc
 import json
+import re
 import shutil
+import types
 import weakref
 
 import keras
@@ -16,8 +18,10 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.directory import Run
 from keras_transformer.runs.summary import summary_lines, training_summary
 from keras_transformer.stopwatch import Stopwatch, duration
+from keras_transformer.training.callbacks import Progress
 from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
-from keras_transformer.training.machine import device_rate, peak_memory
+from keras_transformer.training.machine import compilation_seconds, device_rate, peak_memory
+from keras_transformer.training.overview import OTHER, PRODUCTS
 from keras_transformer.training.trainer import train
 
 hparams = kt.HParams(
@@ -269,6 +273,94 @@ def test_memory_is_in_megabytes_and_the_peak_stays():
 
 
 # Before a training
+
+
+def estimate(problem, path, monkeypatch, rates=(1e9, 1e9), **how):
+    """Returns the lines on time of a dry run, with given rates of products in float32 and bfloat16."""
+    lines, rates = [], dict(zip(("float32", "bfloat16"), rates))
+    monkeypatch.setattr("keras_transformer.training.overview.device_rate", lambda dtype="float32": rates[dtype])
+    monkeypatch.setattr("keras_transformer.training.overview.compilation_seconds", lambda network, *shape: 7.0)
+    train(problem, shallow.replace(train_steps=1000), path, dry_run=True, report=lines.append, **how)
+    first = next(i for i, line in enumerate(lines) if line.startswith("  time "))
+    return [line[12:] for line in lines[first:] if line[2] in " t"]
+
+
+def test_time_estimate_measures_the_run_s_precision(problem, tmp_path, monkeypatch):
+    line = estimate(problem, tmp_path / "run", monkeypatch, rates=(2e9, 8e9), precision="bfloat16")[0]
+    rate = 1 / (PRODUCTS / 8e9 + OTHER / 2e9)
+    assert line.endswith(f" floating point operations at {rate:.1e} a second")
+    assert 0.05 < device_rate("bfloat16") / device_rate() < 200
+
+
+def test_time_estimate_counts_compilation(problem, tmp_path, monkeypatch):
+    on_jax = keras.backend.backend() == "jax"
+    lines = estimate(problem, tmp_path / "run", monkeypatch, jit_compile="auto" if on_jax else True)
+    count = len(problem.batches("train", hparams).replace(few_shapes=True).shapes(1000))
+    (updates,) = re.findall("^about ([0-9:]+) of updates here", lines[0])
+    if on_jax:
+        total = duration(7 * count + sum(int(part) * 60**power for power, part in enumerate(updates.split(":")[::-1])))
+        assert lines[1] == (
+            f"about {duration(7 * count)} more to compile {count} shapes of the update, 7.0 s each; {total} in all"
+        )
+    else:
+        assert lines[1] == (
+            f"the update is compiled for {count} batch shapes, each when it is first used; not counted here"
+        )
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX compiles every shape")
+def test_time_estimate_omits_compilation_without_xla(problem, tmp_path, monkeypatch):
+    assert len(estimate(problem, tmp_path / "run", monkeypatch)) == 1
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow keeps nothing")
+def test_compilation_seconds_fills_the_cache_of_fit(problem, tmp_path, monkeypatch):
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    settings = {"jax_compilation_cache_dir": str(tmp_path), "jax_persistent_cache_min_compile_time_secs": 0.0}
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    try:
+        model, batches = kt.Transformer.from_hparams(shallow, problem), problem.batches("train", shallow)
+        model.compile(**kt.compile_arguments(shallow))
+        assert compilation_seconds(model, *batches.shape(0)) > 0
+        kept = list(tmp_path.glob("jit_train_step*-cache"))
+        model.fit(batches, steps_per_epoch=1, verbose=0)
+        assert len(kept) == 1 and list(tmp_path.glob("jit_train_step*-cache")) == kept
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+def test_progress_reports_compilations_and_leaves_them_out_of_eta(problem, monkeypatch):
+    """Two shapes in turn; the first use of one takes 20 s, any other update 1 s."""
+    times, lines = iter([0, 20, 20, 40, 40, 41, 41, 42, 42, 42]), []
+    monkeypatch.setattr("keras_transformer.stopwatch.time.monotonic", lambda: next(times))
+    shapes = [(4, 5, 6), (2, 9, 9)]
+    batches = types.SimpleNamespace(
+        few_shapes=True, shape=lambda index: shapes[index % 2], shapes=lambda count: shapes[:count],
+        tokens=lambda index: 10, stopwatch=Stopwatch(),
+    )  # fmt: skip
+    run = types.SimpleNamespace(log=lambda **row: None)
+    nonfinite = types.SimpleNamespace(found=lambda skipped: None)
+    settings = hparams.replace(train_steps=100, eval_steps=100)
+    progress = Progress(0, run, batches, settings, lambda *shape: 1, nonfinite, lines.append, every=4)
+    optimizer = types.SimpleNamespace(watched=lambda: ({}, 0))
+    progress.set_model(
+        types.SimpleNamespace(
+            get_metrics_result=lambda: {"loss": 1.0, "perplexity": 2.0}, reset_metrics=lambda: None, optimizer=optimizer
+        )
+    )
+    for _ in range(4):
+        progress.on_train_batch_begin(0)
+        progress.on_train_batch_end(0)
+    assert lines[:2] == [f"  compiled the update for batch shape {n} of 2 in 20.0 s" for n in (1, 2)]
+    assert lines[2].endswith("  1 tokens/s  ETA 0:01:36")
+    assert lines[3] == "  at this rate 0:02:18 of updates in all, evaluations and checkpoints aside"
 
 
 def counted(*flags, capsys):

@@ -77,6 +77,14 @@ def test_the_table_tells_no_time_of_another_device_than_a_cpu(call, tmp_path, mo
     assert "results" in titles and "time" not in titles
 
 
+@pytest.mark.parametrize("has, flags, hints", [(True, [], 1), (False, [], 0), (True, ["--precision=bfloat16"], 0)])
+def test_train_hints_at_bfloat16(call, tmp_path, monkeypatch, has, flags, hints):
+    monkeypatch.setattr("keras_transformer.training.overview.cpu_has_bfloat16", lambda: has)
+    flags = (*REVERSE, f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run", "--dry_run", *flags)
+    lines = [line.strip() for line in call("train", *flags).succeeded()]
+    assert lines.count("this CPU has bfloat16 instructions: --precision=bfloat16 is faster") == hints
+
+
 def in_terminal(*command, cwd):
     """Runs a command whose stdout and stderr are a terminal; returns its status and what it wrote."""
     own, its = pty.openpty()

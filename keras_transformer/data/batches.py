@@ -79,6 +79,11 @@ class TokenBatches(keras.utils.PyDataset):
         rows, *lengths = batch.shape if self.few_shapes else (len(batch.rows), batch.source_length, batch.target_length)
         return -(-rows // self.row_multiple) * self.row_multiple, *lengths
 
+    def shapes(self, count):
+        """Return the distinct `shape`s of the next `count` batches, in the order of their first use."""
+        every = 2 * self.batches_per_epoch  # batches that include a whole epoch, wherever they start
+        return list(dict.fromkeys(map(self.shape, range(min(count, every)))))
+
     def tokens(self, index):
         """Returns the source and target tokens of batch `index`, padding aside."""
         rows = self.plan.batch(self.start + index).rows

@@ -80,13 +80,17 @@ class Progress(StepCallback):
         self.start, self.tokens = start, 0
         self.advance = lambda step: None  # whoever shows a bar puts its function here
         self.busy = Stopwatch()  # evaluation and checkpoints between updates do not count
+        self.shapes = set()  # compiled in this process
+        self.num_shapes = len(batches.shapes(self.train_steps - start)) if batches.few_shapes else 0
         self.begin_line()
 
     def begin_line(self):
-        """Counts from 0 again: updates, tokens, tokens with padding, floating point operations."""
+        """Set the counts of a line to 0: updates, tokens, tokens with padding, floating point operations."""
         self.new_steps, self.new_tokens, self.new_padded, self.new_flops = 0, 0, 0, 0
+        self.first_uses, self.first_seconds = 0, 0.0  # updates that compiled a shape first
 
     def on_train_batch_begin(self, batch, logs=None):
+        self.busy_before = self.busy.seconds
         self.busy.__enter__()
 
     def on_step(self, step):
@@ -97,6 +101,9 @@ class Progress(StepCallback):
         self.new_tokens += self.batches.tokens(index)
         self.new_padded += rows * sum(lengths)
         self.new_flops += self.update_flops(rows, *lengths)
+        if self.num_shapes and (rows, *lengths) not in self.shapes:
+            self.shapes.add((rows, *lengths))
+            self.count_compilation(self.busy.seconds - self.busy_before)
         self.advance(step)
         # An evaluation uses the same metrics and clears them.
         if step % self.every == 0 or step % self.eval_steps == 0 or step == self.train_steps:
@@ -104,6 +111,20 @@ class Progress(StepCallback):
 
     def on_end(self, step):
         self.end_line(step)
+
+    def count_compilation(self, seconds):
+        """Count an update that was the first of its shape, and report it if its compilation took a second or more."""
+        self.first_uses, self.first_seconds = self.first_uses + 1, self.first_seconds + seconds
+        if seconds >= 1:
+            self.report(
+                f"  compiled the update for batch shape {len(self.shapes)} of {self.num_shapes} in {seconds:.1f} s"
+            )
+
+    def seconds_of(self, updates, seconds):
+        """Return the seconds that `updates` take at the rate of the current line, compilation aside."""
+        if self.first_uses < self.new_steps:
+            return updates * (seconds - self.first_seconds) / (self.new_steps - self.first_uses)
+        return updates * seconds / self.new_steps
 
     def end_line(self, step):
         """Reads the metrics since the last line, if there were updates, prints and logs them, and begins anew."""
@@ -115,7 +136,7 @@ class Progress(StepCallback):
         self.model.reset_metrics()
         learning_rate = float(self.schedule(step - 1))  # of the last update that was made
         seconds = self.busy.reset()
-        speed, left = self.new_tokens / seconds, (self.train_steps - step) * seconds / self.new_steps
+        speed, left = self.new_tokens / seconds, self.seconds_of(self.train_steps - step, seconds)
         is_first, self.tokens = self.tokens == 0, self.tokens + self.new_tokens
         self.report(
             f"step {step:,}/{self.train_steps:,}  loss {metrics['loss']:.4f}  perplexity {metrics['perplexity']:.2f}  "

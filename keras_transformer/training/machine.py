@@ -16,23 +16,51 @@ LONG_ENOUGH = 0.1
 """Seconds."""
 
 
-def device_rate():
-    """Returns the floating point operations a second of one device, sustained by float32 matrix products.
+def device_rate(dtype="float32"):
+    """Return the floating point operations per second that one device sustains in matrix products.
 
-    It stands for what the paper estimates of its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5 TFLOP/s (§6, Table 2). It is
-    a rough figure: on a busy machine it is too low, and GPUs may compute float32 products with fewer bits.
+    In float32 the rate corresponds to the paper's estimates for its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5 TFLOP/s
+    (§6, Table 2). The rate is rough: a busy machine lowers it, and GPUs may compute float32 products with fewer bits.
+
+    Args:
+        dtype: Type of the matrices: "float32", "bfloat16" or "float16".
     """
-    x = ops.convert_to_tensor(np.full((SIDE, SIDE), 1 / SIDE, dtype="float32"))  # its powers are itself
+    x = ops.cast(ops.convert_to_tensor(np.full((SIDE, SIDE), 1 / SIDE, dtype="float32")), dtype)  # x @ x equals x
     seconds, products = 0.0, 1
-    ops.convert_to_numpy(ops.matmul(x, x))  # the first one is compiled
+    ops.convert_to_numpy(ops.cast(ops.matmul(x, x), "float32"))  # the first product includes compilation
     while seconds < LONG_ENOUGH:
         products *= 2
         began, y = time.monotonic(), x
         for _ in range(products):
             y = ops.matmul(y, x)
-        ops.convert_to_numpy(y[0, 0])
+        ops.convert_to_numpy(ops.cast(y[0, 0], "float32"))
         seconds = time.monotonic() - began
     return products * 2 * SIDE**3 / seconds
+
+
+def compilation_seconds(network, rows, source_length, target_length):
+    """Return the seconds that JAX takes to compile an update for one batch shape, or None if nothing would reuse it.
+
+    JAX keeps the compiled update in its cache, where `fit` finds it.
+
+    Args:
+        network: The compiled model, not under a distribution.
+        rows: Sequences of the batch.
+        source_length: Tokens of each source.
+        target_length: Tokens of each target.
+    """
+    import jax
+
+    if network.distribution or jax.config.jax_compilation_cache_dir is None:
+        return None
+    source, target = (rows, source_length), (rows, target_length)
+    types = (source, "int32"), (target, "int32"), (target, "int32"), (target, "float32")
+    source, decoder_input, labels, weights = (jax.ShapeDtypeStruct(*kind) for kind in types)
+    parts = network.trainable_variables, network.non_trainable_variables, network.optimizer.variables
+    state = tuple([variable.value for variable in part] for part in (*parts, network.metrics_variables))
+    began = time.monotonic()
+    jax.jit(network.train_step, donate_argnums=0).lower(state, ((source, decoder_input), labels, weights)).compile()
+    return time.monotonic() - began
 
 
 def peak_memory():

@@ -4,14 +4,15 @@ import math
 
 import keras
 
-from keras_transformer.devices import on_cpu
+from keras_transformer.devices import cpu_has_bfloat16, on_cpu
 from keras_transformer.stopwatch import duration
 from keras_transformer.training.distribution import count_accelerators, count_replicas
-from keras_transformer.training.machine import device_rate
+from keras_transformer.training.machine import compilation_seconds, device_rate
 from keras_transformer.training.schedule import make_schedule
 
-CPU_SHARE = 0.6
-"""How fast updates are on a CPU, as a share of a large matrix product's operations a second (docs/benchmarks.md)."""
+PRODUCTS, OTHER = 1.15, 0.5
+"""Time of an update on a CPU, by docs/benchmarks.md: that of its matrix products and that of all other work, each as
+a multiple of the time that a large product with as many operations takes. Other work takes as long in any precision."""
 HIGH_RATE = 0.01
 """A learning rate that is twice the highest of any preset."""
 MANY_EPOCHS = 1000
@@ -38,15 +39,15 @@ def overview(run, problem, network, batches, how, distribution, workers=1):
         "model": [_sizes(run), _parameters(network)],
         "batch": [_batch(plan, batches.few_shapes, how["accumulate"])],
         "schedule": [_schedule(hparams, plan.batches_per_epoch)],
-        "devices": [_devices(network, distribution, how, workers)],
+        "devices": list(_devices(network, distribution, how, workers)),
         "results": [
             f"validation every {hparams.eval_steps:,} updates"
             + (f", decoded every {every:,}" if (every := hparams.decoding_interval) > hparams.eval_steps else "")
             + f", a checkpoint every {hparams.checkpoint_steps:,}, both at the end"
         ],
     }
-    if on_cpu():
-        rows["time"] = [_time(hparams, network, batches)]
+    if on_cpu() and batches.start < hparams.train_steps:
+        rows["time"] = list(_time(hparams, network, batches))
     if notes := list(_notes(hparams, plan.batches_per_epoch)):
         rows["note"] = notes
     if plan.num_dropped:
@@ -100,13 +101,25 @@ def _schedule(hparams, updates_an_epoch):
 
 
 def _time(hparams, network, batches):
-    """How long the updates may take on this CPU, from the operations of some batches."""
-    some = range(min(batches.batches_per_epoch, 50))
-    flops = sum(network.update_flops(*batches.shape(index)) for index in some) / len(some) * hparams.train_steps
-    rate = CPU_SHARE * device_rate()
-    return (
-        f"about {duration(flops / rate)} of updates here: {flops:.1e} floating point operations at {rate:.1e} a second"
+    """Yield estimates for this CPU: of the updates, from the operations of some batches, and of their compilation."""
+    updates = hparams.train_steps - batches.start
+    some = range(min(updates, batches.batches_per_epoch, 50))
+    flops = sum(network.update_flops(*batches.shape(index)) for index in some) / len(some) * updates
+    seconds = flops * (PRODUCTS / device_rate(network.compute_dtype) + OTHER / device_rate())
+    yield (
+        f"about {duration(seconds)} of updates here: {flops:.1e} floating point operations at {flops / seconds:.1e} "
+        "a second"
     )
+    if batches.few_shapes:
+        count = len(batches.shapes(updates))
+        each = compilation_seconds(network, *batches.shape(0)) if keras.backend.backend() == "jax" else None
+        if each is None:
+            yield f"the update is compiled for {count} batch shapes, each when it is first used; not counted here"
+        else:
+            yield (
+                f"about {duration(count * each)} more to compile {count} shapes of the update, {each:.1f} s each; "
+                f"{duration(seconds + count * each)} in all"
+            )
 
 
 def _notes(hparams, updates_an_epoch):
@@ -121,10 +134,14 @@ def _notes(hparams, updates_an_epoch):
 
 
 def _devices(network, distribution, how, workers):
-    """What computes, and how."""
+    """Yield the devices and the way they compute, and a hint if another precision would be faster."""
     accelerators, replicas = count_accelerators(distribution), count_replicas(distribution)
     kind = "accelerator" if accelerators else "device"
     devices = f"{replicas} {kind}{'s' * (replicas > 1)}" + (f" of {workers} workers" if workers > 1 else "")
     compiled = "XLA" if network.jit_compile else "no XLA"
     remat = ", layers computed again in the backward pass" if how["remat"] else ""
-    return f"{devices}; {keras.backend.backend()}, {how['precision']}, {compiled}{remat}"
+    backend = keras.backend.backend()
+    yield f"{devices}; {backend}, {how['precision']}, {compiled}{remat}"
+    # On CPUs, JAX's products in bfloat16 are no faster than those in float32.
+    if backend == "tensorflow" and how["precision"] == "float32" and on_cpu() and cpu_has_bfloat16():
+        yield "this CPU has bfloat16 instructions: --precision=bfloat16 is faster"

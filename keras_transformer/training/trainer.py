@@ -98,7 +98,8 @@ def train(
             _validation_batches(problem, hparams, batches, strategy, devices)
             network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
             start = max(run.checkpoints.steps(), default=0)
-            _tell_what(run, problem, network, network.adapted(batches), how, distribution, workers, start, report)
+            batches = network.adapted(batches).replace(start=start)
+            _tell_what(run, problem, network, batches, how, distribution, workers, start, report)
             return run
         with run.locked() if workers.is_first else contextlib.nullcontext(), stop_request() as stop:
             # Another process may have made it while the corpus was prepared.
