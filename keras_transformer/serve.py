@@ -98,7 +98,7 @@ def _parse(arguments):
     )  # fmt: skip
     group = parser.add_argument_group("limits")
     group.add_argument("--max_waiting", type=positive, default=1024, help="texts that wait; more: 503 (default 1024)")
-    group.add_argument("--max_texts", type=positive, default=64, help="texts of a request (default 64)")
+    group.add_argument("--max_texts", type=positive, default=64, help="texts or lines of a request (default 64)")
     group.add_argument("--max_characters", type=positive, default=5000, help="of a text (default 5000)")
     group.add_argument("--max_bytes", type=positive, default=1 << 20, help="of a request's body (default 1048576)")
     group.add_argument(

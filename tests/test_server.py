@@ -23,6 +23,7 @@ from served import Backwards, ask, serving  # noqa: E402
 from keras_transformer.server.application import application  # noqa: E402
 from keras_transformer.server.batcher import MOST_TURNS, Batcher, Full  # noqa: E402
 from keras_transformer.server.connections import impatient  # noqa: E402
+from keras_transformer.server.engines import Output  # noqa: E402
 from keras_transformer.server.limits import Limits  # noqa: E402
 
 LIMITS = Limits(texts=8, characters=100, body_bytes=4000, waiting=20, seconds=30.0)
@@ -60,8 +61,27 @@ def wait_until(condition, seconds=30):
 
 def test_every_text_gets_its_own_translations(url):
     answer = ask(url, body={"texts": ["one two", "", "three"], "nbest": 2})
-    assert answer.outputs == [[("owt eno", 0), ("owt eno1", -1)], [("", 0), ("1", -1)], [("eerht", 0), ("eerht1", -1)]]
+    assert answer.outputs == [[("owt eno", 0), ("owt eno1", -1)], [("", 0)], [("eerht", 0), ("eerht1", -1)]]
     assert ask(url, body={"texts": ["ü 日本 😀"]}).outputs == [[("😀 本日 ü", 0)]]
+
+
+def test_translate_keeps_every_line_of_a_text(url, engine):
+    texts = ["one two\n\nthree", "a\r\nb\u2028c\n", " \n \n", "\n d"]
+    answer = ask(url, body={"texts": texts, "nbest": 2})
+    assert answer.outputs == [
+        [("owt eno\n\neerht", 0), ("owt eno1\n\neerht1", -1)],  # a score is the mean of the lines' scores
+        [("a\nb\nc", 0), ("a1\nb1\nc1", -1)],
+        [("", 0)],
+        [("\nd ", 0), ("\nd 1", -1)],
+    ]
+    assert sorted(line for batch in engine.batches for line in batch) == [" d", "a", "b", "c", "one two", "three"]
+
+
+def test_translate_joins_lines_with_fewer_translations(url, engine, monkeypatch):
+    found = {"a": [Output("A", -1.0), Output("B", -2.0)], "b": [Output("C", -4.0)], "c": [Output("D", None)]}
+    monkeypatch.setattr(engine, "translate", lambda texts, nbest: [found[text] for text in texts])
+    outputs = ask(url, body={"texts": ["a\nb", "b\nc"], "nbest": 2}).outputs
+    assert outputs == [[("A\nC", -2.5), ("B\nC", -3.0)], [("C\nD", None)]]
 
 
 def test_many_clients_get_what_they_asked_for_and_are_served_together(url, engine):
@@ -101,7 +121,9 @@ def test_many_clients_get_what_they_asked_for_and_are_served_together(url, engin
         ({"texts": ["one", 2]}, 422, "texts[1] must be a text"),
         ({"texts": ["a"] * 9}, 422, "texts has more than 8 entries"),
         ({"texts": ["a" * 101]}, 422, "texts[0] has more than 100 characters"),
-        ({"texts": ["a", "a " * 20]}, 422, "text 2 has 21 tokens, and at most 20 are taken"),
+        ({"texts": ["a", "a " * 20]}, 422, "texts[1] must have at most 20 tokens, got 21. Split it into sentences."),
+        ({"texts": ["a", "b\n\n" + "a " * 20]}, 422, "line 3 of texts[1] must have at most 20 tokens, got 21."),
+        ({"texts": ["a\nb", "a\n\n" * 7]}, 422, "texts must have at most 8 non-blank lines, got 9. Send fewer"),
         ({"texts": ["a"], "nbest": 0}, 422, "nbest must be at least 1"),
         ({"texts": ["a"], "nbest": 5}, 422, "nbest must be at most 4"),
         ({"texts": ["a"], "nbest": "2"}, 422, "nbest must be a whole number"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import statistics
 from importlib import resources
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from starlette.exceptions import HTTPException
 from keras_transformer import __version__
 from keras_transformer.errors import UserError
 from keras_transformer.server.batcher import Batcher, Full, until
-from keras_transformer.server.engines import BATCH_ROWS
+from keras_transformer.server.engines import BATCH_ROWS, Output
 from keras_transformer.server.limits import DEADLINE, BoundedBodies, Limits
 from keras_transformer.server.measures import Measures
 
@@ -49,7 +50,11 @@ class Translation(_Answer):
 
 
 class Translations(_Answer):
-    """For each text its translations, best first."""
+    """Translations of each text, best first.
+
+    A text of several lines has the translations of its lines, joined with line breaks. Its score is the mean of the
+    scores of its lines that are not blank.
+    """
 
     translations: list[list[Translation]]
 
@@ -151,21 +156,28 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
 
     @app.post("/translate", response_model=Translations, responses=_may_say(400, 408, 413, 422, 503, 504))
     async def translate(asked: Asked, request: Request):
-        """Translates texts; a blank one has an empty translation."""
-        tokens = await asyncio.to_thread(engine.lengths, asked.texts)
-        _check_lengths(tokens, engine.most_tokens)
-        items = [(text, asked.nbest) for text in asked.texts]
+        """Translate texts, each line of a text separately. A blank text has an empty translation."""
+        lines = [text.splitlines() if text.strip() else [""] for text in asked.texts]
+        filled = {_place(i, k, several): line for i, several in enumerate(lines) for k, line in _filled(several)}
+        if len(filled) > limits.texts:
+            most = f"{limits.texts} non-blank lines"
+            raise UserError(f"texts must have at most {most}, got {len(filled):,}. Send fewer at a time.")
+        tokens = await asyncio.to_thread(engine.lengths, list(filled.values()))
+        _check_lengths(filled, tokens, engine.most_tokens)
+        items = [(line, asked.nbest) for line in filled.values()]
         found = await answered(request, lambda seconds: batcher.results(items, tokens, seconds))
         if found is None:
             return Response(status_code=GONE)
-        return JSONResponse({"translations": [[one._asdict() for one in outputs] for outputs in found]})
+        outputs = iter(found)
+        return JSONResponse({"translations": [_joined(several, outputs) for several in lines]})
 
     if engine.shows_attention:
 
         @app.post("/attention", responses=_may_say(400, 408, 413, 422, 503, 504))
         async def attention(pair: Pair, request: Request):
             """What each token of a translation attends to, for the page's picture."""
-            _check_lengths(await asyncio.to_thread(engine.lengths, [pair.source, pair.target]), MOST_SHOWN)
+            tokens = await asyncio.to_thread(engine.lengths, [pair.source, pair.target])
+            _check_lengths(("source", "target"), tokens, MOST_SHOWN)
             work = engine.attention, pair.source, pair.target
             found = await answered(request, lambda seconds: batcher.in_turn(*work))
             return Response(status_code=GONE) if found is None else JSONResponse(found)
@@ -220,10 +232,37 @@ def _translated(engine, asked):
     return outputs
 
 
-def _check_lengths(tokens, most):
-    for number, count in enumerate(tokens, 1):
+def _filled(lines):
+    """Return (index, line) of the lines that are not blank."""
+    return [(k, line) for k, line in enumerate(lines) if line.strip()]
+
+
+def _place(text, line, lines):
+    """Return the name of a line in an error message: indices of texts start at 0, line numbers at 1."""
+    return f"texts[{text}]" if len(lines) == 1 else f"line {line + 1} of texts[{text}]"
+
+
+def _joined(lines, found):
+    """Return the translations of a text, best first, each made of one translation of every line.
+
+    Args:
+        lines: The lines of the text.
+        found: Iterator over the outputs of the lines that are not blank, of this text and those after it.
+    """
+    outputs = [next(found) if line.strip() else [Output("", 0.0)] for line in lines]
+    joined = []
+    for n in range(max(map(len, outputs))):
+        best = [several[min(n, len(several) - 1)] for several in outputs]  # a line with fewer repeats its last one
+        scores = [best[k].score for k, _ in _filled(lines)] or [0.0]
+        score = None if None in scores else statistics.fmean(scores)
+        joined.append({"text": "\n".join(one.text for one in best), "score": score})
+    return joined
+
+
+def _check_lengths(names, tokens, most):
+    for name, count in zip(names, tokens):
         if most is not None and count > most:
-            raise UserError(f"text {number} has {count:,} tokens, and at most {most:,} are taken; divide it")
+            raise UserError(f"{name} must have at most {most:,} tokens, got {count:,}. Split it into sentences.")
 
 
 async def _gone(request):
@@ -248,7 +287,7 @@ def _add_errors(app):
 
     @app.exception_handler(HTTPException)
     async def refused(request, error):
-        usual = {404: "there is nothing here; /docs tells what there is", 405: "this is not done here; see /docs",
+        usual = {404: "this path does not exist; see /docs", 405: "this path does not accept this method; see /docs",
                  400: "the request's body is not JSON in UTF-8"}  # fmt: skip
         return said(error.status_code, usual.get(error.status_code, error.detail), error.headers)
 
