@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # Settings that came later. With these values, their defaults, they are not named among a problem's parameters, so that
 # corpora that were prepared before are still found, and runs resumed.
-LATER = {"max_length_ratio": None, "drop_duplicates": False, "train_share": 1.0}
-LATER |= {"piece_dropout": 0.0, "segmentations": 1, "more_pairs": None}
+LATER: dict[str, object] = {"max_length_ratio": None, "drop_duplicates": False, "train_share": 1.0}
+LATER |= {"piece_dropout": 0.0, "segmentations": 1, "more_pairs": None, "normalization": "nfkc"}
 PARTS = 1  # version of what is kept of a preparation that was broken off
 
 __all__ = ["Problem", "load_problem", "setting"]

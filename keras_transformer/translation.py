@@ -9,6 +9,8 @@ from keras_transformer.errors import UserError
 from keras_transformer.hyperparameters import setting
 from keras_transformer.tasks import Problem
 
+NORMALIZATION = "Unicode normalization of texts; identity keeps every character but white space"
+
 if TYPE_CHECKING:
     from keras_transformer.data.tokenizer import Tokenizer
 
@@ -28,6 +30,7 @@ class TranslationProblem(Problem):
     tokenized: ClassVar[bool] = False
 
     vocab_size: int = setting(8000, "pieces of the joint vocabulary", low=8)
+    normalization: str = setting("identity", NORMALIZATION, choices=("identity", "nfkc", "nfkc_cf"))
     max_length_ratio: float | None = setting(
         None, "most tokens, with EOS, of a training pair's longer side for each of the shorter", low=1
     )
@@ -99,7 +102,8 @@ class TranslationProblem(Problem):
         from keras_transformer.data.tokenizer import SentencePieceTokenizer
 
         # The sample is drawn here: SentencePiece's own is another each time, and bounds sentences, not memory.
-        return SentencePieceTokenizer.train(sample_texts(self.training_texts()), self.vocab_size)
+        texts = sample_texts(self.training_texts())
+        return SentencePieceTokenizer.train(texts, self.vocab_size, normalization=self.normalization)
 
     def training_texts(self):
         """Yields both sides of all training pairs; their number tells later how much is left to encode."""

@@ -10,6 +10,8 @@ TensorFlow Datasets (TFDS) downloads `wmt14_translate` 1.0.0 into DATA_DIR/tenso
 corpus and the 10⁹ corpus, without the pairs that have an empty side; the paper does not say what it left out of the
 French ones. Validation is newstest2013 (3,000 lines), on which Table 3 was made; test is newstest2014 with 3,003 lines.
 
+Characters are not normalized (`normalization=identity`), as in tensor2tensor; the paper mentions no normalization.
+
 With --raw_dir=FOLDER plain files are read in place of that, one sentence a line, plain or `.gz`, XX being en and de, or
 en and fr: train.XX; newstest2013.XX or validation.XX; newstest2014.XX or test.XX. TFDS needs TensorFlow, also where JAX
 trains; with plain files only the learning of the French word pieces needs it.
@@ -24,7 +26,7 @@ from keras_transformer.data.tfds_corpus import TfdsCorpus
 from keras_transformer.data.tokenizer import no_byte_pairs
 from keras_transformer.registry import register_problem
 from keras_transformer.tasks import setting
-from keras_transformer.translation import CorpusProblem
+from keras_transformer.translation import NORMALIZATION, CorpusProblem
 
 NAMES = {
     "train": ["train.{}"],
@@ -69,6 +71,7 @@ class Wmt14EnFr(Wmt14EnDe):
     download_size: ClassVar[str] = "6.2 GiB"
 
     vocab_size: int = setting(32_000, "word pieces of the joint vocabulary", low=8)
+    normalization: str = setting("identity", NORMALIZATION, choices=("identity",))
 
     def __post_init__(self):
         super().__post_init__()

@@ -76,7 +76,7 @@ def test_rows_are_copied_block_by_block(tmp_path):
 def test_filters_that_are_off_change_no_name(tmp_path):
     folders = {name: load_problem(name).prepared_dir.name for name in ("toy_ende", "multi30k_ende", "copy")}
     assert folders == {
-        "toy_ende": "toy_ende-3430c63b",
+        "toy_ende": "toy_ende-bdd9cf73",
         "multi30k_ende": "multi30k_ende-cb839563",
         "copy": "copy-7f6511b8",
     }
@@ -85,7 +85,7 @@ def test_filters_that_are_off_change_no_name(tmp_path):
         load_problem("toy_ende", **{name: value})
         for name, value in (("max_length_ratio", 3), ("drop_duplicates", True))
     ]
-    assert len({problem.prepared_dir.name for problem in other} | {"toy_ende-3430c63b"}) == 3
+    assert len({problem.prepared_dir.name for problem in other} | {"toy_ende-bdd9cf73"}) == 3
     assert other[1].parameters["drop_duplicates"] is True
 
 

@@ -25,7 +25,8 @@ TREES = [
 ]
 AWKWARD = [
     "", " ", "\u3000", " \t\n ", "▁", "▁▁ a▁b", "a\u00a0b\u202fc\u2028d\x85e\x1cf\ng", "日本 😀👩‍👩‍👧!", "\ufeffbom",
-    "e\u0301 \u0301 ﬁ ½ Å", "<s> </s> <pad> <unk>", "<pad>", "x" * 3000, "\x00a\x01 \x7f", "-]^[a .* $ \\1 \\0",
+    "e\u0301 \u0301 ﬁ ½ Å", "… m² ，「」\u3000½",
+    "<s> </s> <pad> <unk>", "<pad>", "x" * 3000, "\x00a\x01 \x7f", "-]^[a .* $ \\1 \\0",
     "\ud7ff\ue000\uffff\U0010ffff", "-LRB- -LRB-x-RRB- \\/ a\\/b `` '' ``a ⟪(S⟫ <<",
     "\u200b \u00ad a\u200bb", "(S (NN a))",
 ]  # fmt: skip
@@ -36,7 +37,12 @@ TEXTS = st.text(
 
 @pytest.fixture(scope="module")
 def pieces():
-    return SentencePieceTokenizer.train(SENTENCES, 100)
+    return SentencePieceTokenizer.train([*SENTENCES, "½ … m² ，「」 ﬁ e\u0301"], 100)
+
+
+@pytest.fixture(scope="module")
+def nfkc_pieces():
+    return SentencePieceTokenizer.train(SENTENCES, 100, normalization="nfkc")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +58,7 @@ def trees():
     return TreeTokenizer.train(SENTENCES, names, 200)
 
 
-@pytest.fixture(scope="module", params=["pieces", "symbols", "trees"])
+@pytest.fixture(scope="module", params=["pieces", "nfkc_pieces", "symbols", "trees"])
 def tokenizer(request):
     return request.getfixturevalue(request.param)
 

@@ -10,9 +10,10 @@ from keras_transformer.errors import UserError
 
 
 def find_lines(pairs, paths):
-    """Looks for pairs of texts in files of lines; what is no such file, or was not found, is left out.
+    """Look for pairs of texts in files of lines.
 
-    Texts are compared as they come back from a tokenizer: NFKC, and spaces as one.
+    Texts match if they are equal after NFKC and with single spaces, so decoded tokens match their line whatever
+    normalization the tokenizer has. Files that are missing or not text are skipped.
 
     Args:
         pairs: List of (source, target) texts.

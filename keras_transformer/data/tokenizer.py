@@ -5,6 +5,7 @@ import hashlib
 import io
 import random
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -134,14 +135,19 @@ class SentencePieceTokenizer(Tokenizer):
         self.vocab_size = self._processor.get_piece_size()
 
     @classmethod
-    def train(cls, texts, vocab_size, sample=4_000_000, symbols=()):
-        """Learns byte-pair encoding (§5.1).
+    def train(cls, texts, vocab_size, sample=4_000_000, symbols=(), normalization="identity"):
+        """Learn byte-pair encoding (§5.1).
+
+        The model file holds the normalization, so every program that reads the file normalizes alike. All
+        normalizations turn Unicode white space, and SentencePiece's own "▁", into single spaces.
 
         Args:
             texts: Iterable of sentences, both sides together for a joint vocabulary.
-            vocab_size: Pieces, the four special ones included.
-            sample: Most sentences to learn from, drawn at random.
+            vocab_size: Number of pieces, including the four special ones.
+            sample: Maximum number of sentences to learn from, drawn at random.
             symbols: Texts that are whole pieces, wherever they stand.
+            normalization: "identity" keeps every other character. "nfkc" and "nfkc_cf" are SentencePiece's `nmt_nfkc`
+                and `nmt_nfkc_cf`: compatibility characters such as "½" are replaced, and the latter folds case.
 
         Raises:
             UserError: The texts cannot fill so large a vocabulary, or do not fit in so small a one.
@@ -165,7 +171,7 @@ class SentencePieceTokenizer(Tokenizer):
                 model_type="bpe", vocab_size=vocab_size, character_coverage=1.0,
                 pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK,
                 input_sentence_size=sample, shuffle_input_sentence=True, max_sentence_length=LONGEST, minloglevel=2,
-                user_defined_symbols=list(symbols),
+                user_defined_symbols=list(symbols), **_normalizer(normalization),
             )  # fmt: skip
         except RuntimeError as error:
             if failed:  # of it SentencePiece passes on no more than the text
@@ -313,6 +319,22 @@ def too_small(vocab_size, smallest):
 def nothing_to_learn():
     """Returns the `UserError` for a text without words."""
     return UserError("the training text holds nothing but blank lines; a vocabulary cannot be learned from it")
+
+
+def _normalizer(normalization):
+    """Return the arguments of SentencePiece's trainer for a normalization, see `SentencePieceTokenizer.train`."""
+    import sentencepiece
+
+    if normalization != "identity":
+        return {"normalization_rule_name": f"nmt_{normalization}"}
+    sentencepiece.set_min_log_level(2)  # the normalizer would log to stderr how large it is
+    spaces = [char for char in map(chr, range(sys.maxunicode + 1)) if char.isspace() and char != " "]
+    return {
+        "normalizer": sentencepiece.SentencePieceNormalizer(
+            norm_map=[(char, " ") for char in (*spaces, "▁")],
+            add_dummy_prefix=True, escape_whitespaces=True, remove_extra_whitespaces=True,
+        )
+    }  # fmt: skip
 
 
 def _flags(values):

@@ -59,9 +59,9 @@ class TreeTokenizer(SentencePieceTokenizer):
         texts = [_plain(sentence) for sentence in sentences]
         pieces = [f"{OPEN}{symbol}{CLOSE}" for symbol in _in_order(symbols)]
         try:
-            return super().train(iter(texts), vocab_size, symbols=pieces)
+            return super().train(iter(texts), vocab_size, symbols=pieces, normalization="nfkc")
         except VocabularyTooLarge as error:
-            return super().train(iter(texts), error.largest, symbols=pieces)
+            return super().train(iter(texts), error.largest, symbols=pieces, normalization="nfkc")
 
     @property
     def tagged(self):
