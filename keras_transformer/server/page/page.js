@@ -4,6 +4,19 @@
   const at = (id) => document.getElementById(id);
   const source = at("source"), results = at("results"), state = at("state"), attention = at("attention");
 
+  // What each status of the server's answers means to a person; the sentences of the answers are for programs.
+  const SENTENCES = {
+    408: "The text did not reach the server in time. Check the connection and try again.",
+    413: "The text is too long.",
+    422: "The text cannot be processed.",
+    503: "The server is busy. Try again in a moment.",
+    504: "The server took too long. Try again, or try a shorter text.",
+  };
+  const UNREACHABLE = "The server cannot be reached. Check that it is running and try again.";
+  const FAILED = "Something went wrong on the server. Its log has the details.";
+  const UNSPACED =  // runs of scripts that are written without spaces between words
+    /([\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{scx=Thai}\p{scx=Lao}\p{scx=Khmer}\p{scx=Myanmar}]+)/u;
+
   function make(parent, tag, attributes = {}, text = null) {
     const made = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -17,19 +30,21 @@
     state.classList.toggle("wrong", wrong);
   }
 
-  // What the server answers; an error is its sentence.
+  // Returns the server's answer. An error has a sentence for people and the status, 0 without an answer.
   async function ask(path, body) {
-    let response, answer;
+    const failed = (status, sentence) => Object.assign(new Error(sentence), { status });
+    let response;
     try {
       response = await fetch(path, body && {
         method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
       });
-      answer = await response.json();
+      if (response.ok) return await response.json();
     } catch {
-      throw new Error("The server does not answer.");
+      throw failed(0, UNREACHABLE);
     }
-    if (!response.ok) throw new Error(answer.error);
-    return answer;
+    const seconds = Number(response.headers.get("Retry-After"));
+    const busy = seconds > 1 && `The server is busy. Try again in ${seconds} seconds.`;
+    throw failed(response.status, busy || SENTENCES[response.status] || FAILED);
   }
 
   async function trying(work) {
@@ -57,6 +72,8 @@
     event.preventDefault();
     if (busy) return;
     busy = at("translate").disabled = true;
+    results.replaceChildren();
+    attention.hidden = true;
     trying(translate).finally(() => { busy = at("translate").disabled = false; });
   });
   source.addEventListener("keydown", (event) => {
@@ -64,34 +81,56 @@
   });
 
   async function translate() {
+    const lines = source.value.trim() ? source.value.split("\n").map((line) => line.trim()) : [];
+    if (!lines.length) return tell("Enter a text first.", true);
+    tell("Working …");
     if (!model) await learnModel();
-    const texts = source.value.split("\n").map((line) => line.trim()).filter(Boolean);
-    if (!texts.length) return tell("There is no text.", true);
-    tell("…");
-    const began = performance.now();
-    const found = [];
-    for (let i = 0; i < texts.length; i += model.most_texts) {
-      const some = texts.slice(i, i + model.most_texts);
-      found.push(...(await ask("translate", { texts: some, nbest: Number(at("nbest").value) })).translations);
+    const began = performance.now(), count = lines.filter(Boolean).length;
+    let failed = 0;
+    for (let i = 0; i < lines.length; i += model.most_texts) {
+      const some = lines.slice(i, i + model.most_texts), found = await translations(some.filter(Boolean));
+      for (const line of some) failed += !(await show(line, line ? found.shift() : []));
     }
     const seconds = (performance.now() - began) / 1000;
-    attention.hidden = true;
-    results.replaceChildren();
-    for (const [i, outputs] of found.entries()) await show(texts[i], outputs);
-    tell(`${seconds.toFixed(2)} s`);
+    if (!failed) return tell(`${seconds.toFixed(2)} s`);
+    tell(count === 1 ? "" : `${failed} of ${count} lines could not be processed.`, true);
   }
 
+  // Returns the outputs of each text; null for one that the server refuses, which stops no other.
+  async function translations(texts) {
+    if (!texts.length) return [];
+    try {
+      return (await ask("translate", { texts, nbest: Number(at("nbest").value) })).translations;
+    } catch (error) {
+      if (![413, 422].includes(error.status)) throw error;
+      const half = Math.ceil(texts.length / 2);
+      if (half === texts.length) return [null];
+      return [...await translations(texts.slice(0, half)), ...await translations(texts.slice(half))];
+    }
+  }
+
+  // Shows the outputs of a line; returns false where there are none because the server refused it.
   async function show(text, outputs) {
-    const entry = make(results, "li"), list = make(entry, "ol");
+    const entry = make(results, "li", text ? {} : { class: "blank" });
+    if (!outputs) {
+      const most = model.most_characters.toLocaleString("en");
+      const advice = text.length > model.most_characters
+        ? `This line is too long: at most ${most} characters are possible.`
+        : "This line could not be processed; it may be too long.";
+      make(entry, "p", { class: "wrong" }, `${advice} Put each sentence on a line of its own.`);
+      return false;
+    }
+    const list = make(entry, "ol");
     for (const output of outputs) {
       const row = make(list, "li");
       const score = output.score === null ? "–" : output.score.toFixed(3);
       if (outputs.length > 1) make(row, "span", { class: "score", title: "score" }, score);
-      const shown = make(row, "span", { class: "text", lang: "" });
+      const shown = make(row, "span", { class: "text", lang: "", dir: "auto" });
       if (model.attention) showWords(shown, text, output.text);
       else shown.textContent = output.text;
       if (model.trees && output.text) await showTree(make(list, "li", { class: "tree" }), output.text);
     }
+    return true;
   }
 
   async function showTree(place, tree) {
@@ -99,25 +138,49 @@
       const { svg } = await ask("tree", { tree });
       const drawn = new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;
       place.append(document.importNode(drawn, true));
-    } catch (error) {  // one that cannot be drawn hides no other
-      place.textContent = error.message;
+    } catch {  // one that cannot be drawn hides no other
+      make(place, "p", { class: "wrong" }, "This tree could not be drawn.");
     }
   }
 
-  function showWords(parent, text, translation) {
-    translation.split(/(\s+)/).forEach((part, i) => {
-      if (i % 2 || !part) return parent.append(part);
-      const word = make(parent, "button", { type: "button", class: "word", "aria-pressed": "false" }, part);
-      word.addEventListener("click", () => trying(() => showAttention(word, text, translation, i / 2)));
-    });
+  // Returns the parts of a text that can be chosen: words, also where no spaces are between them.
+  function parts(text) {
+    const segments = new Intl.Segmenter(undefined, { granularity: "word" });
+    const words = (run) => UNSPACED.test(run) ? Array.from(segments.segment(run), (one) => one.segment) : [run];
+    return text.split(/(\s+)/).flatMap((run) => run.split(UNSPACED)).filter(Boolean).flatMap(words);
   }
 
-  async function showAttention(word, text, translation, index) {
-    const data = await ask("attention", { source: text, target: translation });
+  const size = (text) => text.replace(/\s/gu, "").length;
+
+  function showWords(parent, text, translation) {
+    let offset = 0;  // characters before the word, without spaces
+    for (const part of parts(translation)) {
+      if (!part.trim()) {
+        parent.append(part);
+        continue;
+      }
+      const word = make(parent, "button", { type: "button", class: "word", "aria-pressed": "false" }, part);
+      const place = offset;
+      word.addEventListener("click", () => trying(() => showAttention(word, text, translation, place)));
+      offset += size(part);
+    }
+  }
+
+  async function showAttention(word, text, translation, offset) {
     results.querySelectorAll(".word[aria-pressed=true]").forEach((one) => one.setAttribute("aria-pressed", "false"));
+    let data;
+    try {
+      data = await ask("attention", { source: text, target: translation });
+    } catch (error) {
+      attention.hidden = true;
+      if (error.status === 422) error.message = "Attention can only be shown for shorter lines.";
+      throw error;
+    }
     word.setAttribute("aria-pressed", "true");
-    const words = data.maps[data.chosen.map].forms[data.chosen.form].queries.length;
-    data.chosen.pinned = { side: "queries", index: Math.min(index, words - 1) };
+    const words = data.maps[data.chosen.map].forms[data.chosen.form].queries;
+    let index = 0;
+    for (let end = size(words[0]); end <= offset && index < words.length - 1; end += size(words[index])) index++;
+    data.chosen.pinned = { side: "queries", index };
     attention.hidden = false;
     attention.replaceChildren();
     attentionView(make(attention, "div"), data);
