@@ -13,7 +13,7 @@ def main(arguments):
     parser = Parser(
         "cost",
         "--hparams=base --gpus=8 --tflops=9.5",
-        "Floating point operations and time of a training, as in Table 2 of the paper.",
+        "Floating point operations and time of a run of full updates, as in Table 2 of the paper.",
     )
     parser.add_argument("--hparams", default="base", help="registered hparams (default %(default)s)")
     parser.add_argument("--train_steps", type=int, help="updates (default the hparams')")
