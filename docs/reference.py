@@ -83,15 +83,16 @@ run, with updates that are full on both sides.
 
 {table}
 
-`base`, `big` and the presets of Table 3 drop pairs with more than 256 tokens on a side, and the checkpoints that `average`
-takes of `base` and `big` have other distances than the paper's ([reproduce.md](reproduce.md#table-2-translation)).
-`parsing_wsj` and `parsing_semisupervised` have the paper's sizes, but not its tuning on section 22 ([parsing.md](parsing.md#problems)).
+`base`, `big` and the presets of Table 3 drop pairs with more than 256 tokens on a side, and the checkpoints that
+`average` takes of `base` and `big` have other distances than the paper's
+([reproduce.md](reproduce.md#table-2-translation)). `parsing_wsj` and `parsing_semisupervised` have the paper's sizes,
+but not its tuning on section 22 ([parsing.md](parsing.md#problems)).
 
 ## What to expect
 
-The longest run of each that was measured, and the paper's own results (§5.2, Tables 2 and 4), which nobody has repeated
-with this project. A row says "other hparams" where no run has the preset's. With several seeds, score and time are means,
-with the score's standard deviation. The time is that of the updates; validation and decoding come on top.
+The longest run of each that was measured, and the paper's own results (§5.2, Tables 2 and 4), which nobody has
+repeated with this project. A row says "other hparams" where no run has the preset's. With several seeds, score and time
+are means, with the score's standard deviation. The time is that of the updates; validation and decoding come on top.
 
 {expected()}
 

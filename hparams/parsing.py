@@ -12,8 +12,8 @@ def parsing_wsj():
     """The paper's sizes for WSJ alone, untuned; the paper's: F1 91.3 on section 23 (Table 4).
 
     The paper selects the dropout of attention weights and residuals, the learning rate and the beam size on section 22.
-    Nothing was selected here: attention dropout is 0, and the rest is that of `base`. The paper does not give the number
-    of updates; heads are as in the row of Table 3 with this width.
+    Nothing was selected here: attention dropout is 0, and the rest is that of `base`. The paper does not give the
+    number of updates; heads are as in the row of Table 3 with this width.
     """
     return HParams(num_layers=4, d_model=1024, num_heads=8, beam_size=21, alpha=0.3, extra_length=300)
 

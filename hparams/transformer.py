@@ -19,8 +19,8 @@ def base():
 def big():
     """The paper's big model for en-de: 300,000 updates, 28.4 BLEU on WMT14 en-de (Table 2).
 
-    It differs from the paper as `base` does. Its last 20 checkpoints span 19,000 updates; the paper's, 600 updates apart,
-    span 11,400, and so do these where an update takes a second, because `checkpoint_minutes` is 10.
+    It differs from the paper as `base` does. Its last 20 checkpoints span up to 19,000 updates; the paper's, 600
+    updates apart, span 11,400, and so do these where an update takes a second, because `checkpoint_minutes` is 10.
     """
     return HParams(
         d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, train_steps=300_000, average_last=20, keep_checkpoints=20
