@@ -10,6 +10,9 @@ TensorFlow Datasets (TFDS) downloads `wmt14_translate` 1.0.0 into DATA_DIR/tenso
 corpus and the 10⁹ corpus, without the pairs that have an empty side; the paper does not say what it left out of the
 French ones. Validation is newstest2013 (3,000 lines), on which Table 3 was made; test is newstest2014 with 3,003 lines.
 
+TFDS takes newstest2013 and newstest2014 from SGML files and keeps their entities, such as `&amp;` and `&quot;`. The
+training text has none, so the entities are decoded here. Plain files are read as they are.
+
 Characters are not normalized (`normalization=identity`), as in tensor2tensor; the paper mentions no normalization.
 
 With --raw_dir=FOLDER plain files are read in place of that, one sentence a line, plain or `.gz`, XX being en and de, or
@@ -59,6 +62,7 @@ class Wmt14EnDe(CorpusProblem):
             url="http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
             download_size=self.download_size,
             plain_files=f"the folder of train.{self.source}, train.{self.target}, newstest2013.{self.source}, …",
+            sgml_splits=("validation", "test"),
         )
 
 

@@ -5,6 +5,7 @@ What is on disk already is found without importing TensorFlow Datasets or Tensor
 
 import contextlib
 import dataclasses
+import html
 import os
 import re
 import urllib.error
@@ -16,6 +17,7 @@ from keras_transformer.files import read_json
 from keras_transformer.startup import stderr_set_aside
 
 BATCH = 1000  # pairs that TensorFlow hands over at once
+ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 INSTALL = "pip install tensorflow-datasets tensorflow importlib_resources"
 
 
@@ -33,6 +35,8 @@ class TfdsCorpus:
         url: One of the files that TFDS downloads for it, to see whether the server can be reached.
         download_size: All that is downloaded, in words: "1.6 GiB".
         plain_files: What the user may put into `--raw_dir` in place of it, in words.
+        sgml_splits: Splits whose text has SGML entities such as "&amp;". TFDS copies the lines of WMT's `.sgm` files,
+            the newstest sets, without decoding their entities. The training text is plain, so there "&amp;" is text.
     """
 
     name: str
@@ -41,6 +45,7 @@ class TfdsCorpus:
     url: str
     download_size: str
     plain_files: str
+    sgml_splits: tuple[str, ...] = ()
 
     @property
     def home(self):
@@ -63,7 +68,9 @@ class TfdsCorpus:
         return sorted(path for path in self.folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
     def pairs(self, split):
-        """Yields the pairs (source, target) of a split as texts, every time in the same order.
+        """Yield the pairs (source, target) of a split as texts, always in the same order.
+
+        The entities of `sgml_splits` are decoded.
 
         Args:
             split: "train", "validation" or "test".
@@ -84,7 +91,8 @@ class TfdsCorpus:
             options = tf.data.Options()
             options.autotune.enabled, options.threading.private_threadpool_size = False, 1
             for batch in tfds.as_numpy(dataset.with_options(options).batch(BATCH).prefetch(2)):
-                yield from zip(*([text.decode() for text in batch[language]] for language in self.languages))
+                decoded = without_entities if split in self.sgml_splits else bytes.decode
+                yield from zip(*(map(decoded, batch[language]) for language in self.languages))
         except (tf.errors.OpError, UnicodeDecodeError, KeyError) as error:  # the last: other languages
             reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", _first_line(error))
             raise UserError(
@@ -162,6 +170,11 @@ class TfdsCorpus:
             f"({_first_line(reason)}): {self.download_size} are to be fetched, or give {self.plain_files} "
             "with --raw_dir"
         )
+
+
+def without_entities(text):
+    """Return UTF-8 bytes as a text, its SGML entities decoded once: "&amp;lt;" is the text "&lt;"."""
+    return ENTITY.sub(lambda entity: html.unescape(entity[0]), text.decode())
 
 
 def _first_line(error):
