@@ -186,6 +186,25 @@ def test_the_paper_drops_where_section_5_4_says():
     assert not seed_states(make_model(dropout=0.0))
 
 
+def test_dropout_is_of_the_sum_with_positions(monkeypatch):
+    """Tokens are zeros and positions one-hot, so dropout of tokens alone would leave the positions as they are."""
+    model, entered = make_model(dropout=0.5), []
+
+    def call(self, x, *_, **__):
+        entered.append(np.asarray(x))
+        return x
+
+    for stack in (model.encoder, model.decoder):
+        monkeypatch.setattr(type(stack), "call", call)
+    monkeypatch.setattr(type(model.positions), "call", lambda self, positions: ops.one_hot(positions, self.d_model))
+    model.embedding.table.assign(np.zeros(model.embedding.table.shape))
+    model.states(INPUTS, training=True)
+    assert [x.shape[1] for x in entered] == [SOURCE.shape[1], DECODER_INPUT.shape[1]]
+    for x in entered:
+        assert set(x.diagonal(axis1=1, axis2=2).flat) == {0.0, 2.0}
+        assert not (x * (1 - np.eye(*x.shape[1:]))).any()
+
+
 def test_the_largest_seed_fits_jax():
     """JAX' seeds are unsigned 32-bit numbers, TensorFlow's have 64."""
     largest = kt.HParams.__dataclass_fields__["seed"].metadata["high"]
