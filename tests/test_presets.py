@@ -115,6 +115,13 @@ def test_parsing_is_section_6_3(name):
     assert properties(load_hparams(name)) == properties(load_hparams("base")) | changes
 
 
+def test_documented_differences_from_the_paper_hold():
+    base, parser = load_hparams("base"), load_hparams("parsing_wsj")
+    assert base.max_length == parser.max_length == 256
+    assert ((base.average_last - 1) * base.checkpoint_steps, base.checkpoint_minutes) == (4000, 10)
+    assert (parser.attention_dropout, parser.dropout) == (0, base.dropout)
+
+
 def test_tensor2tensor_s_settings_have_names_of_their_own():
     for name in ("t2t_base", "t2t_big", "t2t_tiny"):
         hparams = load_hparams(name)
