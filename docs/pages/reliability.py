@@ -6,9 +6,9 @@ from pages.markdown import commands
 
 RELIABILITY_HEAD = """# Reliability
 
-What may happen to a training, and what then, as the tests in `tests/faults` and `tests/test_training.py` have it; "the
-same" means weights, optimizer's state and best checkpoint equal to those of a training
-that was left alone, byte for byte, dropout on.
+Faults and how training recovers from them, as tested in `tests/faults` (TensorFlow) and `tests/test_training.py` (both
+backends), on CPUs. "The same" means that weights, optimizer state and best checkpoint are bit-for-bit identical to
+those of an uninterrupted run, with dropout. On GPUs this was not tested.
 
 | fault | what happens |
 |---|---|
