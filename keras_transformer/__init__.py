@@ -4,6 +4,7 @@ The public API. Everything is imported on first use: `import keras_transformer` 
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ _LOCATIONS = {
     "export_saved_model": "serving.saved_model:export_saved_model",
 }
 _LIGHT = ("tasks", "hyperparameters", "errors", "registry", "plugins")
+_REGISTERED = ("models.transformer", "training.schedule", "layers.position", "layers.additive_attention",
+               "layers.restricted_attention")  # fmt: skip
+"""Modules which import every class that a `.keras` file may name, so that `keras.models.load_model` finds it."""
 
 __version__ = "0.1.0"
 __all__ = sorted(_LOCATIONS)
@@ -61,10 +65,22 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _LOCATIONS[name].partition(":")
     if module not in _LIGHT:
-        importlib.import_module(f"{__name__}.startup").load_keras()
+        _register_with_keras()
     value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
     return value
 
 
 def __dir__() -> list[str]:
     return [*globals(), *_LOCATIONS]
+
+
+def _register_with_keras() -> None:
+    """Import Keras and register the classes that `keras.models.load_model` looks up by name."""
+    importlib.import_module(f"{__name__}.startup").load_keras()
+    for module in _REGISTERED:
+        importlib.import_module(f"{__name__}.{module}")
+
+
+# After `import keras` registration costs little, so there `import keras_transformer` is enough to load a model.
+if "keras" in sys.modules and sys.modules["keras"].backend.backend() in ("tensorflow", "jax"):
+    _register_with_keras()

@@ -67,6 +67,16 @@ class Dropout(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
+    def save_own_variables(self, store):
+        """Save the seed's state, which Keras leaves out of its files, so that a loaded model draws the next masks."""
+        if self.seed_generator:
+            store["seed"] = keras.ops.convert_to_numpy(self.seed_generator.state)
+
+    def load_own_variables(self, store):
+        """Restore the seed's state."""
+        if self.seed_generator:
+            self.seed_generator.state.assign(store["seed"])
+
     def get_config(self):
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
