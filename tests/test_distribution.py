@@ -3,7 +3,15 @@
 import keras
 import numpy as np
 import pytest
-from training_alike import UPDATES, EverySecond, assert_same_training, assert_train_resumes_and_ends_alike, fit, small
+from training_alike import (
+    UPDATES,
+    EverySecond,
+    assert_same_training,
+    assert_train_resumes_and_ends_alike,
+    fit,
+    fit_without_weights,
+    small,
+)
 
 import keras_transformer as kt
 from keras_transformer.layers.dropout import Dropout
@@ -67,6 +75,14 @@ def test_mirrored_r_drop_without_dropout_makes_the_same_update(problem, one_devi
     trained = fit(problem, mirrored, accumulate=3, r_drop=5.0)
     assert trained[0].passes == 2
     assert_same_training(trained, one_device)
+
+
+@pytest.mark.parametrize(
+    "loss", [kt.SmoothedCrossEntropy(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True)]
+)
+def test_mirrored_without_sample_weights_make_the_same_update(loss):
+    found = fit_without_weights(make_strategy("mirrored"), loss=loss)
+    assert_same_training(found, fit_without_weights(loss=loss), number=1, names=())
 
 
 def test_mirrored_replicas_hold_the_same_weights(mirrored, two_replicas):

@@ -3,7 +3,14 @@
 import keras
 import numpy as np
 import pytest
-from training_alike import EverySecond, assert_same_training, assert_train_resumes_and_ends_alike, fit, small
+from training_alike import (
+    EverySecond,
+    assert_same_training,
+    assert_train_resumes_and_ends_alike,
+    fit,
+    fit_without_weights,
+    small,
+)
 
 import keras_transformer as kt
 from keras_transformer.layers.dropout import Dropout
@@ -56,6 +63,14 @@ def test_jax_devices_and_accumulate_together_make_the_same_update(problem, one_d
 
 def test_jax_devices_r_drop_without_dropout_makes_the_same_update(problem, one_device):
     assert_same_training(fit(problem, make_strategy("jax"), r_drop=5.0), one_device)
+
+
+@pytest.mark.parametrize(
+    "loss", [kt.SmoothedCrossEntropy(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True)]
+)
+def test_jax_devices_without_sample_weights_make_the_same_update(loss):
+    found = fit_without_weights(make_strategy("jax"), loss=loss)
+    assert_same_training(found, fit_without_weights(loss=loss), number=1, names=())
 
 
 def test_jax_devices_evaluate_the_same(problem, one_device, two_devices):

@@ -346,6 +346,19 @@ def test_fit_as_in_a_notebook(problem):
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations.value)) == 2 * batches.batches_per_epoch
 
 
+def test_fit_again_continues_with_the_next_batch(problem, monkeypatch):
+    read, getitem = [], TokenBatches.__getitem__
+    monkeypatch.setattr(TokenBatches, "__getitem__", lambda self, i: read.append(self.start + i) or getitem(self, i))
+    batches, first = problem.batches("train", hparams, start=3), []
+    for model in (kt.Transformer.from_hparams(hparams, problem) for _ in range(2)):
+        model.compile(**kt.compile_arguments(hparams))
+        for epochs in (1, 2):
+            model.fit(batches, steps_per_epoch=2, epochs=epochs, verbose=0)
+            first.append(min(read))
+            read.clear()
+    assert first == [3, 5, 3, 5] and batches.start == 3
+
+
 @pytest.mark.parametrize("metric", ["nll", "loss"])
 def test_an_evaluation_decodes_as_often_as_said_and_at_the_end(problem, tmp_path, metric):
     lines, changes = [], {"best_metric": metric, "eval_steps": 2, "decode_steps": 5, "checkpoint_steps": 2}

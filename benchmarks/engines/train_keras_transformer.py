@@ -23,14 +23,15 @@ def make(job):
     model = Transformer(config["vocab_size"], hparams, dtype=keras.dtype_policies.get(PRECISIONS[job["precision"]]))
     layout.assign_model(model, weights)
     model.compile(**compile_arguments(hparams, jit_compile=job["mode"] != "graph"))
-    batches = training_batches(job["corpus"])
+    batches, start = training_batches(job["corpus"]), 0
 
     def train(updates):
         # Around one epoch, as the other engines go: the next one's batches would be others.
+        nonlocal start
         while updates:
-            some = min(updates, batches.batches_per_epoch - batches.start)
-            history = model.fit(batches, steps_per_epoch=some, epochs=1, verbose=0)
-            batches.start = (batches.start + some) % batches.batches_per_epoch
+            some = min(updates, batches.batches_per_epoch - start)
+            history = model.fit(batches.replace(start=start), steps_per_epoch=some, epochs=1, verbose=0)
+            start = (start + some) % batches.batches_per_epoch
             updates -= some
         return history.history["loss"][0]
 

@@ -1,6 +1,7 @@
 """How a model learns from `TokenBatches` with Keras' `fit`: one update, the same on any number of devices."""
 
 import contextlib
+import weakref
 
 import keras
 from keras import ops
@@ -8,15 +9,17 @@ from keras import ops
 from keras_transformer.data.batches import TokenBatches
 from keras_transformer.data.tokenizer import PAD
 from keras_transformer.errors import UserError
+from keras_transformer.layers.dropout import replica_id
 from keras_transformer.layers.remat import seed_generators
-from keras_transformer.models.loss import SmoothedCrossEntropy
+from keras_transformer.models.loss import SmoothedCrossEntropy, check_loss, divisor, smoothed_cross_entropy
 from keras_transformer.models.projected_loss import divided, projected_cross_entropy
 from keras_transformer.models.r_drop import side_by_side, twice
 from keras_transformer.models.steps import Steps
 
 
+@keras.saving.register_keras_serializable("keras_transformer")
 class Perplexity(keras.metrics.Mean):
-    """e to the mean of its values, nats a token."""
+    """e to the mean of its values, in nats per token."""
 
     def result(self):
         """Returns the perplexity so far."""
@@ -24,9 +27,14 @@ class Perplexity(keras.metrics.Mean):
 
 
 def token_weights(labels):
-    """Returns float32 `[batch, length]`: 1 / (tokens of the batch), 0 on padding."""
+    """Return float32 `[batch, length]`: 1 / (tokens of the batch on all replicas), 0 on padding."""
     mask = ops.cast(labels != PAD, "float32")
-    return mask / ops.maximum(ops.sum(mask), 1.0)
+    tokens = ops.sum(mask)
+    if replica_id() is not None:
+        import tensorflow as tf
+
+        tokens = tf.distribute.get_replica_context().all_reduce("SUM", tokens)
+    return mask / ops.maximum(tokens, 1.0)
 
 
 class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
@@ -58,10 +66,15 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
     def build_metrics(self):
         """Makes the metrics; called where the variables are made, in the strategy's scope if there is one."""
         self.distribution = keras.distribution.distribution()
+        self.batches_read = weakref.WeakKeyDictionary()  # of each TokenBatches, so that the next `fit` continues there
         self.token_metrics = [keras.metrics.Mean(name="nll"), Perplexity(name="perplexity")]
 
     def compile(self, *args, accumulate=1, remat=False, **kwargs):
-        """As in Keras, and with two ways to take less memory for the same updates.
+        """Compile as Keras does, with two more options that save memory and make the same updates.
+
+        `SmoothedCrossEntropy` sums each label's loss times its sample weight. Any other loss that takes logits is
+        weighted and reduced as Keras does it. The sample weights of `TokenBatches` already divide by the number of
+        tokens, so there such a loss should have `reduction="sum"`.
 
         Args:
             accumulate: The slices of a batch whose gradients are added before an update.
@@ -70,13 +83,15 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
         Raises:
             UserError: The model was made within the scope of a Keras distribution, and this is another; or no layer of
-                it can be computed once more.
+                it can be computed once more; or the loss takes probabilities or, with `accumulate`, does not return
+                one value per label.
         """
         if keras.distribution.distribution() is not self.distribution:
             raise UserError(
                 "a model's optimizer belongs on the same devices: make and compile the model within one scope of the "
                 "keras.distribution"
             )
+        check_loss(kwargs.get("loss", args[1] if len(args) > 1 else None), accumulate, self.vocab_size)
         self.accumulate, self.remat = accumulate, remat
         stacks = [layer for layer in self._flatten_layers(include_self=False) if hasattr(layer, "remat")]
         if remat and not stacks:
@@ -102,15 +117,23 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         """How often an update goes forward through the model: twice with R-Drop."""
         return 2 if getattr(getattr(self, "loss", None), "r_drop", 0) else 1
 
-    def loss_of(self, inputs, labels, weights, training):
-        """Returns the loss of a batch, by `compute_loss`.
+    @property
+    def sums_tokens(self):
+        """Whether the loss is a sum over tokens, like `SmoothedCrossEntropy`, and not one that Keras reduces."""
+        return hasattr(getattr(self, "loss", None), "token_losses")
+
+    def loss_of(self, inputs, labels, weights, share=None, *, training):
+        """Return the loss of a batch or micro-batch.
 
         Args:
             inputs: What `states` takes.
             labels: int `[batch, target_length]`.
-            weights: float32 `[batch, target_length]`, or None where nothing is trained.
+            weights: float32 `[batch, target_length]`, or None where nothing is trained or Keras reduces the loss.
+            share: Scalar float32, the factor that makes a micro-batch's loss its part of the batch's; None is 1.
             training: Whether to drop, and whether there may be a gradient.
         """
+        if not self.sums_tokens:
+            return self._keras_loss(labels, self.states(inputs, training=training), weights, share)
         if not training or self.passes == 1:
             return self.compute_loss(None, labels, self.states(inputs, training=training), weights, training=training)
         states = side_by_side(self.states(twice(inputs), training=True))
@@ -125,12 +148,16 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             y: Labels, int `[batch, target_length]`; with R-Drop in training `[batch, target_length, 2]`, alike.
             y_pred: The decoder's states `[batch, target_length, d_model]`, not logits; or of both passes
                 `[batch, target_length, 2, d_model]`.
-            sample_weight: float32, like `y`; 0 on padding; None is `token_weights`.
+            sample_weight: float32, like `y`; 0 on padding; None is `token_weights`, or nothing for a loss that Keras
+                reduces.
             training: Whether there may be a gradient.
 
         Returns:
-            Scalar float32: Σ weight · smoothed cross-entropy, which has what R-Drop adds, if anything.
+            Scalar float32: Σ weight · smoothed cross-entropy, including the R-Drop term, if any; or the value of a
+            loss that Keras reduces.
         """
+        if not self.sums_tokens:
+            return self._keras_loss(y, y_pred, sample_weight)
         if sample_weight is None:
             sample_weight = token_weights(y)
         # Flat: of a matrix a Keras metric would take the mean over positions first, padding included.
@@ -157,32 +184,58 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             self._compile_metrics.update_state(labels, logits, sample_weight=mask)
         return loss
 
+    def _keras_loss(self, labels, states, weights, share=None):
+        """Return the loss as Keras reduces it, times `share`, and update the metrics."""
+        logits = self.logits(states)
+        loss = super().compute_loss(None, labels, logits, weights)
+        if share is not None:
+            loss = loss * share
+        # Keras divides a replica's loss by the number of replicas.
+        replicas = 1 if replica_id() is None else self.distribute_strategy.num_replicas_in_sync
+        parts = 1 if share is None else self.accumulate
+        self._loss_tracker.update_state(loss * (replicas * parts), sample_weight=ops.shape(labels)[0])
+        counted = labels != PAD
+        if weights is not None and len(weights.shape) == 2:
+            counted = counted & (weights > 0)
+        labels, mask = ops.reshape(labels, (-1,)), ops.reshape(ops.cast(counted, "float32"), (-1,))
+        logits = ops.reshape(logits, (-1, logits.shape[-1]))
+        plain = smoothed_cross_entropy(labels, logits, 0.0)[1]
+        for metric in self.token_metrics:
+            metric.update_state(plain, sample_weight=mask)
+        if self._compile_metrics is not None:
+            self._compile_metrics.update_state(labels, logits, sample_weight=mask)
+        return loss
+
     def added_over_slices(self, gradients_of, data, state):
-        """Adds up what a function says of a batch's `accumulate` slices, one after the other, so that each has the
-        memory of those before it.
+        """Add up the gradients of a batch's `accumulate` micro-batches, computed one after the other to save memory.
 
         Args:
-            gradients_of: Function of a slice (inputs, labels, weights) and the state; returns gradients, a list of
-                arrays like the trainable variables, and the next state.
+            gradients_of: Function of a micro-batch (inputs, labels, weights, share) and the state; returns gradients,
+                a list of arrays like the trainable variables, and the next state.
             data: A batch.
-            state: What goes from slice to slice: nested arrays.
+            state: Nested arrays, passed from each micro-batch to the next.
 
         Returns:
             The sum, and the last state.
         """
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
-        if weights is None:
+        if weights is None and self.sums_tokens:
             weights = token_weights(labels)  # of the whole batch
-        batch = (inputs, labels, weights)
         if self.accumulate == 1:
-            return gradients_of(batch, state)
+            return gradients_of((inputs, labels, weights, None), state)
+        if weights is None:  # then those of the rows that fill up micro-batches are 0
+            weights = ops.ones_like(labels, dtype="float32")
+        batch = (inputs, labels, weights)
+        whole = None if self.sums_tokens else divisor(self.loss, labels, weights)
 
-        # Each slice holds every so many-th row, and as many as the others: empty ones weigh nothing.
+        # Each slice holds every n-th row, and as many as the others: empty ones weigh nothing.
         slices = keras.tree.map_structure(lambda array: divided(array, self.accumulate), batch)
 
         def add(number, carried):
             total, state = carried
-            gradients, state = gradients_of(keras.tree.map_structure(lambda array: array[:, number], slices), state)
+            part = keras.tree.map_structure(lambda array: array[:, number], slices)
+            share = None if whole is None else divisor(self.loss, *part[1:]) / whole
+            gradients, state = gradients_of((*part, share), state)
             return [a + b for a, b in zip(total, gradients)], state
 
         zeros = [ops.zeros(variable.shape, variable.dtype) for variable in self.trainable_variables]
@@ -197,15 +250,29 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         return 3 * self.passes * self.flops(rows, source_length, target_length)
 
     def fit(self, x=None, *args, validation_data=None, **kwargs):
-        """As in Keras; for `TokenBatches` an epoch is the corpus once, unless `steps_per_epoch` says otherwise."""
-        if isinstance(x, TokenBatches):
-            kwargs.setdefault("steps_per_epoch", x.batches_per_epoch)
-            kwargs["shuffle"] = False
-            x = self._source_of(x, endless=True)
+        """Train as Keras does; with `TokenBatches` an epoch is the corpus once, unless `steps_per_epoch` is given.
+
+        Another `fit` of this model on the same `TokenBatches` continues with the batch after the last update, in the
+        order and with the hidden words of the epochs that follow. A new `TokenBatches` begins at its `start`.
+        """
         if steps := self._steps_of(validation_data):
             kwargs.setdefault("validation_steps", steps)
-        with self._on_its_devices():
-            return super().fit(x, *args, validation_data=self._source_of(validation_data, endless=False), **kwargs)
+        validation_data = self._source_of(validation_data, endless=False)
+        if not isinstance(x, TokenBatches):
+            with self._on_its_devices():
+                return super().fit(x, *args, validation_data=validation_data, **kwargs)
+        kwargs.setdefault("steps_per_epoch", x.batches_per_epoch)
+        kwargs["shuffle"] = False
+        read, before = self.batches_read.get(x, 0), self._updates()
+        source = self._source_of(x.replace(start=x.start + read), endless=True)
+        try:
+            with self._on_its_devices():
+                return super().fit(source, *args, validation_data=validation_data, **kwargs)
+        finally:
+            self.batches_read[x] = read + self._updates() - before
+
+    def _updates(self):
+        return int(ops.convert_to_numpy(self.optimizer.iterations))
 
     def evaluate(self, x=None, *args, **kwargs):
         """As in Keras; `TokenBatches` are gone through once."""

@@ -1,10 +1,13 @@
 """§5.4: label-smoothed cross-entropy, summed with weights that already hold the mean."""
 
+import inspect
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_transformer.errors import UserError
 from keras_transformer.models.r_drop import divergence
 
 
@@ -77,3 +80,57 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "label_smoothing": self.label_smoothing}
         return {**config, "r_drop": self.r_drop} if self.r_drop else config  # a subclass may not take it
+
+
+def check_loss(loss, accumulate, vocab_size):
+    """Raise `UserError` if a Keras loss is of probabilities, is not reduced, or cannot be accumulated.
+
+    Args:
+        loss: The `loss` of `compile`: `keras.losses.Loss`, function, name or None.
+        accumulate: Number of micro-batches of an update.
+        vocab_size: Size of the last axis of the logits.
+    """
+    if loss is None or hasattr(loss, "token_losses"):
+        return
+    loss = keras.losses.get(loss)
+    from_logits = getattr(loss, "from_logits", None)
+    if from_logits is None and inspect.isfunction(loss) and "from_logits" in inspect.signature(loss).parameters:
+        from_logits = inspect.signature(loss).parameters["from_logits"].default
+    if from_logits is False:
+        name = getattr(loss, "name", None) or loss.__name__
+        raise UserError(
+            f"loss must take logits, got {name} with from_logits=False. "
+            "Use keras.losses.SparseCategoricalCrossentropy(from_logits=True)."
+        )
+    if _reduction(loss) in (None, "none"):
+        raise UserError('loss must have a reduction, got None. Use reduction="sum_over_batch_size" or "sum".')
+    if accumulate > 1:
+        function = loss.call if isinstance(loss, keras.losses.Loss) else loss
+        found = tuple(function(np.zeros((2, 3), "float32"), np.zeros((2, 3, vocab_size), "float32")).shape)
+        if found != (2, 3):
+            raise UserError(
+                f"loss must return one value per label, [batch, length], with accumulate={accumulate}, got shape "
+                f"{list(found)} for labels [2, 3]. Use accumulate=1, or leave the reduction to Keras."
+            )
+
+
+def divisor(loss, labels, weights):
+    """Return the number, scalar float32, by which Keras divides the sum of a loss's weighted values.
+
+    Args:
+        loss: As of `check_loss`.
+        labels: int `[batch, length]`.
+        weights: float32 `[batch, length]`.
+    """
+    loss = keras.losses.get(loss)
+    reduction, ignored = _reduction(loss), getattr(loss, "ignore_class", None)
+    if reduction == "sum":
+        return ops.ones(())
+    counted = ops.ones_like(weights) if ignored is None else ops.cast(labels != ignored, "float32")
+    if reduction == "mean_with_sample_weight":
+        counted = counted * weights
+    return ops.maximum(ops.sum(counted), 1e-30)
+
+
+def _reduction(loss):
+    return getattr(loss, "reduction", "sum_over_batch_size")

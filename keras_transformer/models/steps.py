@@ -34,9 +34,8 @@ class TensorFlowSteps:
         """Returns the gradients of the scaled loss, and the state, nothing."""
         import tensorflow as tf
 
-        inputs, labels, weights = batch
         with tf.GradientTape() as tape:
-            loss = self.optimizer.scale_loss(self.loss_of(inputs, labels, weights, training=True))
+            loss = self.optimizer.scale_loss(self.loss_of(*batch, training=True))
         gradients = tape.gradient(
             loss, self.trainable_variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )  # fmt: skip
@@ -83,13 +82,12 @@ class JaxSteps:
 
     def _loss_and_state(self, trainable, other, optimizer, metrics, batch, training=True):
         """Returns the scaled loss, and the next values of the other and the metrics' variables."""
-        inputs, labels, weights = batch
         variables = [*self.trainable_variables, *self.non_trainable_variables, *self.metrics_variables]
         values = [*trainable, *other, *metrics]
         if training:  # a loss scale is a variable of the optimizer
             variables, values = variables + self.optimizer.variables, values + optimizer
         with keras.StatelessScope(zip(variables, values)) as scope:
-            loss = self.loss_of(inputs, labels, weights, training)
+            loss = self.loss_of(*batch, training=training)
             if training:
                 loss = self.optimizer.scale_loss(loss)
         return loss, (

@@ -1,0 +1,107 @@
+"""Losses of Keras in `compile`: updates and reported losses are those of a plain Keras model."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+
+VOCAB = 9
+RANDOM = np.random.default_rng(5)
+LABELS = np.where(np.arange(4) < np.array([[4], [2], [3]]), RANDOM.integers(1, VOCAB, (3, 4)), 0).astype("int32")
+INPUTS = (RANDOM.integers(1, VOCAB, (3, 5)).astype("int32"), np.roll(LABELS, 1, axis=1))
+WEIGHTS = (RANDOM.uniform(0.2, 2, (3, 4)) * (LABELS != 0)).astype("float32")
+
+
+def crossentropy(**arguments):
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **arguments)
+
+
+def squared(labels, logits):
+    return ops.square(keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True))
+
+
+def masked_mean(labels, logits):
+    losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    mask = ops.cast(labels != 0, "float32")
+    return ops.sum(losses * mask) / ops.sum(mask)
+
+
+class Plain(keras.Model):
+    """The same network with Keras' own `train_step`."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def call(self, inputs, training=False):
+        return self.network(inputs, training=training)
+
+
+def updated(weights, plain=False, **arguments):
+    """Return a model's trainable weights after an update, and the losses that it reports before and after it."""
+    hparams = kt.HParams(num_layers=1, d_model=8, d_ff=8, num_heads=2, dropout=0)
+    model = network = kt.Transformer(VOCAB, hparams)
+    if plain:
+        model = Plain(network)
+        model(INPUTS)
+    model.compile(keras.optimizers.SGD(0.5), run_eagerly=True, **arguments)
+    data = {"y": LABELS, "sample_weight": weights, "return_dict": True}
+    losses = [model.train_on_batch(INPUTS, **data)["loss"], model.test_on_batch(INPUTS, **data)["loss"]]
+    return [ops.convert_to_numpy(variable) for variable in network.trainable_variables], losses
+
+
+def assert_same(found, expected):
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
+    for value, wanted in zip(found[0], expected[0], strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "weights"),
+    [
+        (crossentropy(), None),
+        (crossentropy(), WEIGHTS),
+        (crossentropy(reduction="sum"), WEIGHTS),
+        (crossentropy(reduction="mean_with_sample_weight"), WEIGHTS),
+        (crossentropy(ignore_class=0), None),
+        (squared, WEIGHTS),
+    ],
+)
+def test_keras_loss_makes_the_update_of_plain_keras(loss, weights):
+    expected = updated(weights, plain=True, loss=loss)
+    assert abs(expected[1][0] - expected[1][1]) > 1e-3
+    for accumulate in (1, 2):  # 2 rows, and 1 that is filled up
+        assert_same(updated(weights, loss=loss, accumulate=accumulate), expected)
+
+
+def test_scalar_loss_makes_the_update_of_plain_keras():
+    assert_same(updated(None, loss=masked_mean), updated(None, plain=True, loss=masked_mean))
+
+
+def test_summed_keras_loss_is_the_smoothed_one_of_token_weights():
+    weights = (LABELS != 0) / np.float32((LABELS != 0).sum())
+    found, expected = (
+        updated(weights, loss=crossentropy(reduction="sum")),
+        updated(weights, loss=kt.SmoothedCrossEntropy()),
+    )
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("loss", "accumulate", "said"),
+    [
+        (
+            "sparse_categorical_crossentropy",
+            1,
+            r"got sparse_categorical_crossentropy with from_logits=False. Use keras",
+        ),
+        (keras.losses.SparseCategoricalCrossentropy(), 1, "with from_logits=False"),
+        (crossentropy(reduction=None), 1, "must have a reduction, got None"),
+        (masked_mean, 2, r"one value per label, \[batch, length\], with accumulate=2, got shape \[\]"),
+    ],
+)
+def test_compile_refuses_losses_that_would_go_wrong(loss, accumulate, said):
+    with pytest.raises(kt.UserError, match=said):
+        updated(None, loss=loss, accumulate=accumulate)
