@@ -65,7 +65,7 @@ class HParams:
     warmup_steps: int = setting(4000, "updates of linear warm-up (§5.3)", low=1)
     adam_beta_1: float = setting(0.9, "decay of Adam's mean", low=0, high=0.999999)
     adam_beta_2: float = setting(0.98, "decay of Adam's variance", low=0, high=0.9999999)
-    adam_epsilon: float = setting(1e-9, "Adam's ε", low=0)
+    adam_epsilon: float = setting(1e-9, "Adam's ε", low=1e-30)
     clip_norm: float | None = setting(
         None, "largest norm of an update's gradients, which are scaled down to it; none: any (the paper)", low=1e-9
     )

@@ -92,6 +92,7 @@ def test_changing_a_preset_leaves_it_as_it_was():
         ("dropout", -0.1, "dropout must be from 0 to 0.99, not -0.1"),
         ("dropout", 1, "dropout must be from 0 to 0.99, not 1"),
         ("seed", -1, "seed must be from 0 to 2147483647, not -1"),
+        ("adam_epsilon", 0, "adam_epsilon must be at least 1e-30, not 0"),
         ("d_k", 0, "d_k must be at least 1, not 0"),
         ("norm", "poste", "unknown norm 'poste': did you mean post or pre?"),
         ("positions", "learnt", "unknown positions 'learnt': did you mean learned?"),

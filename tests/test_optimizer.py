@@ -231,6 +231,12 @@ def test_what_would_bypass_the_look_at_the_gradients_is_refused(argument):
         GuardedAdam(**argument)
 
 
+def test_an_epsilon_of_0_is_refused():
+    """0 / (√0 + 0) is NaN where there is no gradient."""
+    with pytest.raises(ValueError, match="epsilon must be greater than 0, got 0"):
+        GuardedAdam(epsilon=0)
+
+
 def test_its_config_makes_the_same():
     optimizer = GuardedAdam(**ADAM, clip_norm=2.0, ema_decay=0.5, scales_loss=True)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))

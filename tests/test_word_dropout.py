@@ -52,6 +52,15 @@ def test_another_batch_or_seed_hides_others(problem):
     assert not np.array_equal(hidden(1, 0), hidden(1, problem.batches("train", kt.HParams()).batches_per_epoch))
 
 
+def test_hidden_words_are_independent_of_the_order(problem):
+    batches = problem.batches("train", kt.HParams(batch_tokens=1024, word_dropout=0.3))
+    batch = batches.plan.batch(0)
+    source = np.full((len(batch.rows), batch.source_length), 7, "int32")
+    order = np.random.default_rng((batches.plan.seed, 0)).random(source.shape)
+    batches._hide_words(source, 0)
+    assert not np.array_equal(source != 7, order < 0.3)
+
+
 def test_padding_makes_no_difference(problem):
     hparams = kt.HParams(batch_tokens=1024, word_dropout=0.3)
     batches = problem.batches("train", hparams)

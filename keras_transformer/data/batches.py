@@ -6,6 +6,9 @@ import numpy as np
 from keras_transformer.data.tokenizer import BOS, PAD
 from keras_transformer.stopwatch import Stopwatch
 
+WORD_DROPOUT = 0x776F7264
+"""First part of the seed of hidden words, so that their random stream is not that of an epoch's order."""
+
 
 class TokenBatches(keras.utils.PyDataset):
     """Batches `((source, decoder_input), labels, weights)` of token ids.
@@ -69,7 +72,8 @@ class TokenBatches(keras.utils.PyDataset):
     def _hide_words(self, source, number, own=slice(None)):
         batch = self.plan.batch(number)
         # Drawn without padding, which differs between backends, and of the whole batch, which parts share.
-        chances = np.random.default_rng([self.plan.seed, number]).random((len(batch.rows), batch.source_length))[own]
+        random = np.random.default_rng([WORD_DROPOUT, self.plan.seed, number])
+        chances = random.random((len(batch.rows), batch.source_length))[own]
         part = source[: len(chances), : batch.source_length]
         part[:] = np.where(chances < self.word_dropout, self.hidden_ids[part], part)
 

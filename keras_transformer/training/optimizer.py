@@ -27,7 +27,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         learning_rate: Number or schedule.
         beta_1: Decay of the mean.
         beta_2: Decay of the variance.
-        epsilon: ε, added to the variance's square root.
+        epsilon: ε > 0, added to the square root of the variance, which is 0 for embeddings without a gradient.
         clip_norm: Gradients of a larger norm are scaled down to it; None: they are not.
         ema_decay: Decay of an exponential moving average of the weights, which is kept beside them; None: there is
             none. The first updates weigh more, so that it soon forgets the initial weights: the decay of update t is
@@ -43,6 +43,8 @@ class GuardedAdam(keras.optimizers.Optimizer):
         for other in BYPASSING:
             if arguments.get(other):
                 raise ValueError(f"GuardedAdam has no {other}: it would bypass the look at the gradients")
+        if epsilon <= 0:
+            raise ValueError(f"epsilon must be greater than 0, got {epsilon}. Use a small number such as 1e-9.")
         super().__init__(learning_rate, name=name, **arguments)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.clip_norm, self.ema_decay, self.scales_loss = clip_norm, ema_decay, scales_loss

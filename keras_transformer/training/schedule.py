@@ -43,7 +43,7 @@ def make_schedule(hparams: HParams) -> TransformerSchedule:
 def compile_arguments(
     hparams: HParams, accumulate: int = 1, jit_compile: bool | str = "auto", remat: bool = False
 ) -> dict[str, Any]:
-    """Returns the keyword arguments of `model.compile`: `model.compile(**compile_arguments(hparams))`.
+    """Return the keyword arguments of `model.compile`: `model.compile(**compile_arguments(hparams))`.
 
     Args:
         hparams: `HParams`: schedule, Adam, label smoothing (§5.3, §5.4) and R-Drop.
