@@ -83,6 +83,7 @@ def test_readme_api_example_runs(tmp_path, monkeypatch):
     smaller = f'kt.problem("toy_ende", data_dir={str(tmp_path)!r}, train_pairs=2000)'
     code = code.replace('kt.problem("toy_ende")', smaller)
     code = code.replace("epochs=10", "epochs=1, verbose=0")
+    monkeypatch.chdir(tmp_path)
     namespace = {}
     exec(code.replace("translator.translate(", "hypotheses = translator.translate("), namespace)
     assert len(namespace["hypotheses"][0]) == 2
