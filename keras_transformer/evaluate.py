@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from keras_transformer.data.corpus import one_line, read_lines
-from keras_transformer.files import written
+from keras_transformer.files import check_output, written
 from keras_transformer.flags import (
     Parser,
     add_decoding_flags,
@@ -13,6 +13,7 @@ from keras_transformer.flags import (
     decoding_arguments,
     report,
     run_command,
+    user_path,
 )
 from keras_transformer.runs.directory import Run
 from keras_transformer.startup import load_keras
@@ -29,11 +30,13 @@ def main(arguments):
     add_run_flags(parser, required=False)
     add_decoding_flags(parser)
     parser.add_argument("--split", default="test", choices=("train", "validation", "test"), help="(default test)")
-    parser.add_argument("--output_dir", help="where to write the outputs and references (default nowhere)")
+    parser.add_argument(
+        "--output_dir", type=user_path, help="where to write the outputs and references (default nowhere)"
+    )
     parser.add_argument("--samples", type=int, default=0, help="examples to print (default 0)")
     parser.add_argument("--by_length", action="store_true", help="print a table of results by sentence length")
     parser.add_argument(
-        "--compare", metavar="FILE",
+        "--compare", type=user_path, metavar="FILE",
         help="another system's outputs for the split, plain or .gz: tests the difference by paired bootstrap",
     )  # fmt: skip
     parser.add_argument(
@@ -41,13 +44,22 @@ def main(arguments):
         help="print the paper's own metric, too: Moses' tokens, compounds split; not comparable with sacreBLEU",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object with all figures, and nothing else")
-    parser.add_argument("--results", help="JSON lines file to which a row with the scores is added")
+    parser.add_argument("--results", type=user_path, help="JSON lines file to which a row with the scores is added")
     group = parser.add_argument_group("parse trees in files, in place of --run")
-    group.add_argument("--gold", metavar="FILE", help="the right trees, one a line or over several; - for stdin")
-    group.add_argument("--test", metavar="FILE", help="the trees to score, of the same sentences in the same order")
-    group.add_argument("--evalb_params", metavar="FILE", help="EVALB's parameters (default the rules of COLLINS.prm)")
+    group.add_argument(
+        "--gold", type=user_path, metavar="FILE", help="the right trees, one a line or over several; - for stdin"
+    )
+    group.add_argument(
+        "--test", type=user_path, metavar="FILE", help="the trees to score, of the same sentences in the same order"
+    )
+    group.add_argument(
+        "--evalb_params", type=user_path, metavar="FILE", help="EVALB's parameters (default the rules of COLLINS.prm)"
+    )
     group.add_argument("--by_label", action="store_true", help="print a table of results by the brackets' labels")
     flags = parser.parse_args(arguments)
+    if flags.results:
+        inputs = ("compare", "gold", "test", "evalb_params")
+        check_output("--results", flags.results, **{name: getattr(flags, name) for name in inputs})
     if flags.gold or flags.test or flags.evalb_params:
         if flags.run or not (flags.gold and flags.test):
             parser.error("trees are scored with --gold=FILE --test=FILE and without --run")
@@ -63,6 +75,9 @@ def main(arguments):
         parser.error("--by_label is of trees in files, with --gold and --test; --output_dir writes those of a run")
     if flags.samples < 0:
         parser.error(f"--samples: takes a whole number from 0 on, not {flags.samples}")
+    for name in ("sources", "outputs", "references", "table") if flags.output_dir else ():
+        place = Path(flags.output_dir) / f"{flags.split}.{name}.txt"
+        check_output("a file of --output_dir", place, compare=flags.compare)
     Run.open(flags.run)  # a wrong directory is said before Keras is loaded
     load_keras()
     from keras_transformer.decoding.evaluation import evaluate

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from keras_transformer.errors import UserError, unknown
-from keras_transformer.flags import Parser, add_run_flags, not_negative, positive, report, run_command, whole
+from keras_transformer.flags import Parser, add_run_flags, not_negative, positive, report, run_command, user_path, whole
 from keras_transformer.runs.directory import Run
 from keras_transformer.serving.description import check_place, describe
 from keras_transformer.startup import chosen_backend, load_keras
@@ -62,13 +62,13 @@ def _parse(arguments):
     )
     add_run_flags(parser)
     parser.add_argument("--format", required=True, help=f"{', '.join(FORMATS)}")
-    parser.add_argument("--output_dir", required=True, help="the new directory")
+    parser.add_argument("--output_dir", type=user_path, required=True, help="the new directory")
     parser.add_argument("--force", action="store_true", help="replace the export that --output_dir holds")
     group = parser.add_argument_group("saved_model and keras")
     group.add_argument("--precision", choices=("float32", "bfloat16"), help="(default float32)")
     group = parser.add_argument_group("saved_model")
     group.add_argument(
-        "--ensemble", action="append", default=[], metavar="RUN",
+        "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
         help="another run of the same corpus, see translate; may be repeated",
     )  # fmt: skip
     group.add_argument("--beam_size", type=positive, help="beams a sentence (default the run's)")

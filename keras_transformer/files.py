@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -289,6 +290,33 @@ def _put_in_place(folder, path):
 def cannot_write(path, error):
     """Returns the `UserError` for a `path` that an `OSError` says cannot be written."""
     return UserError(f"cannot write {path}: {error.strerror or error}; choose another place or mend its permissions")
+
+
+def check_output(flag, output, **inputs):
+    """Raise a `UserError` if writing a file would overwrite a file that the same command reads.
+
+    Links are followed. `growing` also writes `OUTPUT.partial`, so that name is checked as well.
+
+    Args:
+        flag: The flag that names the output, for the message.
+        output: The file to write; "-" for stdout.
+        **inputs: The file of each input flag; "-" for stdin, None for a flag that was not given.
+    """
+    partial = None if str(output) == "-" else f"{os.path.realpath(output)}.partial"
+    written_files = [status for place in (output, partial) if (status := _regular_file(place, sys.stdout))]
+    for name, path in inputs.items():
+        read_file = _regular_file(path, sys.stdin)
+        if read_file and any(os.path.samestat(read_file, status) for status in written_files):
+            raise UserError(f"{flag} must be another file than --{name}, got {output}, which would overwrite the input")
+
+
+def _regular_file(path, stream):
+    """Return the `os.stat` of a regular file, or None; "-" stands for `stream`."""
+    try:
+        status = os.fstat(stream.fileno()) if str(path) == "-" else os.stat(path)
+    except (OSError, TypeError, ValueError):  # a missing file, None, or a stream without a descriptor
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
 
 
 def append_line(path, text):

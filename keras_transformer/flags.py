@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.add_argument(
-            "--plugin", action="append", default=[], metavar="MODULE_OR_PATH",
+            "--plugin", action="append", default=[], metavar="MODULE_OR_PATH", type=user_path,
             help="Python file, folder or module with problems, hparams, layers and models of your own; may be repeated",
         )  # fmt: skip
 
@@ -54,6 +54,12 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
             hint = f"did you mean {' or '.join(near)}?" if near else "see --help"
             raise UserError(f"unknown flag {name}: {hint}")
+        for action in self._actions:
+            given = getattr(values, action.dest, None)
+            if any(
+                isinstance(text, str) and not text.strip() for text in (given if isinstance(given, list) else [given])
+            ):
+                self.error(f"--{action.dest} must not be empty")
         for plugin in values.plugin:
             load_plugin(plugin)
         return values
@@ -100,8 +106,10 @@ def add_problem_flags(parser, default_problem=None, default_hparams=None):
     """Adds `--problem`, `--hparams`, `--set` and a flag for each field of `HParams`."""
     parser.add_argument("--problem", default=default_problem, help="registered problem (default %(default)s)")
     parser.add_argument("--hparams", default=default_hparams, help="registered hparams (default %(default)s)")
-    parser.add_argument("--data_dir", default="data", help="where prepared corpora are kept (default %(default)s)")
-    parser.add_argument("--raw_dir", help="folder of the corpus files, where they are on disk")
+    parser.add_argument(
+        "--data_dir", type=user_path, default="data", help="where prepared corpora are kept (default %(default)s)"
+    )
+    parser.add_argument("--raw_dir", type=user_path, help="folder of the corpus files, where they are on disk")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE",
         help="change a field of the hparams, or problem.NAME of the problem; may be repeated",
@@ -141,13 +149,13 @@ def read_problem_flags(flags):
 
 def add_run_flags(parser, required=True, ensemble=False):
     """Adds `--run` and `--checkpoint`, with `ensemble` `--ensemble`, too."""
-    parser.add_argument("--run", required=required, help="the run directory")
+    parser.add_argument("--run", type=user_path, required=required, help="the run directory")
     parser.add_argument(
         "--checkpoint", help="best, last, averaged, ema or a step (default best, last if none was evaluated)"
     )
     if ensemble:
         parser.add_argument(
-            "--ensemble", action="append", default=[], metavar="RUN",
+            "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
             help="another run of the same corpus: the mean of the probabilities counts; may be repeated, and "
             "--checkpoint may name several, divided by commas",
         )  # fmt: skip
@@ -185,6 +193,11 @@ def report_if_read(line):
 def _silence():
     """Has nobody read stdout; otherwise Python would complain once more while it closes it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def user_path(text):
+    """Return the path that a flag names; `~` and `~USER` become home folders, as shells do only between spaces."""
+    return os.path.expanduser(text)
 
 
 def positive(text):

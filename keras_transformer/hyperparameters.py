@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import types
 import typing
 
@@ -9,7 +10,7 @@ from keras_transformer import registry
 from keras_transformer.errors import UserError, unknown
 
 
-def setting(default=dataclasses.MISSING, doc="", low=None, high=None, choices=None):
+def setting(default=dataclasses.MISSING, doc="", low=None, high=None, choices=None, is_path=False):
     """Returns a dataclass field with a description and the values it may have.
 
     Args:
@@ -18,8 +19,10 @@ def setting(default=dataclasses.MISSING, doc="", low=None, high=None, choices=No
         low: Least value, if any.
         high: Greatest value, if any.
         choices: The values it may have: a sequence, or a `Registry` whose names they are.
+        is_path: Whether it is a path, in which `--set` expands `~`.
     """
-    return dataclasses.field(default=default, metadata={"doc": doc, "low": low, "high": high, "choices": choices})
+    metadata = {"doc": doc, "low": low, "high": high, "choices": choices, "is_path": is_path}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -244,6 +247,10 @@ def parse_value(settings_class, name, text, owner):
     kind, optional = known[name]
     if optional and text.lower() == "none":
         return None
+    if not text.strip():
+        raise UserError(f"{owner}: {name} must not be empty")
+    if {field.name: field.metadata for field in dataclasses.fields(settings_class)}[name].get("is_path"):
+        text = os.path.expanduser(text)
     try:
         if kind is bool:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]

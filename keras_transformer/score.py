@@ -8,8 +8,8 @@ import sys
 
 from keras_transformer.data.corpus import in_chunks, read_pairs
 from keras_transformer.errors import UserError
-from keras_transformer.files import growing
-from keras_transformer.flags import Parser, add_run_flags, not_negative, positive, run_command
+from keras_transformer.files import check_output, growing
+from keras_transformer.flags import Parser, add_run_flags, not_negative, positive, run_command, user_path
 from keras_transformer.metrics.perplexity import perplexity
 from keras_transformer.runs.directory import Run
 from keras_transformer.startup import load_keras
@@ -55,9 +55,13 @@ def _parse(arguments):
         "tokens, EOS counted, and its score as translate --scores has it, with tabs between them.",
     )
     add_run_flags(parser, ensemble=True)
-    parser.add_argument("--source", required=True, help="file of source lines, plain or .gz; - is stdin")
-    parser.add_argument("--target", required=True, help="file of their translations; of a parser trees, one a line")
-    parser.add_argument("--output", default="-", help="file of scores (default stdout)")
+    parser.add_argument(
+        "--source", type=user_path, required=True, help="file of source lines, plain or .gz; - is stdin"
+    )
+    parser.add_argument(
+        "--target", type=user_path, required=True, help="file of their translations; of a parser trees, one a line"
+    )
+    parser.add_argument("--output", type=user_path, default="-", help="file of scores (default stdout)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="(default text)")
     parser.add_argument("--token_scores", action="store_true", help="with the log-probability of each token, in jsonl")
     parser.add_argument("--alpha", type=not_negative, help="exponent of the length penalty (default the run's)")
@@ -71,6 +75,7 @@ def _parse(arguments):
         parser.error("--token_scores needs --format=jsonl")
     if flags.source == flags.target == "-":
         parser.error("--source and --target cannot both be stdin; give the file of one of them")
+    check_output("--output", flags.output, source=flags.source, target=flags.target)
     return flags
 
 

@@ -12,6 +12,7 @@ from keras_transformer.flags import (
     positive,
     report,
     run_command,
+    user_path,
     whole,
 )
 
@@ -76,7 +77,7 @@ def _parse(arguments):
     )
     add_run_flags(parser)
     parser.add_argument(
-        "--ensemble", action="append", default=[], metavar="RUN",
+        "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
         help="another run of the same corpus, see translate; may be repeated",
     )  # fmt: skip
     parser.add_argument("--precision", choices=("float32", "bfloat16"), help="of a run (default float32)")

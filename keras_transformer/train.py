@@ -10,6 +10,7 @@ from keras_transformer.flags import (
     read_problem_flags,
     report_if_read,
     run_command,
+    user_path,
     whole,
 )
 from keras_transformer.startup import load_keras
@@ -26,8 +27,10 @@ def main(arguments):
     )
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
     parser.add_argument("--model", default="transformer", help="registered model (default %(default)s)")
-    parser.add_argument("--output_dir", help="the run directory (default runs/PROBLEM-HPARAMS)")
-    parser.add_argument("--init_from", metavar="RUN", help="begin with the weights of another run; embeddings by piece")
+    parser.add_argument("--output_dir", type=user_path, help="the run directory (default runs/PROBLEM-HPARAMS)")
+    parser.add_argument(
+        "--init_from", type=user_path, metavar="RUN", help="begin with the weights of another run; embeddings by piece"
+    )
     parser.add_argument("--init_checkpoint", help="best, last, averaged, ema or a step of that run (default best)")
     parser.add_argument(
         "--dry_run", action="store_true", help="tell what would be trained, and end; prepares the corpus"

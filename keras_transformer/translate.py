@@ -9,7 +9,7 @@ import time
 
 from keras_transformer.data.corpus import in_chunks, one_line, read_lines
 from keras_transformer.errors import UserError
-from keras_transformer.files import growing
+from keras_transformer.files import check_output, growing
 from keras_transformer.flags import (
     Parser,
     add_decoding_flags,
@@ -18,6 +18,7 @@ from keras_transformer.flags import (
     not_negative,
     positive,
     run_command,
+    user_path,
     whole,
 )
 from keras_transformer.runs.directory import Run
@@ -80,8 +81,10 @@ def _parse(arguments):
         "Translates lines of text, one line out for each line in; blank lines stay blank.",
     )
     add_run_flags(parser, ensemble=True)
-    parser.add_argument("--input", default="-", help="file of source lines, plain or .gz (default stdin)")
-    parser.add_argument("--output", default="-", help="file of translations (default stdout)")
+    parser.add_argument(
+        "--input", type=user_path, default="-", help="file of source lines, plain or .gz (default stdin)"
+    )
+    parser.add_argument("--output", type=user_path, default="-", help="file of translations (default stdout)")
     parser.add_argument("--shard", type=_shard, metavar="I/N", help="translate the I-th of N parts of --input only")
     parser.add_argument(
         "--on_error", choices=("stop", "skip", "replace"), default="stop",
@@ -113,7 +116,9 @@ def _parse(arguments):
     group = parser.add_argument_group("search")
     add_decoding_flags(group)
     group.add_argument("--min_length", type=whole, default=0, help="least tokens of a translation (default 0)")
-    group.add_argument("--prefixes", metavar="FILE", help="file whose line n begins the translation of line n")
+    group.add_argument(
+        "--prefixes", type=user_path, metavar="FILE", help="file whose line n begins the translation of line n"
+    )
     group = parser.add_argument_group("sampling")
     group.add_argument("--sample", action="store_true", help="draw --beam_size translations in place of searching")
     group.add_argument("--temperature", type=not_negative, help="divides the logits (default 1)")
@@ -134,6 +139,7 @@ def _parse(arguments):
         parser.error("--token_scores and --alignments need --format=jsonl")
     if flags.beam_size and flags.nbest > flags.beam_size:
         parser.error(f"--nbest={flags.nbest} needs --beam_size={flags.nbest} or more, not {flags.beam_size}")
+    check_output("--output", flags.output, input=flags.input, prefixes=flags.prefixes)
     return flags
 
 

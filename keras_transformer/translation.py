@@ -45,6 +45,7 @@ class TranslationProblem(Problem):
     more_pairs: str | None = setting(
         None,
         "beginning of the names of two files, NAME.SRC and NAME.TGT, of more training pairs, such as translated ones",
+        is_path=True,
     )
 
     def __post_init__(self):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from keras_transformer.errors import UserError
 from keras_transformer.files import written
-from keras_transformer.flags import Parser, add_run_flags, positive, report, run_command
+from keras_transformer.flags import Parser, add_run_flags, positive, report, run_command, user_path
 from keras_transformer.pictures.attention_figures import FIGURES, draw_figure
 from keras_transformer.pictures.attention_maps import KINDS
 from keras_transformer.pictures.attention_page import attention_page
@@ -56,7 +56,9 @@ def _parse(arguments):
         "Shows what a model attends to, in a page for a browser or in the manner of the paper's figures 3 to 5;\n"
         "with --curves=RUN, how one or several trainings went.",
     )
-    parser.add_argument("--output_dir", required=True, help="where attention.html, figure-3.png or curves.png goes")
+    parser.add_argument(
+        "--output_dir", type=user_path, required=True, help="where attention.html, figure-3.png or curves.png goes"
+    )
     parser.add_argument("--format", choices=FORMATS, help="of figures and curves (default png)")
     add_run_flags(parser, required=False)
     group = parser.add_argument_group("attention")
@@ -73,7 +75,9 @@ def _parse(arguments):
     group.add_argument("--word", help="of figures 3 and 4: the attending word, or its number from 1")
     group.add_argument("--pieces", action="store_true", help="show the vocabulary's pieces, not words")
     group = parser.add_argument_group("curves")
-    group.add_argument("--curves", action="append", metavar="RUN", help="a run directory; may be repeated")
+    group.add_argument(
+        "--curves", type=user_path, action="append", metavar="RUN", help="a run directory; may be repeated"
+    )
     group.add_argument("--over", choices=AXES, help="what the curves run over (default step)")
     flags = parser.parse_args(arguments)
     asked = [name for name in OF_ATTENTION if getattr(flags, name) not in (None, False)]

@@ -31,7 +31,9 @@ class ParsingWsjSemisupervised(ParsingWsj):
     """WSJ and automatically parsed trees: --set problem.auto_dir=FOLDER of files with trees in brackets (§6.3)."""
 
     vocab_size: int = setting(32_000, "most pieces of the vocabulary (§6.3)", low=300)
-    auto_dir: str | None = setting(None, "folder of the automatically parsed trees, files of any name but hidden ones")
+    auto_dir: str | None = setting(
+        None, "folder of the automatically parsed trees, files of any name but hidden ones", is_path=True
+    )
     gold_share: float = setting(
         0.0, "least share of training trees that are WSJ's, which are repeated as often as that takes", low=0, high=0.9
     )

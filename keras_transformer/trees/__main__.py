@@ -4,8 +4,8 @@ from pathlib import Path
 
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.errors import UserError
-from keras_transformer.files import written
-from keras_transformer.flags import Parser, positive, report, report_if_read, run_command
+from keras_transformer.files import check_output, written
+from keras_transformer.flags import Parser, positive, report, report_if_read, run_command, user_path
 from keras_transformer.trees.drawing import svg_drawing, text_drawing
 from keras_transformer.trees.tree import Tree, read_trees
 
@@ -18,10 +18,11 @@ def main(arguments):
     draw = FORMATS[flags.format]
     for number, tree in _chosen(flags.input, flags.number):
         if flags.format == "svg":
-            path = Path(flags.output_dir) / f"tree-{number:04}.svg"
-            with written(path) as file:
+            place = Path(flags.output_dir) / f"tree-{number:04}.svg"
+            check_output("a file of --output_dir", place, input=flags.input)
+            with written(place) as file:
                 file.write(draw(tree))
-            report_if_read(path)
+            report_if_read(place)
         else:
             is_next = number > 1 and not flags.number
             report(("\n" if is_next and flags.format != "line" else "") + draw(tree))
@@ -51,14 +52,16 @@ def _parse(arguments):
         "--input=parsed.ptb --number=3",
         "Draws constituency trees, which are read as brackets, each over one line or several.",
     )
-    parser.add_argument("--input", default="-", help="file of trees in brackets, plain or .gz (default stdin)")
+    parser.add_argument(
+        "--input", type=user_path, default="-", help="file of trees in brackets, plain or .gz (default stdin)"
+    )
     parser.add_argument(
         "--format", choices=FORMATS, default="text",
         help="text: a drawing for a terminal; svg: a picture in a file; pretty: brackets, indented; "
         "line: brackets, one tree a line (default text)",
     )  # fmt: skip
     parser.add_argument("--number", type=positive, help="only the tree of this number, from 1 (default all)")
-    parser.add_argument("--output_dir", help="where --format=svg writes tree-0001.svg and so on")
+    parser.add_argument("--output_dir", type=user_path, help="where --format=svg writes tree-0001.svg and so on")
     flags = parser.parse_args(arguments)
     if flags.format == "svg" and not flags.output_dir:
         parser.error("--format=svg needs --output_dir for its files")
