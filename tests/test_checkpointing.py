@@ -1,0 +1,173 @@
+"""Which checkpoints a run writes, keeps, marks as best and loads, and when training stops early; without training."""
+
+import types
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.runs.checkpoint import Checkpoints
+from keras_transformer.runs.directory import Run
+from keras_transformer.training import callbacks
+from keras_transformer.training.signals import StopRequest
+from keras_transformer.training.workers import Workers
+
+ARRAYS = {"weights": {"table": np.zeros(3, "float32")}, "optimizer": {"step": np.zeros((), "int32")}}
+
+
+def save(checkpoints, *steps):
+    for step in steps:
+        checkpoints.save(step, ARRAYS, {})
+
+
+def damage(checkpoints, step):
+    (checkpoints.path / f"step-{step:09}" / "weights.npz").write_bytes(b"damaged")
+
+
+def found(score, nll=1.0, loss=2.0):
+    return {"score": score, "nll": nll, "loss": loss}
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    return Checkpoints(tmp_path, report=lambda line: None)
+
+
+def test_checkpoints_are_in_numerical_order(checkpoints):
+    save(checkpoints, 1000, 5, 20)
+    assert checkpoints.steps() == [5, 20, 1000]
+    assert checkpoints.load("last")[1]["step"] == checkpoints.load()[1]["step"] == 1000
+    checkpoints.mark_best(20, found(1.0))
+    assert checkpoints.load("best")[1]["step"] == checkpoints.load()[1]["step"] == 20
+
+
+def test_load_falls_back_to_the_newest_whole_checkpoint(checkpoints):
+    save(checkpoints, 5, 10, 15, 20)
+    damage(checkpoints, 20)
+    assert checkpoints.load("last")[1]["step"] == checkpoints.load_latest()[1]["step"] == 15
+    with pytest.raises(kt.UserError, match="--checkpoint=15 is whole"):
+        checkpoints.load(20)
+
+
+def test_prune_keeps_the_latest_and_the_best(checkpoints):
+    save(checkpoints, 2, 4, 6, 8, 10)
+    checkpoints.prune(5)
+    assert checkpoints.steps() == [2, 4, 6, 8, 10]
+    checkpoints.mark_best(4, found(1.0))
+    checkpoints.prune(3, newest=8)  # the one at 10 may be damaged
+    assert checkpoints.steps() == [4, 6, 8, 10]
+    checkpoints.prune(2)
+    assert checkpoints.steps() == [4, 8, 10]
+    checkpoints.prune(1)
+    assert checkpoints.steps() == [4, 10]
+
+
+def test_drop_spares_the_best(checkpoints):
+    save(checkpoints, 2, 4, 6)
+    checkpoints.mark_best(4, found(1.0))
+    for step in (None, 4, 6):
+        checkpoints.drop(step)
+    assert checkpoints.steps() == [2, 4]
+
+
+class Evaluated:
+    """Takes the place of the callback `Evaluation`: `results` are {step: what it found}."""
+
+    latest = None
+
+    def __init__(self, results):
+        self.results = results
+
+    def evaluated(self, step):
+        self.latest = self.results.get(step, self.latest)
+        return step in self.results
+
+
+@pytest.fixture
+def checkpointing(tmp_path, monkeypatch):
+    """Return a function that makes the callback `Checkpointing` with evaluations {step: what they found}."""
+    monkeypatch.setattr(callbacks, "training_arrays", lambda model: ARRAYS)
+
+    def make(results, start=0, interim=False, **hparams):
+        run = Run(tmp_path, {})
+        progress = types.SimpleNamespace(end_line=lambda step: None)
+        hparams = kt.HParams(**{"checkpoint_minutes": 0, **hparams})
+        return callbacks.Checkpointing(
+            start, run, hparams, progress, Evaluated(results), StopRequest(), Workers(), interim
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("metric", "results", "best"),
+    [
+        ("score", [found(5.0), found(9.0), found(7.0)], 2),
+        ("score", [found(5.0, nll=3.0), found(5.0, nll=2.0), found(5.0, nll=2.5)], 2),
+        ("score", [found(5.0), found(5.0), found(5.0)], 1),
+        ("nll", [found(9.0, nll=3.0), found(8.0, nll=2.0), found(7.0, nll=2.5)], 2),
+        ("loss", [found(9.0, loss=3.0), found(8.0, loss=2.5), found(7.0, loss=2.0)], 3),
+    ],
+)
+def test_best_checkpoint_is_the_first_with_the_best_result(checkpointing, metric, results, best):
+    results = {step: {"step": step, **result} for step, result in enumerate(results, start=1)}
+    callback = checkpointing(results, best_metric=metric, checkpoint_steps=100)
+    for step in results:
+        callback.on_step(step)
+    assert callback.run.checkpoints.best() == results[best]
+
+
+def test_checkpoints_come_at_their_steps_and_at_the_best(checkpointing):
+    results = {3: found(5.0), 6: found(9.0), 9: found(7.0)}
+    callback = checkpointing(results, checkpoint_steps=4, keep_checkpoints=2)
+    steps = []
+    for step in range(1, 14):
+        callback.on_step(step)
+        steps.append(callback.run.checkpoints.steps())
+    callback.on_end(13)
+    steps.append(callback.run.checkpoints.steps())
+    assert steps[:9] == [[], [], [3], [3, 4], [3, 4], [4, 6], [4, 6], [6, 8], [6, 8]]
+    assert steps[11:] == [[6, 8, 12], [6, 8, 12], [6, 12, 13]]
+    logged = [row["step"] for row in callback.run.metrics() if row["kind"] == "checkpoint"]
+    assert logged == [3, 4, 6, 8, 12, 13]
+
+
+def test_an_interim_checkpoint_gives_way_to_the_next(checkpointing):
+    callback = checkpointing({}, checkpoint_steps=4)
+    callback.save(4)
+    callback.save(6, interim=True)
+    assert callback.run.checkpoints.load("last")[1]["interim"]
+    callback = checkpointing({}, start=6, interim=True, checkpoint_steps=4)
+    callback.on_step(7)
+    assert callback.run.checkpoints.steps() == [4, 6]
+    callback.on_step(8)
+    assert callback.run.checkpoints.steps() == [4, 8]
+
+
+def test_patience_counts_regular_evaluations_after_the_best(tmp_path):
+    run, lines = Run(tmp_path, {}), []
+    evaluation = types.SimpleNamespace(evaluated=lambda step: step % 5 == 0, report=lines.append)
+    stopping = callbacks.EarlyStopping(0, run, kt.HParams(patience=2, eval_steps=5), evaluation)
+    stopping.set_model(types.SimpleNamespace(stop_training=False))
+    for step in (5, 10, 13, 15, 20):  # at 13 a shorter training run had ended
+        run.log(kind="validation", step=step)
+    assert not stopping.is_over(20)  # nothing is the best
+    run.checkpoints.path.mkdir()
+    run.checkpoints.mark_best(5, found(1.0))
+    run.log(kind="validation", step=10)  # evaluated again after a crash
+    assert [stopping.is_over(step) for step in (5, 10, 13, 14, 15, 20)] == [False] * 4 + [True] * 2
+    for step in (10, 14, 15):
+        stopping.on_step(step)
+        assert stopping.model.stop_training == (step == 15)
+    assert len(lines) == 1 and "2 evaluations" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("eval_steps", "decode_steps", "decoding"),
+    [(2, 5, [6, 10, 11]), (2, 2, [2, 4, 6, 8, 10, 11]), (3, 6, [6, 11]), (5, 100, [11])],
+)
+def test_validation_decodes_first_from_each_multiple(eval_steps, decode_steps, decoding):
+    callback = object.__new__(callbacks.Evaluation)
+    callback.hparams = kt.HParams(best_metric="nll", eval_steps=eval_steps, decode_steps=decode_steps, train_steps=11)
+    steps = [step for step in range(1, 12) if step % eval_steps == 0 or step == 11]
+    assert [step for step in steps if callback.decodes(step)] == decoding
