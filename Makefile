@@ -31,6 +31,7 @@ test-jax: .venv-jax/.installed
 JAX_TESTS = backends layers transformer schedule beam_search translator training evaluation known_scores
 JAX_TESTS += positions word_heads tree_decoding optimizer memory learning attention_kinds cost candidates
 JAX_TESTS += decoding_features jax_devices multiworker presence projected_loss remat normalization product dropout events attention_pictures serve keras_losses saving
+JAX_TESTS += nonfinite_outputs
 
 # The long tests that `make test` leaves out, then one training that is killed fifty times.
 soak: $(VENV)/.installed-dev

@@ -12,6 +12,20 @@ class UserError(Exception):
     status = 2
 
 
+class NonFiniteOutputs(UserError):
+    """A model's outputs are NaN or infinite, so that nothing can be decoded or scored.
+
+    Args:
+        number: The text's number, from 1.
+    """
+
+    def __init__(self, number):
+        super().__init__(
+            f"outputs for text {number} must be finite, got NaN or infinity. Choose another checkpoint "
+            "or a precision with a wider range."
+        )
+
+
 def unknown(kind, name, known):
     """Returns the `UserError` for a `name` that is none of the `known` ones; it names the nearest."""
     near = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)

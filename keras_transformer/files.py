@@ -6,6 +6,7 @@ import fcntl
 import glob
 import hashlib
 import json
+import math
 import os
 import shutil
 import stat
@@ -349,6 +350,13 @@ def sha256(path):
     """Returns the SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def finite_or_null(values):
+    """Return a dictionary with None for each number that JSON does not have: NaN and the infinities."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
+    }
 
 
 def write_json(path, value):

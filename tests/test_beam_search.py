@@ -303,6 +303,25 @@ def test_a_search_without_prospects_stops():
     assert int(state.index) < 9
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("index", [0, 3])
+def test_search_notes_which_sentences_are_not_finite(value, index):
+    table = Table(seed=2, raised=[(EOS, -9.0)])
+    table.by_position[[1, 4], index, 5] = value
+    state = table.search([9, 9, 9, 2, 2], nbest=1)
+    # The last sentence is done before index 3, while its batch mates continue.
+    assert ops.convert_to_numpy(state.finite).tolist() == [True, False, True, True, index > 0]
+
+
+def test_search_notes_one_hypothesis_that_is_not_finite():
+    table = Table(seed=2)
+    table.by_symbol[1, 4, 5] = np.nan
+    state = table.search([9] * 5)
+    assert not ops.convert_to_numpy(state.finite).any()
+    # What was found before does not hide it.
+    assert (ops.convert_to_numpy(state.finished_scores) > -1e8).any()
+
+
 def test_state_is_as_documented():
     table, beam_size = Table(6), 3
     state = next(table.states([9] * 5, beam_size))
@@ -314,5 +333,6 @@ def test_state_is_as_documented():
         "finished_tokens": (5, 3, 9),
         "finished_scores": (5, 3),
         "finished_log_probabilities": (5, 3),
+        "finite": (5,),
     }
     assert keras.backend.standardize_dtype(state.finished_scores.dtype) == "float32"

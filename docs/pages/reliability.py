@@ -45,6 +45,10 @@ and its being told; nothing is saved in between.
 With `--precision=float16` this holds from a loss scale of 1 on. Before, an update that is not finite is left out and
 halves the scale ([distributed.md](distributed.md)): a loss that stays NaN is told after 15 to 24 of them.
 
+If the model's outputs are not finite while a validation is decoded, `train` logs that evaluation without a score and
+continues. An evaluation without a score is never better than one with a score, and `patience` counts it. `translate`,
+`evaluate` and `score` stop with an error; `serve` answers with status 500.
+
 ## Memory
 
 Where an update of the largest batch is estimated at 2 GB or more, a new training makes it once, with random tokens, in

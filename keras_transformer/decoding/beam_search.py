@@ -99,6 +99,8 @@ class BeamState(NamedTuple):
     """float32 [B, K]: penalised, sorted; IMPOSSIBLE where there is none."""
     finished_log_probabilities: Any
     """float32 [B, K]."""
+    finite: Any
+    """bool [B]: whether the model's outputs for all unfinished hypotheses have been finite so far."""
     path: Any
     """[B, K, …]: what `decode` keeps of each unfinished hypothesis."""
     cache: Any
@@ -132,6 +134,7 @@ def start(batch, length, rules, path, cache):
         finished_tokens=ops.full((batch, beam_size, length), PAD, dtype="int32"),
         finished_scores=ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32"),
         finished_log_probabilities=ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32"),
+        finite=ops.ones((batch,), dtype="bool"),
         path=path,
         cache=cache,
     )
@@ -153,7 +156,10 @@ def step(state, decode, sentences, rules):
     beam_size, index = rules.beam_size, state.index
     logits, path, cache = decode(state.tokens, index, state.path, state.cache)
     extend = _draw if rules.sampling else _extend
-    best, beam, token = extend(state, ops.cast(logits, "float32"), sentences, rules)  # [B, C], best first
+    best, beam, token, normalizer = extend(state, ops.cast(logits, "float32"), sentences, rules)  # [B, C], best first
+    # One logit that is NaN or +∞ makes its normalizer so. Sentences that are done only wait for their batch mates.
+    broken = (state.log_probabilities > IMPOSSIBLE / 2) & ~ops.isfinite(normalizer)
+    broken = ops.any(broken, axis=1) & can_improve(state, sentences, rules)
     extended = ops.where(
         ops.arange(ops.shape(state.tokens)[2])[None, None] == index, token[:, :, None], take_rows(state.tokens, beam)
     )  # [B, C, L]
@@ -176,6 +182,7 @@ def step(state, decode, sentences, rules):
         finished_tokens=take_rows(all_tokens, kept),
         finished_scores=finished_scores,
         finished_log_probabilities=take(all_log_p, kept),
+        finite=state.finite & ~broken,
         path=take_rows(path, take(beam, going_on)),
         cache=cache,
     )
@@ -188,11 +195,12 @@ def last_symbols(tokens, index):
 
 
 def can_improve(state, sentences, rules):
-    """Returns bool [B]: whether an unfinished hypothesis can still come among those that count.
+    """Return bool [B]: whether an unfinished hypothesis can still be among those that count.
 
-    A log-probability only falls and the penalty is largest at the limit, so this bound is safe. Draws all count.
+    A log-probability only falls and the penalty is largest at the limit, so this bound is safe. Draws all count. A
+    search whose model's outputs are not finite is over.
     """
-    alive = state.log_probabilities[:, 0] > IMPOSSIBLE / 2
+    alive = state.finite & (state.log_probabilities[:, 0] > IMPOSSIBLE / 2)
     if rules.sampling:
         return alive
     bound = state.log_probabilities[:, 0] / length_penalty(sentences.limits, sentences.alphas)
@@ -224,7 +232,11 @@ def search(state, decode, sentences, rules, steps):
 
 
 def _extend(state, logits, sentences, rules):
-    """Returns the best extensions of a sentence's hypotheses: log-probabilities, beams and symbols, [B, C]."""
+    """Return the best extensions of a sentence's hypotheses.
+
+    Returns:
+        Log-probabilities, beams and symbols, [B, C]; the log of the sum of all exponentials of the logits, [B, K].
+    """
     beam_size, index = rules.beam_size, state.index
     only = _only_symbol(index, sentences)[:, None]
     free = (only == PAD)[:, :, None]
@@ -246,11 +258,11 @@ def _extend(state, logits, sentences, rules):
     batch = ops.shape(total)[0]
     best, flat = _top(ops.reshape(total, (batch, -1)), wanted)
     best = _first(best, ops.where(sentences.beams > 1, 2 * sentences.beams, 1))
-    return best, flat // count, take(ops.reshape(symbols, (batch, -1)), flat)
+    return best, flat // count, take(ops.reshape(symbols, (batch, -1)), flat), normalizer
 
 
 def _draw(state, logits, sentences, rules):
-    """Returns a random extension of each hypothesis, as `_extend` does, [B, K]."""
+    """Return a random extension of each hypothesis, as `_extend` does, [B, K]."""
     index = state.index
     only = _only_symbol(index, sentences)[:, None]
     symbol = ops.arange(logits.shape[-1])
@@ -263,7 +275,7 @@ def _draw(state, logits, sentences, rules):
     drawn = ops.where(only == PAD, drawn, only)
     total = state.log_probabilities + symbol_logits(logits, drawn) - normalizer
     beam = ops.broadcast_to(ops.arange(rules.beam_size, dtype="int32")[None], ops.shape(drawn))
-    return ops.where(possible, total, IMPOSSIBLE), beam, drawn
+    return ops.where(possible, total, IMPOSSIBLE), beam, drawn, normalizer
 
 
 def _only_symbol(index, sentences):

@@ -43,8 +43,9 @@ class Searcher:
             rules: `Rules`.
 
         Returns:
-            NumPy tokens int32 `[batch, K, L]`, PAD behind EOS, log-probabilities and scores `[batch, K]`, best first;
-            IMPOSSIBLE where there is no hypothesis. No more count than `sentences.nbest` says.
+            NumPy tokens int32 `[batch, K, L]`, PAD behind EOS, log-probabilities and scores `[batch, K]`, best first.
+            Scores are IMPOSSIBLE where there is no hypothesis, and NaN in the rows of sentences for which the model's
+            outputs were not finite. No more count than `sentences.nbest` says.
         """
         batch, beams, length, steps = len(source), rules.beam_size, int(sentences.limits.max()), SEGMENT
         if self.few_shapes:
@@ -62,6 +63,7 @@ class Searcher:
             if len(leaving):
                 for all_rows, part in zip((tokens, log_p, scores), found):
                     all_rows[rows[leaving]] = np.array(part)[leaving]
+                scores[rows[leaving[~np.array(state.finite)[leaving]]]] = np.nan
             if not len(staying):
                 return tokens, log_p, scores
             alive = np.array(state.log_probabilities) > IMPOSSIBLE / 2

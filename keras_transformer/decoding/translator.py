@@ -12,7 +12,7 @@ from keras_transformer.decoding.beam_search import Rules, Sampling, Sentences
 from keras_transformer.decoding.candidates import IMPOSSIBLE
 from keras_transformer.decoding.constraints import TreeConstraint
 from keras_transformer.decoding.searcher import Searcher
-from keras_transformer.errors import UserError
+from keras_transformer.errors import NonFiniteOutputs, UserError
 from keras_transformer.hyperparameters import HParams
 from keras_transformer.models.compiled import COMPILES_EACH_SHAPE, compiled, rounded_up
 from keras_transformer.models.loss import smoothed_cross_entropy
@@ -143,8 +143,9 @@ class Translator:
             cut: Called with (number of the text from 0, its tokens) for each source that is too long.
 
         Raises:
-            UserError: An argument is out of range, `texts` is one text, or the constraint allows a text nothing; where
-                trees are wanted, such a text gets a flat one, too.
+            UserError: An argument is out of range, `texts` is one text, or the constraint allows no translation of a
+                text. A parser gives such a text a flat tree instead.
+            NonFiniteOutputs: The model's outputs for a text are not finite.
         """
         hparams = self.hparams
         beam_size = hparams.beam_size if beam_size is None else beam_size
@@ -188,6 +189,10 @@ class Translator:
             sources: Source sentences.
             targets: Target sentences, or their ids.
             alpha: Exponent of the length penalty; the hparams' by default.
+
+        Raises:
+            UserError: The numbers of sources and targets differ.
+            NonFiniteOutputs: The model's outputs for a pair are not finite.
         """
         alpha = self.hparams.alpha if alpha is None else alpha
         sources, targets = list(sources), list(targets)
@@ -265,7 +270,9 @@ class Translator:
         return ids if ids and ids[-1] == EOS else [*ids, EOS]
 
     def _hypotheses(self, number, source, tokens, log_p, scores):
-        """The finished hypotheses of one sentence: tokens `[nbest, length]`, log_p and scores `[nbest]`."""
+        """Return the finished hypotheses of one sentence: tokens `[nbest, length]`, log_p and scores `[nbest]`."""
+        if np.isnan(scores).any():
+            raise NonFiniteOutputs(number + 1)
         rows = [[int(i) for i in row if i != PAD] for row, score in zip(tokens, scores) if score > IMPOSSIBLE / 2]
         if not rows and self.tokenizer.grammar:
             return [self._unparsed(source)]
@@ -295,7 +302,7 @@ class Translator:
         return results
 
     def _scored(self, sources, targets, alignments=False):
-        """Yields (row, log-probabilities `[tokens]`, alignment `[tokens, source_tokens]` or None), teacher-forced."""
+        """Yield (row, log-probabilities `[tokens]`, alignment `[tokens, source_tokens]` or None), teacher-forced."""
         for batch in _by_length(range(len(sources)), sources, 1, max(map(len, targets), default=0)):
             log_p, weights = self._score(
                 _padded([sources[i] for i in batch]), _padded([targets[i] for i in batch]), alignments=alignments
@@ -303,6 +310,8 @@ class Translator:
             log_p, weights = np.array(log_p), np.array(weights)
             for row, i in enumerate(batch):
                 length, source_length = len(targets[i]), len(sources[i])
+                if not np.isfinite(log_p[row, :length]).all():
+                    raise NonFiniteOutputs(i + 1)
                 yield i, log_p[row, :length], weights[row, :length, :source_length] if alignments else None
 
     def score_batch(self, source, labels, alignments=False):

@@ -10,13 +10,12 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
 from pathlib import Path
 
 from keras_transformer import plugins, registry
 from keras_transformer.data.tokenizer import TOKENIZER_FILES, load_tokenizer
 from keras_transformer.errors import UserError
-from keras_transformer.files import append_line, lock_file, read_json, write_json, written
+from keras_transformer.files import append_line, finite_or_null, lock_file, read_json, write_json, written
 from keras_transformer.hyperparameters import HParams
 from keras_transformer.runs.checkpoint import Checkpoints, assign_model
 from keras_transformer.runs.events import open_events
@@ -249,12 +248,12 @@ class Run:
         return model
 
     def log(self, **values):
-        """Appends a line to metrics.jsonl, also where a crash cut the last one short; what is not finite is null.
+        """Append a line to metrics.jsonl, also where a crash cut the last one short; what is not finite is null.
 
         TensorBoard's events get it, too.
         """
         path = self.path / "metrics.jsonl"
-        values = {name: None if _is_not_finite(value) else value for name, value in values.items()}
+        values = finite_or_null(values)
         append_line(path, json.dumps(values))
         if self._events:
             self._events.write(values)
@@ -278,10 +277,6 @@ class Run:
 def _foreign_files(path):
     """Whether a directory holds more than a run has that was killed before its config.json was written."""
     return any(entry.name not in TOKENIZER_FILES and not entry.name.startswith(".") for entry in path.iterdir())
-
-
-def _is_not_finite(value):
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _lasting(config):

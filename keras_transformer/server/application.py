@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from starlette.exceptions import HTTPException
 
 from keras_transformer import __version__
-from keras_transformer.errors import UserError
+from keras_transformer.errors import NonFiniteOutputs, UserError
 from keras_transformer.server.batcher import Batcher, Full, until
 from keras_transformer.server.engines import BATCH_ROWS, Output
 from keras_transformer.server.limits import DEADLINE, BoundedBodies, Limits
@@ -154,7 +154,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
             measures.refused()
             raise HTTPException(503, str(full), {"Retry-After": str(full.seconds)}) from None
 
-    @app.post("/translate", response_model=Translations, responses=_may_say(400, 408, 413, 422, 503, 504))
+    @app.post("/translate", response_model=Translations, responses=_may_say(400, 408, 413, 422, 500, 503, 504))
     async def translate(asked: Asked, request: Request):
         """Translate texts, each line of a text separately. A blank text has an empty translation."""
         lines = [text.splitlines() if text.strip() else [""] for text in asked.texts]
@@ -173,7 +173,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
 
     if engine.shows_attention:
 
-        @app.post("/attention", responses=_may_say(400, 408, 413, 422, 503, 504))
+        @app.post("/attention", responses=_may_say(400, 408, 413, 422, 500, 503, 504))
         async def attention(pair: Pair, request: Request):
             """What each token of a translation attends to, for the page's picture."""
             tokens = await asyncio.to_thread(engine.lengths, [pair.source, pair.target])
@@ -290,6 +290,10 @@ def _add_errors(app):
         usual = {404: "this path does not exist; see /docs", 405: "this path does not accept this method; see /docs",
                  400: "the request's body is not JSON in UTF-8"}  # fmt: skip
         return said(error.status_code, usual.get(error.status_code, error.detail), error.headers)
+
+    @app.exception_handler(NonFiniteOutputs)
+    async def broken(request, error):
+        return said(500, str(error))
 
     @app.exception_handler(UserError)
     async def impossible(request, error):

@@ -6,6 +6,8 @@ import time
 import keras
 
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.errors import NonFiniteOutputs
+from keras_transformer.files import finite_or_null
 from keras_transformer.progress import progress_bar
 from keras_transformer.runs.checkpoint import training_arrays
 from keras_transformer.stopwatch import Stopwatch, duration
@@ -195,8 +197,7 @@ class Evaluation(StepCallback):
         logged = [row for row in self.run.metrics() if row["kind"] == "validation" and row["step"] == step]
         if logged:
             latest = {name: value for name, value in logged[-1].items() if name != "kind"}
-            # JSON has no number for what is not finite.
-            self.latest = {name: math.nan if value is None else value for name, value in latest.items()}
+            self.latest = latest
         elif step % self.hparams.eval_steps == 0 or step >= self.hparams.train_steps:
             self.evaluate(step)
 
@@ -241,7 +242,10 @@ class Evaluation(StepCallback):
         }, scores  # fmt: skip
 
     def _decode(self):
-        """Returns the `Score`s of the validation split, and what the log tells of them."""
+        """Return the figures of the decoded validation split for the console and for the log.
+
+        There is no score, and nothing to log, where the model's outputs are not finite.
+        """
         sources, references = zip(*self.examples)
         with progress_bar("validation", len(sources), unit="sentences") as advance:
 
@@ -249,7 +253,10 @@ class Evaluation(StepCallback):
                 advance(done)
                 self._break_off_if_asked()
 
-            found = self.translator.translate(sources, report=report)
+            try:
+                found = self.translator.translate(sources, report=report)
+            except NonFiniteOutputs:
+                return ("no score: the model's outputs are not finite",), {}
         outputs = [hypotheses[0].text for hypotheses in found]
         scores = self.problem.score(outputs, references)
         samples = [dict(zip(("source", "output", "reference"), texts)) for texts in zip(sources, outputs, references)]
@@ -342,10 +349,14 @@ class Checkpointing(StepCallback):
         return not best or again or self.merit(self.evaluation.latest) > self.merit(best)
 
     def merit(self, found):
-        """What is compared of an evaluation: `best_metric`, and of equal scores the nats a token."""
+        """Return what makes an evaluation the best: its `best_metric`, then nats per token where scores are equal.
+
+        A figure that is missing or not finite is the worst.
+        """
         metric = self.hparams.best_metric
-        figures = (found["score"], -found["nll"]) if metric == "score" else (-found[metric],)
-        return tuple(figure if math.isfinite(figure) else -math.inf for figure in figures)
+        signs = {"score": 1, "nll": -1} if metric == "score" else {metric: -1}
+        found = finite_or_null(found)
+        return tuple(-math.inf if found.get(name) is None else sign * found[name] for name, sign in signs.items())
 
     def save(self, step, interim=False):
         """Writes the checkpoint of this step, an `interim` one for a signal."""
@@ -353,12 +364,13 @@ class Checkpointing(StepCallback):
         self.progress.end_line(step)  # a resumed log then has every update once
         with Stopwatch() as stopwatch:
             if self.written != step:
-                state = {"evaluation": self.evaluation.latest, "interim": interim}
+                latest = self.evaluation.latest
+                state = {"evaluation": latest and finite_or_null(latest), "interim": interim}
                 checkpoints.save(step, training_arrays(self.model), state)
                 checkpoints.drop(self.interim)
                 self.interim = step if interim else None
             if self.is_best(step):
-                latest = self.evaluation.latest
+                latest = finite_or_null(self.evaluation.latest)
                 checkpoints.mark_best(step, {name: latest[name] for name in BEST if name in latest})
             if self.interim is None:
                 checkpoints.prune(self.hparams.keep_checkpoints, step)

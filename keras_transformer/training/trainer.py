@@ -247,6 +247,9 @@ def report_end(report, run, network, progress, seconds):
         report(line)
     if best:
         metric = run.hparams.best_metric
-        found = f"score {best['score']:.2f}" if metric == "score" else f"{metric} {best[metric]:.4f}"
+        if best.get(metric) is None:
+            found = f"without a finite {metric}"
+        else:
+            found = f"{metric} {best[metric]:.2f}" if metric == "score" else f"{metric} {best[metric]:.4f}"
         report(f"best validation {found} at step {best['step']:,}")
     report(f"everything lies in {run.path}; next: python -m keras_transformer.evaluate --run={run.path}")
