@@ -41,7 +41,7 @@ RARE = 2  # a word seen at most so often tells about unknown words of its kind
 KNOWN_WEIGHT, KIND_WEIGHT = 0.5, 2.0  # of what is known about a word's kind, and about all rare words, in occurrences
 BEAM = 10.0  # how far, in nats, a constituent may be behind the best one over the same words
 PUNCTUATION = Parameters().delete_labels
-FIGURES = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
+FIGURES = ("f1", "f1_of_all_sentences", "recall", "precision", "complete_match", "tagging_accuracy")
 
 
 def main(arguments):

@@ -15,6 +15,7 @@ from keras_transformer.flags import (
     run_command,
     user_path,
 )
+from keras_transformer.metrics.parseval import F1_OF_ALL
 from keras_transformer.runs.directory import Run
 from keras_transformer.startup import load_keras
 
@@ -136,14 +137,16 @@ def evaluate_trees(flags):
 def report_trees(result, by_length, by_label):
     """Prints EVALB's table of a `Parseval`, and tables of its results by sentence length and by label, as asked."""
     report(result.table().rstrip("\n"))
+    report(f"{F1_OF_ALL:25} = {result.f1_of_all_sentences:6.2f} ({result.left_out()})")
     scores = ("recall", "precision", "F1")
     if by_length:
         rows = (
             (words, len(one.sentences), one.errors, one.recall, one.precision, one.f1, one.complete_match,
-             one.tagging_accuracy)
+             one.tagging_accuracy, one.f1_of_all_sentences)
             for words, one in result.by_length().items()
         )  # fmt: skip
-        report_table(("words", "sentences", "errors", *scores, "exact", "tags"), *map(_cells, rows))
+        heads = ("words", "sentences", "errors", *scores, "exact", "tags", F1_OF_ALL.removesuffix(" sentences"))
+        report_table(heads, *map(_cells, rows))
     if by_label:
         rows = ((one.label, one.gold, one.test, one.recall, one.precision, one.f1) for one in result.by_label())
         report_table(("label", "gold", "test", *scores), *map(_cells, rows))

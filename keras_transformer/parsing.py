@@ -53,19 +53,19 @@ class ParsingProblem(Problem):
         return TreeTokenizer.train(list(sample_texts(sentences())), symbols, self.vocab_size)
 
     def score(self, hypotheses, references):
-        from keras_transformer.metrics.parseval import f1_score
+        from keras_transformer.metrics.parseval import parse_scores
 
-        return [f1_score(hypotheses, references)]
+        return parse_scores(hypotheses, references)
 
     def all_scores(self, hypotheses, references):
         from keras_transformer.metrics.bleu import Score, exact_match
         from keras_transformer.metrics.parseval import parseval
 
         result = parseval(references, hypotheses)
-        f1 = result.score()
+        errors, evalb, f1 = result.scores()
         figures = {"recall": result.recall, "precision": result.precision, "tagging accuracy": result.tagging_accuracy}
-        scores = [Score(name, value, f1.signature) for name, value in figures.items()]
-        return [*scores, exact_match(hypotheses, references), f1]
+        scores = [Score(name, value, evalb.signature) for name, value in figures.items()]
+        return [*scores, exact_match(hypotheses, references), errors, evalb, f1]
 
     def table(self, hypotheses, references):
         from keras_transformer.metrics.parseval import parseval

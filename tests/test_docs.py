@@ -1,5 +1,6 @@
 """The documentation says what is there."""
 
+import importlib
 import json
 import re
 import subprocess
@@ -14,6 +15,16 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
 def test_results_and_benchmarks_pages_are_what_the_rows_say():
     assert subprocess.run([sys.executable, ROOT / "docs" / "results.py", "--check"]).returncode == 0
+
+
+def test_results_table_shows_error_sentences(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    scores = importlib.import_module("pages.scores")
+    old = json.loads((ROOT / "docs" / "results" / "parsing.jsonl").read_text(encoding="utf-8").splitlines()[1])
+    new = {**old, "error_sentences": 7, "f1_of_all_sentences": 75.5}
+    heads, _, *rows = ([cell.strip() for cell in line.split("|")] for line in scores.table([old, new]).splitlines())
+    places = [heads.index(name) for name in ("F1", "errors", "F1 of all sentences")]
+    assert [[row[place] for place in places] for row in rows] == [["76.9", "14", "–"], ["76.9", "7", "75.5"]]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "results").glob("*.jsonl")), ids=lambda path: path.stem)

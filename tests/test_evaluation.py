@@ -207,6 +207,26 @@ def test_exact_match_has_the_p_value_of_the_normal_approximation():
     assert found.system.interval == pytest.approx(1.96 * 5, abs=1.5)
 
 
+def test_f1_is_resampled_by_sentence():
+    gold = "(S (NP (N a)) (VP (V b)))"
+    wrong, error = gold.replace("NP", "X"), gold.replace("V b", ". b")
+    references, outputs, others = [gold] * 40, [gold, gold, wrong, error] * 10, [gold, wrong, error, error] * 10
+    found = paired_bootstrap("F1 of all sentences", outputs, others, references)
+    matched = [[3, 3, 2, 0] * 10, [3, 2, 0, 0] * 10]
+    tested = [[3, 3, 3, 2] * 10, [3, 3, 2, 2] * 10]
+    rng, drawn = np.random.default_rng(12345), [[], []]
+    for _ in range(1000):
+        lines = rng.integers(40, size=40)
+        for system in range(2):
+            right, ours = (sum(counts[system][line] for line in lines) for counts in (matched, tested))
+            drawn[system].append(200 * right / (3 * 40 + ours))
+    assert found.system.score == pytest.approx(200 * 80 / (120 + 110)) and found.other.score < found.system.score
+    assert (found.system.mean, found.other.mean) == tuple(pytest.approx(np.mean(one)) for one in drawn)
+    assert found.p_value < 0.01 and found.signature == "EVALB's rules, COLLINS.prm, labelled|bs:1000|seed:12345"
+    assert paired_bootstrap("F1 of all sentences", others, others, references).p_value == 1
+    assert paired_bootstrap("F1 of all sentences", others, outputs, references).p_value == found.p_value
+
+
 def test_what_cannot_be_compared_is_refused():
     with pytest.raises(UserError, match="'F1'"):
         paired_bootstrap("F1", WORSE, WORSE, REFERENCES)

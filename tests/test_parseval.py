@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.errors import UserError
 from keras_transformer.metrics.evalb_parameters import Parameters, read_parameters
-from keras_transformer.metrics.parseval import f1_score, parseval, score_sentence, trees_as_lines
+from keras_transformer.metrics.parseval import parse_scores, parseval, score_sentence, trees_as_lines
 
 GOLD = "(S (NP (DT the) (NN dog)) (VP (VBZ eats) (NP (NN fish))) (. .))"
 NONE = Parameters(delete_labels=(), delete_labels_for_length=(), equal_labels=())
@@ -305,10 +305,72 @@ def test_crossings_are_averaged_over_valid_sentences():
     assert result.two_or_less_crossing == pytest.approx(200 / 3) and result.complete_match == pytest.approx(100 / 3)
 
 
-def test_the_score_says_what_it_leaves_out():
-    score = f1_score(["", "(S (N b))", "(S (X (N a)))"], ["(S (N a))"] * 3)
-    assert (score.name, score.value) == ("F1", pytest.approx(2 / 3 * 100))
-    assert score.signature == "EVALB's rules, COLLINS.prm, labelled; 1 of 3 sentences (1 errors, 1 skipped)"
+def test_parse_scores_tell_what_evalb_leaves_out():
+    errors, evalb, f1 = parse_scores(["", "(S (N b))", "(S (X (N a)))"], ["(S (N a))"] * 3)
+    assert (evalb.name, evalb.value) == ("F1", pytest.approx(2 / 3 * 100))
+    assert evalb.signature == "EVALB's rules, COLLINS.prm, labelled; 1 of 3 sentences (1 errors, 1 skipped)"
+    assert str(errors) == "error sentences = 1"
+    # 1 matched bracket, 3 of the gold side, 0 + 1 + 2 of the test side.
+    assert (f1.name, f1.value) == ("F1 of all sentences", pytest.approx(200 / 6))
+    assert "1 errors and 1 skipped count as unmatched" in f1.signature
+
+
+# Sentences that EVALB leaves out
+
+EASY = "(S (NP (N a)) (VP (V b)))"
+HARD = "(S (NP (N a) (N b)) (VP (V c) (NP (N d) (PP (P e) (NP (N f))))) (. .))"
+
+
+def test_f1_of_all_sentences_counts_errors_as_unmatched():
+    mistagged = "(S (NP (N a)) (VP (N b) (V c) (NP (N d) (N e) (N f) (N .))))"
+    result = parseval([EASY, HARD, HARD], [EASY, mistagged, HARD.replace("PP", "ADJP")])
+    # Brackets: 3 of 3, an error with 0 of 6 against 4, and 5 of 6 against 6.
+    assert result.errors == 1 and result.f1 == pytest.approx(200 * 8 / (9 + 9))
+    assert result.f1_of_all_sentences == pytest.approx(200 * 8 / (15 + 13))
+    assert result.sentences[1].gold == 6 and result.sentences[1].test == 4
+    # EVALB's own row of an error sentence has zeros.
+    assert str(result.sentences[1]).split()[:8] == ["2", "7", "1", "0.00", "0.00", "0", "0", "0"]
+    assert result.total("gold") == result.total("test") == 9
+
+
+def test_f1_of_all_sentences_ranks_what_evalb_ranks_wrongly():
+    """A parser that mistags the punctuation of each sentence that it parses badly."""
+    worse = parseval([EASY, HARD], [EASY, HARD.replace("(. .)", "(N .)")])
+    better = parseval([EASY, HARD], [EASY, HARD.replace("PP", "ADJP")])
+    assert (worse.f1, worse.errors, better.errors) == (100, 1, 0)
+    assert worse.f1 > better.f1 and worse.f1_of_all_sentences < better.f1_of_all_sentences == better.f1
+
+
+@pytest.mark.parametrize(
+    "test, brackets", [("", 0), ("(. .)", 0), ("(S (N a)", 0), ("a", 0), ("(S (NP (N a)) (X (V c)))", 3)]
+)
+def test_f1_of_all_sentences_counts_what_cannot_be_compared(test, brackets):
+    result = parseval([EASY, EASY], [EASY, test])
+    assert result.f1 == 100 and result.f1_of_all_sentences == pytest.approx(200 * 3 / (6 + 3 + brackets))
+
+
+def test_f1_of_all_sentences_is_0_without_brackets():
+    for result in (parseval([], []), parseval(["(TOP (N a))"], ["(TOP (N a))"])):
+        assert result.f1_of_all_sentences == 0
+
+
+@given(st.data())
+def test_f1_of_all_sentences_is_the_oracle_s(data):
+    golds, tests, matched, total = [], [], 0, 0
+    for _ in range(data.draw(st.integers(1, 4))):
+        size = data.draw(st.integers(1, 5))
+        marks, counted = [], []
+        for side in (golds, tests):
+            tree = ["S", *data.draw(parses(size))]
+            mark = data.draw(st.sets(st.integers(1, size), max_size=1))  # which words are tagged as punctuation
+            side.append(written(tree, (f"(, x{i})" if i in mark else f"(N x{i})" for i in range(size))))
+            marks.append(mark - {size})
+            words = iter([None if i in mark else i for i in range(size)])
+            counted.append(Counter(sets_of_words(tree, words)[1]))
+        total += counted[0].total() + counted[1].total()
+        matched += (counted[0] & counted[1]).total() if marks[0] == marks[1] else 0
+    expected = 200 * matched / total if total else 0
+    assert parseval(golds, tests).f1_of_all_sentences == pytest.approx(expected)
 
 
 def test_labels_are_scored_by_themselves():

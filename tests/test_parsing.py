@@ -85,20 +85,31 @@ def test_pretty_is_for_trees(call, home):
 def test_evaluate_prints_evalbs_table_and_the_same_f1_from_files(call, run, tmp_path):
     arguments = (f"--run={run}", "--split=validation", f"--output_dir={tmp_path}", f"--results={tmp_path}/row.jsonl")
     out = call("evaluate", *arguments).succeeded()
-    f1 = float(out[-1].removeprefix("F1 = "))
+    of_all = float(out[-1].removeprefix("F1 of all sentences = "))
+    f1 = float(out[-3].removeprefix("F1 = "))
+    errors = int(out[-5].removeprefix("error sentences = ").replace(",", ""))
     assert "-- All --" in out and f"Bracketing FMeasure       = {f1:6.2f}" in out
     row = json.loads((tmp_path / "row.jsonl").read_text())
     assert row["f1"] == f1 and row["decoding"]["constraint"] is True
+    assert (row["f1_of_all_sentences"], row["error_sentences"]) == (of_all, errors)
     assert row["settings"] == {"train_pairs": 300, "vocab_size": 300}
     files = (f"--gold={tmp_path}/validation.references.txt", f"--test={tmp_path}/validation.outputs.txt")
     outcome = call("evaluate", *files)
-    assert outcome.out == (tmp_path / "validation.table.txt").read_text()
+    *table, last = outcome.out.splitlines()
+    assert table == (tmp_path / "validation.table.txt").read_text().splitlines()
+    assert last == f"F1 of all sentences       = {of_all:6.2f} ({errors:,} errors and 0 skipped count as unmatched)"
     figures = json.loads(call("evaluate", *files, "--json").out)
     assert figures["f1"] == pytest.approx(f1, abs=0.005) and figures["sentences"] == 500
+    assert figures["f1_of_all_sentences"] == pytest.approx(of_all, abs=0.005) and figures["errors"] == errors
     golds, tests = (
         (tmp_path / f"validation.{name}.txt").read_text().splitlines() for name in ("references", "outputs")
     )
     assert parseval(golds, tests).f1 == pytest.approx(f1, abs=0.005)
+    validation = [line for line in Run.open(run).metrics() if line["kind"] == "validation"][-1]
+    assert validation["score"] == validation["F1 of all sentences"] and validation["error sentences"] >= 0
+    summary = json.loads(call("evaluate", arguments[0], "--split=validation", "--json").out)
+    assert summary["score_that_counts"] == "F1 of all sentences"
+    assert summary["scores"]["error sentences"]["value"] == errors
 
 
 def test_scoring_files_needs_neither_run_nor_keras(tmp_path):
@@ -115,14 +126,15 @@ def test_results_by_length_and_label_are_tables_and_in_rows(call, tmp_path):
     files = (f"--gold={tmp_path}/gold", f"--test={tmp_path}/test", "--by_length", "--by_label")
     tables = [row.split() for row in call("evaluate", *files).out.splitlines()[-8:] if row]
     assert tables == [
-        ["words", "sentences", "errors", "recall", "precision", "F1", "exact", "tags"],
-        ["1-10", "2", "1", "50.00", "100.00", "66.67", "0.00", "100.00"],
-        ["11-20", "1", "0", "100.00", "100.00", "100.00", "100.00", "100.00"],
+        ["words", "sentences", "errors", "recall", "precision", "F1", "exact", "tags", "F1", "of", "all"],
+        ["1-10", "2", "1", "50.00", "100.00", "66.67", "0.00", "100.00", "40.00"],
+        ["11-20", "1", "0", "100.00", "100.00", "100.00", "100.00", "100.00", "100.00"],
         ["label", "gold", "test", "recall", "precision", "F1"],
         ["S", "2", "2", "100.00", "100.00", "100.00"],
         ["NP", "1", "0", "0.00", "0.00", "0.00"],
     ]
     row = json.loads(call("evaluate", *files, "--json").out)
+    assert row["by_length"]["1-10"]["f1_of_all_sentences"] == 40
     assert row["by_length"]["1-10"]["recall"] == 50 and row["by_length"]["11-20"]["sentences"] == 1
     assert row["by_label"]["NP"] == {"gold": 1, "test": 0, "recall": 0, "precision": 0, "f1": 0}
 

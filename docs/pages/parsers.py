@@ -2,32 +2,40 @@
 
 from pathlib import Path
 
-from pages.markdown import commands, line
+from pages.markdown import commands, head, line
 
 
 def parsers(baselines, parts):
     """Returns the F1 of parsers on parts of a test split, baselines first."""
-    figures = ("f1", "recall", "precision", "complete_match", "tagging_accuracy", "sentences", "errors")
+    figures = {
+        "f1": "F1", "f1_of_all_sentences": "F1 of all sentences", "recall": "recall", "precision": "precision",
+        "complete_match": "complete match", "tagging_accuracy": "tags", "sentences": "sentences", "errors": "errors",
+    }  # fmt: skip
     lines = [
         "## Parsers on each treebank\n",
         "The test split of `parsing_english`, together and by treebank. `right_branching` has the most frequent label",
         "for all constituents, `pcfg` is read off the same training trees, see `benchmarks/parsing_baselines.py`.",
-        "As EVALB counts: errors are sentences with punctuation tagged as a word, or a word as punctuation, and do not",
-        "count.\n",
-        "| treebank | parser | F1 | recall | precision | complete match | tags | sentences | errors |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "As EVALB counts: errors are sentences with punctuation tagged as a word, or a word as punctuation, and EVALB",
+        "leaves them out. The F1 of all sentences counts their brackets as unmatched; rows without it are older.\n",
+        *head(["treebank", "parser", *figures.values()]),
     ]
     rows = [(row["part"], row["parser"], row) for row in baselines]
     rows += [(Path(row["gold"]).stem, Path(row["test"]).parent.name, row) for row in parts]
     for part, parser, row in sorted(rows, key=lambda row: row[0]):
-        cells = [f"{row[name]:,.2f}" if isinstance(row[name], float) else f"{row[name]:,}" for name in figures]
-        lines.append(line([part, parser, *cells]))
+        lines.append(line([part, parser, *(cell(row.get(name)) for name in figures)]))
     programs = dict.fromkeys(" ".join(row["command"]) for row in parts)
     evaluations = "".join(f"    python -m keras_transformer.{program.replace('.py', '', 1)}\n" for program in programs)
     analyses = [
         analysis(part, row) for part, parser, row in rows[len(baselines) :] if {"by_length", "by_label"} <= row.keys()
     ]
     return "\n".join([*lines, "", commands(baselines) + evaluations, *analyses])
+
+
+def cell(figure):
+    """Return a figure as text: a float with two decimals, "–" for None."""
+    if figure is None:
+        return "–"
+    return f"{figure:,.2f}" if isinstance(figure, float) else f"{figure:,}"
 
 
 def analysis(part, row):

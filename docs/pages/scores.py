@@ -1,5 +1,7 @@
 """results.md: scores of models, by problem, seed and parser."""
 
+import re
+
 from pages.in_small import extrapolation, length_penalty, one_by_one, table3
 from pages.markdown import backend, by_seed, changes_of, head, line, mean
 from pages.parsers import parsers, parsing_speed
@@ -14,7 +16,10 @@ teacher-forced.
 
 BLEU = {"sacrebleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU"}
 
-TREES = {"f1": "F1", "recall": "recall", "precision": "precision", "tagging_accuracy": "tags", "exact_match": "exact"}
+TREES = {
+    "f1": "F1", "error_sentences": "errors", "f1_of_all_sentences": "F1 of all sentences", "recall": "recall",
+    "precision": "precision", "tagging_accuracy": "tags", "exact_match": "exact",
+}  # fmt: skip
 
 
 def results_page(files):
@@ -51,11 +56,18 @@ def table(rows):
         training = row["training"]
         cells = [
             problem(row), preset(row), row["seed"], backend(row), row["split"], row["checkpoint"]["name"],
-            *(row.get(score, "–") for score in scores), f"{training['steps']:,}",
+            *(figure(row, score) for score in scores), f"{training['steps']:,}",
             f"{training['seconds'] / 60:.0f} min", row["commit"],
         ]  # fmt: skip
         lines.append(line(map(str, cells)))
     return "\n".join(lines)
+
+
+def figure(row, score):
+    """Return a row's figure, "–" if it has none; older rows hold their error sentences in EVALB's signature alone."""
+    if score == "error_sentences" and score not in row:
+        return int(re.search(r"\((\d+) errors", row["signatures"]["F1"])[1])
+    return row.get(score, "–")
 
 
 def problem(row):
@@ -75,7 +87,7 @@ def means(rows):
     for alike in by_seed(rows):
         if alike[1:]:
             row, seeds = alike[0], ", ".join(str(row["seed"]) for row in alike)
-            found = [[row[score] for row in alike if score in row] for score in scores]
+            found = [[value for row in alike if (value := figure(row, score)) != "–"] for score in scores]
             cells = [mean(one) if one[1:] else "–" for one in found]
             names = problem(row), preset(row), backend(row), row["split"], row["checkpoint"]["name"]
             lines.append(line([*names, seeds, *cells]))

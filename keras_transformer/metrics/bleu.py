@@ -14,14 +14,14 @@ EXACT_MATCH = "exact match"
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A figure and what it was computed by."""
+    """A figure, a float, or a count, an int, with the signature of its computation."""
 
     name: str
     value: float
     signature: str
 
     def __str__(self):
-        return f"{self.name} = {self.value:.2f}"
+        return f"{self.name} = {self.value:,}" if isinstance(self.value, int) else f"{self.name} = {self.value:.2f}"
 
 
 def sacre_bleu(hypotheses, references):

@@ -7,6 +7,9 @@ bracket of the test side matches one of the gold side that has the same span and
 Some things differ from EVALB. The outer bracket without a label that the Penn Treebank has, `( (S ...))`, is left out,
 as TOP is: EVALB would count a bracket whose label is empty. Blanks around brackets do not matter. An error sentence's
 row has zeros also where its brackets are malformed. And no number of errors ends the count.
+
+EVALB leaves error sentences out, so a parser can gain by making errors in hard sentences. `f1_of_all_sentences` counts
+them: none of their brackets match.
 """
 
 import collections
@@ -14,12 +17,17 @@ import dataclasses
 import re
 from typing import NamedTuple
 
+import numpy as np
+
 from keras_transformer.errors import UserError
 from keras_transformer.metrics.bleu import Score
 from keras_transformer.metrics.evalb_parameters import Parameters
 from keras_transformer.metrics.lengths import length_buckets
 from keras_transformer.trees.tree import read_trees
 
+F1_OF_ALL = "F1 of all sentences"
+COUNTS = ("matched", "gold", "test")
+RULES = "EVALB's rules, COLLINS.prm, labelled"
 VALID, ERROR, SKIPPED = range(3)  # the states of a sentence, as EVALB prints them
 
 # ASCII, as in `trees.tree`: a no-break space is part of a word.
@@ -57,7 +65,9 @@ class _Side(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SentenceScore:
-    """The counts of one sentence; all but `length` and `words` are 0 where it is an error or skipped.
+    """The counts of one sentence.
+
+    An error sentence or a skipped one has only `length`, `words`, `gold` and `test`. EVALB prints 0 for the last two.
 
     Attributes:
         number: Its place, from 1.
@@ -98,9 +108,10 @@ class SentenceScore:
 
     def __str__(self):
         """The sentence's row of EVALB's table."""
+        gold, test = (self.gold, self.test) if self.status == VALID else (0, 0)
         return (
             f"{self.number:4d}  {self.length:3d}    {self.status}  {self.recall:6.2f} {self.precision:6.2f}"
-            f"   {self.matched:3d}    {self.gold:3d}  {self.test:3d}    {self.crossing:3d}"
+            f"   {self.matched:3d}    {gold:3d}  {test:3d}    {self.crossing:3d}"
             f"   {self.words:4d}  {self.correct_tags:4d}   {_percent(self.correct_tags, self.words):6.2f}"
         )
 
@@ -134,7 +145,7 @@ class LabelScore:
 
 @dataclasses.dataclass(frozen=True)
 class Parseval:
-    """The scores of a test file; those over all sentences leave out errors and skipped ones.
+    """The scores of a test file. All but `f1_of_all_sentences` leave out error sentences and skipped ones.
 
     Attributes:
         sentences: `SentenceScore`s.
@@ -183,6 +194,14 @@ class Parseval:
     def f1(self):
         """Harmonic mean of recall and precision, in per cent."""
         return _harmonic_mean(self.recall, self.precision)
+
+    @property
+    def f1_of_all_sentences(self):
+        """F1, in per cent, with the brackets of error sentences and skipped ones as unmatched.
+
+        Their gold brackets are missed and their test brackets wrong. Malformed test brackets cannot be counted.
+        """
+        return float(f1_of_counts(*(sum(getattr(one, name) for one in self.sentences) for name in COUNTS)))
 
     @property
     def complete_match(self):
@@ -266,20 +285,31 @@ class Parseval:
         )
 
     def figures(self):
-        """Returns {name: figure} of all that the summary says."""
+        """Return {name: figure} of what EVALB's summary holds, in its order, and the F1 of all sentences."""
         names = ["errors", "skipped", "valid", "recall", "precision", "f1", "complete_match", "average_crossing"]
-        names += ["no_crossing", "two_or_less_crossing", "tagging_accuracy"]
+        names += ["no_crossing", "two_or_less_crossing", "tagging_accuracy", "f1_of_all_sentences"]
         return {"sentences": len(self.sentences), **{name: getattr(self, name) for name in names}}
 
-    def score(self):
-        """Returns the F1 as a `Score`; the parameters are those of COLLINS.prm."""
-        signature = f"EVALB's rules, COLLINS.prm, labelled; {self.valid} of {len(self.sentences)} sentences "
-        return Score("F1", self.f1, f"{signature}({self.errors} errors, {self.skipped} skipped)")
+    def left_out(self):
+        """Return what distinguishes the F1 of all sentences from EVALB's, as text."""
+        return f"{self.errors:,} errors and {self.skipped:,} skipped count as unmatched"
+
+    def scores(self):
+        """Return three `Score`s by the parameters of COLLINS.prm.
+
+        They are the number of error sentences, EVALB's F1, and the F1 of all sentences.
+        """
+        evalb = f"{self.valid} of {len(self.sentences)} sentences ({self.errors} errors, {self.skipped} skipped)"
+        return [
+            Score("error sentences", self.errors, f"{RULES}; of {len(self.sentences)} sentences"),
+            Score("F1", self.f1, f"{RULES}; {evalb}"),
+            Score(F1_OF_ALL, self.f1_of_all_sentences, f"{RULES}; {self.left_out()}"),
+        ]
 
     def _lines(self):
         return [
             f"{name:25} = {figure:6d}" if isinstance(figure, int) else f"{name:25} = {figure:6.2f}"
-            for name, figure in zip(_FIGURES, self.figures().values(), strict=True)
+            for name, figure in zip(_FIGURES, self.figures().values())
         ]
 
 
@@ -311,9 +341,14 @@ def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name
     return Parseval(tuple(scores), parameters)
 
 
-def f1_score(hypotheses, references):
-    """Returns the F1 of parses, 0 to 100, by the rules of COLLINS.prm; see `parseval`."""
-    return parseval(references, hypotheses).score()
+def parse_scores(hypotheses, references):
+    """Return the `Score`s of parses, the F1 of all sentences last; see `Parseval.scores`."""
+    return parseval(references, hypotheses).scores()
+
+
+def f1_of_counts(matched, gold, test):
+    """Return the F1, in per cent, of numbers of brackets or of NumPy arrays of them; 0 where there are none."""
+    return 200 * matched / np.maximum(gold + test, 1)
 
 
 def score_sentence(gold_text, test_text, parameters, number=1, gold_name="the gold file"):
@@ -333,11 +368,12 @@ def score_sentence(gold_text, test_text, parameters, number=1, gold_name="the go
         gold = _read_side(gold_text, parameters)
     except _Malformed as fault:
         raise UserError(f"{gold_name}:{number}: {fault}") from None
-    counts = {"number": number, "length": gold.length, "words": len(gold.words)}
+    counts = {"number": number, "length": gold.length, "words": len(gold.words), "gold": len(gold.brackets)}
     try:
         test = _read_side(test_text, parameters)
     except _Malformed as fault:
         return SentenceScore(**counts, status=ERROR, message=str(fault))
+    counts["test"] = len(test.brackets)
     if not test.words:
         return SentenceScore(**counts, status=SKIPPED, message="No words in the test line")
     if len(gold.words) != len(test.words):
@@ -350,8 +386,6 @@ def score_sentence(gold_text, test_text, parameters, number=1, gold_name="the go
     return SentenceScore(
         **counts,
         matched=len(matches),
-        gold=len(gold.brackets),
-        test=len(test.brackets),
         crossing=_count_crossing(gold.brackets, test.brackets),
         correct_tags=sum(map(parameters.same_label, gold.tags, test.tags)),
         matches=tuple(matches),

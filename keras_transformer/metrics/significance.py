@@ -8,7 +8,9 @@ import numpy as np
 
 from keras_transformer.errors import UserError
 from keras_transformer.metrics.bleu import EXACT_MATCH, SACREBLEU, sacrebleu_metric
+from keras_transformer.metrics.parseval import COUNTS, F1_OF_ALL, RULES, f1_of_counts, parseval
 
+KNOWN = (*SACREBLEU, EXACT_MATCH, F1_OF_ALL)
 RESAMPLES = 1000
 SEED = 12345
 
@@ -47,20 +49,20 @@ class Comparison:
 
 
 def check_comparable(metric):
-    """Raises a `UserError` unless `paired_bootstrap` knows the score named `metric`."""
-    if metric not in (*SACREBLEU, EXACT_MATCH):
-        known = ", ".join((*SACREBLEU, EXACT_MATCH))
-        raise UserError(f"two systems are compared by {known}, not by {metric!r}; leave --compare out")
+    """Raise a `UserError` unless `paired_bootstrap` knows the score named `metric`."""
+    if metric not in KNOWN:
+        raise UserError(f"two systems are compared by {', '.join(KNOWN)}, not by {metric!r}; leave --compare out")
 
 
 def paired_bootstrap(metric, outputs, others, references):
     """Compares two systems' outputs by 1,000 resamples of the lines, the same for both; the seed is fixed.
 
     For BLEU and chrF the p-value is sacreBLEU's, as of `sacrebleu --paired-bs`. It counts one tail only: of pairs of
-    equally good systems about one in ten comes below 0.05. For exact match it is two-sided.
+    equally good systems about one in ten comes below 0.05. For exact match and F1 it is two-sided.
 
     Args:
-        metric: Name of the score: "sacreBLEU", "tokenized BLEU", "lowercase BLEU", "chrF" or "exact match".
+        metric: Name of the score: "sacreBLEU", "tokenized BLEU", "lowercase BLEU", "chrF", "exact match" or "F1 of all
+            sentences".
         outputs, others: The system's outputs and another's, lists of texts.
         references: The references, as many as each.
 
@@ -71,7 +73,7 @@ def paired_bootstrap(metric, outputs, others, references):
         UserError: There is no such score.
     """
     check_comparable(metric)
-    compare = _by_exact_match if metric == EXACT_MATCH else _by_sacrebleu
+    compare = {EXACT_MATCH: _by_exact_match, F1_OF_ALL: _by_f1}.get(metric, _by_sacrebleu)
     return compare(metric, list(outputs), list(others), list(references))
 
 
@@ -91,19 +93,34 @@ def _by_sacrebleu(metric, outputs, others, references):
 
 
 def _by_exact_match(metric, outputs, others, references):
+    right = 100.0 * (np.array([outputs, others], dtype=object) == np.array(references, dtype=object))
+    return _by_resampling(metric, right, lambda right: right.mean(axis=1), "share of equal lines, %")
+
+
+def _by_f1(metric, outputs, others, references):
+    counts = np.array(
+        [
+            [[getattr(one, name) for name in COUNTS] for one in parseval(references, texts).sentences]
+            for texts in (outputs, others)
+        ]
+    )
+    return _by_resampling(metric, counts, lambda counts: f1_of_counts(*counts.sum(axis=1).T), RULES)
+
+
+def _by_resampling(metric, lines, score, signature):
+    """Compare two systems by a function of `lines`, an array `[2, lines, …]`, to the scores `[2]`."""
     from sacrebleu.significance import estimate_ci
 
-    right = 100.0 * (np.array([outputs, others], dtype=object) == np.array(references, dtype=object))
-    rng, lines = np.random.default_rng(SEED), len(references)
-    samples = np.array([right[:, rng.integers(lines, size=lines)].mean(axis=1) for _ in range(RESAMPLES)]).T
+    rng, count = np.random.default_rng(SEED), lines.shape[1]
+    samples = np.array([score(lines[:, rng.integers(count, size=count)]) for _ in range(RESAMPLES)]).T
     system, other = (
-        Estimate(float(score), *map(float, estimate_ci(of_one))) for score, of_one in zip(right.mean(axis=1), samples)
+        Estimate(float(score), *map(float, estimate_ci(of_one))) for score, of_one in zip(score(lines), samples)
     )
-    # Moved so that their mean is no difference, the resamples tell what chance does.
+    # Shifted so that their mean is no difference, the resamples show what chance does.
     differences = samples[0] - samples[1]
     as_far = np.abs(differences - differences.mean()) >= abs(system.score - other.score) - 1e-9
     p_value = (float(as_far.sum()) + 1) / (RESAMPLES + 1)
-    return Comparison(metric, system, other, p_value, f"share of equal lines, %|bs:{RESAMPLES}|seed:{SEED}")
+    return Comparison(metric, system, other, p_value, f"{signature}|bs:{RESAMPLES}|seed:{SEED}")
 
 
 @contextlib.contextmanager
