@@ -171,3 +171,12 @@ def test_validation_decodes_first_from_each_multiple(eval_steps, decode_steps, d
     callback.hparams = kt.HParams(best_metric="nll", eval_steps=eval_steps, decode_steps=decode_steps, train_steps=11)
     steps = [step for step in range(1, 12) if step % eval_steps == 0 or step == 11]
     assert [step for step in steps if callback.decodes(step)] == decoding
+
+
+def test_a_resumed_validation_is_the_last_one_logged(tmp_path):
+    callback = object.__new__(callbacks.Evaluation)
+    callback.run, callback.hparams = Run(tmp_path, {}), kt.HParams(eval_steps=5)
+    for step, score in ((5, 1.0), (10, 2.0), (10, 3.0), (15, 4.0)):
+        callback.run.log(kind="validation", step=step, score=score, nll=None)
+    callback.make_up(10)
+    assert callback.evaluated(10) and (callback.latest["score"], np.isnan(callback.latest["nll"])) == (3.0, True)
