@@ -151,6 +151,13 @@ def test_score_is_the_sum_of_the_models_log_probabilities(translator):
     assert hypothesis.log_probability == hypothesis.score == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("alpha", [0.6, 2.0])
+def test_score_has_the_length_penalty_of_the_paper(translator, alpha):
+    for hypothesis in translator.score(["a b", "c"], ["b a", ""], alpha):
+        penalty = ((5 + len(hypothesis.tokens)) / 6) ** alpha  # EOS counts
+        assert hypothesis.score == pytest.approx(hypothesis.log_probability / penalty)
+
+
 def test_score_refuses_lists_of_unequal_lengths(translator):
     with pytest.raises(kt.UserError, match="2 sources but 1 targets"):
         translator.score(["a", "b"], ["a"])
