@@ -1,10 +1,12 @@
 """The attention page as its user sees it, in a real browser."""
 
+import dataclasses
+
 import pytest
 from browser import complaints, open_browser
 from test_attention_pictures import random_maps
 
-from keras_transformer.pictures.attention_maps import KINDS
+from keras_transformer.pictures.attention_maps import KINDS, Tokens
 from keras_transformer.pictures.attention_page import attention_page, inline
 
 
@@ -108,6 +110,20 @@ def test_everything_can_be_reached_by_keyboard(driver, page):
     assert driver.switch_to.active_element.text == "t_0" and len(of_one) < len(everything)
     ActionChains(driver).send_keys(Keys.ENTER).send_keys(Keys.TAB).perform()
     assert drawn(driver) == of_one
+
+
+def test_page_shows_right_to_left_words_from_the_right(driver, tmp_path):
+    maps = random_maps([1, 1], [1])
+    labels = "القط", "ينام", "</s>"
+    maps = dataclasses.replace(maps, source=Tokens(labels, labels, maps.source.word_of), source_text="القط ينام")
+    (tmp_path / "attention.html").write_text(attention_page(maps), encoding="utf-8")
+    driver.get((tmp_path / "attention.html").as_uri())
+    for element in (driver.find_element("css selector", "dd"), word(driver, "keys", 0)):
+        assert driver.execute_script("return getComputedStyle(arguments[0]).direction", element) == "rtl"
+    point_at(driver, word(driver, "queries", 0))
+    isolated = [one.text for one in driver.find_elements("css selector", ".told bdi")]
+    assert isolated[0] == "t_0" and set(isolated[1:]) == set(labels)
+    assert complaints(driver) == []
 
 
 def test_a_notebook_s_frame_shows_the_page(driver, tmp_path):

@@ -2,8 +2,10 @@
 
 import base64
 import contextlib
+import dataclasses
 import json
 import re
+import warnings
 import xml.etree.ElementTree
 
 import keras
@@ -20,6 +22,7 @@ from keras_transformer.pictures.attention_figures import FIGURES, draw_figure
 from keras_transformer.pictures.attention_maps import KINDS, AttentionMaps, Tokens
 from keras_transformer.pictures.attention_page import attention_page, inline
 from keras_transformer.pictures.curves import draw_curves
+from keras_transformer.pictures.plots import save
 
 TEXTS = ["the small dog sees a cat .", "der kleine Hund sieht eine Katze .", "a </script><b>cat</b> & the dog", "dogs"]
 SMALL = kt.HParams(num_layers=2, d_model=16, d_ff=32, num_heads=2, beam_size=2, extra_length=4, max_length=64)
@@ -106,6 +109,18 @@ def test_words_are_made_of_pieces():
     assert trees.words([*symbols, EOS])[0] == ["(S", "NN", "NN", ")S", "</s>"]
 
 
+def test_words_of_unspaced_scripts_are_their_pieces():
+    new = ["▁", "我", "喜欢", "▁Py", "thon", "编", "。", "▁ไทย"]
+    tokenizer = WordPieceTokenizer([*ALWAYS, *(piece for piece in new if piece not in ALWAYS)])
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    for order, words, word_of in (
+        (["▁", "我", "喜欢", "▁Py", "thon", "编", "。"], ["我", "喜欢", "Python", "编", "。"], [0, 0, 1, 2, 2, 3, 4]),
+        (["▁", "我", "thon", "thon", "喜欢", "▁ไทย"], ["我", "thonthon", "喜欢", "ไทย"], [0, 0, 1, 1, 2, 3]),
+    ):
+        found, numbers = tokenizer.words([pieces.index(piece) for piece in order])
+        assert found == words and list(numbers) == word_of
+
+
 counts = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 
 
@@ -172,7 +187,64 @@ def test_figures_draw_every_weight_that_can_be_seen(number):
         np.testing.assert_allclose(np.sort(one.get_colors()[:, 3]), np.sort(part[part >= 0.01]), atol=1e-6)
     for axes in figure.axes:
         texts = [text.get_text() for text in axes.texts]
-        assert texts[: len(maps.source.labels)] == list(maps.source.labels) and "layer 1, head" in texts[-1]
+        assert texts[: len(maps.source.labels)] == list(maps.source.labels)
+        assert texts[-1].startswith("encoder self-attention, layer 1, head")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_figure_title_names_the_attention_and_fits(kind):
+    pytest.importorskip("matplotlib")
+    figure = draw_figure(3, random_maps([1], [1]), kind, layer=1)
+    title = figure.axes[0].texts[-1]
+    expected = {"cross": "cross-attention"}.get(kind, f"{kind} self-attention")
+    assert title.get_text() == f"{expected}, layer 2, heads 1, 2, 3"
+    figure.canvas.draw()
+    assert title.get_window_extent().x1 <= figure.bbox.x1
+
+
+def figure_of(label):
+    maps = random_maps([1, 1], [1])
+    labels = (label, *maps.source.labels[1:])
+    return draw_figure(3, dataclasses.replace(maps, source=dataclasses.replace(maps.source, labels=labels)))
+
+
+@pytest.mark.parametrize("label", ["喜欢", "日本語", "😀", "القط"])
+def test_save_draws_all_characters_or_names_what_to_install(tmp_path, label):
+    """Passes with and without fonts for the label; Matplotlib's warning of a missing character is an error."""
+    pytest.importorskip("matplotlib")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            save(figure_of(label), tmp_path / "figure.png")
+    except kt.UserError as error:
+        assert str(error).startswith("no installed font can draw ") and not (tmp_path / "figure.png").exists()
+    else:
+        assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_save_without_fonts_refuses_png_and_writes_svg(tmp_path, monkeypatch):
+    font_manager = pytest.importorskip("matplotlib.font_manager")
+    monkeypatch.setattr(font_manager, "findSystemFonts", list)
+    with pytest.raises(kt.UserError, match="no installed font can draw '喜欢'.*fonts-noto-cjk"):
+        save(figure_of("喜欢"), tmp_path / "figure.png")
+    assert not (tmp_path / "figure.png").exists()
+    save(figure_of("喜欢"), tmp_path / "figure.svg")
+    assert "喜欢" in (tmp_path / "figure.svg").read_text(encoding="utf-8")
+
+
+def test_save_adds_a_font_that_has_the_characters(tmp_path, monkeypatch):
+    font_manager = pytest.importorskip("matplotlib.font_manager")
+    path = font_manager.findfont("STIXGeneral")  # comes with Matplotlib, and has what DejaVu Sans lacks
+    lacking = set(font_manager.get_font(path).get_charmap()) - set(
+        font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap()
+    )
+    (tmp_path / "broken.ttf").write_bytes(b"no font")
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [str(tmp_path / "broken.ttf"), path])
+    figure = figure_of(next(chr(code) for code in sorted(lacking) if chr(code).isalpha()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save(figure, tmp_path / "figure.png")
+    assert all("STIXGeneral" in text.get_fontfamily() for text in figure.axes[0].texts)
 
 
 @pytest.mark.parametrize("value", [1.0000001, float("nan")])

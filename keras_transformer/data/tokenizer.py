@@ -20,6 +20,11 @@ LONGEST = 2**30
 """Bytes of a sentence that a vocabulary is learned from; SentencePiece leaves those beyond 4,192 out by default."""
 LONG_WORD = re.compile(r"(\S{10000})")
 """Words are cut there to learn from: SentencePiece has counted a word's characters in 16 bits, and ended beyond."""
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff"
+    "\uf900-\ufaff\uff01-\uff0f\uff1a-\uff1f\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+"""A character of a script without spaces between words: Thai, Lao, Myanmar, Khmer, kana, Han, and their punctuation."""
 
 
 class Tokenizer:
@@ -79,11 +84,17 @@ class Tokenizer:
         raise UserError(f"a {type(self).__name__} has no pieces(ids), which would show what its ids are")
 
     def words(self, ids):
-        """Returns the words that ids make, as texts, and the number of each id's word, int `[ids]`, from 0 on."""
+        """Return the words that ids make, as texts, and the index of each id's word, int `[ids]`, ascending from 0.
+
+        In scripts that are written without spaces, such as Chinese, each piece is a word.
+        """
         ids, starts = np.asarray(ids, int), self.shown_starts
         begins = np.ones(len(ids), bool)
         if starts is not None:
-            begins[1:] = (starts[ids[1:]] == 1) | np.isin(ids[:-1], (BOS, EOS))
+            pieces = self.pieces(ids)
+            unspaced = np.array([bool(UNSPACED.search(piece)) for piece in pieces], bool)
+            apart = (unspaced[1:] | unspaced[:-1]) & np.array([piece != "▁" for piece in pieces[:-1]], bool)
+            begins[1:] = (starts[ids[1:]] == 1) | np.isin(ids[:-1], (BOS, EOS)) | apart
         word_of = np.cumsum(begins) - 1
         words = [ids[word_of == number] for number in range(begins.sum())]
         return [self.decode([word])[0].strip() or "".join(self.pieces(word)) for word in words], word_of

@@ -1,7 +1,9 @@
 """Attention drawn in the manner of the paper's figures 3 to 5, with Matplotlib."""
 
+import unicodedata
+
 from keras_transformer.errors import UserError
-from keras_transformer.pictures.attention_maps import COLORS, chosen, visible
+from keras_transformer.pictures.attention_maps import COLORS, KINDS, chosen, visible
 from keras_transformer.pictures.plots import new_figure
 
 FIGURES = {
@@ -15,6 +17,8 @@ STEP, HEIGHT = 0.34, 1.6
 """Inches from word to word, and between a word and what it attends to."""
 LETTER = 0.095
 """Inches of a word's height for each of its letters, as it stands upright."""
+TITLE_LETTER = 0.06
+"""Inches of a title's width for each of its letters."""
 LEAST = 0.01
 """The smallest weight that is drawn."""
 
@@ -48,8 +52,9 @@ def draw_figure(number, maps, kind="encoder", layer=None, heads=None, word=None)
         panels = [[(heads[:1], None)], [(heads, query)]]
     else:
         panels = [[(heads[:1], None), (heads[1:], None)]]
-    width = STEP * (max(len(queries.labels), len(keys.labels)) + 1)
-    top, bottom = (LETTER * max(map(len, side.labels)) + 0.25 for side in (queries, keys))
+    titles = [_title(kind, layer, drawn) for in_row in panels for drawn, _ in in_row]
+    width = max(STEP * (max(len(queries.labels), len(keys.labels)) + 1), TITLE_LETTER * max(map(len, titles)) + STEP)
+    top, bottom = (LETTER * max(map(_letters, side.labels)) + 0.25 for side in (queries, keys))
     height = top + HEIGHT + bottom + 0.25
     figure = new_figure(width * len(panels[0]), height * len(panels))
     for row, in_row in enumerate(panels):
@@ -61,10 +66,19 @@ def draw_figure(number, maps, kind="encoder", layer=None, heads=None, word=None)
             axes.set_ylim(-bottom, HEIGHT + top + 0.25)
             axes.axis("off")
             _draw(axes, weights, queries.labels, keys.labels, drawn, only, top)
-            names = "head" if len(drawn) == 1 else "heads"
-            title = f"layer {layer + 1}, {names} {', '.join(str(head + 1) for head in drawn)}"
+            title = _title(kind, layer, drawn)
             axes.text(-0.7, HEIGHT + top + 0.1, title, fontsize=8, color="#66707c", va="center")
     return figure
+
+
+def _title(kind, layer, heads):
+    name = "head" if len(heads) == 1 else "heads"
+    return f"{KINDS[kind]}, layer {layer + 1}, {name} {', '.join(str(head + 1) for head in heads)}"
+
+
+def _letters(label):
+    """Return the length of a label in Latin letters: East Asian characters and emoji are wider."""
+    return sum(1.5 if unicodedata.east_asian_width(character) in "WF" else 1 for character in label)
 
 
 def _draw(axes, weights, queries, keys, heads, only, top):

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_transformer.errors import UserError
 
-KINDS = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "decoder to encoder"}
+KINDS = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
 COLORS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7",
     "#9c755f", "#7f8790", "#1f9ed1", "#8cd17d", "#d37295", "#a0cbe8", "#b6992d", "#499894",

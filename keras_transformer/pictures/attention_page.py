@@ -23,7 +23,7 @@ dl {{ margin: 0 0 16px; }}
 dt {{ float: left; clear: left; width: 5em; opacity: 0.7; }}
 dd {{ margin: 0 0 0 5em; }}
 {style}</style>
-<dl><dt>source<dd>{source}<dt>target<dd>{target}</dl>
+<dl><dt>source<dd dir="auto">{source}<dt>target<dd dir="auto">{target}</dl>
 <div id="view"></div>
 <script type="application/json" id="data">{data}</script>
 <script>

@@ -81,7 +81,7 @@ function attentionView(element, data) {
       form[side].forEach((label, index) => {
         const row = make(list, "li");
         const share = side === "keys" ? make(row, "span", { class: "share" }) : null;
-        const word = make(row, "button", { type: "button", class: "word", "aria-pressed": "false" }, label);
+        const word = make(row, "button", { type: "button", class: "word", dir: "auto", "aria-pressed": "false" }, label);
         if (share) for (const head of heads()) make(share, "i", { style: `--head: ${color(head)}` });
         const here = { side, index };
         for (const begin of ["pointerenter", "focus"]) word.addEventListener(begin, () => { over = here; drawWeights(); });
@@ -149,9 +149,14 @@ function attentionView(element, data) {
       return [label, mean(all.map((head) => form.weight(head, query, key)))];
     });
     shares.sort((a, b) => b[1] - a[1]);
-    const listed = shares.slice(0, 5).map(([label, share]) => `${label} ${Math.round(100 * share)} %`).join(" · ");
-    make(told, "b", {}, form[shown.side][shown.index]);
-    told.append(isQuery ? " attends to " : " is attended to by ", listed);
+    // Isolated, so that right-to-left words change the order of nothing around them.
+    make(make(told, "b"), "bdi", {}, form[shown.side][shown.index]);
+    told.append(isQuery ? " attends to " : " is attended to by ");
+    shares.slice(0, 5).forEach(([label, share], i) => {
+      if (i) told.append(" · ");
+      make(told, "bdi", {}, label);
+      told.append(` ${Math.round(100 * share)} %`);
+    });
     told.append(all.length > 1 ? " (mean of the chosen heads)" : ` (head ${all[0] + 1})`);
   }
 
