@@ -5,6 +5,8 @@ import random
 import sys
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from keras_transformer import registry
 from keras_transformer.errors import UserError
@@ -138,7 +140,28 @@ def test_symbol_pairs_are_right(name, split):
         assert target.split() == source.split()[:: 1 if name == "copy" else -1]
         assert 1 <= len(source.split()) <= 5
         assert {*source.split()} <= {f"s{i}" for i in range(7)}
-    assert {len(source.split()) for source, _ in pairs} == {1, 2, 3, 4, 5}
+    lengths = {len(source.split()) for source, _ in pairs}
+    assert lengths == {1, 2, 3, 4, 5} if split == "train" else lengths >= {2, 3, 4, 5}
+
+
+@settings(deadline=None, max_examples=20)
+@given(symbols=st.integers(2, 30), longest=st.integers(2, 12), name=st.sampled_from(["copy", "reverse", "sort"]))
+@example(symbols=20, longest=10, name="copy")
+@example(symbols=2, longest=4, name="sort")
+def test_symbol_splits_share_no_source(symbols, longest, name):
+    problem = load_problem(name, num_symbols=symbols, longest=longest, train_pairs=2000)
+    try:
+        train, validation, test = ({source for source, _ in problem.examples(split)} for split in SIZES)
+    except UserError as error:
+        assert symbols**longest < 1000 and "raise problem.num_symbols or problem.longest" in str(error)
+    else:
+        assert not train & validation and not train & test and not validation & test
+
+
+def test_too_few_symbol_sequences_are_reported():
+    assert complaint(load_problem("copy", num_symbols=2, longest=2).examples, "test").startswith(
+        "copy: num_symbols=2 and longest=2 must leave sequences for the test split"
+    )
 
 
 def test_symbols_are_sorted_as_numbers():
