@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # corpora that were prepared before are still found, and runs resumed.
 LATER: dict[str, object] = {"max_length_ratio": None, "drop_duplicates": False, "train_share": 1.0}
 LATER |= {"piece_dropout": 0.0, "segmentations": 1, "more_pairs": None, "normalization": "nfkc"}
-PARTS = 1  # version of what is kept of a preparation that was broken off
+PARTS = 2  # version of what is kept of a preparation that was broken off
 
 __all__ = ["Problem", "load_problem", "setting"]
 
@@ -132,12 +132,23 @@ class Problem:
 
         A preparation that was killed goes on where it stopped, with the same result. A second process waits for the
         first. `pairs` is called in this process; the encoding of a large corpus is shared among all cores.
+        Held-out pairs that are also training pairs are counted, and reported each time.
 
         Args:
             report: Called with a line about what is being done.
         """
-        if self._is_prepared(report):
-            return self
+        if not self._is_prepared(report):
+            self._prepare(report)
+        for split, counts in self.store.manifest["splits"].items():
+            if common := counts.get("pairs_also_in_training"):
+                report(
+                    f"warning: {common:,} of {counts['pairs']:,} {split} pairs are also in the training text, so "
+                    f"{split} scores are too high; remove these pairs from the training text"
+                )
+        return self
+
+    def _prepare(self, report):
+        """Write the prepared corpus."""
         report(f"preparing {self.corpus} in {self.prepared_dir}")
         files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
         manifest = {"problem": self.corpus, "parameters": self.parameters, "corpus": files}
@@ -146,7 +157,7 @@ class Problem:
         identity = _hash([PARTS, self._identity, checksums, code])[:16]
         with work_directory(self.prepared_dir, identity, report) as work:
             if self._is_prepared(lambda line: None):  # another process did it meanwhile
-                return self
+                return
             self._write(work, manifest, report)
             for path, known in files.items():
                 if not Path(path).is_file() or not _is_same(Path(path), known):
@@ -156,7 +167,6 @@ class Problem:
         self.__dict__.pop("store", None)
         for split, counts in self.store.manifest["splits"].items():
             report(f"  {split}: " + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in counts.items()))
-        return self
 
     def _write(self, work, manifest, report):
         """Fills a `WorkDirectory` with vocabulary, token store and manifest."""

@@ -67,20 +67,21 @@ class TranslationProblem(Problem):
     def filters(self) -> dict:
         from keras_transformer.data.filters import PairFilter
 
-        return {"train": PairFilter(self.max_length_ratio, self.drop_duplicates)}
+        return {"train": PairFilter(self.max_length_ratio, self.drop_duplicates, drop_empty=True)}
 
     def further_files(self) -> list:
-        from keras_transformer.data.corpus import existing_file
+        from keras_transformer.data.corpus import existing_file, remedy
 
         if self.more_pairs is None:
             return []
         names = [Path(f"{self.more_pairs}.{language}") for language in (self.source, self.target)]
         found = [existing_file(path.parent, path.name) for path in names]
         for path in (name for name, file in zip(names, found) if file is None):
-            raise UserError(
-                f"{self.name}: {path} does not exist (nor .gz); problem.more_pairs is what the names of two files, "
-                f"{names[0].name} and {names[1].name}, begin with"
+            otherwise = (
+                f"; problem.more_pairs is what the names of two files, {names[0].name} and {names[1].name}, begin with"
             )
+            hint = remedy(path.parent, path.name, otherwise)
+            raise UserError(f"{self.name}: {path} does not exist (nor .gz){hint}")
         return found
 
     def further_pairs(self) -> Iterable[tuple[str, str]]:

@@ -11,9 +11,10 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
-from keras_transformer.data.corpus import download, existing_file, read_pairs
+from keras_transformer.data.corpus import download, existing_file, read_pairs, remedy
+from keras_transformer.errors import UserError
 from keras_transformer.registry import register_problem
-from keras_transformer.tasks import require, setting
+from keras_transformer.tasks import setting
 from keras_transformer.translation import NORMALIZATION, TranslationProblem
 
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
@@ -59,7 +60,10 @@ class Multi30kEnDe(TranslationProblem):
             return path
         stem = name.removesuffix(".gz")
         path = existing_file(Path(self.raw_dir) / self.folder, stem) or existing_file(self.raw_dir, stem)
-        require(path, f"{self.name}: {name} is neither in {self.raw_dir} nor in {self.raw_dir}/{self.folder}")
+        if path is None:
+            hint = remedy(self.raw_dir, stem) or remedy(Path(self.raw_dir) / self.folder, stem)
+            where = f"{self.raw_dir} nor in {self.raw_dir}/{self.folder}"
+            raise UserError(f"{self.name}: {name} is neither in {where}{hint}")
         return path
 
     def corpus_files(self):

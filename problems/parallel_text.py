@@ -6,7 +6,7 @@ import hashlib
 import heapq
 from pathlib import Path
 
-from keras_transformer.data.corpus import existing_file, read_pairs
+from keras_transformer.data.corpus import existing_file, read_pairs, remedy
 from keras_transformer.errors import UserError
 from keras_transformer.registry import register_problem
 from keras_transformer.tasks import require, setting
@@ -42,18 +42,24 @@ class ParallelText(TranslationProblem):
         paths = [self.path(split, language) for language in (self.source, self.target)]
         for path, language in zip(paths, (self.source, self.target)):
             if path is None:
-                raise UserError(
-                    f"{self.raw_dir}/{split}.{language} does not exist (nor .gz), {what_is_in(self.raw_dir)}; name the "
-                    "languages with --set problem.source=SRC --set problem.target=TGT"
+                otherwise = (
+                    f", {what_is_in(self.raw_dir)}; name the languages with --set problem.source=SRC "
+                    "--set problem.target=TGT"
                 )
+                hint = remedy(self.raw_dir, f"{split}.{language}", otherwise)
+                raise UserError(f"{self.raw_dir}/{split}.{language} does not exist (nor .gz){hint}")
         return paths
 
     def corpus_files(self):
         return [path for split in self.splits if self.has(split) for path in self.both_paths(split)]
 
     def has(self, split):
-        """Whether there is a file of the split; without one of validation, pairs are held out."""
-        return any(self.path(split, language) for language in (self.source, self.target))
+        """Return whether the split has a file, or one with a similar name, which `both_paths` reports.
+
+        Without validation files, training pairs are held out.
+        """
+        languages = (self.source, self.target)
+        return any(self.path(split, each) or remedy(self.raw_dir, f"{split}.{each}") for each in languages)
 
     def pairs(self, split):
         if self.has("validation") or split == "test":

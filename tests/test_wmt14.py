@@ -288,11 +288,13 @@ def test_missing_plain_files_are_named(tmp_path, name):
     assert f"{tmp_path}/{target} does not exist (nor .gz)" in complaint(problem.examples, "train")
 
 
-def test_pairs_with_an_empty_side_are_left_out_of_training_alone(tmp_path):
+def test_pairs_with_an_empty_side_stay_in_test_sets(tmp_path):
     for name in sum(FILES["wmt14_ende"], ()):
         (tmp_path / name).write_text("one\n \nthree\n" if name.endswith("de") else "one\ntwo\nthree\n")
-    problem = load_problem("wmt14_ende", raw_dir=tmp_path)
-    assert [len(list(problem.examples(split))) for split in COUNTS] == [2, 3, 3]
+    problem = load_problem("wmt14_ende", raw_dir=tmp_path, data_dir=tmp_path / "data", vocab_size=16).prepare()
+    counts = problem.store.manifest["splits"]
+    assert [counts[split]["pairs"] for split in COUNTS] == [2, 3, 3]
+    assert counts["train"]["dropped_with_an_empty_side"] == 1
 
 
 def test_without_a_folder_iwslt15_says_where_its_files_are():

@@ -1,7 +1,9 @@
 """Corpus files: lines of text, plain or gzip, one sentence a line, and pairs of them."""
 
+import codecs
 import contextlib
 import dataclasses
+import functools
 import gzip
 import hashlib
 import http.client
@@ -13,6 +15,11 @@ from pathlib import Path
 
 from keras_transformer.errors import UserError
 from keras_transformer.files import written
+
+BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",  # before the first half of its bytes, UTF-16's
+    codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
+}  # fmt: skip
 
 
 def read_lines(path, may_be_empty=False, undecodable=None):
@@ -26,7 +33,8 @@ def read_lines(path, may_be_empty=False, undecodable=None):
         undecodable: Function of (bytes, message) that gives the text of a line that is not UTF-8, if that is no error.
 
     Raises:
-        UserError: The file is missing, empty, not UTF-8 (which line), or a gzip that ends early.
+        UserError: The file is missing, empty, not UTF-8 (which line), or a gzip that ends early. Whatever `undecodable`
+            is, also if the file begins with the byte order mark of UTF-16 or UTF-32.
     """
     name, path = name_of(path), Path(path)
     number = 0
@@ -37,6 +45,7 @@ def read_lines(path, may_be_empty=False, undecodable=None):
                 try:
                     text = line.decode("utf-8")
                 except UnicodeDecodeError as error:
+                    _check_byte_order_mark(name, number, line)
                     message = f"{name}:{number}: not UTF-8 at byte {error.start + 1} of the line"
                     if undecodable is None:
                         raise UserError(f"{message}; convert the file to UTF-8, for example with iconv") from None
@@ -57,6 +66,16 @@ def read_lines(path, may_be_empty=False, undecodable=None):
 def name_of(path):
     """Returns what a message calls a file: its path, or "stdin" for "-"."""
     return "stdin" if str(path) == "-" else path
+
+
+def _check_byte_order_mark(name, number, line):
+    """Raise a `UserError` for the first line, bytes, of a file in another encoding of Unicode."""
+    for mark, encoding in BYTE_ORDER_MARKS.items():
+        if number == 1 and line.startswith(mark):
+            raise UserError(
+                f"{name}:1: must be UTF-8, got {encoding} by its byte order mark; convert the file, for example with "
+                f"iconv -f {encoding} -t UTF-8"
+            )
 
 
 def _opened(path):
@@ -108,12 +127,48 @@ def in_chunks(lines, size):
 
 
 def existing_file(folder, *names):
-    """Returns the first of `names` that exists in `folder`, with or without `.gz`, or None."""
+    """Return the path of the first of `names` that exists in `folder`, plain or as `.gz`, or None.
+
+    Raises:
+        UserError: A file exists both plain and as `.gz`, with different content.
+    """
     for name in names:
-        for candidate in (Path(folder) / name, Path(folder) / f"{name}.gz"):
-            if candidate.is_file():
-                return candidate
+        plain, packed = Path(folder) / name, Path(folder) / f"{name}.gz"
+        found = [path for path in (plain, packed) if path.is_file()]
+        if len(found) == 2 and not _same_content(plain, packed, plain.stat().st_mtime_ns, packed.stat().st_mtime_ns):
+            raise UserError(f"{plain} and {packed.name} must have the same content, but differ; remove one of them")
+        if found:
+            return found[0]
     return None
+
+
+@functools.lru_cache
+def _same_content(plain, packed, *times):
+    """Return whether a file has the content of a `.gz` file; `times` are those of their last changes."""
+    with open(plain, "rb") as one, gzip.open(packed, "rb") as other, contextlib.suppress(EOFError, OSError, zlib.error):
+        while (block := one.read(1 << 20)) == other.read(1 << 20):
+            if not block:
+                return True
+    return False
+
+
+def remedy(folder, name, otherwise=""):
+    """Return what to do about the missing corpus file `name`: the end of an error message.
+
+    Args:
+        folder: Where the file is missing. A file of a similar name in it, `name` in other letters or with `.txt`, or
+            a table of both sides, is the likely cause.
+        name: The file's name, without `.gz`.
+        otherwise: What to return if there is no similar file.
+    """
+    names = sorted(path.name for path in Path(folder).iterdir() if path.is_file()) if Path(folder).is_dir() else []
+    for found in names:
+        plain = found.lower().removesuffix(".gz")
+        if plain in (name.lower(), f"{name.lower()}.txt"):
+            return f"; rename {found} to {name}{'.gz' if found.lower().endswith('.gz') else ''}"
+        if plain == f"{name.rpartition('.')[0].lower()}.tsv":
+            return f"; split {found} into two files, one per column, for example with cut -f1 and cut -f2"
+    return otherwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,20 +196,21 @@ class PlainFiles:
             if all(paths):
                 return paths
             if any(paths):
-                missing = self.languages[paths.index(None)]
-                raise UserError(f"{self.folder}/{name.format(missing)} does not exist (nor .gz), the other side does")
-        wanted = " or ".join(" and ".join(name.format(each) for each in self.languages) for name in self.names[split])
-        raise UserError(f"{self.folder} lacks the files of the {split} split: {wanted}, each plain or .gz")
+                missing = name.format(self.languages[paths.index(None)])
+                hint = remedy(self.folder, missing, ", the other side does")
+                raise UserError(f"{self.folder}/{missing} does not exist (nor .gz){hint}")
+        pairs = [[name.format(each) for each in self.languages] for name in self.names[split]]
+        hint = next(filter(None, (remedy(self.folder, name) for pair in pairs for name in pair)), "")
+        wanted = " or ".join(" and ".join(pair) for pair in pairs)
+        raise UserError(f"{self.folder} lacks the files of the {split} split: {wanted}, each plain or .gz{hint}")
 
     def files(self):
         """Returns the paths of all files."""
         return [path for split in self.names for path in self.paths(split)]
 
     def pairs(self, split):
-        """Yields the pairs (source, target) of texts; those with an empty side are left out of training."""
-        for pair in read_pairs(*self.paths(split)):
-            if split != "train" or all(text.strip() for text in pair):
-                yield pair
+        """Return an iterator over the pairs (source, target) of texts."""
+        return read_pairs(*self.paths(split))
 
 
 def download(url, path, checksum):

@@ -35,12 +35,14 @@ class Encoded(NamedTuple):
         pairs: Pairs in the chunk, before any was left out.
         checksum: CRC-32 of their texts.
         columns: {name: bytes}, for each side `SIDE.ids`, each row ending with EOS, and `SIDE.lengths`, int32; and
-            `hashes`, uint64, where duplicates are to be found.
+            `hashes` of the pairs of texts, uint64.
+        empty: Number of pairs dropped because a side is empty.
     """
 
     pairs: int
     checksum: int
     columns: dict
+    empty: int
 
 
 def id_type(tokenizer):
@@ -67,7 +69,7 @@ def checksum(pairs):
 
 
 def encode_pairs(tokenizer, pairs, pair_filter, piece_dropout=0.0, first=0):
-    """Returns a list of pairs of texts as `Encoded`, without those that `pair_filter` finds unlike in length.
+    """Return a list of pairs of texts as `Encoded`, without those that `pair_filter` drops by their lengths.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -79,7 +81,9 @@ def encode_pairs(tokenizer, pairs, pair_filter, piece_dropout=0.0, first=0):
     count, found = len(pairs), checksum(pairs)
     sources, targets = zip(*pairs)
     sides = [tokenizer.encode(sources), tokenizer.encode_targets(targets)]
-    keep = pair_filter.alike(*map(_lengths, sides))  # by the tokenizer's own pieces, so that no draw decides
+    lengths = [*map(_lengths, sides)]  # of the tokenizer's own pieces, so that no draw decides
+    empty = pair_filter.empty(*lengths)
+    keep = pair_filter.alike(*lengths) & ~empty
     if not keep.all():
         pairs, *sides = (list(itertools.compress(rows, keep)) for rows in (pairs, *sides))
     if piece_dropout:
@@ -93,9 +97,8 @@ def encode_pairs(tokenizer, pairs, pair_filter, piece_dropout=0.0, first=0):
         inside[ends - 1] = False
         ids[inside] = np.fromiter(itertools.chain.from_iterable(side), ids.dtype, len(ids) - len(ends))
         columns |= {f"{name}.ids": ids.tobytes(), f"{name}.lengths": length.tobytes()}
-    if pair_filter.drop_duplicates:
-        columns["hashes"] = hash_pairs(pairs).tobytes()
-    return Encoded(count, found, columns)
+    columns["hashes"] = hash_pairs(pairs).tobytes()
+    return Encoded(count, found, columns, int(empty.sum()))
 
 
 def _lengths(rows):

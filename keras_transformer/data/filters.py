@@ -12,15 +12,22 @@ BUCKET = 1 << 23  # rows that are sorted at once
 
 @dataclass(frozen=True)
 class PairFilter:
-    """Which pairs of a split are left out. By default none are.
+    """The pairs of a split to leave out. By default none are.
 
     Attributes:
-        max_length_ratio: The most tokens of the longer side for each of the shorter, EOS included; None: any.
-        drop_duplicates: Whether of pairs equal to the letter only the first is kept.
+        max_length_ratio: Maximum number of tokens of the longer side for each of the shorter, including EOS; None
+            disables the filter.
+        drop_duplicates: Whether to keep only the first of identical pairs.
+        drop_empty: Whether to drop pairs of which a side has no tokens.
     """
 
     max_length_ratio: float | None = None
     drop_duplicates: bool = False
+    drop_empty: bool = False
+
+    def empty(self, source_lengths, target_lengths):
+        """Return which pairs to drop because a side is empty, bool `[pairs]`; for the arguments see `alike`."""
+        return ((source_lengths == 1) | (target_lengths == 1)) & self.drop_empty
 
     def alike(self, source_lengths, target_lengths):
         """Returns which pairs are alike enough in length, bool `[pairs]`.
@@ -73,6 +80,20 @@ def find_duplicates(path, bucket=BUCKET):
             hashes = hashes[order]
             duplicate[rows[order[1:][hashes[1:] == hashes[:-1]]]] = True
     return duplicate
+
+
+def count_common(path, other):
+    """Return how many of the hashes in a file are also in another, which is read in blocks.
+
+    Args:
+        path: File of uint64, which is read into memory.
+        other: File of uint64.
+    """
+    hashes = np.fromfile(path, "<u8")
+    common = np.full(len(hashes), False)
+    for block in read_blocks(other, "<u8"):
+        common |= np.isin(hashes, block)
+    return int(common.sum())
 
 
 def read_blocks(path, dtype, block=BLOCK):

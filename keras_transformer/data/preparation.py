@@ -10,12 +10,12 @@ import zlib
 import numpy as np
 
 from keras_transformer.data.encoding import SERIAL_PAIRS, Encoders, checksum, cut_into_chunks, id_type
-from keras_transformer.data.filters import PairFilter, copy_rows, find_duplicates, read_blocks
+from keras_transformer.data.filters import PairFilter, copy_rows, count_common, find_duplicates, read_blocks
 from keras_transformer.files import sha256, sync, written
 from keras_transformer.stopwatch import duration
 
 SIDES = ("source", "target")
-JOURNAL, UNIQUE = "journal.jsonl", ".unique"
+JOURNAL, UNIQUE, HASHES = "journal.jsonl", ".unique", ".hashes"
 SECONDS = 5.0  # between lines of progress
 
 
@@ -54,7 +54,7 @@ class Journal:
     """What is done of a preparation: a JSON list a line, its kind first. What a crash cut short is left out.
 
     ["expected", {split: pairs}]                                    what the learning of the vocabulary has counted
-    ["part", split, pairs, CRC of texts, [bytes, …], CRC of bytes]  a chunk, with what it added to each column
+    ["part", split, pairs, CRC of texts, [bytes, …], CRC of bytes, empty]  a chunk, with what it added to each column
     ["unique", split, dropped]                                      the columns without duplicates are on disk
     ["done", split, counts, files]                                  the split is whole
 
@@ -176,6 +176,9 @@ def write_parts(
                 journal.append("done", split, *writer.finish())
             ((counts[split], entries),) = journal.of("done", split)
             files |= entries
+    for split in counts.keys() - {"train"}:
+        if "train" in counts and (common := count_common(*(work.folder / f"{s}{HASHES}" for s in (split, "train")))):
+            counts[split]["pairs_also_in_training"] = common
     return counts, files
 
 
@@ -186,6 +189,7 @@ class _SplitWriter:
         self.work, self.folder, self.journal, self.split = work, work.folder, journal, split
         self.filter, self.id_type = pair_filter, id_type(tokenizer)
         self.columns = [f"{side}.{kind}" for side in SIDES for kind in ("ids", "lengths")]
+        self.hashes = self.folder / f"{split}{HASHES}"
 
     def path(self, column):
         """Returns the file of a column."""
@@ -194,15 +198,14 @@ class _SplitWriter:
     def write(self, pairs, encoders, report, expected, piece_dropout):
         """Encodes the pairs, but those that the journal says are done."""
         pairs = iter(pairs)
-        names = self.columns + ["hashes"] * self.filter.drop_duplicates
-        with Columns(self.folder, self.split, names) as columns:
+        with Columns(self.folder, self.split, [*self.columns, "hashes"]) as columns:
             done = self._resume(pairs, columns)
             if done:
                 report(f"  {self.split}: going on after {done:,} pairs")
             progress = Progress(report, self.split, expected, done)
             for encoded in encoders.encode(cut_into_chunks(pairs), self.filter, piece_dropout, done):
                 sizes, crc = columns.append(encoded.columns)
-                self.journal.append("part", self.split, encoded.pairs, encoded.checksum, sizes, crc)
+                self.journal.append("part", self.split, encoded.pairs, encoded.checksum, sizes, crc, encoded.empty)
                 done += encoded.pairs
                 self.work.keep = self.work.keep or done > SERIAL_PAIRS
                 progress.update(done)
@@ -210,7 +213,7 @@ class _SplitWriter:
     def _resume(self, pairs, columns):
         """Passes over what is done in `pairs` and in the columns; returns the number of pairs."""
         parts, good, done, ends = self.journal.of("part", self.split), 0, 0, [0] * 5
-        for count, text, sizes, crc in parts:
+        for count, text, sizes, crc, _ in parts:
             if not columns.holds(sizes, crc):  # the machine stopped before it was on disk
                 break
             if checksum(list(itertools.islice(pairs, count))) != text:
@@ -235,9 +238,12 @@ class _SplitWriter:
             empty += int(((source == 1) | (target == 1)).sum())
         if empty:
             counts["pairs_with_an_empty_side"] = empty
-        read = sum(count for count, *_ in self.journal.of("part", self.split))
+        parts = self.journal.of("part", self.split)
+        read, dropped_empty = sum(part[0] for part in parts), sum(part[-1] for part in parts)
+        if dropped_empty:
+            counts["dropped_with_an_empty_side"] = dropped_empty
         if self.filter.max_length_ratio is not None:
-            counts["dropped_for_their_length_ratio"] = read - counts["pairs"] - dropped
+            counts["dropped_for_their_length_ratio"] = read - counts["pairs"] - dropped - dropped_empty
         if self.filter.drop_duplicates:
             counts["dropped_as_duplicates"] = dropped
         entries = {}
@@ -252,7 +258,7 @@ class _SplitWriter:
         if not self.filter.drop_duplicates:
             return 0
         if not self.journal.of("unique", self.split):
-            duplicate = find_duplicates(self.path("hashes"))
+            duplicate = find_duplicates(self.hashes)
             if duplicate.any():
                 for side in SIDES:
                     files = self.path(f"{side}.lengths"), self.path(f"{side}.ids")
@@ -262,5 +268,4 @@ class _SplitWriter:
         for column in self.columns:
             with contextlib.suppress(FileNotFoundError):
                 os.replace(f"{self.path(column)}{UNIQUE}", self.path(column))
-        self.path("hashes").unlink(missing_ok=True)
         return self.journal.of("unique", self.split)[0][0]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.data.preparation import JOURNAL, SIDES, write_parts
+from keras_transformer.data.preparation import HASHES, JOURNAL, SIDES, write_parts
 from keras_transformer.data.tokenizer import load_tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.files import WorkDirectory, read_json, sha256, write_json, written_directory
@@ -76,7 +76,8 @@ class TokenStore:
                 {**manifest, "version": VERSION, "vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint,
                  "splits": counts, "files": files},
             )  # fmt: skip
-        (work.folder / JOURNAL).unlink(missing_ok=True)
+        for path in (work.folder / JOURNAL, *work.folder.glob(f"*{HASHES}")):  # needed until the manifest is there
+            path.unlink(missing_ok=True)
 
     @property
     def fingerprint(self):
