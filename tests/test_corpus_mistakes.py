@@ -100,7 +100,8 @@ def test_plain_and_gzip_file_must_be_equal(tmp_path):
     plain.write_bytes(b"one\n" * 1000)
     packed.write_bytes(gzip.compress(b"one\n" * 1000))
     assert existing_file(tmp_path, "train.en") == plain
-    for content in (gzip.compress(b"one\n" * 999), gzip.compress(b"one\n" * 1001), b"no gzip", packed.read_bytes()[:-9]):
+    cut = packed.read_bytes()[:-9]
+    for content in (gzip.compress(b"one\n" * 999), gzip.compress(b"one\n" * 1001), b"no gzip", cut):
         packed.unlink()
         packed.write_bytes(content)
         said = complaint(existing_file, tmp_path, "train.en")
@@ -154,8 +155,8 @@ def test_prepare_warns_of_validation_pairs_in_training(corpus, call):
         lines = call("prepare", *arguments, "problem.vocab_size=40").succeeded()
         warnings = [line for line in lines if line.startswith("warning: ")]
         assert warnings == [
-            f"warning: {common} of {count} {split} pairs are also in the training text, so {split} scores are too high; "
-            "remove these pairs from the training text"
+            f"warning: {common} of {count} {split} pairs are also in the training text, so {split} scores are too "
+            "high; remove these pairs from the training text"
             for split, common, count in (("validation", 3, 5), ("test", 1, 2))
         ]
 

@@ -293,6 +293,8 @@ def test_more_pairs_are_trained_on_with_the_same_vocabulary(tmp_path):
     assert stored(backwards) == [(target, source) for source, target in stored(more)]
     # With validation files nothing is held out; other texts are read again.
     write_text(tmp_path, "validation", pairs_of(3))
+    for packed in tmp_path.glob("taught.*.gz"):
+        packed.unlink()
     write_text(tmp_path, "taught", [("source 1", "target 2")])
     assert stored(parallel(tmp_path, more_pairs=f"{tmp_path}/taught", **where))[-2:] == [
         ("source 299", "target 299"), ("source 1", "target 2")
