@@ -28,7 +28,7 @@ test: $(VENV)/.installed-dev lint
 test-jax: .venv-jax/.installed
 	KERAS_BACKEND=jax $(JAX)/$(PYTEST) $(addprefix tests/test_,$(addsuffix .py,$(JAX_TESTS)))
 
-JAX_TESTS = backends layers transformer schedule beam_search translator training evaluation known_scores
+JAX_TESTS = backends layers transformer model_summary schedule beam_search translator training evaluation known_scores
 JAX_TESTS += positions word_heads tree_decoding optimizer memory learning attention_kinds cost candidates
 JAX_TESTS += decoding_features jax_devices multiworker presence projected_loss remat normalization product dropout events attention_pictures serve keras_losses saving
 JAX_TESTS += nonfinite_outputs

@@ -106,6 +106,7 @@ def test_parameters_in_closed_form(sizes, changes):
     expected = 29 * d + n * (attention + feed_forward + 2 * norm) + n * (2 * attention + feed_forward + 3 * norm)
     expected += 2 * norm * (hparams.norm == "pre") + hparams.max_length * d * (hparams.positions == "learned")
     expected += n * hparams.num_heads * hparams.d_k * (hparams.encoder_attention == "additive")
+    expected += 29 * bool(hparams.word_heads)  # not trained: which tokens begin a word
     assert model.count_params() == expected
 
 

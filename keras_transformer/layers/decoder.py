@@ -114,6 +114,9 @@ class Decoder(Encoder):
 
     layer_class = DecoderLayer
 
+    def build(self, x_shape, memory_shape=None):
+        super().build(x_shape)
+
     def call(self, x, memory, memory_mask=None, training=False):
         self_mask = causal_mask(ops.shape(x)[1])
         for layer in self.layers_for(training):

@@ -105,7 +105,7 @@ class Encoder(keras.layers.Layer):
         if registry.norms.get(norm).normalizes_stack:
             self.final_norm = LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name="final_norm")
 
-    def build(self, input_shape, *other_shapes):
+    def build(self, input_shape):
         for layer in self.layers:
             layer.build(input_shape)
         if self.final_norm:

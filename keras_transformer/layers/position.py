@@ -7,6 +7,23 @@ from keras import ops
 from keras_transformer.layers.initializers import embedding
 
 
+class PositionIds(keras.Operation):
+    """The positions of tokens, counted from 0.
+
+    Call arguments:
+        tokens: `[batch, length]`. An operation, as `ops.arange` takes no length that is known only at run time.
+
+    Returns:
+        int32 `[length]`.
+    """
+
+    def call(self, tokens):
+        return ops.arange(ops.shape(tokens)[1])
+
+    def compute_output_spec(self, tokens):
+        return keras.KerasTensor(tokens.shape[1:2], "int32")
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
 class SinusoidalPositions(keras.layers.Layer):
     """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(the same): interleaved.

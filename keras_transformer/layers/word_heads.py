@@ -35,6 +35,6 @@ def word_mask(target_words, source_words, num_heads, word_heads):
         word_heads: The first so many see that word only.
     """
     turn = ops.minimum(target_words, ops.max(source_words, axis=1, keepdims=True))
-    same = (turn[:, :, None] == source_words[:, None, :])[:, None]
+    same = ops.equal(turn[:, :, None], source_words[:, None, :])[:, None]  # `==` of symbolic tensors is identity
     free = (ops.arange(num_heads) >= word_heads)[:, None, None]
     return (source_words >= 0)[:, None, None] & (same | free)

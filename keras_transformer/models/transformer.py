@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import math
 from typing import Any
 
 import keras
@@ -18,6 +17,7 @@ from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder
+from keras_transformer.layers.position import PositionIds
 from keras_transformer.layers.word_heads import begun, word_mask, word_numbers
 from keras_transformer.models.fitting import TokenModel
 
@@ -54,6 +54,7 @@ class Transformer(TokenModel):
         self.embedding = TiedEmbedding(vocab_size, width, seed, dtype=policy, name="embedding")
         position_class = registry.positions.get(hparams.positions)
         self.positions = position_class(width, hparams.max_length, seed + 1, dtype=policy, name="positions")
+        self.position_ids = PositionIds(name="position_ids")
         self.word_starts = None
         self.source_dropout = Dropout(hparams.dropout, seed + 2, dtype=policy, name="source_dropout")
         self.target_dropout = Dropout(hparams.dropout, seed + 3, dtype=policy, name="target_dropout")
@@ -99,9 +100,12 @@ class Transformer(TokenModel):
     def build(self, input_shape=None):
         if self.built:
             return
+        # With shapes, although the weights do not depend on them: `summary` shows the output shapes that follow.
         shape = (None, None, self.hparams.d_model)
-        for layer in (self.embedding, self.positions, self.source_dropout, self.target_dropout):
-            layer.build()
+        self.embedding.build((None, None))
+        self.positions.build((None,))
+        self.source_dropout.build(shape)
+        self.target_dropout.build(shape)
         if self.hparams.word_heads:
             self.word_starts = self.add_weight(
                 name="word_starts", shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32",
@@ -125,12 +129,24 @@ class Transformer(TokenModel):
     def vocabulary_tables(self):
         return [] if self.word_starts is None else [self.word_starts]
 
-    def count_params(self) -> int:
-        """Returns the number of parameters that are trained."""
-        return sum(math.prod(variable.shape) for variable in self.trainable_variables)
-
     def call(self, inputs: Any, training: bool = False) -> Any:
         return self.logits(self.states(inputs, training=training))
+
+    def functional(self) -> keras.Model:
+        """Return a functional Keras model of the same layers and weights.
+
+        `keras.utils.plot_model` draws a subclassed model as a single box, and a functional model part by part. The
+        outputs of all parts are available, for example `keras.Model(model.inputs, model.get_layer("encoder").output)`.
+
+        Returns:
+            Model from (source, decoder_input), int `[batch, source_length]` and `[batch, target_length]`, to logits
+            `[batch, target_length, vocab_size]`.
+        """
+        inputs = tuple(keras.Input((None,), dtype="int32", name=name) for name in ("source", "decoder_input"))
+        project = keras.layers.Lambda(
+            self.logits, lambda shape: (*shape[:-1], self.vocab_size), dtype=self.dtype_policy, name="logits"
+        )
+        return keras.Model(inputs, project(self.states(inputs)), name=self.name)
 
     def states(self, inputs, training=False):
         """Returns the decoder's states `[batch, target_length, d_model]`."""
@@ -156,7 +172,7 @@ class Transformer(TokenModel):
         """
         x = self.source_dropout(self._embed(source), training=training)
         output = self.encoder(x, attention_mask=padding_mask(source, PAD), training=training)
-        return output, ops.where(source == PAD, -1, self._words(source))
+        return output, ops.where(source != PAD, self._words(source), -1)
 
     @contextlib.contextmanager
     def recorded_attention(self):
@@ -247,7 +263,7 @@ class Transformer(TokenModel):
 
     def _embed(self, tokens):
         """`[batch, length]` → `[batch, length, d_model]`: embeddings and positions, summed (§3.4, §3.5)."""
-        return self.embedding(tokens) + self.positions(ops.arange(ops.shape(tokens)[1]))
+        return self.embedding(tokens) + self.positions(self.position_ids(tokens))
 
     def _words(self, tokens):
         """int32 `[batch, length]`: the number of each token's word; 0 where the model does not count them."""

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import re
@@ -39,7 +40,7 @@ def make_manifest(run, model):
         "store_files": store.manifest["files"],
         "tokenizer_sha256": store.manifest["tokenizer"],
         "parameters": {
-            "total": model.count_params(),
+            "total": sum(math.prod(variable.shape) for variable in model.trainable_variables),
             "by_variable": {variable.path: list(variable.shape) for variable in model.trainable_variables},
         },
     }

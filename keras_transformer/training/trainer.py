@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import time
 
 import keras
@@ -239,8 +240,9 @@ def log_start(run, start, distribution, precision):
 def report_end(report, run, network, progress, seconds):
     """Says what came out."""
     best = run.checkpoints.best()
+    parameters = sum(math.prod(variable.shape) for variable in network.trainable_variables)
     report(
-        f"trained {network.count_params():,} parameters with {progress.step - progress.start:,} updates on "
+        f"trained {parameters:,} parameters with {progress.step - progress.start:,} updates on "
         f"{progress.tokens:,} tokens in {duration(seconds)}"
     )
     for line in summary_lines(training_summary(run.metrics())):
