@@ -1,6 +1,6 @@
 """python -m keras_transformer.cost: what a training will cost, by counting and by the paper's method."""
 
-from keras_transformer.flags import Parser, report, run_command
+from keras_transformer.flags import Parser, not_negative, positive, report, run_command
 from keras_transformer.hyperparameters import load_hparams
 from keras_transformer.startup import load_keras
 from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
@@ -16,21 +16,20 @@ def main(arguments):
         "Floating point operations and time of a run of full updates, as in Table 2 of the paper.",
     )
     parser.add_argument("--hparams", default="base", help="registered hparams (default %(default)s)")
-    parser.add_argument("--train_steps", type=int, help="updates (default the hparams')")
-    parser.add_argument("--vocab_size", type=int, default=37_000, help="tokens of the vocabulary (default %(default)s)")
+    parser.add_argument("--train_steps", type=positive, help="updates (default the hparams')")
+    parser.add_argument("--vocab_size", type=positive, default=37_000, help="vocabulary size (default %(default)s)")
     parser.add_argument(
-        "--length", type=int, default=30, help="tokens a sentence, on either side (default %(default)s)"
+        "--length", type=positive, default=30, help="tokens a sentence, on either side (default %(default)s)"
     )
-    parser.add_argument("--hours", type=float, help="time of the training (default the paper's, where it says one)")
-    parser.add_argument("--gpus", type=int, default=PAPER_GPUS, help="devices (default %(default)s, the paper's)")
+    parser.add_argument("--hours", type=not_negative, help="hours of training (default the paper's, if any)")
+    parser.add_argument("--gpus", type=positive, default=PAPER_GPUS, help="devices (default %(default)s, the paper's)")
     parser.add_argument(
-        "--tflops", type=float, default=PAPER_TFLOPS, help="sustained TFLOP/s of one (default that of a P100)"
+        "--tflops", type=not_negative, default=PAPER_TFLOPS, help="sustained TFLOP/s of one (default that of a P100)"
     )
     flags = parser.parse_args(arguments)
-    for name in ("train_steps", "vocab_size", "length", "hours", "gpus", "tflops"):
-        value = getattr(flags, name)
-        if value is not None and not 0 < value < float("inf"):
-            parser.error(f"--{name}={value} must be more than 0")
+    for name in ("hours", "tflops"):
+        if getattr(flags, name) == 0:
+            parser.error(f"--{name} must be more than 0, got 0")
     changes = {"train_steps": flags.train_steps} if flags.train_steps else {}
     hparams = load_hparams(flags.hparams, **changes)
     if flags.length > hparams.batch_tokens:

@@ -14,6 +14,7 @@ from keras_transformer.flags import (
     report,
     run_command,
     user_path,
+    whole,
 )
 from keras_transformer.metrics.parseval import F1_OF_ALL
 from keras_transformer.runs.directory import Run
@@ -34,7 +35,7 @@ def main(arguments):
     parser.add_argument(
         "--output_dir", type=user_path, help="where to write the outputs and references (default nowhere)"
     )
-    parser.add_argument("--samples", type=int, default=0, help="examples to print (default 0)")
+    parser.add_argument("--samples", type=whole, default=0, help="examples to print (default 0)")
     parser.add_argument("--by_length", action="store_true", help="print a table of results by sentence length")
     parser.add_argument(
         "--compare", type=user_path, metavar="FILE",
@@ -74,8 +75,6 @@ def main(arguments):
         parser.error("the following arguments are required: --run, or --gold and --test")
     if flags.by_label:
         parser.error("--by_label is of trees in files, with --gold and --test; --output_dir writes those of a run")
-    if flags.samples < 0:
-        parser.error(f"--samples: takes a whole number from 0 on, not {flags.samples}")
     for name in ("sources", "outputs", "references", "table") if flags.output_dir else ():
         place = Path(flags.output_dir) / f"{flags.split}.{name}.txt"
         check_output("a file of --output_dir", place, compare=flags.compare)

@@ -3,7 +3,17 @@
 from pathlib import Path
 
 from keras_transformer.errors import UserError, unknown
-from keras_transformer.flags import Parser, add_run_flags, not_negative, positive, report, run_command, user_path, whole
+from keras_transformer.flags import (
+    Parser,
+    add_run_flags,
+    alpha,
+    beam_size,
+    extra_length,
+    positive,
+    report,
+    run_command,
+    user_path,
+)
 from keras_transformer.runs.directory import Run
 from keras_transformer.serving.description import check_place, describe
 from keras_transformer.startup import chosen_backend, load_keras
@@ -71,12 +81,12 @@ def _parse(arguments):
         "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
         help="another run of the same corpus, see translate; may be repeated",
     )  # fmt: skip
-    group.add_argument("--beam_size", type=positive, help="beams a sentence (default the run's)")
-    group.add_argument("--alpha", type=not_negative, help="exponent of the length penalty (default the run's)")
-    group.add_argument("--nbest", type=positive, help="translations a text (default 1)")
-    group.add_argument("--extra_length", type=whole, help="most tokens beyond the source's (default the run's)")
+    group.add_argument("--beam_size", type=beam_size, help="beams a sentence (default the run's)")
+    group.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default the run's)")
+    group.add_argument("--nbest", type=beam_size, help="translations a text (default 1)")
+    group.add_argument("--extra_length", type=extra_length, help="most tokens beyond the source's (default the run's)")
     group.add_argument(
-        "--max_beam_size", type=positive, help="most beams of the signature translate_with_options (default 8)"
+        "--max_beam_size", type=beam_size, help="most beams of the signature translate_with_options (default 8)"
     )
     group.add_argument(
         "--max_source_length", type=positive,

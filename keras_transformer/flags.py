@@ -4,11 +4,12 @@ import argparse
 import dataclasses
 import difflib
 import errno
+import math
 import os
 import sys
 
 from keras_transformer.errors import UserError
-from keras_transformer.hyperparameters import HParams, load_hparams, parse_value
+from keras_transformer.hyperparameters import MOST, HParams, load_hparams, parse_value, upper_bound
 from keras_transformer.plugins import load_plugin, located_errors
 from keras_transformer.tasks import load_problem, parse_parameters, problem_parameters
 
@@ -163,9 +164,9 @@ def add_run_flags(parser, required=True, ensemble=False):
 
 def add_decoding_flags(parser):
     """Adds the flags of beam search; their defaults are the run's."""
-    parser.add_argument("--beam_size", type=positive, help="beams a sentence (default the run's)")
-    parser.add_argument("--alpha", type=not_negative, help="exponent of the length penalty (default the run's)")
-    parser.add_argument("--extra_length", type=whole, help="most tokens beyond the source's (default the run's)")
+    parser.add_argument("--beam_size", type=beam_size, help="beams a sentence (default the run's)")
+    parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default the run's)")
+    parser.add_argument("--extra_length", type=extra_length, help="most tokens beyond the source's (default the run's)")
     parser.add_argument(
         "--unconstrained", action="store_true", help="of a parser: search among all outputs, and repair what is no tree"
     )
@@ -200,25 +201,31 @@ def user_path(text):
     return os.path.expanduser(text)
 
 
-def positive(text):
-    """The value of a flag that takes a whole number from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"takes a whole number from 1 on, not {text!r}")
-    return int(text)
+def number(kind, low, high=MOST):
+    """Return the `type` of a flag that takes a number in a range.
+
+    Args:
+        kind: int or float.
+        low: Minimum.
+        high: Maximum.
+    """
+    what = "a whole number" if kind is int else "a number"
+
+    def read(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not value >= low:
+            raise argparse.ArgumentTypeError(f"takes {what} from {low} on, not {text!r}")
+        if value > high:
+            raise argparse.ArgumentTypeError(f"takes {what} up to {high:,}, not {text!r}")
+        return value
+
+    return read
 
 
-def whole(text):
-    """The value of a flag that takes a whole number from 0 on."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"takes a whole number from 0 on, not {text!r}")
-    return int(text)
-
-
-def not_negative(text):
-    """The value of a flag that takes a number from 0 on."""
-    try:
-        if 0 <= float(text) < float("inf"):
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"takes a number from 0 on, not {text!r}")
+positive, whole, not_negative = number(int, 1), number(int, 0), number(float, 0)
+beam_size = number(int, 1, upper_bound("beam_size"))
+alpha = number(float, 0, upper_bound("alpha"))
+extra_length = number(int, 0, upper_bound("extra_length"))

@@ -9,15 +9,18 @@ import typing
 from keras_transformer import registry
 from keras_transformer.errors import UserError, unknown
 
+MOST = 10**9
+"""Upper bound of every number that has no lower one of its own: no sensible value is larger, and it fits in int32."""
 
-def setting(default=dataclasses.MISSING, doc="", low=None, high=None, choices=None, is_path=False):
+
+def setting(default=dataclasses.MISSING, doc="", low=None, high=MOST, choices=None, is_path=False):
     """Returns a dataclass field with a description and the values it may have.
 
     Args:
         default: Its value where nothing else is said.
         doc: One line for `--help`, with the unit.
         low: Least value, if any.
-        high: Greatest value, if any.
+        high: Maximum of a number (default `MOST`).
         choices: The values it may have: a sequence, or a `Registry` whose names they are.
         is_path: Whether it is a path, in which `--set` expands `~`.
     """
@@ -34,12 +37,12 @@ class HParams:
     """
 
     # The model (§3)
-    num_layers: int = setting(6, "layers N of the encoder, and of the decoder (§3.1)", low=1)
-    d_model: int = setting(512, "width of every layer's output (§3.1)", low=2)
-    d_ff: int = setting(2048, "inner width of the feed-forward layers (§3.3)", low=1)
-    num_heads: int = setting(8, "attention heads h (§3.2.2)", low=1)
-    d_k: int | None = setting(None, "width of one head's queries and keys; none: d_model / num_heads", low=1)
-    d_v: int | None = setting(None, "width of one head's values; none: d_model / num_heads", low=1)
+    num_layers: int = setting(6, "layers N of the encoder, and of the decoder (§3.1)", low=1, high=1000)
+    d_model: int = setting(512, "width of every layer's output (§3.1)", low=2, high=65_536)
+    d_ff: int = setting(2048, "inner width of the feed-forward layers (§3.3)", low=1, high=1_048_576)
+    num_heads: int = setting(8, "attention heads h (§3.2.2)", low=1, high=1024)
+    d_k: int | None = setting(None, "width of a head's queries and keys; none: d_model / num_heads", low=1, high=65_536)
+    d_v: int | None = setting(None, "width of a head's values; none: d_model / num_heads", low=1, high=65_536)
     positions: str = setting("sinusoidal", "positional encoding (§3.5)", choices=registry.positions)
     norm: str = setting("post", "where a sub-layer is normalised (§3.1)", choices=registry.norms)
     encoder_attention: str = setting("full", "self-attention of the encoder", choices=registry.attentions)
@@ -64,7 +67,7 @@ class HParams:
         low=0, high=100,
     )  # fmt: skip
     # The optimizer (§5.3)
-    learning_rate_scale: float = setting(1.0, "factor on the paper's learning rate", low=0)
+    learning_rate_scale: float = setting(1.0, "factor on the paper's learning rate", low=1e-30, high=1000)
     warmup_steps: int = setting(4000, "updates of linear warm-up (§5.3)", low=1)
     adam_beta_1: float = setting(0.9, "decay of Adam's mean", low=0, high=0.999999)
     adam_beta_2: float = setting(0.98, "decay of Adam's variance", low=0, high=0.9999999)
@@ -108,9 +111,9 @@ class HParams:
     keep_checkpoints: int = setting(5, "latest checkpoints kept beside the best", low=1)
     average_last: int = setting(5, "maximum number of checkpoints to average, up to keep_checkpoints", low=1)
     # Decoding (§6.1)
-    beam_size: int = setting(4, "beams a sentence", low=1)
-    alpha: float = setting(0.6, "exponent α of the length penalty", low=0)
-    extra_length: int = setting(50, "most target tokens beyond the source's length", low=1)
+    beam_size: int = setting(4, "beams a sentence", low=1, high=1000)
+    alpha: float = setting(0.6, "exponent α of the length penalty", low=0, high=10)
+    extra_length: int = setting(50, "most target tokens beyond the source's length", low=1, high=10_000)
 
     def __post_init__(self):
         validate(self, "hparams")
@@ -224,11 +227,14 @@ def validate(settings, owner):
             choices.check(value)
         elif choices is not None and value not in choices:
             raise unknown(name, value, choices)
-        if (low is not None and value < low) or (high is not None and value > high):
-            bounds = (
-                f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
-            )
+        if kind in (int, float) and ((low is not None and value < low) or value > high):
+            bounds = f"at most {high}" if low is None else f"from {low} to {high}"
             raise UserError(f"{owner}: {name} must be {bounds}, not {value}")
+
+
+def upper_bound(name):
+    """Return the maximum of a numeric field of `HParams`."""
+    return {field.name: field.metadata["high"] for field in dataclasses.fields(HParams)}[name]
 
 
 _KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}

@@ -9,7 +9,7 @@ import sys
 from keras_transformer.data.corpus import in_chunks, read_pairs
 from keras_transformer.errors import UserError
 from keras_transformer.files import check_output, growing
-from keras_transformer.flags import Parser, add_run_flags, not_negative, positive, run_command, user_path
+from keras_transformer.flags import Parser, add_run_flags, alpha, positive, run_command, user_path
 from keras_transformer.metrics.perplexity import perplexity
 from keras_transformer.runs.directory import Run
 from keras_transformer.startup import load_keras
@@ -64,7 +64,7 @@ def _parse(arguments):
     parser.add_argument("--output", type=user_path, default="-", help="file of scores (default stdout)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="(default text)")
     parser.add_argument("--token_scores", action="store_true", help="with the log-probability of each token, in jsonl")
-    parser.add_argument("--alpha", type=not_negative, help="exponent of the length penalty (default the run's)")
+    parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default the run's)")
     parser.add_argument(
         "--max_length", type=positive,
         help="pairs of which a side has more tokens, EOS counted, are told and get nan (default the run's)",

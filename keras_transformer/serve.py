@@ -8,6 +8,9 @@ from keras_transformer.errors import UserError
 from keras_transformer.flags import (
     Parser,
     add_run_flags,
+    alpha,
+    beam_size,
+    extra_length,
     not_negative,
     positive,
     report,
@@ -82,9 +85,9 @@ def _parse(arguments):
     )  # fmt: skip
     parser.add_argument("--precision", choices=("float32", "bfloat16"), help="of a run (default float32)")
     parser.add_argument("--jit_compile", action="store_true", help="of a run: compile with XLA; on JAX it always does")
-    parser.add_argument("--beam_size", type=positive, help="beams a text, and most translations (default the run's)")
-    parser.add_argument("--alpha", type=not_negative, help="exponent of the length penalty (default the run's)")
-    parser.add_argument("--extra_length", type=whole, help="most tokens beyond the source's (default the run's)")
+    parser.add_argument("--beam_size", type=beam_size, help="beams a text, and most translations (default the run's)")
+    parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default the run's)")
+    parser.add_argument("--extra_length", type=extra_length, help="most tokens beyond the source's (default the run's)")
     group = parser.add_argument_group("place")
     group.add_argument("--host", default="127.0.0.1", help="address; 0.0.0.0 for all of them (default %(default)s)")
     group.add_argument("--port", type=whole, default=8000, help="0 for any that is free (default %(default)s)")

@@ -6,6 +6,7 @@ from keras_transformer import registry
 from keras_transformer.flags import (
     Parser,
     add_problem_flags,
+    number,
     positive,
     read_problem_flags,
     report_if_read,
@@ -55,7 +56,12 @@ def main(arguments):
         choices=("float32", "bfloat16", "float16"),
         help="of products (default float32)",
     )
-    how.add_argument("--accumulate", type=int, default=1, help="slices of a batch in turn, for less memory (default 1)")
+    how.add_argument(
+        "--accumulate",
+        type=number(int, 1, 1000),
+        default=1,
+        help="micro-batches per update (default 1)",
+    )
     how.add_argument(
         "--remat", action="store_true", help="compute layers once more in the backward pass, for less memory"
     )
@@ -67,8 +73,6 @@ def main(arguments):
     flags = parser.parse_args(arguments)
     problem, hparams = read_problem_flags(flags)
     registry.models.check(flags.model)
-    if flags.accumulate < 1:
-        parser.error(f"--accumulate={flags.accumulate} must be at least 1")
     init_from = None
     if flags.init_from:
         init_from = {"run": flags.init_from, "checkpoint": flags.init_checkpoint}

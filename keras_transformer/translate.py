@@ -165,19 +165,28 @@ def _lines(flags):
         count = sum(1 for _ in read_lines(flags.input, may_be_empty=True, undecodable=lambda line, message: ""))
         begin, end = (part - 1) * count // parts, part * count // parts
     texts = read_lines(flags.input, may_be_empty=True, undecodable=handler)
-    rows = enumerate(zip(texts, _prefixes(flags)), start=1)
+    rows = enumerate(_with_prefixes(texts, flags), start=1)
     yield from ((number, text, prefix) for number, (text, prefix) in itertools.islice(rows, begin, end))
 
 
-def _prefixes(flags):
-    """Yields a prefix for each line, None without a file of them."""
+def _with_prefixes(texts, flags):
+    """Yield (source, prefix); the prefix is None without a file of prefixes."""
     if not flags.prefixes:
-        yield from itertools.repeat(None)
-    count = 0
-    for line in read_lines(flags.prefixes, may_be_empty=True):
-        yield line
-        count += 1
-    raise UserError(f"{flags.prefixes} has {count:,} lines, fewer than the input; an empty line is no prefix")
+        yield from zip(texts, itertools.repeat(None))
+        return
+    prefixes, count = read_lines(flags.prefixes, may_be_empty=True), 0
+    for count, text in enumerate(texts, start=1):
+        prefix = next(prefixes, None)
+        if prefix is None:
+            raise UserError(
+                f"{flags.prefixes} must have as many lines as the input, got {count - 1:,}; an empty line is no prefix"
+            )
+        yield text, prefix
+    if more := sum(1 for _ in prefixes):
+        raise UserError(
+            f"{flags.prefixes} must have as many lines as the input, {count:,}, got {count + more:,}; "
+            "line n of it begins the translation of line n"
+        )
 
 
 def _text_lines(flags, translator, number, source, hypotheses):

@@ -219,7 +219,7 @@ def test_a_users_mistake_is_one_sentence_in_a_process_of_its_own(tmp_path):
         ("--dropout=2", "dropout must be from 0 to 0.99, not 2.0"),
         ("--num_heads=3", "d_model=16 is not divisible by num_heads=3"),
         ("--strategy=many", "--strategy: invalid choice: 'many'"),
-        ("--accumulate=0", "--accumulate=0 must be at least 1"),
+        ("--accumulate=0", "--accumulate: takes a whole number from 1 on"),
         ("--batch_tokens=8", "batch_tokens=8 cannot hold pair"),
         ("--max_length=1", "max_length=1 leaves none of the 500 sentence pairs"),
         ("--dropout", "--dropout: expected one argument"),
@@ -239,7 +239,7 @@ def test_a_wrong_flag_is_refused(home, call, tmp_path, flag, said):
         ("evaluate", "--checkpoint=lst", "checkpoint 'lst': it is best, last, averaged, ema or a step"),
         ("evaluate", "--checkpoint=4", "there are steps 3, 6"),
         ("evaluate", "--checkpoint=averaged", "make it with python -m keras_transformer.average"),
-        ("average", "--last=0", "--last must be at least 1, got 0"),
+        ("average", "--last=0", "--last: takes a whole number from 1 on"),
     ],
 )
 def test_a_wrong_flag_of_a_later_command_is_refused(home, call, command, flag, said):

@@ -167,7 +167,7 @@ def test_a_model_s_gradients_in_float16_are_those_in_float32_whatever_the_scale(
     random = np.random.default_rng(1)
     source, labels = random.integers(4, 40, (2, 6, 5)).astype("int32")
     inputs = source, np.concatenate([np.full((6, 1), 2, "int32"), labels[:, :-1]], axis=1)
-    hparams = kt.HParams(num_layers=1, d_model=16, d_ff=32, num_heads=2, dropout=0, learning_rate_scale=0)
+    hparams = kt.HParams(num_layers=1, d_model=16, d_ff=32, num_heads=2, dropout=0, learning_rate_scale=1e-30)
     found = {}
     for precision in ("float32", "mixed_float16"):
         model = kt.Transformer(40, hparams, dtype=precision)

@@ -13,7 +13,7 @@ from keras_transformer.decoding.candidates import IMPOSSIBLE
 from keras_transformer.decoding.constraints import TreeConstraint
 from keras_transformer.decoding.searcher import Searcher
 from keras_transformer.errors import NonFiniteOutputs, UserError
-from keras_transformer.hyperparameters import HParams
+from keras_transformer.hyperparameters import HParams, upper_bound
 from keras_transformer.models.compiled import COMPILES_EACH_SHAPE, compiled, rounded_up
 from keras_transformer.models.loss import smoothed_cross_entropy
 from keras_transformer.pictures.attention_maps import AttentionMaps, Tokens
@@ -343,6 +343,9 @@ def check_search(beam_size, alpha, nbest, extra_length, min_length, max_source_l
         raise UserError(f"extra_length={extra_length}: the tokens beyond the source's length must be at least 0")
     if min_length < 0:
         raise UserError(f"min_length={min_length}: the least tokens of a translation must be at least 0")
+    for name, value in (("beam_size", beam_size), ("alpha", alpha), ("extra_length", extra_length)):
+        if value > (most := upper_bound(name)):
+            raise UserError(f"{name} must be at most {most:,}, got {value}")
     if max_source_length is not None and max_source_length < 2:
         raise UserError(f"max_source_length={max_source_length}: a source needs room for a token and EOS")
 

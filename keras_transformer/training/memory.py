@@ -108,7 +108,7 @@ def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, rem
 
     rows *= hparams.passes
     h, source, target = hparams, rows * source_length, rows * target_length
-    weights = vocab_size * h.d_model + h.num_layers * (12 * h.d_model**2 + 4 * h.d_model * h.d_ff)
+    weights = _weights(h, vocab_size)
     states = source * (12 * h.d_model + 3 * h.d_ff) + target * (20 * h.d_model + 3 * h.d_ff)
     attention = 3 * rows * h.num_heads * (source_length**2 + target_length**2 + source_length * target_length)
     logits = 4 * min(target * vocab_size, PIECE)
@@ -118,6 +118,27 @@ def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, rem
     else:
         layers *= h.num_layers
     return 4 * (5 * weights + layers + logits)
+
+
+def check_weights(hparams, vocab_size):
+    """Raise a `UserError` if the weights of a model alone take more than the free memory.
+
+    Args:
+        hparams: `HParams`.
+        vocab_size: Number of tokens in the vocabulary.
+    """
+    wanted, free = 4 * _weights(hparams, vocab_size), available_bytes()
+    if wanted > free:
+        raise UserError(
+            f"the model must fit into {free / 1e9:,.1f} GB of memory, got about {wanted / 1e9:,.1f} GB of weights; "
+            "lower num_layers, d_model, d_ff or the vocabulary"
+        )
+
+
+def _weights(h, vocab_size):
+    """Return roughly the number of weights of a model."""
+    heads = h.num_heads * (h.key_width + h.value_width)
+    return vocab_size * h.d_model + h.num_layers * (6 * h.d_model * heads + 4 * h.d_model * h.d_ff)
 
 
 def available_bytes():
