@@ -352,7 +352,7 @@ def test_visualize_writes_a_page_figures_and_curves(call, home, tmp_path):
         (("--run=RUN", "--text=1", "--heads=0"), "--heads: takes a whole number from 1 on, not '0'"),
         (("--run=RUN", "--text=1", "--layer=9"), "there is no layer 9; they are 1 to 1"),
         (("--run=RUN", "--text=1", "--heads=3", "--figure=5"), "there is no head 3; they are 1 to 2"),
-        (("--run=RUN", "--text=  "), "a blank text has no attention to show"),
+        (("--run=RUN", "--text=  "), "--text must not be empty"),
         (("--run=nowhere", "--text=1"), "there is no run directory nowhere"),
         (("--curves=RUN", "--text=1"), "--text is for pictures of attention, not for --curves"),
         (("--curves=nowhere",), "there is no run directory nowhere"),

@@ -60,8 +60,8 @@ with `--remat`, in how many slices (`--accumulate`; both make the same updates),
 
 A pair is a line and a line, or nothing is prepared: other numbers of lines, bytes that are no UTF-8, a gzip file that
 ends early, and a file that changes while it is read are refused, with their place. What a line may hold (a byte order
-mark at the beginning, a NUL, U+2028, a form feed, returns, nothing at all) is kept in its place; pairs with an empty
-side are counted in the manifest, and duplicates where `drop_duplicates` leaves them out. Longer pairs than `max_length`
+mark at the beginning, a NUL, U+2028, a form feed, returns) is kept in its place. The manifest counts the training pairs
+that are dropped because a side is empty, or because `drop_duplicates` finds them again. Longer pairs than `max_length`
 are left out of training, and how many is told.
 
 A prepared corpus is used as long as its files are what they were, also when they are gone; one that has changed, or
