@@ -197,7 +197,9 @@ def check_batches(problem, examples):
 
 
 def check_scores(problem, pairs):
-    """The references are perfect outputs; each in the next one's place, they are not."""
+    """Assert that the references are perfect outputs, and that each instead of the next one is not."""
     references = [target for _, target in pairs]
-    assert all(score.value == pytest.approx(100) for score in problem.score(references, references))
+    perfect = {score.name: score.value for score in problem.score(references, references)}
+    assert perfect.pop("error sentences", 0) == 0
+    assert all(value == pytest.approx(100) for value in perfect.values())
     assert problem.score(references[1:] + references[:1], references)[-1].value < 50
