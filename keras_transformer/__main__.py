@@ -1,7 +1,10 @@
-"""python -m keras_transformer: what there is."""
+"""The command `keras-transformer`, or `python -m keras_transformer`: run a command, or list all names."""
+
+import runpy
+import sys
 
 from keras_transformer import registry
-from keras_transformer.errors import UserError, unknown
+from keras_transformer.errors import unknown
 from keras_transformer.flags import Parser, run_command
 
 COMMANDS = {
@@ -20,13 +23,19 @@ COMMANDS = {
 
 
 def main(arguments):
-    """Prints the commands and all registered names."""
+    """Run the command that the first argument names, or print the commands and all registered names.
+
+    Raises:
+        UserError: There is no such command.
+        SystemExit: The command has failed.
+    """
     if arguments and not arguments[0].startswith("-"):
         command, *rest = arguments
         if command not in COMMANDS:
             raise unknown("command", command, COMMANDS)
-        given = " ".join(["python -m keras_transformer." + command, *rest])
-        raise UserError(f"a command is a module, with a dot before its name: {given}")
+        sys.argv = [command, *rest]
+        runpy.run_module(f"keras_transformer.{command}", run_name="__main__", alter_sys=True)
+        return
     Parser("COMMAND", "--help", "Lists the commands and all registered names.").parse_args(arguments)
     registry.load_catalog()
     sections = {
@@ -43,5 +52,10 @@ def main(arguments):
         print()
 
 
-if __name__ == "__main__":
+def console():
+    """Run `main` as the script `keras-transformer` of an installed package."""
     run_command(main)
+
+
+if __name__ == "__main__":
+    console()

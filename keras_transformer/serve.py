@@ -21,6 +21,8 @@ from keras_transformer.flags import (
 
 CONNECTIONS = 1024
 """Most connections at a time; more are refused with 503."""
+PACKAGES = "fastapi fastapi-offline prometheus-client uvicorn"
+"""Packages that only the server needs: the extra `server` of pyproject.toml."""
 OTHER_FILES = 100
 """Files that a process has open beside its connections, at most."""
 
@@ -34,7 +36,7 @@ def main(arguments):
         from keras_transformer.server.application import application
         from keras_transformer.server.connections import impatient
     except ImportError as error:
-        raise UserError(f"{error.name} is not installed: pip install 'keras-transformer-toolkit[server]'") from None
+        raise UserError(f"{error.name} is not installed: pip install {PACKAGES}") from None
     from keras_transformer.server.engines import load_engine
     from keras_transformer.server.limits import Limits
 

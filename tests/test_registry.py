@@ -6,6 +6,7 @@ import pkgutil
 import subprocess
 import sys
 import time
+import tomllib
 
 import pytest
 
@@ -252,6 +253,20 @@ def test_every_command_is_listed():
         if hasattr(module, "__path__"):  # a package that is a command, too
             module = importlib.import_module(f"keras_transformer.{name}.__main__")
         assert module.main
+
+
+def test_commands_run_by_name(call):
+    listed = call("cost", "--hparams=tiny")
+    assert call("__main__", "cost", "--hparams=tiny") == listed and listed.status == 0
+    call("__main__", "trian").refused("unknown command 'trian'", "train")
+    call("__main__", "cost", "--hparams=nothing").refused("unknown hparams 'nothing'")
+
+
+def test_console_script_runs_commands_by_name(monkeypatch, capsys):
+    project = tomllib.loads((registry.PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    monkeypatch.setattr(sys, "argv", ["keras-transformer", "cost", "--hparams=tiny"])
+    pkgutil.resolve_name(project["scripts"]["keras-transformer"])()
+    assert "floating point operations" in capsys.readouterr().out
 
 
 # Light and private

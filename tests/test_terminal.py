@@ -106,7 +106,7 @@ def test_a_terminal_shows_bars_and_the_lines_above_them(tmp_path):
     assert status == 0, written
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
     assert re.search(r"training\s.*4/4 .*updates/s", plain) and re.search(r"validation\s.*/200", plain)
-    assert re.search(r"[\r\n]step 3/4  loss", plain) and "everything lies in runs/reverse-toy" in plain
+    assert re.search(r"[\r\n]step 3/4  loss", plain) and "everything is in runs/reverse-toy" in plain
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is there again
 
 

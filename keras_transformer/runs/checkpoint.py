@@ -3,6 +3,7 @@
 import contextlib
 import math
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -181,7 +182,7 @@ class Checkpoints:
         if newest > step:
             self.report(
                 f"{self.path / 'averaged'} ends at step {step:,}, but training has continued to step {newest:,}; to "
-                f"refresh it, run python -m keras_transformer.average --run={self.path.parent}"
+                f"refresh it, run python -m keras_transformer.average {shlex.quote(f'--run={self.path.parent}')}"
             )
 
     def _latest_whole(self, parts):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import shlex
 import time
 
 import keras
@@ -254,4 +255,5 @@ def report_end(report, run, network, progress, seconds):
         else:
             found = f"{metric} {best[metric]:.2f}" if metric == "score" else f"{metric} {best[metric]:.4f}"
         report(f"best validation {found} at step {best['step']:,}")
-    report(f"everything lies in {run.path}; next: python -m keras_transformer.evaluate --run={run.path}")
+    flag = shlex.quote(f"--run={run.path}")
+    report(f"everything is in {run.path}; next: python -m keras_transformer.evaluate {flag}")
