@@ -82,5 +82,5 @@ def _register_with_keras() -> None:
 
 
 # After `import keras` registration costs little, so there `import keras_transformer` is enough to load a model.
-if "keras" in sys.modules and sys.modules["keras"].backend.backend() in ("tensorflow", "jax"):
+if sys.modules.get("keras") and sys.modules["keras"].backend.backend() in ("tensorflow", "jax"):
     _register_with_keras()
