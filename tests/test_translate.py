@@ -114,7 +114,7 @@ def test_prefixes_begin_the_translations(translate, translator, tmp_path):
     assert outcome.succeeded() == [] and lines[0].startswith("s2") and lines[4].startswith("s1 s1")
     assert lines == texts(translator.translate(LINES, prefixes=["s2", "", "", "", "s1 s1", ""]))
     assert translate(LINES, flag, "--shard=3/3")[1] == lines[4:]
-    translate([*LINES, "s1"], flag)[0].refused("prefixes.txt has 6 lines, fewer than the input")
+    translate([*LINES, "s1"], flag)[0].refused("prefixes.txt must have as many lines as the input, got 6")
 
 
 def test_samples_come_with_a_seed(translate):
