@@ -1,8 +1,10 @@
 """TensorBoard sees what metrics.jsonl has; a training that was killed shows each update once."""
 
+import itertools
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 from commands import environment
@@ -51,7 +53,10 @@ def test_a_training_s_lines_are_tensorboard_s(home):
             assert sample[name] in text
 
 
-def test_what_a_killed_training_showed_of_later_updates_does_not_count(tmp_path):
+def test_what_a_killed_training_showed_of_later_updates_does_not_count(monkeypatch, tmp_path):
+    clock = itertools.count(1_700_000_000)  # TensorBoard orders files by the second in which they were opened
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
+
     def train(first, *steps):
         log = Events(tmp_path)
         log.write({"kind": "start", "step": first, "devices": 1})
