@@ -1,4 +1,4 @@
-"""The devices that this process computes on."""
+"""The devices that this process computes on, and the files in which Linux describes the machine."""
 
 from pathlib import Path
 
@@ -14,6 +14,14 @@ def on_cpu():
     import tensorflow as tf
 
     return not tf.config.list_physical_devices("GPU")
+
+
+def proc_entries(path):
+    """Return {first word: second word} of the lines of a file in Linux's /proc, or {} if it cannot be read."""
+    try:
+        return dict([*line.split(), ""][:2] for line in Path(path).read_text().splitlines())
+    except OSError:
+        return {}
 
 
 def cpu_has_bfloat16():

@@ -1,6 +1,7 @@
 """The one error that a user's mistake raises, and the help that it gives."""
 
 import difflib
+import shlex
 
 
 class UserError(Exception):
@@ -24,6 +25,11 @@ class NonFiniteOutputs(UserError):
             f"outputs for text {number} must be finite, got NaN or infinity. Choose another checkpoint "
             "or a precision with a wider range."
         )
+
+
+def shell_flag(name, value):
+    """Return `--NAME=VALUE` quoted for a POSIX shell, for the commands that messages suggest."""
+    return shlex.quote(f"--{name}={value}")
 
 
 def unknown(kind, name, known):

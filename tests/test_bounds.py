@@ -1,6 +1,6 @@
 """Numbers that are far too large, and files that are too long."""
 
-import dataclasses
+from pathlib import Path
 
 import pytest
 from commands import REVERSE
@@ -9,7 +9,6 @@ from keras_transformer.decoding.translator import check_search
 from keras_transformer.errors import UserError
 from keras_transformer.hyperparameters import HParams, field_types
 from keras_transformer.training import memory
-from keras_transformer.training.network import make_network
 
 NUMBERS = [name for name, (kind, _) in field_types(HParams).items() if kind in (int, float)]
 HUGE = "1" + "0" * 99
@@ -65,12 +64,12 @@ def test_translate_refuses_more_prefixes_than_lines(call, home, tmp_path):
     call("translate", *flags).refused("prefixes must have as many lines as the input, 2, got 3")
 
 
-def test_make_network_refuses_a_model_beyond_memory(monkeypatch):
-    @dataclasses.dataclass
-    class Planned:
-        hparams: HParams
-
+def test_train_refuses_a_model_beyond_memory_on_cpu(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
-    planned = Planned(HParams(d_model=65_536, d_ff=1024, num_layers=1000))
-    with pytest.raises(UserError, match=r"the model must fit into 1\.0 GB of memory, got .* GB of weights"):
-        make_network(planned, 1000)
+    large = ("--d_model=65536", "--d_ff=1024", "--num_layers=1000")
+    outcome = call("train", *REVERSE, "--set", "problem.train_pairs=50", *large, "--dry_run")
+    outcome.refused("the model must fit into 1.0 GB of memory, got about ", "GB of weights")
+    assert not Path("runs").exists()
+    monkeypatch.setattr(memory, "on_cpu", lambda: False)
+    memory.check_weights(HParams(d_model=65_536, d_ff=1024, num_layers=1000), 1000)

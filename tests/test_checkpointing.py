@@ -151,11 +151,12 @@ def test_patience_counts_regular_evaluations_after_the_best(tmp_path):
     stopping.set_model(types.SimpleNamespace(stop_training=False))
     for step in (5, 10, 13, 15, 20):  # at 13 a shorter training run had ended
         run.log(kind="validation", step=step)
-    assert not stopping.is_over(20)  # nothing is the best
+    assert not callbacks.ended_early(run, stopping.hparams, 20)  # nothing is the best
     run.checkpoints.path.mkdir()
     run.checkpoints.mark_best(5, found(1.0))
     run.log(kind="validation", step=10)  # evaluated again after a crash
-    assert [stopping.is_over(step) for step in (5, 10, 13, 14, 15, 20)] == [False] * 4 + [True] * 2
+    ended = [callbacks.ended_early(run, stopping.hparams, step) for step in (5, 10, 13, 14, 15, 20)]
+    assert ended == [False] * 4 + [True] * 2
     for step in (10, 14, 15):
         stopping.on_step(step)
         assert stopping.model.stop_training == (step == 15)

@@ -57,7 +57,19 @@ def test_a_run_directory_is_complete(home):
 
 
 def test_training_repeated_has_nothing_to_do(home, call):
-    assert "nothing to do" in call("train", *home.again()).succeeded()[-1]
+    for flags in ((), ("--dry_run",)):
+        (line,) = call("train", *home.again(), *flags).succeeded()
+        assert line.startswith(f"{home.run} is finished after 6 updates, so there is nothing to do: python -m ")
+        assert line.endswith(f"evaluate --run={home.run} evaluates it, and --train_steps above 6 trains it longer")
+
+
+def test_training_that_ended_early_announces_no_duration(home, call, copied):
+    run = Run.open(copied)
+    run.checkpoints.mark_best(3, {"score": 100.0, "nll": 0.0})
+    more = ("--train_steps=60", "--patience=1")
+    (line,) = call("train", *home.again(copied), *more).succeeded()
+    assert f"{copied} ended early after 6 updates" in line
+    assert line.endswith(" evaluates it, and a larger --patience, or none, trains it longer")
 
 
 def test_training_repeated_with_more_steps_resumes(home, copied, call):

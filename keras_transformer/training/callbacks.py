@@ -393,18 +393,24 @@ class EarlyStopping(StepCallback):
 
     def __init__(self, start, run, hparams, evaluation):
         super().__init__(start)
-        self.run, self.evaluation = run, evaluation
-        self.patience, self.eval_steps = hparams.patience, hparams.eval_steps
+        self.run, self.hparams, self.evaluation = run, hparams, evaluation
 
     def on_step(self, step):
-        if self.evaluation.evaluated(step) and self.is_over(step):
-            self.evaluation.report(f"{self.patience} evaluations without a better one: training ends early")
+        if self.evaluation.evaluated(step) and ended_early(self.run, self.hparams, step):
+            self.evaluation.report(f"{self.hparams.patience} evaluations without a better one: training ends early")
             self.model.stop_training = True
 
-    def is_over(self, step):
-        """Whether training should have ended at a step, or before."""
-        if self.patience is None or (best := self.run.checkpoints.best_step()) is None:
-            return False
-        evaluated = {row["step"] for row in self.run.metrics() if row["kind"] == "validation"}
-        # The last one of a training that was to be shorter was between two.
-        return sum(best < one <= step and one % self.eval_steps == 0 for one in evaluated) >= self.patience
+
+def ended_early(run, hparams, step):
+    """Return whether `patience` evaluations up to `step` were no better than the best one.
+
+    Args:
+        run: `Run`.
+        hparams: `HParams`.
+        step: Number of updates.
+    """
+    if hparams.patience is None or (best := run.checkpoints.best_step()) is None:
+        return False
+    evaluated = {row["step"] for row in run.metrics() if row["kind"] == "validation"}
+    # The last evaluation of a shorter run was between two multiples.
+    return sum(best < one <= step and one % hparams.eval_steps == 0 for one in evaluated) >= hparams.patience

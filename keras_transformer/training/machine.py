@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.training.memory import proc_entries
+from keras_transformer.devices import proc_entries
 
 SIDE = 2048
 """Rows and columns of the matrices whose product is timed."""

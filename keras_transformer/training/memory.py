@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.data.tokenizer import UNK
+from keras_transformer.devices import on_cpu, proc_entries
 from keras_transformer.errors import UserError
 from keras_transformer.training.signals import Interrupted
 
@@ -121,14 +122,16 @@ def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, rem
 
 
 def check_weights(hparams, vocab_size):
-    """Raise a `UserError` if the weights of a model alone take more than the free memory.
+    """Raise a `UserError` if the weights of a model alone take more than the free memory of a machine without GPU.
+
+    Accelerators have their own memory, which the first update tries.
 
     Args:
         hparams: `HParams`.
         vocab_size: Number of tokens in the vocabulary.
     """
     wanted, free = 4 * _weights(hparams, vocab_size), available_bytes()
-    if wanted > free:
+    if wanted > free and on_cpu():
         raise UserError(
             f"the model must fit into {free / 1e9:,.1f} GB of memory, got about {wanted / 1e9:,.1f} GB of weights; "
             "lower num_layers, d_model, d_ff or the vocabulary"
@@ -151,14 +154,6 @@ def available_bytes():
         except (OSError, ValueError):  # there is none, or "max"
             continue
     return max(min(limits), 0)
-
-
-def proc_entries(path):
-    """Returns {first word: second word} of the lines of a file as Linux has them in /proc; nothing elsewhere."""
-    try:
-        return dict([*line.split(), ""][:2] for line in Path(path).read_text().splitlines())
-    except OSError:
-        return {}
 
 
 def _first(candidates, is_true):
@@ -290,8 +285,6 @@ def _limit_memory(available):
     Returns:
         How many bytes of data, `_data_bytes`, are nearly all that it may have.
     """
-    from keras_transformer.devices import on_cpu
-
     if not on_cpu():
         return math.inf
     taken = _data_bytes()

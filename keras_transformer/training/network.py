@@ -6,7 +6,6 @@ import keras
 
 from keras_transformer import registry
 from keras_transformer.training.distribution import check_strategy, make_strategy
-from keras_transformer.training.memory import check_weights
 from keras_transformer.training.schedule import compile_arguments
 
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -34,11 +33,7 @@ def make_network(
         accumulate: Slices of a batch whose gradients are added before an update.
         jit_compile: Whether XLA compiles the step: True, False or "auto".
         remat: Whether layers are computed once more in the backward pass.
-
-    Raises:
-        UserError: The weights take more than the free memory.
     """
-    check_weights(run.hparams, vocab_size)
     distribution = make_strategy(strategy, devices)
     if distribution and keras.backend.backend() == "tensorflow":
         check_strategy("mirrored", jit_compile=jit_compile)  # "auto" may have become it

@@ -3,12 +3,11 @@
 import contextlib
 import dataclasses
 import math
-import shlex
 import time
 
 import keras
 
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, shell_flag
 from keras_transformer.progress import progress_bar
 from keras_transformer.runs.checkpoint import assign_training, model_arrays
 from keras_transformer.runs.directory import Run
@@ -22,6 +21,7 @@ from keras_transformer.training.callbacks import (
     Evaluation,
     Progress,
     StepCallbacks,
+    ended_early,
 )
 from keras_transformer.training.distribution import (
     check_rows,
@@ -31,7 +31,7 @@ from keras_transformer.training.distribution import (
 )
 from keras_transformer.training.fine_tuning import INIT_FLAG, complete, initialise
 from keras_transformer.training.machine import device_rate
-from keras_transformer.training.memory import check_memory, may_not_fit
+from keras_transformer.training.memory import check_memory, check_weights, may_not_fit
 from keras_transformer.training.network import make_network
 from keras_transformer.training.nonfinite import NonFinite
 from keras_transformer.training.overview import overview
@@ -94,12 +94,16 @@ def train(
             Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=(), flag=INIT_FLAG)
         batches = problem.prepare(report).batches("train", hparams)
         workers.watch()
+        check_weights(hparams, problem.tokenizer.vocab_size)
         if dry_run:
             if workers.is_first:
                 run.check_corpus()
             _validation_batches(problem, hparams, batches, strategy, devices)
             network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
             start = max(run.checkpoints.steps(), default=0)
+            if ended := _finished(run, hparams, start):
+                report(ended)
+                return run
             batches = network.adapted(batches).replace(start=start)
             _tell_what(run, problem, network, batches, how, distribution, workers, start, report)
             return run
@@ -137,7 +141,7 @@ def _try_memory(run, problem, hparams, batches, how, memory_trial, stop, report)
     """Makes sure that the largest batch fits into memory, where that is asked for or in doubt."""
     size, begun = problem.tokenizer.vocab_size, run.checkpoints.steps()
     new_and_large = not begun and may_not_fit(run, size, batches.plan, how["accumulate"], how["remat"])
-    done = begun and begun[-1] >= hparams.train_steps
+    done = begun and _finished(run, hparams, begun[-1])
     if (memory_trial == "on" and not done) or (memory_trial == "auto" and new_and_large):
         check_memory(run, size, batches.plan, how, stop, report)
 
@@ -174,7 +178,6 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
         run.checkpoints.check_room(network, hparams.keep_checkpoints)
     run.create()
     batches = network.adapted(batches)
-    _tell_what(run, problem, network, batches, how, distribution, workers, start, report)
 
     nonfinite = NonFinite(start, run, problem, hparams, batches, report)
     progress = Progress(start, run, batches, hparams, network.update_flops, nonfinite, report)
@@ -187,12 +190,10 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
     if start:
         evaluation.make_up(start)
         checkpointing.on_end(start)
-    if start >= hparams.train_steps:
-        report(f"{run.path} has its {hparams.train_steps:,} updates; nothing to do (more: --train_steps=N)")
+    if ended := _finished(run, hparams, start):
+        report(ended)
         return
-    if stopping.is_over(start):
-        report(f"{run.path} ended early, after {start:,} updates; nothing to do (more: a larger --patience, or none)")
-        return
+    _tell_what(run, problem, network, batches, how, distribution, workers, start, report)
     run.describe(make_manifest(run, network))  # of whoever makes the updates that follow
     if start:
         run.checkpoints.check_room(network, hparams.keep_checkpoints)
@@ -206,14 +207,32 @@ def _train(run, problem, hparams, batches, how, stop, workers, report):
     report_end(report, run, network, progress, time.monotonic() - began)
 
 
+def _finished(run, hparams, step):
+    """Return the sentence for a run with nothing left to do after the checkpoint at `step`, or None."""
+    if step >= hparams.train_steps:
+        ended, longer = "is finished", f"--train_steps above {step:,}"
+    elif ended_early(run, hparams, step):
+        ended, longer = "ended early", "a larger --patience, or none,"
+    else:
+        return None
+    return (
+        f"{run.path} {ended} after {step:,} updates, so there is nothing to do: {_evaluate(run)} evaluates it, and "
+        f"{longer} trains it longer"
+    )
+
+
+def _evaluate(run):
+    """Return the command that evaluates a run."""
+    return f"python -m keras_transformer.evaluate {shell_flag('run', run.path)}"
+
+
 def _tell_what(run, problem, network, batches, how, distribution, workers, start, report):
     """Says what is about to be trained."""
     report(f"{run.path}")
     for line in overview(run, problem, network, batches, how, distribution, workers.count):
         report(line)
     if start:
-        more = "resuming after" if start < run.hparams.train_steps else "complete at"
-        report(f"  {more} update {start:,}")
+        report(f"  resuming after update {start:,}")
 
 
 def restore(run, network, workers):
@@ -255,5 +274,4 @@ def report_end(report, run, network, progress, seconds):
         else:
             found = f"{metric} {best[metric]:.2f}" if metric == "score" else f"{metric} {best[metric]:.4f}"
         report(f"best validation {found} at step {best['step']:,}")
-    flag = shlex.quote(f"--run={run.path}")
-    report(f"everything is in {run.path}; next: python -m keras_transformer.evaluate {flag}")
+    report(f"everything is in {run.path}; next: {_evaluate(run)}")
