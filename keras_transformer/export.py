@@ -16,7 +16,7 @@ from keras_transformer.flags import (
 )
 from keras_transformer.runs.directory import Run
 from keras_transformer.serving.description import check_place, describe
-from keras_transformer.startup import chosen_backend, load_keras
+from keras_transformer.startup import check_packages, chosen_backend, load_keras
 
 OF_SEARCH = ("beam_size", "alpha", "nbest", "extra_length", "max_beam_size", "max_source_length")
 FORMATS = {
@@ -39,8 +39,13 @@ def main(arguments):
         export_ctranslate2(run, folder, flags.checkpoint, flags.quantization or "float32", flags.force)
         report(f"{folder}: for ctranslate2.Translator; sentences of up to {POSITIONS:,} tokens")
         return
-    if flags.format == "saved_model" and chosen_backend() != "tensorflow":
-        raise UserError("a SavedModel is made with TensorFlow, which may read any run: set KERAS_BACKEND=tensorflow")
+    if flags.format == "saved_model":
+        then = ", then export with KERAS_BACKEND=tensorflow"
+        check_packages("--format=saved_model", "tensorflow", ("tensorflow", "tensorflow-text"), then)
+        if chosen_backend() != "tensorflow":
+            raise UserError(
+                "a SavedModel is made with TensorFlow, which may read any run: set KERAS_BACKEND=tensorflow"
+            )
     load_keras()
     precision = flags.precision or "float32"
     if flags.format == "keras":

@@ -59,6 +59,23 @@ def chosen_backend():
     raise UserError("no backend of Keras is installed: pip install tensorflow, or pip install jax")
 
 
+def check_packages(what, extra, packages, then=""):
+    """Raise a `UserError` that names all packages that are not installed, with the command that installs them.
+
+    Args:
+        what: What needs the packages: the beginning of the sentence.
+        extra: Extra of pyproject.toml that has all packages.
+        packages: Names of the packages.
+        then: What else to do: the end of the sentence.
+    """
+    missing = [name for name in packages if not importlib.util.find_spec(name.replace("-", "_"))]
+    if missing:
+        raise UserError(
+            f"{what} needs {' and '.join(missing)}, not installed here: run pip install '.[{extra}]' in the folder of "
+            f"this project{then}"
+        )
+
+
 def check_backend(name):
     """Raises a `UserError` unless `name` is one of `BACKENDS`."""
     if name not in BACKENDS:

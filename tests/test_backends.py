@@ -273,6 +273,26 @@ def test_a_backend_that_cannot_be_had_is_said(monkeypatch, tmp_path, environment
         startup.chosen_backend()
 
 
+@pytest.mark.parametrize("backend", ["jax", "tensorflow", None])
+@pytest.mark.parametrize("missing", [("tensorflow", "tensorflow-text"), ("tensorflow-text",)])
+def test_missing_packages_are_named_in_one_step(whole, call, tmp_path, monkeypatch, missing, backend):
+    hidden = [name.replace("-", "_") for name in missing]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name not in hidden or None)
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    if backend:
+        monkeypatch.setenv("KERAS_BACKEND", backend)
+    said = (
+        f"--format=saved_model needs {' and '.join(missing)}, not installed here: run pip install '.[tensorflow]' in "
+        "the folder of this project, then export with KERAS_BACKEND=tensorflow"
+    )
+    call("export", f"--run={whole.path}", "--format=saved_model", f"--output_dir={tmp_path}/new").refused(said)
+    (tmp_path / "export.json").write_text('{"format": "saved_model", "nbest": 1}')
+    from keras_transformer.server.engines import load_engine
+
+    with pytest.raises(kt.UserError, match=f"a SavedModel, needs {' and '.join(missing)}, not installed here"):
+        load_engine(tmp_path)
+
+
 def choose_from(monkeypatch, home, environment, configured, installed):
     """Lets `chosen_backend` find these settings and packages."""
     monkeypatch.delenv("KERAS_BACKEND", raising=False)

@@ -12,7 +12,7 @@ from keras_transformer.errors import UserError
 from keras_transformer.files import read_json
 from keras_transformer.hyperparameters import HParams
 from keras_transformer.serving.description import DESCRIPTION
-from keras_transformer.startup import load_keras
+from keras_transformer.startup import check_packages, load_keras
 
 BATCH_ROWS = 64
 """Most texts that an engine is given at once."""
@@ -116,6 +116,7 @@ class SavedModelEngine(Engine):
     """An export of `--format=saved_model`: TensorFlow computes it as it is."""
 
     def __init__(self, path, about):
+        check_packages(f"{path}, a SavedModel,", "tensorflow", ("tensorflow", "tensorflow-text"))
         os.environ["KERAS_BACKEND"] = "tensorflow"  # JAX, if it is asked for, does not read it
         load_keras()
         import tensorflow as tf
