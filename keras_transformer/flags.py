@@ -6,6 +6,7 @@ import difflib
 import errno
 import math
 import os
+import shlex
 import sys
 
 from keras_transformer.errors import UserError
@@ -141,7 +142,7 @@ def read_problem_flags(flags):
             changes[field.name] = value
     fields = {field.name for field in dataclasses.fields(HParams)}
     for name in (changes.keys() - fields) & problem_parameters(flags.problem):
-        raise UserError(f"{name} is a parameter of the problem: --set problem.{name}={changes[name]}")
+        raise UserError(f"{name} is a parameter of the problem: --set {shlex.quote(f'problem.{name}={changes[name]}')}")
     changes = {name: parse_value(HParams, name, value, "hparams") for name, value in changes.items()}
     hparams = load_hparams(flags.hparams, **changes)
     parameters = parse_parameters(flags.problem, parameters)

@@ -1,11 +1,22 @@
-"""Flags that take paths: `~`, empty values, and outputs that would overwrite an input."""
+"""Flags that take paths: `~`, empty values, shell quotes, and outputs that would overwrite an input."""
 
 import os
+import shlex
+import shutil
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from commands import REVERSE
 
+from keras_transformer.data.tokenizer import SymbolTokenizer
+from keras_transformer.errors import UserError
 from keras_transformer.files import check_output
+from keras_transformer.runs.checkpoint import Checkpoints
+from keras_transformer.runs.directory import Run
+from keras_transformer.training import fine_tuning
+
+SYMBOLS = SymbolTokenizer(["a"])
 
 EMPTY = [
     ("train", "--data_dir="),
@@ -175,3 +186,48 @@ def test_check_output_allows_devices_and_new_files(tmp_path, lines):
 
 def _texts(flags):
     return [(name, str(value)) for name, value in flags.items()]
+
+
+# Commands that messages suggest
+
+
+def suggested(line, words):
+    """Return the arguments, as a shell reads them, of the command that follows `words` in a line."""
+    return shlex.split(line.partition(words)[2])
+
+
+def test_missing_run_suggests_a_quoted_output_dir(call, tmp_path):
+    path = tmp_path / "it's a run"
+    said = call("average", f"--run={path}").err
+    assert suggested(said, "train makes one:") == [f"--output_dir={path}"]
+
+
+def test_missing_average_suggests_a_quoted_run(tmp_path):
+    path = tmp_path / "it's a run"
+    with pytest.raises(UserError) as caught:
+        Checkpoints(path / "checkpoints").load("averaged")
+    assert suggested(str(caught.value), "python -m")[1:] == [f"--run={path}"]
+
+
+def test_finished_run_suggests_a_quoted_run(call, home, tmp_path):
+    path = tmp_path / "it's a run"
+    shutil.copytree(home.run, path)
+    (line,) = call("train", *home.again(path)).succeeded()
+    assert suggested(line, "python -m")[1] == f"--run={path}"
+
+
+def test_parameter_of_problem_is_suggested_in_quotes(call):
+    flags = ("--problem=parallel_text", "--raw_dir=r", "--set", "more_pairs=it's a file")
+    said = call("train", *flags).err
+    assert suggested(said, "parameter of the problem:") == ["--set", "problem.more_pairs=it's a file"]
+
+
+def test_wrong_init_from_is_quoted(monkeypatch, tmp_path):
+    path = tmp_path / "it's a run"
+    checkpoints = SimpleNamespace(load=lambda *_, **__: ({"weights": {"other": np.zeros(1)}}, {}))
+    monkeypatch.setattr(Run, "open", lambda _: SimpleNamespace(path=path, checkpoints=checkpoints, tokenizer=SYMBOLS))
+    model = SimpleNamespace(weights=[], vocabulary_weights=[], vocabulary_tables=[], trainable_variables=[])
+    monkeypatch.setattr(fine_tuning, "model_arrays", lambda _: {})
+    with pytest.raises(UserError) as caught:
+        fine_tuning.initialise(model, SYMBOLS, {"run": path, "checkpoint": "best"}, print)
+    assert shlex.split(str(caught.value).partition(": it holds")[0]) == [f"--init_from={path}"]

@@ -3,7 +3,6 @@
 import contextlib
 import math
 import re
-import shlex
 import shutil
 import sys
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, shell_flag
 from keras_transformer.files import read_json, remove_directory, sha256, write_json, written_directory
 
 VERSION = 1
@@ -144,7 +143,7 @@ class Checkpoints:
             return {"weights": arrays["ema"]}, state
         if name == "averaged":
             directory = self.path / "averaged"
-            hint = "make it with python -m keras_transformer.average"
+            hint = f"make it with {self._average}"
         else:
             step = self.best_step() if name == "best" else name
             if step is None:
@@ -176,13 +175,18 @@ class Checkpoints:
                 self.report(f"{error}; using the one before it")
         return None
 
+    @property
+    def _average(self):
+        """The command that averages the latest checkpoints."""
+        return f"python -m keras_transformer.average {shell_flag('run', self.path.parent)}"
+
     def _warn_if_outdated(self, step):
         """Report that training has continued since the checkpoint at `step` was the last one averaged."""
         newest = max(self.steps(), default=step)
         if newest > step:
             self.report(
                 f"{self.path / 'averaged'} ends at step {step:,}, but training has continued to step {newest:,}; to "
-                f"refresh it, run python -m keras_transformer.average {shlex.quote(f'--run={self.path.parent}')}"
+                f"refresh it, run {self._average}"
             )
 
     def _latest_whole(self, parts):

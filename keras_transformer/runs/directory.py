@@ -14,7 +14,7 @@ from pathlib import Path
 
 from keras_transformer import plugins, registry
 from keras_transformer.data.tokenizer import TOKENIZER_FILES, load_tokenizer
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, shell_flag
 from keras_transformer.files import append_line, finite_or_null, lock_file, read_json, write_json, written
 from keras_transformer.hyperparameters import HParams
 from keras_transformer.runs.checkpoint import Checkpoints, assign_model
@@ -48,7 +48,7 @@ class Run:
         """
         path = Path(path)
         if not path.is_dir():
-            raise UserError(f"there is no run directory {path}; train makes one: --output_dir={path}")
+            raise UserError(f"there is no run directory {path}; train makes one: {shell_flag('output_dir', path)}")
         what = f"{path} is no run directory"
         config = read_json(path / "config.json", what, problem=dict, model=str, preset=str, hparams=dict)
         run = cls(path, config)

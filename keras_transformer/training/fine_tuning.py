@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.errors import UserError
+from keras_transformer.errors import UserError, shell_flag
 from keras_transformer.runs.checkpoint import model_arrays
 from keras_transformer.runs.directory import Run
 
@@ -41,7 +41,7 @@ def initialise(model, tokenizer, init_from, report):
     rows, old_rows = _same_pieces(tokenizer, run.tokenizer)
     learned = (path for path, array in arrays["weights"].items() if array.dtype.kind == "f")  # the others are seeds
     if more := sorted(set(learned) - own.keys() - told):
-        raise UserError(f"--init_from={run.path}: it holds {more[0]}, which the model lacks; {_ALIKE}")
+        raise UserError(f"{shell_flag('init_from', run.path)}: it holds {more[0]}, which the model lacks; {_ALIKE}")
     for weight in model.weights:
         if weight.path in told:  # by its own vocabulary
             continue
@@ -52,7 +52,8 @@ def initialise(model, tokenizer, init_from, report):
         if array is None or array.shape != tuple(weight.shape):
             found = "nothing" if array is None else f"shape {array.shape}"
             raise UserError(
-                f"--init_from={run.path}: for {weight.path}, {tuple(weight.shape)}, it holds {found}; {_ALIKE}"
+                f"{shell_flag('init_from', run.path)}: for {weight.path}, {tuple(weight.shape)}, it holds {found}; "
+                f"{_ALIKE}"
             )
         weight.assign(array)
     of_step = f", step {state['step']:,}" if "step" in state else ""
