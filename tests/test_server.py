@@ -318,6 +318,14 @@ def test_the_pages_take_nothing_from_elsewhere(url):
     assert "default-src 'none'" in ask(url, "/").headers["content-security-policy"]
 
 
+def test_api_describes_line_breaks(url):
+    description = ask(url, "/openapi.json").content["paths"]["/translate"]["post"]["description"]
+    assert "each line of a text separately" in description and "line breaks of its text, as \\n" in description
+    texts = ["a b\r\n\nc d\u2028e\n"]
+    ((found,),) = ask(url, "/translate", {"texts": texts}).content["translations"]
+    assert found["text"] == "b a\n\nd c\ne"
+
+
 def test_attention_and_trees_are_there_where_the_engine_has_them(url):
     paths = ask(url, "/openapi.json").content["paths"]
     assert "/attention" not in paths and "/tree" not in paths

@@ -122,7 +122,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
     Text = Annotated[StrictStr, Field(max_length=limits.characters)]
 
     class Asked(BaseModel):
-        """Texts, and how many translations are wanted of each."""
+        """Texts, of one line or several, and how many translations are wanted of each."""
 
         model_config = ConfigDict(extra="forbid")
         texts: Annotated[list[Text], Field(min_length=1, max_length=limits.texts)]
@@ -156,7 +156,11 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
 
     @app.post("/translate", response_model=Translations, responses=_may_say(400, 408, 413, 422, 500, 503, 504))
     async def translate(asked: Asked, request: Request):
-        """Translate texts, each line of a text separately. A blank text has an empty translation."""
+        r"""Translate texts, each line of a text separately.
+
+        A translation has the line breaks of its text, as \n, without one at the end. Blank lines stay blank, and a
+        blank text has an empty translation.
+        """
         lines = [text.splitlines() if text.strip() else [""] for text in asked.texts]
         filled = {_place(i, k, several): line for i, several in enumerate(lines) for k, line in _filled(several)}
         if len(filled) > limits.texts:
@@ -175,7 +179,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
 
         @app.post("/attention", responses=_may_say(400, 408, 413, 422, 500, 503, 504))
         async def attention(pair: Pair, request: Request):
-            """What each token of a translation attends to, for the page's picture."""
+            """What each token of a translation attends to, for the page's picture. Line breaks count as spaces."""
             tokens = await asyncio.to_thread(engine.lengths, [pair.source, pair.target])
             _check_lengths(("source", "target"), tokens, MOST_SHOWN)
             work = engine.attention, pair.source, pair.target
