@@ -6,7 +6,7 @@ JAX = .venv-jax/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 EXPERIMENTS = $(addprefix reproduce-,multi30k length_penalty table3 extrapolation parsing tiny_plus)
 
-.PHONY: demo install test test-jax soak bench $(EXPERIMENTS) docs lint format clean
+.PHONY: demo install test test-slow test-all test-jax soak bench $(EXPERIMENTS) docs lint format clean
 
 # Trains a Transformer on the embedded English-German problem and translates unseen sentences: under 10 minutes
 # on two CPU cores.
@@ -14,29 +14,44 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m keras_transformer.train --problem=toy_ende --hparams=toy
 	$(BIN)/python -m keras_transformer.evaluate --run=runs/toy_ende-toy --split=test --samples=10
 
-# Test processes: each loads TensorFlow and trains, so they are limited by memory as much as by cores.
+# Number of test processes. Each loads TensorFlow and trains: memory limits them as much as cores do.
 PROCESSES ?= 2
-# Files in their order: the default begins with those of many tests, and ends with long ones on one process alone.
-PYTEST = python -m pytest -n $(PROCESSES) --dist=loadfile --no-loadscope-reorder
+PYTEST = python -m pytest -n $(PROCESSES) --dist=worksteal
 
 install: $(VENV)/.installed
 
+# The tests to run after every change.
 test: $(VENV)/.installed-dev lint
-	$(BIN)/$(PYTEST) $(FILES)
+	$(BIN)/$(PYTEST) $(or $(FILES),tests/unit tests/integration)
 
-# Everything that JAX computes, in an environment without TensorFlow.
+# Notebooks, the wheel in an empty environment, several processes, both backends, a browser, kills, benchmarks.
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/$(PYTEST) tests/slow
+
+test-all: test test-slow
+
+# What JAX computes, in an environment without TensorFlow.
 test-jax: .venv-jax/.installed
-	KERAS_BACKEND=jax $(JAX)/$(PYTEST) $(addprefix tests/test_,$(addsuffix .py,$(JAX_TESTS)))
+	KERAS_BACKEND=jax $(JAX)/$(PYTEST) $(addprefix tests/,$(JAX_TESTS))
 
-JAX_TESTS = backends layers transformer model_summary schedule beam_search translator training evaluation known_scores
-JAX_TESTS += positions word_heads tree_decoding optimizer memory learning attention_kinds cost candidates
-JAX_TESTS += decoding_features jax_devices multiworker presence projected_loss remat normalization product dropout events attention_pictures serve keras_losses saving
-JAX_TESTS += nonfinite_outputs
+JAX_TESTS = integration/test_serve.py slow/test_backends.py slow/test_learning.py slow/test_multiworker.py
+JAX_TESTS += unit/decoding/test_beam_search.py unit/decoding/test_candidates.py
+JAX_TESTS += unit/decoding/test_decoding_features.py unit/decoding/test_evaluation.py
+JAX_TESTS += unit/decoding/test_nonfinite_outputs.py unit/decoding/test_translator.py
+JAX_TESTS += unit/decoding/test_tree_decoding.py unit/distributed/test_jax_devices.py
+JAX_TESTS += unit/distributed/test_presence.py unit/layers/test_attention_kinds.py unit/layers/test_dropout.py
+JAX_TESTS += unit/layers/test_layers.py unit/layers/test_normalization.py unit/layers/test_positions.py
+JAX_TESTS += unit/layers/test_product.py unit/layers/test_remat.py unit/metrics/test_known_scores.py
+JAX_TESTS += unit/models/test_keras_losses.py unit/models/test_model_summary.py unit/models/test_projected_loss.py
+JAX_TESTS += unit/models/test_saving.py unit/models/test_transformer.py unit/models/test_word_heads.py
+JAX_TESTS += unit/runs/test_events.py unit/training/test_cost.py unit/training/test_memory.py
+JAX_TESTS += unit/training/test_optimizer.py unit/training/test_schedule.py unit/training/test_training.py
+JAX_TESTS += unit/visualization/test_attention_pictures.py
 
 # The long tests that `make test` leaves out, then one training that is killed fifty times.
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m soak
-	$(BIN)/python tests/faults/soak.py
+	$(BIN)/python tests/slow/soak.py
 
 # Training speed beside other engines, which are installed the first time; with RAW_DIR=FOLDER an epoch of Multi30k, too.
 bench: $(VENV)/.installed

@@ -2,20 +2,20 @@
 
 import gc
 import importlib
+import json
 import os
 import random
 import signal
 import sys
-from pathlib import Path
 
 import pytest
-from commands import REVERSE, Home, Outcome, start
+from helpers.commands import REVERSE, Home, Outcome, start
+from helpers.paths import DATA
+from helpers.sharing import shared_folder
 
 from keras_transformer.flags import run_command
 from keras_transformer.startup import load_keras
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / (os.environ.get("KERAS_TRANSFORMER_TEST_DATA") or "../shared/data")
 SEED = int(os.environ.get("KERAS_TRANSFORMER_TEST_SEED") or random.SystemRandom().randrange(2**31))
 os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # of all processes of this run
 
@@ -95,6 +95,11 @@ def call(monkeypatch, capsys):
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory):
-    """A `Home`: its run is for reading only."""
-    path = tmp_path_factory.mktemp("home")
-    return Home(path, start("train", *REVERSE, "--train_steps=6", cwd=path))
+    """A `Home` that all test processes share, for reading only."""
+
+    def make(path):
+        outcome = start("train", *REVERSE, "--train_steps=6", cwd=path)
+        (path / "outcome.json").write_text(json.dumps(outcome))
+
+    path = shared_folder(tmp_path_factory, "home", make)
+    return Home(path, Outcome(*json.loads((path / "outcome.json").read_text())))

@@ -6,9 +6,10 @@ from pages.markdown import commands
 
 RELIABILITY_HEAD = """# Reliability
 
-Faults and how training recovers from them, as tested in `tests/faults` (TensorFlow) and `tests/test_training.py` (both
-backends), on CPUs. "The same" means that weights, optimizer state and best checkpoint are bit-for-bit identical to
-those of an uninterrupted run, with dropout. On GPUs this was not tested.
+Faults and how training recovers from them, as tested in `tests/slow` and `tests/integration` (TensorFlow) and in
+`tests/unit/training/test_training.py` (both backends), on CPUs. "The same" means that weights, optimizer state and best
+checkpoint are bit-for-bit identical to those of an uninterrupted run, with
+dropout. On GPUs this was not tested.
 
 | fault | what happens |
 |---|---|
@@ -95,7 +96,7 @@ def reliability_page(rows, checkpoints):
             f"| {row['machine']} |"
         )
     programs = dict.fromkeys(shlex.join(row["command"]) for row in rows)
-    lines += ["", *(f"    python tests/faults/{program}" for program in programs), ""]
+    lines += ["", *(f"    python tests/slow/{program}" for program in programs), ""]
     return "\n".join([*lines, checkpoint_times(checkpoints)])
 
 

@@ -1,0 +1,1 @@
+"""What several test files share; the oracles are in `tests/oracles.py`."""

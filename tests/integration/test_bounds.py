@@ -1,0 +1,75 @@
+"""Numbers that are far too large, and files that are too long."""
+
+from pathlib import Path
+
+import pytest
+from helpers.commands import REVERSE
+
+from keras_transformer.decoding.translator import check_search
+from keras_transformer.errors import UserError
+from keras_transformer.hyperparameters import HParams, field_types
+from keras_transformer.training import memory
+
+NUMBERS = [name for name, (kind, _) in field_types(HParams).items() if kind in (int, float)]
+HUGE = "1" + "0" * 99
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_hparams_have_an_upper_bound(call, tmp_path, name):
+    call("train", *REVERSE, f"--data_dir={tmp_path}", f"--{name}={HUGE}").refused(name, "must be")
+    with pytest.raises(UserError, match=name):
+        HParams(**{name: float("1e99") if field_types(HParams)[name][0] is float else 10**20})
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "name"),
+    [
+        ("train", REVERSE, "accumulate=1000000"),
+        ("train", REVERSE, "learning_rate_scale=0"),
+        ("train", REVERSE, "worker_patience=" + HUGE),
+        ("train", REVERSE, "set=problem.train_pairs=" + HUGE),
+        ("translate", ["--run=r"], "beam_size=100000"),
+        ("translate", ["--run=r"], "extra_length=" + HUGE),
+        ("translate", ["--run=r", "--sample"], "top_k=" + HUGE),
+        ("translate", ["--run=r", "--sample"], "temperature=1e99"),
+        ("translate", ["--run=r"], "max_source_length=" + 5000 * "9"),
+        ("evaluate", ["--run=r"], "alpha=1e99"),
+        ("evaluate", ["--run=r"], "samples=" + HUGE),
+        ("score", ["--run=r", "--source=s", "--target=t"], "alpha=1e99"),
+        ("score", ["--run=r", "--source=s", "--target=t"], "max_length=" + HUGE),
+        ("average", ["--run=r"], "last=" + HUGE),
+        ("export", ["--run=r", "--format=saved_model", "--output_dir=o"], "max_beam_size=100000"),
+        ("serve", ["--run=r"], "max_waiting=" + HUGE),
+        ("serve", ["--run=r"], "beam_size=100000"),
+        ("cost", [], "length=" + HUGE),
+        ("cost", [], "hours=1e300"),
+        ("visualize", ["--output_dir=o", "--run=r", "--text=a"], "layer=" + HUGE),
+        ("trees.__main__", [], "number=" + HUGE),
+    ],
+)
+def test_flags_have_bounds(call, tmp_path, monkeypatch, command, flags, name):
+    monkeypatch.chdir(tmp_path)
+    call(command, *flags, f"--{name}").refused(name.removeprefix("set=problem.").partition("=")[0])
+
+
+def test_check_search_bounds_the_beams():
+    with pytest.raises(UserError, match="beam_size must be at most 1,000, got 100000"):
+        check_search(100_000, 0.6, 1, 50, 0, None)
+
+
+def test_translate_refuses_more_prefixes_than_lines(call, home, tmp_path):
+    (tmp_path / "lines").write_text("s1\ns2\n")
+    (tmp_path / "prefixes").write_text("s1\n\n\n")
+    flags = (f"--run={home.run}", f"--input={tmp_path}/lines", f"--prefixes={tmp_path}/prefixes")
+    call("translate", *flags).refused("prefixes must have as many lines as the input, 2, got 3")
+
+
+def test_train_refuses_a_model_beyond_memory_on_cpu(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    large = ("--d_model=65536", "--d_ff=1024", "--num_layers=1000")
+    outcome = call("train", *REVERSE, "--set", "problem.train_pairs=50", *large, "--dry_run")
+    outcome.refused("the model must fit into 1.0 GB of memory, got about ", "GB of weights")
+    assert not Path("runs").exists()
+    monkeypatch.setattr(memory, "on_cpu", lambda: False)
+    memory.check_weights(HParams(d_model=65_536, d_ff=1024, num_layers=1000), 1000)

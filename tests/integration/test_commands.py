@@ -1,0 +1,377 @@
+"""The commands from end to end on a very small run, and what they say to bad input."""
+
+import functools
+import gzip
+import json
+import resource
+import shutil
+
+import numpy as np
+import pytest
+from helpers.commands import SMALL, TEXT, start, write_text
+
+from keras_transformer.data.corpus import read_lines
+from keras_transformer.decoding.translator import Hypothesis, Translator
+from keras_transformer.runs.directory import Run
+from keras_transformer.serving import saved_model
+from keras_transformer.tasks import load_problem
+
+LINES = ["s1 s2 s3", "", "s4", "   ", "s5 s6 unknown", "s7"]
+
+
+@pytest.fixture
+def copied(home, tmp_path):
+    """A copy of the run, for a test to change."""
+    return shutil.copytree(home.run, tmp_path / "copied")
+
+
+def translate(call, run, folder, *flags, lines=LINES):
+    """Returns the lines that `translate` writes to a file."""
+    (folder / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
+    files = (f"--input={folder}/lines.txt", f"--output={folder}/output.txt")
+    assert call("translate", f"--run={run}", *files, *flags).succeeded() == []
+    return list(read_lines(folder / "output.txt"))
+
+
+def damage(run, step):
+    path = run / "checkpoints" / f"step-{step:09}" / "weights.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+    return path
+
+
+# From training to translations
+
+
+def test_training_says_what_it_does_and_nothing_on_stderr(home):
+    lines = home.outcome.succeeded()
+    for beginning in ("preparing reverse", "validation at step 3", "step 6/6", "validation at step 6"):
+        assert any(line.startswith(beginning) for line in lines)
+    assert lines[-1].endswith("next: python -m keras_transformer.evaluate --run=runs/reverse-toy")
+
+
+def test_a_run_directory_is_complete(home):
+    files = {str(path.relative_to(home.run)) for path in home.run.rglob("*")}
+    assert {"config.json", "manifest.json", "metrics.jsonl", "symbols.txt", "checkpoints/best.json"} <= files
+    assert Run.open(home.run).checkpoints.steps() == [3, 6]
+    assert {row["kind"] for row in Run.open(home.run).metrics()} == {"start", "train", "validation", "checkpoint"}
+
+
+def test_training_repeated_has_nothing_to_do(home, call):
+    for flags in ((), ("--dry_run",)):
+        (line,) = call("train", *home.again(), *flags).succeeded()
+        assert line.startswith(f"{home.run} is finished after 6 updates, so there is nothing to do: python -m ")
+        assert line.endswith(f"evaluate --run={home.run} evaluates it, and --train_steps above 6 trains it longer")
+
+
+def test_training_that_ended_early_announces_no_duration(home, call, copied):
+    run = Run.open(copied)
+    run.checkpoints.mark_best(3, {"score": 100.0, "nll": 0.0})
+    more = ("--train_steps=60", "--patience=1")
+    (line,) = call("train", *home.again(copied), *more).succeeded()
+    assert f"{copied} ended early after 6 updates" in line
+    assert line.endswith(" evaluates it, and a larger --patience, or none, trains it longer")
+
+
+def test_training_repeated_with_more_steps_resumes(home, copied, call):
+    lines = call("train", *home.again(copied), "--train_steps=7").succeeded()
+    assert "  resuming after update 6" in lines
+    assert sum(line.startswith("step ") for line in lines) == 1
+    assert Run.open(copied).checkpoints.steps() == [3, 6, 7]
+    assert Run.open(copied).hparams.train_steps == 7
+
+
+def test_training_passes_over_a_damaged_checkpoint(home, copied, call):
+    path = damage(copied, 6)
+    lines = call("train", *home.again(copied)).succeeded()
+    assert any(f"{path} is missing or damaged" in line and "one before it" in line for line in lines)
+    assert "  resuming after update 3" in lines
+    assert Run.open(copied).checkpoints.load(6)[1]["step"] == 6
+
+
+def test_evaluation_ends_with_the_score_that_counts(home, call, tmp_path):
+    places = (f"--output_dir={tmp_path}/outputs", f"--results={tmp_path}/results.jsonl")
+    lines = call("evaluate", f"--run={home.run}", "--split=test", "--samples=2", *places).succeeded()
+    score = lines[-1].removeprefix("exact match = ")
+    assert float(score) >= 0 and score == f"{float(score):.2f}"
+    assert sum(line.startswith("reference: ") for line in lines) == 2
+    references = list(read_lines(tmp_path / "outputs" / "test.references.txt"))
+    assert references == [target for _, target in load_problem("reverse").examples("test")]
+    row = json.loads((tmp_path / "results.jsonl").read_text())
+    assert (row["problem"], row["split"], row["exact_match"]) == ("reverse", "test", float(score))
+
+
+def test_lines_from_stdin_come_out_one_for_one(home):
+    assert_one_for_one(start("translate", f"--run={home.run}", cwd=home.path, input="\n".join(LINES)).succeeded())
+
+
+def assert_one_for_one(outputs):
+    """Asserts that these may be translations of `LINES`."""
+    assert len(outputs) == len(LINES)
+    assert not any(output for output, line in zip(outputs, LINES) if not line.strip())
+
+
+@pytest.mark.parametrize("name", ["averaged", "best", "last", "3"])
+def test_every_checkpoint_translates(copied, call, tmp_path, name):
+    assert "steps 3, 6" in call("average", f"--run={copied}", "--last=2").succeeded()[-1]
+    assert_one_for_one(translate(call, copied, tmp_path, f"--checkpoint={name}"))
+
+
+def test_names_stand_for_the_right_weights(copied, call):
+    call("average", f"--run={copied}", "--last=2").succeeded()
+    checkpoints = Run.open(copied).checkpoints
+    names = ("3", "6", "last", "best", "averaged", None)
+    three, six, last, best, averaged, default = (
+        checkpoints.load(name)[0]["weights"]["transformer/embedding/table"] for name in names
+    )
+    assert not np.allclose(three, six)
+    np.testing.assert_array_equal(last, six)
+    np.testing.assert_array_equal(best, default)
+    np.testing.assert_array_equal(best, {3: three, 6: six}[checkpoints.best_step()])
+    np.testing.assert_allclose(averaged, (three + six) / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("evaluate", ["--split=validation"]),
+        ("translate", ["--input={}/lines.txt"]),
+        ("export", ["--format=keras", "--output_dir={}/export"]),
+        ("export", ["--format=saved_model", "--output_dir={}/export"]),
+        ("export", ["--format=ctranslate2", "--output_dir={}/export"]),
+    ],
+)
+def test_commands_warn_once_of_an_outdated_average(copied, call, tmp_path, monkeypatch, command, flags):
+    (tmp_path / "lines.txt").write_text("s1 s2\n")
+    outputs = [Hypothesis("s1", (4,), 0.0, 0.0)]
+    monkeypatch.setattr(Translator, "translate", lambda self, texts, *_, **__: [outputs for _ in texts])
+    monkeypatch.setattr(Translator, "score", lambda self, texts, _: [outputs[0] for _ in texts])
+    monkeypatch.setattr(saved_model, "export_saved_model", lambda *_, **__: None)
+    call("average", f"--run={copied}", "--last=2", "--scores=off").succeeded()
+    checkpoints = Run.open(copied).checkpoints
+    checkpoints.save(9, *checkpoints.load("last"))
+    flags = [f"--run={copied}", "--checkpoint=averaged", *(flag.format(tmp_path) for flag in flags)]
+    outcome = call(command, *flags)
+    (line,) = [line for line in outcome.err.splitlines() if "averaged" in line]
+    assert "training has continued to step 9" in line and line.endswith(f"average --run={copied}")
+    assert (outcome.status, outcome.out == "") == (0, False)
+
+
+def test_a_file_keeps_its_blank_lines_and_may_be_gzip(home, call, tmp_path):
+    plain = translate(call, home.run, tmp_path)
+    assert plain == [hypotheses[0].text for hypotheses in Translator.load(home.run).translate(LINES)]
+    (tmp_path / "lines.gz").write_bytes(gzip.compress((tmp_path / "lines.txt").read_bytes()))
+    assert call("translate", f"--run={home.run}", f"--input={tmp_path}/lines.gz").succeeded() == plain
+
+
+def test_a_translation_passes_over_a_damaged_checkpoint(home, copied, call, tmp_path):
+    path = damage(copied, 6)
+    (tmp_path / "lines.txt").write_text("s1 s2\ns3\n")
+    flags = (f"--run={copied}", f"--input={tmp_path}/lines.txt")
+    status, out, err = call("translate", *flags, "--checkpoint=last")
+    assert (status, out) == call("translate", *flags, "--checkpoint=3")[:2]
+    assert out.count("\n") == 2 and err.count("\n") == 1 and f"{path} is missing or damaged" in err
+    call("translate", *flags, "--checkpoint=6").refused(path)
+
+
+def test_own_text_from_end_to_end(call, tmp_path):
+    flags = (*write_text(tmp_path / "text", TEXT), "--set=problem.vocab_size=40", *SMALL)
+    call("train", *flags, "--hparams=toy", "--train_steps=2", f"--output_dir={tmp_path}/run").succeeded()
+    lines = call("evaluate", f"--run={tmp_path}/run", "--split=validation").succeeded()
+    assert lines[-1].startswith("sacreBLEU = ") and "15 lines of validation" in lines[0]
+    assert len(translate(call, tmp_path / "run", tmp_path, lines=["en 1 1", "", "日本"])) == 3
+    call("evaluate", f"--run={tmp_path}/run", "--split=test").refused("unknown split 'test'")
+
+
+# Bad corpora
+
+HALF_GZIP = gzip.compress(bytes(range(48, 122)) * 500)[:-9]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({}, ["train.en does not exist"]),
+        ({"en": "", "de": ""}, ["train.en is empty"]),
+        ({"en": TEXT["en"], "de": "eins\n"}, ["train.en has 300 lines", "train.de has 1;"]),
+        ({"en": TEXT["en"], "de": b"gut\n" * 6 + b"sch\xf6n\n" + b"gut\n" * 293}, ["train.de:7: not UTF-8 at byte 4"]),
+        ({"en.gz": HALF_GZIP, "de": TEXT["de"]}, ["train.en.gz", "ends early"]),
+        ({"en.gz": b"plain", "de": TEXT["de"]}, ["train.en.gz", "not a whole gzip"]),
+        ({"en": "a\n" * 9, "de": "b\n" * 9}, ["9 pairs are too few", "add validation.en"]),
+        (TEXT, ["at most", "--set problem.vocab_size=N"]),  # 8000 by default
+    ],
+)
+def test_a_bad_corpus_is_refused_and_nothing_is_left(call, tmp_path, content, said):
+    call("prepare", *write_text(tmp_path / "text", content)).refused(*said)
+    assert not list((tmp_path / "data").glob("*"))
+
+
+def test_a_users_mistake_is_one_sentence_in_a_process_of_its_own(tmp_path):
+    start("prepare", *write_text(tmp_path / "text", {"en": TEXT["en"]}), cwd=tmp_path).refused("train.de")
+    start("train", "--problem=revers", cwd=tmp_path).refused("did you mean reverse")
+    start("evaluate", "--run=runs/none", cwd=tmp_path).refused("there is no run directory runs/none")
+    assert not (tmp_path / "runs").exists()
+
+
+# Bad flags
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--problem=revers", "unknown problem 'revers': did you mean reverse"),
+        ("--hparams=tny", "unknown hparams 'tny': did you mean tiny"),
+        ("--model=transfomer", "unknown model 'transfomer': did you mean transformer?"),
+        ("--warmup=5", "unknown flag --warmup: did you mean --warmup_steps"),
+        ("--set=train_pairs=5", "train_pairs is a parameter of the problem: --set problem.train_pairs=5"),
+        ("--set=warmup=5", "unknown hparams field 'warmup': did you mean warmup_steps"),
+        ("--set=problem.train_pair=5", "unknown problem reverse field 'train_pair': did you mean train_pairs"),
+        ("--set=dropout", "--set dropout: it takes NAME=VALUE"),
+        ("--set=problem.longest=x", "longest takes a whole number, not 'x'"),
+        ("--d_model=1e3", "d_model takes a whole number, not '1e3'"),
+        ("--dropout=2", "dropout must be from 0 to 0.99, not 2.0"),
+        ("--num_heads=3", "d_model=16 is not divisible by num_heads=3"),
+        ("--strategy=many", "--strategy: invalid choice: 'many'"),
+        ("--accumulate=0", "--accumulate: takes a whole number from 1 on"),
+        ("--batch_tokens=8", "batch_tokens=8 cannot hold pair"),
+        ("--max_length=1", "max_length=1 leaves none of the 500 sentence pairs"),
+        ("--dropout", "--dropout: expected one argument"),
+        ("train", "'train' is no flag"),
+    ],
+)
+def test_a_wrong_flag_is_refused(home, call, tmp_path, flag, said):
+    call("train", *home.again(tmp_path / "run"), flag).refused(said)
+    assert not list(tmp_path.glob("run/checkpoints/*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "said"),
+    [
+        ("translate", "--beam_size=x", "--beam_size: takes a whole number from 1 on, not 'x'"),
+        ("translate", "--alpha=nan", "--alpha: takes a number from 0 on, not 'nan'"),
+        ("evaluate", "--checkpoint=lst", "checkpoint 'lst': it is best, last, averaged, ema or a step"),
+        ("evaluate", "--checkpoint=4", "there are steps 3, 6"),
+        ("evaluate", "--checkpoint=averaged", "make it with python -m keras_transformer.average"),
+        ("average", "--last=0", "--last: takes a whole number from 1 on"),
+    ],
+)
+def test_a_wrong_flag_of_a_later_command_is_refused(home, call, command, flag, said):
+    call(command, f"--run={home.run}", flag).refused(said)
+
+
+@pytest.mark.parametrize("flag", ["--train_steps=6", "--dry_run"])
+def test_what_a_batch_cannot_hold_of_the_validation_split_is_told_before_there_is_a_run(call, tmp_path, flag):
+    text = write_text(tmp_path / "text", TEXT)
+    long = {language: "a b c\n" + 40 * f"{language} " + "\n" for language in TEXT}
+    write_text(tmp_path / "text", long, "validation")
+    flags = (*text, "--set=problem.vocab_size=40", *SMALL, "--hparams=toy", f"--output_dir={tmp_path}/run", flag)
+    call("train", *flags, "--batch_tokens=32").refused("the validation split: batch_tokens=32 cannot hold pair 2")
+    assert not (tmp_path / "run" / "config.json").exists()
+    call("train", *flags, "--batch_tokens=512").succeeded_with_warnings()
+
+
+def test_hints_are_ones_that_the_command_takes(home, call, tmp_path):
+    run = shutil.copytree(home.run, tmp_path / "run")
+    (run / "checkpoints" / "best.json").unlink()
+    begin = (*home.again(tmp_path / "new"), f"--init_from={run}")
+    call("train", *begin).refused("nothing was evaluated; use --init_checkpoint=last")
+    (run / "checkpoints" / "step-000000003" / "weights.npz").write_bytes(b"damaged")
+    outcome = call("average", f"--run={run}", "--last=2", "--scores=off")
+    outcome.refused("step-000000003")
+    assert "--checkpoint" not in outcome.err
+    call("train", *begin, "--init_checkpoint=3").refused("; --init_checkpoint=6 is whole")
+    shutil.rmtree(run / "checkpoints")
+    call("average", f"--run={run}").refused("holds no checkpoint; train first")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "translate", "average"])
+def test_a_later_command_needs_a_run(call, tmp_path, command):
+    call(command).refused("the following arguments are required: --run")
+    (tmp_path / "lines.txt").write_text("s1\n")
+    more = [f"--input={tmp_path}/lines.txt"] if command == "translate" else []
+    call(command, f"--run={tmp_path}/none", *more).refused(f"there is no run directory {tmp_path}/none")
+    call(command, f"--run={tmp_path}", *more).refused(f"{tmp_path} is no run directory")
+
+
+def test_a_run_without_checkpoints_is_refused(copied, call):
+    shutil.rmtree(copied / "checkpoints")
+    call("evaluate", f"--run={copied}").refused("holds no checkpoint; train first")
+
+
+@pytest.mark.parametrize("name", ["config.json", "symbols.txt", "tokenizer.model"])
+@pytest.mark.parametrize("content", [b"", b"\xff{\n"])
+def test_a_damaged_file_of_the_run_is_refused(copied, call, name, content):
+    (copied / name).write_bytes(content)
+    call("evaluate", f"--run={copied}").refused(copied / name)
+
+
+# Bad places
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--problem=copy", "problem.name=reverse, not copy"),
+        ("--hparams=tiny", "preset=toy, not tiny"),
+        ("--dropout=0.25", "hparams.dropout=0.1, not 0.25"),
+        ("--set=problem.longest=9", "problem.parameters.longest=10, not 9"),
+        ("--seed=2", "hparams.seed=1, not 2"),
+    ],
+)
+def test_a_run_is_not_continued_with_other_settings(home, call, flag, said):
+    before = (home.run / "config.json").read_bytes()
+    call("train", *home.again(), flag).refused(home.run, said, "give another --output_dir")
+    assert (home.run / "config.json").read_bytes() == before
+
+
+def test_foreign_files_are_left_alone(home, call, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    call("train", *home.again(tmp_path)).refused(f"{tmp_path} exists and is no run directory")
+    assert_only_file(tmp_path)
+
+
+def assert_only_file(folder):
+    """Asserts that a folder holds the user's file as it was and nothing else."""
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("file", "mine")]
+
+
+def test_a_run_killed_while_it_was_made_can_be_made_again(home, tmp_path):
+    run = Run.open(home.run)
+    for name in ("symbols.txt", ".config.json.x7"):  # what was written so far
+        shutil.copy(home.run / "symbols.txt", tmp_path / name)
+    Run.planned(tmp_path, run.problem, "transformer", "toy", run.hparams).create()
+    assert Run.open(tmp_path).config == run.config
+
+
+@pytest.mark.parametrize("flag", ["--output_dir={}", "--output_dir={}/run", "--data_dir={}", "--data_dir={}/data"])
+def test_a_file_in_the_way_of_training_is_named_and_stays(home, call, tmp_path, flag):
+    (tmp_path / "file").write_text("mine")
+    call("train", *home.again(tmp_path / "run"), flag.format(tmp_path / "file")).refused(tmp_path / "file")
+    assert_only_file(tmp_path)
+
+
+PLACES = ["translate --output={}", "translate --output={}/file/x", "evaluate --results={}/file/x"]
+
+
+@pytest.mark.parametrize("line", PLACES)
+def test_a_place_that_cannot_take_results_is_named(home, call, tmp_path, line):
+    (tmp_path / "file").write_text("mine")
+    command, flag = line.format(tmp_path).split()
+    more = [f"--input={tmp_path}/file"] if command == "translate" else []
+    call(command, f"--run={home.run}", flag, *more).refused(tmp_path)
+    assert_only_file(tmp_path)
+
+
+def test_bad_lines_leave_the_old_translations(home, call, tmp_path):
+    (tmp_path / "lines.txt").write_bytes(b"s1\n" * 1500 + b"\xff\n")
+    (tmp_path / "output.txt").write_text("old\n")
+    flags = (f"--input={tmp_path}/lines.txt", f"--output={tmp_path}/output.txt")
+    call("translate", f"--run={home.run}", *flags).refused(f"{tmp_path}/lines.txt:1501: not UTF-8")
+    assert (tmp_path / "output.txt").read_text() == "old\n"
+    partial = (tmp_path / "output.txt.partial").read_text()  # what came before is kept
+    assert partial.count("\n") == 1500 and len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path):
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (20_000, 20_000))
+    start("prepare", "--problem=copy", cwd=tmp_path, preexec_fn=limit).refused("File too large; make room")
+    assert not list((tmp_path / "data").iterdir())

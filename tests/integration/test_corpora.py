@@ -1,0 +1,170 @@
+"""Bad corpora: what is in them comes in pairs as it stands there, or is refused with its place; never shifted."""
+
+import gzip
+import re
+
+import numpy as np
+import pytest
+from helpers import commands
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.errors import UserError
+from keras_transformer.tasks import load_problem
+
+COUNT = 200
+
+
+def lines(language, changes=None):
+    """Returns the bytes of a corpus's side, with some lines, numbered from 1, changed."""
+    texts = {number: f"{language} {number} {number * number}".encode() for number in range(1, COUNT + 1)}
+    return b"\n".join((texts | (changes or {})).values()) + b"\n"
+
+
+def write(folder, english, german):
+    """Writes both sides and a validation split; returns the arguments of the problem."""
+    valid = {language: "".join(f"{language} {i}\n" for i in range(9)) for language in ("en", "de")}
+    commands.write_text(folder / "raw", valid, "validation")
+    commands.write_text(folder / "raw", {"en": english, "de": german})
+    return {"raw_dir": str(folder / "raw"), "data_dir": str(folder / "data")}
+
+
+def prepared(arguments, vocab_size=60):
+    """Returns the prepared problem; where no vocabulary has that size, with one that it can have."""
+    problem = load_problem("parallel_text", **arguments, vocab_size=vocab_size)
+    try:
+        return problem.prepare()
+    except UserError as error:
+        possible = re.search(r"at (?:least|most) (\d+);", str(error))
+        if not possible or int(possible[1]) == vocab_size:
+            raise
+        return prepared(arguments, int(possible[1]))
+
+
+def assert_stored(problem, pairs):
+    """Assert that the training split holds these pairs of texts, in this order, except those with an empty side."""
+    split, tokenizer = problem.store.split("train"), problem.tokenizer
+    encoded = [tokenizer.encode(list(pair)) for pair in pairs]
+    kept = [row for row, sides in enumerate(encoded) if all(sides)]
+    assert len(split) == len(kept)
+    assert problem.store.manifest["splits"]["train"].get("dropped_with_an_empty_side", 0) == len(pairs) - len(kept)
+    for number, row in enumerate(kept):
+        for side, ids in zip((split.source, split.target), encoded[row]):
+            np.testing.assert_array_equal(side[number], [*ids, 1], err_msg=repr(pairs[row]))
+
+
+def expected(english, german):
+    """The pairs that the bytes of both sides stand for, read in another way than the reader's."""
+    sides = []
+    for content in (english, german):
+        parts = content.split(b"\n")
+        parts = parts[:-1] if parts[-1] == b"" else parts
+        texts = [part.removesuffix(b"\r").decode("utf-8") for part in parts]
+        sides.append([texts[0].removeprefix("\ufeff"), *texts[1:]])
+    return list(zip(*sides, strict=True))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {1: b"\xef\xbb\xbfen 1 1"},
+        {7: b"en 7\0 49"},
+        {7: b"\0"},
+        {7: "en\u20287\u202949".encode(), 8: "en\x0b8\x0c64\x1c\x1d\x1e\x85".encode()},
+        {7: b"en 7\r49\r", 9: b"en 9 81\r\r"},
+        {7: b"", 8: b"  \t ", COUNT: b""},
+        {number: b"en 1 1" for number in range(50, 150)},
+        {7: "e\u0301\u200d\ufe0f \U0001f468\u200d\U0001f469 \u05d0\u05d1 \ufffd \uffff".encode()},
+    ],
+    ids="bom nul only_nul separators returns empty duplicates unicode".split(),
+)
+def test_what_a_line_may_hold_is_kept_in_its_place(tmp_path, changes):
+    english, german = lines("en", changes), lines("de")
+    assert_stored(prepared(write(tmp_path, english, german)), expected(english, german))
+
+
+def test_windows_line_ends_are_no_part_of_the_lines(tmp_path):
+    english, german = lines("en").replace(b"\n", b"\r\n"), lines("de")
+    problem = prepared(write(tmp_path, english, german))
+    assert_stored(problem, [(f"en {i} {i * i}", f"de {i} {i * i}") for i in range(1, COUNT + 1)])
+
+
+@pytest.mark.soak
+def test_a_line_of_a_million_characters_is_stored_and_left_out_of_batches(call, tmp_path):
+    changes = {7: b"en 7 " + b"49 " * 333_333, 9: b"81" * 500_000}
+    arguments = write(tmp_path, lines("en", changes), lines("de"))
+    prepared(arguments)
+    flags = ("--problem=parallel_text", *(f"--{name}={value}" for name, value in arguments.items()))
+    flags = (*flags, *commands.SMALL, "--hparams=toy", "--train_steps=2", f"--output_dir={tmp_path}/run")
+    out = call("train", *flags, "--set=problem.vocab_size=60").succeeded_with_warnings()
+    assert [line for line in out if "2 pairs are longer than max_length" in line]
+
+
+@pytest.mark.parametrize(
+    ("english", "german", "said"),
+    [
+        (lines("en") + b"one more\n", lines("de"), ["has 201 lines", "has 200"]),
+        (lines("en"), lines("de").partition(b"\n")[2], ["has 200 lines", "has 199"]),
+        (lines("en", {7: b"en \xff\xfe"}), lines("de"), ["train.en:7", "not UTF-8 at byte 4"]),
+        (lines("en"), lines("de", {200: b"\xed\xa0\x80"}), ["train.de:200", "not UTF-8"]),
+        (lines("en").decode().encode("utf-16"), lines("de"), ["train.en:1", "must be UTF-8, got UTF-16"]),
+        (b"", lines("de"), ["train.en is empty"]),
+    ],
+    ids="longer shorter latin surrogate utf16 empty".split(),
+)
+def test_what_cannot_be_read_is_refused_with_its_place_and_leaves_nothing(call, tmp_path, english, german, said):
+    arguments = write(tmp_path, english, german)
+    flags = [f"--{name}={value}" for name, value in arguments.items()]
+    call("prepare", "--problem=parallel_text", *flags).refused(*said)
+    assert not list((tmp_path / "data").glob("*"))
+
+
+def test_a_gzip_file_cut_short_is_refused_with_its_line(call, tmp_path):
+    arguments = write(tmp_path, lines("en"), lines("de"))
+    whole = gzip.compress(b"".join(b"%d %d\n" % (i, hash(str(i))) for i in range(COUNT)))
+    (tmp_path / "raw" / "train.de").unlink()
+    (tmp_path / "raw" / "train.de.gz").write_bytes(whole[: len(whole) // 2])
+    flags = [f"--{name}={value}" for name, value in arguments.items()]
+    call("prepare", "--problem=parallel_text", *flags).refused("train.de.gz: the gzip file ends early, after line")
+    assert not list((tmp_path / "data").glob("*"))
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_file_that_shrinks_while_it_is_read_is_refused(call, tmp_path, monkeypatch, both):
+    arguments = write(tmp_path, lines("en"), lines("de"))
+    problem_class = type(load_problem("parallel_text", **arguments))
+    pairs = problem_class.pairs
+
+    def shrink(self, split):
+        for number, pair in enumerate(pairs(self, split)):
+            yield pair
+            if split == "train" and number == 20:
+                for language in ("en", "de") if both else ("en",):
+                    with open(tmp_path / "raw" / f"train.{language}", "rb+") as file:
+                        file.truncate(lines(language).index(b"\n" + language.encode() + b" 100 ") + 1)
+
+    monkeypatch.setattr(problem_class, "pairs", shrink)
+    flags = [f"--{name}={value}" for name, value in arguments.items()]
+    outcome = call("prepare", "--problem=parallel_text", "--set=problem.vocab_size=40", *flags)
+    assert outcome.status == 2 and "Traceback" not in outcome.err
+    assert "train.en" in outcome.err.splitlines()[-1] and not list((tmp_path / "data").glob("*"))
+
+
+CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\n")
+TEXT = st.lists(st.text(CHARACTERS, max_size=12).map(str.encode), min_size=1, max_size=12)
+LINES = st.one_of(TEXT, TEXT, st.lists(st.binary(max_size=12), max_size=12))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(english=LINES, german=LINES, same=st.booleans(), ended=st.booleans())
+def test_arbitrary_bytes_are_refused_in_a_sentence_or_stored_as_pairs(tmp_path_factory, english, german, same, ended):
+    if same:  # else hardly any two have as many lines
+        german = (german + [b"x"] * len(english))[: len(english)]
+    sides = [b"\n".join(side) + b"\n" * (ended and bool(side)) for side in (english, german)]
+    arguments = write(tmp_path_factory.mktemp("fuzz"), *sides)
+    try:
+        problem = prepared(arguments, vocab_size=40)
+    except UserError as error:
+        assert "\n" not in str(error)
+        return
+    assert_stored(problem, expected(*sides))

@@ -1,0 +1,232 @@
+"""Files that were damaged, or made by somebody else to do harm: told in a sentence, and nothing in them is executed."""
+
+import ast
+import hashlib
+import io
+import json
+import pickle
+import random
+import shutil
+
+import numpy as np
+import pytest
+from helpers import commands
+
+from keras_transformer import registry
+from keras_transformer.errors import UserError
+from keras_transformer.runs.directory import Run
+
+FLIPS = 150
+TEXT = "--input=/dev/null"
+
+
+@pytest.fixture
+def home(home, tmp_path):
+    """A copy of the run of six updates, and of its prepared corpus, to be spoiled."""
+    shutil.copytree(home.path, tmp_path / "home")
+    config = tmp_path / "home" / "runs" / "reverse-toy" / "config.json"
+    config.write_text(config.read_text().replace(str(home.path), str(tmp_path / "home")))
+    return commands.Home(tmp_path / "home", home.outcome)
+
+
+def load(path):
+    """Reads all that a command needs of a run and of its corpus."""
+    run, said = Run.open(path), []
+    run.checkpoints.report = said.append
+    arrays, _ = run.checkpoints.load("last")
+    if said:
+        raise UserError(said[0])
+    store = run.problem.store
+    splits = [store.split(name) for name in ("train", "validation")]
+    rows = [
+        [side[0].tolist(), side[len(side) - 1].tolist()] for split in splits for side in (split.source, split.target)
+    ]
+    return run.hparams, run.checkpoints.best_step(), arrays["weights"], arrays["optimizer"], run.tokenizer, rows
+
+
+def test_a_flipped_bit_is_told_in_a_sentence_or_harmless(home, fresh_seed):
+    rng = random.Random(fresh_seed)
+    (prepared,) = (home.path / "data").iterdir()
+    files = [path for folder in (home.run, prepared) for path in folder.rglob("*") if path.is_file()]
+    logs = {"metrics.jsonl", ".lock"} | {path.name for path in (home.run / "tensorboard").iterdir()}
+    files = [path for path in files if path.name not in logs and path.stat().st_size]
+    told = dict.fromkeys(("ids", "lengths", "npz", "model", "txt", "json"), 0)
+    for _ in range(FLIPS):
+        path = rng.choice(files)
+        whole = path.read_bytes()
+        spoiled = bytearray(whole)
+        spoiled[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(spoiled)
+        try:
+            load(home.run)
+        except UserError as error:
+            assert "\n" not in str(error)
+            told[path.suffix.removeprefix(".")] += 1
+        else:
+            unread = path.parent == prepared and not path.name.startswith(("train", "validation"))
+            older = path.parent.name == "step-000000003"
+            assert path.suffix == ".json" or unread or older, f"{path} was taken for whole"
+        path.write_bytes(whole)
+    load(home.run)
+    assert told["npz"] and told["json"] and told["ids"] + told["lengths"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "manifest.json", "symbols.txt"])
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"null", b'{"problem": 3}', b"\xff"])
+def test_files_of_a_run_that_are_something_else_are_told(home, call, name, content):
+    (home.run / name).write_bytes(content)
+    call("translate", f"--run={home.run}", TEXT).refused(home.run)
+
+
+def test_settings_that_were_changed_are_told(home, call):
+    config = json.loads((home.run / "config.json").read_text())
+    config["hparams"]["beam_size"] = 3
+    (home.run / "config.json").write_text(json.dumps(config))
+    call("translate", f"--run={home.run}", TEXT).refused("config.json", "was changed after training wrote it")
+
+
+@pytest.mark.parametrize("command", ["translate", "train"])
+def test_a_run_of_another_version_is_told(home, call, command):
+    for name, change in (("config.json", {"positions": "words"}), ("manifest.json", {"config_identity": None})):
+        content = json.loads((home.run / name).read_text())
+        content.get("hparams", content).update(change)
+        (home.run / name).write_text(json.dumps(content))
+    other = [f"--run={home.run}", TEXT] if command == "translate" else [*commands.REVERSE, f"--init_from={home.run}"]
+    call(command, *other).refused("config.json is of another version", "unknown positions 'words'")
+
+
+def test_a_checkpoint_under_another_step_is_told(home, call):
+    checkpoints = home.run / "checkpoints"
+    (checkpoints / "step-000000006").rename(checkpoints / "step-000000012")
+    said = []
+    run = Run.open(home.run)
+    run.checkpoints.report = said.append
+    assert run.checkpoints.load("last")[1]["step"] == 3
+    assert "step-000000012 is of step 6" in said[0]
+
+
+@pytest.mark.parametrize("part", ["weights", "optimizer"])
+def test_a_renamed_part_of_a_checkpoint_is_told(home, part):
+    state = home.run / "checkpoints" / "step-000000006" / "state.json"
+    state.write_text(state.read_text().replace(f'"{part}"', f'"{part[:-1]}u"'))
+    said = []
+    run = Run.open(home.run)
+    run.checkpoints.report = said.append
+    assert run.checkpoints.load("last")[1]["step"] == 3 and "step-000000006 is damaged" in said[0]
+
+
+class Harm:
+    """What unpickling it would do."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def with_checksum(checkpoint, content):
+    """Puts a weights file into a checkpoint, under its right checksum."""
+    (checkpoint / "weights.npz").write_bytes(content)
+    state = json.loads((checkpoint / "state.json").read_text())
+    state["sha256"]["weights"] = hashlib.sha256(content).hexdigest()
+    (checkpoint / "state.json").write_text(json.dumps(state))
+
+
+@pytest.mark.parametrize("kind", ["array", "file"])
+def test_a_pickle_in_a_checkpoint_is_not_opened(home, call, tmp_path, kind):
+    harm, content = Harm(tmp_path / "harmed"), io.BytesIO()
+    if kind == "array":
+        np.savez(content, **{"transformer/embedding/table": np.array([harm], dtype=object)})
+    else:
+        pickle.dump(harm, content)
+    with_checksum(home.run / "checkpoints" / "step-000000006", content.getvalue())
+    call("translate", f"--run={home.run}", "--checkpoint=6", TEXT).refused("damaged")
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_a_tokenizer_that_is_a_pickle_is_not_opened(home, call, tmp_path):
+    (home.run / "tokenizer.model").write_bytes(pickle.dumps(Harm(tmp_path / "harmed")))
+    call("translate", f"--run={home.run}", TEXT).refused(home.run)
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_names_in_a_run_are_looked_up_and_not_imported(home, call, tmp_path):
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'harmed')!r}, 'w')")
+    for name in ("evil", "evil:Model", str(tmp_path / "evil.py"), "../evil", "os.system"):
+        for change in ("model", "problem"):
+            config = json.loads((home.run / "config.json").read_text())
+            config[change] = {**config["problem"], "name": name} if change == "problem" else name
+            other = tmp_path / "other"
+            shutil.copytree(home.run, other)
+            (other / "manifest.json").unlink()  # which would give it away
+            (other / "config.json").write_text(json.dumps(config))
+            outcome = call("evaluate", f"--run={other}")
+            assert outcome.status == 2, (name, change, outcome)
+            shutil.rmtree(other)
+    assert not (tmp_path / "harmed").exists()
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "train/../../outside"])
+def test_a_path_in_a_manifest_or_best_mark_does_not_leave_its_directory(home, call, name):
+    (prepared,) = (home.path / "data").iterdir()
+    for side in ("source", "target"):
+        for suffix in ("ids", "lengths"):
+            shutil.copy(prepared / f"train.{side}.{suffix}", home.path / "data" / f"outside.{side}.{suffix}")
+    manifest = json.loads((prepared / "manifest.json").read_text())
+    for side in ("source", "target"):
+        for suffix in ("ids", "lengths"):
+            manifest["files"][f"{name}.{side}.{suffix}"] = manifest["files"].pop(f"train.{side}.{suffix}")
+    manifest["splits"][name] = manifest["splits"].pop("train")
+    (prepared / "manifest.json").write_text(json.dumps(manifest))
+    store = Run.open(home.run).problem.store
+    for split in ("train", name):
+        with pytest.raises(UserError):
+            store.split(split)
+    (home.run / "checkpoints" / "best.json").write_text(json.dumps({"step": name, "score": 1.0}))
+    call("translate", f"--run={home.run}", TEXT).refused("best.json")
+
+
+def test_a_type_in_a_manifest_is_one_of_ours(home):
+    (prepared,) = (home.path / "data").iterdir()
+    manifest = json.loads((prepared / "manifest.json").read_text())
+    for dtype in ("object", "O", "V8", "float16", ["<u2"], None):
+        manifest["files"]["train.source.ids"]["dtype"] = dtype
+        (prepared / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(UserError, match="damaged"):
+            Run.open(home.run).problem.store.split("train")
+
+
+CODE = {"eval", "exec", "__import__", "exec_module", "import_module", "pickle.load", "pickle.loads", "marshal.loads"}
+CODE |= {"extractall", "unpack_archive", "deserialize_keras_object", "keras.saving.load_model"}
+READERS = {
+    ("__init__.py", "importlib.import_module"),  # of this package's own modules
+    ("registry.py", "importlib.import_module"),  # of what was registered by code
+    ("registry.py", "spec.loader.exec_module"),  # problems/, hparams/ and plug-ins
+    ("plugins.py", "importlib.import_module"),
+    ("data/encoding.py", "pickle.load"),  # what a process and the worker that it started say to each other
+    ("models/fitting.py", "keras.saving.deserialize_keras_object"),  # inside of Keras' own loading, in its safe mode
+}
+
+
+def test_nothing_depends_on_the_time_of_day():
+    for path in registry.PACKAGE.rglob("*.py"):
+        if path.name == "events.py":  # TensorBoard shows it
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            assert not called.startswith(("time.time", "datetime.")), f"{path}:{node.lineno}"
+
+
+def test_no_other_code_reads_what_could_be_code():
+    found = set()
+    for path in registry.PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                if {called, called.split(".")[-1]} & CODE:
+                    found.add((str(path.relative_to(registry.PACKAGE)), called))
+                for keyword in node.keywords:
+                    if keyword.arg in ("allow_pickle", "shell"):
+                        assert ast.literal_eval(keyword.value) is False, f"{path}:{node.lineno}"
+    assert found == READERS

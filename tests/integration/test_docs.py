@@ -1,0 +1,143 @@
+"""The documentation says what is there."""
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from helpers.paths import ROOT
+
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+
+
+def test_results_and_benchmarks_pages_are_what_the_rows_say():
+    assert subprocess.run([sys.executable, ROOT / "docs" / "results.py", "--check"]).returncode == 0
+
+
+def test_results_table_shows_error_sentences(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    scores = importlib.import_module("pages.scores")
+    old = json.loads((ROOT / "docs" / "results" / "parsing.jsonl").read_text(encoding="utf-8").splitlines()[1])
+    new = {**old, "error_sentences": 7, "f1_of_all_sentences": 75.5}
+    heads, _, *rows = ([cell.strip() for cell in line.split("|")] for line in scores.table([old, new]).splitlines())
+    places = [heads.index(name) for name in ("F1", "errors", "F1 of all sentences")]
+    assert [[row[place] for place in places] for row in rows] == [["76.9", "14", "–"], ["76.9", "7", "75.5"]]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "results").glob("*.jsonl")), ids=lambda path: path.stem)
+def test_every_result_names_what_made_it(path):
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "benchmark" in row:
+            assert {"command", "commit", "machine", "date"} <= row.keys()
+        else:
+            assert {"commands", "commit", "seed", "machine", "manifest_sha256", "signatures"} <= row.keys()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_the_map_names_every_row_of_the_paper_and_what_it_names_is_there():
+    from keras_transformer import registry
+
+    registry.load_catalog()
+    page = (ROOT / "docs" / "paper_map.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)
+    assert rows == [str(number) for number in range(1, 34)]
+    assert len(named_tests_of(page)) > 25
+    presets = {name for name, _ in registry.hparams.describe()}
+    assert set(re.findall(r"`((?:base|big|parsing)(?:_\w+)?)`", page)) <= presets
+
+
+def test_the_comparison_names_tests_that_are_there():
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    assert len(named_tests_of(page)) > 10
+
+
+def named_tests_of(page):
+    """Returns the names of the tests that a page names, `file: name` or, after one of the same file, `name`.
+
+    Raises:
+        AssertionError: One is not there.
+    """
+    names = set()
+    for cell in re.findall(r"`(test_\w+\.py[^|]*)", page):
+        file, name = None, None
+        for part in re.findall(r"`([^`]*)`", f"`{cell}"):
+            file, name = part.split(": ") if ": " in part else (part, None) if part.endswith(".py") else (file, part)
+            (path,) = (ROOT / "tests").glob(f"**/{file}")
+            assert name is None or f"def {name}(" in path.read_text(encoding="utf-8"), f"{file}: {name}"
+            names.add(name)
+    return names
+
+
+def test_readme_names_every_command():
+    from keras_transformer.__main__ import COMMANDS
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f"`{command}`" in readme
+        home = ROOT / "keras_transformer" / command
+        assert home.with_suffix(".py").exists() or (home / "__main__.py").exists()
+
+
+def test_readme_api_example_runs(tmp_path, monkeypatch):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    # The same calls, on less data.
+    smaller = f'kt.problem("toy_ende", data_dir={str(tmp_path)!r}, train_pairs=2000)'
+    code = code.replace('kt.problem("toy_ende")', smaller)
+    code = code.replace("epochs=10", "epochs=1, verbose=0")
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    exec(code.replace("translator.translate(", "hypotheses = translator.translate("), namespace)
+    assert len(namespace["hypotheses"][0]) == 2
+
+
+def code_of(page):
+    """The Python of a page, all blocks together."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL))
+
+
+def test_the_code_of_getting_started_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    exec(code_of("docs/getting_started.md"), namespace)
+    assert isinstance(namespace["best"].text, str) and namespace["maps"].source_text == "The small dog sees a cat."
+
+
+def test_the_code_of_pictures_runs(home, monkeypatch):
+    code = code_of("docs/pictures.md")
+    assert "runs/toy_ende-toy" in code and "The small dog sees a cat." in code
+    code = code.replace("runs/toy_ende-toy", str(home.run)).replace("The small dog sees a cat.", "s1 s2")
+    namespace = {}
+    exec(f"import keras_transformer as kt\n{code}", namespace)
+    assert namespace["maps"].source.labels == ("s1", "s2", "</s>")
+
+
+def test_commands_and_presets_are_what_the_program_says():
+    assert subprocess.run([sys.executable, ROOT / "docs" / "reference.py", "--check"]).returncode == 0
+
+
+def test_troubleshooting_quotes_what_is_said():
+    files = [path for folder in ("keras_transformer", "problems") for path in (ROOT / folder).rglob("*.py")]
+    source = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    source = re.sub(r'"\s*\n\s*f?"', "", source)  # literals over several lines
+    source += source.replace("_", " ")  # counts are printed by name
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    messages = re.findall(r"^\| `([^`]+)` \|", page, flags=re.MULTILINE)
+    assert len(messages) == 20
+    for message in messages:
+        for part in filter(None, (part.strip(" ,;") for part in message.split("…"))):
+            assert part in source, part
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for path in (ROOT / "docs").glob("*.md"):
+        assert path.stem == "index" or f"\n{path.stem}\n" in index, path.stem

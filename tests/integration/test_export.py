@@ -1,0 +1,427 @@
+"""Exports compute what this package computes, in processes that have never seen it."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from helpers.commands import environment, start
+from helpers.paths import ROOT
+
+import keras_transformer as kt
+from keras_transformer.data.tokenizer import BOS, EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tree_tokenizer import TreeTokenizer
+from keras_transformer.runs.directory import Run
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow_text")
+
+from keras_transformer.serving.ctranslate2 import QUANTIZATIONS, export_ctranslate2  # noqa: E402
+from keras_transformer.serving.saved_model import export_saved_model  # noqa: E402
+
+SENTENCES = [
+    "A man in a blue shirt is standing on a ladder.", "Two dogs run.", "Ein Mann mit einem Hut spielt Gitarre!",
+    "l'été, « la Révolution » ; 1 234 ans", "", "   ", "x", "Kids play in the water at the beach on a sunny day .",
+    "A B C D E", "T T S R",
+]  # fmt: skip
+AWKWARD = [
+    "\u3000", "\n", "word " * 500, "日本 😀👩‍👩‍👧!", "e\u0301 \u0301 ﬁ ½", "\x00a\x01 \x7f\x1b[0m", "\ufeffbom", "▁",
+    "<s> </s> <pad>", "a\u00a0b\u2028c", "-LRB- \\/ ``",
+]  # fmt: skip
+INVALID = [
+    b"a \xff b",
+    b"\xed\xa0\x80",
+    b"\xf0\x9f\x98",
+    b"\xc0\x80 caf\xc3",
+    b"\x80\x80",
+    b"\xf8\x88\x80\x80\x80",
+    b"",
+]
+HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=32, num_heads=2, beam_size=4, extra_length=6, max_length=300)
+PARSER = HPARAMS.replace(word_heads=1, extra_length=30)
+OPTIONS = {
+    "pieces": {"max_source_length": None},
+    "symbols": {"max_source_length": 4, "alpha": 0.1, "extra_length": 9},
+    "trees": {"max_source_length": 20},
+}
+
+
+def translator_of(tokenizer, hparams, seed=1, count=1):
+    """A translator, or an ensemble, whose random weights make peaked distributions."""
+    rng, models = np.random.default_rng(seed), []
+    for _ in range(count):
+        model = kt.Transformer(tokenizer.vocab_size, hparams)
+        model.adopt(tokenizer)
+        for variable in model.trainable_variables:
+            variable.assign(rng.normal(scale=0.4, size=variable.shape))
+        models.append(model)
+    return kt.Translator(models, tokenizer, hparams)
+
+
+def made(kind):
+    """A translator with each kind of tokenizer; that of pieces is an ensemble."""
+    if kind == "symbols":
+        hparams = HPARAMS.replace(positions="learned")
+        return translator_of(SymbolTokenizer("ABCDEFGHIJKLMNOPQRST"), hparams)
+    if kind == "trees":
+        symbols = {"(S", ")S", "(NP", ")NP", "NN", "VB", "XX"}
+        return translator_of(TreeTokenizer.train(SENTENCES * 5, symbols, 200), PARSER)
+    return translator_of(SentencePieceTokenizer.train(SENTENCES * 5, 100), HPARAMS, count=2)
+
+
+class Exported(NamedTuple):
+    """A translator, the options that were fixed when it was exported, the export's signatures and its place."""
+
+    translator: object
+    options: dict
+    signatures: dict
+    folder: Path
+
+
+@pytest.fixture(scope="module", params=["pieces", "symbols", "trees"])
+def exported(request, tmp_path_factory):
+    translator, options = made(request.param), OPTIONS[request.param]
+    folder = tmp_path_factory.mktemp("exports") / request.param
+    export_saved_model(translator, folder, nbest=2, max_beam_size=4, **options)
+    loaded = tf.saved_model.load(folder)
+    yield Exported(translator, options, loaded.signatures, folder)
+    del loaded  # which keeps tables and weights alive
+
+
+def same(answer, expected, tolerance=1e-4):
+    """Asserts that a signature's answer says what lists of hypotheses say."""
+    answer = {name: value.numpy() for name, value in answer.items()}
+    for row, hypotheses in enumerate(expected):
+        count = len(hypotheses)
+        if "nbest" in answer:
+            texts = [text.decode() for text in answer["nbest"][row]]
+            assert texts == [h.text for h in hypotheses] + [""] * (len(texts) - count), row
+            assert answer["outputs"][row].decode() == texts[0]
+        tokens = [tuple(int(i) for i in ids if i != PAD) for ids in answer["tokens"][row]]
+        assert tokens == [h.tokens for h in hypotheses] + [()] * (len(tokens) - count), row
+        scores = [max(h.score, -1e9) for h in hypotheses] + [-1e9] * (len(tokens) - count)
+        np.testing.assert_allclose(answer["scores"][row], scores, atol=tolerance)
+
+
+def test_texts_are_translated_the_same(exported):
+    translator, options, signatures, folder = exported
+    texts = SENTENCES + AWKWARD
+    expected = translator.translate(texts, nbest=2, **options)
+    same(signatures["serving_default"](inputs=tf.constant(texts)), expected)
+    for text, hypotheses in list(zip(texts, expected))[:12]:
+        same(signatures["serving_default"](inputs=tf.constant([text])), [hypotheses])
+    many = [texts[i % 10] for i in range(64)]
+    same(signatures["serving_default"](inputs=tf.constant(many)), [expected[i % 10] for i in range(64)])
+    assert len({h.text for h in sum(expected, [])}) > 2  # it says something
+    # Of a parser's sentence that is too long there is one flat tree.
+    assert {len(hypotheses) for hypotheses in expected} == {1, 2}
+
+
+def test_wrong_bytes_are_replaced(exported):
+    translator, options, signatures, folder = exported
+    expected = translator.translate([text.decode(errors="replace") for text in INVALID], nbest=2, **options)
+    same(signatures["serving_default"](inputs=tf.constant(INVALID)), expected)
+
+
+def test_each_text_has_its_own_options(exported):
+    translator, options, signatures, folder = exported
+    texts, beams, alphas, nbest = SENTENCES[:5], [4, 1, 2, 4, 2], [0.0, 0.6, 1.0, 2.0, 0.6], [3, 1, 2, 4, 1]
+    answer = signatures["translate_with_options"](
+        inputs=tf.constant(texts), beam_size=tf.constant(beams), alpha=tf.constant(alphas), nbest=tf.constant(nbest)
+    )
+    fixed = {name: value for name, value in options.items() if name != "alpha"}
+    asked = zip(texts, beams, alphas, nbest)
+    same(answer, [translator.translate([text], *numbers, **fixed)[0] for text, *numbers in asked])
+    one = signatures["translate_with_options"](
+        inputs=tf.constant(texts), beam_size=tf.constant([2]), alpha=tf.constant([0.3]), nbest=tf.constant([2])
+    )
+    same(one, translator.translate(texts, 2, 0.3, 2, **fixed))
+
+
+@pytest.mark.parametrize("beam_size, alpha, nbest", [(5, 0.6, 1), (0, 0.6, 1), (2, 0.6, 3), (2, 0.6, 0), (2, -1.0, 1)])
+def test_impossible_options_are_refused(exported, beam_size, alpha, nbest):
+    arguments = {"beam_size": tf.constant([beam_size]), "alpha": tf.constant([alpha]), "nbest": tf.constant([nbest])}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="beam_size must be from 1 to 4"):
+        exported.signatures["translate_with_options"](inputs=tf.constant(["a"]), **arguments)
+
+
+def test_ids_are_translated_the_same(exported):
+    translator, options, signatures, folder = exported
+    texts = [text for text in SENTENCES if text.strip()]
+    ids = [[*row, EOS][: len(row) + i % 2] for i, row in enumerate(translator.tokenizer.encode(texts))]
+    ids = tf.ragged.constant(ids, dtype=tf.int32).to_tensor(PAD)
+    same(signatures["translate_ids"](ids=ids), translator.translate(texts, nbest=2, **options))
+
+
+def test_pairs_are_scored_the_same(exported):
+    translator, options, signatures, folder = exported
+    targets = [found.text for (found, *_) in translator.translate(SENTENCES)]
+    answer = signatures["score_pairs"](inputs=tf.constant(SENTENCES), targets=tf.constant(targets))
+    for row, expected in enumerate(translator.score(SENTENCES, targets, options.get("alpha"))):
+        length = len(expected.tokens)
+        assert tuple(answer["tokens"][row].numpy()[:length]) == expected.tokens
+        np.testing.assert_allclose(answer["log_probabilities"][row], expected.log_probability, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(answer["scores"][row], expected.score, rtol=1e-4, atol=1e-4)
+        log_p = answer["token_log_probabilities"][row].numpy()
+        np.testing.assert_allclose(log_p[:length], expected.token_log_probabilities, rtol=1e-4, atol=1e-4)
+        assert not log_p[length:].any()
+
+
+def test_ids_may_have_bos_and_eos_and_no_column(exported):
+    translator, options, signatures, folder = exported
+    ids = tf.constant([[BOS, *translator.tokenizer.encode(["x"])[0], EOS, PAD]])
+    same(signatures["translate_ids"](ids=ids), translator.translate(["x"], nbest=2, **options))
+    same(signatures["translate_ids"](ids=tf.zeros([2, 0], tf.int32)), translator.translate(["", ""], nbest=2))
+
+
+@pytest.mark.parametrize(
+    "signature, arguments, said",
+    [
+        ("score_pairs", {"inputs": ["a", "b"], "targets": [""]}, "as many targets as inputs"),
+        ("score_pairs", {"inputs": ["a"], "targets": ["", ""]}, "as many targets as inputs"),
+        ("translate_ids", {"ids": [[-1, 5]]}, "ids are from 0 to"),
+        ("translate_ids", {"ids": [[5, 1000]]}, "ids are from 0 to"),
+        ("translate_with_options", {"inputs": ["a"], "beam_size": [], "alpha": [0.6], "nbest": [1]}, "one number"),
+        ("translate_with_options", {"inputs": ["a"], "beam_size": [1, 1], "alpha": [0.6], "nbest": [1]}, "one number"),
+    ],
+)
+def test_wrong_arguments_of_signatures_are_refused(exported, signature, arguments, said):
+    kinds = {"inputs": tf.string, "targets": tf.string, "alpha": tf.float32}
+    arguments = {name: tf.constant(value, kinds.get(name, tf.int32)) for name, value in arguments.items()}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+        exported.signatures[signature](**arguments)
+
+
+def test_no_texts_have_no_translations(exported):
+    answer = exported.signatures["serving_default"](inputs=tf.constant([], tf.string))
+    assert answer["outputs"].shape == (0,) and answer["nbest"].shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"nbest": 5, "beam_size": 4}, "beam_size=4 and nbest=5"),
+        ({"beam_size": 0}, "beam_size=0"),
+        ({"beam_size": 9, "max_beam_size": 8}, "beam_size=9 is more than max_beam_size=8"),
+        ({"alpha": float("nan")}, "alpha=nan"),
+        ({"extra_length": -1}, "extra_length=-1"),
+        ({"max_source_length": 1}, "max_source_length=1"),
+    ],
+)
+def test_impossible_exports_are_refused(tmp_path, options, said):
+    with pytest.raises(kt.UserError, match=said):
+        export_saved_model(made("symbols"), tmp_path / "new", **options)
+    assert not any(tmp_path.iterdir())
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def saved(home, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    outcome = start("export", f"--run={home.run}", "--format=saved_model", f"--output_dir={folder}", cwd=folder.parent)
+    assert outcome.succeeded() == [
+        f"{folder}: for tf.saved_model.load and TensorFlow Serving; export.json tells what is fixed"
+    ]
+    return folder
+
+
+STRANGER = """
+import json, sys
+sys.modules["keras_transformer"] = None  # what is not there cannot be imported
+import tensorflow as tf, tensorflow_text
+loaded = tf.saved_model.load(sys.argv[1])
+outputs = loaded.signatures["serving_default"](tf.constant(sys.argv[2:]))["outputs"]
+print(json.dumps([text.decode() for text in outputs.numpy()]))
+"""
+
+
+def test_a_process_without_this_package_loads_it(home, saved):
+    texts = ["a b c", "", "d d a"]
+    process = subprocess.run(
+        [sys.executable, "-I", "-c", STRANGER, saved, *texts], cwd=saved, capture_output=True, encoding="utf-8"
+    )
+    assert process.returncode == 0, process.stderr
+    expected = kt.Translator.load(home.run).translate(texts)
+    assert json.loads(process.stdout.splitlines()[-1]) == [best.text for (best,) in expected]
+
+
+@pytest.mark.parametrize("exported", ["trees"], indirect=True)
+def test_a_process_without_this_package_parses(exported, tmp_path):
+    translator, options, signatures, folder = exported
+    process = subprocess.run(
+        [sys.executable, "-I", "-c", STRANGER, folder, *SENTENCES], cwd=tmp_path, capture_output=True, encoding="utf-8"
+    )
+    assert process.returncode == 0, process.stderr
+    expected = translator.translate(SENTENCES, **options)
+    assert json.loads(process.stdout.splitlines()[-1]) == [best.text for (best,) in expected]
+
+
+def test_weights_may_be_halved(home, call, tmp_path):
+    flags = f"--run={home.run}", "--format=saved_model", "--precision=bfloat16", f"--output_dir={tmp_path}/half"
+    call("export", *flags).succeeded_with_warnings()
+    loaded = tf.saved_model.load(tmp_path / "half")
+    answer = loaded.signatures["serving_default"](tf.constant(["a b c", "d"]))
+    own = kt.Translator.load(home.run, precision="bfloat16")
+    same(answer, own.translate(["a b c", "d"]), tolerance=0.05)
+    assert json.loads((tmp_path / "half" / "export.json").read_text())["precision"] == "bfloat16"
+
+
+def test_its_signatures_are_shown(saved):
+    show = "import sys; from tensorflow.python.tools.saved_model_cli import main; sys.exit(main())"
+    process = subprocess.run(
+        [sys.executable, "-I", "-c", show, "show", f"--dir={saved}", "--tag_set=serve", "--all"],
+        cwd=saved, capture_output=True, encoding="utf-8",
+    )  # fmt: skip
+    for words in ("serving_default", "translate_with_options", "translate_ids", "score_pairs", "DT_STRING", "nbest"):
+        assert words in process.stdout, process.stderr
+
+
+def test_it_tells_what_it_is(home, saved):
+    said = json.loads((saved / "export.json").read_text())
+    (model,) = said["models"]
+    assert (model["run"], model["problem"], model["checkpoint"]) == ("reverse-toy", "reverse", "best")
+    assert said["format"] == "saved_model" and model["steps"][0] in (3, 6) and said["tensorflow"] == tf.__version__
+    assert (said["beam_size"], said["nbest"], said["max_beam_size"], said["precision"]) == (2, 1, 8, "float32")
+    assert said["tokenizer_sha256"] == json.loads((home.run / "manifest.json").read_text())["tokenizer_sha256"]
+
+
+def test_what_is_there_is_not_overwritten(home, call, tmp_path, monkeypatch):
+    folder = tmp_path / "out"
+    export = ("export", f"--run={home.run}", "--format=keras", f"--output_dir={folder}")
+    folder.mkdir()
+    (folder / "mine").write_text("mine")
+    call(*export).refused(f"{folder} exists and is no export")
+    call(*export, "--force").refused(f"{folder} exists and is no export")
+    (folder / "mine").unlink()
+    call(*export).succeeded_with_warnings()
+    call(*export).refused("give --force to replace it")
+    (folder / "export.json").write_text("old")
+    call(*export).refused("damaged")
+    assert (folder / "export.json").read_text() == "old"
+    call(*export, "--force").refused("damaged")
+    (folder / "export.json").unlink()
+    call(*export, "--force").refused("is no export")
+    for path in folder.iterdir():
+        path.unlink()
+    call(*export).succeeded_with_warnings()
+    call(*export, "--force").succeeded_with_warnings()
+    assert json.loads((folder / "export.json").read_text())["format"] == "keras"
+    (folder / "mine").write_text("mine")
+    call(*export, "--force").refused("holds more (mine)")
+    with pytest.raises(kt.UserError, match="is no export"):
+        export_saved_model(kt.Translator.load(home.run), tmp_path)
+    monkeypatch.chdir(folder)
+    call(*export[:-1], "--output_dir=.").refused("the directory that this runs in")
+
+
+def test_a_keras_file_opens_in_safe_mode(home, call, tmp_path):
+    import keras
+
+    flags = f"--run={home.run}", "--format=keras", f"--output_dir={tmp_path}/out", "--checkpoint=3"
+    call("export", *flags).succeeded_with_warnings()
+    model = keras.saving.load_model(tmp_path / "out" / "model.keras", safe_mode=True)
+    original = kt.Translator.load(home.run, "3").model
+    inputs = np.array([[4, 5, 6, EOS]]), np.array([[2, 6, 5]])
+    np.testing.assert_array_equal(model(inputs), original(inputs))
+    assert (tmp_path / "out" / "symbols.txt").read_bytes() == (home.run / "symbols.txt").read_bytes()
+
+
+OPENS = """
+import sys, keras, numpy
+from keras_transformer import Transformer
+model = keras.saving.load_model(sys.argv[1], safe_mode=True)
+print(model((numpy.array([[4, 5, 1]]), numpy.array([[2, 5]]))).shape)
+"""
+
+
+def test_a_fresh_process_opens_the_keras_file(home, call, tmp_path):
+    call("export", f"--run={home.run}", "--format=keras", f"--output_dir={tmp_path}/out").succeeded_with_warnings()
+    process = subprocess.run(
+        [sys.executable, "-c", OPENS, tmp_path / "out" / "model.keras"],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, encoding="utf-8",
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith("(1, 2, ")
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+def test_ctranslate2_gives_the_same(home, call, tmp_path, quantization):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    flags = f"--run={home.run}", "--format=ctranslate2", f"--output_dir={tmp_path}/out"
+    call("export", *flags, f"--quantization={quantization}").succeeded()
+    engine = ctranslate2.Translator(str(tmp_path / "out"))
+    sources, targets = ["a b c", "d"], ["c b", "d d a"]
+    found = engine.score_batch([text.split() for text in sources], [text.split() for text in targets])
+    expected = [pair.log_probability for pair in kt.Translator.load(home.run).score(sources, targets)]
+    tolerance = {"atol": 1e-3} if quantization == "float32" else {"rtol": 0.05}
+    np.testing.assert_allclose([sum(result.log_probs) for result in found], expected, **tolerance)
+    assert json.loads((tmp_path / "out" / "export.json").read_text())["most_tokens"] == 1024
+
+
+def test_the_benchmark_compares_exports(home, tmp_path, monkeypatch):
+    pytest.importorskip("ctranslate2")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import exports
+
+    rows = tmp_path / "rows.jsonl"
+    variants = "--variants=saved_model float32,ctranslate2 float32"
+    monkeypatch.chdir(home.path)  # where its prepared corpus is
+    exports.main([f"--run={home.run}", "--sentences=20", variants, f"--json={rows}"])
+    ours, other = map(json.loads, rows.read_text().splitlines())
+    assert ours["same"] == ours["same_alone"] == ours["awkward"] == ours["awkward_alone"] == other["same_greedy"] == 1
+    assert ours["max_score_difference"] < 1e-4 and other["max_log_probability_difference"] < 1e-3
+    assert ours["score"] == ours["reference_score"]
+
+
+def test_ctranslate2_computes_the_transformer_alone(home, tmp_path):
+    run = dataclasses.replace(Run.open(home.run))
+    run.config["model"] = "capped"
+    with pytest.raises(kt.UserError, match="does not compute the model capped"):
+        export_ctranslate2(run, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--format=saved_modle"], "unknown format 'saved_modle': did you mean saved_model?"),
+        (["--format=onnx"], "there are: ctranslate2, keras, saved_model."),
+        (["--format=ctranslate2", "--quantization=int3"], "unknown quantization 'int3'"),
+        (["--format=saved_model", "--quantization=int8"], "--quantization is for --format=ctranslate2"),
+        (["--format=ctranslate2", "--alpha=0"], "--alpha is for --format=saved_model"),
+        (["--format=keras", "--nbest=2"], "--nbest is for --format=saved_model"),
+        (["--format=saved_model", "--nbest=3", "--beam_size=2"], "beam_size=2 and nbest=3"),
+        (["--format=keras", "--checkpoint=7"], "there are steps 3, 6"),
+    ],
+)
+def test_wrong_flags_are_said(home, call, tmp_path, flags, said):
+    call("export", f"--run={home.run}", f"--output_dir={tmp_path}/out", *flags).refused(said)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("format", ["saved_model", "keras", "ctranslate2"])
+def test_a_run_that_is_not_whole_is_refused(home, call, tmp_path, format):
+    import shutil
+
+    if format == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    run = tmp_path / "run"
+    flags = ("export", f"--run={run}", f"--format={format}", f"--output_dir={tmp_path}/out")
+    call(*flags).refused(f"there is no run directory {run}")
+    shutil.copytree(home.run, run)
+    (run / "symbols.txt").write_text("x\ny\n")
+    call(*flags).refused("is not the vocabulary that the model was trained with")
+    (run / "symbols.txt").unlink()
+    call(*flags).refused("holds no tokenizer")
+    shutil.copy(home.run / "symbols.txt", run)
+    weights = run / "checkpoints" / "step-000000006" / "weights.npz"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    call(*flags, "--checkpoint=6").refused("damaged")
+    shutil.rmtree(run / "checkpoints")
+    call(*flags).refused("train first")
+    assert not (tmp_path / "out").exists()

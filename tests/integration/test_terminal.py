@@ -1,0 +1,137 @@
+"""What `train` tells before it begins, and the bars of a terminal."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+from helpers.commands import REVERSE, SMALL, environment
+
+import keras_transformer as kt
+from keras_transformer.progress import progress_bar
+
+
+def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
+    flags = (*REVERSE, "--data_dir", tmp_path / "data", "--output_dir", tmp_path / "run", "--train_steps=40")
+    out = call("train", *flags, "--dry_run", "--accumulate=2", "--precision=bfloat16").succeeded()
+    table = out[out.index(str(tmp_path / "run")) + 1 :]
+    assert [line[:12].strip() for line in table] == [
+        "problem", "model", "", "batch", "schedule", "devices", "results", "time", "note",
+    ]  # fmt: skip
+    rows = [line[12:] for line in table]
+    model = kt.Transformer(24, kt.hparams("toy", num_layers=1, d_model=16, d_ff=32, num_heads=2))
+    assert rows[0] == "reverse: 500 pairs, 24 tokens in the vocabulary"
+    assert rows[1].startswith("transformer, toy: 1 + 1 layers, d_model 16, d_ff 32, 2 heads, post-norm, dropout 0.1")
+    parts = {part: int(count.replace(",", "")) for part, count in re.findall(r"(\w+) ([\d,]+)(?:, |$)", rows[2])}
+    assert parts == {
+        "embedding": 24 * 16,
+        "encoder": sum(v.shape.num_elements() for v in model.encoder.trainable_variables),
+        "decoder": sum(v.shape.num_elements() for v in model.decoder.trainable_variables),
+    }
+    assert rows[2].startswith(f"{model.count_params():,} parameters: ") and sum(parts.values()) == model.count_params()
+    assert rows[3].startswith("up to 512 source and as many target tokens an update, in 2 slices; ")
+    assert (
+        rows[4].startswith("40 updates (")
+        and f"up to {float(kt.TransformerSchedule(16, 2)(1)):.2e} at update 2," in rows[4]
+    )
+    assert re.fullmatch(r"\d devices?; tensorflow, bfloat16, no XLA", rows[5])
+    assert rows[6] == "validation every 3 updates, a checkpoint every 3, both at the end"
+    assert re.match(r"about 0:0\d:\d\d of updates here: \d\.\de\+\d\d floating point operations at ", rows[7])
+    assert (
+        rows[8]
+        == "the learning rate is twice that of any preset or more: raise warmup_steps, or lower learning_rate_scale"
+    )
+    assert not (tmp_path / "run").exists() and (tmp_path / "data").exists()
+
+
+def test_a_training_begins_with_the_table_and_tells_its_time_once(home, call, tmp_path):
+    lines = home.outcome.succeeded()
+    assert [line for line in lines if line.startswith("  schedule  6 updates")]
+    told = [i for i, line in enumerate(lines) if line.startswith("  at this rate 0:0")]
+    assert len(told) == 1 and lines[told[0] - 1].startswith("step 3/6 ")
+    again = call("train", *REVERSE, "--data_dir", home.path / "data", "--output_dir", home.run, "--train_steps=6",
+                 "--dry_run").succeeded()  # fmt: skip
+    assert len(again) == 1 and "is finished after 6 updates" in again[0]
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--warmup_steps=500", "--train_steps=400"], "the learning rate rises to the end: warmup_steps is 500"),
+        (["--warmup_steps=4000", "--train_steps=100000"], "the corpus is small for so many updates"),
+        (["--warmup_steps=4000", "--train_steps=4001"], None),
+    ],
+)
+def test_the_table_notes_what_rarely_goes_well(call, tmp_path, flags, said):
+    lines = call("train", *REVERSE, *flags, f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run", "--dry_run")
+    notes = [line for line in lines.succeeded() if line.startswith("  note ")]
+    assert len(notes) == (said is not None) and (not notes or said in notes[0])
+
+
+def test_the_table_tells_no_time_of_another_device_than_a_cpu(call, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_transformer.training.overview.on_cpu", lambda: False)
+    lines = call("train", *REVERSE, f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run", "--dry_run")
+    titles = [line[:12].strip() for line in lines.succeeded()]
+    assert "results" in titles and "time" not in titles
+
+
+@pytest.mark.parametrize("has, flags, hints", [(True, [], 1), (False, [], 0), (True, ["--precision=bfloat16"], 0)])
+def test_train_hints_at_bfloat16(call, tmp_path, monkeypatch, has, flags, hints):
+    monkeypatch.setattr("keras_transformer.training.overview.cpu_has_bfloat16", lambda: has)
+    flags = (*REVERSE, f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run", "--dry_run", *flags)
+    lines = [line.strip() for line in call("train", *flags).succeeded()]
+    assert lines.count("this CPU has bfloat16 instructions: --precision=bfloat16 is faster") == hints
+
+
+def in_terminal(*command, cwd):
+    """Runs a command whose stdout and stderr are a terminal; returns its status and what it wrote."""
+    own, its = pty.openpty()
+    process = subprocess.Popen(command, cwd=cwd, env={**environment(cwd), "TERM": "xterm"}, stdout=its, stderr=its)
+    os.close(its)
+    written = b""
+    try:
+        while part := os.read(own, 1 << 16):
+            written += part
+    except OSError:  # the terminal's end
+        pass
+    os.close(own)
+    return process.wait(), written.decode()
+
+
+def test_a_terminal_shows_bars_and_the_lines_above_them(tmp_path):
+    small = [*SMALL, "--train_steps=4", "--problem=reverse", "--hparams=toy", "--set", "problem.train_pairs=500"]
+    status, written = in_terminal(sys.executable, "-m", "keras_transformer.train", *small, cwd=tmp_path)
+    assert status == 0, written
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
+    assert re.search(r"training\s.*4/4 .*updates/s", plain) and re.search(r"validation\s.*/200", plain)
+    assert re.search(r"[\r\n]step 3/4  loss", plain) and "everything is in runs/reverse-toy" in plain
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is there again
+
+
+def test_a_training_that_ends_before_its_warm_up_tells_so(call, tmp_path):
+    flags = (*REVERSE, "--data_dir", tmp_path / "data", "--output_dir", tmp_path / "run", "--warmup_steps=400")
+    out = call("train", *flags, "--dry_run", "--train_steps=40").succeeded()
+    (schedule,) = [line for line in out if line.startswith("  schedule")]
+    assert schedule.endswith(f"up to {float(kt.TransformerSchedule(16, 400)(39)):.2e} at update 40")
+
+
+def test_bars_are_nowhere_else(capsys):
+    with progress_bar("work", 3) as advance:
+        advance(2)
+        print("line")
+    assert capsys.readouterr() == ("line\n", "")
+
+
+def test_a_bar_ends_with_its_work(monkeypatch, capsys):
+    from keras_transformer import progress
+
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    with pytest.raises(ZeroDivisionError):
+        with progress_bar("outer", 3) as advance, progress_bar("inner", 2):
+            advance(1)
+            assert len(progress._terminal.tasks) == 2
+            raise ZeroDivisionError
+    assert progress._terminal is None

@@ -1,0 +1,259 @@
+"""The contracts of `BatchPlan`: budget, coverage, shapes, padding, and an order that is a function."""
+
+import os
+import pickle
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.paths import DATA
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.data.batching import BatchPlan
+from keras_transformer.errors import UserError
+
+LONGEST = 60
+
+
+@st.composite
+def corpora(draw):
+    """Source and target lengths of 1 to 400 pairs: alike, unlike, or all the same."""
+    count = draw(st.one_of(st.integers(1, 5), st.integers(1, 400)))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    longest = draw(st.integers(1, LONGEST))
+    source = random.integers(1, longest + 1, count)
+    spread = draw(st.sampled_from([0, 2, LONGEST]))
+    target = np.clip(source + random.integers(-spread, spread + 1, count), 1, LONGEST)
+    dtype = draw(st.sampled_from([np.int64, np.int32, np.uint16]))
+    return source.astype(dtype), target.astype(dtype)
+
+
+budgets = st.one_of(st.integers(LONGEST, 5 * LONGEST), st.integers(LONGEST, 10_000))
+
+
+def epoch_of(plan, epoch):
+    first = epoch * plan.batches_per_epoch
+    return [plan.batch(index) for index in range(first, first + plan.batches_per_epoch)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    lengths=corpora(),
+    batch_tokens=budgets,
+    seed=st.integers(0, 2**40),
+    epoch=st.sampled_from([0, 1, 123_456_789]),
+    max_length=st.one_of(st.none(), st.integers(1, LONGEST)),
+    max_shapes=st.one_of(st.just(24), st.integers(1, 24)),
+    shuffle=st.booleans(),
+)
+def test_every_epoch_keeps_the_contract(lengths, batch_tokens, seed, epoch, max_length, max_shapes, shuffle):
+    source, target = lengths
+    kept = np.flatnonzero(np.maximum(source, target) <= (max_length or LONGEST))
+    if not len(kept):
+        return
+    plan = BatchPlan(
+        source, target, batch_tokens, seed=seed, max_length=max_length, max_shapes=max_shapes, shuffle=shuffle
+    )
+    batches = epoch_of(plan, epoch)
+
+    assert plan.num_pairs == len(kept) and plan.num_dropped == len(source) - len(kept)
+    assert sorted(np.concatenate([batch.rows for batch in batches])) == kept.tolist()
+    assert len(set(plan.shapes)) == len(plan.shapes) <= max_shapes
+    assert {batch.shape for batch in batches} == set(plan.shapes)
+    assert sum(len(batch.rows) < batch.shape[0] for batch in batches) <= 1
+    for batch in batches:
+        rows, longest_source, longest_target = batch.shape
+        assert rows * max(longest_source, longest_target) <= batch_tokens
+        assert batch.rows.dtype == np.int64 and 1 <= len(batch.rows) <= rows
+        assert batch.source_length == source[batch.rows].max() <= longest_source
+        assert batch.target_length == target[batch.rows].max() <= longest_target
+
+    real = source[kept].sum() + target[kept].sum()
+    to_longest = sum(len(batch.rows) * (batch.source_length + batch.target_length) for batch in batches)
+    to_shape = sum(rows * (source + target) for rows, source, target in (batch.shape for batch in batches))
+    assert plan.real_share() == plan.real_share("longest") == pytest.approx(real / to_longest)
+    assert plan.real_share("shape") == pytest.approx(real / to_shape)
+    used = [len(batch.rows) * max(batch.source_length, batch.target_length) for batch in batches]
+    assert plan.budget_share() == pytest.approx(np.mean(used) / batch_tokens)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=corpora(), batch_tokens=budgets, seed=st.integers(0, 2**40), index=st.integers(0, 10**12))
+def test_a_batch_depends_on_its_number_alone(lengths, batch_tokens, seed, index):
+    used, fresh = (BatchPlan(*lengths, batch_tokens, seed=seed) for _ in range(2))
+    for other in (0, index + used.batches_per_epoch, index + 3 * used.batches_per_epoch, 1):
+        used.batch(other)
+    assert_same(used.batch(index), fresh.batch(index))
+    assert_same(pickle.loads(pickle.dumps(used)).batch(index), fresh.batch(index))
+
+
+def assert_same(batch, other):
+    assert batch.rows.tolist() == other.rows.tolist() and batch.shape == other.shape
+    assert (batch.source_length, batch.target_length) == (other.source_length, other.target_length)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=corpora(), batch_tokens=budgets, shuffle=st.booleans(), seed=st.integers(0, 2**32))
+def test_file_order_does_not_matter(lengths, batch_tokens, shuffle, seed):
+    def signatures(source, target):
+        plan = BatchPlan(source, target, batch_tokens, shuffle=shuffle)
+        pairs = [sorted(zip(source[b.rows], target[b.rows], strict=True)) for b in epoch_of(plan, 0)]
+        return pairs, plan.shapes
+
+    order = np.random.default_rng(seed).permutation(len(lengths[0]))
+    assert signatures(*lengths) == signatures(*(side[order] for side in lengths))
+
+
+def test_epochs_have_the_same_batches_of_lengths_and_others_of_rows():
+    source, target = wmt_like(3_000)
+    plan = BatchPlan(source, target, 2_048, seed=3)
+    first, second = epoch_of(plan, 0), epoch_of(plan, 1)
+
+    def lengths(batches):
+        return [(batch.shape, batch.source_length, batch.target_length) for batch in batches]
+
+    def compositions(batches):
+        return {frozenset(batch.rows.tolist()) for batch in batches}
+
+    assert Counter(lengths(first)) == Counter(lengths(second))
+    assert lengths(first) != lengths(second)
+    assert len(compositions(first) & compositions(second)) < len(first) / 2
+    assert compositions(first) != compositions(epoch_of(BatchPlan(source, target, 2_048, seed=4), 0))
+
+
+def test_without_shuffle_epochs_are_alike_and_ties_stand_in_file_order():
+    plan = BatchPlan([5] * 100, [7] * 100, 70, shuffle=False)
+    for epoch in (0, 1):
+        assert np.concatenate([batch.rows for batch in epoch_of(plan, epoch)]).tolist() == list(range(100))
+
+
+def test_the_order_is_the_same_on_every_machine():
+    """A run that resumes after an upgrade must go on in the same order."""
+    plan = BatchPlan([3, 3, 3, 4, 4, 4, 9, 9], [4, 4, 4, 4, 4, 4, 8, 8], 18, seed=1, max_shapes=2)
+    assert plan.shapes == [(4, 4, 4), (2, 9, 8)]
+    assert [plan.batch(index).rows.tolist() for index in (0, 1, 2, 3, 300)] == [
+        [6, 7], [4, 3], [0, 1, 2, 5], [6, 7], [2, 1, 0, 5],
+    ]  # fmt: skip
+
+
+def wmt_like(count):
+    """Log-normal sentence lengths, the targets some 16% longer or shorter than the sources."""
+    random = np.random.default_rng(0)
+    source = np.clip(np.exp(np.log(24) + 0.62 * random.normal(size=count)), 3, 250).astype(int)
+    target = np.clip(source * np.exp(random.normal(0.03, 0.16, count)), 3, 250).astype(int)
+    return source, target
+
+
+@pytest.fixture(scope="module")
+def multi30k(tmp_path_factory):
+    """Lengths of the training pairs in subwords of a joint BPE, the end of sentence included."""
+    spm = pytest.importorskip("sentencepiece")
+    files = [DATA / "multi30k" / "tok" / f"train.lc.norm.tok.{language}" for language in ("en", "de")]
+    if not all(file.is_file() for file in files):
+        pytest.skip(f"no Multi30k in {DATA}; set KERAS_TRANSFORMER_TEST_DATA")
+    prefix = str(tmp_path_factory.mktemp("bpe") / "multi30k")
+    spm.SentencePieceTrainer.train(
+        input=[str(file) for file in files], model_prefix=prefix, vocab_size=9_712, model_type="bpe",
+        pad_id=0, eos_id=1, bos_id=2, unk_id=3, num_threads=1, minloglevel=2,
+    )  # fmt: skip
+    encode = spm.SentencePieceProcessor(model_file=f"{prefix}.model").encode
+    corpora = [file.read_text("utf8").strip().split("\n") for file in files]
+    return [np.array([len(ids) + 1 for ids in encode(lines)]) for lines in corpora]
+
+
+def assert_little_padding(plan, longest, shape, used):
+    assert plan.real_share("longest") >= longest, plan
+    assert plan.real_share("shape") >= shape, plan
+    assert plan.budget_share() >= used, plan
+    assert len(plan.shapes) <= 24
+
+
+@pytest.mark.parametrize(
+    "batch_tokens, longest, shape",
+    [
+        (1_024, 0.98, 0.93),
+        (2_048, 0.98, 0.93),
+        (4_096, 0.965, 0.93),
+        (8_192, 0.95, 0.92),
+        (25_000, 0.91, 0.91),
+    ],
+)
+def test_little_padding_on_multi30k(multi30k, batch_tokens, longest, shape):
+    assert_little_padding(BatchPlan(*multi30k, batch_tokens), longest, shape, used=0.95)
+
+
+@pytest.mark.parametrize("batch_tokens, longest", [(4_096, 0.985), (25_000, 0.96)])
+def test_little_padding_on_wmt_like_lengths(batch_tokens, longest):
+    assert_little_padding(BatchPlan(*wmt_like(300_000), batch_tokens), longest, shape=0.88, used=0.93)
+
+
+def test_fewer_shapes_pad_more():
+    lengths = wmt_like(20_000)
+    plans = [BatchPlan(*lengths, 8_192, max_shapes=shapes) for shapes in (1, 2, 4, 8, 16, 24)]
+    shares = [plan.real_share("shape") for plan in plans]
+    assert shares == sorted(shares)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_pairs_are_one_batch_of_just_their_shape(count):
+    plan = BatchPlan([4] * count, [6] * count, 25_000)
+    assert plan.batches_per_epoch == 1 and plan.shapes == [(count, 4, 6)]
+    assert sorted(plan.batch(7).rows) == list(range(count))
+
+
+def test_a_budget_for_one_row():
+    plan = BatchPlan([50, 51, 52], [50, 50, 50], 52)
+    assert [len(batch.rows) for batch in epoch_of(plan, 2)] == [1, 1, 1]
+
+
+def test_equal_lengths_fill_batches_evenly():
+    plan = BatchPlan([10] * 100, [10] * 100, 300)
+    assert sorted(len(batch.rows) for batch in epoch_of(plan, 0)) == [25] * 4
+    assert plan.real_share("shape") == 1
+
+
+def test_more_length_pairs_than_16_bits_count():
+    source, target = np.divmod(np.arange(300 * 300), 300)
+    plan = BatchPlan(source + 1, target + 1, 10_000)
+    rows = np.concatenate([batch.rows for batch in epoch_of(plan, 1)])
+    assert np.array_equal(np.sort(rows), np.arange(300 * 300))
+
+
+def test_the_millionth_batch_costs_no_more_than_the_tenth():
+    lengths = np.random.default_rng(1).integers(1, 50, 50_000)
+    seconds = {10: [], 1_000_000: []}
+    for _ in range(5):
+        for index, taken in seconds.items():
+            plan = BatchPlan(lengths, lengths, 4096)
+            began = time.perf_counter()
+            plan.batch(index)
+            taken.append(time.perf_counter() - began)
+    assert min(seconds[1_000_000]) < 3 * min(seconds[10])
+
+
+def test_what_the_user_can_mend():
+    with pytest.raises(UserError, match=r"batch_tokens=64 .* pair 2, 65 tokens .* to 65 .* max_length=64"):
+        BatchPlan([3, 3, 4], [4, 65, 4], 64, max_length=100)
+    with pytest.raises(UserError, match=r"batch_tokens=64 .* pair 2, 65 tokens .* to 65 .* out of the corpus"):
+        BatchPlan([3, 3, 4], [4, 65, 4], 64)
+    assert BatchPlan([3, 3, 4], [4, 65, 4], 64, max_length=64).num_dropped == 1
+    with pytest.raises(UserError, match=r"max_length=3 leaves none of the 2 .* raise it to 4"):
+        BatchPlan([1, 5], [4, 5], 64, max_length=3)
+    with pytest.raises(UserError, match="no sentence pairs"):
+        BatchPlan([], [], 64)
+
+
+def test_what_only_a_programmer_can_mend():
+    for arguments in (([1, 2], [1], 8), ([[1]], [[1]], 8), ([0], [1], 8)):
+        with pytest.raises(ValueError):
+            BatchPlan(*arguments)
+    with pytest.raises(ValueError):
+        BatchPlan([1], [1], 8, max_shapes=0)
+    plan = BatchPlan([1], [1], 8)
+    with pytest.raises(ValueError, match="nearest"):
+        plan.real_share("nearest")
+    with pytest.raises(IndexError):
+        plan.batch(-1)

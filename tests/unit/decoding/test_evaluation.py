@@ -1,0 +1,413 @@
+"""What `evaluate` finds: scores, perplexity, results by length, comparisons; as text, as JSON and as a row."""
+
+import gzip
+import json
+import math
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import pytest
+import sacrebleu
+from helpers.commands import SMALL, TEXT, write_text
+from helpers.paths import ROOT
+from sacrebleu.significance import PairedTest
+
+from keras_transformer import train
+from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.tokenizer import BOS, EOS, PAD
+from keras_transformer.decoding import evaluation
+from keras_transformer.decoding.evaluation import evaluate
+from keras_transformer.decoding.translator import Hypothesis, Translator
+from keras_transformer.errors import UserError
+from keras_transformer.evaluate import report_text
+from keras_transformer.metrics.bleu import exact_match, sacre_bleu
+from keras_transformer.metrics.lengths import length_buckets, length_ratio
+from keras_transformer.metrics.perplexity import nats_per_token, perplexity
+from keras_transformer.metrics.significance import paired_bootstrap
+from keras_transformer.runs.directory import Run
+from keras_transformer.tasks import load_problem
+
+REFERENCES = [f"The {i}th cat of {i * i} Cats sat on the mat." for i in range(60)]
+WORSE = [line.replace("sat on", "stood by") for line in REFERENCES]
+METRICS = ["sacreBLEU", "tokenized BLEU", "exact match"]
+
+# Of the sources one is blank, of the references another; lengths fall into three buckets, and none from 21 to 50 words.
+SOURCES = ["en 1 1", "", "en 2 4", *(" ".join(["en", *map(str, range(n))]) for n in range(10, 20)), "en 7 " * 26]
+TARGETS = ["de 1 1", "de", "", *(" ".join(["de", *map(str, range(n))]) for n in range(10, 20)), "de 7 " * 26]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Path of a run of two updates on a user's parallel text."""
+    path = tmp_path_factory.mktemp("home")
+    write_text(path / "corpus", {"en": lines(SOURCES), "de": lines(TARGETS)}, split="test")
+    flags = write_text(path / "corpus", TEXT)
+    settings = ("--set=problem.vocab_size=40", "--hparams=toy", *SMALL, "--train_steps=2")
+    train.main([*flags, *settings, f"--output_dir={path}/run"])
+    return path / "run"
+
+
+@pytest.fixture(scope="module")
+def result(run):
+    """The evaluation of the text run on its test split."""
+    return evaluate(run, split="test")
+
+
+@pytest.fixture
+def no_decoding(monkeypatch):
+    """Fails the test where anything is decoded."""
+    monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("decoded"))
+
+
+def lines(texts):
+    return "".join(f"{text}\n" for text in texts)
+
+
+def padded(sequences):
+    longest = max(map(len, sequences))
+    return np.array([ids + [PAD] * (longest - len(ids)) for ids in sequences])
+
+
+# Scores
+
+
+def test_all_scores_are_sacrebleus_and_end_with_those_of_score():
+    outputs = [line.upper() for line in WORSE[:30]] + WORSE[30:]
+    for name, known in {"multi30k_ende": ["sacreBLEU"], "multi30k_ende_tok": ["sacreBLEU", "tokenized BLEU"]}.items():
+        problem = load_problem(name)
+        chrf, lowercase, *rest = problem.all_scores(outputs, REFERENCES)
+        assert rest == problem.score(outputs, REFERENCES) and [score.name for score in rest] == known
+        assert (chrf.name, lowercase.name) == ("chrF", "lowercase BLEU")
+        assert chrf.value == pytest.approx(sacrebleu.corpus_chrf(outputs, [REFERENCES]).score)
+        assert lowercase.value == pytest.approx(sacrebleu.corpus_bleu(outputs, [REFERENCES], lowercase=True).score)
+        assert lowercase.value > rest[0].value > 0
+        assert chrf.signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|")
+        assert lowercase.signature.startswith("nrefs:1|case:lc|eff:no|tok:13a|")
+
+
+def test_symbols_have_no_other_scores():
+    problem = load_problem("copy")
+    assert problem.all_scores(["s1", "s2"], ["s1", "s3"]) == problem.score(["s1", "s2"], ["s1", "s3"])
+
+
+# Perplexity
+
+
+def test_perplexity_is_by_token():
+    assert nats_per_token([-1.0, -8.0], [1, 3]) == 2.25
+    assert perplexity(0.0) == 1.0 and perplexity(math.log(7)) == pytest.approx(7)
+    assert perplexity(1000.0) == math.inf
+
+
+def test_perplexity_is_of_the_models_probabilities_blank_lines_included(run, result):
+    model, tokenizer = Run.open(run).load_model(), Run.open(run).tokenizer
+    sources, labels = (padded([[*ids, EOS] for ids in tokenizer.encode(texts)]) for texts in (SOURCES, TARGETS))
+    decoder_input = np.concatenate([np.full((len(labels), 1), BOS), labels[:, :-1]], axis=1)
+    logits = model((sources, decoder_input), training=False)
+    log_p = np.array(keras.ops.log_softmax(keras.ops.cast(logits, "float32")))
+    nll = -np.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0][labels != PAD].mean()
+    assert result.nll() == pytest.approx(nll, rel=1e-4)
+    assert result.perplexity == pytest.approx(math.exp(nll), rel=1e-3)
+    assert len(result.scored[TARGETS.index("")].tokens) == 1
+
+
+def test_perplexity_is_what_training_measured(run):
+    (logged,) = (row for row in Run.open(run).metrics() if row["kind"] == "validation")
+    found = evaluate(run, "last", "validation", beam_size=1)
+    assert found.nll() == pytest.approx(logged["nll"], rel=1e-4)
+    assert found.perplexity == pytest.approx(logged["perplexity"], rel=1e-3)
+
+
+# By length
+
+
+def test_buckets_hold_every_row_once_and_none_is_empty():
+    words = [51, 1, 10, 11, 20, 0, 21, 50, 200, 1]
+    assert length_buckets(words) == {
+        "0": [5], "1-10": [1, 2, 9], "11-20": [3, 4], "21-30": [6], "41-50": [7], "51+": [0, 8],
+    }  # fmt: skip
+    assert list(length_buckets(list(range(99, 0, -1)))) == [
+        "1-10", "11-20", "21-30", "31-40", "41-50", "51+",
+    ]  # fmt: skip
+    assert length_buckets([]) == {}
+
+
+def test_length_ratio_is_by_words():
+    assert length_ratio(["a b c", ""], ["a b", "c d"]) == 0.75
+    assert length_ratio(["a"], [""]) is None
+
+
+def test_results_by_length_are_those_of_the_bucket_alone(run, result):
+    table = {row["words"]: row for row in result.by_length()}
+    assert {words: row["lines"] for words, row in table.items()} == {"0": 1, "1-10": 2, "11-20": 10, "51+": 1}
+    translator = Translator.load(run)
+    for words, part in {"0": slice(1, 2), "11-20": slice(3, 13), "51+": slice(13, 14)}.items():
+        outputs = result.outputs[part]
+        scored = translator.score(SOURCES[part], TARGETS[part])
+        nll = -sum(one.log_probability for one in scored) / sum(len(one.tokens) for one in scored)
+        assert table[words]["score"] == sacrebleu.corpus_bleu(outputs, [TARGETS[part]], force=True).score
+        assert table[words]["perplexity"] == pytest.approx(math.exp(nll), rel=1e-3)
+        assert table[words]["length_ratio"] == len(" ".join(outputs).split()) / len(" ".join(TARGETS[part]).split())
+
+
+# Comparison
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_equal_outputs_do_not_differ(metric):
+    for outputs in (WORSE, REFERENCES):
+        found = paired_bootstrap(metric, outputs, list(outputs), REFERENCES)
+        assert (found.difference, found.p_value) == (0.0, 1.0) and found.system == found.other
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_clearly_better_outputs_differ_and_either_way(metric):
+    better = REFERENCES[:40] + WORSE[40:]
+    found, swapped = (paired_bootstrap(metric, *pair, REFERENCES) for pair in ((better, WORSE), (WORSE, better)))
+    assert found.difference > 10 and found.p_value < 0.01
+    assert found.system.score - 2 < found.system.mean < found.system.score + 2 and found.system.interval > 1
+    assert (swapped.system, swapped.other, swapped.p_value) == (found.other, found.system, found.p_value)
+    assert swapped.difference == -found.difference
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_difference_by_chance_is_not_significant(metric):
+    outputs, others = REFERENCES[:11] + WORSE[11:], WORSE[:50] + REFERENCES[50:]
+    found = paired_bootstrap(metric, outputs, others, REFERENCES)
+    assert found.difference > 0 and 0.2 < found.p_value <= 1
+
+
+def test_bleu_is_compared_as_sacrebleu_does(monkeypatch):
+    monkeypatch.setenv("SACREBLEU_SEED", "7")
+    outputs, others = REFERENCES[:16] + WORSE[16:], WORSE[:50] + REFERENCES[50:]
+    found = paired_bootstrap("sacreBLEU", outputs, others, REFERENCES)
+    assert os.environ["SACREBLEU_SEED"] == "7" and "|bs:1000|seed:12345|" in found.signature
+    monkeypatch.delenv("SACREBLEU_SEED")
+    metric = sacrebleu.metrics.BLEU(force=True)
+    signatures, results = PairedTest([("b", others), ("a", outputs)], {"BLEU": metric}, [REFERENCES], "bs", 1000)()
+    other, system = results["BLEU"]
+    assert (found.p_value, found.signature) == (system.p_value, str(signatures["BLEU"]))
+    assert vars(found.system) == {"score": system.score, "mean": system.mean, "interval": system.ci}
+    assert vars(found.other) == {"score": other.score, "mean": other.mean, "interval": other.ci}
+
+
+def test_exact_match_has_the_p_value_of_the_normal_approximation():
+    # Of 100 lines 20 are right in the first system alone and 10 in the second alone: z = 10 / √(30 − 10²/100) = 1.86,
+    # two-sided p = 0.063, and 0.078 with half a line for continuity.
+    references = ["right"] * 100
+    outputs = ["right"] * 50 + ["wrong"] * 50
+    others = ["wrong"] * 20 + ["right"] * 40 + ["wrong"] * 40
+    found = paired_bootstrap("exact match", outputs, others, references)
+    assert (found.system.score, found.other.score) == (50.0, 40.0)
+    assert 0.05 < found.p_value < 0.11
+    assert found.system.interval == pytest.approx(1.96 * 5, abs=1.5)
+
+
+def test_f1_is_resampled_by_sentence():
+    gold = "(S (NP (N a)) (VP (V b)))"
+    wrong, error = gold.replace("NP", "X"), gold.replace("V b", ". b")
+    references, outputs, others = [gold] * 40, [gold, gold, wrong, error] * 10, [gold, wrong, error, error] * 10
+    found = paired_bootstrap("F1 of all sentences", outputs, others, references)
+    matched = [[3, 3, 2, 0] * 10, [3, 2, 0, 0] * 10]
+    tested = [[3, 3, 3, 2] * 10, [3, 3, 2, 2] * 10]
+    rng, drawn = np.random.default_rng(12345), [[], []]
+    for _ in range(1000):
+        lines = rng.integers(40, size=40)
+        for system in range(2):
+            right, ours = (sum(counts[system][line] for line in lines) for counts in (matched, tested))
+            drawn[system].append(200 * right / (3 * 40 + ours))
+    assert found.system.score == pytest.approx(200 * 80 / (120 + 110)) and found.other.score < found.system.score
+    assert (found.system.mean, found.other.mean) == tuple(pytest.approx(np.mean(one)) for one in drawn)
+    assert found.p_value < 0.01 and found.signature == "EVALB's rules, COLLINS.prm, labelled|bs:1000|seed:12345"
+    assert paired_bootstrap("F1 of all sentences", others, others, references).p_value == 1
+    assert paired_bootstrap("F1 of all sentences", others, outputs, references).p_value == found.p_value
+
+
+def test_what_cannot_be_compared_is_refused():
+    with pytest.raises(UserError, match="'F1'"):
+        paired_bootstrap("F1", WORSE, WORSE, REFERENCES)
+
+
+# The command
+
+
+def test_json_holds_what_the_text_says(run, call, tmp_path):
+    (tmp_path / "references.txt").write_text(lines(TARGETS))
+    flags = (f"--run={run}", "--samples=2", "--by_length", f"--compare={tmp_path}/references.txt")
+    text = call("evaluate", *flags).succeeded()
+    printed = call("evaluate", *flags, "--json")
+    found = json.loads(printed.out)
+    assert (printed.status, printed.err) == (0, "")
+
+    assert (found["problem"], found["split"], found["lines"]) == ("parallel_text", "test", len(SOURCES))
+    assert found["checkpoint"] == {"name": "best", "steps": [2]}
+    assert found["decoding"] == {"beam_size": 2, "alpha": 0.6, "extra_length": 3} and found["seconds"] > 0
+    assert list(found["scores"]) == ["chrF", "lowercase BLEU", "sacreBLEU"]
+    assert found["score_that_counts"] == "sacreBLEU"
+    assert text[-6:] == [
+        line
+        for name, score in found["scores"].items()
+        for line in (f"signature of {name}: {score['signature']}", f"{name} = {score['value']:.2f}")
+    ]
+    assert f"perplexity = {found['perplexity']:.2f} ({found['nll']:.4f} nats a token of the references)" in text
+    assert math.exp(found["nll"]) == pytest.approx(found["perplexity"])
+
+    cells = [line.split() for line in text]
+    for row in found["by_length"]:
+        ratio = f"{row['length_ratio']:.3f}"
+        assert [row["words"], str(row["lines"]), f"{row['score']:.2f}", f"{row['perplexity']:.2f}", ratio] in cells
+    assert sum(row["lines"] for row in found["by_length"]) == found["lines"]
+
+    compared = found["comparison"]
+    assert (compared["file"], compared["metric"]) == (f"{tmp_path}/references.txt", "sacreBLEU")
+    assert compared["system"]["score"] == pytest.approx(found["scores"]["sacreBLEU"]["value"])
+    assert compared["other"]["score"] == pytest.approx(100) and compared["p_value"] < 0.05
+    difference = compared["system"]["score"] - compared["other"]["score"]
+    assert f"difference = {difference:+.2f}, p = {compared['p_value']:.4f} by paired bootstrap" in text
+    assert compared["signature"] in text and "seed:12345" in compared["signature"]
+    for name, one in {"this run": compared["system"], compared["file"]: compared["other"]}.items():
+        said = f"{name} {one['score']:.2f} {one['mean']:.2f} ± {one['interval']:.2f}".split()
+        assert said in cells
+
+    assert len(found["samples"]) == 2
+    for sample in found["samples"]:
+        for name, value in sample.items():
+            assert f"{name}:".ljust(11) + value in text
+
+
+def test_no_further_tokens_are_none_in_what_is_told(run, call):
+    outcome = call("evaluate", f"--run={run}", "--extra_length=0", "--json")
+    assert json.loads(outcome.out)["decoding"]["extra_length"] == 0
+
+
+def test_nothing_more_is_said_unasked(result, capsys):
+    report_text(result, samples=0, by_length=False)
+    text = capsys.readouterr().out.splitlines()
+    assert len(text) == 8 and text[0].startswith(f"{len(SOURCES)} lines of test in ")
+    assert text[-1] == str(result.scores[-1]) and text[-1].startswith("sacreBLEU = ")
+    assert not {"comparison", "samples"} & result.summary().keys()
+
+
+def test_the_table_is_aligned(result, capsys):
+    report_text(result, samples=0, by_length=True)
+    first, blank, *table, end, perplexity_line = capsys.readouterr().out.splitlines()[:9]
+    assert (blank, end) == ("", "") and perplexity_line.startswith("perplexity = ")
+    assert [line.split()[0] for line in table] == ["words", "0", "1-10", "11-20", "51+"]
+    assert len({len(line) for line in table}) == 1
+
+
+@pytest.mark.parametrize("perplexity", [math.inf, math.nan])
+def test_json_knows_no_infinity(result, monkeypatch, perplexity):
+    monkeypatch.setattr(evaluation, "perplexity", lambda nll: perplexity)
+    found = result.summary()
+    assert found["perplexity"] is None and found["by_length"][0]["perplexity"] is None and found["nll"] == result.nll()
+
+
+@pytest.mark.parametrize("score", [sacre_bleu, exact_match])
+def test_a_system_does_not_differ_from_its_own_outputs(run, result, call, tmp_path, monkeypatch, score):
+    """Whatever the score that counts."""
+    monkeypatch.setattr(type(result.run.problem), "score", lambda _, *texts: [score(*texts)])
+    (tmp_path / "outputs.gz").write_bytes(gzip.compress(lines(result.outputs).encode()))
+    text = call("evaluate", f"--run={run}", f"--compare={tmp_path}/outputs.gz").succeeded()
+    assert "difference = +0.00, p = 1.0000 by paired bootstrap" in text
+    assert text[-1] == str(score(result.outputs, TARGETS))
+
+
+def test_a_line_end_in_an_output_shifts_no_line(run, call, tmp_path, monkeypatch):
+    two_lines = [Hypothesis("two\nlines", (), 0.0, 0.0)]
+    monkeypatch.setattr(Translator, "translate", lambda self, texts, *_, **__: [two_lines for _ in texts])
+    call("evaluate", f"--run={run}", f"--output_dir={tmp_path}").succeeded()
+    assert list(read_lines(tmp_path / "test.outputs.txt")) == ["two lines"] * len(SOURCES)
+    assert list(read_lines(tmp_path / "test.references.txt")) == TARGETS
+
+
+def test_a_row_holds_the_new_figures_and_old_rows_do_without(result, tmp_path, monkeypatch):
+    result.append_row(tmp_path / "rows.jsonl")
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
+    for name, score in zip(("chrf", "lowercase_bleu", "sacrebleu"), result.scores, strict=True):
+        assert row[name] == round(score.value, 2) and row["signatures"][score.name] == score.signature
+    assert row["perplexity"] == pytest.approx(result.perplexity, rel=1e-4)
+    assert row["parameters"] == result.run.load_model("last").count_params()
+    for part, whole in zip(row["by_length"], result.by_length(), strict=True):
+        assert part == {name: pytest.approx(cell, abs=1e-4) for name, cell in whole.items()}
+    later = ("chrf", "lowercase_bleu", "perplexity", "parameters", "by_length")
+    old = {name: value for name, value in row.items() if name not in later}
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from pages.scores import means, table
+
+    assert table([row]) == table([old]) and means([row, old]) == []
+    other = {**row, "seed": row["seed"] + 1, "sacrebleu": row["sacrebleu"] + 2}
+    *_, last = means([row, other, {**row, "split": "validation"}])
+    assert f" {row['sacrebleu'] + 1:.2f} ± 1.41 |" in last and f" {row['seed']}, {other['seed']} |" in last
+    # Of seeds that differ in more than that there is no mean.
+    for more in (
+        {"decoding": {**row["decoding"], "beam_size": 9}},
+        {"backend": "torch"},
+        {"training": {"precision": "x"}},
+    ):
+        assert means([row, {**other, **more}]) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, ["other.txt does not exist", "--compare"]),
+        ("", ["other.txt has 0 lines", f"has {len(SOURCES)};"]),
+        ("de\n" * 3, ["other.txt has 3 lines", f"test of parallel_text has {len(SOURCES)};"]),
+        ("de\n" * 99, ["other.txt has 99 lines", f"has {len(SOURCES)};"]),
+        (b"de\n\xff\n", ["other.txt:2: not UTF-8"]),
+    ],
+)
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_wrong_file_to_compare_is_refused_before_decoding(run, call, tmp_path, no_decoding, flags, content, said):
+    file = tmp_path / "other.txt"
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    outcome = call("evaluate", f"--run={run}", f"--compare={file}", *flags)
+    outcome.refused(*said)
+    assert outcome.out == ""
+
+
+def test_a_directory_to_compare_is_refused(run, call, tmp_path, no_decoding):
+    call("evaluate", f"--run={run}", f"--compare={tmp_path}").refused(tmp_path, "directory")
+
+
+def test_a_problem_scored_by_something_else_is_not_compared(run, result, call, tmp_path, no_decoding, monkeypatch):
+    def score(self, hypotheses, references):
+        return [NamedTuple("Score", [("name", str)])("F1")]
+
+    monkeypatch.setattr(type(result.run.problem), "score", score)
+    (tmp_path / "other.txt").write_text(lines(TARGETS))
+    call("evaluate", f"--run={run}", f"--compare={tmp_path}/other.txt").refused("not by 'F1'; leave --compare out")
+
+
+@pytest.mark.parametrize("value", ["-1", "x"])
+def test_a_wrong_number_of_samples_is_refused(run, call, no_decoding, value):
+    call("evaluate", f"--run={run}", f"--samples={value}").refused("--samples", value)
+
+
+def test_metrics_import_neither_keras_nor_sacrebleu():
+    code = (
+        "import sys\n"
+        "from keras_transformer.metrics import bleu, lengths, perplexity, significance\n"
+        "print(sorted({'keras', 'tensorflow', 'jax', 'sacrebleu'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_average_shows_what_averaging_brings(call, tmp_path):
+    flags = ("--problem=reverse", "--hparams=toy", "--set=problem.train_pairs=300", *SMALL)
+    flags = (*flags, "--train_steps=6", f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run")
+    call("train", *flags).succeeded()
+    *table, last = call("average", f"--run={tmp_path}/run", "--last=2").succeeded()
+    assert [line.split("  exact match = ")[0].strip() for line in table] == ["step 3", "step 6", "averaged"]
+    scores = [float(line.rpartition("= ")[2]) for line in table]
+    for name, score in zip(("3", "6", "averaged"), scores):
+        evaluated = evaluate(tmp_path / "run", name, "validation").scores[-1].value
+        assert score == pytest.approx(evaluated, abs=0.01)
+    assert "steps 3, 6" in last
+    assert call("average", f"--run={tmp_path}/run", "--last=2", "--scores=off").succeeded() == [last]

@@ -1,0 +1,168 @@
+"""Outputs that are not finite: every way to decode reports them, and a training run carries on."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.data.tokenizer import SymbolTokenizer
+from keras_transformer.data.tree_tokenizer import TreeTokenizer
+from keras_transformer.decoding.beam_search import Sampling
+from keras_transformer.errors import NonFiniteOutputs
+from keras_transformer.runs.directory import Run
+from keras_transformer.training.callbacks import Evaluation
+from keras_transformer.training.trainer import train
+
+HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, beam_size=2, extra_length=3)
+TRAINING = HPARAMS.replace(
+    batch_tokens=32, warmup_steps=10, train_steps=6, eval_steps=2, checkpoint_steps=2, keep_checkpoints=4
+)
+
+
+def spoiled(model):
+    """Return the model after one of its weights became NaN."""
+    variable = model.trainable_variables[-1]
+    variable.assign(np.full(variable.shape, np.nan))
+    return model
+
+
+@pytest.fixture(scope="module")
+def translator():
+    tokenizer = SymbolTokenizer("ab")
+    return kt.Translator(spoiled(kt.Transformer(tokenizer.vocab_size, HPARAMS)), tokenizer, HPARAMS)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"beam_size": 1}, {"sampling": Sampling()}, {"prefixes": ["", "a"]}, {"min_length": 2}]
+)
+def test_translate_reports_outputs_that_are_not_finite(translator, options):
+    with pytest.raises(NonFiniteOutputs, match="^outputs for text 2 must be finite, got NaN or infinity"):
+        translator.translate(["", "a b"], **options)
+
+
+def test_ensemble_reports_outputs_that_are_not_finite(translator):
+    sound = kt.Transformer(translator.tokenizer.vocab_size, HPARAMS)
+    ensemble = kt.Translator([sound, translator.model], translator.tokenizer, HPARAMS)
+    with pytest.raises(NonFiniteOutputs):
+        ensemble.translate(["a b"])
+    with pytest.raises(NonFiniteOutputs, match="text 1 "):
+        ensemble.score(["a b"], ["b"])
+
+
+def test_score_reports_outputs_that_are_not_finite(translator):
+    with pytest.raises(NonFiniteOutputs, match="text 1 "):
+        translator.score(["a b"], ["b"])
+
+
+def test_parser_reports_outputs_that_are_not_finite():
+    hparams = HPARAMS.replace(word_heads=1, extra_length=20)
+    tokenizer = TreeTokenizer.train(["a b"] * 3, {"(S", ")S", "T"}, 300)
+    model = kt.Transformer(tokenizer.vocab_size, hparams)
+    model.adopt(tokenizer)
+    parser = kt.Translator(model, tokenizer, hparams)
+    assert parser.translate(["a b"], extra_length=0)[0][0].tokens == ()  # no room for a bracket: a flat tree
+    spoiled(model)
+    with pytest.raises(NonFiniteOutputs):
+        parser.translate(["a b"])
+
+
+# Training
+
+
+def no_constant(name):
+    raise AssertionError(f"JSON holds {name}")
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+    data_dir = tmp_path_factory.mktemp("data")
+    return kt.problem("reverse", data_dir=data_dir, num_symbols=5, longest=6, train_pairs=27)
+
+
+@pytest.fixture
+def trained(problem, tmp_path, monkeypatch):
+    """Return a function that trains, with NaN in a weight during the evaluations at the given steps."""
+
+    def trained(*steps, **changes):
+        def evaluate(self, step, original=Evaluation.evaluate):
+            weights = self.model.get_weights()
+            if step in steps:
+                spoiled(self.model)
+            original(self, step)
+            self.model.set_weights(weights)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Evaluation, "evaluate", evaluate)
+            lines = []
+            run = train(problem, dataclasses.replace(TRAINING, **changes), tmp_path / "run", report=lines.append)
+        return run, lines
+
+    return trained
+
+
+def evaluations(run):
+    return {row["step"]: row for row in run.metrics() if row["kind"] == "validation"}
+
+
+def test_train_logs_an_evaluation_without_a_score(trained):
+    run, lines = trained(2, 4)
+    rows = evaluations(run)
+    assert {step for step, row in rows.items() if "score" in row} == {6} and run.checkpoints.steps() == [2, 4, 6]
+    assert rows[2]["loss"] is rows[2]["nll"] is None and rows[6]["loss"] > 0
+    assert run.checkpoints.best_step() == 6
+    (said,) = [line for line in lines if line.startswith("validation at step 2")]
+    assert "loss nan" in said and "no score: the model's outputs are not finite" in said
+    for path in [run.path / "metrics.jsonl", *run.path.rglob("*.json")]:
+        texts = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        for text in texts:
+            json.loads(text, parse_constant=no_constant)
+
+
+def test_train_resumes_after_an_evaluation_without_a_score(trained):
+    run, lines = trained(2, 4, train_steps=4)
+    assert run.checkpoints.best_step() == 2 and "score" not in run.checkpoints.best()
+    assert any(line == "best validation without a finite score at step 2" for line in lines)
+    assert trained(4, train_steps=6)[0].checkpoints.best_step() == 6
+
+
+def test_train_counts_a_missing_score_as_no_improvement(trained):
+    run, _ = trained(4, 6, train_steps=20, patience=2)
+    assert run.checkpoints.best_step() == 2 and run.checkpoints.steps()[-1] == 6
+
+
+# Commands
+
+
+@pytest.fixture
+def run(home, tmp_path):
+    """A copy of a run whose checkpoint 7 holds NaN."""
+    shutil.copytree(home.run, tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    arrays = run.checkpoints.load("last")[0]
+    weights = {path: np.full_like(a, np.nan) if a.dtype.kind == "f" else a for path, a in arrays["weights"].items()}
+    run.checkpoints.save(7, {**arrays, "weights": weights}, {})
+    return run.path
+
+
+def test_commands_report_outputs_that_are_not_finite(call, run, tmp_path):
+    lines = tmp_path / "lines"
+    lines.write_text("s1 s2\n")
+    told = " must be finite, got NaN or infinity. Choose another checkpoint"
+    of_run = f"--run={run}", "--checkpoint=7"
+    call("translate", *of_run, f"--input={lines}").refused(told)
+    call("score", *of_run, f"--source={lines}", f"--target={lines}").refused(told)
+    call("evaluate", *of_run).refused(told)
+
+
+def test_server_reports_outputs_that_are_not_finite(run):
+    pytest.importorskip("fastapi")
+    from helpers.served import ask, serving
+
+    from keras_transformer.server.application import application
+    from keras_transformer.server.engines import load_engine
+
+    with serving(application(load_engine(run, checkpoint="7"))) as url:
+        ask(url, body={"texts": ["s1 s2"]}).refused(500, "outputs for text 1 must be finite")

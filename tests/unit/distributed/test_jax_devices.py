@@ -1,0 +1,127 @@
+"""Contract 2 on JAX: one device, two devices and accumulated slices make the same update."""
+
+import keras
+import numpy as np
+import pytest
+from helpers.training_alike import (
+    EverySecond,
+    assert_same_training,
+    assert_train_resumes_and_ends_alike,
+    fit,
+    fit_without_weights,
+    small,
+)
+
+import keras_transformer as kt
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.training.distribution import count_accelerators, make_strategy
+from keras_transformer.training.trainer import train
+
+if keras.backend.backend() != "jax":
+    pytest.skip("keras.distribution needs KERAS_BACKEND=jax", allow_module_level=True)
+import jax
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+    return EverySecond(data_dir=str(tmp_path_factory.mktemp("data"))).prepare()
+
+
+@pytest.fixture(scope="module")
+def one_device(problem):
+    return fit(problem)
+
+
+@pytest.fixture(scope="module")
+def two_devices(problem):
+    return fit(problem, make_strategy("jax"))
+
+
+def test_jax_devices_make_the_same_update(two_devices, one_device):
+    assert_same_training(two_devices, one_device)
+
+
+def test_jax_devices_each_hold_all_weights_and_part_of_the_rows(problem, two_devices, one_device, monkeypatch):
+    for model, number in ((two_devices[0], 2), (one_device[0], 1)):
+        for variable in [*model.variables, *model.optimizer.variables]:
+            assert len(variable.value.devices()) == number and variable.value.sharding.is_fully_replicated
+    seen = []
+
+    def look(model, x, labels, *arguments, **how):
+        jax.debug.inspect_array_sharding(labels, callback=seen.append)
+        return original(model, x, labels, *arguments, **how)
+
+    original = kt.Transformer.compute_loss
+    monkeypatch.setattr(kt.Transformer, "compute_loss", look)
+    fit(problem, make_strategy("jax"))
+    assert seen and all(len(sharding.device_set) == 2 and not sharding.is_fully_replicated for sharding in seen)
+
+
+def test_jax_devices_and_accumulate_together_make_the_same_update(problem, one_device):
+    assert_same_training(fit(problem, make_strategy("jax"), accumulate=3), one_device)
+
+
+def test_jax_devices_r_drop_without_dropout_makes_the_same_update(problem, one_device):
+    assert_same_training(fit(problem, make_strategy("jax"), r_drop=5.0), one_device)
+
+
+@pytest.mark.parametrize(
+    "loss", [kt.SmoothedCrossEntropy(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True)]
+)
+def test_jax_devices_without_sample_weights_make_the_same_update(loss):
+    found = fit_without_weights(make_strategy("jax"), loss=loss)
+    assert_same_training(found, fit_without_weights(loss=loss), number=1, names=())
+
+
+def test_jax_devices_evaluate_the_same(problem, one_device, two_devices):
+    batches = problem.batches("test", small())
+    expected, found = (model.evaluate(batches, verbose=0, return_dict=True) for model, _ in (one_device, two_devices))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_jax_devices_draw_different_dropout_masks_which_are_those_of_one_device():
+    def dropped(ones):
+        layer = Dropout(0.5, seed=7)
+        layer.build()
+        return np.asarray(layer(ones, training=True))
+
+    ones = np.ones((2, 1000), "float32")
+    with make_strategy("jax").scope():
+        layout = keras.distribution.distribution().get_data_layout(ones.shape).backend_layout
+        first, second = masks = dropped(jax.device_put(ones, layout))
+    assert 0.3 < np.mean(first != second) < 0.7
+    np.testing.assert_array_equal(masks, dropped(ones))
+
+
+def test_jax_devices_begin_with_the_weights_of_one_however_keras_makes_them(monkeypatch):
+    """A large variable is made by a compiled initializer."""
+    monkeypatch.setattr("keras.src.backend.jax.core.should_shard_at_init", lambda layout, shape: True)
+    with make_strategy("jax").scope():
+        model = kt.Transformer(9, small())
+    for variable, expected in zip(model.variables, kt.Transformer(9, small()).variables, strict=True):
+        assert len(variable.value.devices()) == 2
+        np.testing.assert_array_equal(variable.value, expected.value)
+
+
+def test_a_model_is_compiled_where_it_was_made():
+    with make_strategy("jax").scope():
+        model = kt.Transformer(9, small())
+    with pytest.raises(kt.UserError, match="within one scope"):
+        model.compile(**kt.compile_arguments(small()))
+
+
+def test_nothing_is_left_set_after_a_training(two_devices):
+    assert keras.distribution.distribution() is None
+
+
+def test_which_devices_are_taken():
+    assert make_strategy("jax").num_model_replicas == 2 and count_accelerators(make_strategy("jax")) == 0
+    assert make_strategy("one") is None and make_strategy("auto") is None  # two CPU devices share one machine
+    with pytest.raises(kt.UserError, match="needs KERAS_BACKEND=tensorflow, not jax, whose own is --strategy=jax"):
+        make_strategy("mirrored")
+    with pytest.raises(kt.UserError, match="unknown strategy 'jaxx': did you mean jax"):
+        train(None, small(), "nowhere", strategy="jaxx")
+
+
+def test_jax_devices_train_resumes_and_ends_with_the_weights_of_one(tmp_path):
+    assert_train_resumes_and_ends_alike("jax", tmp_path)

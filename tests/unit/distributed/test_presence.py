@@ -1,0 +1,157 @@
+"""A process of a training that is gone, or hangs, is given up by the others."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import keras
+import pytest
+from helpers.workers import free_ports
+
+from keras_transformer.training import presence as presence_module
+from keras_transformer.training.presence import DONE, SILENCE, Presence
+from keras_transformer.training.signals import Interrupted
+from keras_transformer.training.workers import WorkerLost, _JaxWorkers
+
+
+class Store(dict):
+    """What a coordinator keeps, until it is closed."""
+
+    open = True
+
+    def key_value_set(self, key, value, allow_overwrite):
+        if not self.open or not allow_overwrite:
+            raise RuntimeError("UNAVAILABLE")
+        self[key] = value
+
+    def key_value_dir_get(self, folder):
+        return [(key, value) for key, value in sorted(self.items()) if key.startswith(folder)]
+
+
+def started(store, number, count, **seconds):
+    """A running `Presence`, and the list of the processes that it gave up."""
+    lost = []
+    presence = Presence(store, number, count, lost.append, **seconds)
+    presence.start()
+    return presence, lost
+
+
+def test_processes_that_count_are_there_until_the_store_is_closed():
+    store = Store()
+    all_of_them = [started(store, number, 3, every=0.01, silence=60) for number in range(3)]
+    deadline = time.monotonic() + 30
+    while len(store) < 3 or min(map(int, store.values())) < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert all(presence.is_alive() for presence, _ in all_of_them)
+    store.open = False
+    for presence, lost in all_of_them:
+        presence.join(5)
+        assert not presence.is_alive() and not lost
+
+
+def test_one_that_counts_no_more_is_given_up_by_number():
+    store = Store({"present/1": "7"})
+    began = time.monotonic()
+    presence, lost = started(store, 0, 3, every=0.01, silence=0.5)
+    other, _ = started(store, 2, 3, every=0.01, silence=60)
+    presence.join(10)
+    assert lost == [1] and time.monotonic() - began >= 0.5 and other.is_alive()
+    store.open = False
+
+
+def test_one_that_has_not_begun_to_count_is_waited_for():
+    store = Store()
+    presence, lost = started(store, 0, 2, every=0.01, silence=0.2)
+    time.sleep(1)
+    assert presence.is_alive() and not lost
+    store["present/1"] = "1"
+    presence.join(10)
+    assert lost == [1]
+
+
+def test_one_that_stood_still_itself_gives_nobody_up(monkeypatch):
+    """An hour passes at once for it, as when something held Python up, or the machine slept."""
+    clock = {"now": 0.0}
+    monkeypatch.setattr(presence_module.time, "monotonic", lambda: clock["now"])
+    naps = iter([1, 1, 3600, 1, 1])
+
+    def sleep(seconds):
+        clock["now"] += next(naps, None) or stop()
+
+    def stop():
+        raise SystemExit
+
+    lost = []
+    presence = Presence(Store({"present/1": "7"}), 0, 2, lost.append)
+    monkeypatch.setattr(presence.over, "wait", sleep)
+    with pytest.raises(SystemExit):
+        presence.run()
+    assert not lost
+
+
+def test_one_that_has_done_its_part_says_so_and_is_not_missed():
+    store = Store()
+    presence, lost = started(store, 0, 2, every=0.01, silence=0.2)
+    other, _ = started(store, 1, 2, every=60, silence=60)
+    while "present/1" not in store:
+        time.sleep(0.01)
+    other.end()
+    assert not other.is_alive() and store["present/1"] == DONE
+    time.sleep(1)
+    assert presence.is_alive() and not lost
+    presence.end()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow watches its workers by itself")
+@pytest.mark.parametrize("ending", [None, Interrupted(signal.SIGTERM)])
+def test_nothing_is_watched_any_more_when_python_ends(ending):
+    """A thread that came back from JAX's store while Python ended aborted the process."""
+    workers = _JaxWorkers(Store())
+    with contextlib.suppress(Interrupted), workers.leaving():
+        workers.watch()
+        assert workers.presence.is_alive()
+        if ending:
+            raise ending
+    assert not workers.presence.is_alive() and workers.presence.store["present/0"] == DONE
+
+
+JOINED = """
+    import sys
+    from keras_transformer.training.cluster import Coordinator
+    from keras_transformer.training.workers import join
+    workers = join("multiworker", coordinator=Coordinator(sys.argv[1], 2, int(sys.argv[2])))
+    workers.watch()
+    print("joined", flush=True)
+    with workers.leaving(), workers.together():
+        while True:
+            workers.total([1])
+"""
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow tells of a worker that hangs by itself")
+def test_a_worker_that_hangs_ends_the_others_with_what_to_do():
+    (port,) = free_ports(1)
+    command = [sys.executable, "-c", textwrap.dedent(JOINED), f"localhost:{port}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    first, second = (subprocess.Popen([*command, str(number)], **pipes) for number in range(2))
+    drained = threading.Thread(target=second.stderr.read)
+    drained.start()
+    try:
+        assert all(process.stdout.readline() == "joined\n" for process in (first, second))
+        second.send_signal(signal.SIGSTOP)
+        _, err = first.communicate(timeout=2 * SILENCE)
+    finally:
+        first.kill()
+        second.kill()
+        drained.join()
+    assert first.returncode == WorkerLost.status == os.EX_TEMPFAIL, err
+    # Said by Presence, or by JAX, which gives up soon after, and first on a machine that has much else to do.
+    said = r"another worker is gone \((nothing was heard of worker 1|.*Gloo).* goes on from"
+    assert re.search(said, err.splitlines()[-1]), err

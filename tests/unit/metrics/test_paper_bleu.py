@@ -1,0 +1,101 @@
+"""The paper's own BLEU: Moses' tokens, compounds split, beside sacreBLEU and never in its place."""
+
+import json
+import sys
+
+import pytest
+from helpers.commands import SMALL, TEXT, write_text
+from sacrebleu.metrics import BLEU
+
+import keras_transformer as kt
+from keras_transformer.metrics.bleu import sacre_bleu
+from keras_transformer.metrics.paper_bleu import moses_tokenizer, paper_bleu, split_compounds
+
+pytest.importorskip("sacremoses")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "split"),
+    [
+        ("rich-text format", "rich ##AT##-##AT## text format"),
+        ("a - b", "a - b"),
+        ("-a b- --", "-a b- --"),
+        ("two-to-three", "two ##AT##-##AT## to ##AT##-##AT## three"),
+        ("ab--cd", "ab ##AT##-##AT## -cd"),
+        ("", ""),
+    ],
+)
+def test_compounds_are_split_at_hyphens_between_characters(tokens, split):
+    assert split_compounds(tokens) == split
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "tokens"),
+    [
+        ("de", "Er sagte: “Ja, z.B. morgen.”", "Er sagte : &quot; Ja , z.B. morgen . &quot;"),
+        ("de", "Am 3. Mai kam’s…", "Am 3. Mai kam &apos; s ..."),
+        ("en", "It isn't Mr. Smith's.", "It isn &apos;t Mr. Smith &apos;s ."),
+        ("fr", "L'homme n'est pas là.", "L&apos; homme n&apos; est pas là ."),
+    ],
+)
+def test_tokens_are_moses(language, text, tokens):
+    assert moses_tokenizer(language)(text) == tokens
+
+
+def test_the_score_is_unsmoothed_bleu_of_split_tokens():
+    references = ["Der weltweit-bekannte Mann schläft nicht.", "Eine Frau liest ein Buch im Park."]
+    outputs = ["Der weltweit-bekannte Mann schläft.", "Eine Frau liest das Buch im Park."]
+    tokens = [
+        ["Der weltweit ##AT##-##AT## bekannte Mann schläft .", "Eine Frau liest das Buch im Park ."],
+        ["Der weltweit ##AT##-##AT## bekannte Mann schläft nicht .", "Eine Frau liest ein Buch im Park ."],
+    ]
+    expected = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(tokens[0], [tokens[1]]).score
+    score = paper_bleu(outputs, references, "de")
+    assert score.value == pytest.approx(expected) and 20 < expected < 90
+    assert score.value != pytest.approx(sacre_bleu(outputs, references).value, abs=0.5)
+    assert score.name == "paper BLEU"
+    for part in ("smooth:none", "tok:none", "moses:", "lang:de", "compounds:split"):
+        assert part in score.signature
+
+
+def test_equal_texts_score_100_and_none_in_common_0():
+    text = ["Ein Mann geht über die Straße.", "Zwei Hunde spielen im Schnee."]
+    assert paper_bleu(text, text, "de").value == pytest.approx(100)
+    assert paper_bleu(["x y z w v"] * 2, text, "de").value == 0
+
+
+@pytest.fixture
+def run(call, tmp_path):  # noqa: F811
+    """A run on a folder of own text, two updates old."""
+    flags = (*write_text(tmp_path / "text", TEXT), "--set=problem.vocab_size=40", *SMALL)
+    call("train", *flags, "--hparams=toy", "--train_steps=2", f"--output_dir={tmp_path}/run").succeeded()
+    return tmp_path / "run"
+
+
+def test_evaluate_prints_it_beside_the_others_before_the_one_that_counts(call, run, tmp_path, monkeypatch):  # noqa: F811
+    flags = (f"--run={run}", "--split=validation", "--paper_bleu")
+    lines = call("evaluate", *flags, f"--results={tmp_path}/rows.jsonl").succeeded()
+    names = [line.partition(" = ")[0] for line in lines if " = " in line]
+    assert names[-4:] == ["chrF", "lowercase BLEU", "paper BLEU", "sacreBLEU"]
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
+    assert row["paper_bleu"] >= 0 and "compounds:split" in row["signatures"]["paper BLEU"]
+
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    call("evaluate", *flags).refused("the paper's BLEU needs the Moses tokenizer: pip install sacremoses")
+
+
+def test_it_needs_plain_text(call, tmp_path):  # noqa: F811
+    small = ("--set=problem.train_pairs=50", *SMALL, f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run")
+    call("train", "--problem=copy", "--hparams=toy", "--train_steps=1", *small).succeeded()
+    call("evaluate", f"--run={tmp_path}/run", "--paper_bleu").refused("--paper_bleu: copy has no plain text")
+
+
+def test_it_is_of_the_target_s_language(monkeypatch):
+    from keras_transformer.decoding.evaluation import check_paper_bleu
+
+    for name, allowed in (("toy_ende", True), ("toy_ende_rev", True), ("multi30k_ende_tok", False), ("sort", False)):
+        if allowed:
+            check_paper_bleu(kt.problem(name))
+        else:
+            with pytest.raises(kt.UserError, match=name):
+                check_paper_bleu(kt.problem(name))

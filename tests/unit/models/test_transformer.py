@@ -1,0 +1,343 @@
+"""The whole model: its logits, parameters, masks, randomness, saving, loss, metrics and step-by-step decoding."""
+
+import itertools
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from helpers.small_transformer import (
+    DECODER_INPUT,
+    INPUTS,
+    LABELS,
+    SOURCE,
+    VOCAB,
+    WEIGHTS,
+    every_variant,
+    logits,
+    make_model,
+    randomize,
+    reset_seeds,
+    seed_states,
+)
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer.data.tokenizer import BOS, PAD
+
+
+@every_variant
+def test_logits_are_the_oracles(changes):
+    model = randomize(make_model(**changes))
+    residual = oracles.pre_norm if changes.get("norm") == "pre" else oracles.post_norm
+    weights, window = oracles.transformer_weights(model), changes.get("attention_window")
+    expected = oracles.transformer(*INPUTS, weights, 2, residual, window)
+    np.testing.assert_allclose(logits(model), expected, rtol=1e-4, atol=1e-4)
+
+
+# Parameters
+
+
+@pytest.mark.parametrize("preset, parameters", [("base", 63_045_632), ("big", 214_171_648)])
+def test_parameters_of_the_papers_models(preset, parameters):
+    model = kt.Transformer.from_hparams(kt.hparams(preset), vocab_size=37_000)
+    assert sum(int(np.prod(variable.shape)) for variable in model.trainable_variables) == parameters
+    assert model.count_params() == parameters
+
+
+@every_variant
+@pytest.mark.parametrize("sizes", [{}, {"num_layers": 3, "d_model": 12, "d_ff": 5, "num_heads": 3, "d_k": 1, "d_v": 9}])
+def test_parameters_in_closed_form(sizes, changes):
+    model = make_model(vocab_size=29, **sizes, **changes)
+    hparams = model.hparams
+    d, ff, n = hparams.d_model, hparams.d_ff, hparams.num_layers
+    attention = 2 * d * hparams.num_heads * (hparams.d_k + hparams.d_v)
+    feed_forward, norm = d * ff + ff + ff * d + d, 2 * d
+    expected = 29 * d + n * (attention + feed_forward + 2 * norm) + n * (2 * attention + feed_forward + 3 * norm)
+    expected += 2 * norm * (hparams.norm == "pre") + hparams.max_length * d * (hparams.positions == "learned")
+    expected += n * hparams.num_heads * hparams.d_k * (hparams.encoder_attention == "additive")
+    expected += 29 * bool(hparams.word_heads)  # not trained: which tokens begin a word
+    assert model.count_params() == expected
+
+
+def test_variable_paths_are_unique():
+    paths = [variable.path for variable in make_model(dropout=0.1, attention_dropout=0.1).variables]
+    assert len(set(paths)) == len(paths)
+
+
+# What may depend on what
+
+
+@every_variant
+@pytest.mark.parametrize("training", [False, True])
+def test_the_future_never_changes_the_past(changes, training):
+    model = make_model(dropout=0.1, **changes)
+    before = logits(model, training=training)
+    for position in range(1, DECODER_INPUT.shape[1]):
+        changed = DECODER_INPUT.copy()
+        changed[:, position:] = (changed[:, position:] + 3) % VOCAB
+        reset_seeds(model)  # the same dropout masks
+        after = logits(model, (SOURCE, changed), training)
+        np.testing.assert_allclose(after[:, :position], before[:, :position], atol=1e-6)
+        assert (abs(after - before)[:, position:].max(axis=-1) > 1e-4).all()
+
+
+@every_variant
+def test_padding_never_changes_real_logits(changes):
+    model = randomize(make_model(**changes))
+    expected = logits(model)
+    for rows, source_columns, target_columns in itertools.product((0, 2), (0, 3), (0, 4)):
+        source = np.pad(SOURCE, ((0, rows), (0, source_columns)))
+        target = np.pad(DECODER_INPUT, ((0, rows), (0, target_columns)))
+        padded = logits(model, (source, target))
+        np.testing.assert_allclose(padded[:3, :6], expected, atol=2e-5)
+        assert np.isfinite(padded).all()  # empty rows too
+
+
+def test_every_source_token_changes_every_logit():
+    model = randomize(make_model())
+    for position in range(5):
+        changed = SOURCE.copy()
+        changed[0, position] = 3
+        difference = abs(logits(model, (changed, DECODER_INPUT)) - logits(model)).max(axis=-1)
+        assert (difference[0] > 1e-5).all() and (difference[1:] < 1e-6).all()
+
+
+# Randomness
+
+
+def test_initial_weights_depend_on_the_seed_alone():
+    keras.utils.set_random_seed(1)
+    model = make_model(seed=5)
+    keras.utils.set_random_seed(2)
+    same, other = make_model(seed=5), make_model(seed=6)
+    for variable, twin, stranger in zip(*(m.trainable_variables for m in (model, same, other))):
+        value = oracles.array(variable)
+        np.testing.assert_array_equal(value, oracles.array(twin))
+        assert np.array_equal(value, oracles.array(stranger)) == (value.std() == 0), variable.path
+
+
+def test_no_two_weights_begin_alike():
+    corners = [tuple(oracles.array(v)[:5, :5].ravel()) for v in make_model().trainable_variables if len(v.shape) == 2]
+    assert len(set(corners)) == len(corners)
+
+
+def test_dropouts_have_seeds_of_their_own():
+    model = make_model(num_layers=6, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
+    seeds = [seed for seed, _ in seed_states(model).values()]
+    assert len(seeds) == 2 + 6 * 4 + 6 * 6
+    assert len(set(seeds)) == len(seeds)
+    others = {seed for seed, _ in seed_states(make_model(num_layers=6, dropout=0.1, seed=2)).values()}
+    assert others.isdisjoint(seeds)
+
+
+def test_the_paper_drops_where_section_5_4_says():
+    """Each sub-layer's output and both sums of embeddings and positions; not weights of attention, not ReLUs."""
+    assert len(seed_states(make_model(num_layers=6, dropout=0.1))) == 2 + 6 * 2 + 6 * 3
+    assert not seed_states(make_model(dropout=0.0))
+
+
+def test_dropout_is_of_the_sum_with_positions(monkeypatch):
+    """Tokens are zeros and positions one-hot, so dropout of tokens alone would leave the positions as they are."""
+    model, entered = make_model(dropout=0.5), []
+
+    def call(self, x, *_, **__):
+        entered.append(np.asarray(x))
+        return x
+
+    for stack in (model.encoder, model.decoder):
+        monkeypatch.setattr(type(stack), "call", call)
+    monkeypatch.setattr(type(model.positions), "call", lambda self, positions: ops.one_hot(positions, self.d_model))
+    model.embedding.table.assign(np.zeros(model.embedding.table.shape))
+    model.states(INPUTS, training=True)
+    assert [x.shape[1] for x in entered] == [SOURCE.shape[1], DECODER_INPUT.shape[1]]
+    for x in entered:
+        assert set(x.diagonal(axis1=1, axis2=2).flat) == {0.0, 2.0}
+        assert not (x * (1 - np.eye(*x.shape[1:]))).any()
+
+
+def test_the_largest_seed_fits_jax():
+    """JAX' seeds are unsigned 32-bit numbers, TensorFlow's have 64."""
+    largest = kt.HParams.__dataclass_fields__["seed"].metadata["high"]
+    seeds = [seed for seed, _ in seed_states(make_model(seed=largest)).values()]
+    assert 0 <= min(seeds) and max(seeds) < 2**32
+
+
+def test_each_training_call_draws_new_masks_and_inference_none():
+    model = make_model(dropout=0.5)
+    first, second = logits(model, training=True), logits(model, training=True)
+    assert abs(first - second).max() > 0.1
+    assert {count for _, count in seed_states(model).values()} == {2}
+    np.testing.assert_array_equal(logits(model), logits(model))
+    assert {count for _, count in seed_states(model).values()} == {2}
+
+
+# Saving
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_a_model_comes_back_from_its_config(dtype):
+    model = make_model(dtype=dtype, norm="pre", dropout=0.3)
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
+    assert type(copy) is kt.Transformer and copy.get_config() == model.get_config()
+    assert copy.hparams == model.hparams and copy.vocab_size == model.vocab_size
+    assert copy.dtype_policy.name == model.dtype_policy.name == dtype
+    np.testing.assert_array_equal(logits(copy), logits(model))  # the seed gives the same initial weights
+
+
+@every_variant
+def test_a_saved_model_gives_the_same_logits(changes, tmp_path):
+    model = randomize(make_model(**changes))
+    model.save(tmp_path / "x.keras")
+    loaded = keras.saving.load_model(tmp_path / "x.keras", safe_mode=True)
+    np.testing.assert_array_equal(logits(loaded), logits(model))
+    assert seed_states(loaded) == seed_states(model)
+    assert loaded.compiled == model.compiled
+
+
+@pytest.mark.filterwarnings("error:.*compile")
+def test_a_model_saved_compiled_can_be_evaluated_and_trained_on(tmp_path):
+    model = make_model(compile=True, dropout=0.0)
+    model.train_on_batch(INPUTS, LABELS, WEIGHTS)
+    model.save(tmp_path / "x.keras")
+    loaded = keras.saving.load_model(tmp_path / "x.keras")
+    np.testing.assert_array_equal(loaded.optimizer.iterations, 1)
+    for network in (model, loaded):
+        network.train_on_batch(INPUTS, LABELS, WEIGHTS)
+    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+
+
+# Loss and metrics (§5.4)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.6])
+def test_the_loss_from_states_is_the_loss_of_logits_is_the_oracles(label_smoothing):
+    model = randomize(make_model(compile=True, label_smoothing=label_smoothing))
+    states = model.states(INPUTS)
+    expected = (oracles.cross_entropy(LABELS, logits(model), label_smoothing) * WEIGHTS).sum()
+    loss = kt.SmoothedCrossEntropy(label_smoothing)
+    assert float(model.compute_loss(None, LABELS, states, WEIGHTS)) == pytest.approx(expected, rel=1e-5)
+    assert float(loss(LABELS, model(INPUTS), WEIGHTS)) == pytest.approx(expected, rel=1e-5)
+    each = oracles.cross_entropy(LABELS, logits(model), label_smoothing)
+    np.testing.assert_allclose(loss.call(LABELS, model(INPUTS)), each, rtol=1e-4)
+
+
+def test_r_drop_goes_through_the_model_twice_with_other_dropout(monkeypatch):
+    """Both passes of a row stand next to each other; without dropout an update is that of one pass, whatever α."""
+    model = randomize(make_model(compile=True, dropout=0.3, r_drop=5.0))
+    states, seen = type(model).states, []
+    monkeypatch.setattr(type(model), "states", lambda *args, **how: seen.append(states(*args, **how)) or seen[-1])
+    loss = float(model.loss_of(INPUTS, LABELS, ops.convert_to_tensor(WEIGHTS), training=True))
+    first, second = (oracles.softmax(np.asarray(model.logits(seen[0][n::2]), "float64")) for n in (0, 1))
+    apart = 0.5 * ((first - second) * np.log(first / second)).sum(-1)
+    both = [oracles.cross_entropy(LABELS, np.log(p), 0.1) for p in (first, second)]
+    assert loss == pytest.approx(((sum(both) / 2 + 5 / 2 * apart) * WEIGHTS).sum(), rel=1e-4)
+    assert apart.min() > 1e-4 and len(seen) == 1
+    nll = float(model.get_metrics_result()["nll"])
+    plain = [oracles.cross_entropy(LABELS, np.log(p)) for p in (first, second)]
+    assert nll == pytest.approx((sum(plain) / 2)[LABELS != 0].mean(), rel=1e-4)
+    evaluated = float(model.loss_of(INPUTS, LABELS, ops.convert_to_tensor(WEIGHTS), training=False))
+    usual = (oracles.cross_entropy(LABELS, logits(model), 0.1) * WEIGHTS).sum()
+    assert evaluated == pytest.approx(usual, rel=1e-4)
+
+
+class Tokens(keras.metrics.Sum):
+    """Sum of the weights; a metric of one's own needs logits."""
+
+    def update_state(self, labels, logits, sample_weight=None):
+        super().update_state(sample_weight)
+
+
+def test_r_drop_from_logits_is_that_from_states_and_counts_a_token_once():
+    losses, tokens = [], Tokens()
+    for metrics in (None, [tokens]):
+        model = randomize(make_model(dropout=0.3, r_drop=5.0))
+        model.compile(**kt.compile_arguments(model.hparams), weighted_metrics=metrics)
+        losses.append(float(model.loss_of(INPUTS, LABELS, ops.convert_to_tensor(WEIGHTS), training=True)))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert float(tokens.result()) == (LABELS != 0).sum()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_r_drop_without_dropout_is_the_usual_update(accumulate):
+    hparams = make_model(dropout=0.0).hparams
+    models = [randomize(make_model(dropout=0.0)) for _ in range(2)]
+    for model, r_drop, slices in zip(models, (0.0, 5.0), (1, accumulate)):
+        arguments = kt.compile_arguments(hparams, slices)
+        arguments["loss"].r_drop = r_drop
+        model.compile(**arguments)
+        model.train_on_batch(INPUTS, LABELS, WEIGHTS)
+    assert [model.passes for model in models] == [1, 2]
+    for one, other in zip(*(model.trainable_variables for model in models)):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=1e-4)
+
+
+def test_metrics_weigh_tokens_whatever_the_batches():
+    model = randomize(make_model(compile=True))
+    batches, plain, smoothed = [], [], []
+    for rows, length in [(slice(0, 1), 6), (slice(1, 3), 3)]:  # of 6 tokens, and of 4 beside padding
+        inputs, labels = (SOURCE[rows], DECODER_INPUT[rows, :length]), LABELS[rows, :length]
+        batches.append((inputs, labels, (labels != 0) / np.float32((labels != 0).sum())))
+        plain.append(oracles.cross_entropy(labels, logits(model, inputs))[labels != 0])
+        smoothed.append(oracles.cross_entropy(labels, logits(model, inputs), 0.1)[labels != 0])
+    result = model.evaluate((batch for batch in batches), steps=2, verbose=0, return_dict=True)
+    assert float(result["nll"]) == pytest.approx(np.concatenate(plain).mean(), rel=1e-4)
+    assert float(result["perplexity"]) == pytest.approx(np.exp(np.concatenate(plain).mean()), rel=1e-4)
+    assert float(result["loss"]) == pytest.approx(np.concatenate(smoothed).mean(), rel=1e-4)
+    assert abs(np.mean([batch.mean() for batch in plain]) - np.concatenate(plain).mean()) > 0.01
+
+
+# Decoding step by step
+
+
+def decode(model, beams, length, settled=0, dtype="float32"):
+    """Logits `[batch, beams, length, vocab]` by `decode_step` for random tokens; the tokens.
+
+    The keys and values of the first `settled` positions are moved from `recent` to `past`.
+    """
+    memory, source_words = model.encode(SOURCE)
+    projected, kernels = model.project_memory(memory), model.step_kernels()
+    past, recent = model.empty_cache(3, 0), model.empty_cache(3, (length + 2) * beams)
+    tokens = np.random.default_rng(beams).integers(1, VOCAB, (3, beams, length)).astype("int32")
+    tokens[:, :, 0] = BOS
+    own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # step after step, beam after beam
+    steps, first = [], 0
+    for index in range(length):
+        if settled and index == settled:
+            past = keras.tree.map_structure(lambda part: part[:, :, : settled * beams], recent)
+            recent, first = model.empty_cache(3, (length + 2 - settled) * beams), settled
+        mask = np.tile(own & (np.arange((length + 2) * beams) < (index + 1) * beams), (3, 1, 1))
+        node = ops.convert_to_tensor((index - first) * beams)
+        so_far = np.where(np.arange(length - 1) < index, tokens[:, :, 1:], PAD)
+        words, mask = model.words_after(so_far), ops.convert_to_tensor(mask)
+        step, recent = model.decode_step(
+            tokens[:, :, index], ops.convert_to_tensor(index), words, node, kernels, past, recent, projected, mask,
+            source_words,
+        )  # fmt: skip
+        steps.append(np.asarray(step, dtype="float64"))
+    return np.stack(steps, axis=2), tokens
+
+
+@every_variant
+@pytest.mark.parametrize("beams,settled", [(1, 0), (3, 0), (3, 4)])
+def test_decoding_step_by_step_gives_the_teacher_forced_logits(changes, beams, settled):
+    model = randomize(make_model(**changes))
+    stepwise, tokens = decode(model, beams, length=7, settled=settled)
+    for beam in range(beams):
+        np.testing.assert_allclose(stepwise[:, beam], logits(model, (SOURCE, tokens[:, beam])), atol=1e-5)
+
+
+def test_decoding_step_by_step_under_bfloat16():
+    model = make_model(dtype="mixed_bfloat16")
+    stepwise, tokens = decode(model, 1, length=7)
+    np.testing.assert_allclose(stepwise[:, 0], logits(model, (SOURCE, tokens[:, 0])), atol=0.15)
+    for cached in itertools.chain(*model.project_memory(model.encode(SOURCE)[0]), *model.empty_cache(3, 7)):
+        assert keras.backend.standardize_dtype(cached.dtype) == "bfloat16"
+
+
+# Quiet
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_call_warns_of_nothing():
+    make_model(dropout=0.1, norm="pre")(INPUTS, training=True)

@@ -1,0 +1,431 @@
+"""Drawings of trees: text and SVG, which hold every word, label and line, and the command that writes them."""
+
+import gzip
+import re
+import subprocess
+import sys
+import unicodedata
+from collections import Counter
+from xml.etree import ElementTree
+
+import pytest
+from helpers.commands import environment, start
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.trees.drawing import FONT_SIZES, columns, pixels, svg_drawing, text_drawing
+from keras_transformer.trees.tree import DEEPEST, Tree, escaped, read_trees, tree_of
+
+COMMAND = "trees.__main__"
+SVG = "{http://www.w3.org/2000/svg}"
+
+CAT = "(S (NP (DT the) (NN cat)) (VP (VBZ sees) (NP (PRP it))) (. .))"
+CAT_DRAWN = """\
+            S
+   ┌────────┴─┬──────┐
+   │         VP      │
+   │        ┌─┴──┐   │
+  NP        │   NP   │
+ ┌─┴──┐     │    │   │
+DT   NN    VBZ  PRP  .
+the  cat  sees  it   ."""
+
+words = st.text("aW.é東カ<&>\"'$", min_size=1, max_size=9) | st.sampled_from(["(", ")", "{", "e\u0301", "क्षि"])
+labels = st.text("NPVWX-", min_size=1, max_size=12)
+tags = st.builds(lambda label, word: Tree(label, (), escaped(word)), labels, words)
+trees = st.recursive(
+    tags,
+    lambda inner: st.builds(Tree, labels, st.lists(inner, min_size=1, max_size=4).map(tuple), st.none()),
+    max_leaves=20,
+)
+drawn = settings(deadline=None, max_examples=80)
+
+
+def text_of(word):
+    """A word as it was before it was escaped."""
+    return word.replace("-LRB-", "(").replace("-RRB-", ")").replace("-LCB-", "{").replace("-RCB-", "}")
+
+
+def nodes(tree):
+    return [tree, *(node for child in tree.children for node in nodes(child))]
+
+
+# Text
+
+
+def read_back(drawing):
+    """The `Tree` that a text drawing shows, by following its lines from the root down."""
+    grid = []  # of each line: the character that each column shows, its marks included
+    for line in drawing.split("\n"):
+        cells = []
+        for char in line:
+            if unicodedata.category(char) == "Mn":
+                cells[-1] += char
+            else:
+                cells += [char, ""] if unicodedata.east_asian_width(char) == "W" else [char]
+        grid.append(cells)
+
+    def cell(row, column):
+        return grid[row][column] if 0 <= column < len(grid[row]) else " "
+
+    def text_at(row, column):
+        """The text around a column, which is its middle."""
+        first = last = column
+        while cell(row, first - 1) != " ":
+            first -= 1
+        while cell(row, last + 1) != " ":
+            last += 1
+        assert column == first + (last + 1 - first) // 2
+        return "".join(grid[row][first : last + 1])
+
+    def read(row, column):
+        label = text_at(row, column)
+        if row == len(grid) - 2:
+            return Tree(label, (), escaped(text_at(row + 1, column)))
+        places, line = [column], cell(row + 1, column)
+        if line != "│":
+            assert line in "┴┼"
+            first = last = column
+            while cell(row + 1, first) != "┌":
+                first -= 1
+            while cell(row + 1, last) != "┐":
+                last += 1
+            places = [place for place in range(first, last + 1) if cell(row + 1, place) in "┌┬┼┐"]
+            assert first + last in (2 * column, 2 * column + 1)
+        children = []
+        for place in places:
+            below = row + 2
+            while cell(below, place) == "│":
+                below += 1
+            children.append(read(below, place))
+        return Tree(label, tuple(children))
+
+    top = [column for column, char in enumerate(grid[0]) if char != " "]
+    return read(0, top[0] + len(top) // 2)
+
+
+def test_a_small_drawing():
+    assert text_drawing(tree_of(CAT)) == CAT_DRAWN
+
+
+def test_a_word_alone():
+    assert text_drawing(tree_of("(NN word)")) == " NN\nword"
+
+
+def test_a_label_that_is_wider_than_its_words():
+    assert text_drawing(tree_of("(VERY-LONG-LABEL (A (B b) (C c)) (D (E e)))")).split("\n") == [
+        "VERY-LONG-LABEL",
+        "     ┌─┴──┐",
+        "     A    D",
+        "    ┌┴─┐  │",
+        "    B  C  E",
+        "    b  c  e",
+    ]
+
+
+def test_a_parent_over_its_middle_child():
+    assert text_drawing(tree_of("(X (A a) (B b) (C c))")).split("\n")[1] == "┌──┼──┐"
+
+
+def test_wide_characters_take_two_columns_and_marks_none():
+    assert [columns(text) for text in ("東京", "ｱ", "e\u0301", "", "Ａb", "👍")] == [4, 1, 1, 0, 3, 2]
+    drawing = text_drawing(tree_of("(S (NN 東京) (NP (NN e\u0301te\u0301) (NN ネコ)))"))
+    assert drawing.split("\n") == [
+        "      S",
+        "  ┌───┴───┐",
+        "  │      NP",
+        "  │    ┌──┴──┐",
+        " NN   NN    NN",
+        "東京  e\u0301te\u0301  ネコ",
+    ]
+
+
+def test_an_empty_label_is_a_dot():
+    assert text_drawing(tree_of("( (S (NN a)))")).split("\n") == [" •", " │", " S", " │", "NN", " a"]
+
+
+def test_characters_that_would_spoil_a_drawing_are_replaced():
+    tree = tree_of("(NN a\x1b[31mb\u2028c\x85\ufffe)")
+    assert text_drawing(tree).split("\n")[-1] == "a\ufffd[31mb\ufffdc\ufffd\ufffd"
+    (word,) = texts_of(svg_drawing(tree), "words")
+    assert word.text == "a\ufffd[31mb\ufffdc\ufffd\ufffd"
+
+
+@drawn
+@given(trees)
+def test_the_last_line_has_the_words_in_order(tree):
+    line = text_drawing(tree).split("\n")[-1]
+    assert [word for word in line.split(" ") if word] == [text_of(word) for word in tree.words()]
+
+
+@drawn
+@given(trees)
+def test_lines_end_without_blanks(tree):
+    lines = text_drawing(tree).split("\n")
+    assert all(line and not line[-1].isspace() for line in lines)
+    assert any(not line.startswith(" ") for line in lines)  # nor is a drawing indented
+
+
+@drawn
+@given(trees)
+def test_every_label_is_there(tree):
+    lines = text_drawing(tree).split("\n")[:-1]
+    found = Counter(text for line in lines for text in line.split() if not set(text) & set("│┌┐┬┴┼─"))
+    assert found == Counter(node.label for node in nodes(tree))
+
+
+@drawn
+@given(trees)
+def test_a_drawing_shows_its_tree(tree):
+    assert read_back(text_drawing(tree)) == tree
+
+
+def test_real_trees_are_drawn(test_data):
+    paths = sorted((test_data / "gum").glob("*.ptb"))
+    if not paths:
+        pytest.skip("there is no GUM corpus")
+    for path in paths[::40]:
+        with open(path, encoding="utf-8") as file:
+            for tree in read_trees(file, path):
+                # As words are unescaped, and square brackets are not escaped again.
+                plain = tree_of(str(tree).replace("[", "<").replace("-LSB-", "<").replace("-RSB-", ">"))
+                assert read_back(text_drawing(plain)) == plain
+                ElementTree.fromstring(svg_drawing(tree))
+
+
+def test_the_deepest_tree():
+    tree = tree_of("(X " * (DEEPEST - 1) + "(NN word)" + ")" * (DEEPEST - 1))
+    assert text_drawing(tree).count("X") == DEEPEST - 1
+    assert len(texts_of(svg_drawing(tree), "labels")) == DEEPEST - 1
+
+
+# SVG
+
+
+def group(svg, kind):
+    """The elements of a group of an SVG."""
+    (found,) = [element for element in ElementTree.fromstring(svg).iter(f"{SVG}g") if element.get("class") == kind]
+    return list(found)
+
+
+def texts_of(svg, kind):
+    texts = group(svg, kind)
+    assert all(element.tag == f"{SVG}text" for element in texts)
+    return texts
+
+
+def boxes(svg):
+    """(left, right, top, bottom) of each text, by the estimate of widths."""
+    return [
+        (x - pixels(text.text, kind) / 2, x + pixels(text.text, kind) / 2, y - FONT_SIZES[kind], y)
+        for kind in FONT_SIZES
+        for text in texts_of(svg, kind)
+        for x, y in [(int(text.get("x")), int(text.get("y")))]
+    ]
+
+
+LINE = re.compile(r"M(\d+) (\d+)V(\d+)(?:H(\d+)Q(\d+) (\d+) (\d+) (\d+)V(\d+))?")
+
+
+def ends(path):
+    """((x, y), (x, y)) of a line from a parent down to its child: straight, or along a bar and round a corner."""
+    x, y, down, *bend = (number and int(number) for number in LINE.fullmatch(path.get("d")).groups())
+    if bend[0] is None:
+        return (x, y), (x, down)
+    before, child_x, bar, below_x, below, bottom = bend
+    assert bar == down and below_x == child_x and y < bar < below < bottom
+    assert min(x, child_x) <= before <= max(x, child_x) and abs(child_x - before) == below - bar
+    return (x, y), (child_x, bottom)
+
+
+@drawn
+@given(trees)
+def test_an_svg_has_every_word_and_label(tree):
+    svg = svg_drawing(tree)
+    spoken = [text_of(word) for word in tree.words()]
+    assert [text.text for text in texts_of(svg, "words")] == spoken
+    assert [text.text for text in texts_of(svg, "tags")] == [leaf.label for leaf in tree.leaves()]
+    assert [text.text for text in texts_of(svg, "labels")] == [n.label for n in nodes(tree) if n.word is None]
+    assert ElementTree.fromstring(svg).find(f"{SVG}title").text == " ".join(spoken)
+
+
+@drawn
+@given(trees)
+def test_words_of_an_svg_are_in_one_row_under_their_tags(tree):
+    svg = svg_drawing(tree)
+    words, tags = texts_of(svg, "words"), texts_of(svg, "tags")
+    places = [int(word.get("x")) for word in words]
+    assert places == sorted(set(places)) == [int(tag.get("x")) for tag in tags]
+    ((word_y,), (tag_y,)) = ({int(text.get("y")) for text in texts} for texts in (words, tags))
+    assert tag_y + FONT_SIZES["words"] < word_y
+
+
+@drawn
+@given(trees)
+def test_texts_of_an_svg_do_not_overlap_and_are_inside(tree):
+    svg = svg_drawing(tree)
+    width, height = (int(ElementTree.fromstring(svg).get(name)) for name in ("width", "height"))
+    found = sorted(boxes(svg))
+    for i, (left, right, top, bottom) in enumerate(found):
+        assert 0 < left and right < width and 0 < top and bottom < height
+        beside = [other for other in found[i + 1 :] if other[2] < bottom and top < other[3]]
+        assert all(right < other[0] for other in beside)
+
+
+@drawn
+@given(trees)
+def test_lines_of_an_svg_join_parents_and_children(tree):
+    svg = svg_drawing(tree)
+    lines = [ends(path) for path in group(svg, "lines")]
+    texts = [text for kind in ("labels", "tags") for text in texts_of(svg, kind)]
+    assert len(lines) == len(texts) - 1
+    below = {}
+    for parent, child in lines:
+        assert parent[1] < child[1]
+        below.setdefault(parent, []).append(child)
+    # Each line begins just under a label, and each text but the root's has one that ends just over it.
+    labels = {(int(text.get("x")), int(text.get("y"))) for text in texts_of(svg, "labels")}
+    everything = {(int(text.get("x")), int(text.get("y"))) for text in texts}
+    assert {(x, y - 6) for x, y in below} == labels
+    joined = {(x, y + 14) for _, (x, y) in lines}
+    assert joined <= everything and len(everything - joined) == 1
+    for (x, _), children in below.items():
+        assert min(children)[0] <= x <= max(children)[0]
+
+
+def test_an_svg_stands_alone():
+    svg = svg_drawing(tree_of('(S (NN "<&>") (NN ]]>))'))
+    assert "&lt;&amp;&gt;" in svg and "]]&gt;" in svg
+    root = ElementTree.fromstring(svg)
+    assert root.get("viewBox") == f"0 0 {root.get('width')} {root.get('height')}"
+    background = root.find(f"{SVG}rect")
+    assert (background.get("width"), background.get("height")) == (root.get("width"), root.get("height"))
+    assert background.get("fill") == "#ffffff" and list(root).index(background) == 1  # under all that is drawn
+    assert {element.tag.removeprefix(SVG) for element in root.iter()} == {"svg", "title", "rect", "g", "path", "text"}
+    assert svg.count("http") == 1  # the name space
+
+
+def test_estimates_of_widths_are_generous():
+    assert pixels("東", "words") == 2 * pixels("a", "words") - 1 == 21
+    assert pixels("W", "words") > pixels("A", "words") > pixels("a", "words") > pixels("\u0301", "words") == 0
+
+
+# The command
+
+TREES = f"{CAT}\n(NP (DT a)\n    (NN dog))\n\n( (S (NP (PRP it)) (VP (VBZ works))))\n"
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "trees.ptb"
+    path.write_text(TREES, encoding="utf-8")
+    return path
+
+
+def test_trees_are_drawn(call, file):
+    out = call(COMMAND, f"--input={file}").succeeded()
+    assert out[: CAT_DRAWN.count("\n") + 2] == [*CAT_DRAWN.split("\n"), ""]
+    assert out == "\n\n".join(map(text_drawing, read_trees(TREES.split("\n")))).split("\n")
+
+
+def test_trees_one_a_line(call, file):
+    out = call(COMMAND, f"--input={file}", "--format=line").succeeded()
+    assert out == [CAT, "(NP (DT a) (NN dog))", "( (S (NP (PRP it)) (VP (VBZ works))))"]
+
+
+def test_trees_indented(call, tmp_path):
+    long = f"(S {CAT} {CAT})"
+    (tmp_path / "trees.ptb").write_text(f"{long}{CAT}")
+    out = call(COMMAND, f"--input={tmp_path}/trees.ptb", "--format=pretty").succeeded()
+    assert out == ["(S", f"  {CAT}", f"  {CAT})", "", CAT]
+
+
+def test_pictures_are_files(call, file, tmp_path):
+    out = call(COMMAND, f"--input={file}", "--format=svg", f"--output_dir={tmp_path}/new/pictures").succeeded()
+    paths = [tmp_path / "new" / "pictures" / f"tree-000{number}.svg" for number in (1, 2, 3)]
+    assert out == [str(path) for path in paths] and sorted((tmp_path / "new" / "pictures").iterdir()) == paths
+    for path, tree in zip(paths, read_trees(TREES.split("\n"))):
+        assert path.read_text(encoding="utf-8") == svg_drawing(tree)
+
+
+def test_one_of_the_trees(call, file, tmp_path):
+    assert call(COMMAND, f"--input={file}", "--number=2", "--format=line").succeeded() == ["(NP (DT a) (NN dog))"]
+    assert call(COMMAND, f"--input={file}", "--number=2").succeeded() == ["  NP", " ┌─┴─┐", "DT  NN", " a  dog"]
+    call(COMMAND, f"--input={file}", "--number=3", "--format=svg", f"--output_dir={tmp_path}/out").succeeded()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["tree-0003.svg"]
+
+
+def test_a_process_of_its_own_reads_stdin(tmp_path):
+    assert start("trees", cwd=tmp_path, input=CAT).succeeded() == CAT_DRAWN.split("\n")
+    start("trees", cwd=tmp_path, input="(S (NN a)").refused("stdin:1: the tree that begins here is not closed")
+
+
+def test_packed_files_are_read(call, tmp_path):
+    with gzip.open(tmp_path / "trees.gz", "wt", encoding="utf-8") as packed:
+        packed.write(TREES)
+    assert len(call(COMMAND, f"--input={tmp_path}/trees.gz", "--format=line").succeeded()) == 3
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path):
+    (tmp_path / "trees.ptb").write_text(f"{CAT}\n" * 3000)
+    command = [sys.executable, "-m", "keras_transformer.trees", "--input=trees.ptb"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), **pipes) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_all_pictures_are_made_without_a_reader(tmp_path):
+    (tmp_path / "trees.ptb").write_text(f"{CAT}\n" * 20)
+    command = [sys.executable, "-m", "keras_transformer.trees", "--input=trees.ptb", "--format=svg", "--output_dir=out"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), **pipes) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0 and len(list((tmp_path / "out").iterdir())) == 20
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("(S (NN a))\n(S\n  ())\n", "trees.ptb:3: () is empty"),
+        ("(S (NN a))\n\n(S (NN b)\n", "trees.ptb:3: the tree that begins here is not closed"),
+        ("(S (NN a)) b\n", "trees.ptb:1: 'b' stands outside of any tree"),
+        ("\n \n", "trees.ptb holds no tree"),
+        ("", "trees.ptb is empty"),
+    ],
+)
+def test_bad_trees_are_refused(call, tmp_path, content, said):
+    (tmp_path / "trees.ptb").write_text(content)
+    call(COMMAND, f"--input={tmp_path}/trees.ptb").refused(said)
+
+
+def test_what_is_not_there_is_refused(call, file, tmp_path):
+    call(COMMAND, f"--input={file}", "--number=4").refused("has no tree 4; its last one is tree 3")
+    call(COMMAND, f"--input={file}", "--number=0").refused("--number", "from 1 on")
+    call(COMMAND, f"--input={tmp_path}/tres.ptb").refused("tres.ptb does not exist")
+
+
+def test_flags_that_do_not_belong_together_are_refused(call, file, tmp_path):
+    call(COMMAND, f"--input={file}", "--format=svg").refused("--format=svg needs --output_dir")
+    call(COMMAND, f"--input={file}", f"--output_dir={tmp_path}/out").refused("--output_dir is for --format=svg")
+    call(COMMAND, f"--input={file}", "--format=png").refused("'png'")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_help_has_an_example(call):
+    out = call(COMMAND, "--help").out
+    assert out.startswith("Example: python -m keras_transformer.trees --input=parsed.ptb --number=3\n")
+
+
+def test_no_framework_is_imported(file):
+    code = f"""
+import sys
+from keras_transformer.trees.__main__ import main
+main(["--input={file}", "--number=1"])
+print(sorted({{"keras", "tensorflow", "jax", "torch", "numpy"}} & sys.modules.keys()))"""
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(command, env=environment(file.parent), capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"

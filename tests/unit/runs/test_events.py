@@ -1,0 +1,110 @@
+"""TensorBoard sees what metrics.jsonl has; a training that was killed shows each update once."""
+
+import itertools
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from helpers.commands import environment
+
+from keras_transformer.runs import events
+from keras_transformer.runs.directory import Run
+from keras_transformer.runs.events import Events, open_events
+
+pytest.importorskip("tensorboard")
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator  # noqa: E402
+
+
+def read(folder):
+    accumulator = EventAccumulator(str(folder), purge_orphaned_data=True)
+    return accumulator.Reload()
+
+
+def scalars(accumulator, tag):
+    return [(event.step, *event.tensor_proto.float_val) for event in accumulator.Tensors(tag)]
+
+
+def numbers(row):
+    return {name for name, value in row.items() if isinstance(value, (int, float)) and name != "step"}
+
+
+def test_a_training_s_lines_are_tensorboard_s(home):
+    run = Run.open(home.run)
+    found, lines = read(run.path / "tensorboard"), run.metrics()
+    shown = {"validation/samples"}
+    for kind in ("train", "validation"):
+        rows = [row for row in lines if row["kind"] == kind]
+        for name in set.union(*map(numbers, rows)):
+            assert scalars(found, f"{kind}/{name}") == [
+                (row["step"], pytest.approx(row[name], rel=1e-5)) for row in rows if row[name] is not None
+            ]
+            shown.add(f"{kind}/{name}")
+    assert set(found.Tags()["tensors"]) == shown
+    wanted = {"train": "loss learning_rate gradient_norm tokens_per_second", "validation": "nll nll_shuffled score"}
+    assert {f"{kind}/{name}" for kind, names in wanted.items() for name in names.split()} < shown
+    (last, *_) = reversed(found.Tensors("validation/samples"))
+    samples = [row for row in lines if row["kind"] == "validation"][-1]["samples"]
+    texts = [text.decode() for text in last.tensor_proto.string_val]
+    assert len(texts) == len(samples) == 5
+    for text, sample in zip(texts, samples):
+        for name in ("source", "output", "reference"):
+            assert sample[name] in text
+
+
+def test_what_a_killed_training_showed_of_later_updates_does_not_count(monkeypatch, tmp_path):
+    clock = itertools.count(1_700_000_000)  # TensorBoard orders files by the second in which they were opened
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
+
+    def train(first, *steps):
+        log = Events(tmp_path)
+        log.write({"kind": "start", "step": first, "devices": 1})
+        for step in steps:
+            log.write({"kind": "train", "step": step, "loss": float(len(steps)), "nll": None})
+        log.close()
+
+    train(0, 1, 2, 3)
+    train(1, 2, 3, 4, 5)
+    found = read(tmp_path)
+    assert scalars(found, "train/loss") == [(1, 3.0), (2, 4.0), (3, 4.0), (4, 4.0), (5, 4.0)]
+    assert found.Tags()["tensors"] == ["train/loss"]
+
+
+def test_texts_are_shown_as_they_are():
+    text = events._as_text({"source": "a\n# b *c*", "output": "<b>", "reference": ""})
+    assert text == "    source:    a # b *c*\n    output:    <b>\n    reference: "
+
+
+def test_without_tensorboard_there_are_no_events(monkeypatch, tmp_path):
+    monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
+    assert open_events(tmp_path / "tensorboard") is None and not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_is_said_once_and_ends_nothing(tmp_path, capsys):
+    (tmp_path / "tensorboard").write_text("a file in the way")
+    log = Events(tmp_path / "tensorboard")
+    for step in (1, 2):
+        log.write({"kind": "train", "step": step, "loss": 1.0})
+    log.close()
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("there are no more events for TensorBoard: ") and err.count("\n") == 1
+
+
+def test_events_are_written_without_tensorflow_and_without_importing_it(tmp_path):
+    code = """
+        import sys
+        from keras_transformer.runs.events import Events
+        log = Events(sys.argv[1])
+        log.write({"kind": "train", "step": 1, "loss": 0.5})
+        log.close()
+        print(sorted({"tensorflow", "jax", "keras"} & sys.modules.keys()))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), tmp_path],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+    assert scalars(read(tmp_path), "train/loss") == [(1, 0.5)]

@@ -1,0 +1,426 @@
+"""What a training costs, as its log and its summary tell it."""
+
+import gc
+import json
+import re
+import shutil
+import types
+import weakref
+
+import keras
+import numpy as np
+import pytest
+from helpers.paths import ROOT
+
+import keras_transformer as kt
+from keras_transformer import cost
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.runs.directory import Run
+from keras_transformer.runs.summary import summary_lines, training_summary
+from keras_transformer.stopwatch import Stopwatch, duration
+from keras_transformer.training.callbacks import Progress
+from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
+from keras_transformer.training.machine import compilation_seconds, device_rate, peak_memory
+from keras_transformer.training.overview import OTHER, PRODUCTS
+from keras_transformer.training.trainer import train
+
+hparams = kt.HParams(
+    num_layers=2, d_model=16, d_ff=24, num_heads=2, d_k=6, d_v=10, dropout=0.1, batch_tokens=64, warmup_steps=10,
+    train_steps=4, checkpoint_steps=2, eval_steps=2, beam_size=1, extra_length=2,
+)  # fmt: skip
+shallow = hparams.replace(num_layers=1)
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+    return kt.problem("sort", data_dir=tmp_path_factory.mktemp("data"), num_symbols=5, longest=6, train_pairs=40)
+
+
+@pytest.fixture(scope="module")
+def run_and_lines(problem, tmp_path_factory):
+    """A run of four updates, resumed after two, and the lines that it then printed."""
+    path, lines = tmp_path_factory.mktemp("runs") / "run", []
+    train(problem, shallow.replace(train_steps=2), path, report=str)
+    return train(problem, shallow, path, report=lines.append), lines
+
+
+# Counting operations
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 9, 4)])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"norm": "pre", "positions": "learned"}, {"d_k": None, "d_v": None}, {"encoder_attention": "additive"},
+        {"encoder_attention": "restricted", "attention_window": 1},
+        {"encoder_attention": "restricted", "attention_window": 5},
+        {"encoder_attention": "restricted", "attention_window": 64},
+    ],
+)  # fmt: skip
+def test_flops_are_those_of_every_matrix_product(shape, changes, monkeypatch):
+    rows, source_length, target_length = shape
+    counted, matmul = [], keras.ops.matmul
+
+    def count(a, b):
+        product = matmul(a, b)
+        counted.append(2 * int(np.prod(product.shape)) * a.shape[-1])
+        return product
+
+    model = kt.Transformer(11, hparams.replace(**changes))
+    monkeypatch.setattr(keras.ops, "matmul", count)
+    model((np.ones((rows, source_length), "int32"), np.ones((rows, target_length), "int32")))
+    assert model.flops(*shape) == sum(counted)
+
+
+def test_flops_of_a_model_that_does_not_count_are_an_estimate():
+    class Other(kt.Transformer):
+        flops = kt.Transformer.__mro__[1].flops
+
+    model = Other(11, hparams)
+    assert model.flops(2, 3, 4) == 2 * model.count_params() * 2 * 7
+
+
+# The log
+
+
+def test_the_log_counts_each_update(problem, run_and_lines):
+    run, _ = run_and_lines
+    rows = [row for row in run.metrics() if row["kind"] == "train"]
+    model = run.load_model("last")
+    batches = problem.batches("train", hparams)
+    assert [row["step"] for row in rows] == [2, 4]
+    for row, steps in zip(rows, [(0, 1), (2, 3)]):
+        shapes = [batches.shape(step) for step in steps]
+        assert shapes == [(*batches[step][0][0].shape, batches[step][1].shape[1]) for step in steps]
+        assert row["padded_tokens"] == sum(rows * (source + target) for rows, source, target in shapes)
+        assert row["flops"] == sum(3 * model.flops(*shape) for shape in shapes)
+        assert row["tokens"] <= row["padded_tokens"]
+        assert 0 < row["data_seconds"] and 0 < row["seconds"] and row["peak_memory_mb"] > 50
+
+
+def test_the_log_counts_starts_and_checkpoints(run_and_lines):
+    rows = run_and_lines[0].metrics()
+    assert [row["step"] for row in rows if row["kind"] == "start"] == [0, 2]
+    assert [row["step"] for row in rows if row["kind"] == "checkpoint"] == [2, 4]
+    assert all(row["seconds"] > 0 for row in rows if row["kind"] == "checkpoint")
+    assert all(row["devices"] == 1 and row["device_flops_per_second"] > 1e8 for row in rows if row["kind"] == "start")
+
+
+def test_the_sum_is_of_all_parts(run_and_lines):
+    run, lines = run_and_lines
+    rows, summary = run.metrics(), training_summary(run.metrics())
+    updates = [row for row in rows if row["kind"] == "train"]
+    assert summary["steps"] == 4 and len(summary["curve"]) == 2 and summary["precision"] == "float32"
+    assert summary["tokens"] == sum(row["tokens"] for row in updates)
+    assert summary["flops"] == sum(row["flops"] for row in updates)
+    assert summary["padding"] == pytest.approx(
+        1 - summary["tokens"] / sum(r["padded_tokens"] for r in updates), abs=1e-4
+    )
+    rates = [row["device_flops_per_second"] for row in rows if row["kind"] == "start"]
+    assert summary["paper_flops"] == pytest.approx(sum(r["seconds"] * rate for r, rate in zip(updates, rates)))
+    assert all(line in lines for line in summary_lines(summary))
+    assert any(line.startswith("time: updates 0:00:") and "checkpoints 0:00:" in line for line in lines)
+    assert any("counted" in line and "by the paper's method" in line for line in lines)
+    assert any(line.startswith("padding ") and "peak memory" in line for line in lines)
+
+
+# The summary
+
+
+def test_an_update_that_was_made_again_counts_once_and_by_its_own_start():
+    rows = [
+        {"kind": "start", "step": 0, "devices": 8, "device_flops_per_second": 10.0},
+        {"kind": "train", "step": 50, "tokens": 90, "padded_tokens": 100, "seconds": 2.0, "flops": 7},
+        {"kind": "train", "step": 100, "tokens": 70, "padded_tokens": 100, "seconds": 3.0, "flops": 7},
+        {"kind": "checkpoint", "step": 50, "seconds": 0.5},
+        {"kind": "start", "step": 50, "devices": 1, "device_flops_per_second": 5.0},
+        {"kind": "train", "step": 100, "tokens": 70, "padded_tokens": 100, "seconds": 30.0, "flops": 7},
+    ]
+    summary = training_summary(rows)
+    assert (summary["steps"], summary["tokens"], summary["seconds"], summary["flops"]) == (100, 160, 32, 14)
+    assert summary["paper_flops"] == 2 * 80 + 30 * 5
+    assert (summary["padding"], summary["checkpoint_seconds"]) == (0.2, 0.5)
+
+
+def test_what_was_lost_with_a_kill_does_not_count():
+    """Killed after update 120, whose line was written, and resumed from the checkpoint of 80."""
+    train = {"kind": "train", "tokens": 10, "padded_tokens": 10, "seconds": 1.0, "flops": 1}
+    start = {"kind": "start", "devices": 1, "device_flops_per_second": 1.0}
+    rows = [{**start, "step": 0}, *({**train, "step": step} for step in (50, 80, 100, 120))]
+    rows += [{"kind": "validation", "step": 100, "seconds": 5.0, "score": 1.0}]
+    rows += [{**start, "step": 80}, *({**train, "step": step} for step in (110, 130))]
+    summary = training_summary(rows)
+    assert (summary["steps"], summary["tokens"], summary["flops"], summary["seconds"]) == (130, 40, 4, 4)
+    assert summary["evaluation_seconds"] == 0 and summary["curve"] == []
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="lines are written alike on every backend")
+def test_a_killed_training_s_log_has_every_update_once(problem, tmp_path):
+    """Checkpoints come at steps where no line is due."""
+    settings = shallow.replace(train_steps=11, checkpoint_steps=3, eval_steps=11)
+    whole = train(problem, settings, tmp_path / "whole", report=str)
+    train(problem, settings.replace(train_steps=8), tmp_path / "killed", report=str)
+    shutil.rmtree(tmp_path / "killed" / "checkpoints" / "step-000000008")
+    (tmp_path / "killed" / "checkpoints" / "best.json").unlink()
+    killed = train(problem, settings, tmp_path / "killed", report=str)
+    expected, found = (training_summary(run.metrics()) for run in (whole, killed))
+    assert {name: found[name] for name in ("steps", "tokens", "flops", "padding")} == {
+        name: expected[name] for name in ("steps", "tokens", "flops", "padding")
+    }
+
+
+def test_a_cut_line_costs_itself_alone(run_and_lines, tmp_path):
+    shutil.copytree(run_and_lines[0].path, tmp_path / "copied")
+    run = Run.open(tmp_path / "copied")
+    rows = run.metrics()
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "tra')
+    run.log(kind="start", step=4)
+    assert run.metrics() == [*rows, {"kind": "start", "step": 4}]
+
+
+def test_a_cost_leaves_no_weights_to_be_drawn_later(monkeypatch):
+    weights = []
+
+    class Seen(Transformer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            weights.extend(map(weakref.ref, self.variables))
+
+    monkeypatch.setattr("keras_transformer.models.transformer.Transformer", Seen)
+    training_cost(hparams, 50)
+    gc.collect()
+    assert len(weights) > 10 and not any(reference() is not None for reference in weights)
+
+
+def test_figures_that_old_lines_lack_are_left_out():
+    old = {"kind": "train", "step": 1, "tokens": 1000, "seconds": 2.0}
+    start = {"kind": "start", "step": 1, "devices": 1, "device_flops_per_second": 1.0}
+    new = {"kind": "train", "step": 2, "tokens": 10, "padded_tokens": 12, "seconds": 2.0, "flops": 3}
+    assert not {"padding", "flops", "paper_flops", "precision"} & training_summary([old, start, new]).keys()
+
+
+def test_the_sum_tells_every_precision_that_was_computed_in():
+    def started(step, precision):
+        return {
+            "kind": "start", "step": step, "precision": precision, "devices": 1, "device_flops_per_second": 1.0,
+        }  # fmt: skip
+
+    def update(step):
+        return {"kind": "train", "step": step, "tokens": 10, "seconds": 2.0}
+
+    rows = [started(0, "float32"), update(1), started(1, "bfloat16"), update(2), started(2, "bfloat16"), update(3)]
+    assert training_summary(rows[:2])["precision"] == "float32"
+    assert training_summary(rows)["precision"] == "float32, bfloat16"
+    # What was made in a precision and then again in another one does not count.
+    assert training_summary([*rows, started(1, "float32"), update(2)])["precision"] == "float32"
+    assert "precision" not in training_summary([started(0, "float32")])
+
+
+def test_a_log_of_before_has_what_it_has():
+    summary = training_summary([{"kind": "train", "step": 1, "tokens": 10, "seconds": 2.0}])
+    assert summary == {"steps": 1, "tokens": 10, "seconds": 2, "evaluation_seconds": 0, "curve": []}
+    assert list(summary_lines(summary)) == ["time: updates 0:00:02, evaluation 0:00:00"]
+
+
+def test_an_evaluation_s_row_holds_the_cost(run_and_lines, tmp_path):
+    from keras_transformer.decoding.evaluation import evaluate
+
+    evaluate(run_and_lines[0].path).append_row(tmp_path / "rows.jsonl")
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
+    assert row["training"]["flops"] > 0 and row["training"]["paper_flops"] > 0
+    assert row["backend"] == keras.backend.backend() == Run.open(run_and_lines[0].path).manifest()["backend"]
+
+
+# Measuring
+
+
+def test_a_stopwatch_adds_up(monkeypatch):
+    times = iter([1.0, 3.0, 10.0, 10.5])
+    monkeypatch.setattr("keras_transformer.stopwatch.time.monotonic", lambda: next(times))
+    stopwatch = Stopwatch()
+    for _ in range(2):
+        with stopwatch:
+            pass
+    assert stopwatch.seconds == 2.5
+    assert stopwatch.reset() == 2.5 and stopwatch.seconds == 0
+
+
+def test_durations_are_hours_minutes_seconds():
+    assert [duration(seconds) for seconds in (0.4, 61, 3599.6, 36000)] == ["0:00:00", "0:01:01", "1:00:00", "10:00:00"]
+
+
+def test_the_rate_of_the_device_is_that_of_its_matrix_products():
+    x = keras.ops.convert_to_tensor(np.full((1024, 1024), 0.5, dtype="float32"))
+    keras.ops.convert_to_numpy(keras.ops.matmul(x, x))
+    seconds = []
+    for _ in range(3):  # other processes take their share of the machine
+        with Stopwatch() as stopwatch:
+            for _ in range(8):
+                x = keras.ops.matmul(x, x) / 1024
+            keras.ops.convert_to_numpy(x)
+        seconds.append(stopwatch.seconds)
+    assert 0.1 < device_rate() / (8 * 2 * 1024**3 / min(seconds)) < 10
+
+
+def test_memory_is_in_megabytes_and_the_peak_stays():
+    before = peak_memory()["peak_memory_mb"]
+    assert 50 < before < 20_000
+    np.ones((before + 200, 2**20), dtype="uint8")
+    peak = peak_memory()["peak_memory_mb"]
+    assert before + 200 <= peak <= 3 * (before + 200)
+    assert peak_memory()["peak_memory_mb"] == peak
+
+
+# Before a training
+
+
+def estimate(problem, path, monkeypatch, rates=(1e9, 1e9), **how):
+    """Returns the lines on time of a dry run, with given rates of products in float32 and bfloat16."""
+    lines, rates = [], dict(zip(("float32", "bfloat16"), rates))
+    monkeypatch.setattr("keras_transformer.training.overview.device_rate", lambda dtype="float32": rates[dtype])
+    monkeypatch.setattr("keras_transformer.training.overview.compilation_seconds", lambda network, *shape: 7.0)
+    train(problem, shallow.replace(train_steps=1000), path, dry_run=True, report=lines.append, **how)
+    first = next(i for i, line in enumerate(lines) if line.startswith("  time "))
+    return [line[12:] for line in lines[first:] if line[2] in " t"]
+
+
+def test_time_estimate_measures_the_run_s_precision(problem, tmp_path, monkeypatch):
+    line = estimate(problem, tmp_path / "run", monkeypatch, rates=(2e9, 8e9), precision="bfloat16")[0]
+    rate = 1 / (PRODUCTS / 8e9 + OTHER / 2e9)
+    assert line.endswith(f" floating point operations at {rate:.1e} a second")
+    assert 0.05 < device_rate("bfloat16") / device_rate() < 200
+
+
+def test_time_estimate_counts_compilation(problem, tmp_path, monkeypatch):
+    on_jax = keras.backend.backend() == "jax"
+    lines = estimate(problem, tmp_path / "run", monkeypatch, jit_compile="auto" if on_jax else True)
+    count = len(problem.batches("train", hparams).replace(few_shapes=True).shapes(1000))
+    (updates,) = re.findall("^about ([0-9:]+) of updates here", lines[0])
+    if on_jax:
+        total = duration(7 * count + sum(int(part) * 60**power for power, part in enumerate(updates.split(":")[::-1])))
+        assert lines[1] == (
+            f"about {duration(7 * count)} more to compile {count} shapes of the update, 7.0 s each; {total} in all"
+        )
+    else:
+        assert lines[1] == (
+            f"the update is compiled for {count} batch shapes, each when it is first used; not counted here"
+        )
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX compiles every shape")
+def test_time_estimate_omits_compilation_without_xla(problem, tmp_path, monkeypatch):
+    assert len(estimate(problem, tmp_path / "run", monkeypatch)) == 1
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow keeps nothing")
+def test_compilation_seconds_fills_the_cache_of_fit(problem, tmp_path, monkeypatch):
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    settings = {"jax_compilation_cache_dir": str(tmp_path), "jax_persistent_cache_min_compile_time_secs": 0.0}
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    try:
+        model, batches = kt.Transformer.from_hparams(shallow, problem), problem.batches("train", shallow)
+        model.compile(**kt.compile_arguments(shallow))
+        assert compilation_seconds(model, *batches.shape(0)) > 0
+        kept = list(tmp_path.glob("jit_train_step*-cache"))
+        model.fit(batches, steps_per_epoch=1, verbose=0)
+        assert len(kept) == 1 and list(tmp_path.glob("jit_train_step*-cache")) == kept
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+def test_progress_reports_compilations_and_leaves_them_out_of_eta(problem, monkeypatch):
+    """Two shapes in turn; the first use of one takes 20 s, any other update 1 s."""
+    times, lines = iter([0, 20, 20, 40, 40, 41, 41, 42, 42, 42]), []
+    monkeypatch.setattr("keras_transformer.stopwatch.time.monotonic", lambda: next(times))
+    shapes = [(4, 5, 6), (2, 9, 9)]
+    batches = types.SimpleNamespace(
+        few_shapes=True, shape=lambda index: shapes[index % 2], shapes=lambda count: shapes[:count],
+        tokens=lambda index: 10, stopwatch=Stopwatch(),
+    )  # fmt: skip
+    run = types.SimpleNamespace(log=lambda **row: None)
+    nonfinite = types.SimpleNamespace(found=lambda skipped: None)
+    settings = hparams.replace(train_steps=100, eval_steps=100)
+    progress = Progress(0, run, batches, settings, lambda *shape: 1, nonfinite, lines.append, every=4)
+    optimizer = types.SimpleNamespace(watched=lambda: ({}, 0))
+    progress.set_model(
+        types.SimpleNamespace(
+            get_metrics_result=lambda: {"loss": 1.0, "perplexity": 2.0}, reset_metrics=lambda: None, optimizer=optimizer
+        )
+    )
+    for _ in range(4):
+        progress.on_train_batch_begin(0)
+        progress.on_train_batch_end(0)
+    assert lines[:2] == [f"  compiled the update for batch shape {n} of 2 in 20.0 s" for n in (1, 2)]
+    assert lines[2].endswith("  1 tokens/s  ETA 0:01:36")
+    assert lines[3] == "  at this rate 0:02:18 of updates in all, evaluations and checkpoints aside"
+
+
+def counted(*flags, capsys):
+    """The lines that `cost` prints."""
+    cost.main(list(flags))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_paper_s_method_gives_the_paper_s_figures():
+    """Table 2: 3.3e18 for base, 2.3e19 for big, from times of §5.2 and the P100's rate of footnote 5."""
+    tflops = GPU_TFLOPS["P100"]
+    assert f"{paper_flops(PAPER_HOURS['base'], PAPER_GPUS, tflops):.1e}" == "3.3e+18"
+    assert f"{paper_flops(PAPER_HOURS['big'], PAPER_GPUS, tflops):.1e}" == "2.3e+19"
+
+
+def test_the_count_is_near_six_operations_a_weight_and_token():
+    """A rule of thumb: forward and backward, every weight meets each of its tokens with a multiply-add."""
+    hparams = kt.hparams("base", num_layers=2, batch_tokens=600, train_steps=10)
+    model, found = kt.Transformer(2000, hparams), training_cost(hparams, 2000, length=30)
+    encoder = model.encoder.count_params()
+    decoder = model.count_params() - encoder  # the embedding projects targets alone
+    assert (found.parameters, found.updates) == (model.count_params(), 10)
+    assert found.counted == pytest.approx(10 * 6 * 600 * (encoder + decoder), rel=0.05)
+    assert found.hours(gpus=2, tflops=1.0) == pytest.approx(found.counted / 2e12 / 3600)
+    twice = training_cost(hparams.replace(r_drop=5.0), 2000, length=30)
+    assert (twice.parameters, twice.counted) == (found.parameters, 2 * found.counted)
+
+
+def test_cost_says_what_table_2_says(capsys):
+    lines = counted("--hparams=base", "--vocab_size=500", capsys=capsys)
+    assert "100,000 updates of 25,000 source and 25,000 target tokens, 30 a sentence" in lines[0]
+    assert "3.28e+18 by the paper's method, 12 hours × 8 devices × 9.5 TFLOP/s" in lines[2]
+
+
+def test_cost_of_other_settings(capsys):
+    flags = ("--hparams=toy", "--vocab_size=100", "--train_steps=10", "--gpus=2", "--tflops=0.5")
+    lines = counted(*flags, capsys=capsys)
+    assert len(lines) == 3 and "10 updates of 2,048 source" in lines[0]  # the paper says no time for it
+    assert lines[2].endswith("hours of 2 devices × 0.5 TFLOP/s, if no rate were lost")
+    assert "3.60e+15 by the paper's method" in counted(*flags, "--hours=1", capsys=capsys)[2]
+    assert "1.64e+18 by the paper" in counted("--vocab_size=100", "--train_steps=50000", capsys=capsys)[2]
+    other = counted("--vocab_size=100", "--gpus=1", "--tflops=60", capsys=capsys)
+    assert not any("paper's method" in line for line in other)  # nobody timed it
+
+
+@pytest.mark.parametrize(
+    "flag", ["--gpus=0", "--tflops=-1", "--tflops=nan", "--length=0", "--length=30000", "--hparams=bse", "--hours=x"]
+)
+def test_wrong_flags_of_cost(flag):
+    with pytest.raises(
+        kt.UserError, match=flag.partition("=")[0].strip("-") if "bse" not in flag else "did you mean base"
+    ):
+        cost.main([flag])
+
+
+@pytest.mark.parametrize("name", ["base", "big"])
+def test_the_page_says_what_the_command_prints(name, capsys):
+    page = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    (row,) = [line for line in page.splitlines() if f"--hparams={name}`" in line and line.startswith("|")]
+    lines = counted(f"--hparams={name}", capsys=capsys)
+    by_method, count, share = (cell.strip() for cell in row.split("|")[3:6])
+    assert f"{float(by_method):.2e} by the paper's method" in lines[2] and f"is {share} of it" in lines[2]
+    assert f"{float(count):.2e} counted" in lines[1]

@@ -1,0 +1,412 @@
+"""Contract 3 and the run directory: training resumes to the same bits, and leaves behind what later commands need."""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from helpers.paths import ROOT
+
+import keras_transformer as kt
+from keras_transformer.data.batches import TokenBatches
+from keras_transformer.pictures.curves import draw_curves
+from keras_transformer.runs.checkpoint import assign_training
+from keras_transformer.runs.directory import Run
+from keras_transformer.runs.summary import lines_by_step, training_summary
+from keras_transformer.training.callbacks import Checkpointing
+from keras_transformer.training.health import complaint
+from keras_transformer.training.network import make_network
+from keras_transformer.training.trainer import train
+
+PROBLEM = {"num_symbols": 5, "longest": 6, "train_pairs": 27}
+HPARAMS = {
+    "num_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 2, "dropout": 0.3, "attention_dropout": 0.1,
+    "batch_tokens": 32, "warmup_steps": 10, "train_steps": 12, "checkpoint_steps": 2, "keep_checkpoints": 4,
+    "eval_steps": 8, "beam_size": 1, "extra_length": 2, "average_last": 3,
+    "ema_decay": 0.9,
+}  # fmt: skip
+hparams = kt.HParams(**HPARAMS)
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+    return kt.problem("reverse", data_dir=tmp_path_factory.mktemp("data"), **PROBLEM)
+
+
+@pytest.fixture(scope="module")
+def whole(problem, tmp_path_factory):
+    """The run that nothing disturbed."""
+    return train(problem, hparams, tmp_path_factory.mktemp("runs") / "whole", report=str)
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    """A copy of it, to be spoiled."""
+    shutil.copytree(whole.path, tmp_path / "copied")
+    return Run.open(tmp_path / "copied")
+
+
+def assert_ends_like(run, whole):
+    """The last checkpoints' weights and optimizer states are equal bit for bit."""
+    (found, state), (expected, expected_state) = run.checkpoints.load("last"), whole.checkpoints.load("last")
+    assert state["step"] == expected_state["step"] == 12
+    assert found.keys() == expected.keys() == {"weights", "optimizer", "ema"}
+    for part in expected:
+        assert found[part].keys() == expected[part].keys()
+        for path, array in expected[part].items():
+            assert array.dtype == found[part][path].dtype
+            np.testing.assert_array_equal(found[part][path], array, err_msg=path)
+
+
+def file_hashes(path):
+    return {p: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+# Resuming
+
+
+def test_steps_7_and_12_lie_inside_different_epochs(problem):
+    per_epoch = problem.batches("train", hparams).batches_per_epoch
+    assert 7 % per_epoch and 12 % per_epoch and 12 // per_epoch > 7 // per_epoch > 0
+
+
+def test_a_checkpoint_holds_the_states_of_dropout(whole):
+    start, end = (whole.checkpoints.load(step)[0]["weights"] for step in (10, 12))
+    seeds = [path for path in end if "seed" in path]
+    assert len(seeds) > 5 and all(end[path][1] == start[path][1] + 2 for path in seeds)
+
+
+@pytest.fixture(scope="module")
+def resumed(problem, tmp_path_factory):
+    """A run stopped at 7 and resumed to 12, and the rows of the batches that each of the two read."""
+    path, seen = tmp_path_factory.mktemp("runs") / "resumed", []
+
+    def getitem(self, index, original=TokenBatches.__getitem__):
+        if self.endless:
+            seen[-1].append(self.plan.batch(self.start + index).rows.tolist())
+        return original(self, index)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TokenBatches, "__getitem__", getitem)
+        for steps in (7, 12):
+            seen.append([])
+            run = train(problem, hparams.replace(train_steps=steps), path, report=str)
+    return run, seen
+
+
+def test_a_resumed_run_ends_bit_equal(resumed, whole):
+    assert_ends_like(resumed[0], whole)
+
+
+def test_batches_come_in_the_order_of_the_plan(problem, resumed):
+    planned = problem.batches("train", hparams).plan
+    planned = [planned.batch(step).rows.tolist() for step in range(12)]
+    before, after = resumed[1]
+    # Some more may have been read ahead.
+    assert before[:7] == planned[:7] and after[:5] == planned[7:]
+
+
+def test_a_killed_run_ends_bit_equal(problem, whole, tmp_path):
+    # It dies when the checkpoint of step 8 is written but not yet in its place.
+    code = f"""
+import os, signal
+import keras_transformer as kt
+from keras_transformer.training.trainer import train
+
+def replace(source, target, move=os.replace):
+    if str(target).endswith("step-000000008"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    move(source, target)
+
+os.replace = replace
+problem = kt.problem("reverse", data_dir={str(problem.data_dir)!r}, **{PROBLEM})
+train(problem, kt.HParams(**{HPARAMS}), {str(tmp_path / "run")!r})
+"""
+    killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    lines = []
+    run = train(problem, hparams, tmp_path / "run", report=lines.append)
+    assert any("resuming after update 6" in line for line in lines)
+    assert_ends_like(run, whole)
+
+
+def test_damaged_checkpoints_are_passed_over(problem, whole, copied):
+    newest, before, older = (copied.checkpoints.path / f"step-{step:09d}" for step in (12, 10, 8))
+    content = bytearray((newest / "weights.npz").read_bytes())
+    content[len(content) // 2] ^= 1
+    (newest / "weights.npz").write_bytes(content)
+    shutil.copy(older / "optimizer.npz", before)
+    lines = []
+    run = train(problem, hparams, copied.path, report=lines.append)
+    for path in (newest / "weights.npz", before / "optimizer.npz"):
+        assert any(str(path) in line and "damaged" in line for line in lines)
+    assert any("resuming after update 8" in line for line in lines)
+    assert_ends_like(run, whole)
+
+
+def test_a_training_goes_on_in_another_precision(problem, copied):
+    """float16 has a scale of its loss, which checkpoints of the others lack."""
+    assert not [path for path in copied.checkpoints.load("last")[0]["optimizer"] if "scale" in path]
+    more = hparams.replace(train_steps=14)
+    run = train(problem, more, copied.path, precision="float16", report=str)
+    arrays, state = run.checkpoints.load("last")
+    assert state["step"] == 14 and all(array.dtype != "float16" for array in arrays["weights"].values())
+    assert arrays["optimizer"]["adam/loss_scale"] == 2**15 and arrays["optimizer"]["adam/good_updates"] == 2
+    model = make_network(run, problem.tokenizer.vocab_size)[0]
+    assign_training(model, arrays, "the checkpoint")
+    assert int(model.optimizer.iterations.value) == 14 and not model.optimizer.scales_loss
+
+
+def test_a_finished_run_is_left_alone(problem, copied):
+    def kept():
+        hashes = file_hashes(copied.path)
+        return {path: value for path, value in hashes.items() if path.name != "manifest.json"}
+
+    before, lines = kept(), []
+    train(problem, hparams, copied.path, report=lines.append)
+    assert kept() == before
+    assert any("nothing to do" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "change", [{"dropout": 0.2}, {"seed": 7}, {"batch_tokens": 64}, {"train_steps": 20, "alpha": 1}]
+)
+def test_changed_hparams_are_refused(problem, copied, change):
+    with pytest.raises(kt.UserError, match=f"{list(change)[-1]}="):
+        train(problem, hparams.replace(**change), copied.path, report=str)
+
+
+def test_another_problem_is_refused(problem, copied):
+    other = kt.problem("copy", data_dir=problem.data_dir, **PROBLEM)
+    with pytest.raises(kt.UserError, match="reverse"):
+        train(other, hparams, copied.path, report=str)
+
+
+# What a run leaves behind
+
+
+def test_train_rows(whole):
+    rows = [row for row in whole.metrics() if row["kind"] == "train"]
+    assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]  # before each checkpoint
+    for row in rows:
+        assert all(np.isfinite(row[name]) for name in ("loss", "nll", "perplexity", "learning_rate"))
+        assert row["tokens_per_second"] > 0
+        assert row["perplexity"] == pytest.approx(np.exp(row["nll"]), rel=1e-4)
+
+
+def test_train_rows_tell_the_rate_of_the_update_they_are_of(whole):
+    rows = [row for row in whole.metrics() if row["kind"] == "train"]
+    schedule = kt.TransformerSchedule(hparams.d_model, hparams.warmup_steps)
+    wanted = [float(schedule(row["step"] - 1)) for row in rows]
+    assert [row["learning_rate"] for row in rows] == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("metric", ["score", "nll", "loss"])
+def test_what_is_not_finite_is_never_better(metric):
+    checkpointing = object.__new__(Checkpointing)
+    checkpointing.hparams = dataclasses.replace(hparams, best_metric=metric)
+    figures = {"score": 1.0, "nll": 3.0, "loss": 4.0}
+    finite = checkpointing.merit(figures)
+    for wrong in (np.nan, -np.inf if metric == "score" else np.inf):
+        found = checkpointing.merit({**figures, metric: wrong})
+        assert finite > found and not found > finite
+    if metric == "score":
+        assert finite > checkpointing.merit({**figures, "nll": np.nan})
+        assert finite < checkpointing.merit({**figures, "score": 1.1, "nll": np.nan})
+
+
+def test_an_evaluation_that_was_not_finite_does_not_keep_a_run_from_going_on(problem, copied):
+    """The log has null in place of what JSON has no number for."""
+    path = copied.path / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if row["kind"] == "validation":
+            row.update(loss=None, nll=None, perplexity=None)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    longer = dataclasses.replace(hparams, train_steps=13)
+    assert train(problem, longer, copied.path, report=str).checkpoints.steps()[-1] == 13
+
+
+def test_train_rows_count_all_real_tokens(problem, whole):
+    batches = problem.batches("train", hparams)
+    expected = sum((batches[i][0][0] != 0).sum() + (batches[i][1] != 0).sum() for i in range(12))
+    assert sum(row["tokens"] for row in whole.metrics() if row["kind"] == "train") == expected
+
+
+def test_validation_rows(whole):
+    rows = [row for row in whole.metrics() if row["kind"] == "validation"]
+    assert [row["step"] for row in rows] == [8, 12]
+    for row in rows:
+        assert row["perplexity"] == pytest.approx(np.exp(row["nll"]), rel=1e-4)
+        assert 0 <= row["score"] <= 100 and any("BLEU" in name for name in row)
+        assert row["encoder_deviation"] > 0 and row["nll_shuffled"] > 0
+        assert not complaint(row)
+
+
+def test_a_collapsed_encoder_is_told(problem, tmp_path):
+    """At a rate of a quarter, Adam's first updates leave a post-norm encoder with one output for all positions."""
+    steep = dataclasses.replace(hparams, num_layers=2, dropout=0.1, warmup_steps=1, train_steps=10, eval_steps=10)
+    lines = []
+    run = train(problem, steep, tmp_path / "steep", report=lines.append)
+    (row,) = [row for row in run.metrics() if row["kind"] == "validation"]
+    (told,) = [line for line in lines if "the encoder has collapsed" in line]
+    assert f"(deviation {row['encoder_deviation']:.4f})" in told and "--warmup_steps" in told
+
+
+def test_validation_rows_are_the_model_s(problem, whole):
+    model = whole.load_model("last")
+    model.compile(**kt.compile_arguments(hparams))
+    metrics = model.evaluate(problem.batches("validation", hparams), verbose=0, return_dict=True)
+    logged = [row for row in whole.metrics() if row["kind"] == "validation"][-1]
+    assert {name: logged[name] for name in metrics} == pytest.approx(metrics, rel=1e-5)
+
+
+def test_the_latest_checkpoints_are_kept_and_the_best(whole):
+    assert whole.checkpoints.steps()[-4:] == [6, 8, 10, 12]
+    assert set(whole.checkpoints.steps()) == {6, 8, 10, 12, whole.checkpoints.best_step()}
+
+
+def test_the_best_is_the_best_validation(whole):
+    rows = [row for row in whole.metrics() if row["kind"] == "validation"]
+    best = max(rows, key=lambda row: (row["score"], -row["nll"]))
+    assert whole.checkpoints.best() == {name: best[name] for name in ("step", "score", "nll", "loss")}
+    assert whole.checkpoints.load()[1]["step"] == best["step"]
+
+
+def test_the_best_checkpoint_outlives_pruning(copied):
+    copied.checkpoints.mark_best(8, {"score": 99.0, "nll": 0.1})
+    copied.checkpoints.prune(keep=1)
+    assert copied.checkpoints.steps() == [8, 12]
+    assert copied.checkpoints.load("best")[1]["step"] == 8
+
+
+def test_average_is_the_mean_of_the_last(copied):
+    raw = file_hashes(copied.path)
+    assert kt.average_checkpoints(copied.path, last=3) == [8, 10, 12]
+    arrays = [copied.checkpoints.load(step)[0]["weights"] for step in (8, 10, 12)]
+    averaged = copied.checkpoints.load("averaged")[0]["weights"]
+    assert averaged.keys() == arrays[0].keys()
+    for path, array in averaged.items():
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(array, np.mean([a[path] for a in arrays], axis=0, dtype="float64"), rtol=1e-6)
+    assert raw.items() <= file_hashes(copied.path).items()
+
+
+def test_the_moving_average_is_a_whole_model_under_its_own_name(whole, copied):
+    arrays, state = whole.checkpoints.load("last")
+    average, its_state = whole.checkpoints.load("ema")
+    assert its_state == state and average.keys() == {"weights"}
+    assert average["weights"].keys() == arrays["weights"].keys()
+    table = "transformer/embedding/table"
+    assert (average["weights"][table] != arrays["weights"][table]).any()
+    model = kt.Translator.load(whole.path, checkpoint="ema").model
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(model.embedding.table.value), average["weights"][table])
+    arrays.pop("ema")
+    copied.checkpoints.save(13, arrays, {})
+    with pytest.raises(kt.UserError, match="holds no moving average; train with --ema_decay"):
+        copied.checkpoints.load("ema")
+
+
+def test_average_takes_as_many_as_the_hparams_say(copied):
+    assert kt.average_checkpoints(copied.path) == [8, 10, 12]
+
+
+def test_the_run_translates(whole):
+    translator = kt.Translator.load(whole.path, checkpoint="last")
+    (hypotheses,) = translator.translate(["s0 s1"])
+    assert hypotheses[0].score < 0
+
+
+def test_the_manifest_names_corpus_and_parameters(problem, whole):
+    manifest = json.loads((whole.path / "manifest.json").read_text())
+    assert manifest["corpus"]["splits"]["train"]["pairs"] == 27
+    assert manifest["seed"] == hparams.seed
+    weights = whole.checkpoints.load("last")[0]["weights"]
+    shapes = {path: list(array.shape) for path, array in weights.items() if "seed" not in path}
+    assert manifest["parameters"]["by_variable"] == shapes
+    assert manifest["parameters"]["total"] == sum(np.prod(shape) for shape in shapes.values())
+
+
+# Plain Keras
+
+
+def test_fit_as_in_a_notebook(problem):
+    model = kt.Transformer.from_hparams(hparams, problem)
+    model.compile(**kt.compile_arguments(hparams))
+    batches = problem.batches("train", hparams)
+    fitted = model.fit(batches, validation_data=problem.batches("validation", hparams), epochs=2, verbose=0)
+    assert {"loss", "nll", "perplexity", "val_loss", "val_nll", "val_perplexity"} <= fitted.history.keys()
+    assert all(len(values) == 2 for values in fitted.history.values())
+    assert int(keras.ops.convert_to_numpy(model.optimizer.iterations.value)) == 2 * batches.batches_per_epoch
+
+
+def test_fit_again_continues_with_the_next_batch(problem, monkeypatch):
+    read, getitem = [], TokenBatches.__getitem__
+    monkeypatch.setattr(TokenBatches, "__getitem__", lambda self, i: read.append(self.start + i) or getitem(self, i))
+    batches, first = problem.batches("train", hparams, start=3), []
+    for model in (kt.Transformer.from_hparams(hparams, problem) for _ in range(2)):
+        model.compile(**kt.compile_arguments(hparams))
+        for epochs in (1, 2):
+            model.fit(batches, steps_per_epoch=2, epochs=epochs, verbose=0)
+            first.append(min(read))
+            read.clear()
+    assert first == [3, 5, 3, 5] and batches.start == 3
+
+
+@pytest.mark.parametrize("metric", ["nll", "loss"])
+def test_an_evaluation_decodes_as_often_as_said_and_at_the_end(problem, tmp_path, metric):
+    lines, changes = [], {"best_metric": metric, "eval_steps": 2, "decode_steps": 5, "checkpoint_steps": 2}
+    seldom = dataclasses.replace(hparams, **changes, train_steps=10)
+    run = train(problem, seldom, tmp_path / "run", report=lines.append)
+    rows = {row["step"]: row for row in run.metrics() if row["kind"] == "validation"}
+    assert list(rows) == [2, 4, 6, 8, 10] and {step for step, row in rows.items() if "score" in row} == {6, 10}
+    best = min(rows.values(), key=lambda row: row[metric])
+    assert run.checkpoints.best()["step"] == best["step"]
+    assert sum("BLEU" in line for line in lines if line.startswith("validation at")) == 2
+    assert any(line.startswith("best validation ") for line in lines)
+    assert [point["step"] for point in training_summary(run.metrics())["curve"]] == [6, 10]
+    draw_curves({"run": lines_by_step(run.metrics())}, "step")
+    # Ended early between two that decode, it has no score of its end, and is as complete when it is begun again.
+    ended = dataclasses.replace(seldom, train_steps=100, patience=1, learning_rate_scale=1e-30, ema_decay=0.0)
+    run = train(problem, ended, tmp_path / "ended")
+    rows = [row for row in run.metrics() if row["kind"] == "validation"]
+    assert [row["step"] for row in rows] == [2, 4] and not any("score" in row for row in rows)
+    manifest, before = run.path / "manifest.json", run.metrics()
+    changed = manifest.read_text().replace('"git_revision": ', '"git_revision": "of another day", "was": ', 1)
+    manifest.write_text(changed)
+    assert train(problem, ended, tmp_path / "ended").metrics() == before
+    assert manifest.read_text() == changed  # it is that of whoever made the updates
+
+
+def test_where_the_score_counts_every_evaluation_decodes(problem, tmp_path):
+    often = dataclasses.replace(hparams, eval_steps=2, decode_steps=100, checkpoint_steps=2, train_steps=4)
+    run = train(problem, often, tmp_path / "run", report=str)
+    rows = [row for row in run.metrics() if row["kind"] == "validation"]
+    assert len(rows) == 2 and all("score" in row for row in rows)
+
+
+def test_it_ends_early_and_stays_ended(problem, tmp_path):
+    # After the first evaluation nothing is learned: the learning rate is next to nothing.
+    unchanging = dataclasses.replace(
+        hparams, patience=2, best_metric="nll", learning_rate_scale=1e-30, dropout=0.0, attention_dropout=0.0,
+        eval_steps=5, checkpoint_steps=5, ema_decay=0.0,
+    )  # fmt: skip
+
+    def trained(**changes):
+        said = []
+        run = train(problem, dataclasses.replace(unchanging, **changes), tmp_path / "run", report=said.append)
+        return run.checkpoints, said
+
+    assert not [line for line in trained(train_steps=10)[1] if "without a better one" in line]
+    checkpoints, said = trained(train_steps=100)  # what was counted is known
+    assert any("2 evaluations without a better one" in line for line in said)
+    assert checkpoints.steps()[-1] == 15 and checkpoints.best_step() == 5
+    checkpoints, said = trained(train_steps=100)
+    assert "ended early, after 15 updates" in said[-1] and checkpoints.steps()[-1] == 15
+    assert trained(train_steps=100, patience=3)[0].steps()[-1] == 20
