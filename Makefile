@@ -27,6 +27,7 @@ test: $(VENV)/.installed-dev lint
 # Notebooks, the wheel in an empty environment, several processes, both backends, a browser, kills, benchmarks.
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/$(PYTEST) tests/slow
+	$(BIN)/$(PYTEST) tests/unit -m hypothesis --hypothesis-profile=ci-slow
 
 test-all: test test-slow
 

@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 
+import hypothesis
 import pytest
 from helpers.commands import REVERSE, Home, Outcome, start
 from helpers.paths import DATA
@@ -18,6 +19,10 @@ from keras_transformer.startup import load_keras
 
 SEED = int(os.environ.get("KERAS_TRANSFORMER_TEST_SEED") or random.SystemRandom().randrange(2**31))
 os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # of all processes of this run
+
+hypothesis.settings.register_profile("dev", max_examples=25, deadline=None)
+hypothesis.settings.register_profile("ci-slow", max_examples=200, deadline=None)
+hypothesis.settings.load_profile("dev")  # another one: --hypothesis-profile=NAME
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to its background, and commands inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)

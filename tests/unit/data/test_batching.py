@@ -39,7 +39,6 @@ def epoch_of(plan, epoch):
     return [plan.batch(index) for index in range(first, first + plan.batches_per_epoch)]
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     lengths=corpora(),
     batch_tokens=budgets,
@@ -80,7 +79,6 @@ def test_every_epoch_keeps_the_contract(lengths, batch_tokens, seed, epoch, max_
     assert plan.budget_share() == pytest.approx(np.mean(used) / batch_tokens)
 
 
-@settings(max_examples=60, deadline=None)
 @given(lengths=corpora(), batch_tokens=budgets, seed=st.integers(0, 2**40), index=st.integers(0, 10**12))
 def test_a_batch_depends_on_its_number_alone(lengths, batch_tokens, seed, index):
     used, fresh = (BatchPlan(*lengths, batch_tokens, seed=seed) for _ in range(2))
@@ -95,7 +93,6 @@ def assert_same(batch, other):
     assert (batch.source_length, batch.target_length) == (other.source_length, other.target_length)
 
 
-@settings(max_examples=60, deadline=None)
 @given(lengths=corpora(), batch_tokens=budgets, shuffle=st.booleans(), seed=st.integers(0, 2**32))
 def test_file_order_does_not_matter(lengths, batch_tokens, shuffle, seed):
     def signatures(source, target):

@@ -37,7 +37,6 @@ def test_without_dropout_the_pieces_are_the_tokenizers(tokenizer):
     assert anew(tokenizer, TEXTS, 0.0) == tokenizer.encode(TEXTS)
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     text=st.lists(st.sampled_from(" ".join(TEXTS).split()) | st.text("aeinrst ▁ß日\u00a0", max_size=9)).map(" ".join),
     rate=st.floats(0, 0.9),

@@ -133,7 +133,6 @@ def content(sequences):
     return [list(map(int, sequences[i])) for i in range(len(sequences))]
 
 
-@settings(deadline=None, max_examples=50)
 @given(train=rows, test=rows)
 def test_a_store_gives_back_what_was_written(tmp_path_factory, train, test):
     store = store_of(tmp_path_factory.mktemp("store") / "store", train=train, test=test)

@@ -60,7 +60,6 @@ def complaint(call, *arguments):
 # Identity
 
 
-@settings(deadline=None)
 @given(text=texts)
 def test_any_text_comes_back_with_one_space_for_each_run_of_white_space(tokenizer, text):
     ids = tokenizer.encode([text])
@@ -84,7 +83,6 @@ def test_real_text_comes_back(of_captions, captions):
     assert of_captions.decode(of_captions.encode(captions)) == [normalised(text) for text in captions]
 
 
-@settings(deadline=None)
 @given(ids=st.lists(st.integers(0, SIZE - 1)))
 def test_any_ids_give_one_line(tokenizer, ids):
     (text,) = tokenizer.decode([ids])
@@ -205,7 +203,6 @@ def test_a_graph_gives_the_same_on_thousands_of_sentences(of_captions, captions)
     assert [text.decode() for text in graph.detokenize(ids).numpy()] == [normalised(text) for text in some]
 
 
-@settings(deadline=None)
 @given(batch=st.lists(texts, min_size=1, max_size=5))
 def test_a_graph_gives_the_same_on_any_text(tokenizer, graph, batch):
     ids = graph.tokenize(batch)
@@ -213,7 +210,6 @@ def test_a_graph_gives_the_same_on_any_text(tokenizer, graph, batch):
     assert [text.decode() for text in graph.detokenize(ids).numpy()] == [normalised(text) for text in batch]
 
 
-@settings(deadline=None)
 @given(ids=st.lists(st.integers(0, SIZE - 1) | st.integers(4, 16), min_size=1))
 def test_a_graph_gives_the_same_text_of_any_ids(tokenizer, graph, ids):
     assert graph.detokenize([ids]).numpy()[0].decode() == tokenizer.decode([ids])[0]

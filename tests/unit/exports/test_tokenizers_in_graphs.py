@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keras_transformer.data.tokenizer import SPECIAL, SentencePieceTokenizer, SymbolTokenizer
@@ -80,13 +80,11 @@ def test_awkward_texts_have_the_same_ids(tokenizer, graph):
     assert graph.tokenize(tf.constant([], tf.string)).to_list() == []
 
 
-@settings(deadline=None)
 @given(batch=st.lists(TEXTS, min_size=1, max_size=5))
 def test_any_text_has_the_same_ids(tokenizer, graph, batch):
     assert graph.tokenize(tf.constant(batch)).to_list() == tokenizer.encode(batch)
 
 
-@settings(deadline=None)
 @given(draw=st.data())
 def test_any_ids_have_the_same_text(tokenizer, graph, draw):
     ids = draw.draw(st.lists(st.integers(len(SPECIAL) - 1, tokenizer.vocab_size - 1)))
@@ -98,7 +96,6 @@ def super_decode(tokenizer, ids):
     return SentencePieceTokenizer.decode(tokenizer, [ids])[0] if tokenizer.grammar else tokenizer.decode([ids])[0]
 
 
-@settings(deadline=None)
 @given(sentence=TEXTS, seed=st.integers(0, 2**32 - 1))
 @example(sentence="It works .", seed=1)
 def test_trees_are_written_the_same(trees, sentence, seed):
