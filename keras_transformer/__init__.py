@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keras_transformer import layers as layers
     from keras_transformer.decoding.translator import Hypothesis as Hypothesis
     from keras_transformer.decoding.translator import Translator as Translator
     from keras_transformer.errors import UserError as UserError
@@ -50,10 +51,10 @@ _LOCATIONS = {
     "AttentionMaps": "pictures.attention_maps:AttentionMaps",
     "average_checkpoints": "runs.averaging:average_checkpoints",
     "export_saved_model": "serving.saved_model:export_saved_model",
+    "layers": "layers",
 }
 _LIGHT = ("tasks", "hyperparameters", "errors", "registry", "plugins")
-_REGISTERED = ("models.transformer", "training.schedule", "layers.position", "layers.additive_attention",
-               "layers.restricted_attention")  # fmt: skip
+_REGISTERED = ("models.transformer", "training.schedule", "layers")
 """Modules which import every class that a `.keras` file may name, so that `keras.models.load_model` finds it."""
 
 __version__ = "0.1.0"
@@ -66,12 +67,13 @@ def __getattr__(name: str) -> Any:
     module, _, attribute = _LOCATIONS[name].partition(":")
     if module not in _LIGHT:
         _register_with_keras()
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+    value = importlib.import_module(f"{__name__}.{module}")
+    value = globals()[name] = getattr(value, attribute) if attribute else value
     return value
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_LOCATIONS]
+    return [*__all__, "__version__"]
 
 
 def _register_with_keras() -> None:

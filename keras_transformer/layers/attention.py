@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.errors import UserError
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.initializers import projection, query_key_value
 from keras_transformer.layers.product import product
@@ -20,6 +21,34 @@ def causal_mask(length):
     """Returns bool `[1, 1, length, length]`: position i may attend to positions ≤ i (§3.2.3)."""
     position = ops.arange(length)
     return (position[None, :] <= position[:, None])[None, None]
+
+
+def with_padding(mask, *padding):
+    """Return a mask that also hides the padding of the keys, or None if there is nothing to hide.
+
+    Args:
+        mask: bool, broadcasts to `[batch, heads, query_length, key_length]`, or None.
+        *padding: Keras masks of the keys, bool `[batch, key_length]`, False on padding, or None.
+    """
+    for keys in padding:
+        if keys is not None:
+            keys = ops.cast(keys, "bool")[:, None, None, :]
+            mask = keys if mask is None else ops.logical_and(mask, keys)
+    return mask
+
+
+def head_width(d_model, num_heads):
+    """Return d_model / num_heads, the width of one head's queries, keys and values in the paper (§3.2.2).
+
+    Raises:
+        UserError: `d_model` is not divisible by `num_heads`.
+    """
+    if d_model % num_heads:
+        raise UserError(
+            f"d_model must be divisible by num_heads, got d_model={d_model} and num_heads={num_heads}. "
+            "Change one of them or give d_k and d_v."
+        )
+    return d_model // num_heads
 
 
 def written(cache, position, new):
@@ -85,8 +114,8 @@ class MultiHeadAttention(keras.layers.Layer):
     Args:
         d_model: Width of the output.
         num_heads: h.
-        d_k: Width of one head's queries and keys.
-        d_v: Width of one head's values.
+        d_k: Width of one head's queries and keys (default: d_model / num_heads).
+        d_v: Width of one head's values (default: d_model / num_heads).
         dropout: Dropout of the attention weights (0 in the paper).
         seed: Seed of initial weights and dropout.
 
@@ -95,14 +124,22 @@ class MultiHeadAttention(keras.layers.Layer):
         memory: `[batch, key_length, d_model]`, what is attended to; keys and values are made from it.
         attention_mask: The mask of `scaled_dot_product_attention`.
         training: Whether to drop.
+        memory_mask: bool `[batch, key_length]`, False on padding, combined with `attention_mask`. Keras passes the mask
+            of `memory`, for example that of `keras.layers.Embedding(…, mask_zero=True)`.
 
     Returns:
-        `[batch, query_length, d_model]`.
+        `[batch, query_length, d_model]`, with the Keras mask of `query`.
+
+    Raises:
+        UserError: `d_k` or `d_v` is missing, and `d_model` is not divisible by `num_heads`.
     """
 
-    def __init__(self, d_model, num_heads, d_k, d_v, dropout=0.0, seed=None, **kwargs):
+    def __init__(self, d_model, num_heads, d_k=None, d_v=None, dropout=0.0, seed=None, **kwargs):
         super().__init__(**kwargs)
-        self.d_model, self.num_heads, self.d_k, self.d_v, self.seed = d_model, num_heads, d_k, d_v, seed
+        self.supports_masking = True
+        self.d_model, self.num_heads, self.seed = d_model, num_heads, seed
+        self.d_k = head_width(d_model, num_heads) if d_k is None else d_k
+        self.d_v = head_width(d_model, num_heads) if d_v is None else d_v
         self.dropout = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
         self.on_weights = None  # called with the attention weights of every call, where somebody wants to see them
 
@@ -117,7 +154,8 @@ class MultiHeadAttention(keras.layers.Layer):
         self.output_kernel = kernel("output", values, self.d_model, projection)
         self.dropout.build()
 
-    def call(self, query, memory, attention_mask=None, training=False):
+    def call(self, query, memory, attention_mask=None, training=False, memory_mask=None):
+        attention_mask = with_padding(attention_mask, memory_mask)
         if query is memory:
             query, keys, values = self.project_fused(memory, self.fused_kernel(), training)
         else:

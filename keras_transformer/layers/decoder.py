@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer import registry
-from keras_transformer.layers.attention import MultiHeadAttention, causal_mask, written
+from keras_transformer.layers.attention import MultiHeadAttention, causal_mask, with_padding, written
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.feed_forward import FeedForward
 
@@ -18,19 +18,27 @@ class DecoderLayer(keras.layers.Layer):
     Call arguments:
         x: `[batch, target_length, d_model]`.
         memory: `[batch, source_length, d_model]`, the encoder's output.
-        self_mask: bool `[1, 1, target_length, target_length]`, False on the future.
-        memory_mask: bool, broadcasts to `[batch, heads, target_length, source_length]`; False on padding.
+        self_mask: bool, broadcasts to `[batch, heads, target_length, target_length]` (default: False on the future).
+        cross_mask: bool, broadcasts to `[batch, heads, target_length, source_length]`; False on padding.
         training: Whether to drop.
+        x_mask: bool `[batch, target_length]`, False on padding, combined with `self_mask`. Keras passes the mask of
+            `x`.
+        memory_mask: bool `[batch, source_length]`, False on padding, combined with `cross_mask`. Keras passes the mask
+            of `memory`.
 
     Returns:
-        `[batch, target_length, d_model]`.
+        `[batch, target_length, d_model]`, with the Keras mask of `x`.
+
+    Raises:
+        UserError: As `EncoderLayer`.
     """
 
     def __init__(
-        self, d_model, d_ff, num_heads, d_k, d_v, *, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
-        norm="post", seed=0, **kwargs,
+        self, d_model, d_ff, num_heads, d_k=None, d_v=None, *, dropout=0.0, attention_dropout=0.0,
+        activation_dropout=0.0, norm="post", seed=0, **kwargs,
     ):  # fmt: skip
         super().__init__(**kwargs)
+        self.supports_masking = True
         self._arguments = {
             "d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "d_k": d_k, "d_v": d_v, "dropout": dropout,
             "attention_dropout": attention_dropout, "activation_dropout": activation_dropout, "norm": norm,
@@ -52,7 +60,10 @@ class DecoderLayer(keras.layers.Layer):
         ):  # fmt: skip
             layer.build(x_shape)
 
-    def call(self, x, memory, self_mask=None, memory_mask=None, training=False):
+    def call(self, x, memory, self_mask=None, cross_mask=None, training=False, x_mask=None, memory_mask=None):
+        if self_mask is None:
+            self_mask = causal_mask(ops.shape(x)[1])
+        self_mask, cross_mask = with_padding(self_mask, x_mask), with_padding(cross_mask, memory_mask)
         x = self.self_attention_residual(
             x,
             sublayer=lambda y: self.self_attention(y, y, attention_mask=self_mask, training=training),
@@ -60,7 +71,7 @@ class DecoderLayer(keras.layers.Layer):
         )
         x = self.cross_attention_residual(
             x,
-            sublayer=lambda y: self.cross_attention(y, memory, attention_mask=memory_mask, training=training),
+            sublayer=lambda y: self.cross_attention(y, memory, attention_mask=cross_mask, training=training),
             training=training,
         )
         return self.feed_forward_residual(
@@ -109,7 +120,7 @@ class DecoderLayer(keras.layers.Layer):
 class Decoder(Encoder):
     """`num_layers` decoder layers, with a final normalisation where the norm asks for one.
 
-    Call arguments: `DecoderLayer`'s, without `self_mask`: the decoder hides the future itself.
+    Call arguments and result: `DecoderLayer`'s, without `self_mask`: the decoder hides the future itself.
     """
 
     layer_class = DecoderLayer
@@ -117,10 +128,11 @@ class Decoder(Encoder):
     def build(self, x_shape, memory_shape=None):
         super().build(x_shape)
 
-    def call(self, x, memory, memory_mask=None, training=False):
-        self_mask = causal_mask(ops.shape(x)[1])
+    def call(self, x, memory, cross_mask=None, training=False, x_mask=None, memory_mask=None):
+        self_mask = with_padding(causal_mask(ops.shape(x)[1]), x_mask)
+        cross_mask = with_padding(cross_mask, memory_mask)
         for layer in self.layers_for(training):
-            x = layer(x, memory, self_mask=self_mask, memory_mask=memory_mask, training=training)
+            x = layer(x, memory, self_mask=self_mask, cross_mask=cross_mask, training=training)
         return self.normalize(x)
 
     def compute_output_shape(self, x_shape, memory_shape=None):

@@ -50,6 +50,7 @@ class Dropout(keras.layers.Layer):
 
     def __init__(self, rate, seed=None, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.rate = rate
         self.seed = seed
 

@@ -3,6 +3,7 @@
 import keras
 
 from keras_transformer import registry
+from keras_transformer.layers.attention import with_padding
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.layers.remat import rematerialized
@@ -14,7 +15,8 @@ class EncoderLayer(keras.layers.Layer):
     """Self-attention, then the feed-forward network, each in a residual (§3.1).
 
     Args:
-        d_model, d_ff, num_heads, d_k, d_v: Widths, as in the paper.
+        d_model, d_ff, num_heads: Sizes, as in the paper.
+        d_k, d_v: Widths of one head's keys and values (default: d_model / num_heads).
         dropout, attention_dropout, activation_dropout: Of sub-layer outputs, attention weights, ReLUs.
         norm: Registered name of the residual.
         attention: Registered name of the self-attention.
@@ -25,16 +27,22 @@ class EncoderLayer(keras.layers.Layer):
         x: `[batch, source_length, d_model]`.
         attention_mask: bool `[batch, 1, 1, source_length]`, False on padding.
         training: Whether to drop.
+        mask, x_mask: bool `[batch, source_length]`, False on padding, combined with `attention_mask`. Keras passes the
+            mask of `x` as one of the two: as `x_mask` if `attention_mask` is given.
 
     Returns:
-        `[batch, source_length, d_model]`.
+        `[batch, source_length, d_model]`, with the Keras mask of `x`.
+
+    Raises:
+        UserError: `d_k` or `d_v` is missing, and `d_model` is not divisible by `num_heads`.
     """
 
     def __init__(
-        self, d_model, d_ff, num_heads, d_k, d_v, *, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
-        norm="post", attention="full", attention_window=None, seed=0, **kwargs,
+        self, d_model, d_ff, num_heads, d_k=None, d_v=None, *, dropout=0.0, attention_dropout=0.0,
+        activation_dropout=0.0, norm="post", attention="full", attention_window=None, seed=0, **kwargs,
     ):  # fmt: skip
         super().__init__(**kwargs)
+        self.supports_masking = True
         self._arguments = {
             "d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "d_k": d_k, "d_v": d_v, "dropout": dropout,
             "attention_dropout": attention_dropout, "activation_dropout": activation_dropout, "norm": norm,
@@ -55,7 +63,8 @@ class EncoderLayer(keras.layers.Layer):
         for layer in (self.self_attention, self.self_attention_residual, self.feed_forward, self.feed_forward_residual):
             layer.build(input_shape)
 
-    def call(self, x, attention_mask=None, training=False):
+    def call(self, x, attention_mask=None, training=False, mask=None, x_mask=None):
+        attention_mask = with_padding(attention_mask, mask, x_mask)
         x = self.self_attention_residual(
             x,
             sublayer=lambda y: self.self_attention(y, y, attention_mask=attention_mask, training=training),
@@ -87,9 +96,10 @@ class Encoder(keras.layers.Layer):
     remat = False
     """Whether training keeps only the inputs of each layer, and computes it once more in the backward pass."""
 
-    def __init__(self, num_layers, d_model, d_ff, num_heads, d_k, d_v, *, norm="post", seed=0, **arguments):
+    def __init__(self, num_layers, d_model, d_ff, num_heads, d_k=None, d_v=None, *, norm="post", seed=0, **arguments):
         base = {name: arguments.pop(name) for name in ("name", "dtype", "trainable") if name in arguments}
         super().__init__(**base)
+        self.supports_masking = True
         self._arguments = {
             "num_layers": num_layers, "d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "d_k": d_k,
             "d_v": d_v, "norm": norm, "seed": seed, **arguments,
@@ -111,7 +121,9 @@ class Encoder(keras.layers.Layer):
         if self.final_norm:
             self.final_norm.build(input_shape)
 
-    def call(self, x, attention_mask=None, training=False):
+    def call(self, x, attention_mask=None, training=False, mask=None, x_mask=None):
+        # Passed on explicitly: inputs of rematerialized layers carry no Keras masks.
+        attention_mask = with_padding(attention_mask, mask, x_mask)
         for layer in self.layers_for(training):
             x = layer(x, attention_mask=attention_mask, training=training)
         return self.normalize(x)

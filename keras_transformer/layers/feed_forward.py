@@ -28,6 +28,7 @@ class FeedForward(keras.layers.Layer):
 
     def __init__(self, d_model, d_ff, dropout=0.0, seed=None, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.d_model, self.d_ff, self.seed = d_model, d_ff, seed
         self.dropout = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.errors import UserError
 from keras_transformer.layers.initializers import embedding
 
 
@@ -24,37 +25,41 @@ class PositionIds(keras.Operation):
         return keras.KerasTensor(tokens.shape[1:2], "int32")
 
 
-@keras.saving.register_keras_serializable("keras_transformer")
-class SinusoidalPositions(keras.layers.Layer):
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(the same): interleaved.
-
-    Any position has an encoding, also one beyond every length seen in training.
+class Positions(keras.layers.Layer):
+    """Base of the positional encodings; a subclass gives `encode(positions)`.
 
     Args:
-        d_model: Width of an encoding; even.
-        max_length, seed: Not used; other kinds of positions need them.
+        d_model: Width of an encoding.
+        max_length: Number of positions with a vector of their own, if that number is limited.
+        seed: Seed of initial vectors, if there are any.
 
     Call arguments:
-        positions: int `[length]`, counted from 0.
+        inputs: Positions, int `[length]`, counted from 0; or embeddings `[batch, length, d_model]`.
 
     Returns:
-        `[length, d_model]`, computed in float32.
+        The encodings `[length, d_model]` of positions; or embeddings plus encodings `[batch, length, d_model]`, with
+        the Keras mask of the embeddings, which `embeddings + encodings` would lose.
+
+    Raises:
+        UserError: The inputs have neither of the two shapes.
     """
 
     def __init__(self, d_model, max_length=None, seed=None, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.d_model, self.max_length, self.seed = d_model, max_length, seed
 
-    def build(self, input_shape=None):
-        self.frequencies = (10000.0 ** (-np.arange(0, self.d_model, 2) / self.d_model)).astype("float32")
+    def call(self, inputs):
+        if _are_positions(inputs.shape):
+            return self.encode(inputs)
+        return inputs + self.encode(ops.arange(ops.shape(inputs)[1]))
 
-    def call(self, positions):
-        angles = ops.cast(positions, "float32")[:, None] * self.frequencies
-        pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-        return ops.cast(ops.reshape(pairs, (-1, self.d_model)), self.compute_dtype)
+    def encode(self, positions):
+        """Return the encodings `[length, d_model]` of positions, int `[length]`."""
+        raise NotImplementedError
 
     def compute_output_shape(self, input_shape):
-        return (*input_shape, self.d_model)
+        return (*input_shape, self.d_model) if _are_positions(input_shape) else tuple(input_shape)
 
     def get_config(self):
         own = {"d_model": self.d_model, "max_length": self.max_length, "seed": self.seed}
@@ -62,7 +67,29 @@ class SinusoidalPositions(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class LearnedPositions(keras.layers.Layer):
+class SinusoidalPositions(Positions):
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(the same): interleaved.
+
+    Any position has an encoding, also one beyond every length seen in training. Encodings are computed in float32.
+
+    Args:
+        d_model: Width of an encoding; even.
+        max_length, seed: Not used; other kinds of positions need them.
+
+    Call arguments and result: `Positions`'.
+    """
+
+    def build(self, input_shape=None):
+        self.frequencies = (10000.0 ** (-np.arange(0, self.d_model, 2) / self.d_model)).astype("float32")
+
+    def encode(self, positions):
+        angles = ops.cast(positions, "float32")[:, None] * self.frequencies
+        pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+        return ops.cast(ops.reshape(pairs, (-1, self.d_model)), self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class LearnedPositions(Positions):
     """One trained vector a position (Table 3, row E); positions from `max_length` on share the last one.
 
     Args:
@@ -70,30 +97,28 @@ class LearnedPositions(keras.layers.Layer):
         max_length: Number of positions with a vector of their own.
         seed: Seed of the initial vectors.
 
-    Call arguments:
-        positions: int `[length]`, counted from 0.
-
-    Returns:
-        `[length, d_model]`.
+    Call arguments and result: `Positions`'.
     """
 
     def __init__(self, d_model, max_length, seed=None, **kwargs):
-        super().__init__(**kwargs)
-        self.d_model, self.max_length, self.seed = d_model, max_length, seed
+        super().__init__(d_model, max_length, seed, **kwargs)
 
     def build(self, input_shape=None):
         self.table = self.add_weight(
             name="table", shape=(self.max_length, self.d_model), initializer=embedding(self.seed, "positions")
         )
 
-    def call(self, positions):
+    def encode(self, positions):
         rows = ops.take(self.table, ops.minimum(positions, self.max_length - 1), axis=0)
         # Scaled like the token embeddings that they are added to (§3.4).
         return ops.cast(rows, self.compute_dtype) * self.d_model**0.5
 
-    def compute_output_shape(self, input_shape):
-        return (*input_shape, self.d_model)
 
-    def get_config(self):
-        own = {"d_model": self.d_model, "max_length": self.max_length, "seed": self.seed}
-        return {**super().get_config(), **own}
+def _are_positions(shape):
+    """Return whether inputs of this shape are positions; otherwise they are embeddings."""
+    if len(shape) not in (1, 3):
+        raise UserError(
+            f"positions must be int [length] or embeddings [batch, length, d_model], got shape {tuple(shape)}. "
+            "Embed tokens before you add positions."
+        )
+    return len(shape) == 1

@@ -30,6 +30,7 @@ class Residual(keras.layers.Layer):
 
     def __init__(self, dropout=0.0, seed=None, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.seed = seed
         self.dropout = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
         self.normalization = LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name="normalization")

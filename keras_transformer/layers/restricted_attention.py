@@ -95,9 +95,10 @@ class RestrictedAttention(MultiHeadAttention):
 
     Raises:
         ValueError: The window is below 1; in a call, what `restricted_attention` raises.
+        UserError: As `MultiHeadAttention`.
     """
 
-    def __init__(self, d_model, num_heads, d_k, d_v, dropout=0.0, seed=None, *, window, **kwargs):
+    def __init__(self, d_model, num_heads, d_k=None, d_v=None, dropout=0.0, seed=None, *, window, **kwargs):
         super().__init__(d_model, num_heads, d_k, d_v, dropout, seed, **kwargs)
         if window < 1:
             raise ValueError(f"window must be at least 1, not {window}")

@@ -154,7 +154,7 @@ class Transformer(TokenModel):
         memory, source_words = self.encode(source, training=training)
         mask = self._memory_mask(source_words, self._words(decoder_input))
         x = self.target_dropout(self._embed(decoder_input), training=training)
-        return self.decoder(x, memory, memory_mask=mask, training=training)
+        return self.decoder(x, memory, cross_mask=mask, training=training)
 
     def logits(self, states: Any) -> Any:
         """Projects states `[..., d_model]` to logits `[..., vocab_size]` (§3.4)."""

@@ -6,8 +6,12 @@ import re
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import pytest
 from helpers.paths import ROOT
+
+from keras_transformer import layers
 
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
@@ -118,6 +122,24 @@ def test_the_code_of_pictures_runs(home, monkeypatch):
     namespace = {}
     exec(f"import keras_transformer as kt\n{code}", namespace)
     assert namespace["maps"].source.labels == ("s1", "s2", "</s>")
+
+
+def test_the_code_of_layers_runs_and_its_model_is_saved(tmp_path):
+    namespace = {}
+    exec(code_of("docs/layers.md"), namespace)
+    model, inputs = namespace["model"], [namespace["sources"], namespace["shifted"]]
+    assert np.isfinite(namespace["history"].history["loss"]).all() and int(model.optimizer.iterations.value) == 2
+    model.save(tmp_path / "x.keras")
+    padded = [np.pad(array, ((0, 0), (0, 3))) for array in inputs]
+    found = keras.saving.load_model(tmp_path / "x.keras").predict(padded, verbose=0)
+    np.testing.assert_allclose(
+        found[:, :6][inputs[1] != 0], model.predict(inputs, verbose=0)[inputs[1] != 0], atol=1e-5
+    )
+
+
+def test_layers_page_names_every_layer():
+    page = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in layers.__all__)
 
 
 def test_commands_and_presets_are_what_the_program_says():

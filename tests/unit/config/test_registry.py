@@ -233,8 +233,11 @@ def test_what_cannot_be_called_is_not_registered(scratch, kind, entries):
 
 @pytest.mark.parametrize("name", keras_transformer.__all__)
 def test_public_names_resolve(name):
-    assert callable(getattr(keras_transformer, name))
-    assert name in dir(keras_transformer)
+    assert callable(getattr(keras_transformer, name)) or name == "layers"
+
+
+def test_dir_shows_the_public_api_only():
+    assert set(dir(keras_transformer)) == {*keras_transformer.__all__, "__version__"}
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
@@ -244,7 +247,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
 def test_no_submodule_bears_the_name_of_a_public_function():
     modules = {module.name for module in pkgutil.iter_modules(keras_transformer.__path__)}
-    assert modules and not modules & set(keras_transformer.__all__)
+    assert modules & set(keras_transformer.__all__) == {"layers"}
 
 
 def test_every_command_is_listed():
@@ -288,6 +291,16 @@ print(sorted({"keras", "tensorflow", "jax", "torch"} & sys.modules.keys()))
 
 def test_catalog_and_flags_import_no_keras(tmp_path):
     assert python("-c", LIGHT, cwd=tmp_path) == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["from keras_transformer import layers", "import keras_transformer.layers as layers"],
+)
+def test_layers_are_imported_quietly_and_register(tmp_path, statement):
+    code = f"{statement}; import keras; print(*keras.saving.get_custom_objects(), *dir(layers))"
+    printed = python("-c", code, cwd=tmp_path).split()
+    assert {"Decoder", "keras_transformer>Decoder", "keras_transformer>RestrictedAttention"} <= {*printed}
 
 
 def best_of_three(*arguments, cwd):

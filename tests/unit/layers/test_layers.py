@@ -28,7 +28,7 @@ from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.normalization import LayerNormalization
-from keras_transformer.layers.position import LearnedPositions, SinusoidalPositions
+from keras_transformer.layers.position import LearnedPositions, Positions, SinusoidalPositions
 from keras_transformer.layers.residual import PostNorm, PreNorm, Residual
 from keras_transformer.layers.restricted_attention import RestrictedAttention
 
@@ -248,7 +248,7 @@ def test_decoder_layer_is_the_papers(norm, residual):
     layer.build((None, None, 8))
     weights = oracles.layer_weights(randomize(layer))
     expected = oracles.decoder_layer(X, MEMORY, weights, 2, MASK[:, None], residual)
-    close(layer(X, MEMORY, self_mask=causal_mask(4), memory_mask=MASK[:, None, None]), expected, 1e-4)
+    close(layer(X, MEMORY, self_mask=causal_mask(4), cross_mask=MASK[:, None, None]), expected, 1e-4)
 
 
 @pytest.mark.parametrize("stack", [Encoder, Decoder])
@@ -293,13 +293,24 @@ CASES = {
 every_layer = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
-def test_every_layer_class_has_a_case():
+def layer_classes():
     classes = set()
     for module in pkgutil.iter_modules(keras_transformer.layers.__path__, "keras_transformer.layers."):
         for entry in vars(importlib.import_module(module.name)).values():
             if inspect.isclass(entry) and issubclass(entry, keras.layers.Layer) and entry.__module__ == module.name:
                 classes.add(entry)
-    assert classes - {Residual} == {case.layer for case in CASES.values()}
+    return classes - {Residual, Positions}
+
+
+def test_every_layer_class_has_a_case():
+    assert layer_classes() == {case.layer for case in CASES.values()}
+
+
+def test_layers_package_exports_every_layer():
+    exported = {name: getattr(keras_transformer.layers, name) for name in keras_transformer.layers.__all__}
+    assert {entry for entry in exported.values() if inspect.isclass(entry)} == layer_classes()
+    assert all(entry.__name__ == name for name, entry in exported.items())
+    assert keras_transformer.layers.__all__ == sorted(exported)
 
 
 @every_layer
