@@ -30,7 +30,9 @@ __all__ = ["Problem", "load_problem", "setting"]
 
 @dataclasses.dataclass(kw_only=True)
 class Problem:
-    """A task that turns one text into another. Registered with `register_problem`.
+    """A task that turns one text into another.
+
+    Commands find it by the name given to `register_problem`. From Python an unregistered class works as well.
 
     A subclass is a dataclass; its fields made with `setting` are the problem's parameters, which
     `--set problem.NAME=VALUE` changes.
@@ -41,6 +43,7 @@ class Problem:
     """
 
     name: ClassVar[str]
+    """The name of the class, unless it is registered under another one."""
     corpus: ClassVar[str]
     """Name of the corpus, which a problem and its reverse share."""
     splits: ClassVar[tuple] = ("train", "validation", "test")
@@ -51,6 +54,11 @@ class Problem:
     raw_dir: str | None = None
 
     piece_dropout, segmentations = 0.0, 1  # parameters of a `TranslationProblem`
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "name" not in vars(cls):  # a reverse class has one, and its corpus is that of its base
+            cls.name = cls.corpus = cls.__name__
 
     def __post_init__(self):
         validate(self, self.name)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from keras import ops
@@ -112,20 +112,28 @@ class Translator:
         models = [run.load_model(name, precision) for run in runs for name in _listed(checkpoint)]
         return cls(models, runs[0].tokenizer, runs[0].hparams, jit_compile)
 
+    @overload
+    def translate(self, texts: str, *args: Any, **options: Any) -> str: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def translate(self, texts: Iterable[str], *args: Any, **options: Any) -> list[list[Hypothesis]]: ...
+
     def translate(
-        self, texts: Iterable[str], beam_size: int | None = None, alpha: float | None = None, nbest: int = 1,
+        self, texts: str | Iterable[str], beam_size: int | None = None, alpha: float | None = None, nbest: int = 1,
         extra_length: int | None = None, *, min_length: int = 0, max_source_length: int | None = None,
         prefixes: Sequence | None = None, sampling: Sampling | None = None, constraint: Any = "grammar",
         token_scores: bool = False, alignments: bool = False, report: Callable[[int, int], Any] | None = None,
         cut: Callable[[int, int], Any] | None = None,
-    ) -> list[list[Hypothesis]]:  # fmt: skip
-        """Returns a list of the `nbest` best `Hypothesis` for each text, best first; fewer where there are no more.
+    ) -> str | list[list[Hypothesis]]:  # fmt: skip
+        """Return the translation of one text, or a list of the `nbest` best `Hypothesis` for each of several texts.
+
+        The best hypothesis comes first. There are fewer than `nbest` if the search finds no more.
 
         The result for a text does not depend on the others. An empty text gives an empty translation. A flat tree, of a
         sentence that is not parsed, has no tokens and a score of −∞.
 
         Args:
-            texts: Source sentences.
+            texts: One source sentence, for its translation as a str; or source sentences, for hypotheses.
             beam_size: Beams a sentence, 1 for greedy search; the hparams' by default.
             alpha: Exponent of the length penalty; the hparams' by default.
             nbest: Hypotheses a sentence, at most `beam_size`.
@@ -143,8 +151,8 @@ class Translator:
             cut: Called with (number of the text from 0, its tokens) for each source that is too long.
 
         Raises:
-            UserError: An argument is out of range, `texts` is one text, or the constraint allows no translation of a
-                text. A parser gives such a text a flat tree instead.
+            UserError: An argument is out of range or needs a list of texts, or the constraint allows no translation of
+                a text. A parser gives such a text a flat tree instead.
             NonFiniteOutputs: The model's outputs for a text are not finite.
         """
         hparams = self.hparams
@@ -153,14 +161,17 @@ class Translator:
         extra_length = hparams.extra_length if extra_length is None else extra_length
         check_search(beam_size, alpha, nbest, extra_length, min_length, max_source_length)
         if isinstance(texts, str):
-            raise UserError("translate takes a list of texts, not one text: translate([text])")
+            if nbest != 1 or token_scores or alignments:
+                raise UserError("nbest, token_scores and alignments need a list of texts: translate([text], …)")
+            texts, one_text = [texts], True
+        else:
+            texts, one_text = list(texts), False
         constraint = self.constraint if constraint == "grammar" else constraint
         if min_length and constraint is self.constraint is not None:
             raise UserError("min_length is for translations: how long a tree is follows from its sentence")
         rules = Rules(beam_size, min_length, sampling, constraint)
         # The seed makes numbers that are given to the search: it need not be compiled anew for each.
         compiled_rules = dataclasses.replace(rules, sampling=sampling and dataclasses.replace(sampling, seed=0))
-        texts = list(texts)
         sources = self._source_ids(texts, max_source_length, cut)
         prefixes = self._prefix_ids(prefixes, len(texts))
         results = [[self._unparsed(text)] for text in texts]
@@ -180,7 +191,7 @@ class Translator:
                 report(done, len(texts))
         if token_scores or alignments:
             return self._explained(sources, results, token_scores, alignments)
-        return results
+        return results[0][0].text if one_text else results
 
     def score(self, sources: Iterable[str], targets: Iterable, alpha: float | None = None) -> list[Hypothesis]:
         """Returns a `Hypothesis` for each pair: the target's log-probability and score, teacher-forced.

@@ -281,6 +281,24 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         with self._on_its_devices():
             return super().evaluate(self._source_of(x, endless=False), *args, **kwargs)
 
+    def predict(self, x, *args, **kwargs):
+        """Return logits `[rows, target_length, vocab_size]` as a NumPy array, as in Keras.
+
+        Args:
+            x: (source, decoder_input), int `[rows, source_length]` and `[rows, target_length]`.
+            *args, **kwargs: As in Keras.
+
+        Raises:
+            UserError: `x` is `TokenBatches`, whose batches have logits of different shapes.
+        """
+        if isinstance(x, TokenBatches):
+            raise UserError(
+                "predict takes arrays (source, decoder_input), got TokenBatches. To translate texts, use "
+                "Translator(model, problem, hparams).translate(texts)."
+            )
+        with self._on_its_devices():
+            return super().predict(x, *args, **kwargs)
+
     def get_compile_config(self):
         config = super().get_compile_config()
         return config and {

@@ -28,7 +28,9 @@ class Transformer(TokenModel):
 
     Args:
         vocab_size: Number of tokens.
-        hparams: `HParams`, or the dictionary of its fields.
+        hparams: `HParams`, or the dictionary of its fields (default: those of the paper's base model, with the `d_ff`
+            of its proportions, 4 · `d_model`).
+        **fields: Fields of `HParams` to change, such as `num_layers=2`; also `name`, `dtype` and `trainable` of Keras.
 
     Call arguments:
         inputs: (source, decoder_input), int `[batch, source_length]` and `[batch, target_length]`; 0 is padding.
@@ -37,11 +39,18 @@ class Transformer(TokenModel):
 
     Returns:
         Logits `[batch, target_length, vocab_size]`.
+
+    Raises:
+        UserError: A field of `HParams` is unknown or out of range.
     """
 
-    def __init__(self, vocab_size: int, hparams: HParams | dict, **kwargs: Any):
-        super().__init__(**{"name": "transformer", **kwargs})
-        hparams = hparams if isinstance(hparams, HParams) else HParams(**hparams)
+    def __init__(self, vocab_size: int, hparams: HParams | dict | None = None, **fields: Any):
+        base = {name: fields.pop(name) for name in ("name", "dtype", "trainable") if name in fields}
+        super().__init__(**{"name": "transformer", **base})
+        if hparams is None:
+            hparams = HParams()
+            fields = {"d_ff": 4 * fields.get("d_model", hparams.d_model), **fields}
+        hparams = (hparams if isinstance(hparams, HParams) else HParams(**hparams)).replace(**fields)
         self.vocab_size, self.hparams = vocab_size, hparams
         # Room for the layers' own numbers, within the 32 bits that a mask's seed may have.
         seed = hparams.seed * 10_000 % 2**31

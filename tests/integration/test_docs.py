@@ -99,7 +99,7 @@ def test_readme_api_example_runs(tmp_path, monkeypatch):
     code = code.replace("epochs=10", "epochs=1, verbose=0")
     monkeypatch.chdir(tmp_path)
     namespace = {}
-    exec(code.replace("translator.translate(", "hypotheses = translator.translate("), namespace)
+    exec(code.replace("translator.translate([", "hypotheses = translator.translate(["), namespace)
     assert len(namespace["hypotheses"][0]) == 2
 
 

@@ -115,9 +115,16 @@ def test_a_negative_alpha_is_refused(translator):
         translator.translate(["a"], extra_length=-1)
 
 
-def test_one_text_in_place_of_a_list_is_refused(translator):
-    with pytest.raises(kt.UserError, match="list of texts"):
-        translator.translate("a b")
+def test_translate_returns_a_str_for_one_text(translator):
+    ((expected,),) = translator.translate(["a b c d"], beam_size=2)
+    assert expected.text and translator.translate("a b c d", beam_size=2) == expected.text
+    assert translator.translate(" ") == ""
+
+
+@pytest.mark.parametrize("options", [{"nbest": 2}, {"token_scores": True}, {"alignments": True}])
+def test_translate_needs_a_list_for_details(translator, options):
+    with pytest.raises(kt.UserError, match=r"need a list of texts: translate\(\[text\]"):
+        translator.translate("a b", **options)
 
 
 def test_score_takes_text_or_ids(translator):

@@ -19,6 +19,7 @@ from helpers.small_transformer import (
     randomize,
     reset_seeds,
     seed_states,
+    small,
 )
 from keras import ops
 
@@ -170,6 +171,46 @@ def test_each_training_call_draws_new_masks_and_inference_none():
     assert {count for _, count in seed_states(model).values()} == {2}
     np.testing.assert_array_equal(logits(model), logits(model))
     assert {count for _, count in seed_states(model).values()} == {2}
+
+
+# Defaults
+
+
+def test_sizes_default_to_those_of_base():
+    model = kt.Transformer(vocab_size=100, num_layers=2, d_model=64)
+    assert model.hparams == kt.hparams("base", num_layers=2, d_model=64, d_ff=256)
+    assert kt.Transformer(9, d_model=16, d_ff=24, num_layers=1).hparams.d_ff == 24
+    assert model.functional().output.shape == (None, None, 100)
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
+    assert copy.hparams == model.hparams
+    changed = kt.Transformer(9, small(), num_layers=1, name="mine", dtype="mixed_bfloat16")
+    assert (changed.hparams, changed.name, changed.compute_dtype) == (small(num_layers=1), "mine", "bfloat16")
+
+
+def test_wrong_fields_are_user_errors():
+    with pytest.raises(kt.UserError, match="unknown hparams field 'num_layer': did you mean num_layers"):
+        kt.Transformer(9, num_layer=2)
+    with pytest.raises(kt.UserError, match="d_model=20 is not divisible by num_heads=8"):
+        kt.Transformer(9, d_model=20)
+    with pytest.raises(kt.UserError, match="d_model takes a whole number"):
+        kt.Transformer(9, d_model="64")
+
+
+# Predictions
+
+
+def test_predict_returns_numpy_logits_of_arrays():
+    model = randomize(make_model())
+    predicted = model.predict(INPUTS, verbose=0)
+    assert type(predicted) is np.ndarray and predicted.dtype == "float32"
+    np.testing.assert_allclose(predicted, logits(model), atol=1e-5)
+
+
+def test_predict_on_token_batches_names_the_translator(tmp_path):
+    problem, hparams = kt.problem("reverse", data_dir=tmp_path, train_pairs=100), small(batch_tokens=200)
+    model = kt.Transformer.from_hparams(hparams, problem)
+    with pytest.raises(kt.UserError, match=r"use Translator\(model, problem, hparams\)\.translate\(texts\)"):
+        model.predict(problem.batches("validation", hparams))
 
 
 # Saving

@@ -207,6 +207,38 @@ def test_an_exception_in_pairs_is_not_taken_for_one_of_the_vocabulary(tmp_path, 
     assert caught.value is error and not list(tmp_path.iterdir())
 
 
+# A class that is not registered
+
+
+class Digits(TranslationProblem):
+    """Digits, and the same in letters; its name is that of the class."""
+
+    source, target = "en", "de"
+
+    def pairs(self, split):
+        letters = str.maketrans("0123456789", "abcdefghij")
+        return ((text, text.translate(letters)) for text in (f"{i} {i * i}" for i in range(40)))
+
+
+class Doubled(Digits):
+    """A corpus of its own, not its base's."""
+
+    def pairs(self, split):
+        return ((f"{source} {source}", target) for source, target in super().pairs(split))
+
+
+def test_an_unregistered_problem_has_its_class_name(tmp_path):
+    problems = [kind(vocab_size=40, data_dir=str(tmp_path)).prepare() for kind in (Digits, Doubled)]
+    assert [problem.name for problem in problems] == [problem.corpus for problem in problems] == ["Digits", "Doubled"]
+    assert [problem.prepared_dir.name.partition("-")[0] for problem in problems] == ["Digits", "Doubled"]
+    assert len(list(tmp_path.glob("D*-*/manifest.json"))) == 2
+    assert Digits(vocab_size=40, data_dir=str(tmp_path)).store.manifest["problem"] == "Digits"
+    reverse = Digits.reverse_class("mine")(vocab_size=40, data_dir=str(tmp_path))
+    assert (reverse.name, reverse.prepared_dir) == ("mine", problems[0].prepared_dir)
+    with pytest.raises(UserError, match="Digits: vocab_size must be from 8"):
+        Digits(vocab_size=1)
+
+
 # Your own parallel text
 
 
