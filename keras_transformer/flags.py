@@ -6,6 +6,7 @@ import difflib
 import errno
 import math
 import os
+import re
 import shlex
 import sys
 
@@ -58,10 +59,11 @@ class Parser(argparse.ArgumentParser):
             raise UserError(f"unknown flag {name}: {hint}")
         for action in self._actions:
             given = getattr(values, action.dest, None)
-            if any(
-                isinstance(text, str) and not text.strip() for text in (given if isinstance(given, list) else [given])
-            ):
-                self.error(f"--{action.dest} must not be empty")
+            for text in given if isinstance(given, list) else [given]:
+                if isinstance(text, str) and not text.strip():
+                    self.error(f"--{action.dest} must not be empty")
+                if isinstance(text, str) and re.search("[\ud800-\udfff]", text):  # how Python keeps other bytes
+                    self.error(f"--{action.dest} must be UTF-8, got {text!r}")
         for plugin in values.plugin:
             load_plugin(plugin)
         return values

@@ -188,6 +188,13 @@ def _texts(flags):
     return [(name, str(value)) for name, value in flags.items()]
 
 
+@pytest.mark.parametrize(
+    ("command", "flag"), [("train", "--output_dir"), ("visualize", "--text"), ("score", "--source")]
+)
+def test_values_that_are_not_utf8_are_refused(call, command, flag):
+    call(command, *NEEDED.get(command, []), f"{flag}=a\udcff").refused(f"{flag} must be UTF-8, got 'a\\udcff'")
+
+
 # Commands that messages suggest
 
 
