@@ -159,6 +159,8 @@ class Problem:
         """Write the prepared corpus."""
         report(f"preparing {self.corpus} in {self.prepared_dir}")
         files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
+        if self.raw_dir and not Path(self.raw_dir).is_dir():  # of a problem that reads no files
+            raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}, which is none. Leave the flag out.")
         manifest = {"problem": self.corpus, "parameters": self.parameters, "corpus": files}
         checksums = {path: known["sha256"] for path, known in files.items()}
         code = [sha256(path) for path in Problem.corpus_files(self)]  # it may give other pairs when it has been mended

@@ -46,8 +46,9 @@ class Tokens:
         for labels, word in ((self.labels, wanted), (plain, wanted), (lower, wanted.lower())):
             if word in labels:
                 return labels.index(word)
-        if wanted.isdecimal() and 1 <= int(wanted) <= len(self.labels):
-            return int(wanted) - 1
+        numbers = [str(number) for number in range(1, len(self.labels) + 1)]
+        if wanted in numbers:
+            return numbers.index(wanted)
         raise UserError(f"no word {wanted!r}; the words are {' '.join(self.labels)}, or their numbers from 1 on")
 
 

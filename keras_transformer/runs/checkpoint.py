@@ -129,7 +129,7 @@ class Checkpoints:
         Raises:
             UserError: There is none of that name, or it is damaged.
         """
-        name = name or self.default()
+        name = self.default() if name is None else name
         if name == "last":
             loaded = self.load_latest(parts)
             if loaded is None:
@@ -148,7 +148,7 @@ class Checkpoints:
             step = self.best_step() if name == "best" else name
             if step is None:
                 raise UserError(f"{self.path} holds no best checkpoint, nothing was evaluated; use {flag}=last")
-            if not str(step).isdigit():
+            if not re.fullmatch("[0-9]{1,12}", str(step)):
                 raise UserError(f"checkpoint {name!r}: it is best, last, averaged, ema or a step")
             directory = self._directory(int(step))
             hint = "there are steps " + ", ".join(map(str, self.steps()))

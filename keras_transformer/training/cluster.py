@@ -125,6 +125,6 @@ def _silence(address):
 def _split(address, what):
     """("host", port) of "host:port"."""
     host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isdecimal() and 0 < int(port) < 1 << 16):
+    if not (host and colon and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 1 << 16):
         raise UserError(f"{what} is no address; it is HOST:PORT, with a port from 1 to 65535")
     return host.strip("[]"), int(port)

@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.commands import REVERSE
 
 from keras_transformer.decoding.translator import check_search
 from keras_transformer.errors import UserError
 from keras_transformer.hyperparameters import HParams, field_types
+from keras_transformer.pictures.attention_maps import Tokens
+from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.training import memory
+from keras_transformer.training.cluster import Coordinator
 
 NUMBERS = [name for name, (kind, _) in field_types(HParams).items() if kind in (int, float)]
 HUGE = "1" + "0" * 99
@@ -73,3 +77,31 @@ def test_train_refuses_a_model_beyond_memory_on_cpu(call, tmp_path, monkeypatch)
     assert not Path("runs").exists()
     monkeypatch.setattr(memory, "on_cpu", lambda: False)
     memory.check_weights(HParams(d_model=65_536, d_ff=1024, num_layers=1000), 1000)
+
+
+NO_STEPS = ["", "²", "٣", "6,", 5000 * "9"]
+
+
+@pytest.mark.parametrize("name", NO_STEPS)
+def test_names_of_checkpoints_are_checked(tmp_path, name):
+    with pytest.raises(UserError, match="it is best, last, averaged, ema or a step"):
+        Checkpoints(tmp_path).load(name)
+
+
+@pytest.mark.parametrize("port", ["0", "²", "65536", 5000 * "9"])
+def test_ports_of_addresses_are_checked(port):
+    with pytest.raises(UserError, match="with a port from 1 to 65535"):
+        Coordinator(f"host:{port}", 2, 0).check()
+
+
+def test_numbers_of_words_are_checked():
+    tokens = Tokens(("a", "b"), ("a", "b"), np.arange(2))
+    assert [tokens.find(number) for number in "12"] == [0, 1]
+    for number in ("0", "3", "²", 5000 * "9"):
+        with pytest.raises(UserError, match="the words are a b, or their numbers"):
+            tokens.find(number)
+
+
+def test_prepare_refuses_a_missing_raw_dir_it_would_ignore(call, tmp_path):
+    flags = ("--problem=reverse", "--set=problem.train_pairs=50", f"--data_dir={tmp_path}/data")
+    call("prepare", *flags, f"--raw_dir={tmp_path}/missing").refused("--raw_dir must be a folder, got", "missing")
