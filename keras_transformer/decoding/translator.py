@@ -54,7 +54,7 @@ class Translator:
     Args:
         model: `Transformer`, or a list of them over one vocabulary: an ensemble. The mean of its probabilities counts.
         problem: Problem whose tokenizer the model speaks, or a `Tokenizer`.
-        hparams: `beam_size`, `alpha` and `extra_length` are read.
+        hparams: Its `beam_size`, `alpha` and `extra_length` are the defaults of the search (default: the model's).
         jit_compile: Whether TensorFlow translates with XLA: faster, once it has compiled each of a few shapes of
             batches. That takes seconds each, so it is for many sentences. JAX always does so.
 
@@ -62,10 +62,11 @@ class Translator:
         UserError: Model and tokenizer differ in their number of tokens.
     """
 
-    def __init__(self, model: Any, problem: Any, hparams: HParams, jit_compile: bool = False):
-        self.models, self.hparams = _listed(model), hparams
+    def __init__(self, model: Any, problem: Any, hparams: HParams | None = None, jit_compile: bool = False):
+        self.models = _listed(model)
         if not self.models:
             raise UserError("an ensemble needs at least one model")
+        self.hparams = self.models[0].hparams if hparams is None else hparams
         self.tokenizer = getattr(problem, "tokenizer", problem)
         for one in self.models:
             if self.tokenizer.vocab_size != one.vocab_size:

@@ -254,7 +254,15 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
         Another `fit` of this model on the same `TokenBatches` continues with the batch after the last update, in the
         order and with the hidden words of the epochs that follow. A new `TokenBatches` begins at its `start`.
+
+        Raises:
+            UserError: The model is not compiled.
         """
+        if not self.compiled:
+            raise UserError(
+                "the model must be compiled before fit. Call "
+                "model.compile(**keras_transformer.compile_arguments(model.hparams))."
+            )
         if steps := self._steps_of(validation_data):
             kwargs.setdefault("validation_steps", steps)
         validation_data = self._source_of(validation_data, endless=False)
@@ -294,7 +302,7 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         if isinstance(x, TokenBatches):
             raise UserError(
                 "predict takes arrays (source, decoder_input), got TokenBatches. To translate texts, use "
-                "Translator(model, problem, hparams).translate(texts)."
+                "Translator(model, problem).translate(texts)."
             )
         with self._on_its_devices():
             return super().predict(x, *args, **kwargs)

@@ -12,7 +12,7 @@ from keras_transformer import registry
 from keras_transformer.data.tokenizer import PAD
 from keras_transformer.errors import UserError
 from keras_transformer.hyperparameters import HParams
-from keras_transformer.layers.attention import padding_mask
+from keras_transformer.layers.attention import PaddingMask
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TiedEmbedding
@@ -64,6 +64,7 @@ class Transformer(TokenModel):
         position_class = registry.positions.get(hparams.positions)
         self.positions = position_class(width, hparams.max_length, seed + 1, dtype=policy, name="positions")
         self.position_ids = PositionIds(name="position_ids")
+        self.padding_mask = PaddingMask(name="padding_mask")
         self.word_starts = None
         self.source_dropout = Dropout(hparams.dropout, seed + 2, dtype=policy, name="source_dropout")
         self.target_dropout = Dropout(hparams.dropout, seed + 3, dtype=policy, name="target_dropout")
@@ -161,7 +162,10 @@ class Transformer(TokenModel):
         """Returns the decoder's states `[batch, target_length, d_model]`."""
         source, decoder_input = inputs
         memory, source_words = self.encode(source, training=training)
-        mask = self._memory_mask(source_words, self._words(decoder_input))
+        if self.word_starts is None:
+            mask = self.padding_mask(source)
+        else:
+            mask = self._memory_mask(source_words, self._words(decoder_input))
         x = self.target_dropout(self._embed(decoder_input), training=training)
         return self.decoder(x, memory, cross_mask=mask, training=training)
 
@@ -180,7 +184,7 @@ class Transformer(TokenModel):
             `[batch, source_length]`: −1 of padding, 0 of all others where the model does not count words.
         """
         x = self.source_dropout(self._embed(source), training=training)
-        output = self.encoder(x, attention_mask=padding_mask(source, PAD), training=training)
+        output = self.encoder(x, attention_mask=self.padding_mask(source), training=training)
         return output, ops.where(source != PAD, self._words(source), -1)
 
     @contextlib.contextmanager

@@ -131,4 +131,6 @@ def test_functional_model_has_what_plot_model_draws():
         "decoder": (None, None, 16), "logits": (None, None, VOCAB),
     }  # fmt: skip
     assert boxes["decoder"][1] is boxes["logits"][0]
+    others = {type(box).__name__ for box in functional.operations if not isinstance(box, keras.layers.Layer)}
+    assert others == {"Add", "PaddingMask", "PositionIds"}
     assert summary_rows(model)[0]["encoder"][1] == EMBEDDED

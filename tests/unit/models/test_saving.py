@@ -7,9 +7,11 @@ import sys
 
 import keras
 import numpy as np
-from helpers.commands import environment
+import pytest
+from helpers.commands import REVERSE, environment
 from helpers.small_transformer import DECODER_INPUT, INPUTS, LABELS, SOURCE, WEIGHTS, make_model, values
 
+import keras_transformer as kt
 from keras_transformer import registry
 
 IMPORTS = {  # both ways that the documentation gives
@@ -51,3 +53,22 @@ def test_a_compiled_model_loads_and_trains_in_a_new_process(tmp_path):
         r'^@keras.saving.register_keras_serializable\("keras_transformer"\)\nclass (\w+)', sources, re.M
     )
     assert len(classes) > 15 and {f"keras_transformer>{name}" for name in classes} <= {*registered}
+
+
+def test_a_run_is_saved_loaded_and_trained_on_in_a_notebook(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    call("train", *REVERSE, "--train_steps=2", "--eval_steps=2", "--checkpoint_steps=2").succeeded_with_warnings()
+    model, lines = kt.Translator.load("runs/reverse-toy").model, []
+    model.summary(print_fn=lines.append)
+    assert "decoder (Decoder)" in "\n".join(lines)
+    model.save("x.keras")
+    loaded = keras.saving.load_model("x.keras")
+    problem = kt.problem("reverse", train_pairs=500)
+    batches = problem.batches("train", loaded.hparams, start=2)
+    with pytest.raises(kt.UserError, match=r"model\.compile\(\*\*keras_transformer\.compile_arguments"):
+        loaded.fit(batches)
+    loaded.compile(**kt.compile_arguments(loaded.hparams))
+    history = loaded.fit(batches, steps_per_epoch=2, verbose=0).history
+    assert np.isfinite(history["loss"]).all() and int(loaded.optimizer.iterations.value) == 2
+    assert not np.array_equal(loaded.embedding.table, model.embedding.table)
+    assert isinstance(kt.Translator(loaded, problem).translate("s1 s2", beam_size=1, extra_length=1), str)

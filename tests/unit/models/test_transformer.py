@@ -209,7 +209,7 @@ def test_predict_returns_numpy_logits_of_arrays():
 def test_predict_on_token_batches_names_the_translator(tmp_path):
     problem, hparams = kt.problem("reverse", data_dir=tmp_path, train_pairs=100), small(batch_tokens=200)
     model = kt.Transformer.from_hparams(hparams, problem)
-    with pytest.raises(kt.UserError, match=r"use Translator\(model, problem, hparams\)\.translate\(texts\)"):
+    with pytest.raises(kt.UserError, match=r"use Translator\(model, problem\)\.translate\(texts\)"):
         model.predict(problem.batches("validation", hparams))
 
 
