@@ -1,5 +1,6 @@
 """What the devices can do and what is used of them."""
 
+import functools
 import resource
 import sys
 import time
@@ -21,10 +22,16 @@ def device_rate(dtype="float32"):
 
     In float32 the rate corresponds to the paper's estimates for its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5 TFLOP/s
     (§6, Table 2). The rate is rough: a busy machine lowers it, and GPUs may compute float32 products with fewer bits.
+    A process measures it once.
 
     Args:
         dtype: Type of the matrices: "float32", "bfloat16" or "float16".
     """
+    return _measure_rate(dtype)
+
+
+@functools.cache
+def _measure_rate(dtype):
     x = ops.cast(ops.convert_to_tensor(np.full((SIDE, SIDE), 1 / SIDE, dtype="float32")), dtype)  # x @ x equals x
     seconds, products = 0.0, 1
     ops.convert_to_numpy(ops.cast(ops.matmul(x, x), "float32"))  # the first product includes compilation

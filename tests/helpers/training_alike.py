@@ -1,8 +1,9 @@
-"""One training, small and uneven, to be made in several ways that must not differ."""
+"""A small, uneven training run, and assertions that several ways to make it do not differ."""
 
 import contextlib
 import dataclasses
 import random
+import shutil
 from typing import ClassVar
 
 import keras
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from helpers.quick import quick_runs
 from keras_transformer.data.tokenizer import SymbolTokenizer
+from keras_transformer.runs.directory import Run
 from keras_transformer.training.trainer import train
 
 UPDATES = 8
@@ -18,7 +21,7 @@ UPDATES = 8
 
 @dataclasses.dataclass(kw_only=True)
 class EverySecond(kt.Problem):
-    """A sequence of letters to every second of them: sources and targets differ in length."""
+    """Sequences of letters to every second letter: sources and targets differ in length."""
 
     name: ClassVar[str] = "every_second"
     corpus: ClassVar[str] = "every_second"
@@ -39,14 +42,14 @@ def small(**changes):
 
 
 def fit(problem, strategy=None, accumulate=1, remat=False, hparams=None, dtype=None, r_drop=None):
-    """Returns a model after `UPDATES` updates in two epochs, and the metrics of each epoch."""
+    """Return a model after `UPDATES` updates in two epochs, and the metrics of each epoch."""
     hparams = hparams or small()
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = kt.Transformer.from_hparams(hparams, problem, dtype=dtype)
-        # Adam hides a gradient's scale and blows up rounding; plain descent shows the one and not the other.
+        # Adam hides the scale of gradients and amplifies rounding errors; plain descent does neither.
         optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
         arguments = kt.compile_arguments(hparams, accumulate, remat=remat) | {"optimizer": optimizer}
-        if r_drop is not None:  # where there is no dropout, hparams have none
+        if r_drop is not None:  # without dropout, hparams do not accept R-Drop
             arguments["loss"] = kt.SmoothedCrossEntropy(hparams.label_smoothing, r_drop=r_drop)
         model.compile(**arguments)
     history = model.fit(
@@ -85,18 +88,22 @@ def assert_same_training(trained, expected, number=UPDATES, names=("val_nll", "v
 
 
 def assert_train_resumes_and_ends_alike(strategy, folder):
-    """Trains with the command's own function, resumed with a strategy, and on one device."""
-    problem = kt.problem("reverse", data_dir=folder / "data", num_symbols=4, longest=5, train_pairs=30)
-    hparams = small(train_steps=6, eval_steps=6, beam_size=1, extra_length=2)
-    train(problem, hparams.replace(train_steps=4), folder / strategy, strategy=strategy, devices=2, report=str)
-    runs = [
-        train(problem, hparams, folder / name, strategy=name, devices=devices, report=str)
-        for name, devices in ((strategy, 2), ("one", 1))
-    ]
-    (found, _), (expected, _) = (run.checkpoints.load("last") for run in runs)
-    assert found["weights"].keys() == expected["weights"].keys()
+    """Train with `train` on one device, and again from a checkpoint with a strategy."""
+    with quick_runs():
+        problem = kt.problem("reverse", data_dir=folder / "data", num_symbols=4, longest=5, train_pairs=30)
+        hparams = small(train_steps=6, checkpoint_steps=4, eval_steps=6, beam_size=1, extra_length=2)
+        whole = train(problem, hparams, folder / "one", strategy="one", devices=1, report=str)
+    shutil.copytree(whole.path, folder / strategy)
+    resumed = Run.open(folder / strategy)
+    shutil.rmtree(resumed.checkpoints.path / "step-000000006")
+    (resumed.checkpoints.path / "best.json").unlink()
+    (resumed.path / "metrics.jsonl").unlink()
+    with quick_runs(eager=False):
+        train(problem, hparams, resumed.path, strategy=strategy, devices=2, report=str)
+    (found, state), (expected, _) = (run.checkpoints.load("last") for run in (resumed, whole))
+    assert state["step"] == 6 and found["weights"].keys() == expected["weights"].keys()
     for path, value in expected["weights"].items():
         np.testing.assert_allclose(found["weights"][path], value, rtol=0, atol=1e-5, err_msg=path)
-    found, expected = ([row for row in run.metrics() if row["kind"] == "validation"][-1] for run in runs)
+    found, expected = ([row for row in run.metrics() if row["kind"] == "validation"][-1] for run in (resumed, whole))
     for name in ("loss", "nll", "perplexity", "score"):
         assert found[name] == pytest.approx(expected[name], rel=1e-4)

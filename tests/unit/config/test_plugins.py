@@ -1,27 +1,29 @@
-"""Plug-ins: the example of the documentation as a user runs it, what a run remembers, and what a mistake leaves."""
+"""Plug-ins: the example of the documentation, the plug-ins that a run records, and mistakes."""
 
-import importlib
+import io
 import json
-import os
 import re
+import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from helpers.paths import ROOT
+from helpers.quick import eager_functions
 
 import keras_transformer as kt
 from keras_transformer import plugins, registry
 from keras_transformer.errors import UserError
-from keras_transformer.flags import Parser, run_command
+from keras_transformer.flags import Parser
 from keras_transformer.runs.directory import Run
 
 PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 SMALL = ("--num_layers=1", "--d_model=16", "--d_ff=32", "--num_heads=2", "--batch_tokens=512", "--warmup_steps=2",
          "--train_steps=3", "--beam_size=1", "--extra_length=3")  # fmt: skip
 KINDS = (registry.problems, registry.hparams, registry.models, *registry.layers.values())
+registry.load_catalog()
+BUILT_IN = {entries: (dict(entries._entries), dict(entries._descriptions)) for entries in KINDS}
 
 PROBLEM = '''
 import keras_transformer as kt
@@ -44,20 +46,19 @@ def function():
 
 
 def names():
-    """Returns all registered names."""
+    """Return all registered names."""
     return [dict(entries.describe()).keys() for entries in KINDS]
 
 
 @pytest.fixture(autouse=True)
 def scratch(monkeypatch, tmp_path):
-    """Works in a temporary folder; afterwards no plug-in was ever loaded."""
-    registry.load_catalog()
+    """Work in a temporary folder and unload all plug-ins afterwards."""
     for entries in KINDS:
         monkeypatch.setattr(entries, "_entries", dict(entries._entries))
         monkeypatch.setattr(entries, "_descriptions", dict(entries._descriptions))
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file mended within a second looks the same
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file changed within a second looks the same
     monkeypatch.chdir(tmp_path)
     modules = set(sys.modules)
     yield
@@ -67,7 +68,7 @@ def scratch(monkeypatch, tmp_path):
 
 
 def write(path, text):
-    """Writes a plug-in, without the blank line that its text begins with; returns its path."""
+    """Write a plug-in without its first blank line; return its path."""
     path = Path(path).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text.removeprefix("\n"), encoding="utf-8")
@@ -75,12 +76,12 @@ def write(path, text):
 
 
 def hparams(name):
-    """Returns the text of a plug-in that registers hparams."""
+    """Return the text of a plug-in that registers hparams."""
     return HPARAMS.replace("NAME", name)
 
 
 def complaint(plugin):
-    """Returns the sentence of the `UserError` that loading raises, and asserts that nothing is left of it."""
+    """Return the message of the `UserError` that loading raises, and assert that loading leaves nothing behind."""
     before, path = names(), list(sys.path)
     with pytest.raises(UserError) as caught:
         kt.load_plugin(plugin)
@@ -89,77 +90,47 @@ def complaint(plugin):
     return str(caught.value)
 
 
-def python(*arguments, status=0, input=None):
-    """Runs Python in the working directory with this checkout on its path, where a user would have it installed.
-
-    Returns:
-        The lines of stdout, or of stderr where a `status` other than 0 is expected.
-    """
-    environment = {"PYTHONPATH": str(registry.PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": os.getcwd()}
-    environment |= {name: os.environ[name] for name in ("KERAS_BACKEND",) if name in os.environ}
-    done = subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, encoding="utf-8", input=input
-    )
-    assert done.returncode == status and (status or not done.stderr), done.stderr
-    return (done.stderr if status else done.stdout).splitlines()
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Runs a command in this process, which is quicker; returns its status and stderr."""
-
-    def call(command, *arguments):
-        monkeypatch.setattr(sys, "argv", [command, *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            run_command(importlib.import_module(f"keras_transformer.{command}").main)
-        except SystemExit as end:
-            return end.code, capsys.readouterr().err
-        return 0, capsys.readouterr().err
-
-    return call
-
-
 # The example of docs/plugins.md
 
 
 @pytest.fixture
 def example():
-    """The page's plug-in in the working directory; its commands."""
+    """The plug-in of the page in the working directory, and the page's commands."""
     (code,) = re.findall(r"```python\n(\"\"\".*?)```", PAGE, flags=re.DOTALL)
     write(re.search(r"`(\w+\.py)`, anywhere", PAGE)[1], code)
     (commands,) = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
     return commands.splitlines()
 
 
-def follow(line, *more):
-    """Runs a line of the page's shell block with more flags."""
-    said, _, line = line.rpartition(" | ")
-    return python(*line.removeprefix("python ").split(), *more, input=said.removeprefix("echo ") or None)
+def test_page_example_runs_and_resumes(example, call, monkeypatch, tmp_path):
+    """Each command starts without loaded plug-ins, as in a process of its own."""
 
+    def follow(line, *more):
+        forget()
+        text, _, line = line.rpartition(" | ")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.removeprefix("echo ").encode())))
+        _, _, module, *flags = shlex.split(line)
+        _, _, command = module.partition(".")
+        return call(command or "__main__", *flags, *more).succeeded()
 
-def test_the_example_of_the_page_runs(example):
+    def run():
+        return Run.open("runs/numbers_ende-numbers")
+
     lists, trains, evaluates, translates = example
     listed = {line.split()[0] for line in follow(lists) if line.startswith("  ")}
     assert {"numbers_ende", "numbers_deen", "numbers_ende_rev", "numbers", "scaled", "capped"} <= listed
-    follow(trains, *SMALL)
-    config = Run.open("runs/numbers_ende-numbers").config
-    assert config["plugins"] == [str(Path("numbers_plugin.py").absolute())]
-    assert (config["model"], config["hparams"]["positions"]) == ("capped", "scaled")
-    assert follow(evaluates)[-1].startswith("exact match = ")
-    assert len(follow(translates)) == 1
-
-
-def test_the_example_runs_by_its_name(example):
-    """Two processes; the second runs two commands, since its start is what takes the time."""
-    follow(example[1].replace("numbers_plugin.py", "numbers_plugin"), *SMALL)
-    run = "--run=runs/numbers_ende-numbers"
-    assert json.loads(Path("runs/numbers_ende-numbers/config.json").read_text())["plugins"] == ["numbers_plugin"]
-    Path("lines.txt").write_text("two hundred and one\n")
-    code = f"""from keras_transformer import evaluate, translate
-evaluate.main(["{run}"]), translate.main(["{run}", "--input=lines.txt"])"""
-    *_, evaluation, _ = python("-c", code)  # the last line is the translation, which may be empty as yet
-    assert evaluation.startswith("exact match = ")
+    with eager_functions():
+        follow(trains, *SMALL)
+        config = run().config
+        assert config["plugins"] == [str(tmp_path / "numbers_plugin.py")]
+        assert (config["model"], config["hparams"]["positions"]) == ("capped", "scaled")
+        assert follow(evaluates)[-1].startswith("exact match = ")
+        assert len(follow(translates)) == 1
+        Path("moved").mkdir()
+        shutil.move("numbers_plugin.py", "moved")
+        follow(trains.replace("--plugin=", "--plugin=moved/"), *SMALL, "--train_steps=4")
+    assert run().config["plugins"] == [str(tmp_path / "moved" / "numbers_plugin.py")]
+    assert run().checkpoints.steps()[-1] == 4
 
 
 def test_the_example_from_python(example):
@@ -170,7 +141,7 @@ def test_the_example_from_python(example):
     assert len({pair for pairs in splits.values() for pair in pairs}) == 500
 
 
-# How it is found
+# Finding a plug-in
 
 
 def test_files_of_one_name_do_not_collide():
@@ -209,12 +180,6 @@ def test_a_file_beside_it_is_found(tmp_path):
     text = HPARAMS.replace("import keras", "import beside_it\nimport keras").replace('"NAME"', "beside_it.NAME")
     kt.load_plugin(write("elsewhere/plugin.py", text))
     assert kt.hparams("mine")
-
-
-def test_a_plugin_without_keras_leaves_a_command_quick():
-    write("plugin.py", hparams("mine"))
-    code = "import sys; import keras_transformer as kt; kt.load_plugin('plugin.py'); print('keras' in sys.modules)"
-    assert python("-c", code) == ["False"]
 
 
 # Mistakes
@@ -278,24 +243,23 @@ def test_what_is_no_python_is_said(tmp_path):
 
 def test_a_command_ends_with_the_sentence(call):
     write("plugin.py", "1 / 0\n")
-    status, err = call("prepare", "--plugin=plugin.py")
-    assert status == 2 and err.startswith("error: plug-in /") and err.count("\n") == 1
-    status, err = call("prepare", "--plugin=nowhere.py", "--problem=copy")
-    assert status == 2 and "there is no plug-in 'nowhere.py'" in err and not Path("data").exists()
+    call("prepare", "--plugin=plugin.py").refused("error: plug-in /")
+    call("prepare", "--plugin=nowhere.py", "--problem=copy").refused("there is no plug-in 'nowhere.py'")
+    assert not Path("data").exists()
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "error", "note"),
     [
-        ('raise ValueError("two\\nlines")', "ValueError: two lines"),
-        ('open("nowhere")', "FileNotFoundError: [Errno 2] No such file or directory: 'nowhere'"),
+        ('raise ValueError("two\\nlines")', ValueError, "ValueError: two lines"),
+        ('open("nowhere")', OSError, "FileNotFoundError: [Errno 2] No such file or directory: 'nowhere'"),
     ],
 )
-def test_an_exception_later_on_keeps_its_traceback_and_says_where(tmp_path, line, said):
+def test_later_exception_ends_with_its_line(tmp_path, call, line, error, note):
     write("plugin.py", PROBLEM.replace("return", f"{line}\n        return"))
-    *lines, last = python("-m", "keras_transformer.prepare", "--plugin=plugin.py", "--problem=mine", status=1)
-    assert lines[0] == "Traceback (most recent call last):"
-    assert last == f"error: plug-in {tmp_path}/plugin.py:8: {said}"
+    with pytest.raises(error) as caught:
+        call("prepare", "--plugin=plugin.py", "--problem=mine")
+    assert caught.value.__notes__[-1] == f"error: plug-in {tmp_path}/plugin.py:8: {note}"
 
 
 def test_an_exception_of_the_projects_own_says_nothing_of_plugins():
@@ -304,26 +268,19 @@ def test_an_exception_of_the_projects_own_says_nothing_of_plugins():
     assert not hasattr(caught.value, "__notes__")
 
 
-# What a run remembers
-
-
-def train(call, *more):
-    """Trains for a few updates in the directory run."""
-    flags = ("--problem=mine", "--hparams=my_hparams", "--set=problem.vocab_size=20", "--output_dir=run")
-    assert call("train", *flags, *SMALL, *more) == (0, "")
+# The plug-ins of a run
 
 
 def forget():
-    """Makes this process as if no plug-in had been loaded."""
-    for entries in KINDS:
-        for name in [name for name in entries._entries if name.startswith(("mine", "my_"))]:
-            del entries._entries[name], entries._descriptions[name]
+    """Unload all plug-ins."""
+    for entries, (built_in, descriptions) in BUILT_IN.items():
+        entries._entries, entries._descriptions = dict(built_in), dict(descriptions)
     plugins._loaded.clear()
 
 
 @pytest.fixture
 def run():
-    """The directory of a run of plugin.py, not trained yet; now no plug-in is loaded."""
+    """The directory of an untrained run of plugin.py, which is not loaded."""
     kt.load_plugin(write("plugin.py", PROBLEM + hparams("my_hparams")))
     problem = kt.problem("mine", vocab_size=20).prepare()
     Run.planned("run", problem, "transformer", "my_hparams", kt.hparams("my_hparams")).create()
@@ -332,25 +289,10 @@ def run():
 
 
 def open_run(*flags):
-    """Opens the run as a later command does that has these flags; returns the plug-ins that are loaded then."""
+    """Open the run as a later command with these flags does; return the loaded plug-ins."""
     Parser("evaluate", "", "").parse_args(flags)
     assert Run.open("run").problem.name == "mine"
     return plugins.loaded()
-
-
-def test_later_commands_and_resumed_training(tmp_path, call):
-    write("plugin.py", PROBLEM + hparams("my_hparams"))
-    train(call, "--plugin=plugin.py")
-    forget()
-    Path("lines.txt").write_text("a 1\n")
-    assert call("translate", "--run=run", "--input=lines.txt", "--output=out.txt") == (0, "")
-    assert len(Path("out.txt").read_text().splitlines()) == 1
-    forget()
-    Path("moved").mkdir()
-    shutil.move("plugin.py", "moved")
-    train(call, "--plugin=moved/plugin.py", "--train_steps=4")
-    run = Run.open("run")
-    assert run.config["plugins"] == [str(tmp_path / "moved" / "plugin.py")] and run.checkpoints.steps()[-1] == 4
 
 
 def test_a_run_opens_with_its_plugins(run, tmp_path):
@@ -359,10 +301,8 @@ def test_a_run_opens_with_its_plugins(run, tmp_path):
 
 def test_a_plugin_that_is_gone_is_named(run, tmp_path, call):
     Path("plugin.py").unlink()
-    status, err = call("average", "--run=run")
-    assert status == 2 and err.count("\n") == 1
-    for words in (f"no plug-in '{tmp_path}/plugin.py'", "the run run was", "--plugin=MODULE_OR_PATH"):
-        assert words in err
+    said = f"no plug-in '{tmp_path}/plugin.py'", "the run run was", "--plugin=MODULE_OR_PATH"
+    call("average", "--run=run").refused(*said)
 
 
 @pytest.mark.parametrize("move", [shutil.move, shutil.copy])

@@ -1,4 +1,4 @@
-"""Every row of Table 3 as a preset: what it changes, what it weighs, and that it trains."""
+"""Every row of Table 3 as a preset: its changes, its parameters, and an update of each kind."""
 
 import keras
 import numpy as np
@@ -51,7 +51,7 @@ PARAMETERS = {
 
 
 def parameters(hparams, vocab_size):
-    """The number of weights, from the paper's equations."""
+    """Return the number of weights according to the paper's equations."""
     d, ff, n = hparams.d_model, hparams.d_ff, hparams.num_layers
     attention = 2 * d * hparams.num_heads * (hparams.key_width + hparams.value_width)
     feed_forward, norm = d * ff + ff + ff * d + d, 2 * d
@@ -61,7 +61,7 @@ def parameters(hparams, vocab_size):
 
 
 def properties(hparams):
-    """All that describes a model and its training, head widths as numbers."""
+    """Return all fields of the hparams, with the head widths as numbers."""
     names = {*HParams.__dataclass_fields__} - {"d_k", "d_v"} | {"key_width", "value_width"}
     return {name: getattr(hparams, name) for name in names}
 
@@ -129,18 +129,27 @@ def test_tensor2tensor_s_settings_have_names_of_their_own():
         assert (hparams.learning_rate_scale, hparams.attention_dropout, hparams.activation_dropout) == (2.0, 0.1, 0.1)
 
 
-# Every preset trains
+# Building, training and saving
 
 
 def scaled_down(hparams):
-    """An eighth of the widths, a third of the layers and heads that still have two units each."""
+    """Return hparams with an eighth of the widths and a third of the layers."""
     eighth = {name: getattr(hparams, name) // 8 for name in ("d_model", "d_ff")}
     widths = {name: max(getattr(hparams, name) // 8, 1) for name in ("d_k", "d_v") if getattr(hparams, name)}
     return hparams.replace(**eighth, **widths, num_layers=max(hparams.num_layers // 3, 1), max_length=32)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_builds_trains_and_is_saved(name, tmp_path):
+def kind(hparams):
+    """Return the fields that change the layers and the loss of a model, not only their sizes."""
+    choices = hparams.norm, hparams.positions, hparams.encoder_attention
+    return *choices, bool(hparams.word_heads), bool(hparams.r_drop), bool(hparams.ema_decay)
+
+
+ONE_OF_EACH_KIND = list({kind(load_hparams(name)): name for name in reversed(PRESETS)}.values())
+
+
+@pytest.mark.parametrize("name", [*ONE_OF_EACH_KIND, "base_dk16"])
+def test_preset_builds_trains_and_is_saved(name, tmp_path):
     hparams = scaled_down(load_hparams(name))
     model = kt.Transformer.from_hparams(hparams, vocab_size=40)
     trained = sum(np.prod(variable.shape) for variable in model.trainable_variables)

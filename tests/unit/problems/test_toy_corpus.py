@@ -3,14 +3,11 @@
 import collections
 import hashlib
 import itertools
-import os
 import random
 import re
-import subprocess
 import sys
 
 import pytest
-from helpers.paths import ROOT
 
 from keras_transformer import registry
 from keras_transformer.tasks import load_problem
@@ -33,7 +30,7 @@ def words_of(text):
 
 
 def test_english_determines_german_and_the_tree(fresh_seed, monkeypatch):
-    """Of a lexicon with few words, the same English is drawn often."""
+    """A lexicon with few words repeats sentences often."""
     for name in ("NOUNS_OF", "NOUNS_AFTER", "ADJECTIVES_OF"):
         monkeypatch.setattr(grammar, name, {key: rows[:1] for key, rows in getattr(grammar, name).items()})
     for name in ("SINGULAR_DETERMINERS", "PLURAL_DETERMINERS", "MASS_DETERMINERS", "PRONOUNS", "TIMES"):
@@ -59,14 +56,10 @@ def test_a_smaller_corpus_is_the_beginning_of_a_larger(corpus):
 
 
 def test_every_process_has_the_same_pairs(corpus):
-    code = (
-        "import hashlib; from keras_transformer.tasks import load_problem; "
-        "print(hashlib.sha256(repr(list(load_problem('toy_ende').pairs('validation'))).encode()).hexdigest())"
-    )
-    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
-    output = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    """Hashing differs between processes, versions and machines; the pairs do not."""
     pairs = [tuple(example[1:]) for example in corpus["validation"]]
-    assert output.stdout.strip() == hashlib.sha256(repr(pairs).encode()).hexdigest()
+    digest = hashlib.sha256(repr(pairs).encode()).hexdigest()
+    assert digest == "d0e867e25ec74b5110bbc7ca04137f520b7ea60c7c2b90b2f679d82467183872"
 
 
 def test_texts_are_sentences(corpus):
@@ -105,7 +98,7 @@ def test_the_lexicon_is_moderate_and_no_word_is_rare(corpus):
 
 
 def test_there_are_millions_of_sentences():
-    """Counts the sentences "SUBJECT sees OBJECT." alone: a product, as the verb tells where the subject ends."""
+    """Count only sentences "SUBJECT sees OBJECT.": the product of both counts, since the verb separates them."""
 
     def count(case, kinds):
         texts = set()

@@ -1,23 +1,23 @@
-"""WMT14, TED and IWSLT15: through TensorFlow Datasets as a user's commands read it, without a network, and as files."""
+"""WMT14, TED and IWSLT15: from TensorFlow Datasets, without a network, and from plain files."""
 
 import gzip
 import http.server
 import json
 import re
 import shutil
-import subprocess
 import sys
 import threading
 import urllib.request
 
 import pytest
+from helpers.quick import eager_functions
 
-from keras_transformer import evaluate, prepare, registry, train
+from keras_transformer import evaluate, prepare, train
 from keras_transformer.errors import UserError
 from keras_transformer.files import sha256
 from keras_transformer.tasks import load_problem
 
-COUNTS = {"train": 2000, "validation": 30, "test": 20}
+COUNTS = {"train": 600, "validation": 10, "test": 8}
 SMALL = ("--hparams=toy", "--num_layers=1", "--d_model=16", "--d_ff=32", "--num_heads=2", "--batch_tokens=1024",
          "--train_steps=2", "--eval_steps=2", "--warmup_steps=2", "--beam_size=2", "--extra_length=3")  # fmt: skip
 
@@ -41,12 +41,12 @@ READ = """He said: "AT&T < R&D & &lt; 'a' &copy 1 > 0\""""
 
 
 def with_entities(pairs):
-    """Return pairs as TFDS stores them: with a last one from a file of SGML."""
+    """Return pairs as TFDS stores them, the last one with SGML entities."""
     return [*pairs[:-1], (STORED, STORED)]
 
 
 def without_entities(pairs, split):
-    """Return pairs as a problem reads them: training text has no entities, so what looks like one is text."""
+    """Return pairs as a problem reads them. In training text, apparent entities are text."""
     return [*pairs[:-1], (STORED, STORED) if split == "train" else (READ, READ)]
 
 
@@ -69,7 +69,7 @@ def stored(tmp_path_factory):
 
 @pytest.fixture
 def data(stored, tmp_path, monkeypatch):
-    """A data directory with the stored corpora in it, where a download would put them."""
+    """A data directory that holds the stored corpora as if they had been downloaded."""
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     shutil.copytree(stored, tmp_path / "data" / "tensorflow_datasets")
     return tmp_path / "data"
@@ -80,7 +80,7 @@ def german(data):
 
 
 def complaint(call, *arguments):
-    """Returns the sentence of the `UserError` that a call, or the iteration over its result, raises."""
+    """Return the message of the `UserError` that a call, or the iteration over its result, raises."""
     with pytest.raises(UserError) as caught:
         list(call(*arguments))
     assert "\n" not in str(caught.value)
@@ -101,13 +101,14 @@ def test_tfds_pairs_are_read_without_sgml_entities(data, split, language):
     assert list(backwards.examples(split)) == [(target, source) for source, target in pairs]
 
 
-def test_the_commands_go_from_the_stored_corpus_to_bleu(data, tmp_path, capsys):
+def test_commands_go_from_the_stored_corpus_to_bleu(data, tmp_path, capsys):
     flags = ["--problem=wmt14_ende", f"--data_dir={data}", "--set", "problem.vocab_size=300"]
     prepare.main(flags)
-    assert re.search(r"train: 2,000 pairs, .* tokens\n", capsys.readouterr().out)
-    train.main([*flags, *SMALL, f"--output_dir={tmp_path / 'run'}"])
-    capsys.readouterr()
-    evaluate.main([f"--run={tmp_path / 'run'}", "--split=test", "--json"])
+    assert re.search(r"train: 600 pairs, .* tokens\n", capsys.readouterr().out)
+    with eager_functions():
+        train.main([*flags, *SMALL, f"--output_dir={tmp_path / 'run'}"])
+        capsys.readouterr()
+        evaluate.main([f"--run={tmp_path / 'run'}", "--split=test", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert "sacreBLEU" in json.dumps(found) and found.get("split", "test") == "test"
 
@@ -134,15 +135,14 @@ def test_the_manifest_names_the_record_files_and_a_changed_one_is_noticed(data):
     assert said[0].endswith("dataset_info.json has changed since it was prepared")
 
 
-def test_what_is_prepared_needs_neither_tfds_nor_tensorflow(data):
+def test_prepared_corpus_needs_neither_tfds_nor_tensorflow(data, monkeypatch):
     load_problem("wmt14_enfr", data_dir=data, vocab_size=200).prepare()
-    program = (
-        "import sys, keras_transformer as kt\n"
-        f"problem = kt.problem('wmt14_enfr', data_dir={str(data)!r}, vocab_size=200).prepare(sys.exit)\n"
-        "assert problem.tokenizer.decode(problem.tokenizer.encode(['« a »'])) == ['« a »']\n"
-        "assert not {name for name in sys.modules if name.startswith('tensorflow')}"
-    )
-    assert subprocess.run([sys.executable, "-c", program], cwd=registry.PACKAGE.parent).returncode == 0
+    for name in [name for name in sys.modules if name.startswith("tensorflow")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("tensorflow_datasets", "tensorflow_text"):
+        monkeypatch.setitem(sys.modules, name, None)
+    problem = load_problem("wmt14_enfr", data_dir=data, vocab_size=200).prepare(pytest.fail)
+    assert problem.tokenizer.decode(problem.tokenizer.encode(["« a »"])) == ["« a »"]
 
 
 def test_the_environment_says_where_tfds_keeps_its_corpora(stored, tmp_path, monkeypatch):
@@ -180,7 +180,7 @@ def test_a_damaged_description_and_other_languages_are_named(data):
     assert f"remove {german(data)} to make it anew" in complaint(problem.examples, "test")
 
 
-# What cannot be fetched
+# Failed downloads
 
 
 @pytest.mark.parametrize("missing", ["tensorflow_datasets", "tensorflow"])
@@ -192,7 +192,7 @@ def test_without_tfds_one_sentence_says_what_to_do(tmp_path, monkeypatch, missin
 
 @pytest.fixture
 def proxy(monkeypatch):
-    """Makes all downloads go to a local server, whose answers are the list it returns; without one it ends at once."""
+    """Send all downloads to a local server. It answers with the first element of the returned list, or with 404."""
     pytest.importorskip("tensorflow_datasets")
     answers = []
 
@@ -216,7 +216,7 @@ def proxy(monkeypatch):
         for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY", "TFDS_DATA_DIR"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setattr(urllib.request, "_opener", None)  # which remembers the proxy of its first use
+        monkeypatch.setattr(urllib.request, "_opener", None)  # it caches the proxy of its first use
         yield answers
         server.shutdown()
         thread.join()

@@ -1,4 +1,4 @@
-"""Which checkpoints a run writes, keeps, marks as best and loads, and when training stops early; without training."""
+"""Checkpoints: writing, pruning, the best one, loading and early stopping, without training."""
 
 import types
 
@@ -71,7 +71,7 @@ def test_drop_spares_the_best(checkpoints):
 
 
 class Evaluated:
-    """Takes the place of the callback `Evaluation`: `results` are {step: what it found}."""
+    """Stand-in for the callback `Evaluation`: `results` is {step: metrics}."""
 
     latest = None
 
@@ -85,7 +85,7 @@ class Evaluated:
 
 @pytest.fixture
 def checkpointing(tmp_path, monkeypatch):
-    """Return a function that makes the callback `Checkpointing` with evaluations {step: what they found}."""
+    """Return a function that makes the callback `Checkpointing` from evaluations {step: metrics}."""
     monkeypatch.setattr(callbacks, "training_arrays", lambda model: ARRAYS)
 
     def make(results, start=0, interim=False, **hparams):
@@ -151,7 +151,7 @@ def test_patience_counts_regular_evaluations_after_the_best(tmp_path):
     stopping.set_model(types.SimpleNamespace(stop_training=False))
     for step in (5, 10, 13, 15, 20):  # at 13 a shorter training run had ended
         run.log(kind="validation", step=step)
-    assert not callbacks.ended_early(run, stopping.hparams, 20)  # nothing is the best
+    assert not callbacks.ended_early(run, stopping.hparams, 20)  # no checkpoint is the best
     run.checkpoints.path.mkdir()
     run.checkpoints.mark_best(5, found(1.0))
     run.log(kind="validation", step=10)  # evaluated again after a crash
@@ -164,12 +164,15 @@ def test_patience_counts_regular_evaluations_after_the_best(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("eval_steps", "decode_steps", "decoding"),
-    [(2, 5, [6, 10, 11]), (2, 2, [2, 4, 6, 8, 10, 11]), (3, 6, [6, 11]), (5, 100, [11])],
-)
-def test_validation_decodes_first_from_each_multiple(eval_steps, decode_steps, decoding):
+    ("metric", "eval_steps", "decode_steps", "decoding"),
+    [
+        ("nll", 2, 5, [6, 10, 11]), ("nll", 2, 2, [2, 4, 6, 8, 10, 11]), ("nll", 3, 6, [6, 11]), ("nll", 5, 100, [11]),
+        ("score", 5, 100, [5, 10, 11]),
+    ],
+)  # fmt: skip
+def test_validation_decodes_first_from_each_multiple(metric, eval_steps, decode_steps, decoding):
     callback = object.__new__(callbacks.Evaluation)
-    callback.hparams = kt.HParams(best_metric="nll", eval_steps=eval_steps, decode_steps=decode_steps, train_steps=11)
+    callback.hparams = kt.HParams(best_metric=metric, eval_steps=eval_steps, decode_steps=decode_steps, train_steps=11)
     steps = [step for step in range(1, 12) if step % eval_steps == 0 or step == 11]
     assert [step for step in steps if callback.decodes(step)] == decoding
 

@@ -1,13 +1,9 @@
-"""TensorBoard sees what metrics.jsonl has; a training that was killed shows each update once."""
+"""Events for TensorBoard: the rows of metrics.jsonl, each update once, also after a killed run."""
 
 import itertools
-import subprocess
-import sys
-import textwrap
 import time
 
 import pytest
-from helpers.commands import environment
 
 from keras_transformer.runs import events
 from keras_transformer.runs.directory import Run
@@ -89,22 +85,3 @@ def test_what_cannot_be_written_is_said_once_and_ends_nothing(tmp_path, capsys):
     log.close()
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("there are no more events for TensorBoard: ") and err.count("\n") == 1
-
-
-def test_events_are_written_without_tensorflow_and_without_importing_it(tmp_path):
-    code = """
-        import sys
-        from keras_transformer.runs.events import Events
-        log = Events(sys.argv[1])
-        log.write({"kind": "train", "step": 1, "loss": 0.5})
-        log.close()
-        print(sorted({"tensorflow", "jax", "keras"} & sys.modules.keys()))
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), tmp_path],
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-    )
-    assert (done.stdout, done.stderr) == ("[]\n", "")
-    assert scalars(read(tmp_path), "train/loss") == [(1, 0.5)]

@@ -1,5 +1,6 @@
-"""What holds of every registered problem, in both directions: from its corpus to batches and scores."""
+"""Every registered problem, in both directions: from its corpus to batches and scores."""
 
+import itertools
 import shutil
 import unicodedata
 
@@ -8,6 +9,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import registry
+from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK
 from keras_transformer.data.treebanks import GUM_PARTITIONS, gum_files
 from keras_transformer.parsing import ParsingProblem, TreebankProblem
@@ -16,8 +18,8 @@ from keras_transformer.translation import TranslationProblem
 
 registry.load_catalog()
 NAMES = [name for name, _ in registry.problems.describe()]
-PLAIN = ("wmt14_ende", "wmt14_enfr", "ted_pten", "iwslt15_envi")  # read here from plain files, as --raw_dir names them
-MULTI30K_SIZES = {"train": 29_000, "validation": 1_014, "test": 1_000}
+PLAIN = ("wmt14_ende", "wmt14_enfr", "ted_pten", "iwslt15_envi")  # from plain files, as with --raw_dir
+MULTI30K_SIZES = {"train": 1_000, "validation": 100, "test": 100}  # the first pairs; test_problems.py reads all
 SYMBOL_SIZES = {"train": 300, "validation": 200, "test": 500}
 SIZES = {
     "multi30k_ende": MULTI30K_SIZES, "multi30k_ende_tok": MULTI30K_SIZES, "multi30k_enfr": MULTI30K_SIZES,
@@ -37,7 +39,7 @@ HPARAMS = kt.HParams(batch_tokens=4096, max_length=40)
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """The folder of all prepared corpora, so that a problem and its reverse share one; and a corpus of one's own."""
+    """The folder of all prepared corpora, which a problem and its reverse share, and of small text files."""
     home = tmp_path_factory.mktemp("home")
     (home / "text").mkdir()
     for language, line in (("en", "{} times itself is {} ."), ("de", "{} mal sich selbst ist {} .")):
@@ -52,8 +54,23 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def multi30k(home, test_data):
+    """A folder of the first lines of Multi30k."""
+    names = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+    for folder, suffix in (("raw", "{}.gz"), ("tok", "lc.norm.tok.{}")):
+        (home / "multi30k" / folder).mkdir(parents=True)
+        for split, count in MULTI30K_SIZES.items():
+            for language in ("en", "de") if folder == "tok" else ("en", "de", "fr"):
+                path = test_data / "multi30k" / folder / f"{names[split]}.{suffix.format(language)}"
+                lines = "".join(f"{line}\n" for line in itertools.islice(read_lines(path), count))
+                name = path.name.removesuffix(".gz")
+                (home / "multi30k" / folder / name).write_text(lines, encoding="utf-8")
+    return home / "multi30k"
+
+
+@pytest.fixture(scope="module")
 def treebanks(home, test_data):
-    """A folder of a few files of each treebank: WSJ's in it, the others' in gum, icepahc and auto."""
+    """A folder with a few files of each treebank: WSJ at the top, the others in gum, icepahc and auto."""
     folder, wsj, gum = home / "treebanks", test_data / "wsj_sample", test_data / "gum"
     if not all(path.is_dir() for path in (wsj, gum, test_data / "icepahc")):
         pytest.skip(f"not all treebanks are in {test_data}")
@@ -76,13 +93,13 @@ def treebanks(home, test_data):
 
 @pytest.fixture
 def make(home, request):
-    """Makes the problem of a name, with less data and a smaller vocabulary where it is no published corpus."""
+    """Return a function that makes a problem by name, with little data and a small vocabulary."""
 
     def make(name):
         problem = registry.problems.get(name)
         arguments = {"data_dir": home / "data"}
         if problem.corpus.startswith("multi30k"):
-            arguments |= {"raw_dir": request.getfixturevalue("test_data") / "multi30k", "vocab_size": 2000}
+            arguments |= {"raw_dir": request.getfixturevalue("multi30k"), "vocab_size": 800}
         elif problem.corpus in PLAIN:
             if problem.corpus == "wmt14_enfr":
                 pytest.importorskip("tensorflow_text", reason="word pieces are learned with TensorFlow Text")
@@ -165,13 +182,13 @@ def normalized(text, problem):
 
 
 def encoded(tokenizer, pair):
-    """Ids of source and target."""
+    """Return the ids of source and target."""
     source, target = pair
     return tokenizer.encode([source]) + tokenizer.encode_targets([target])
 
 
 def check_store(problem, examples):
-    """The prepared corpus holds the pairs in their order, source and target in the problem's direction."""
+    """Assert that the prepared corpus holds the pairs in order and in the problem's direction."""
     for split, pairs in examples.items():
         stored = problem.store.split(split)
         assert len(stored) == len(pairs)
@@ -181,7 +198,7 @@ def check_store(problem, examples):
 
 
 def check_batches(problem, examples):
-    """Training batches are within the budget; those of the validation hold each pair once."""
+    """Assert that training batches keep the budget and that validation batches hold each pair once."""
     batches = problem.batches("train", HPARAMS)
     for (source, decoder_input), labels, weights in (batches[0], batches[1]):
         assert len(source) == len(labels) and decoder_input.shape == labels.shape == weights.shape
@@ -197,7 +214,7 @@ def check_batches(problem, examples):
 
 
 def check_scores(problem, pairs):
-    """Assert that the references are perfect outputs, and that each instead of the next one is not."""
+    """Assert that the references score 100, and that shifted references do not."""
     references = [target for _, target in pairs]
     perfect = {score.name: score.value for score in problem.score(references, references)}
     assert perfect.pop("error sentences", 0) == 0

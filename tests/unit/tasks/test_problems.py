@@ -1,11 +1,11 @@
-"""Problems: their pairs in both directions, from files as they lie on disk, and how outputs are scored."""
+"""Problems: pairs in both directions, corpus files, and scores."""
 
 import gzip
 import random
 import sys
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keras_transformer import registry
@@ -20,7 +20,7 @@ SIZES = {"train": 29_000, "validation": 1_014, "test": 1_000}
 
 
 def complaint(call, *arguments, **keywords):
-    """Returns the sentence of the `UserError` that a call raises."""
+    """Return the message of the `UserError` that a call raises."""
     with pytest.raises(UserError) as caught:
         list(call(*arguments, **keywords))
     return str(caught.value)
@@ -59,13 +59,13 @@ def test_multi30k_checksums_are_those_of_the_files(test_data):
     assert {name: sha256(test_data / "multi30k" / name) for name in checksums} == checksums
 
 
-@pytest.mark.parametrize("split", SIZES)
+@pytest.mark.parametrize("split", ["validation", "test"])
 def test_multi30k_may_lie_in_the_folder_itself(multi30k, test_data, split):
     direct = load_problem(multi30k.name, raw_dir=test_data / "multi30k" / multi30k.folder)
     assert list(direct.examples(split)) == list(multi30k.examples(split))
 
 
-@pytest.mark.parametrize("split", SIZES)
+@pytest.mark.parametrize("split", ["validation", "test"])
 def test_multi30k_reversed_swaps_the_sides(multi30k, split):
     backwards = load_problem(f"{multi30k.name}_rev", raw_dir=multi30k.raw_dir)
     assert list(backwards.examples(split)) == [(target, source) for source, target in multi30k.examples(split)]
@@ -144,7 +144,6 @@ def test_symbol_pairs_are_right(name, split):
     assert lengths == {1, 2, 3, 4, 5} if split == "train" else lengths >= {2, 3, 4, 5}
 
 
-@settings(deadline=None, max_examples=20)
 @given(symbols=st.integers(2, 30), longest=st.integers(2, 12), name=st.sampled_from(["copy", "reverse", "sort"]))
 @example(symbols=20, longest=10, name="copy")
 @example(symbols=2, longest=4, name="sort")
@@ -190,7 +189,7 @@ def test_wrong_parameters_are_refused(parameters, said):
     assert said in complaint(load_problem, "copy", **parameters)
 
 
-# What a corpus raises while the vocabulary is learned from it
+# Exceptions of `pairs` during the training of the vocabulary
 
 
 @pytest.mark.parametrize("error", [UserError("line 3 is bad"), ValueError("a bug"), KeyboardInterrupt()])
@@ -253,7 +252,7 @@ def write_text(folder, split, pairs, compress=False):
 
 
 def pairs_of(count, different=None):
-    """Returns `count` pairs; the target tells the line, the source repeats if there are fewer `different` ones."""
+    """Return `count` pairs. The target holds the line number; sources repeat after `different` ones."""
     return [(f"source {i % (different or count)}", f"target {i}") for i in range(count)]
 
 
@@ -301,7 +300,7 @@ def test_too_little_text_to_hold_some_out_is_said(tmp_path, pairs):
 
 
 def stored(problem, split="train"):
-    """Returns the pairs of a split as its prepared corpus has them."""
+    """Return the pairs of a split from the prepared corpus."""
     pairs = problem.prepare().store.split(split)
     texts = [
         problem.tokenizer.decode([rows[i].tolist()[:-1] for i in range(len(rows))])
@@ -323,7 +322,7 @@ def test_more_pairs_are_trained_on_with_the_same_vocabulary(tmp_path):
     assert more.tokenizer.to_bytes() == plain.tokenizer.to_bytes() and more.prepared_dir != plain.prepared_dir
     backwards = load_problem("parallel_text_rev", raw_dir=tmp_path, more_pairs=f"{tmp_path}/taught", **where)
     assert stored(backwards) == [(target, source) for source, target in stored(more)]
-    # With validation files nothing is held out; other texts are read again.
+    # With validation files no pairs are held out, and changed texts are read again.
     write_text(tmp_path, "validation", pairs_of(3))
     for packed in tmp_path.glob("taught.*.gz"):
         packed.unlink()

@@ -1,16 +1,19 @@
-"""What a training costs, as its log and its summary tell it."""
+"""The cost of a training run in its log, its summary, the estimates before it and the command `cost`."""
 
+import contextlib
 import gc
 import json
 import re
 import shutil
 import types
 import weakref
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from helpers.paths import ROOT
+from helpers.quick import quick_runs
 
 import keras_transformer as kt
 from keras_transformer import cost
@@ -26,19 +29,20 @@ from keras_transformer.training.trainer import train
 
 hparams = kt.HParams(
     num_layers=2, d_model=16, d_ff=24, num_heads=2, d_k=6, d_v=10, dropout=0.1, batch_tokens=64, warmup_steps=10,
-    train_steps=4, checkpoint_steps=2, eval_steps=2, beam_size=1, extra_length=2,
+    train_steps=4, checkpoint_steps=1, eval_steps=4, beam_size=1, extra_length=2,
 )  # fmt: skip
 shallow = hparams.replace(num_layers=1)
 
 
 @pytest.fixture(scope="module")
 def problem(tmp_path_factory):
-    return kt.problem("sort", data_dir=tmp_path_factory.mktemp("data"), num_symbols=5, longest=6, train_pairs=40)
+    with quick_runs():
+        yield kt.problem("sort", data_dir=tmp_path_factory.mktemp("data"), num_symbols=5, longest=6, train_pairs=40)
 
 
 @pytest.fixture(scope="module")
 def run_and_lines(problem, tmp_path_factory):
-    """A run of four updates, resumed after two, and the lines that it then printed."""
+    """A run of four updates, resumed after two, and the lines that it printed after resuming."""
     path, lines = tmp_path_factory.mktemp("runs") / "run", []
     train(problem, shallow.replace(train_steps=2), path, report=str)
     return train(problem, shallow, path, report=lines.append), lines
@@ -47,7 +51,6 @@ def run_and_lines(problem, tmp_path_factory):
 # Counting operations
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 9, 4)])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -57,8 +60,7 @@ def run_and_lines(problem, tmp_path_factory):
         {"encoder_attention": "restricted", "attention_window": 64},
     ],
 )  # fmt: skip
-def test_flops_are_those_of_every_matrix_product(shape, changes, monkeypatch):
-    rows, source_length, target_length = shape
+def test_flops_are_those_of_every_matrix_product(changes, monkeypatch):
     counted, matmul = [], keras.ops.matmul
 
     def count(a, b):
@@ -68,8 +70,10 @@ def test_flops_are_those_of_every_matrix_product(shape, changes, monkeypatch):
 
     model = kt.Transformer(11, hparams.replace(**changes))
     monkeypatch.setattr(keras.ops, "matmul", count)
-    model((np.ones((rows, source_length), "int32"), np.ones((rows, target_length), "int32")))
-    assert model.flops(*shape) == sum(counted)
+    for rows, source_length, target_length in ((1, 1, 1), (3, 5, 7), (2, 9, 4)):
+        counted.clear()
+        model((np.ones((rows, source_length), "int32"), np.ones((rows, target_length), "int32")))
+        assert model.flops(rows, source_length, target_length) == sum(counted)
 
 
 def test_flops_of_a_model_that_does_not_count_are_an_estimate():
@@ -88,12 +92,12 @@ def test_the_log_counts_each_update(problem, run_and_lines):
     rows = [row for row in run.metrics() if row["kind"] == "train"]
     model = run.load_model("last")
     batches = problem.batches("train", hparams)
-    assert [row["step"] for row in rows] == [2, 4]
-    for row, steps in zip(rows, [(0, 1), (2, 3)]):
-        shapes = [batches.shape(step) for step in steps]
-        assert shapes == [(*batches[step][0][0].shape, batches[step][1].shape[1]) for step in steps]
-        assert row["padded_tokens"] == sum(rows * (source + target) for rows, source, target in shapes)
-        assert row["flops"] == sum(3 * model.flops(*shape) for shape in shapes)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]  # each checkpoint ends a line
+    for step, row in enumerate(rows):
+        shape = count, source, target = batches.shape(step)
+        assert shape == (*batches[step][0][0].shape, batches[step][1].shape[1])
+        assert row["padded_tokens"] == count * (source + target)
+        assert row["flops"] == 3 * model.flops(*shape)
         assert row["tokens"] <= row["padded_tokens"]
         assert 0 < row["data_seconds"] and 0 < row["seconds"] and row["peak_memory_mb"] > 50
 
@@ -101,7 +105,7 @@ def test_the_log_counts_each_update(problem, run_and_lines):
 def test_the_log_counts_starts_and_checkpoints(run_and_lines):
     rows = run_and_lines[0].metrics()
     assert [row["step"] for row in rows if row["kind"] == "start"] == [0, 2]
-    assert [row["step"] for row in rows if row["kind"] == "checkpoint"] == [2, 4]
+    assert [row["step"] for row in rows if row["kind"] == "checkpoint"] == [1, 2, 3, 4]
     assert all(row["seconds"] > 0 for row in rows if row["kind"] == "checkpoint")
     assert all(row["devices"] == 1 and row["device_flops_per_second"] > 1e8 for row in rows if row["kind"] == "start")
 
@@ -117,7 +121,9 @@ def test_the_sum_is_of_all_parts(run_and_lines):
         1 - summary["tokens"] / sum(r["padded_tokens"] for r in updates), abs=1e-4
     )
     rates = [row["device_flops_per_second"] for row in rows if row["kind"] == "start"]
-    assert summary["paper_flops"] == pytest.approx(sum(r["seconds"] * rate for r, rate in zip(updates, rates)))
+    assert summary["paper_flops"] == pytest.approx(
+        sum(row["seconds"] * rate for row, rate in zip(updates, np.repeat(rates, 2), strict=True))
+    )
     assert all(line in lines for line in summary_lines(summary))
     assert any(line.startswith("time: updates 0:00:") and "checkpoints 0:00:" in line for line in lines)
     assert any("counted" in line and "by the paper's method" in line for line in lines)
@@ -143,7 +149,7 @@ def test_an_update_that_was_made_again_counts_once_and_by_its_own_start():
 
 
 def test_what_was_lost_with_a_kill_does_not_count():
-    """Killed after update 120, whose line was written, and resumed from the checkpoint of 80."""
+    """The run is killed after update 120, whose row is written, and resumes from the checkpoint of update 80."""
     train = {"kind": "train", "tokens": 10, "padded_tokens": 10, "seconds": 1.0, "flops": 1}
     start = {"kind": "start", "devices": 1, "device_flops_per_second": 1.0}
     rows = [{**start, "step": 0}, *({**train, "step": step} for step in (50, 80, 100, 120))]
@@ -152,21 +158,6 @@ def test_what_was_lost_with_a_kill_does_not_count():
     summary = training_summary(rows)
     assert (summary["steps"], summary["tokens"], summary["flops"], summary["seconds"]) == (130, 40, 4, 4)
     assert summary["evaluation_seconds"] == 0 and summary["curve"] == []
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="lines are written alike on every backend")
-def test_a_killed_training_s_log_has_every_update_once(problem, tmp_path):
-    """Checkpoints come at steps where no line is due."""
-    settings = shallow.replace(train_steps=11, checkpoint_steps=3, eval_steps=11)
-    whole = train(problem, settings, tmp_path / "whole", report=str)
-    train(problem, settings.replace(train_steps=8), tmp_path / "killed", report=str)
-    shutil.rmtree(tmp_path / "killed" / "checkpoints" / "step-000000008")
-    (tmp_path / "killed" / "checkpoints" / "best.json").unlink()
-    killed = train(problem, settings, tmp_path / "killed", report=str)
-    expected, found = (training_summary(run.metrics()) for run in (whole, killed))
-    assert {name: found[name] for name in ("steps", "tokens", "flops", "padding")} == {
-        name: expected[name] for name in ("steps", "tokens", "flops", "padding")
-    }
 
 
 def test_a_cut_line_costs_itself_alone(run_and_lines, tmp_path):
@@ -212,7 +203,7 @@ def test_the_sum_tells_every_precision_that_was_computed_in():
     rows = [started(0, "float32"), update(1), started(1, "bfloat16"), update(2), started(2, "bfloat16"), update(3)]
     assert training_summary(rows[:2])["precision"] == "float32"
     assert training_summary(rows)["precision"] == "float32, bfloat16"
-    # What was made in a precision and then again in another one does not count.
+    # Updates that are repeated in another precision do not count.
     assert training_summary([*rows, started(1, "float32"), update(2)])["precision"] == "float32"
     assert "precision" not in training_summary([started(0, "float32")])
 
@@ -254,7 +245,7 @@ def test_the_rate_of_the_device_is_that_of_its_matrix_products():
     x = keras.ops.convert_to_tensor(np.full((1024, 1024), 0.5, dtype="float32"))
     keras.ops.convert_to_numpy(keras.ops.matmul(x, x))
     seconds = []
-    for _ in range(3):  # other processes take their share of the machine
+    for _ in range(3):  # other processes slow the machine down
         with Stopwatch() as stopwatch:
             for _ in range(8):
                 x = keras.ops.matmul(x, x) / 1024
@@ -264,19 +255,23 @@ def test_the_rate_of_the_device_is_that_of_its_matrix_products():
 
 
 def test_memory_is_in_megabytes_and_the_peak_stays():
+    lowered = False
+    with contextlib.suppress(OSError):  # on Linux, the peak becomes the memory in use
+        lowered = bool(Path("/proc/self/clear_refs").write_text("5"))
     before = peak_memory()["peak_memory_mb"]
     assert 50 < before < 20_000
-    np.ones((before + 200, 2**20), dtype="uint8")
+    new = 300 if lowered else before + 200
+    np.ones((new, 2**20), dtype="uint8")
     peak = peak_memory()["peak_memory_mb"]
-    assert before + 200 <= peak <= 3 * (before + 200)
+    assert before + 200 <= peak <= before + new + 100
     assert peak_memory()["peak_memory_mb"] == peak
 
 
-# Before a training
+# Before a training run
 
 
 def estimate(problem, path, monkeypatch, rates=(1e9, 1e9), **how):
-    """Returns the lines on time of a dry run, with given rates of products in float32 and bfloat16."""
+    """Return the lines on time of a dry run with given device rates in float32 and bfloat16."""
     lines, rates = [], dict(zip(("float32", "bfloat16"), rates))
     monkeypatch.setattr("keras_transformer.training.overview.device_rate", lambda dtype="float32": rates[dtype])
     monkeypatch.setattr("keras_transformer.training.overview.compilation_seconds", lambda network, *shape: 7.0)
@@ -289,7 +284,6 @@ def test_time_estimate_measures_the_run_s_precision(problem, tmp_path, monkeypat
     line = estimate(problem, tmp_path / "run", monkeypatch, rates=(2e9, 8e9), precision="bfloat16")[0]
     rate = 1 / (PRODUCTS / 8e9 + OTHER / 2e9)
     assert line.endswith(f" floating point operations at {rate:.1e} a second")
-    assert 0.05 < device_rate("bfloat16") / device_rate() < 200
 
 
 def test_time_estimate_counts_compilation(problem, tmp_path, monkeypatch):
@@ -337,7 +331,7 @@ def test_compilation_seconds_fills_the_cache_of_fit(problem, tmp_path, monkeypat
 
 
 def test_progress_reports_compilations_and_leaves_them_out_of_eta(problem, monkeypatch):
-    """Two shapes in turn; the first use of one takes 20 s, any other update 1 s."""
+    """Two shapes alternate. The first update of a shape takes 20 s, any other update 1 s."""
     times, lines = iter([0, 20, 20, 40, 40, 41, 41, 42, 42, 42]), []
     monkeypatch.setattr("keras_transformer.stopwatch.time.monotonic", lambda: next(times))
     shapes = [(4, 5, 6), (2, 9, 9)]
@@ -364,7 +358,7 @@ def test_progress_reports_compilations_and_leaves_them_out_of_eta(problem, monke
 
 
 def counted(*flags, capsys):
-    """The lines that `cost` prints."""
+    """Return the lines that `cost` prints."""
     cost.main(list(flags))
     return capsys.readouterr().out.splitlines()
 
@@ -377,11 +371,11 @@ def test_the_paper_s_method_gives_the_paper_s_figures():
 
 
 def test_the_count_is_near_six_operations_a_weight_and_token():
-    """A rule of thumb: forward and backward, every weight meets each of its tokens with a multiply-add."""
+    """A rule of thumb: each weight takes part in one multiply-add per token, forward and twice backward."""
     hparams = kt.hparams("base", num_layers=2, batch_tokens=600, train_steps=10)
     model, found = kt.Transformer(2000, hparams), training_cost(hparams, 2000, length=30)
     encoder = model.encoder.count_params()
-    decoder = model.count_params() - encoder  # the embedding projects targets alone
+    decoder = model.count_params() - encoder  # the embedding projects only targets
     assert (found.parameters, found.updates) == (model.count_params(), 10)
     assert found.counted == pytest.approx(10 * 6 * 600 * (encoder + decoder), rel=0.05)
     assert found.hours(gpus=2, tflops=1.0) == pytest.approx(found.counted / 2e12 / 3600)
@@ -398,12 +392,12 @@ def test_cost_says_what_table_2_says(capsys):
 def test_cost_of_other_settings(capsys):
     flags = ("--hparams=toy", "--vocab_size=100", "--train_steps=10", "--gpus=2", "--tflops=0.5")
     lines = counted(*flags, capsys=capsys)
-    assert len(lines) == 3 and "10 updates of 2,048 source" in lines[0]  # the paper says no time for it
+    assert len(lines) == 3 and "10 updates of 2,048 source" in lines[0]  # the paper gives no time for this model
     assert lines[2].endswith("hours of 2 devices × 0.5 TFLOP/s, if no rate were lost")
     assert "3.60e+15 by the paper's method" in counted(*flags, "--hours=1", capsys=capsys)[2]
     assert "1.64e+18 by the paper" in counted("--vocab_size=100", "--train_steps=50000", capsys=capsys)[2]
     other = counted("--vocab_size=100", "--gpus=1", "--tflops=60", capsys=capsys)
-    assert not any("paper's method" in line for line in other)  # nobody timed it
+    assert not any("paper's method" in line for line in other)  # no run of this length was timed
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""Short training runs: without the tracing of TensorFlow functions and with few validation pairs."""
+
+import contextlib
+import sys
+
+import keras
+import pytest
+
+from keras_transformer import registry
+
+
+@contextlib.contextmanager
+def eager_functions():
+    """Run TensorFlow functions as plain Python. On other backends nothing changes."""
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+@contextlib.contextmanager
+def quick_runs(eager=True):
+    """Run eagerly if `eager`, and validate `copy`, `reverse` and `sort` on few pairs."""
+    registry.load_catalog()
+    sizes = sys.modules[registry.problems.get("reverse").__module__].PAIRS
+    with pytest.MonkeyPatch.context() as patch, eager_functions() if eager else contextlib.nullcontext():
+        patch.setitem(sizes, "validation", 12)
+        yield
