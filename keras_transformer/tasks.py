@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from keras_transformer.data.token_store import TokenStore
     from keras_transformer.data.tokenizer import Tokenizer
 
-# Settings that came later. With these values, their defaults, they are not named among a problem's parameters, so that
-# corpora that were prepared before are still found, and runs resumed.
-LATER: dict[str, object] = {"max_length_ratio": None, "drop_duplicates": False, "train_share": 1.0}
-LATER |= {"piece_dropout": 0.0, "segmentations": 1, "more_pairs": None, "normalization": "nfkc"}
 PARTS = 2  # version of what is kept of a preparation that was broken off
 
 __all__ = ["Problem", "load_problem", "setting"]
@@ -105,9 +101,7 @@ class Problem:
     def parameters(self) -> dict[str, Any]:
         """{name: value} of the problem's own parameters."""
         fields = [field for field in dataclasses.fields(self) if "doc" in field.metadata]
-        values = {field.name: getattr(self, field.name) for field in fields}
-        absent = [f.name for f in fields if f.name in LATER and values[f.name] == f.default == LATER[f.name]]
-        return {name: value for name, value in values.items() if name not in absent}
+        return {field.name: getattr(self, field.name) for field in fields}
 
     @property
     def filters(self) -> dict:

@@ -50,10 +50,9 @@ class Run:
         if not path.is_dir():
             raise UserError(f"there is no run directory {path}; train makes one: {shell_flag('output_dir', path)}")
         what = f"{path} is no run directory"
-        config = read_json(path / "config.json", what, problem=dict, model=str, preset=str, hparams=dict)
+        config = read_json(path / "config.json", what, problem=dict, model=str, preset=str, hparams=dict, plugins=list)
         run = cls(path, config)
-        known = run.manifest().get("config_identity") if (path / "manifest.json").is_file() else None
-        if known not in (None, run.identity):  # an old run has none
+        if (path / "manifest.json").is_file() and run.manifest()["config_identity"] != run.identity:
             raise UserError(
                 f"{path / 'config.json'} was changed after training wrote it; undo that, or restore it from a copy"
             )
@@ -96,7 +95,7 @@ class Run:
         }
         if (path / "config.json").is_file():
             known = cls.open(path)
-            config["init_from"] = init_from or known.config.get("init_from")  # an old run has none
+            config["init_from"] = init_from or known.config["init_from"]
             known.refuse_other(config)
         elif path.exists() and (not path.is_dir() or _foreign_files(path)):
             raise UserError(f"{path} exists and is no run directory; give another --output_dir")
@@ -109,13 +108,11 @@ class Run:
         trained_on = self.problem.store
         if (self.path / "config.json").is_file() and self.tokenizer.fingerprint != trained_on.tokenizer.fingerprint:
             raise UserError(f"{self.path}: its vocabulary is not the prepared corpus's; the corpus has changed since")
-        if (self.path / "manifest.json").is_file():
-            trained = self.manifest().get("store_files")  # an old run has none
-            if trained not in (None, trained_on.manifest["files"]):
-                raise UserError(
-                    f"{self.path}: the corpus has changed since training began (its checksum differs); bring the old "
-                    "one back, or give another --output_dir"
-                )
+        if (self.path / "manifest.json").is_file() and self.manifest()["store_files"] != trained_on.manifest["files"]:
+            raise UserError(
+                f"{self.path}: the corpus has changed since training began (its checksum differs); bring the old one "
+                "back, or give another --output_dir"
+            )
 
     def create(self):
         """Makes the directory, or goes on with the one that is there; the problem must be prepared.
@@ -159,7 +156,7 @@ class Run:
         """
         if plugins.loaded() and all(name in entries for entries, name in self._names()):
             return
-        for plugin in self.config.get("plugins", []):  # an old run has none
+        for plugin in self.config["plugins"]:
             try:
                 plugins.load_plugin(plugin)
             except plugins.MissingPlugin:
@@ -227,7 +224,10 @@ class Run:
 
     def manifest(self):
         """Returns the manifest, what the run was made of."""
-        return read_json(self.path / "manifest.json", f"{self.path} has not been trained", tokenizer_sha256=str)
+        return read_json(
+            self.path / "manifest.json", f"{self.path} has not been trained",
+            tokenizer_sha256=str, config_identity=str, store_files=dict,
+        )  # fmt: skip
 
     def _names(self):
         """Returns pairs (registry, name) of all that the run needs by name."""

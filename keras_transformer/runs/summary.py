@@ -29,8 +29,6 @@ def lines_by_step(rows):
 def training_summary(rows):
     """Returns the cost and the validation curve of a training; what counts is in `lines_by_step`.
 
-    A figure that any line lacks, because an earlier version wrote it, is left out.
-
     Args:
         rows: The lines of metrics.jsonl, dictionaries.
 

@@ -315,11 +315,3 @@ def test_a_given_plugin_takes_the_place_of_the_recorded_one(run, tmp_path, move)
 def test_one_that_brings_other_names_does_not(run, tmp_path):
     write("other.py", hparams("my_other"))
     assert open_run("--plugin=other.py") == [str(tmp_path / "other.py"), str(tmp_path / "plugin.py")]
-
-
-def test_a_run_from_before_plugins_opens(run):
-    config = json.loads((run / "config.json").read_text())
-    config["problem"]["name"], config["preset"] = "copy", "toy"
-    del config["plugins"]
-    (run / "config.json").write_text(json.dumps(config))
-    assert Run.open(run).hparams and not plugins.loaded()
