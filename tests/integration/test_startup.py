@@ -19,6 +19,7 @@ for name, _ in registry.problems.describe():
 for name, _ in registry.hparams.describe():
     keras_transformer.hparams(name)
 keras_transformer.problem("copy")
+keras_transformer.Problem, keras_transformer.TranslationProblem
 for name in COMMANDS:
     sys.argv = [name, "--help"]
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):

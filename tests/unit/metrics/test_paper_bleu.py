@@ -1,10 +1,11 @@
-"""The paper's own BLEU: Moses' tokens, compounds split, beside sacreBLEU and never in its place."""
+"""The paper's BLEU, in addition to sacreBLEU: tokens of Moses, with compounds split."""
 
 import json
 import sys
 
 import pytest
 from helpers.commands import SMALL, TEXT, write_text
+from helpers.quick import eager_functions
 from sacrebleu.metrics import BLEU
 
 import keras_transformer as kt
@@ -65,14 +66,15 @@ def test_equal_texts_score_100_and_none_in_common_0():
 
 
 @pytest.fixture
-def run(call, tmp_path):  # noqa: F811
-    """A run on a folder of own text, two updates old."""
+def run(call, tmp_path):
+    """A run of two updates on a folder of text; the test runs eagerly."""
     flags = (*write_text(tmp_path / "text", TEXT), "--set=problem.vocab_size=40", *SMALL)
-    call("train", *flags, "--hparams=toy", "--train_steps=2", f"--output_dir={tmp_path}/run").succeeded()
-    return tmp_path / "run"
+    with eager_functions():
+        call("train", *flags, "--hparams=toy", "--train_steps=2", f"--output_dir={tmp_path}/run").succeeded()
+        yield tmp_path / "run"
 
 
-def test_evaluate_prints_it_beside_the_others_before_the_one_that_counts(call, run, tmp_path, monkeypatch):  # noqa: F811
+def test_evaluate_prints_paper_bleu_before_the_main_score(call, run, tmp_path, monkeypatch):
     flags = (f"--run={run}", "--split=validation", "--paper_bleu")
     lines = call("evaluate", *flags, f"--results={tmp_path}/rows.jsonl").succeeded()
     names = [line.partition(" = ")[0] for line in lines if " = " in line]
@@ -84,13 +86,11 @@ def test_evaluate_prints_it_beside_the_others_before_the_one_that_counts(call, r
     call("evaluate", *flags).refused("the paper's BLEU needs the Moses tokenizer: pip install sacremoses")
 
 
-def test_it_needs_plain_text(call, tmp_path):  # noqa: F811
-    small = ("--set=problem.train_pairs=50", *SMALL, f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run")
-    call("train", "--problem=copy", "--hparams=toy", "--train_steps=1", *small).succeeded()
-    call("evaluate", f"--run={tmp_path}/run", "--paper_bleu").refused("--paper_bleu: copy has no plain text")
+def test_paper_bleu_needs_plain_text(call, home):
+    call("evaluate", f"--run={home.run}", "--paper_bleu").refused("--paper_bleu: reverse has no plain text")
 
 
-def test_it_is_of_the_target_s_language(monkeypatch):
+def test_paper_bleu_depends_on_the_target_language(monkeypatch):
     from keras_transformer.decoding.evaluation import check_paper_bleu
 
     for name, allowed in (("toy_ende", True), ("toy_ende_rev", True), ("multi30k_ende_tok", False), ("sort", False)):

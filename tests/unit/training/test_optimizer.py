@@ -1,4 +1,4 @@
-"""§5.3: Adam as its publication has it, gradients that are bounded or not finite, on one device and on two."""
+"""§5.3: Adam, clipping, non-finite gradients, the moving average and loss scaling, on one device and on two."""
 
 import keras
 import numpy as np
