@@ -1,7 +1,6 @@
 """Plug-ins: the example of the documentation, the plug-ins that a run records, and mistakes."""
 
 import io
-import json
 import re
 import shlex
 import shutil
