@@ -11,6 +11,7 @@ import sys
 import hypothesis
 import pytest
 from helpers.commands import REVERSE, Home, Outcome, start
+from helpers.eager import eagerly
 from helpers.paths import DATA
 from helpers.sharing import shared_folder
 
@@ -40,6 +41,9 @@ def make_devices():
 
         jax.config.update("jax_num_cpu_devices", 2)
 
+
+TRANSLATORS = {}
+"""What `load_once` keeps, by the arguments of `Translator.load`."""
 
 load_keras()
 import keras  # noqa: E402
@@ -98,6 +102,38 @@ def call(monkeypatch, capsys):
     return call
 
 
+@pytest.fixture
+def eager():
+    """Run TensorFlow's functions without tracing them. For few and short sentences: each step takes longer."""
+    with eagerly():
+        yield
+
+
+@pytest.fixture
+def load_once(monkeypatch):
+    """Return a function that lets the test's later calls of `Translator.load` share translators of one unchanged run.
+
+    The translators and what they have compiled are kept for the other tests of the process.
+    """
+    from keras_transformer.decoding.translator import Translator
+
+    load = Translator.load
+
+    def load_once(run):
+        def loaded(run_dir, checkpoint=None, precision="float32", jit_compile=False):
+            runs = run_dir if isinstance(run_dir, list) else [run_dir]
+            if any(str(path) != str(run) for path in runs):
+                return load(run_dir, checkpoint, precision, jit_compile)
+            key = (*map(str, runs), str(checkpoint), precision, jit_compile)
+            if key not in TRANSLATORS:
+                TRANSLATORS[key] = load(run_dir, checkpoint, precision, jit_compile)
+            return TRANSLATORS[key]
+
+        monkeypatch.setattr(Translator, "load", staticmethod(loaded))
+
+    return load_once
+
+
 @pytest.fixture(scope="session")
 def home(tmp_path_factory):
     """A `Home` that all test processes share, for reading only."""
@@ -108,3 +144,16 @@ def home(tmp_path_factory):
 
     path = shared_folder(tmp_path_factory, "home", make)
     return Home(path, Outcome(*json.loads((path / "outcome.json").read_text())))
+
+
+@pytest.fixture(scope="session")
+def saved(home, tmp_path_factory):
+    """The SavedModel of `home`, with two translations of each text, which all test processes share."""
+
+    def make(path):
+        flags = (f"--run={home.run}", "--format=saved_model", "--nbest=2", f"--output_dir={path}/model")
+        assert start("export", *flags, cwd=path).succeeded() == [
+            f"{path}/model: for tf.saved_model.load and TensorFlow Serving; export.json tells what is fixed"
+        ]
+
+    return shared_folder(tmp_path_factory, "saved", make) / "model"

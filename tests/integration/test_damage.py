@@ -1,4 +1,4 @@
-"""Files that were damaged, or made by somebody else to do harm: told in a sentence, and nothing in them is executed."""
+"""Damaged or malicious files: commands refuse them in one sentence and never execute their content."""
 
 import ast
 import hashlib
@@ -168,7 +168,7 @@ def test_names_in_a_run_are_looked_up_and_not_imported(home, call, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "train/../../outside"])
-def test_a_path_in_a_manifest_or_best_mark_does_not_leave_its_directory(home, call, name):
+def test_paths_in_a_manifest_do_not_leave_its_directory(home, call, name):
     (prepared,) = (home.path / "data").iterdir()
     for side in ("source", "target"):
         for suffix in ("ids", "lengths"):

@@ -1,12 +1,17 @@
-"""A training that begins with another run's weights: the same model, embeddings carried over by piece."""
+"""`train --init_from`: weights of another run of the same model, with embeddings carried over by piece."""
+
+import importlib
 
 import keras
 import numpy as np
 import pytest
+from helpers.eager import eagerly
 
 import keras_transformer as kt
 from keras_transformer.training.fine_tuning import initialise
 from keras_transformer.training.trainer import train
+
+pytestmark = pytest.mark.usefixtures("eager")
 
 # At a rate of zero the weights stay what a training begins with.
 HPARAMS = kt.HParams(
@@ -23,13 +28,18 @@ def problem(folder, num_symbols):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("fine_tuning")
+    """A folder for all runs, whose problems have few pairs to validate with."""
+    symbols = importlib.import_module(type(kt.problem("reverse")).__module__)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(symbols.PAIRS, "validation", 5)
+        yield tmp_path_factory.mktemp("fine_tuning")
 
 
 @pytest.fixture(scope="module")
 def source(folder):
     """The run whose weights the others begin with."""
-    return train(problem(folder, 5), HPARAMS, folder / "source", report=str)
+    with eagerly():
+        return train(problem(folder, 5), HPARAMS, folder / "source", report=str)
 
 
 def start(folder, name, source, num_symbols, hparams=STILL, checkpoint=None, report=str):
@@ -54,7 +64,7 @@ def test_with_the_same_vocabulary_all_weights_are_the_others(folder, source, che
     assert run.checkpoints.load("last")[1]["step"] == 1  # its own count
 
 
-def test_embeddings_go_with_their_pieces_and_new_ones_keep_their_initial_rows(folder, source):
+def test_init_from_carries_embeddings_over_by_piece(folder, source):
     run = start(folder, "larger", source, 7)
     expected, found = weights(source), weights(run)
     pieces, old_pieces = (each.tokenizer.pieces(range(each.tokenizer.vocab_size)) for each in (run, source))
@@ -88,7 +98,7 @@ def test_a_part_that_one_of_both_lacks_is_refused(source, changes, said):
         initialise(model, source.tokenizer, {"run": source.path, "checkpoint": "last"}, str)
 
 
-def test_a_run_that_was_begun_so_goes_on_by_itself_and_refuses_another_beginning(folder, source):
+def test_init_from_resumes_and_refuses_another_beginning(folder, source):
     start(folder, "again", source, 5)
     more = STILL.replace(train_steps=2)
     for run in (start(folder, "again", source, 5, more), start(folder, "again", None, 5, more)):

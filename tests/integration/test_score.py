@@ -1,4 +1,4 @@
-"""What `score` tells of given translations, of hard lines and of wrong input."""
+"""The command `score`: given translations, hard lines and wrong input."""
 
 import gzip
 import json
@@ -10,6 +10,8 @@ import pytest
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.translator import Translator
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 SOURCES = ["s1 s2 s3", "", "s4 s2", "   ", "s5 s6 unknown", "s7\u2028s1"]
 TARGETS = ["s3 s2 s1", "s1", "", "", "s1 s6 s5", "s7"]
 
@@ -20,8 +22,9 @@ def translator(home):
 
 
 @pytest.fixture
-def score(home, call, tmp_path):
+def score(home, call, tmp_path, load_once):
     """Runs `score` on two lists of lines, with flags; returns its `Outcome` and the lines it wrote."""
+    load_once(home.run)
 
     def score(sources, targets, *flags, run=home.run):
         for name, lines in (("source", sources), ("target", targets)):
@@ -67,7 +70,7 @@ def test_jsonl_holds_all_that_is_known(score, translator):
     assert "token_log_probabilities" not in score(SOURCES, TARGETS, "--format=jsonl")[1][0]
 
 
-def test_a_pair_that_is_too_long_is_told_and_the_others_are_as_without_it(score):
+def test_score_warns_of_long_pairs_and_scores_the_others(score):
     sources, targets = [*SOURCES, " ".join(["s1"] * 500), "s1"], [*TARGETS, "s1", " ".join(["s1"] * 64)]
     outcome, lines = score(sources, targets)
     assert outcome.err.splitlines()[:2] == [

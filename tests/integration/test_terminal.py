@@ -1,16 +1,18 @@
-"""What `train` tells before it begins, and the bars of a terminal."""
+"""The summary that `train` prints before it begins, and the progress bars of a terminal."""
 
+import contextlib
 import os
 import pty
 import re
-import subprocess
 import sys
+import threading
 
 import pytest
-from helpers.commands import REVERSE, SMALL, environment
+from helpers.commands import REVERSE
 
 import keras_transformer as kt
 from keras_transformer.progress import progress_bar
+from keras_transformer.train import main as train
 
 
 def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
@@ -46,7 +48,7 @@ def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
     assert not (tmp_path / "run").exists() and (tmp_path / "data").exists()
 
 
-def test_a_training_begins_with_the_table_and_tells_its_time_once(home, call, tmp_path):
+def test_train_prints_its_table_and_time_estimate_once(home, call, tmp_path):
     lines = home.outcome.succeeded()
     assert [line for line in lines if line.startswith("  schedule  6 updates")]
     told = [i for i, line in enumerate(lines) if line.startswith("  at this rate 0:0")]
@@ -85,28 +87,34 @@ def test_train_hints_at_bfloat16(call, tmp_path, monkeypatch, has, flags, hints)
     assert lines.count("this CPU has bfloat16 instructions: --precision=bfloat16 is faster") == hints
 
 
-def in_terminal(*command, cwd):
-    """Runs a command whose stdout and stderr are a terminal; returns its status and what it wrote."""
+def in_terminal(monkeypatch, main, *arguments):
+    """Run a command with a terminal as stdout and stderr; return what it wrote."""
     own, its = pty.openpty()
-    process = subprocess.Popen(command, cwd=cwd, env={**environment(cwd), "TERM": "xterm"}, stdout=its, stderr=its)
-    os.close(its)
-    written = b""
-    try:
-        while part := os.read(own, 1 << 16):
-            written += part
-    except OSError:  # the terminal's end
-        pass
+    written = []
+
+    def read():
+        with contextlib.suppress(OSError):  # the end of the terminal
+            while part := os.read(own, 1 << 16):
+                written.append(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    monkeypatch.setenv("TERM", "xterm")
+    with open(its, "w") as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        patch.setattr(sys, "stderr", terminal)
+        main(list(map(str, arguments)))
+    reader.join()
     os.close(own)
-    return process.wait(), written.decode()
+    return b"".join(written).decode()
 
 
-def test_a_terminal_shows_bars_and_the_lines_above_them(tmp_path):
-    small = [*SMALL, "--train_steps=4", "--problem=reverse", "--hparams=toy", "--set", "problem.train_pairs=500"]
-    status, written = in_terminal(sys.executable, "-m", "keras_transformer.train", *small, cwd=tmp_path)
-    assert status == 0, written
+@pytest.mark.usefixtures("eager")
+def test_train_shows_bars_in_a_terminal(home, tmp_path, monkeypatch):
+    written = in_terminal(monkeypatch, train, *home.again(tmp_path / "run"), "--train_steps=4")
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
     assert re.search(r"training\s.*4/4 .*updates/s", plain) and re.search(r"validation\s.*/200", plain)
-    assert re.search(r"[\r\n]step 3/4  loss", plain) and "everything is in runs/reverse-toy" in plain
+    assert re.search(r"[\r\n]step 3/4  loss", plain) and f"everything is in {tmp_path}/run" in plain
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is there again
 
 

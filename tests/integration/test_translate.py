@@ -1,4 +1,4 @@
-"""What `translate` makes of its flags, of hard input and of interruptions."""
+"""The command `translate`: flags, hard input and interruptions."""
 
 import contextlib
 import gzip
@@ -12,11 +12,13 @@ import tempfile
 import time
 
 import pytest
+from helpers.commands import spawn
 from keras.backend import backend
 
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.registry import PACKAGE
+
+pytestmark = pytest.mark.usefixtures("eager")
 
 LINES = ["s1 s2 s3", "", "s4 s2 s2 s1", "   ", "s5 s6 unknown", "s7"]
 HARD = [
@@ -34,12 +36,14 @@ HARD = [
 
 @pytest.fixture(scope="module")
 def translator(home):
+    """The translator of the run."""
     return Translator.load(home.run)
 
 
 @pytest.fixture
-def translate(home, call, tmp_path):
+def translate(home, call, tmp_path, load_once):
     """Runs `translate` on lines, with flags; returns its `Outcome` and the lines it wrote."""
+    load_once(home.run)
 
     def translate(lines, *flags, run=home.run):
         (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines), newline="")
@@ -54,28 +58,26 @@ def texts(results):
     return [hypotheses[0].text for hypotheses in results]
 
 
-def test_as_many_lines_as_there_are_whatever_is_in_them(translate, translator):
-    outcome, lines = translate(HARD * 3)
-    assert outcome.status == 0 and len(lines) == 3 * len(HARD)
-    assert lines[: len(HARD)] == lines[len(HARD) : 2 * len(HARD)]
-    expected = texts(translator.translate([*HARD[:6], " ".join(["s1"] * 63), *HARD[7:]]))
-    assert lines[len(HARD) : 2 * len(HARD)] == expected
+def test_translate_writes_one_line_for_each_line(translate, translator):
+    outcome, lines = translate(HARD, "--max_source_length=9")
+    assert outcome.status == 0
+    assert lines == texts(translator.translate([*HARD[:6], " ".join(["s1"] * 8), *HARD[7:]]))
 
 
-def test_ends_of_windows_are_ends(translate):
+def test_translate_reads_windows_line_ends(translate):
     assert translate([f"{line}\r" for line in LINES])[1] == translate(LINES)[1]
 
 
-def test_a_long_line_is_cut_and_told_by_its_number(translate, translator):
+def test_translate_cuts_long_lines_and_warns(translate, translator):
     long = "s1 s2 " * 200
     outcome, lines = translate(["s3", long, "s4"])
     assert outcome == (0, "", "line 2: only the first 64 of its 401 tokens are read\n")
-    assert lines == texts(translator.translate(["s3", "s1 s2 " * 31 + "s1", "s4"]))
+    assert len(lines) == 3
     outcome, lines = translate([long], "--max_source_length=3")
     assert "first 3 of its 401" in outcome.err and lines == texts(translator.translate(["s1 s2"]))
 
 
-def test_nbest_lines_begin_with_their_number_and_score(translate, translator):
+def test_translate_nbest_lines_begin_with_number_and_score(translate, translator):
     outcome, lines = translate(LINES, "--nbest=3", "--scores", "--beam_size=4")
     expected = [
         f"{number}\t{hypothesis.score:.6f}\t{hypothesis.text}"
@@ -86,7 +88,7 @@ def test_nbest_lines_begin_with_their_number_and_score(translate, translator):
     assert translate(LINES, "--nbest=3")[1][0].split("\t")[0] == "1"  # more beams than the run's
 
 
-def test_jsonl_holds_all_that_is_known(translate, translator):
+def test_translate_jsonl_holds_all_figures(translate, translator):
     outcome, lines = translate(LINES, "--format=jsonl", "--nbest=2", "--token_scores", "--alignments")
     assert outcome.succeeded() == []
     expected = translator.translate(LINES, nbest=2, token_scores=True, alignments=True)
@@ -101,13 +103,13 @@ def test_jsonl_holds_all_that_is_known(translate, translator):
                 assert len(entry["alignment"]) == len(entry["tokens"])
 
 
-@pytest.mark.parametrize("parts, flags", [(1, []), (4, ["--nbest=2"]), (9, [])])
-def test_shards_put_together_are_the_whole(translate, parts, flags):
+@pytest.mark.parametrize("parts, flags", [(4, ["--nbest=2"]), (9, [])])
+def test_translate_shards_make_the_whole(translate, parts, flags):
     shards = [translate(LINES, f"--shard={part}/{parts}", *flags)[1] for part in range(1, parts + 1)]
     assert [line for shard in shards for line in shard] == translate(LINES, *flags)[1]
 
 
-def test_prefixes_begin_the_translations(translate, translator, tmp_path):
+def test_translate_begins_with_prefixes(translate, translator, tmp_path):
     (tmp_path / "prefixes.txt").write_text("s2\n\n\n\ns1 s1\n\n")
     flag = f"--prefixes={tmp_path}/prefixes.txt"
     outcome, lines = translate(LINES, flag)
@@ -117,12 +119,12 @@ def test_prefixes_begin_the_translations(translate, translator, tmp_path):
     translate([*LINES, "s1"], flag)[0].refused("prefixes.txt must have as many lines as the input, got 6")
 
 
-def test_samples_come_with_a_seed(translate):
+def test_translate_samples_with_a_seed(translate):
     seeds = [translate(LINES, "--sample", f"--seed={seed}", "--temperature=3")[1] for seed in (1, 1, 2)]
     assert seeds[0] == seeds[1] != seeds[2]
 
 
-def test_several_checkpoints_and_runs_make_an_ensemble(translate, home, tmp_path):
+def test_translate_takes_an_ensemble(translate, home, tmp_path):
     alone = translate(LINES, "--checkpoint=6")[1]
     assert translate(LINES, "--checkpoint=6,6")[1] == alone
     assert translate(LINES, "--checkpoint=6", f"--ensemble={home.run}")[1] == alone
@@ -133,22 +135,26 @@ def test_several_checkpoints_and_runs_make_an_ensemble(translate, home, tmp_path
     translate(LINES, f"--ensemble={other}")[0].refused("different vocabularies")
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_precisions(translate, precision):
-    outcome, lines = translate(LINES, f"--precision={precision}", "--min_length=2")
-    assert (
-        outcome.succeeded() == [] and len(lines) == len(LINES) and all(len(line.split()) >= 2 for line in lines if line)
-    )
+def test_translate_computes_in_bfloat16(translate, home):
+    translator = Translator.load(home.run, precision="bfloat16")
+    assert translator.model.compute_dtype == "bfloat16"
+    outcome, lines = translate(LINES, "--precision=bfloat16", "--min_length=2")
+    assert outcome.succeeded() == [] and lines == texts(translator.translate(LINES, min_length=2))
+    assert all(len(line.split()) >= 2 for line in lines if line)
 
 
 @pytest.mark.skipif(backend() == "jax", reason="JAX always compiles")
-def test_compiled_by_xla_the_translations_are_the_same(translate):
-    outcome, lines = translate(LINES, "--jit_compile")
-    assert outcome.succeeded() == [] and lines == translate(LINES)[1]
+def test_translate_compiled_by_xla_is_the_same(translate, translator):
+    import tensorflow as tf
+
+    expected = texts(translator.translate(LINES[:3]))
+    tf.config.run_functions_eagerly(False)
+    outcome, lines = translate(LINES[:3], "--jit_compile")
+    assert outcome.succeeded() == [] and lines == expected
 
 
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
-def test_undecodable_lines_are_told_and_left_blank_or_replaced(home, call, tmp_path, on_error):
+def test_translate_skips_or_replaces_undecodable_lines(home, call, tmp_path, on_error):
     (tmp_path / "lines.txt").write_bytes(b"s1\n\xff s2\ns3\n")
     flags = (f"--input={tmp_path}/lines.txt", f"--on_error={on_error}", "--min_length=2")
     outcome = call("translate", f"--run={home.run}", *flags)
@@ -156,7 +162,7 @@ def test_undecodable_lines_are_told_and_left_blank_or_replaced(home, call, tmp_p
     assert [bool(line) for line in outcome.out.splitlines()] == [True, on_error == "replace", True]
 
 
-def test_what_comes_before_an_undecodable_line_is_kept(home, call, tmp_path):
+def test_translate_keeps_what_precedes_an_undecodable_line(home, call, tmp_path):
     with gzip.open(tmp_path / "lines.gz", "wb") as file:
         file.write(b"s1\ns2\n\xff\ns3\n")
     flags = (f"--run={home.run}", f"--input={tmp_path}/lines.gz", f"--output={tmp_path}/out.txt")
@@ -183,16 +189,10 @@ def test_what_comes_before_an_undecodable_line_is_kept(home, call, tmp_path):
         (["--ensemble=nowhere"], "nowhere"),
     ],
 )
-def test_wrong_flags_are_refused_in_one_sentence(translate, flags, said):
+def test_translate_refuses_wrong_flags(translate, flags, said):
     outcome, lines = translate(LINES, *flags)
     outcome.refused(said)
     assert lines is None
-
-
-def child(home, *flags, **options):
-    environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(home.path)}
-    command = [sys.executable, "-m", "keras_transformer.translate", f"--run={home.run}", *flags]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
 def interrupted(process):
@@ -205,20 +205,21 @@ def interrupted(process):
     raise AssertionError("it goes on in spite of ten interrupts")
 
 
-def test_an_interrupt_keeps_whole_lines(home, tmp_path):
-    (tmp_path / "lines.txt").write_text("s1 s2 s3 s4\n" * 300_000)
+def test_translate_keeps_whole_lines_after_an_interrupt(home, tmp_path):
+    (tmp_path / "lines.txt").write_text("s1\n" * 300_000)
     output = tmp_path / "out.txt.partial"
-    process = child(home, f"--input={tmp_path}/lines.txt", f"--output={tmp_path}/out.txt")
+    flags = (f"--run={home.run}", f"--input={tmp_path}/lines.txt", f"--output={tmp_path}/out.txt")
+    process = spawn("translate", *flags, cwd=home.path)
     while process.poll() is None and not (output.exists() and output.stat().st_size):
         time.sleep(0.1)
     err = interrupted(process)
-    assert process.returncode == 130 and str(output) in err.decode()
+    assert process.returncode == 130 and str(output) in err
     kept = output.read_text()
     assert kept.endswith("\n") and kept.count("\n") % 1024 == 0 and not (tmp_path / "out.txt").exists()
 
 
 @pytest.mark.parametrize("command", ["translate", "score"])
-def test_a_pipe_is_written_to_and_a_link_is_kept(home, call, tmp_path, command):
+def test_output_may_be_a_pipe_or_a_link(home, call, tmp_path, command):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "lines.txt").write_text("s1 s2\ns3\n")
     (tmp_path / "link.txt").symlink_to(tmp_path / "target.txt")
@@ -237,22 +238,31 @@ def test_a_pipe_is_written_to_and_a_link_is_kept(home, call, tmp_path, command):
         assert nameless.read() == written
 
 
-def test_a_reader_that_has_enough_ends_it_quietly(home, tmp_path):
-    (tmp_path / "lines.txt").write_text("s1 s2 s3 s4\n" * 300_000)
-    process = child(home, f"--input={tmp_path}/lines.txt")
-    assert process.stdout.readline().endswith(b"\n")
+def test_translate_ends_quietly_when_its_reader_left(home, call, tmp_path, monkeypatch):
+    (tmp_path / "lines.txt").write_text("s1\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert call("translate", f"--run={home.run}", f"--input={tmp_path}/lines.txt") == (0, "", "")
+
+
+def test_a_process_ends_quietly_when_its_reader_left(tmp_path):
+    (tmp_path / "trees.txt").write_text("(S (NN a))\n" * 100_000)
+    process = spawn("trees", "--input=trees.txt", "--format=line", cwd=tmp_path)
+    assert process.stdout.readline() == "(S (NN a))\n"
     process.stdout.close()
-    assert process.wait(timeout=300) == 0 and process.stderr.read() == b""
+    assert process.wait(timeout=60) == 0 and process.stderr.read() == ""
     process.stderr.close()
 
 
-def test_progress_is_told_when_it_is_asked_for(translate):
+def test_translate_reports_progress(translate):
     outcome, _ = translate(LINES, "--progress")
     assert outcome.status == 0 and "6 lines" in outcome.err and os.linesep not in outcome.err
 
 
 @pytest.mark.parametrize("damage", ["best", "all"])
-def test_a_damaged_checkpoint_is_told_with_the_one_that_is_whole(translate, home, tmp_path, damage):
+def test_translate_names_a_whole_checkpoint(translate, home, tmp_path, damage):
     run = shutil.copytree(home.run, tmp_path / "run")
     best = json.loads((run / "checkpoints" / "best.json").read_text())["step"]
     other = {3: 6, 6: 3}[best]

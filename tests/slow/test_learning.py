@@ -2,10 +2,13 @@
 
 import itertools
 
+import keras
 import pytest
 
 import keras_transformer as kt
 from keras_transformer.data.corpus import read_pairs
+from keras_transformer.runs.directory import Run
+from keras_transformer.training.trainer import train
 
 
 def learn(problem, hparams, **arguments):
@@ -77,3 +80,12 @@ def test_loss_falls_on_real_captions(captions, fresh_seed, precision):
     assert model.compute_dtype == precision.removeprefix("mixed_") and model.variable_dtype == "float32"
     # float16 learns by gradients of a scaled loss; what overflows at the first scale is no fault.
     assert model.optimizer.watched()[1] == [] and model.optimizer.scales_loss == (precision == "mixed_float16")
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="one backend is enough")
+def test_toy_grammar_is_learned(tmp_path, fresh_seed):
+    problem = kt.problem("toy_parsing", data_dir=tmp_path / "data", train_pairs=6000)
+    hparams = kt.hparams("parsing_toy", seed=fresh_seed, train_steps=350, eval_steps=350, beam_size=1)
+    run = train(problem, hparams, tmp_path / "run", report=print)
+    (score,) = [row["score"] for row in Run.open(run.path).metrics() if row["kind"] == "validation"]
+    assert score >= 80

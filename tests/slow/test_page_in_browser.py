@@ -1,0 +1,157 @@
+"""The page of `serve`, in a real browser."""
+
+import pytest
+from helpers.browser import complaints, open_browser
+
+pytest.importorskip("fastapi")
+
+from helpers.served import Backwards, serving  # noqa: E402
+
+from keras_transformer.server.application import application  # noqa: E402
+from keras_transformer.server.batcher import Batcher, Full  # noqa: E402
+from keras_transformer.server.engines import Output, load_engine  # noqa: E402
+from keras_transformer.server.limits import Limits  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    driver = open_browser(tmp_path_factory.mktemp("browser"))
+    yield driver
+    driver.quit()
+
+
+def translate(driver, url, text):
+    driver.get(url)
+    return translate_again(driver, text)
+
+
+def translate_again(driver, text):
+    """Replaces the text and returns the translations shown once the page is done; sets text as pasting does."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    driver.execute_script("document.getElementById('source').value = arguments[0]", text)
+    driver.find_element("id", "translate").click()
+    WebDriverWait(driver, 20).until(lambda _: driver.find_element("id", "translate").is_enabled())
+    return [row.text for row in driver.find_elements("css selector", "#results .text")]
+
+
+def said(driver):
+    """Returns all that the page says of errors."""
+    return [one.text for one in driver.find_elements("css selector", ".wrong") if one.text]
+
+
+def test_a_word_shows_what_it_attended_to(driver, home):
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    engine = load_engine(home.run)
+    # Six updates teach no model how many words to say.
+    engine.translate = lambda texts, nbest: [[Output(" ".join(text.split()[::-1]), -1.0)] for text in texts]
+    with serving(application(engine)) as url:
+        wanted = ["s3 s2 s1", "s5 s4"]
+        driver.get(url)
+        driver.find_element("id", "source").send_keys("s1 s2 s3\n\n s4 s5", Keys.CONTROL, Keys.ENTER)
+        WebDriverWait(driver, 20).until(lambda _: driver.find_element("id", "state").text.endswith(" s"))
+        assert [row.text for row in driver.find_elements("css selector", "#results .text")] == wanted
+        assert driver.title == "reverse-toy"
+        words = driver.find_elements("css selector", "#results .word")
+        assert [word.text for word in words] == " ".join(wanted).split()
+        words[1].send_keys(Keys.ENTER)  # by keyboard
+        pinned = "#attention .queries .word.pinned"
+        WebDriverWait(driver, 20).until(lambda _: driver.find_elements("css selector", pinned))
+        assert driver.find_element("css selector", pinned).text == words[1].text
+        assert words[1].get_attribute("aria-pressed") == "true"
+        keys = driver.find_elements("css selector", "#attention .keys .word")
+        assert [word.text for word in keys] == ["s1", "s2", "s3", "</s>"]
+        assert driver.find_elements("css selector", "#attention svg path")
+    assert complaints(driver) == []
+
+
+def test_page_shows_scores_of_several_translations(driver):
+    from selenium.webdriver.support.ui import Select
+
+    with serving(application(Backwards())) as url:
+        assert translate(driver, url, "one") == ["eno"]
+        Select(driver.find_element("id", "nbest")).select_by_value("3")
+        translate_again(driver, "one")
+        shown = driver.find_elements("css selector", "#results ol > li")
+        assert [row.text.split() for row in shown] == [["0.000", "eno"], ["-1.000", "eno1"], ["-2.000", "eno2"]]
+    assert complaints(driver) == []
+
+
+def test_page_translates_more_lines_than_a_request_takes(driver):
+    lines = [f"line {i}" if i % 5 else "" for i in range(100)]
+    with serving(application(Backwards(), Limits(texts=8))) as url:
+        assert translate(driver, url, "\n".join(lines)) == [line[::-1] for line in lines if line]
+        entries = driver.find_elements("css selector", "#results > li")
+        assert [bool(entry.text) for entry in entries] == [bool(line) for line in lines]
+    assert complaints(driver) == []
+
+
+def test_page_shows_a_refused_line_between_the_others(driver):
+    too_long, refused = "x" * 1041, "impossible"
+    with serving(application(Backwards(), Limits(characters=1040))) as url:
+        assert translate(driver, url, f"one\n{too_long}\ntwo\n{refused}") == ["eno", "owt"]
+        assert said(driver) == [
+            "2 of 4 lines could not be processed.",
+            "This line is too long: at most 1,040 characters are possible. Put each sentence on a line of its own.",
+            "This line could not be processed; it may be too long. Put each sentence on a line of its own.",
+        ]
+        entries = driver.find_elements("css selector", "#results > li")
+        assert [bool(entry.find_elements("css selector", ".text")) for entry in entries] == [True, False] * 2
+    assert all("422" in complaint for complaint in complaints(driver))
+
+
+def test_page_clears_the_translation_on_an_error(driver):
+    with serving(application(Backwards(), Limits(seconds=20.0))) as url:
+        assert translate(driver, url, "one") == ["eno"]
+        assert translate_again(driver, "  \n") == []
+        assert said(driver) == ["Enter a text first."]
+        assert translate_again(driver, "two") == ["owt"] and said(driver) == []
+        assert translate_again(driver, "fault") == []
+        assert said(driver) == ["Something went wrong on the server. Its log has the details."]
+        translate_again(driver, "three")
+    assert translate_again(driver, "four") == []
+    assert said(driver) == ["The server cannot be reached. Check that it is running and try again."]
+    complaints(driver)
+
+
+def test_page_says_when_to_come_again_to_a_busy_server(driver, monkeypatch):
+    def full(self, items, tokens, seconds):
+        raise Full(7)
+
+    monkeypatch.setattr(Batcher, "results", full)
+    with serving(application(Backwards())) as url:
+        assert translate(driver, url, "one") == []
+        assert said(driver) == ["The server is busy. Try again in 7 seconds."]
+    complaints(driver)
+
+
+def test_page_offers_words_without_spaces_between_them(driver):
+    engine, text = Backwards(shows_attention=True), "我喜欢Python编程。 ein 👍🏽."
+    engine.translate = lambda texts, nbest: [[Output(text, 0.0)] for text in texts]
+    with serving(application(engine)) as url:
+        assert translate(driver, url, text) == [text]
+        words = [word.text for word in driver.find_elements("css selector", "#results .word")]
+    assert words[0] == "我" and {"Python", "。"} < set(words)  # where a word ends is the browser's matter
+    assert words[-2:] == ["ein", "👍🏽."]
+    assert complaints(driver) == []
+
+
+def test_page_shows_right_to_left_text_from_the_right(driver):
+    with serving(application(Backwards())) as url:
+        (shown,) = translate(driver, url, "القط ينام")
+        assert shown == "القط ينام"[::-1]
+        for place in ("#source", "#results .text"):
+            element = driver.find_element("css selector", place)
+            assert driver.execute_script("return getComputedStyle(arguments[0]).direction", element) == "rtl"
+    assert complaints(driver) == []
+
+
+def test_a_parser_s_tree_is_drawn(driver):
+    with serving(application(Backwards(trees=True))) as url:
+        tree = "(S (NP (DT The) (NN dog)))"
+        assert translate(driver, url, tree[::-1]) == [tree]
+        drawn = driver.find_element("css selector", "#results .tree svg")
+        assert [text.text for text in drawn.find_elements("css selector", "text")] == "S NP DT NN The dog".split()
+    assert complaints(driver) == []
