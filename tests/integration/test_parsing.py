@@ -1,6 +1,8 @@
 """Parsing from end to end as a user runs it: train, translate, score and evaluate."""
 
+import contextlib
 import functools
+import io
 import itertools
 import json
 
@@ -34,9 +36,12 @@ def run(tmp_path_factory, monkeypatch, load_once):
         return trees(self, split) if split == "train" else itertools.islice(trees(self, split), EVALUATED)
 
     monkeypatch.setattr(problem, "trees", fewer)
-    path = shared_folder(
-        tmp_path_factory, "parsing", lambda path: train([*FLAGS, f"--data_dir={path}/data", f"--output_dir={path}/run"])
-    )
+
+    def make(path):
+        with contextlib.redirect_stdout(io.StringIO()):
+            train([*FLAGS, f"--data_dir={path}/data", f"--output_dir={path}/run"])
+
+    path = shared_folder(tmp_path_factory, "parsing", make)
     load_once(path / "run")
     return path / "run"
 
