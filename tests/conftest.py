@@ -11,8 +11,8 @@ import sys
 import hypothesis
 import pytest
 from helpers.commands import REVERSE, Home, Outcome, start
-from helpers.eager import eagerly
 from helpers.paths import DATA
+from helpers.quick import eager_functions
 from helpers.sharing import shared_folder
 
 from keras_transformer.flags import run_command
@@ -105,7 +105,7 @@ def call(monkeypatch, capsys):
 @pytest.fixture
 def eager():
     """Run TensorFlow's functions without tracing them. For few and short sentences: each step takes longer."""
-    with eagerly():
+    with eager_functions():
         yield
 
 

@@ -17,11 +17,8 @@ LONG_ENOUGH = 0.1
 """Seconds."""
 
 
-@functools.cache
 def device_rate(dtype="float32"):
     """Return the floating point operations per second that one device sustains in matrix products.
-
-    A process measures the rate of each type once.
 
     In float32 the rate corresponds to the paper's estimates for its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5 TFLOP/s
     (§6, Table 2). The rate is rough: a busy machine lowers it, and GPUs may compute float32 products with fewer bits.

@@ -3,7 +3,6 @@
 import contextlib
 import sys
 
-import keras
 import pytest
 
 from keras_transformer import registry
@@ -11,7 +10,14 @@ from keras_transformer import registry
 
 @contextlib.contextmanager
 def eager_functions():
-    """Run TensorFlow functions as plain Python. On other backends nothing changes."""
+    """Run TensorFlow functions as plain Python. On other backends nothing changes.
+
+    Searches take few and large batches, because a step costs about the same for any number of sentences.
+    """
+    import keras  # only after conftest.py has called `load_keras`
+
+    from keras_transformer.decoding import translator
+
     if keras.backend.backend() != "tensorflow":
         yield
         return
@@ -19,7 +25,9 @@ def eager_functions():
 
     tf.config.run_functions_eagerly(True)
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(translator, "BATCH_ROWS", 1024)
+            yield
     finally:
         tf.config.run_functions_eagerly(False)
 

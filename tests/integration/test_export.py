@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from helpers.commands import environment
-from helpers.eager import eagerly
+from helpers.quick import eager_functions
 
 import keras_transformer as kt
 from keras_transformer.data.tokenizer import BOS, EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
@@ -240,7 +240,7 @@ def test_saved_models_load_without_this_package(home, saved, exported, tmp_path)
     )
     assert process.returncode == 0, process.stderr
     found = list(map(json.loads, process.stdout.splitlines()[-2:]))
-    with eagerly():
+    with eager_functions():
         of_home = kt.Translator.load(home.run).translate(texts)
     expected = of_home, translator.translate(SENTENCES, **options)
     assert found == [[hypotheses[0].text for hypotheses in each] for each in expected]

@@ -1,17 +1,13 @@
 """`train --init_from`: weights of another run of the same model, with embeddings carried over by piece."""
 
-import importlib
-
 import keras
 import numpy as np
 import pytest
-from helpers.eager import eagerly
+from helpers.quick import quick_runs
 
 import keras_transformer as kt
 from keras_transformer.training.fine_tuning import initialise
 from keras_transformer.training.trainer import train
-
-pytestmark = pytest.mark.usefixtures("eager")
 
 # At a rate of zero the weights stay what a training begins with.
 HPARAMS = kt.HParams(
@@ -28,18 +24,15 @@ def problem(folder, num_symbols):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder for all runs, whose problems have few pairs to validate with."""
-    symbols = importlib.import_module(type(kt.problem("reverse")).__module__)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(symbols.PAIRS, "validation", 5)
+    """A folder for all runs."""
+    with quick_runs():
         yield tmp_path_factory.mktemp("fine_tuning")
 
 
 @pytest.fixture(scope="module")
 def source(folder):
     """The run whose weights the others begin with."""
-    with eagerly():
-        return train(problem(folder, 5), HPARAMS, folder / "source", report=str)
+    return train(problem(folder, 5), HPARAMS, folder / "source", report=str)
 
 
 def start(folder, name, source, num_symbols, hparams=STILL, checkpoint=None, report=str):
