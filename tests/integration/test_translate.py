@@ -196,11 +196,11 @@ def test_translate_refuses_wrong_flags(translate, flags, said):
 
 
 def interrupted(process):
-    """Ends a process as Ctrl-C does; Python ignores one that falls into a destructor, and people press it once more."""
+    """End a process as Ctrl-C does. Python ignores a signal that comes during a destructor, so press it again."""
     for _ in range(10):
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=30)[1]
+            return process.communicate(timeout=10)[1]
     process.kill()
     raise AssertionError("it goes on in spite of ten interrupts")
 
