@@ -36,7 +36,8 @@ test-jax: .venv-jax/.installed
 	KERAS_BACKEND=jax $(JAX)/$(PYTEST) $(addprefix tests/,$(JAX_TESTS))
 
 JAX_TESTS = integration/test_serve.py slow/test_backends.py slow/test_learning.py slow/test_multiworker.py
-JAX_TESTS += slow/test_memory_trial.py unit/decoding/test_beam_search.py unit/decoding/test_candidates.py
+JAX_TESTS += slow/test_hanging_worker.py slow/test_memory_trial.py
+JAX_TESTS += unit/decoding/test_beam_search.py unit/decoding/test_candidates.py
 JAX_TESTS += unit/decoding/test_decoding_features.py unit/decoding/test_evaluation.py
 JAX_TESTS += unit/decoding/test_nonfinite_outputs.py unit/decoding/test_translator.py
 JAX_TESTS += unit/decoding/test_tree_decoding.py unit/distributed/test_jax_devices.py
