@@ -31,24 +31,9 @@ test-slow: $(VENV)/.installed-dev
 
 test-all: test test-slow
 
-# What JAX computes, in an environment without TensorFlow.
+# The tests marked `backend`, on JAX, in an environment without TensorFlow.
 test-jax: .venv-jax/.installed
-	KERAS_BACKEND=jax $(JAX)/$(PYTEST) $(addprefix tests/,$(JAX_TESTS))
-
-JAX_TESTS = integration/test_serve.py slow/test_backends.py slow/test_learning.py slow/test_multiworker.py
-JAX_TESTS += slow/test_hanging_worker.py slow/test_memory_trial.py
-JAX_TESTS += unit/decoding/test_beam_search.py unit/decoding/test_candidates.py
-JAX_TESTS += unit/decoding/test_decoding_features.py unit/decoding/test_evaluation.py
-JAX_TESTS += unit/decoding/test_nonfinite_outputs.py unit/decoding/test_translator.py
-JAX_TESTS += unit/decoding/test_tree_decoding.py unit/distributed/test_jax_devices.py
-JAX_TESTS += unit/distributed/test_presence.py unit/layers/test_attention_kinds.py unit/layers/test_dropout.py
-JAX_TESTS += unit/layers/test_layers.py unit/layers/test_normalization.py unit/layers/test_positions.py
-JAX_TESTS += unit/layers/test_product.py unit/layers/test_remat.py unit/metrics/test_known_scores.py
-JAX_TESTS += unit/models/test_keras_losses.py unit/models/test_model_summary.py unit/models/test_projected_loss.py
-JAX_TESTS += unit/models/test_saving.py unit/models/test_transformer.py unit/models/test_word_heads.py
-JAX_TESTS += unit/runs/test_events.py unit/training/test_cost.py unit/training/test_memory.py
-JAX_TESTS += unit/training/test_optimizer.py unit/training/test_schedule.py unit/training/test_training.py
-JAX_TESTS += unit/visualization/test_attention_pictures.py
+	KERAS_BACKEND=jax $(JAX)/$(PYTEST) -m backend
 
 # The long tests that `make test` leaves out, then one training that is killed fifty times.
 soak: $(VENV)/.installed-dev

@@ -55,6 +55,7 @@ def started(home):
         process.communicate()
 
 
+@pytest.mark.backend
 def test_serve_answers_and_ends_when_asked_to(home, started):
     process, url = started("--port=0", "--beam_size=3", "--batch_tokens=16", "--timeout=20")
     assert url.startswith("http://127.0.0.1:")  # nobody else is served unless asked for

@@ -28,6 +28,7 @@ JOINED = """
 """
 
 
+@pytest.mark.backend
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow itself detects a worker that hangs")
 def test_hanging_worker_ends_the_others_with_a_remedy():
     (port,) = free_ports(1)

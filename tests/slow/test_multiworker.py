@@ -45,6 +45,7 @@ def trained_alone(folder, hparams, run):
     return train(problem, hparams, run, preset="base", strategy="one", report=str)
 
 
+@pytest.mark.backend
 def test_multiworker_trains_as_one_does_and_a_run_may_change_between_them(tmp_path):
     arguments, _ = flags(tmp_path, "run", train_steps=4, eval_steps=4, checkpoint_steps=2)
     (status, out, err), second = outcomes(spawn_workers(2, *arguments, cwd=tmp_path), PATIENCE)

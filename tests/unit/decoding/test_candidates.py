@@ -73,6 +73,7 @@ def test_the_largest_logits_come_in_a_stable_order(rows, beams, vocab_size, coun
     np.testing.assert_array_equal(array(symbols), expected)
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("vocab_size", [10 * BLOCKS[0], 10 * BLOCKS[0] - 1, 10 * BLOCKS[0] - 15])
 def test_of_two_equal_largest_logits_the_first_is_taken(vocab_size):
     first, second = (places.ravel() for places in np.meshgrid(*[np.arange(vocab_size)] * 2, indexing="ij"))
@@ -179,6 +180,7 @@ def test_a_draw_is_the_inverse_of_the_distribution(vocab_size, sampling, share, 
     np.testing.assert_allclose(normalizer, np.log(np.exp(logits.astype("float64")).sum()), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize(
     "sampling", [Sampling(), Sampling(temperature=0.5), Sampling(top_k=3), Sampling(top_p=0.8), Sampling(2.0, 4, 0.7)]
 )
@@ -282,6 +284,7 @@ class PlainTree:
         return max(map(len, living))
 
 
+@pytest.mark.backend
 @settings(max_examples=FEW // 2, deadline=None)
 @given(batch=small, beam_size=small, steps=st.lists(small, min_size=2, max_size=4), seed=seeds)
 def test_every_beam_keeps_its_own_history(batch, beam_size, steps, seed):

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import oracles
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from helpers.quick import eager_functions
 from keras import ops
 
 import keras_transformer as kt
@@ -27,8 +26,8 @@ HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0)
 
 @pytest.fixture(scope="module", autouse=True)
 def short_segments():
-    # So that short searches, too, have several segments.
-    with pytest.MonkeyPatch.context() as patch:
+    """So that short searches, too, have several segments; nothing is traced, which would take most of the time."""
+    with pytest.MonkeyPatch.context() as patch, eager_functions():
         patch.setattr(searcher, "SEGMENT", 2)
         yield
 
@@ -151,44 +150,12 @@ def test_segments_change_nothing(translator, monkeypatch, segment):
         is_same(translator.translate(texts, **asked), expected)
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("weights", range(3))
 def test_a_narrow_beam_is_a_plain_beam_search(compiled_translator, weights):
     found = exhaustive(randomize(compiled_translator, weights).models)
     for every, limit, hypotheses in zip(found, LIMITS, compiled_translator.translate(SOURCES, **NARROW)):
         are_best(hypotheses, beam_search(every, limit, NARROW["beam_size"]), NARROW["nbest"])
-
-
-# Two lengths, as much is compiled for each longest one.
-one_or_four = st.sampled_from([1, 4]).flatmap(lambda length: st.text("abx", min_size=length, max_size=length))
-
-
-@settings(max_examples=4 if COMPILES_EACH_SHAPE else 8, deadline=None)
-@given(
-    texts=st.lists(one_or_four, min_size=1, max_size=4),
-    sizes=st.sampled_from([(1, 1), (8, 8)]),
-    alpha=st.sampled_from([0.0, 0.6, 1.0]),
-    extra_length=st.sampled_from([0, 3]),
-    weights=st.integers(0, 2**31),
-    random=st.randoms(use_true_random=False),
-)  # fmt: skip
-def test_what_is_promised_of_every_search(compiled_translator, texts, sizes, alpha, extra_length, weights, random):
-    translator = randomize(compiled_translator, weights)
-    texts, order = [" ".join(text) for text in texts], list(range(len(texts)))
-    random.shuffle(order)
-
-    def translate(chosen):
-        return translator.translate(chosen, sizes[0], alpha, sizes[1], extra_length)
-
-    together = translate(texts)
-    is_same(translate([texts[i] for i in order]), [together[i] for i in order])
-    for text, hypotheses in zip(texts, together):
-        is_same(translate([text]), [hypotheses])
-        scores = [h.score for h in hypotheses]
-        assert 1 <= len(scores) <= sizes[1] and scores == sorted(scores, reverse=True)
-        for h in hypotheses:
-            assert len(h.tokens) <= len(text.split()) + 1 + extra_length
-            assert h.tokens[-1] == EOS and set(h.tokens[:-1]) <= set(SYMBOLS)
-        is_what_score_says(translator, text, hypotheses, alpha)
 
 
 # Least length, prefixes, constraints
@@ -199,6 +166,7 @@ def test_min_length_is_respected_as_far_as_the_limit_allows(translator, every):
     are_best_of_all(every, results, lambda i, tokens: len(tokens) >= min(4, LIMITS[i]))
 
 
+@pytest.mark.backend
 def test_every_hypothesis_begins_with_its_texts_prefix(translator, every):
     prefixes = [(A,), (), (B, UNK)]
     results = translator.translate(SOURCES, **WIDE, prefixes=prefixes)
@@ -241,6 +209,7 @@ def repeats(tokens):
     return any(one == other for one, other in zip(tokens, tokens[1:]))
 
 
+@pytest.mark.backend
 def test_a_constraint_says_what_may_come(translator, every):
     def legal(number, tokens):
         # At the limit EOS comes all the same.
@@ -259,6 +228,7 @@ def test_a_constraint_that_allows_nothing_is_an_error(translator, sizes):
 # Sampling
 
 
+@pytest.mark.backend
 def test_draws_depend_on_the_text_and_the_seed_alone(translator):
     first = translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=1))
     assert translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=1)) == first

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers.quick import quick_runs
 
 import keras_transformer as kt
 from keras_transformer.data.tokenizer import SymbolTokenizer
@@ -20,6 +21,12 @@ HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, 
 TRAINING = HPARAMS.replace(
     batch_tokens=32, warmup_steps=10, train_steps=6, eval_steps=2, checkpoint_steps=2, keep_checkpoints=4
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with quick_runs():
+        yield
 
 
 def spoiled(model):
@@ -52,6 +59,7 @@ def test_ensemble_reports_outputs_that_are_not_finite(translator):
         ensemble.score(["a b"], ["b"])
 
 
+@pytest.mark.backend
 def test_score_reports_outputs_that_are_not_finite(translator):
     with pytest.raises(NonFiniteOutputs, match="text 1 "):
         translator.score(["a b"], ["b"])

@@ -24,6 +24,7 @@ def results(translator):
     return translator.translate(TEXTS, nbest=2)
 
 
+@pytest.mark.backend
 def test_translations_come_in_the_order_of_the_texts(translator, results):
     for text, hypotheses in zip(TEXTS, results, strict=True):
         alone = translator.translate([text], nbest=2)[0]
@@ -39,6 +40,7 @@ def test_order_is_kept_over_several_batches(translator, results, monkeypatch):
     assert done == [(4, 8), (6, 8), (8, 8)]  # two texts are blank
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("blank", ["", " ", " \t ", "\n", "\u3000"])
 def test_a_blank_line_gives_an_empty_translation(translator, blank):
     before, (hypothesis,), after = translator.translate(["a", blank, "a"])
@@ -149,6 +151,7 @@ def test_score_does_not_depend_on_batch_mates(translator):
         assert alone.log_probability == pytest.approx(expected.log_probability, rel=1e-4)
 
 
+@pytest.mark.backend
 def test_score_is_the_sum_of_the_models_log_probabilities(translator):
     source, labels = [[4, 5, EOS]], [7, 6, 6, EOS]
     logits = translator.model((np.array(source), np.array([[BOS, *labels[:-1]]])), training=False)

@@ -21,6 +21,7 @@ HPARAMS = kt.HParams(
 )  # fmt: skip
 SENTENCES = ["a", "b a", "a b a", "b b a a", "a a b b a b"]
 SYMBOLS = ("(S", ")S", "(X", ")X", "T", "U")
+BEAMS = 7  # the same in most tests, so that few searches are traced
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,7 @@ def test_a_chain_of_constituents_is_bounded(tokenizer):
     assert tokenizer.grammar.allowed(deeper, 2, 100)[tokenizer.symbols["(X"]]
 
 
+@pytest.mark.backend
 def test_the_constraint_says_what_the_grammar_says(fresh_seed):
     rng = np.random.default_rng(fresh_seed)
     grammar = Grammar({symbol: i for i, symbol in enumerate(SYMBOLS, start=4)}, 12, EOS)
@@ -135,7 +137,7 @@ def assert_trees(sentences, hypotheses, tokenizer, extra_length):
 
 
 @pytest.mark.parametrize(
-    "options", [{"beam_size": 1}, {"beam_size": 7, "nbest": 3}, {"beam_size": 3, "sampling": Sampling()}]
+    "options", [{"beam_size": 1}, {"beam_size": BEAMS, "nbest": 3}, {"beam_size": 3, "sampling": Sampling()}]
 )
 @pytest.mark.parametrize("extra_length", [2, 5, 20])
 def test_a_random_model_finds_trees_only(translator, fresh_seed, options, extra_length):
@@ -154,8 +156,7 @@ def test_without_the_constraint_it_would_not(translator):
             delinearize([names.get(i, "?") for i in hypothesis.tokens[:-1]], split_words(sentence))
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("alpha", [0.0, 0.6])
+@pytest.mark.parametrize(("seed", "alpha"), [(0, 0.0), (1, 0.6), (2, 0.6)])
 def test_a_wide_beam_finds_the_best_of_all_trees(translator, seed, alpha):
     randomize(translator, seed, 0.4)
     tokenizer = translator.tokenizer
@@ -188,12 +189,12 @@ def log_probabilities(model, source, targets):
 def test_what_cannot_be_parsed_gets_a_flat_tree(translator):
     said = []
     texts = ["a b", "", "a a b b a b", " "]
-    found = translator.translate(texts, beam_size=2, max_source_length=5, cut=lambda *cut: said.append(cut))
+    found = translator.translate(texts, BEAMS, max_source_length=5, cut=lambda *cut: said.append(cut))
     assert [h.text for (h,) in found][1:] == ["", "(TOP (XX a) (XX a) (XX b) (XX b) (XX a) (XX b))", ""]
     assert tree_of(found[0][0].text).words() == ["a", "b"]
     assert said == [(2, len(translator.tokenizer.encode([texts[2]])[0]) + 1)]
     # No room for a bracket beside the tags.
-    ((hypothesis,),) = translator.translate(["a b"], beam_size=2, extra_length=1)
+    ((hypothesis,),) = translator.translate(["a b"], BEAMS, extra_length=1)
     assert hypothesis.text == "(TOP (XX a) (XX b))" and hypothesis.tokens == ()
     assert hypothesis.score == float("-inf") and found[1][0].score == 0.0
 
@@ -224,15 +225,15 @@ def test_every_word_is_one_whatever_its_characters(tokenizer, word):
 
 def test_the_result_does_not_depend_on_batch_mates(translator):
     randomize(translator, 3)
-    together = translator.translate(SENTENCES, 4)
+    together = translator.translate(SENTENCES, BEAMS)
     for sentence, (hypothesis, *_) in zip(SENTENCES, together):
-        ((alone, *_),) = translator.translate([sentence], 4)
+        ((alone, *_),) = translator.translate([sentence], BEAMS)
         assert alone.tokens == hypothesis.tokens and alone.score == pytest.approx(hypothesis.score, rel=1e-4)
 
 
 def test_scoring_a_tree_gives_what_the_search_gave(translator):
     randomize(translator, 4)
-    for sentence, (hypothesis, *_) in zip(SENTENCES, translator.translate(SENTENCES, 4)):
+    for sentence, (hypothesis, *_) in zip(SENTENCES, translator.translate(SENTENCES, BEAMS)):
         (scored,) = translator.score([sentence], [hypothesis.text])
         assert scored.tokens == hypothesis.tokens
         assert scored.score == pytest.approx(hypothesis.score, rel=1e-4)
@@ -240,5 +241,5 @@ def test_scoring_a_tree_gives_what_the_search_gave(translator):
 
 def test_a_tree_may_begin_with_given_symbols(translator):
     prefix = "(S (X T )X"
-    ((hypothesis, *_),) = translator.translate(["a b"], 3, prefixes=[prefix])
+    ((hypothesis, *_),) = translator.translate(["a b"], BEAMS, prefixes=[prefix])
     assert linearize(tree_of(hypothesis.text))[:4] == prefix.split()

@@ -21,6 +21,8 @@ if keras.backend.backend() != "jax":
     pytest.skip("keras.distribution needs KERAS_BACKEND=jax", allow_module_level=True)
 import jax
 
+pytestmark = pytest.mark.backend
+
 
 @pytest.fixture(scope="module")
 def problem(tmp_path_factory):

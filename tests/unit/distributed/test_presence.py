@@ -102,6 +102,7 @@ def test_one_that_has_done_its_part_says_so_and_is_not_missed():
     presence.end()
 
 
+@pytest.mark.backend
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow watches its workers by itself")
 @pytest.mark.parametrize("ending", [None, Interrupted(signal.SIGTERM)])
 def test_nothing_is_watched_any_more_when_python_ends(ending):

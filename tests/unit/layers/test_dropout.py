@@ -14,6 +14,7 @@ def dropped(layer, x, dtype="float32"):
     return ops.convert_to_numpy(ops.cast(layer(ops.cast(x, dtype), training=True), "float32"))
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
 def test_it_drops_its_share_and_scales_what_it_keeps(rate, dtype, fresh_seed):
@@ -33,6 +34,7 @@ def test_it_drops_its_share_and_scales_what_it_keeps(rate, dtype, fresh_seed):
     assert not np.array_equal(dropped(layer, x, dtype), y)
 
 
+@pytest.mark.backend
 def test_without_training_or_a_rate_nothing_is_dropped():
     x = np.ones((10, 100), "float32")
     np.testing.assert_array_equal(Dropout(0.5, seed=1)(x), x)

@@ -83,6 +83,7 @@ def test_an_illegal_connection_weighs_exactly_nothing():
     np.testing.assert_allclose(weights.sum(axis=-1), [1, 1], rtol=1e-6)  # also where nothing is legal: no NaN
 
 
+@pytest.mark.backend
 def test_masks():
     legal = np.asarray(causal_mask(5))
     np.testing.assert_array_equal(legal, np.tril(np.ones((1, 1, 5, 5), bool)))
@@ -116,6 +117,7 @@ def test_the_fused_projection_is_the_three_side_by_side(d_k, d_v):
         close(found, separate.reshape(3, 4, 2, -1).transpose(0, 2, 1, 3))
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("num_heads, d_k, d_v", [(1, 4, 4), (2, 3, 5), (3, 5, 1), (4, 2, 2)])
 def test_multi_head_attention_is_the_papers(num_heads, d_k, d_v):
     layer = MultiHeadAttention(8, num_heads, d_k, d_v)
@@ -139,6 +141,7 @@ def test_attention_dropout_falls_on_weights_in_training_alone():
     assert not np.allclose(layer(x, x, training=True), layer(x, x), atol=1e-3)
 
 
+@pytest.mark.backend
 def test_softmax_stays_float32_under_bfloat16():
     layer = MultiHeadAttention(8, 2, 4, 4, dtype="mixed_bfloat16")
     layer.build()
@@ -151,6 +154,7 @@ def test_softmax_stays_float32_under_bfloat16():
 # Feed-forward, residual and normalisation (§3.1, §3.3)
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("shape", [(2, 6), (2, 3, 6), (2, 3, 4, 6)])
 def test_feed_forward_is_equation_2(shape):
     layer = FeedForward(6, 10)
@@ -160,6 +164,7 @@ def test_feed_forward_is_equation_2(shape):
     close(layer(x), oracles.feed_forward(x, weights))
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("residual, oracle", [(PostNorm, oracles.post_norm), (PreNorm, oracles.pre_norm)])
 def test_where_a_sublayer_is_normalised(residual, oracle):
     layer = residual()
@@ -184,6 +189,7 @@ def test_dropout_falls_on_the_sublayers_output_before_it_is_added_and_normalised
 # Embeddings (§3.4)
 
 
+@pytest.mark.backend
 def test_one_matrix_embeds_times_root_d_model_and_projects():
     layer = TiedEmbedding(7, 16, seed=1)
     tokens, states = np.array([[0, 6, 3], [3, 3, 1]]), normal(0, 2, 3, 16)
@@ -233,6 +239,7 @@ X, MEMORY = normal(11, 3, 4, 8), normal(12, 3, 6, 8)
 MASK = np.arange(6) < np.array([[6], [2], [4]])
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("norm, residual", NORMS)
 def test_encoder_layer_is_the_papers(norm, residual):
     layer = EncoderLayer(**STACK, norm=norm)
@@ -242,6 +249,7 @@ def test_encoder_layer_is_the_papers(norm, residual):
     close(layer(MEMORY, attention_mask=MASK[:, None, None]), expected, 1e-4)
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("norm, residual", NORMS)
 def test_decoder_layer_is_the_papers(norm, residual):
     layer = DecoderLayer(**STACK, norm=norm)

@@ -59,6 +59,7 @@ def combined(mask, explicit):
     return np.asarray(mask) if explicit is None else np.asarray(mask) & explicit
 
 
+@pytest.mark.backend
 @explicitly
 @pytest.mark.parametrize("layer", ATTENTIONS, ids=lambda layer: type(layer).__name__)
 def test_attention_honours_keras_masks(layer, explicit):

@@ -8,6 +8,8 @@ from keras import ops
 
 from keras_transformer.layers.normalization import LayerNormalization
 
+pytestmark = pytest.mark.backend
+
 
 @pytest.fixture
 def inputs(fresh_seed):

@@ -6,6 +6,8 @@ import pytest
 
 from keras_transformer.layers.position import LearnedPositions, SinusoidalPositions
 
+pytestmark = pytest.mark.backend
+
 
 def close(found, expected, tolerance=1e-5):
     np.testing.assert_allclose(np.asarray(found, "float64"), expected, atol=tolerance)

@@ -8,6 +8,8 @@ from keras import ops
 from keras_transformer.devices import on_cpu
 from keras_transformer.layers.product import product
 
+pytestmark = pytest.mark.backend
+
 tensorflow_on_cpu = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow" or not on_cpu(), reason="written out for TensorFlow on a CPU alone"
 )

@@ -1,12 +1,14 @@
-"""--remat: the same updates, to the dropout masks, with less kept for the backward pass."""
+"""Rematerialization: the same updates and dropout masks, with less kept for the backward pass."""
 
 import keras
 import numpy as np
 import pytest
+from helpers.quick import eager_functions
 from helpers.training_alike import EverySecond, assert_same_training, fit, small
 
 import keras_transformer as kt
-from keras_transformer.training.distribution import make_strategy
+
+pytestmark = pytest.mark.backend
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +21,8 @@ def hparams(**changes):
 
 
 def test_remat_makes_the_same_updates_with_the_same_masks(problem):
-    found, kept = (fit(problem, hparams=hparams(), remat=remat) for remat in (True, False))
+    with eager_functions():
+        found, kept = (fit(problem, hparams=hparams(), remat=remat) for remat in (True, False))
     assert_same_training(found, kept)
     seeds = [
         [keras.ops.convert_to_numpy(v.value) for v in model.non_trainable_variables if "seed" in v.path]
@@ -28,13 +31,6 @@ def test_remat_makes_the_same_updates_with_the_same_masks(problem):
     assert len(seeds[0]) == 2 + 2 * (2 + 2) + 2 * (3 + 3)
     for one, other in zip(*seeds, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_remat_slices_and_devices_together_make_the_same_updates(problem):
-    plain = small(num_layers=2, batch_tokens=64)
-    strategy = make_strategy("mirrored" if keras.backend.backend() == "tensorflow" else "jax", 2)
-    found = fit(problem, strategy, accumulate=3, hparams=plain, remat=True)
-    assert_same_training(found, fit(problem, hparams=plain))
 
 
 def test_remat_keeps_less(problem):

@@ -23,6 +23,8 @@ from keras_transformer.training.signals import StopRequest
 from keras_transformer.training.workers import Workers
 from keras_transformer.translation import TranslationProblem
 
+pytestmark = pytest.mark.backend
+
 CHANGED = {"train": 1, "validation": 2, "test": 5}
 """Number of words of a source, of ten, that its reference replaces by two words each."""
 

@@ -5,6 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from helpers.quick import eager_functions
 
 import keras_transformer as kt
 
@@ -32,7 +33,8 @@ def make_model(**changes):
 
 def train(model):
     model.compile(**kt.compile_arguments(model.hparams))
-    model.fit(TOKENS, np.array([[5, 9, 4, 1], [7, 1, 0, 0]]), verbose=0)
+    with eager_functions():
+        model.fit(TOKENS, np.array([[5, 9, 4, 1], [7, 1, 0, 0]]), verbose=0)
 
 
 def summary_rows(model, **arguments):

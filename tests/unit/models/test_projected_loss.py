@@ -72,8 +72,10 @@ def found(states, table, labels, weights, label_smoothing, r_drop=0.0, scale=1.0
     return *map(ops.convert_to_numpy, outputs), *gradients
 
 
-@pytest.mark.parametrize("label_smoothing", (0.0, 0.1))
-@pytest.mark.parametrize("tokens_a_piece", (1, 4, 22, 23, 100))
+@pytest.mark.backend
+@pytest.mark.parametrize(
+    ("tokens_a_piece", "label_smoothing"), [(1, 0.1), (4, 0.0), (4, 0.1), (22, 0.1), (23, 0.1), (100, 0.1)]
+)
 def test_pieces_give_loss_and_gradient_of_the_whole(monkeypatch, inputs, label_smoothing, tokens_a_piece):
     monkeypatch.setattr(projected_loss, "PIECE", tokens_a_piece * VOCAB_SIZE + 1)
     for value, wanted in zip(found(*inputs, label_smoothing), expected(*inputs, label_smoothing), strict=True):
@@ -87,8 +89,10 @@ def pairs(inputs):
     return states[:22], table, np.repeat(labels[:11], 2), np.repeat(weights[:11], 2)
 
 
-@pytest.mark.parametrize(("label_smoothing", "r_drop"), [(0.0, 1.0), (0.1, 5.0)])
-@pytest.mark.parametrize("tokens_a_piece", (1, 2, 4, 8, 22, 100))
+@pytest.mark.parametrize(
+    ("tokens_a_piece", "label_smoothing", "r_drop"),
+    [(1, 0.1, 5.0), (2, 0.1, 5.0), (8, 0.0, 1.0), (8, 0.1, 5.0), (22, 0.1, 5.0), (100, 0.1, 5.0)],
+)
 def test_two_passes_are_drawn_to_each_other(monkeypatch, pairs, label_smoothing, r_drop, tokens_a_piece):
     monkeypatch.setattr(projected_loss, "PIECE", tokens_a_piece * VOCAB_SIZE + 1)
     wanted = expected(*pairs, label_smoothing, r_drop)
@@ -115,6 +119,7 @@ def test_without_a_gradient_it_is_the_same(inputs, label_smoothing):
         np.testing.assert_allclose(ops.convert_to_numpy(value), wanted, rtol=0, atol=3e-6)
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("r_drop", (0.0, 2.0))
 @pytest.mark.parametrize(("dtype", "error"), (("bfloat16", 0.03), ("float16", 0.004)))
 def test_products_are_computed_in_the_dtype_of_the_states(monkeypatch, pairs, dtype, error, r_drop):

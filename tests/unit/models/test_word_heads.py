@@ -3,6 +3,7 @@
 import numpy as np
 import oracles
 import pytest
+from helpers.quick import eager_functions
 from keras.backend import backend
 
 import keras_transformer as kt
@@ -42,6 +43,7 @@ def test_words_of_a_text_are_counted():
     assert np.max(words) == 4
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("dtype", ["int32", "int64", *(["uint8", "uint16"] if backend() == "jax" else [])])
 def test_a_model_that_does_not_count_tells_padding_only(dtype):
     model = kt.Transformer(6, TINY.replace(word_heads=0))
@@ -72,6 +74,7 @@ def test_of_two_words_of_the_encoder_the_head_tells_the_one_whose_turn_it_is():
     assert same_first.tolist() == [False, False, True, True, True]
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "bfloat16"])
 def test_words_are_counted_beyond_what_bfloat16_can(policy):
     _, words = adopted(SymbolTokenizer("ab"), dtype=policy).encode(np.full((1, 600), 4))
@@ -81,7 +84,9 @@ def test_words_are_counted_beyond_what_bfloat16_can(policy):
 def test_an_ensemble_of_models_that_count_and_that_do_not():
     tokenizer = SymbolTokenizer("ab")
     models = [kt.Transformer(tokenizer.vocab_size, TINY.replace(word_heads=0, seed=2)), adopted(tokenizer)]
-    ((found,),) = kt.Translator(models, tokenizer, TINY).translate(["a b b a"], beam_size=1, token_scores=True)
+    with eager_functions():
+        translator = kt.Translator(models, tokenizer, TINY)
+        ((found,),) = translator.translate(["a b b a"], beam_size=1, extra_length=4, token_scores=True)
     # The search counts from step to step, teacher forcing all places at once.
     assert len(found.tokens) > 3
     assert found.log_probability == pytest.approx(float(found.token_log_probabilities.sum()), abs=1e-4)

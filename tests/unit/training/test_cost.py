@@ -307,6 +307,7 @@ def test_time_estimate_omits_compilation_without_xla(problem, tmp_path, monkeypa
     assert len(estimate(problem, tmp_path / "run", monkeypatch)) == 1
 
 
+@pytest.mark.backend
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow keeps nothing")
 def test_compilation_seconds_fills_the_cache_of_fit(problem, tmp_path, monkeypatch):
     import jax

@@ -59,6 +59,7 @@ def adam(values, updates, clip_norm=None):
     return values
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("clip_norm", [None, 0.5, 1e6])
 def test_it_is_adam_of_gradients_whose_norm_is_bounded(clip_norm):
     updates = [random_arrays(seed) for seed in range(1, 8)]
@@ -69,6 +70,7 @@ def test_it_is_adam_of_gradients_whose_norm_is_bounded(clip_norm):
         np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.backend
 def test_without_a_bound_it_is_keras_adam():
     # To the bit on JAX; on TensorFlow the fused update rounds 1 − β once more.
     tolerance = {"rtol": 0, "atol": 0} if keras.backend.backend() == "jax" else {"rtol": 1e-5, "atol": 1e-7}
@@ -88,6 +90,7 @@ def test_without_a_bound_it_is_keras_adam():
         np.testing.assert_allclose(array, slots[path], **tolerance)
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 def test_an_update_that_is_not_finite_changes_nothing_but_its_number(poison, clip_norm):

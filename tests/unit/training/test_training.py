@@ -96,6 +96,7 @@ def test_a_checkpoint_holds_the_states_of_dropout(whole):
     assert len(seeds) > 5 and all(end[path][1] == start[path][1] + 2 for path in seeds)
 
 
+@pytest.mark.backend
 def test_resumed_run_ends_bit_equal_after_damage(problem, whole, copied, monkeypatch):
     """Two damaged checkpoints are skipped; the third resumes with the next batches of the plan."""
     newest, before, older = (copied.checkpoints.path / f"step-{step:09d}" for step in (12, 10, 8))

@@ -1,0 +1,68 @@
+"""The command `trees` in a process: stdin, readers that leave, and what neither it nor the metrics import."""
+
+import subprocess
+import sys
+
+import pytest
+from helpers.commands import environment, start
+
+from keras_transformer.trees.drawing import text_drawing
+from keras_transformer.trees.tree import tree_of
+
+CAT = "(S (NP (DT the) (NN cat)) (VP (VBZ sees) (NP (PRP it))) (. .))"
+
+
+def opened(tmp_path, *arguments):
+    """Start `trees` on the file trees.ptb of a folder."""
+    command = [sys.executable, "-m", "keras_transformer.trees", "--input=trees.ptb", *arguments]
+    return subprocess.Popen(
+        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_trees_reads_stdin(tmp_path):
+    assert start("trees", cwd=tmp_path, input=CAT).succeeded() == text_drawing(tree_of(CAT)).split("\n")
+    start("trees", cwd=tmp_path, input="(S (NN a)").refused("stdin:1: the tree that begins here is not closed")
+
+
+def test_trees_ends_quietly_when_its_reader_leaves(tmp_path):
+    (tmp_path / "trees.ptb").write_text(f"{CAT}\n" * 3000)
+    with opened(tmp_path) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_trees_writes_all_pictures_without_a_reader(tmp_path):
+    (tmp_path / "trees.ptb").write_text(f"{CAT}\n" * 20)
+    with opened(tmp_path, "--format=svg", "--output_dir=out") as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0 and len(list((tmp_path / "out").iterdir())) == 20
+
+
+@pytest.mark.parametrize(
+    ("code", "unneeded"),
+    [
+        (
+            "from keras_transformer.trees.__main__ import main; main(['--input=trees.ptb'])",
+            {"keras", "tensorflow", "jax", "torch", "numpy"},
+        ),
+        (
+            "import keras_transformer.metrics.parseval",
+            {"keras", "tensorflow", "jax", "keras_transformer.data"},
+        ),
+        (
+            "from keras_transformer.metrics import bleu, lengths, perplexity, significance",
+            {"keras", "tensorflow", "jax", "sacrebleu"},
+        ),
+    ],
+    ids=["trees", "parseval", "metrics"],
+)  # fmt: skip
+def test_trees_and_metrics_import_no_framework(tmp_path, code, unneeded):
+    (tmp_path / "trees.ptb").write_text(CAT)
+    command = [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=True)
+    modules = done.stdout.splitlines()[-1].split()
+    assert "keras_transformer" in modules and not unneeded & {*modules}
