@@ -50,67 +50,69 @@ def length_penalty(length, alpha):
     return ((5 + length) / 6) ** alpha
 
 
-def source_ids(translator, text):
-    return translator.tokenizer.encode([text])[0] + [EOS]
+def padded(sequences, length):
+    return np.array([[*ids, *[PAD] * (length - len(ids))] for ids in sequences])
 
 
-def next_log_probabilities(model, source, prefixes):
-    """[prefixes, length + 1, symbols]: of the symbol after each part of prefixes of equal length, nothing cached."""
-    decoder_input = np.array([[BOS, *prefix] for prefix in prefixes])
-    logits = model((np.tile(source, (len(prefixes), 1)), decoder_input), training=False)
-    return ops.convert_to_numpy(ops.log_softmax(logits)).astype("float64")
+def next_log_probabilities(translator, texts, sequences, length):
+    """[sequences, length, symbols]: of the symbol at each place after those before it, nothing cached."""
+    sources = padded([[*ids, EOS] for ids in translator.tokenizer.encode(texts)], 4)
+    inputs = padded([[BOS, *sequence[: length - 1]] for sequence in sequences], length)
+    return ops.convert_to_numpy(ops.log_softmax(translator.model((sources, inputs), training=False))).astype("float64")
 
 
-def exhaustive(translator, text):
-    """{tokens: log-probability} of every sequence within the limit."""
-    source, found = source_ids(translator, text), {}
-    longest = len(source) + EXTRA - 1
-    prefixes = list(itertools.product(SYMBOLS, repeat=longest))
-    for prefix, log_p in zip(prefixes, next_log_probabilities(translator.model, source, prefixes)):
-        for length in range(longest + 1):
-            tokens = (*prefix[:length], EOS)
-            found[tokens] = sum(log_p[i, symbol] for i, symbol in enumerate(tokens))
+def exhaustive(translator):
+    """For each of SOURCES {tokens: log-probability} of every sequence within the limit."""
+    prefixes = list(itertools.product(SYMBOLS, repeat=4))
+    texts = [text for text in SOURCES for _ in prefixes]
+    log_p = next_log_probabilities(translator, texts, prefixes * len(SOURCES), 5)
+    every = [{} for _ in SOURCES]
+    for text, found, rows in zip(SOURCES, every, np.split(log_p, len(SOURCES)), strict=True):
+        for prefix, row in zip(prefixes, rows):
+            for length in range(len(text.split()) + EXTRA + 1):
+                tokens = (*prefix[:length], EOS)
+                found[tokens] = sum(row[i, symbol] for i, symbol in enumerate(tokens))
+    return every
+
+
+def are_greedy(translator, sequences, extra_length):
+    """For each of SOURCES: is each token the most probable one after those before it, up to EOS or the limit?"""
+    log_p = next_log_probabilities(translator, SOURCES, sequences, 11)
+    log_p[:, :, [PAD, BOS]] = -np.inf
+    found = []
+    for text, tokens, row in zip(SOURCES, sequences, log_p, strict=True):
+        free = tokens[: len(text.split()) + extra_length]  # at the limit EOS is forced
+        found.append(tokens[-1] == EOS and list(free) == row.argmax(axis=1)[: len(free)].tolist())
     return found
-
-
-def is_greedy(translator, text, tokens, extra_length):
-    """Return whether each token is the most probable one after those before it, up to EOS or the limit."""
-    source = source_ids(translator, text)
-    log_p = next_log_probabilities(translator.model, source, [tokens[:-1]])[0]
-    log_p[:, [PAD, BOS]] = -np.inf
-    free = len(source) + extra_length - 1  # at the limit EOS is forced
-    return list(tokens[:free]) == log_p.argmax(axis=1)[:free].tolist() and tokens[-1] == EOS
 
 
 @pytest.mark.backend
 def test_wide_beam_equals_exhaustive_search(translator):
-    best, improved = set(), 0
+    best, improved = [], 0
     for seed in range(3):
-        randomize(translator, seed)
-        every = [exhaustive(translator, text) for text in SOURCES]
+        every = exhaustive(randomize(translator, seed))
         for alpha in ALPHAS:
             results = translator.translate(SOURCES, EVERY, alpha, 20, EXTRA)
-            for text, log_p, hypotheses in zip(SOURCES, every, results):
+            for log_p, hypotheses in zip(every, results, strict=True):
                 scores = {tokens: log_p[tokens] / length_penalty(len(tokens), alpha) for tokens in log_p}
                 expected = sorted(scores, key=scores.get, reverse=True)[:20]
                 assert hypotheses[0].tokens == expected[0]
                 assert {h.tokens for h in hypotheses} == set(expected)
-                np.testing.assert_allclose(
-                    [h.score for h in hypotheses], [scores[tokens] for tokens in expected], rtol=1e-4
-                )
-                best.add(expected[0])
-                improved += not is_greedy(translator, text, expected[0], EXTRA)
+                found = [h.score for h in hypotheses]
+                np.testing.assert_allclose(found, [scores[tokens] for tokens in expected], rtol=1e-4)
+            best += [hypotheses[0].tokens for hypotheses in results]
+            improved += are_greedy(translator, best[-len(SOURCES) :], EXTRA).count(False)
     # If the best sequences were greedy or all alike, this comparison would show little.
-    assert improved >= 6 and len(best) >= 6 and len({len(tokens) for tokens in best}) >= 3
+    assert improved >= 6 and len({*best}) >= 6 and len({len(tokens) for tokens in best}) >= 3
 
 
 @pytest.mark.backend
 @pytest.mark.parametrize("seed", range(2))
 def test_beam_of_one_is_greedy_search(translator, seed):
     randomize(translator, seed)
-    for text, (hypothesis,) in zip(SOURCES, translator.translate(SOURCES, beam_size=1, extra_length=6)):
-        assert len(hypothesis.tokens) <= len(text.split()) + 7
-        assert is_greedy(translator, text, hypothesis.tokens, 6)
+    found = [hypothesis.tokens for (hypothesis,) in translator.translate(SOURCES, beam_size=1, extra_length=6)]
+    assert all(len(tokens) <= len(text.split()) + 7 for text, tokens in zip(SOURCES, found, strict=True))
+    assert all(are_greedy(translator, found, 6))
 
 
 def assert_same(found, expected):

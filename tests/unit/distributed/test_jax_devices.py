@@ -35,28 +35,31 @@ def one_device(problem):
 
 
 @pytest.fixture(scope="module")
-def two_devices(problem):
-    return fit(problem, make_strategy("jax"))
+def shardings():
+    """Those of the labels in each trace of `two_devices`."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def two_devices(problem, shardings):
+    def look(model, x, labels, *arguments, original=kt.Transformer.compute_loss, **how):
+        jax.debug.inspect_array_sharding(labels, callback=shardings.append)
+        return original(model, x, labels, *arguments, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kt.Transformer, "compute_loss", look)
+        return fit(problem, make_strategy("jax"))
 
 
 def test_jax_devices_make_the_same_update(two_devices, one_device):
     assert_same_training(two_devices, one_device)
 
 
-def test_jax_devices_each_hold_all_weights_and_part_of_the_rows(problem, two_devices, one_device, monkeypatch):
+def test_jax_devices_hold_all_weights_and_part_of_the_rows(two_devices, one_device, shardings):
     for model, number in ((two_devices[0], 2), (one_device[0], 1)):
         for variable in [*model.variables, *model.optimizer.variables]:
             assert len(variable.value.devices()) == number and variable.value.sharding.is_fully_replicated
-    seen = []
-
-    def look(model, x, labels, *arguments, **how):
-        jax.debug.inspect_array_sharding(labels, callback=seen.append)
-        return original(model, x, labels, *arguments, **how)
-
-    original = kt.Transformer.compute_loss
-    monkeypatch.setattr(kt.Transformer, "compute_loss", look)
-    fit(problem, make_strategy("jax"))
-    assert seen and all(len(sharding.device_set) == 2 and not sharding.is_fully_replicated for sharding in seen)
+    assert shardings and all(len(one.device_set) == 2 and not one.is_fully_replicated for one in shardings)
 
 
 def test_jax_devices_and_accumulate_together_make_the_same_update(problem, one_device):

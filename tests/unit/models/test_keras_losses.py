@@ -80,7 +80,6 @@ def test_scalar_loss_makes_the_update_of_plain_keras():
     assert_same(updated(None, loss=masked_mean), updated(None, plain=True, loss=masked_mean))
 
 
-@pytest.mark.backend
 def test_summed_keras_loss_is_the_smoothed_one_of_token_weights():
     weights = (LABELS != 0) / np.float32((LABELS != 0).sum())
     found, expected = (

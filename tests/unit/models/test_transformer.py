@@ -330,7 +330,6 @@ def test_r_drop_from_logits_is_that_from_states_and_counts_a_token_once():
     assert float(tokens.result()) == (LABELS != 0).sum()
 
 
-@pytest.mark.backend
 def test_r_drop_without_dropout_is_the_usual_update(eager):
     models = [randomize(make_model(dropout=0.0)) for _ in range(3)]
     for model, r_drop, slices in zip(models, (0.0, 5.0, 5.0), (1, 1, 2)):
