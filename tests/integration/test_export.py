@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.commands import environment
 from helpers.quick import eager_functions
+from helpers.sharing import shared_folder
 
 import keras_transformer as kt
 from keras_transformer.data.tokenizer import BOS, EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
@@ -82,9 +83,13 @@ class Exported(NamedTuple):
 
 @pytest.fixture(scope="module", params=["pieces", "trees"])
 def exported(request, tmp_path_factory):
+    """An export that all test processes share; the translator is the same in each."""
     translator, options = made(request.param), OPTIONS[request.param]
-    folder = tmp_path_factory.mktemp("exports") / request.param
-    export_saved_model(translator, folder, nbest=2, max_beam_size=4, **options)
+
+    def make(path):
+        export_saved_model(translator, path / "model", nbest=2, max_beam_size=4, **options)
+
+    folder = shared_folder(tmp_path_factory, f"exported_{request.param}", make) / "model"
     loaded = tf.saved_model.load(folder)
     yield Exported(translator, options, loaded.signatures, folder)
     del loaded  # which keeps tables and weights alive
