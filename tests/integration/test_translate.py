@@ -247,15 +247,6 @@ def test_translate_ends_quietly_when_its_reader_left(home, call, tmp_path, monke
         assert call("translate", f"--run={home.run}", f"--input={tmp_path}/lines.txt") == (0, "", "")
 
 
-def test_a_process_ends_quietly_when_its_reader_left(tmp_path):
-    (tmp_path / "trees.txt").write_text("(S (NN a))\n" * 100_000)
-    process = spawn("trees", "--input=trees.txt", "--format=line", cwd=tmp_path)
-    assert process.stdout.readline() == "(S (NN a))\n"
-    process.stdout.close()
-    assert process.wait(timeout=60) == 0 and process.stderr.read() == ""
-    process.stderr.close()
-
-
 def test_translate_reports_progress(translate):
     outcome, _ = translate(LINES, "--progress")
     assert outcome.status == 0 and "6 lines" in outcome.err and os.linesep not in outcome.err
