@@ -6,7 +6,7 @@ JAX = .venv-jax/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 EXPERIMENTS = $(addprefix reproduce-,multi30k length_penalty table3 extrapolation parsing tiny_plus)
 
-.PHONY: demo install test test-slow test-all test-jax soak bench $(EXPERIMENTS) docs lint format clean
+.PHONY: demo install environments test test-slow test-all test-jax soak bench $(EXPERIMENTS) docs lint format clean
 
 # Trains a Transformer on the embedded English-German problem and translates unseen sentences: under 10 minutes
 # on two CPU cores.
@@ -19,6 +19,9 @@ PROCESSES ?= 2
 PYTEST = python -m pytest -n $(PROCESSES) --dist=worksteal
 
 install: $(VENV)/.installed
+
+# Both environments for tests; `make -j2 environments` installs them at the same time.
+environments: $(VENV)/.installed-dev .venv-jax/.installed
 
 # The tests to run after every change.
 test: $(VENV)/.installed-dev lint
@@ -35,7 +38,7 @@ test-all: test test-slow
 test-jax: .venv-jax/.installed
 	KERAS_BACKEND=jax $(JAX)/$(PYTEST) -m backend
 
-# The long tests that `make test` leaves out, then one training that is killed fifty times.
+# The tests that are too long for `make test-slow`, then one training run that is killed fifty times.
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python tests/slow/soak.py
@@ -70,10 +73,11 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt requirements-doc
 	$(BIN)/python $(PIP_INSTALL) -r requirements-dev.txt
 	touch $@
 
-# The test packages are those of requirements-dev.txt, without the other requirements that it includes.
+# What the tests marked `backend` need, in the versions of requirements-dev.txt.
+JAX_PACKAGES = ^(pytest|hypothesis|ctranslate2|fastapi|prometheus|uvicorn|tensorboard|selenium)
 .venv-jax/.installed: requirements-jax.txt requirements-dev.txt pyproject.toml
 	$(PYTHON) -m venv .venv-jax
-	$(JAX)/python $(PIP_INSTALL) -r requirements-jax.txt $$(grep -v '^-' requirements-dev.txt) -e .
+	$(JAX)/python $(PIP_INSTALL) -r requirements-jax.txt $$(grep -E '$(JAX_PACKAGES)' requirements-dev.txt) -e .
 	touch $@
 
 clean:

@@ -29,6 +29,18 @@ log.write({"kind": "train", "step": 1, "loss": 0.5})
 log.close()
 print(sorted({"keras", "tensorflow", "jax", "torch"} & sys.modules.keys()))
 """
+METRICS = """
+import sys
+def imported():
+    print(sorted({"keras", "tensorflow", "jax", "sacrebleu", "keras_transformer.data"} & sys.modules.keys()))
+from keras_transformer.metrics import parseval
+imported()
+from keras_transformer.metrics import bleu, lengths, perplexity, significance
+imported()
+sys.modules.update(dict.fromkeys(["keras", "tensorflow", "jax"]))  # from now on, importing one of them fails
+import keras_transformer.serving.ctranslate2, keras_transformer.hyperparameters
+keras_transformer.hyperparameters.HParams()
+"""
 BOTH = """
 from keras_transformer import registry
 registry.load_catalog()
@@ -48,6 +60,10 @@ def python(*arguments, cwd):
 def test_catalog_help_and_events_import_no_keras(tmp_path):
     assert python("-c", LIGHT, cwd=tmp_path) == "[]\n"
     assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_metrics_and_conversion_import_no_keras(tmp_path):
+    assert python("-c", METRICS, cwd=tmp_path) == "[]\n[]\n"
 
 
 def test_layers_are_imported_quietly_and_register(tmp_path):

@@ -1,4 +1,4 @@
-"""What a user gets who installs the package: all problems and hparams, from any directory, whatever lies in it."""
+"""The installed package: all problems and hparams, from any directory, whatever that directory contains."""
 
 import importlib.metadata
 import os
@@ -9,25 +9,19 @@ import zipfile
 
 import pytest
 from helpers.paths import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from keras_transformer import registry
 
 SMALL = ("--num_layers=1", "--d_model=16", "--d_ff=16", "--num_heads=2", "--batch_tokens=256", "--train_steps=2")
-NOT_A_USER_S = ("PYTHONPATH", "KERAS_BACKEND", "PYTHONDONTWRITEBYTECODE")
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel, built from the checkout."""
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
-    (path,) = folder.glob("*.whl")
-    return path
+HIDDEN = ("PYTHONPATH", "KERAS_BACKEND", "PYTHONDONTWRITEBYTECODE")
+"""Variables of the tests that a user does not have."""
 
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A directory of a user who has folders of the same names, which must neither be run nor hide ours."""
+    """A directory with folders of the same names as the package's, which must neither be run nor hide the package's."""
     for name in ("problems", "hparams", "_bundled"):
         (tmp_path / name).mkdir()
         for file in ("__init__.py", "transformer.py", "algorithmic.py", "mine.py"):
@@ -36,11 +30,28 @@ def elsewhere(tmp_path):
 
 
 def run(*command, cwd):
-    """Runs a command outside of the checkout, which must go well; returns its stdout."""
-    environment = {name: value for name, value in os.environ.items() if name not in NOT_A_USER_S}
+    """Run a command outside of the checkout, which must succeed; return its stdout."""
+    environment = {name: value for name, value in os.environ.items() if name not in HIDDEN}
     done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def link_requirements(names, folder):
+    """Link the installed packages `names`, and all that they require, into a folder of packages: no other is there."""
+    linked, left = set(), [Requirement(name) for name in names]
+    while left:
+        requirement = left.pop()
+        extras = requirement.extras or {""}
+        for extra in {(canonicalize_name(requirement.name), extra) for extra in extras} - linked:
+            linked.add(extra)
+            distribution = importlib.metadata.distribution(requirement.name)
+            assert requirement.specifier.contains(distribution.version, prereleases=True), requirement
+            for top in {path.parts[0] for path in distribution.files} - {"..", "__pycache__"}:
+                if not (folder / top).exists():
+                    (folder / top).symlink_to(distribution.locate_file(top))
+            required = [Requirement(line) for line in distribution.requires or ()]
+            left += [one for one in required if not one.marker or one.marker.evaluate({"extra": extra[1]})]
 
 
 def assert_lists_everything(listing):
@@ -50,7 +61,20 @@ def assert_lists_everything(listing):
         assert {name for name, _ in entries.describe()} <= names
 
 
-def test_the_wheel_carries_problems_and_hparams_and_nothing_beside_the_package(wheel):
+USE = """
+import keras_transformer
+from keras_transformer.evaluate import main
+main(["--run=runs/sort-toy"])
+print(keras_transformer.problem("toy_ende").name, keras_transformer.__file__)
+"""
+
+
+def test_wheel_in_an_empty_environment_trains(elsewhere, tmp_path_factory):
+    """The environment has the packages that the wheel requires with `[jax]`, and no others."""
+    pytest.importorskip("jax")
+    home = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", home, ROOT, cwd=home)
+    (wheel,) = home.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     for folder in ("problems", "hparams"):
@@ -59,22 +83,27 @@ def test_the_wheel_carries_problems_and_hparams_and_nothing_beside_the_package(w
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"keras_transformer"}
 
-
-def test_the_wheel_in_an_empty_environment_trains_from_another_directory(wheel, elsewhere, tmp_path_factory):
-    home = tmp_path_factory.mktemp("environment")
-    venv.create(home, with_pip=True)
-    python = home / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--no-compile", f"{wheel}[jax]", cwd=elsewhere)
+    venv.create(home / "venv")
+    python = home / "venv" / "bin" / "python"
+    (packages,) = (home / "venv" / "lib").glob("python*/site-packages")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-compile", wheel, cwd=home)
+    (metadata,) = importlib.metadata.distributions(name="keras-transformer-toolkit", path=[str(packages)])
+    required = [Requirement(line) for line in metadata.requires]
+    required = [
+        str(one).partition(";")[0] for one in required if not one.marker or one.marker.evaluate({"extra": "jax"})
+    ]
+    assert any(one.startswith("jax") for one in required) and not any("tensorflow" in one for one in required)
+    link_requirements(required, packages)
+    assert not (packages / "tensorflow").exists() and not (packages / "pytest").exists()
     assert_lists_everything(run(python, "-m", "keras_transformer", cwd=elsewhere))
     run(python, "-m", "keras_transformer.train", "--problem=sort", "--hparams=toy", *SMALL, cwd=elsewhere)
-    lines = run(python, "-m", "keras_transformer.evaluate", "--run=runs/sort-toy", cwd=elsewhere).splitlines()
-    assert lines[-1].startswith("exact match = ")
-    code = "import keras_transformer; print(keras_transformer.problem('toy_ende').name, keras_transformer.__file__)"
-    name, place = run(python, "-c", code, cwd=elsewhere).split()
-    assert name == "toy_ende" and place.startswith(str(home))
+    *_, score, used = run(python, "-c", USE, cwd=elsewhere).splitlines()
+    assert score.startswith("exact match = ")
+    name, place = used.split()
+    assert name == "toy_ende" and place.startswith(str(packages))
 
 
-def test_an_editable_install_works_from_another_directory(elsewhere):
+def test_editable_install_works_from_another_directory(elsewhere):
     try:
         importlib.metadata.version("keras-transformer-toolkit")
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What docs/own_data.md tells a newcomer to type, typed: own text, a training, a translation, a picture, an export."""
+"""The commands of docs/own_data.md run as they are printed: train on own text, translate, draw, export."""
 
 import re
 import shlex
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason=
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
-    """Parallel text of 400 lines a file, in a folder of the working directory."""
+    """Parallel text of 400 lines, and 40 for validation and test, in a folder of the working directory."""
     monkeypatch.chdir(tmp_path)
     grammar, folder = kt.problem("toy_ende", train_pairs=400), tmp_path / "corpus"
     folder.mkdir()
     for split in ("train", "validation", "test"):
         for side, language in enumerate(("en", "de")):
-            lines = [pair[side] for pair in grammar.pairs(split)][:400]
+            lines = [pair[side] for pair in grammar.pairs(split)][: 400 if split == "train" else 40]
             (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
 
@@ -49,7 +49,7 @@ def typed(call, commands):
     return [name for name, _ in commands]
 
 
-def test_own_text_becomes_a_translator_a_picture_and_an_export(call, corpus, tmp_path):
+def test_own_data_page_trains_translates_and_exports(call, corpus, tmp_path):
     (tmp_path / "lines.en").write_text("The small dog sees a cat.\n\nThe cat sleeps.\n", encoding="utf-8")
     commands = commands_of("Train: a first look") + commands_of("Use it")
     assert typed(call, commands) == ["train", "evaluate", "translate", "visualize", "export"]
@@ -60,7 +60,7 @@ def test_own_text_becomes_a_translator_a_picture_and_an_export(call, corpus, tmp
 
 
 @pytest.mark.soak  # test_reproduce.py has teachers and a pupil, too, with fewer commands
-def test_a_small_model_is_taught_by_several(call, corpus, tmp_path):
+def test_own_data_page_trains_a_pupil_of_several_teachers(call, corpus, tmp_path):
     corpus.rename(tmp_path / "FOLDER")
     commands = commands_of("A small model taught by several")
     assert typed(call, commands) == [*["train", "average"] * 3, "translate", "train"]

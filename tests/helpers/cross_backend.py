@@ -1,0 +1,94 @@
+"""What is compared between backends: `python -m helpers.cross_backend FOLDER SEED OTHER` on one of them.
+
+The test process calls `begin` and `finish` itself for its own backend. Modules are imported in functions, so that the
+program can show what `prepare` and the other commands import.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import sys
+from pathlib import Path
+
+FLAGS = (
+    "--problem=reverse", "--hparams=toy", "--set=problem.longest=3", "--set=problem.train_pairs=200", "--num_layers=1",
+    "--d_model=16", "--d_ff=32", "--num_heads=2", "--batch_tokens=128", "--dropout=0", "--warmup_steps=5",
+    "--eval_steps=6", "--checkpoint_steps=6", "--extra_length=3", "--beam_size=2", "--best_metric=nll",
+    "--decode_steps=12",
+)  # fmt: skip
+LINES = ["s1 s2 s3", "", "s4", "s5 s6 s7 s8 s9 s10"] * 3
+
+
+def command(name, *flags):
+    """Run a command in this process and return the lines that it prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        importlib.import_module(f"keras_transformer.{name}").main([*map(str, flags)])
+    return printed.getvalue().splitlines()
+
+
+def train(folder, run, steps):
+    """Run `train` and return the lines that it prints."""
+    places = (f"--data_dir={folder}/data", f"--output_dir={folder}/{run}")
+    return command("train", *FLAGS, f"--train_steps={steps}", *places)
+
+
+def metrics_of_updates(folder, seed, accumulate):
+    """Return the metrics of 20 updates: {name: values}."""
+    import keras_transformer as kt
+
+    problem = kt.problem("reverse", data_dir=folder / "data", longest=3, train_pairs=300)
+    hparams = kt.HParams(
+        num_layers=1, d_model=32, d_ff=64, num_heads=4, dropout=0, batch_tokens=50, warmup_steps=200, seed=seed
+    )
+    model = kt.Transformer.from_hparams(hparams, problem)
+    model.compile(**kt.compile_arguments(hparams, accumulate=accumulate))
+    history = model.fit(problem.batches("train", hparams), steps_per_epoch=1, epochs=20, verbose=0).history
+    return {name: history[name] for name in ("loss", "nll", "perplexity")}
+
+
+def begin(folder, seed, backend):
+    """Train for six updates in the run `from_<backend>`; return the metrics with and without accumulation."""
+    train(folder, f"from_{backend}", 6)
+    return {"metrics": {f"{accumulate}": metrics_of_updates(folder, seed, accumulate) for accumulate in (1, 2)}}
+
+
+def finish(folder, backend, other):
+    """Resume the run `from_<other>`, then translate and evaluate the run `whole`; return what was found."""
+    import keras_transformer as kt
+
+    resumed = train(folder, f"from_{other}", 12)
+    translator = kt.Translator.load(folder / "whole")
+    found = translator.translate(LINES, beam_size=3, nbest=3)
+    return {
+        "resumed": resumed,
+        "texts": [[one.text for one in several] for several in found],
+        "scores": [[one.score for one in several] for several in found],
+        "score": command("evaluate", f"--run={folder}/whole")[-1],
+    }
+
+
+def main(folder, seed, other):
+    from keras_transformer.startup import chosen_backend, load_keras
+
+    folder, backend = Path(folder), chosen_backend()
+    command("prepare", *FLAGS, f"--data_dir={folder}/prepared")
+    prepare_imports = backends_imported()
+    load_keras()
+    found = begin(folder, int(seed), backend) | finish(folder, backend, other)
+    (folder / "lines.txt").write_text("s1 s2\n")
+    command("translate", f"--run={folder}/whole", f"--input={folder}/lines.txt", f"--output={folder}/outputs.txt")
+    command("average", f"--run={folder}/from_{other}", "--last=2")
+    command("cost", "--hparams=toy", "--vocab_size=100")
+    found |= {"prepare_imports": prepare_imports, "all_imports": backends_imported()}
+    (folder / f"{backend}.json").write_text(json.dumps(found))
+
+
+def backends_imported():
+    """Return the names of the imported modules of backends."""
+    tops = ("jax", "tensorflow", "tensorflow_text")
+    return sorted(name for name in sys.modules if name in tops)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

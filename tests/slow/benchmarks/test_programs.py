@@ -1,0 +1,209 @@
+"""Every program in benchmarks/ runs, on the smallest input that it takes, and writes its rows."""
+
+import contextlib
+import importlib
+import io
+import itertools
+import json
+import shutil
+import sys
+import types
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from helpers.paths import ROOT
+
+import keras_transformer as kt
+from keras_transformer.decoding.translator import Translator
+from keras_transformer.runs.directory import Run
+
+PROGRAMS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text())
+THIS = keras.backend.backend()
+on_tensorflow = pytest.mark.skipif(THIS != "tensorflow", reason="of TensorFlow")
+
+
+@pytest.fixture(autouse=True)
+def paths(monkeypatch, tmp_path):
+    """Lets programs import each other, and run in a folder of their own; processes find the package."""
+    for folder in ("benchmarks/engines", "benchmarks"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def rows_of(monkeypatch, tmp_path):
+    """Runs a program in this process; returns its rows."""
+
+    def rows_of(name, *flags):
+        program, path = importlib.import_module(name), tmp_path / "rows.jsonl"
+        flags = [*map(str, flags), f"--json={path}"]
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *flags])
+        program.main(*([flags] if program.main.__code__.co_argcount else []))
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        assert rows and all({"command", "commit", "machine"} <= row.keys() for row in rows)
+        return rows
+
+    return rows_of
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_benchmark_prints_help(name, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    program = importlib.import_module(name)
+    with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit) as end:
+        program.main(*([["--help"]] if program.main.__code__.co_argcount else []))
+    assert end.value.code == 0 and "--json" in printed.getvalue()
+
+
+def test_checkpoints_measures_a_size(rows_of):
+    (row,) = rows_of("checkpoints", "--sizes=toy", "--times=1", "--tokens=64")
+    assert row["write_seconds"] > 0 and 0 < row["share"] < 1
+
+
+def test_decode_measures_this_project(rows_of, monkeypatch):
+    program = importlib.import_module("decode")
+    monkeypatch.setattr(program, "SIZES", {"tiny": ("tiny", 50)})
+    monkeypatch.setattr(program, "SENTENCES", 4)
+    mode = program.MODES[THIS][0]
+    flags = ("--engines=keras_transformer", "--precisions=float32", "--repeats=1", f"--modes={mode}")
+    (row,) = rows_of("decode", *flags, "--threads=1")
+    assert row["output_tokens"] == 4 * 26 and row["peak_memory_mb"] > 100
+
+
+@on_tensorflow
+def test_decode_profile_finds_the_matrix_products(monkeypatch, tmp_path):
+    decode, program = importlib.import_module("decode"), importlib.import_module("decode_profile")
+    monkeypatch.setattr(decode, "SIZES", {"tiny": ("tiny", 50)})
+    monkeypatch.setattr(decode, "SENTENCES", 4)
+    row = program.record(decode.forced(None, "tiny", tmp_path), "graph", "float32")
+    assert 0 < row["shares"]["matrix products"] < 1 and row["products_flops_per_second"] > 0
+
+
+def test_exports_compares_formats(rows_of, home):
+    pytest.importorskip("ctranslate2")
+    (row,) = rows_of("exports", f"--run={home.run}", "--sentences=3", "--variants=ctranslate2 float32")
+    assert (row["format"], row["precision"], row["sentences"]) == ("ctranslate2", "float32", 3)
+
+
+def test_layer_types_times_every_layer_at_every_size(rows_of, capsys, tmp_path):
+    rows = rows_of("layer_types", "--quick", f"--output={tmp_path}/plot.png")
+    assert len(rows) == 7 * 3 * 2  # layers, sizes, passes
+    assert len({row["layer"] for row in rows}) == 7
+    assert all(0 < row["seconds"] <= row["median_seconds"] < 10 for row in rows)
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_layer_types_slope_is_that_of_the_largest_sizes():
+    program = importlib.import_module("layer_types")
+    rows = [
+        {"layer": "x", "pass": "forward", "n": n, "d": 8, "sweeps": ["n"], "seconds": seconds, "fit": 3}
+        for n, seconds in [(400, 160.0), (1, 5.0), (100, 10.0), (200, 40.0), (2, 5.0)]
+    ]
+    assert program.exponent(rows, "x", "n", "forward") == pytest.approx(2)
+    assert np.isnan(program.exponent(rows[:1], "x", "n", "forward"))
+
+
+def test_layer_types_counts_every_matrix_product(monkeypatch):
+    """Products of Keras' own layers are not made with keras.ops.matmul."""
+    program, flags = importlib.import_module("layer_types"), types.SimpleNamespace(window=6, kernel=3)
+    matmul = keras.ops.matmul
+    for kind in program.kinds():
+        if "O(n·d²)" in kind.operations or "k·n" in kind.operations:
+            continue
+        counted = []
+
+        def count(a, b, counted=counted):
+            product = matmul(a, b)
+            counted.append(2 * int(np.prod(product.shape)) * a.shape[-1])
+            return product
+
+        layer = kind.make(16, flags)
+        layer.build((1, 20, 16))
+        monkeypatch.setattr(keras.ops, "matmul", count)
+        layer(np.ones((1, 20, 16), "float32"))
+        monkeypatch.setattr(keras.ops, "matmul", matmul)
+        assert sum(counted) == kind.flops(20, 16, flags), kind.name
+
+
+def test_loss_curve_saves_and_compares_runs(rows_of, tmp_path):
+    program = importlib.import_module("loss_curve")
+    where = ["--problem=reverse", "--hparams=toy", f"--data_dir={tmp_path}", "--updates=2"]
+    program.main([*where, f"--save={tmp_path}/one"])
+    saved = json.loads((tmp_path / "one").read_text())
+    changed = {**saved, "seed": 2, "losses": [loss + 0.5 for loss in saved["losses"]]}
+    (tmp_path / "other").write_text(json.dumps(changed))
+    (row,) = rows_of("loss_curve", f"--compare={tmp_path}/one,{tmp_path}/other")
+    assert row["seeds"] == [1, 2] and row["greatest_difference"] == pytest.approx(0.5)
+
+
+def test_memory_measures_an_update(rows_of, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("memory"), "WAYS", {"whole": {}})
+    (row,) = rows_of("memory", "--hparams", "toy", "--tokens", "64", "--vocab_size=50")
+    assert row["peak_mb"] > 100
+
+
+def test_parsing_speed_counts_whole_trees(rows_of, monkeypatch):
+    problem = kt.problem("toy_parsing")
+    pairs = list(itertools.islice(problem.examples("test"), 3))
+    trees = {sentence: tree for sentence, tree in pairs} | {pairs[0][0]: pairs[1][1]}  # one of another sentence
+    translator = types.SimpleNamespace(
+        translate=lambda sentences, **_: [[types.SimpleNamespace(text=trees[sentence])] for sentence in sentences]
+    )
+    monkeypatch.setattr(Run, "open", lambda path: types.SimpleNamespace(problem=problem))
+    monkeypatch.setattr(Translator, "load", lambda *_: translator)
+    (row,) = rows_of("parsing_speed", "--run=x", "--sentences=3")
+    assert (row["sentences"], row["whole_trees"]) == (3, 2)
+
+
+def test_precision_compares_validations(rows_of, monkeypatch, home):
+    def run(command, **_):
+        (folder,) = (flag.removeprefix("--output_dir=") for flag in command if flag.startswith("--output_dir="))
+        shutil.copytree(home.run, folder)
+        return types.SimpleNamespace(returncode=0, stderr="")
+
+    program = importlib.import_module("precision")
+    monkeypatch.setattr(program, "subprocess", types.SimpleNamespace(run=run, DEVNULL=None, PIPE=None))
+    first, second = rows_of("precision", "--problem=reverse", "--seeds", "1")
+    assert (first["precision"], second["precision"]) == ("float32", "bfloat16")
+    assert second["nll_over_float32"] == 1
+
+
+def test_prepare_measures_every_phase(rows_of, tmp_path):
+    (row,) = rows_of("prepare", "--pairs=2000", "--vocab_size=200", "--workers=1", f"--folder={tmp_path}/corpus")
+    assert len(row["phases"]) == 3 and all(phase["seconds"] > 0 for phase in row["phases"].values())
+
+
+def test_serve_asks_the_server(rows_of, home, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("serve"), "WARM_UP", 0.2)
+    (row,) = rows_of("serve", f"--run={home.run}", "--clients=2", "--seconds=1", "--sentences=3")
+    assert row["clients"] == 2 and row["wrong"] == 0 and row["errors"] == 0
+
+
+@on_tensorflow
+def test_train_profile_finds_all_products_of_an_update(monkeypatch):
+    program, train_step = importlib.import_module("train_profile"), importlib.import_module("train_step")
+    small = train_step.Size("tiny", 60, 8, 64, 1)
+    monkeypatch.setitem(program.SIZES, "small", small)
+    for limit in ("product_rate", "copy_rate"):
+        monkeypatch.setattr(program, limit, lambda *_: 1e10)
+    row = program.record("small", "float32")
+    model = kt.Transformer.from_hparams(kt.hparams("tiny"), vocab_size=small.vocab_size)
+    found = sum(part["flops"] for part in row["parts"])
+    rows = small.batch_tokens // small.length
+    assert found == pytest.approx(model.update_flops(rows, small.length, small.length), rel=0.01)
+    assert {"attention", "feed-forward", "loss"} == {part["part"] for part in row["parts"] if part["flops"]}
+    assert "of the limit" in program.table(row)
+
+
+def test_train_step_measures_this_project(rows_of, monkeypatch):
+    program = importlib.import_module("train_step")
+    monkeypatch.setattr(program, "SIZES", {"tiny": program.Size("tiny", 60, 5, 40, 1)})
+    mode = program.OUR_MODES[THIS]["float32"][0]
+    monkeypatch.setitem(program.OUR_MODES, THIS, {"float32": (mode,)})
+    flags = ("--engines=keras_transformer", "--sizes=tiny", "--precisions=float32", "--repeats=1", "--threads=1")
+    ours, product = rows_of("train_step", *flags)
+    assert ours["target_tokens_per_second"] > 0 and 0 < ours["first_loss"] < 10
+    assert product["engine"] == "matmul" and Path(ours["command"][0]).name == "train_step.py"

@@ -1,0 +1,124 @@
+"""Addresses of a cluster, waiting for its workers, and errors in the flags and variables that describe it."""
+
+import json
+import socket
+import threading
+import time
+
+import keras
+import pytest
+from helpers.workers import free_ports, tf_config
+
+import keras_transformer as kt
+from keras_transformer.training import cluster
+from keras_transformer.training.cluster import Coordinator, read_tf_config, wait_for_others
+
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+
+
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="TF_CONFIG is TensorFlow's")
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (None, "--strategy=multiworker needs TF_CONFIG"),
+        ("{", "TF_CONFIG={ is none; it looks like"),
+        ('{"cluster": {"worker": ["a:1"]}}', "is none; it looks like"),
+        ('{"cluster": ["a:1"], "task": {"type": "worker", "index": 0}}', "is none; it looks like"),
+        (tf_config(["a:1", "b:1"], 2), "index 2 is out of range; the cluster has 2"),
+        (tf_config(["a:1", "b:1"], -1), "index -1 is out of range"),
+        (tf_config(["a", "b:1"], 0), "'a' is no address; it is HOST:PORT"),
+        (tf_config(["a:99999", "b:1"], 0), "'a:99999' is no address"),
+        (tf_config(["a:1", "a:1"], 0), "a:1 stands there twice"),
+        (tf_config([], 0), "index 0 is out of range; the cluster has 0"),
+        ('{"cluster": {"ps": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}', "the job 'ps'"),
+        ('{"cluster": {"worker": ["b:1"]}, "task": {"type": "chief", "index": 0}}', "type 'chief' is no job"),
+    ],
+)
+def test_train_rejects_a_wrong_tf_config(call, monkeypatch, tmp_path, config, said):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if config is not None:
+        monkeypatch.setenv("TF_CONFIG", config)
+    call("train", "--strategy=multiworker").refused(said)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tf_config_counts_workers_from_the_chief(monkeypatch):
+    config = {"cluster": {"worker": ["b:1", "c:1"], "chief": ["a:1"]}, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    assert read_tf_config() == (["a:1", "b:1", "c:1"], 2)
+
+
+def test_workers_wait_for_each_other():
+    addresses = [f"localhost:{port}" for port in free_ports(3)]
+    said, all_met = [], threading.Event()
+
+    def come(number, report=str):
+        wait_for_others(addresses, number, 60, report)
+        with socket.create_server(("", int(addresses[number].rpartition(":")[2]))):  # as TensorFlow's does from now on
+            all_met.wait(60)
+
+    others = [threading.Thread(target=come, args=(number,)) for number in (1, 2)]
+    starts = [threading.Timer(seconds, thread.start) for seconds, thread in zip((0.1, 4), others)]
+    for start in starts:
+        start.start()
+    own = threading.Thread(target=come, args=(0, said.append))
+    own.start()
+    for start in starts:
+        start.join()
+    time.sleep(3 * cluster.BETWEEN)
+    all_met.set()
+    for thread in (own, *others):
+        thread.join()
+    assert said == [f"worker 0 waits for 2 at {addresses[2]}"]
+
+
+def test_waiting_reports_a_worker_that_does_not_answer():
+    addresses = [f"localhost:{port}" for port in free_ports(2)]
+    with pytest.raises(kt.UserError, match=f"worker 1 at {addresses[1]} does not answer after 0.5 seconds"):
+        wait_for_others(addresses, 0, 0.5, str)
+    with pytest.raises(kt.UserError, match="worker 1 at nowhere.invalid:1 does not answer"):
+        wait_for_others([addresses[0], "nowhere.invalid:1"], 0, 0, str)
+
+
+def test_waiting_reports_a_port_that_is_taken():
+    with socket.create_server(("", 0)) as taken:
+        address = f"localhost:{taken.getsockname()[1]}"
+        with pytest.raises(kt.UserError, match=f"worker 0 cannot listen at {address}: Address already in use"):
+            wait_for_others([address, "localhost:1"], 0, 1, str)
+
+
+@pytest.mark.backend
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--coordinator=a:1"], "belong together"),
+        (["--coordinator=a:1", "--num_processes=2", "--process_id=2"], "--process_id=2 is none of 2 processes"),
+        (["--coordinator=a", "--num_processes=2", "--process_id=1"], "--coordinator=a is no address"),
+    ],
+)
+def test_train_rejects_wrong_numbers_of_processes(call, given, said):
+    call("train", *given).refused(said)
+
+
+@pytest.mark.backend
+def test_train_rejects_conflicting_strategy_flags(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    together = ["--coordinator=localhost:1", "--num_processes=2", "--process_id=1"]
+    if ON_TENSORFLOW:
+        call("train", *together).refused("--coordinator needs KERAS_BACKEND=jax")
+        call("train", "--strategy=jax").refused("--strategy=jax needs KERAS_BACKEND=jax, not tensorflow")
+        call("train", "--strategy=mirrored", "--jit_compile=on").refused("--jit_compile=on needs --strategy=one")
+        call("train", "--strategy=mirrored", "--devices=5").refused("--devices=5, but tensorflow sees 4")
+    else:
+        call("train", "--strategy=mirrored").refused("--strategy=mirrored needs KERAS_BACKEND=tensorflow, not jax")
+        call("train", *together, "--strategy=one").refused("--coordinator is of several processes")
+        call("train", *together, "--worker_patience=1").refused("cannot join the other processes at localhost:1")
+        call("train", "--strategy=jax", "--devices=3").refused("--devices=3, but jax sees 2")
+    call("train", "--strategy=one", "--devices=2").refused("--strategy=one is of one device")
+    call("train", "--strategy=multiworker", "--memory_trial=on").refused("--memory_trial=on is of one process")
+    name = "mirrored" if ON_TENSORFLOW else "jax"
+    call("train", f"--strategy={name}", "--batch_tokens=32", "--max_length=32", "--devices=2").refused(
+        "too few for 2 devices"
+    )
+    assert Coordinator().check() is None

@@ -1,0 +1,140 @@
+"""Workers of one training run agree on values, arrays, signals and results; threads stand for processes."""
+
+import json
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keras_transformer as kt
+from keras_transformer.runs.directory import Run
+from keras_transformer.runs.shadow import ShadowRun, state_of
+from keras_transformer.training.signals import MEET_EVERY, SharedStop, StopRequest
+from keras_transformer.training.workers import WorkerLost, Workers, _Together
+
+
+class Meeting(_Together):
+    """Workers that are threads."""
+
+    def __init__(self, number, count, board):
+        self.number, self.count, self.board = number, count, board
+
+    def total(self, values):
+        barrier, parts = self.board
+        parts[self.number] = np.asarray(values, np.int32)
+        barrier.wait(60)
+        found = sum(parts.values())
+        barrier.wait(60)
+        return found
+
+
+def in_threads(count, function):
+    """Returns what a function of `Workers` returns, or raises, on each of several."""
+    board, found = (threading.Barrier(count), {}), {}
+
+    def work(number):
+        try:
+            found[number] = function(Meeting(number, count, board))
+        except kt.UserError as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[number] for number in range(count)]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(values, st.integers(2, 4))
+def test_workers_receive_the_values_of_the_chief(value, count):
+    found = in_threads(count, lambda workers: workers.told(value if workers.is_first else "another"))
+    assert found == [value] * count
+    assert Workers().told(value) == value
+
+
+@pytest.mark.parametrize("piece", (8, 1 << 20))
+def test_workers_receive_arrays_bit_for_bit(monkeypatch, piece, fresh_seed):
+    monkeypatch.setattr("keras_transformer.training.workers.PIECE", piece)
+    random = np.random.default_rng(fresh_seed)
+    arrays = {
+        "weights": random.normal(size=(3, 5)).astype("float32"),
+        "rare": np.array([-0.0, np.nan, np.inf, 1e-45], "float32"),
+        "step": np.array(7, "int64"),
+        "seed": random.integers(2**32, size=3).astype("uint32"),
+        "flags": np.array([True, False, True]),
+        "nothing": np.zeros((0, 4), "float32"),
+    }
+    for found in in_threads(3, lambda workers: workers.told_arrays(arrays if workers.is_first else None)):
+        assert found.keys() == arrays.keys()
+        for name, array in arrays.items():
+            assert (found[name].shape, found[name].dtype) == (array.shape, array.dtype)
+            assert found[name].tobytes() == array.tobytes()
+
+
+def test_workers_with_other_settings_fail_everywhere():
+    def check(workers):
+        corpus = {"train": "a" if workers.number != 2 else "b"}
+        workers.check_same({"settings": [1, 2], "corpus": corpus, "first weights": {"w": np.ones(3)}})
+
+    found = in_threads(3, check)
+    assert all("worker 2 would train something else than worker 0" in str(error) for error in found)
+    assert "its corpus differs" in str(found[2])
+    assert in_threads(2, lambda workers: workers.check_same({"weights": {"w": np.ones(3)}})) == [None, None]
+
+
+def test_workers_see_a_signal_at_the_same_update():
+    def seen(workers):
+        stop = StopRequest()
+        shared = SharedStop(stop, workers)
+        found = []
+        for step in range(1, 2 * MEET_EVERY + 1):
+            if workers.number == 1 and step == MEET_EVERY + 1:
+                stop.receive(signal.SIGINT)
+            found.append(shared.look(step))
+        return found
+
+    for found in in_threads(3, seen):
+        assert found == [None] * (2 * MEET_EVERY - 1) + [signal.SIGINT]
+    assert in_threads(2, lambda workers: workers.any(workers.number == 1)) == [True, True]
+
+
+def test_shadow_run_decides_as_the_run_and_writes_nothing(home, tmp_path):
+    run = Run.open(home.run)
+    shadow = ShadowRun(tmp_path / "shadow", run.config, json.loads(json.dumps(state_of(run))))
+    for one in ("best", "steps"):
+        assert getattr(shadow.checkpoints, one)() == getattr(run.checkpoints, one)()
+    assert [row for row in run.metrics() if row["kind"] == "validation"] == shadow.metrics()
+    with shadow.locked(), shadow.written("file") as file:
+        file.write("text")
+    shadow.create()
+    shadow.describe({})
+    shadow.log(kind="validation", step=9)
+    shadow.checkpoints.save(9, {}, {})
+    shadow.checkpoints.mark_best(9, {"score": 1.0})
+    shadow.checkpoints.prune(1)
+    assert shadow.metrics()[-1]["step"] == shadow.checkpoints.best_step() == shadow.checkpoints.steps()[-1] == 9
+    assert not list(tmp_path.iterdir())
+
+
+def test_worker_lost_is_raised_for_lost_connections_only():
+    lost = ["Gloo all-reduce failed: Connection reset by peer", "The following tasks are unhealthy (stopped sending)"]
+    for text in lost:
+        with pytest.raises(WorkerLost, match="another worker is gone"), Meeting(0, 2, None).together():
+            raise RuntimeError(text)
+    for error in (ValueError("shapes differ"), kt.UserError("connection reset"), SystemExit(1)):
+        with pytest.raises(type(error)) as found, Meeting(0, 2, None).together():
+            raise error
+        assert found.value is error
+    assert WorkerLost.status == os.EX_TEMPFAIL != kt.UserError.status == 2

@@ -1,0 +1,64 @@
+"""Conversion to CTranslate2: the same probabilities, and errors for what CTranslate2 cannot compute."""
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.data.tokenizer import SPECIAL
+from keras_transformer.layers.position import SinusoidalPositions
+from keras_transformer.layers.residual import EPSILON
+from keras_transformer.serving import ctranslate2 as serving
+
+VOCAB = 60
+SMALL = dict(num_layers=2, d_model=32, d_ff=64, num_heads=4)
+TOKENS = [*SPECIAL, *(f"w{i}" for i in range(len(SPECIAL), VOCAB))]
+
+
+def test_conversion_has_the_constants_of_the_layers():
+    assert serving.LAYER_NORM_EPSILON == EPSILON
+    layer = SinusoidalPositions(32)
+    layer.build()
+    np.testing.assert_allclose(serving.sinusoids(50, 32), np.asarray(layer(np.arange(50))), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"encoder_attention": "restricted"}, "encoder_attention=restricted"),
+        ({"d_k": 4}, "d_k=4, only with 8"),
+        ({"d_v": 16}, "d_v=16"),
+        ({"word_heads": 1}, "word_heads=1, only with 0"),
+    ],
+)
+def test_conversion_rejects_what_ctranslate2_cannot_compute(tmp_path, change, message):
+    with pytest.raises(kt.UserError, match=message):
+        serving.convert({}, kt.HParams(**SMALL, **change), ["a", "b", "c", "d"], tmp_path / "new")
+    with pytest.raises(kt.UserError, match="two of this vocabulary are equal"):
+        serving.convert({}, kt.HParams(**SMALL), ["a", "b", "c", "a"], tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_conversion_names_missing_weights(tmp_path):
+    pytest.importorskip("ctranslate2")
+    with pytest.raises(kt.UserError, match="no weights embedding/table"):
+        serving.convert({}, kt.HParams(**SMALL), list("abcd"), tmp_path / "new")
+
+
+@pytest.mark.parametrize("change", [{}, {"norm": "pre"}, {"positions": "learned", "max_length": 20}], ids=str)
+def test_converted_model_gives_targets_the_same_probability(tmp_path, change):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    hparams = kt.HParams(**SMALL, **change)
+    model = kt.Transformer(VOCAB, hparams)
+    weights = {variable.path.removeprefix("transformer/"): np.asarray(variable.value) for variable in model.variables}
+    serving.convert(weights, hparams, TOKENS, tmp_path / "converted")
+    engine = ctranslate2.Translator(str(tmp_path / "converted"), inter_threads=1, intra_threads=1)
+    rng = np.random.default_rng(2)
+    sources = [rng.integers(len(SPECIAL), VOCAB, n) for n in rng.integers(3, 13, 12)]
+    targets = [rng.integers(len(SPECIAL), VOCAB, n) for n in range(1, 13)]
+    results = engine.score_batch(*([[TOKENS[i] for i in ids] for ids in side] for side in (sources, targets)))
+    for source, target, result in zip(sources, targets, results):
+        inputs, labels = np.array([[*source, 1]], "int32"), np.array([*target, 1])
+        logits = np.asarray(model((inputs, np.array([[2, *target]], "int32"))), "float64")[0]
+        log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        expected = log_probabilities[np.arange(len(labels)), labels]
+        np.testing.assert_allclose(sum(result.log_probs), expected.sum(), rtol=1e-4)
