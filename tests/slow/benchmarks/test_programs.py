@@ -79,7 +79,7 @@ def test_decode_profile_finds_the_matrix_products(monkeypatch, tmp_path):
     monkeypatch.setattr(decode, "SIZES", {"tiny": ("tiny", 50)})
     monkeypatch.setattr(decode, "SENTENCES", 4)
     engine = importlib.import_module("decode_keras_transformer")
-    monkeypatch.setattr(engine.protocol, "bound_threads", lambda *_: None)  # TensorFlow has begun, and keeps its threads
+    monkeypatch.setattr(engine.protocol, "bound_threads", lambda *_: None)  # too late for TensorFlow
     row = program.record(decode.forced(None, "tiny", tmp_path), "graph", "float32")
     assert 0 < row["shares"]["matrix products"] < 1 and row["products_flops_per_second"] > 0
 
