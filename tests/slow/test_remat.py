@@ -1,13 +1,11 @@
 """Rematerialization together with accumulation and several devices."""
 
 import keras
-import pytest
 from helpers.training_alike import EverySecond, assert_same_training, fit, small
 
 from keras_transformer.training.distribution import make_strategy
 
 
-@pytest.mark.backend
 def test_remat_with_micro_batches_and_devices_makes_same_updates(tmp_path):
     problem, hparams = EverySecond(data_dir=str(tmp_path)).prepare(), small(num_layers=2, batch_tokens=64)
     strategy = make_strategy("mirrored" if keras.backend.backend() == "tensorflow" else "jax", 2)

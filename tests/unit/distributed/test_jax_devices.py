@@ -23,6 +23,8 @@ import jax
 
 pytestmark = pytest.mark.backend
 
+HPARAMS = small(batch_tokens=64)  # two shapes to compile, one of them with three rows
+
 
 @pytest.fixture(scope="module")
 def problem(tmp_path_factory):
@@ -31,7 +33,7 @@ def problem(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one_device(problem):
-    return fit(problem)
+    return fit(problem, hparams=HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def two_devices(problem, shardings):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kt.Transformer, "compute_loss", look)
-        return fit(problem, make_strategy("jax"))
+        return fit(problem, make_strategy("jax"), hparams=HPARAMS)
 
 
 def test_jax_devices_make_the_same_update(two_devices, one_device):
@@ -63,11 +65,11 @@ def test_jax_devices_hold_all_weights_and_part_of_the_rows(two_devices, one_devi
 
 
 def test_jax_devices_and_accumulate_together_make_the_same_update(problem, one_device):
-    assert_same_training(fit(problem, make_strategy("jax"), accumulate=3), one_device)
+    assert_same_training(fit(problem, make_strategy("jax"), accumulate=3, hparams=HPARAMS), one_device)
 
 
 def test_jax_devices_r_drop_without_dropout_makes_the_same_update(problem, one_device):
-    assert_same_training(fit(problem, make_strategy("jax"), r_drop=5.0), one_device)
+    assert_same_training(fit(problem, make_strategy("jax"), r_drop=5.0, hparams=HPARAMS), one_device)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_jax_devices_without_sample_weights_make_the_same_update(loss):
 
 
 def test_jax_devices_evaluate_the_same(problem, one_device, two_devices):
-    batches = problem.batches("test", small())
+    batches = problem.batches("test", HPARAMS)
     expected, found = (model.evaluate(batches, verbose=0, return_dict=True) for model, _ in (one_device, two_devices))
     assert found == pytest.approx(expected, rel=1e-5)
 
