@@ -143,7 +143,7 @@ def test_train_stops_at_ctrl_c_when_nobody_reads(call, tmp_path):
     assert (tmp_path / "run" / "config.json").read_bytes() == config
     process.stdout.close()
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 128 + signal.SIGINT
+    assert process.wait(timeout=30) == 128 + signal.SIGINT
     assert process.stderr.read() == ""
     process.stderr.close()
     trained = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

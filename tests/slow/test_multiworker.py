@@ -25,9 +25,9 @@ CHANGES = {
 }  # fmt: skip
 
 
-def flags(folder):
-    """Return the flags of an endless run on uneven batches."""
-    changes = {**CHANGES, "train_steps": 100_000}
+def flags(folder, steps=100_000):
+    """Return the flags of a run on uneven batches, by default an endless one."""
+    changes = {**CHANGES, "train_steps": steps}
     names = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "warmup_steps", *changes)
     given = [f"--{name}={getattr(small(**changes), name)}" for name in names]
     given += [argument for name, value in PARAMETERS.items() for argument in ("--set", f"problem.{name}={value}")]
@@ -42,14 +42,15 @@ def trained_alone(folder, run, steps):
 
 
 def interrupt(processes, steps, interrupt_one):
-    """Interrupt the second of two processes after a new checkpoint; return the outcomes of both."""
+    """Interrupt the second of two processes after a new checkpoint; return the outcomes of both, and the seconds."""
     before, deadline = len(steps()), time.monotonic() + PATIENCE
     try:
         while len(steps()) == before and processes[0].poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         interrupt_one(processes[1])
-        return outcomes(processes, PATIENCE)
+        began = time.monotonic()
+        return *outcomes(processes, PATIENCE), time.monotonic() - began
     finally:
         for process in processes:
             process.kill()
@@ -57,9 +58,9 @@ def interrupt(processes, steps, interrupt_one):
 
 @pytest.mark.backend
 def test_multiworker_trains_as_one_and_stops_together(tmp_path):
-    """A run of two workers stops at SIGTERM, equals that of one worker, and resumes with one worker or two."""
+    """A run of two workers stops at SIGTERM, equals that of one, fails when a worker dies, resumes, and ends."""
     arguments, steps = flags(tmp_path), Checkpoints(tmp_path / "run" / "checkpoints").steps
-    first, second = interrupt(
+    first, second, _ = interrupt(
         spawn_workers(2, *arguments, cwd=tmp_path), steps, lambda process: process.send_signal(signal.SIGTERM)
     )
     assert [first[0], second[0]] == [128 + signal.SIGTERM] * 2, first[2] + second[2]
@@ -70,12 +71,16 @@ def test_multiworker_trains_as_one_and_stops_together(tmp_path):
     assert "worker 1 of 2 trains along; worker 0 reports" in second[1].splitlines()
     assert_equals_one_worker(tmp_path)
 
-    began = time.monotonic()
-    first, _ = interrupt(spawn_workers(2, *arguments, cwd=tmp_path), steps, lambda process: process.kill())
+    first, _, seconds = interrupt(spawn_workers(2, *arguments, cwd=tmp_path), steps, lambda process: process.kill())
     assert first[0] == WorkerLost.status, first[2]
     assert first[2].splitlines()[-1].startswith("error: another worker is gone") and "goes on from" in first[2]
     assert f"  resuming after update {stopped:,}" in first[1].splitlines()
-    assert time.monotonic() - began < PATIENCE
+    assert seconds < 60
+
+    last = steps()[-1] + MEET_EVERY
+    first, second = outcomes(spawn_workers(2, *flags(tmp_path, last), cwd=tmp_path), PATIENCE)
+    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
+    assert steps()[-1] == last and f"validation at step {last:,}" in first[1]
 
 
 def assert_equals_one_worker(folder):

@@ -49,6 +49,32 @@ def test_load_falls_back_to_the_newest_whole_checkpoint(checkpoints):
         checkpoints.load(20)
 
 
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("weights.npz", lambda path: path.write_bytes(path.read_bytes()[:-100])),
+        ("weights.npz", lambda path: path.unlink()),
+        ("optimizer.npz", flip_a_bit),
+        ("state.json", lambda path: path.unlink()),
+        ("state.json", lambda path: path.write_text("")),
+    ],
+    ids=["cut", "missing", "flipped bit", "no state", "empty state"],
+)
+def test_load_latest_skips_every_kind_of_damage(tmp_path, file, change):
+    lines = []
+    checkpoints = Checkpoints(tmp_path, report=lines.append)
+    save(checkpoints, 5, 10)
+    change(tmp_path / "step-000000010" / file)
+    assert checkpoints.load_latest()[1]["step"] == 5
+    assert sum("using the one before it" in line for line in lines) == 1
+
+
 def test_prune_keeps_the_latest_and_the_best(checkpoints):
     save(checkpoints, 2, 4, 6, 8, 10)
     checkpoints.prune(5)
