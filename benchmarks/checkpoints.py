@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.flags import report, run_command
-from keras_transformer.hyperparameters import HParams, load_hparams
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.config.hparams import HParams, load_hparams
 from keras_transformer.runs.manifest import append_row, command, git_revision, machine
-from keras_transformer.startup import load_keras
 
 VOCAB_SIZES = {"toy": 800, "tiny": 9_712, "base": 37_000, "big": 37_000}
 LENGTH = 32

@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from keras_transformer.errors import UserError, unknown
+from keras_transformer.utils.errors import UserError, unknown
 
 
 class Parser(argparse.ArgumentParser):

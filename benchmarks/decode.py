@@ -36,10 +36,10 @@ import peers
 from command_line import Parser, check_flags, names, number
 from engines.layout import assign_model, read_model, write_model
 
-from keras_transformer.data.tokenizer import SPECIAL, SymbolTokenizer
-from keras_transformer.errors import UserError
-from keras_transformer.flags import report, run_command
-from keras_transformer.startup import chosen_backend, load_keras
+from keras_transformer.backend.loading import chosen_backend, load_keras
+from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.data.tokenizers.base import SPECIAL, SymbolTokenizer
+from keras_transformer.utils.errors import UserError
 
 ENGINES = {
     "keras_transformer": ("float32", "bfloat16"),
@@ -182,7 +182,7 @@ def symbols(name, size, folder, vocab_size, lengths, alpha, extra_length, min_le
 def natural(flags, size, folder):
     """Returns the workload of a trained run."""
     load_keras()
-    from keras_transformer.runs.directory import Run
+    from keras_transformer.runs.run import Run
 
     run = Run.open(flags.run)
     examples = itertools.islice(run.problem.examples(flags.split), flags.sentences)
@@ -302,8 +302,8 @@ def check(flags, folder):
     load_keras()
     from engines.agreement import compare, peaked
 
+    from keras_transformer.config.hparams import HParams
     from keras_transformer.decoding.translator import Translator
-    from keras_transformer.hyperparameters import HParams
     from keras_transformer.models.transformer import Transformer
 
     if flags.run:

@@ -53,7 +53,7 @@ def record(workload, mode, precision):
     import tensorflow as tf
 
     from keras_transformer.runs.manifest import command, git_revision, machine
-    from keras_transformer.training.machine import device_rate
+    from keras_transformer.training.hardware import device_rate
 
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     translate = engine.make({**workload.job(threads), "precision": precision, "mode": mode})
@@ -91,6 +91,6 @@ def products(workload):
 
 
 if __name__ == "__main__":
-    from keras_transformer.flags import run_command
+    from keras_transformer.cli.arguments import run_command
 
     run_command(main)

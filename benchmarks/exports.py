@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from command_line import Parser, check_flags, names, number
 
-from keras_transformer.flags import report, run_command
-from keras_transformer.startup import load_keras
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import report, run_command
 
 QUANTIZATIONS = ("float32", "bfloat16", "int8", "int8_float32")
 VARIANTS = (
@@ -68,7 +68,7 @@ class Work:
 
     def __init__(self, flags):
         import keras_transformer as kt
-        from keras_transformer.runs.directory import Run
+        from keras_transformer.runs.run import Run
 
         self.run, self.checkpoint = Run.open(flags.run), flags.checkpoint
         pairs = list(self.run.problem.examples("test"))[: flags.sentences]
@@ -125,7 +125,7 @@ class Work:
         """Returns the figures of CTranslate2."""
         import ctranslate2
 
-        from keras_transformer.serving.ctranslate2 import export_ctranslate2
+        from keras_transformer.exports.ctranslate2 import export_ctranslate2
 
         tokenizer, hparams = self.run.tokenizer, self.run.hparams
         began = time.monotonic()

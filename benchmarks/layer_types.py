@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 from command_line import Parser, check_flags, number
 
-from keras_transformer.errors import UserError
-from keras_transformer.flags import run_command
-from keras_transformer.startup import load_keras
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import run_command
+from keras_transformer.utils.errors import UserError
 
 HEADS = 8
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from command_line import Parser, check_flags, number
 
-from keras_transformer.errors import UserError
-from keras_transformer.flags import run_command
-from keras_transformer.startup import load_keras
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import run_command
+from keras_transformer.utils.errors import UserError
 
 
 def main(arguments):

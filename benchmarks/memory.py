@@ -10,9 +10,9 @@ import itertools
 
 from command_line import Parser, check_flags
 
-from keras_transformer.errors import UserError
-from keras_transformer.flags import run_command
-from keras_transformer.startup import load_keras
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import run_command
+from keras_transformer.utils.errors import UserError
 
 WAYS = {
     "whole": {},
@@ -38,7 +38,7 @@ def main(arguments):
     load_keras()
     import keras
 
-    from keras_transformer.hyperparameters import load_hparams
+    from keras_transformer.config.hparams import load_hparams
     from keras_transformer.runs.manifest import append_row, command, git_revision, machine
     from keras_transformer.training.memory import available_bytes, try_update
     from keras_transformer.training.signals import StopRequest

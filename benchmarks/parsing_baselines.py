@@ -24,17 +24,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.data.treebanks import read_treebank
-from keras_transformer.errors import UserError
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import positive, report, run_command
 from keras_transformer.evaluate import report_table
-from keras_transformer.files import written
-from keras_transformer.flags import positive, report, run_command
-from keras_transformer.metrics.evalb_parameters import Parameters
-from keras_transformer.metrics.parseval import parseval
-from keras_transformer.parsing import ParsingProblem
-from keras_transformer.startup import load_keras
-from keras_transformer.tasks import load_problem
-from keras_transformer.trees.tree import Tree
+from keras_transformer.parsing.evalb_parameters import Parameters
+from keras_transformer.parsing.parseval import parseval
+from keras_transformer.parsing.problem import ParsingProblem
+from keras_transformer.parsing.tree import Tree
+from keras_transformer.parsing.treebanks import read_treebank
+from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import written
 
 HISTORY = 2  # children that the rest of a rule depends on
 RARE = 2  # a word seen at most so often tells about unknown words of its kind

@@ -9,7 +9,7 @@ import argparse
 import itertools
 import time
 
-from keras_transformer.startup import load_keras
+from keras_transformer.backend.loading import load_keras
 
 
 def main():
@@ -26,9 +26,9 @@ def main():
     import keras
 
     from keras_transformer.decoding.translator import Translator
-    from keras_transformer.runs.directory import Run
+    from keras_transformer.parsing.tree import split_words, tree_of, unescaped
     from keras_transformer.runs.manifest import append_row, command, git_revision, machine
-    from keras_transformer.trees.tree import split_words, tree_of, unescaped
+    from keras_transformer.runs.run import Run
 
     run = Run.open(flags.run)
     pairs = itertools.islice(run.problem.examples("test"), flags.skip, flags.skip + flags.sentences)

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from keras_transformer.errors import UserError
+from keras_transformer.utils.errors import UserError
 
 PYTHON = "3.11"
 """The interpreter of all: OpenNMT-tf's TensorFlow has no wheels for later ones."""

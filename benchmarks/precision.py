@@ -13,8 +13,8 @@ from pathlib import Path
 
 from command_line import Parser, check_flags
 
-from keras_transformer.errors import UserError
-from keras_transformer.flags import run_command
+from keras_transformer.cli.arguments import run_command
+from keras_transformer.utils.errors import UserError
 
 
 def main(arguments):

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_transformer.cli.arguments import report
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.flags import report
-from keras_transformer.stopwatch import duration
-from keras_transformer.tasks import load_problem
+from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.timing import duration
 
 WMT_PAIRS = 36_000_000  # English-French (§5.1)
 LEARNING = "learning the vocabulary"

@@ -24,10 +24,10 @@ from pathlib import Path
 
 from command_line import Parser, check_flags
 
-from keras_transformer.files import lock_file, written
-from keras_transformer.flags import report, run_command
-from keras_transformer.hyperparameters import HParams, changed_fields, load_hparams
-from keras_transformer.tasks import load_problem
+from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.config.hparams import HParams, changed_fields, load_hparams
+from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.files import lock_file, written
 
 SPLITS = ("validation", "test")
 USUAL = {field.name: field.default for field in dataclasses.fields(HParams)}

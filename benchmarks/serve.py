@@ -22,9 +22,9 @@ from pathlib import Path
 
 from command_line import Parser, check_flags, number
 
-from keras_transformer.errors import UserError
-from keras_transformer.flags import report, run_command
-from keras_transformer.startup import load_keras
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.utils.errors import UserError
 
 WARM_UP = 5
 """Seconds that are not counted."""
@@ -65,7 +65,7 @@ def questions_of(run_dir, most):
     """Returns [(sentence, translation)] of a run's test split."""
     load_keras()
     import keras_transformer as kt
-    from keras_transformer.runs.directory import Run
+    from keras_transformer.runs.run import Run
 
     texts = [source for source, _ in Run.open(run_dir).problem.examples("test")][:most]
     return list(zip(texts, (best.text for (best,) in kt.Translator.load(run_dir).translate(texts))))

@@ -21,7 +21,7 @@ from command_line import Parser, check_flags, names
 from operations import profiled
 from train_step import PRECISIONS, SIZES
 
-from keras_transformer.startup import load_keras
+from keras_transformer.backend.loading import load_keras
 
 PARTS = {
     "loss": r"while|projected|loss|softmax_cross",
@@ -100,7 +100,7 @@ def step_of(size, precision):
     from engines.workload import training_batches
 
     import keras_transformer as kt
-    from keras_transformer.training.network import PRECISIONS as POLICIES
+    from keras_transformer.training.model_building import PRECISIONS as POLICIES
 
     hparams = kt.hparams(size.preset)
     policy = keras.dtype_policies.get(POLICIES[precision])
@@ -190,6 +190,6 @@ def table(row):
 
 
 if __name__ == "__main__":
-    from keras_transformer.flags import run_command
+    from keras_transformer.cli.arguments import run_command
 
     run_command(main)

@@ -36,10 +36,10 @@ from pathlib import Path
 import peers
 from command_line import Parser, check_flags, names, number
 
-from keras_transformer.devices import cpu_has_bfloat16
-from keras_transformer.errors import UserError
-from keras_transformer.flags import report, run_command
-from keras_transformer.startup import chosen_backend, load_keras
+from keras_transformer.backend.devices import cpu_has_bfloat16
+from keras_transformer.backend.loading import chosen_backend, load_keras
+from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.utils.errors import UserError
 
 OURS, PRODUCT = "keras_transformer", "matmul"
 MODES = {

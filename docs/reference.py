@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pages.markdown import by_seed, changes_of, mean, rows_of
 
-from keras_transformer import registry
 from keras_transformer.__main__ import COMMANDS
+from keras_transformer.config import registry
 
 DOCS = Path(__file__).parent
 VOCABULARY = 37_000
@@ -59,10 +59,10 @@ def help_of(command):
 
 def presets_page():
     """Returns presets.md: sizes and cost of all registered hparams."""
-    from keras_transformer.startup import load_keras
+    from keras_transformer.backend.loading import load_keras
 
     load_keras()
-    from keras_transformer.hyperparameters import load_hparams
+    from keras_transformer.config.hparams import load_hparams
     from keras_transformer.training.cost import training_cost
 
     heads = "preset what layers d_model d_ff heads dropout tokens updates parameters FLOPs".split()

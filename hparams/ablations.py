@@ -4,8 +4,8 @@ Perplexity a word piece and BLEU are the paper's, on newstest2013 with beam sear
 checkpoints; parameters are its column, in millions. What a row of the table does not list is base's.
 """
 
-from keras_transformer.hyperparameters import HParams
-from keras_transformer.registry import register_hparams
+from keras_transformer.config.hparams import HParams
+from keras_transformer.config.registry import register_hparams
 
 
 def variation(name, what, perplexity, bleu, millions=65, **changes):

@@ -3,8 +3,8 @@
 The vocabularies, of the paper's 16,000 and 32,000 pieces, are the problem's.
 """
 
-from keras_transformer.hyperparameters import HParams
-from keras_transformer.registry import register_hparams
+from keras_transformer.config.hparams import HParams
+from keras_transformer.config.registry import register_hparams
 
 
 @register_hparams("parsing_wsj")

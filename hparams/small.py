@@ -1,7 +1,7 @@
 """Small models, for small corpora and for a CPU."""
 
-from keras_transformer.hyperparameters import HParams
-from keras_transformer.registry import register_hparams
+from keras_transformer.config.hparams import HParams
+from keras_transformer.config.registry import register_hparams
 
 
 @register_hparams("tiny")

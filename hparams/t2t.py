@@ -4,8 +4,8 @@ Pre-norm with a final norm, two more kinds of dropout, another β2, a longer war
 are counted a GPU; here they are those of 8 GPUs.
 """
 
-from keras_transformer.hyperparameters import HParams
-from keras_transformer.registry import register_hparams
+from keras_transformer.config.hparams import HParams
+from keras_transformer.config.registry import register_hparams
 
 
 @register_hparams("t2t_base")

@@ -1,7 +1,7 @@
 """The paper's models. A paper's name means the paper: these never change."""
 
-from keras_transformer.hyperparameters import HParams
-from keras_transformer.registry import register_hparams
+from keras_transformer.config.hparams import HParams
+from keras_transformer.config.registry import register_hparams
 
 
 @register_hparams("base")

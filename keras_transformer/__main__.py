@@ -3,9 +3,9 @@
 import runpy
 import sys
 
-from keras_transformer import registry
-from keras_transformer.errors import unknown
-from keras_transformer.flags import Parser, run_command
+from keras_transformer.cli.arguments import Parser, run_command
+from keras_transformer.config import registry
+from keras_transformer.utils.errors import unknown
 
 COMMANDS = {
     "prepare": "Learns a problem's vocabulary and encodes its corpus.",

@@ -1,8 +1,8 @@
 """python -m keras_transformer.average: average the last checkpoints of a run (§6.1)."""
 
-from keras_transformer.flags import Parser, positive, report, run_command, user_path
-from keras_transformer.runs.directory import Run
-from keras_transformer.startup import load_keras
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import Parser, positive, report, run_command, user_path
+from keras_transformer.runs.run import Run
 
 
 def main(arguments):

@@ -1,8 +1,8 @@
 """python -m keras_transformer.cost: what a training will cost, by counting and by the paper's method."""
 
-from keras_transformer.flags import Parser, not_negative, positive, report, run_command
-from keras_transformer.hyperparameters import load_hparams
-from keras_transformer.startup import load_keras
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import Parser, not_negative, positive, report, run_command
+from keras_transformer.config.hparams import load_hparams
 from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
 
 PAPER_TFLOPS = GPU_TFLOPS["P100"]

@@ -4,9 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-from keras_transformer.data.corpus import one_line, read_lines
-from keras_transformer.files import check_output, written
-from keras_transformer.flags import (
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import (
     Parser,
     add_decoding_flags,
     add_run_flags,
@@ -16,9 +15,10 @@ from keras_transformer.flags import (
     user_path,
     whole,
 )
-from keras_transformer.metrics.parseval import F1_OF_ALL
-from keras_transformer.runs.directory import Run
-from keras_transformer.startup import load_keras
+from keras_transformer.data.corpus import one_line, read_lines
+from keras_transformer.parsing.parseval import F1_OF_ALL
+from keras_transformer.runs.run import Run
+from keras_transformer.utils.files import check_output, written
 
 OF_A_RUN = ("checkpoint", "beam_size", "alpha", "extra_length", "unconstrained", "output_dir", "samples", "compare",
             "paper_bleu")  # fmt: skip
@@ -103,8 +103,8 @@ def main(arguments):
 
 def evaluate_trees(flags):
     """Scores the trees of two files and prints EVALB's table; what is wrong with a sentence is told on stderr."""
-    from keras_transformer.metrics.evalb_parameters import Parameters, read_parameters
-    from keras_transformer.metrics.parseval import parseval, trees_as_lines
+    from keras_transformer.parsing.evalb_parameters import Parameters, read_parameters
+    from keras_transformer.parsing.parseval import parseval, trees_as_lines
 
     parameters = Parameters()
     if flags.evalb_params:

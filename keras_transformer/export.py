@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from keras_transformer.errors import UserError, unknown
-from keras_transformer.flags import (
+from keras_transformer.backend.loading import check_packages, chosen_backend, load_keras
+from keras_transformer.cli.arguments import (
     Parser,
     add_run_flags,
     alpha,
@@ -14,9 +14,9 @@ from keras_transformer.flags import (
     run_command,
     user_path,
 )
-from keras_transformer.runs.directory import Run
-from keras_transformer.serving.description import check_place, describe
-from keras_transformer.startup import check_packages, chosen_backend, load_keras
+from keras_transformer.exports.description import check_place, describe
+from keras_transformer.runs.run import Run
+from keras_transformer.utils.errors import UserError, unknown
 
 OF_SEARCH = ("beam_size", "alpha", "nbest", "extra_length", "max_beam_size", "max_source_length")
 FORMATS = {
@@ -34,7 +34,7 @@ def main(arguments):
     check_place(folder, flags.force)
     run = Run.open(flags.run)
     if flags.format == "ctranslate2":
-        from keras_transformer.serving.ctranslate2 import POSITIONS, export_ctranslate2
+        from keras_transformer.exports.ctranslate2 import POSITIONS, export_ctranslate2
 
         export_ctranslate2(run, folder, flags.checkpoint, flags.quantization or "float32", flags.force)
         report(f"{folder}: for ctranslate2.Translator; sentences of up to {POSITIONS:,} tokens")
@@ -49,13 +49,13 @@ def main(arguments):
     load_keras()
     precision = flags.precision or "float32"
     if flags.format == "keras":
-        from keras_transformer.serving.keras_file import MODEL, export_keras
+        from keras_transformer.exports.keras_file import MODEL, export_keras
 
         export_keras(run, folder, flags.checkpoint, precision, flags.force)
         report(f"{folder / MODEL}: for keras.saving.load_model, after `from keras_transformer import Transformer`")
         return
     from keras_transformer.decoding.translator import Translator
-    from keras_transformer.serving.saved_model import export_saved_model
+    from keras_transformer.exports.saved_model import export_saved_model
 
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
     translator = Translator.load([flags.run, *flags.ensemble], checkpoints, precision)
@@ -107,7 +107,7 @@ def _parse(arguments):
             takers = " and ".join(format for format, names in FORMATS.items() if name in names)
             raise UserError(f"--{name} is for --format={takers}, not for {flags.format}")
     if flags.quantization:
-        from keras_transformer.serving.ctranslate2 import QUANTIZATIONS
+        from keras_transformer.exports.ctranslate2 import QUANTIZATIONS
 
         if flags.quantization not in QUANTIZATIONS:
             raise unknown("quantization", flags.quantization, QUANTIZATIONS)

@@ -6,13 +6,13 @@ import json
 import math
 import sys
 
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import Parser, add_run_flags, alpha, positive, run_command, user_path
 from keras_transformer.data.corpus import in_chunks, read_pairs
-from keras_transformer.errors import UserError
-from keras_transformer.files import check_output, growing
-from keras_transformer.flags import Parser, add_run_flags, alpha, positive, run_command, user_path
 from keras_transformer.metrics.perplexity import perplexity
-from keras_transformer.runs.directory import Run
-from keras_transformer.startup import load_keras
+from keras_transformer.runs.run import Run
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import check_output, growing
 
 CHUNK = 1024
 """Pairs scored together: sorted by length inside, written in order."""

@@ -4,8 +4,7 @@ import resource
 import signal
 import socket
 
-from keras_transformer.errors import UserError
-from keras_transformer.flags import (
+from keras_transformer.cli.arguments import (
     Parser,
     add_run_flags,
     alpha,
@@ -18,6 +17,7 @@ from keras_transformer.flags import (
     user_path,
     whole,
 )
+from keras_transformer.utils.errors import UserError
 
 CONNECTIONS = 1024
 """Most connections at a time; more are refused with 503."""

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from keras_transformer import registry
-from keras_transformer.flags import (
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import (
     Parser,
     add_problem_flags,
     number,
@@ -14,8 +14,8 @@ from keras_transformer.flags import (
     user_path,
     whole,
 )
-from keras_transformer.startup import load_keras
-from keras_transformer.training.cluster import Coordinator
+from keras_transformer.config import registry
+from keras_transformer.distributed.cluster import Coordinator
 
 
 def main(arguments):

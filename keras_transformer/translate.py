@@ -7,10 +7,8 @@ import json
 import sys
 import time
 
-from keras_transformer.data.corpus import in_chunks, one_line, read_lines
-from keras_transformer.errors import UserError
-from keras_transformer.files import check_output, growing
-from keras_transformer.flags import (
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import (
     Parser,
     add_decoding_flags,
     add_run_flags,
@@ -21,9 +19,11 @@ from keras_transformer.flags import (
     user_path,
     whole,
 )
-from keras_transformer.runs.directory import Run
-from keras_transformer.startup import load_keras
-from keras_transformer.trees.tree import tree_of
+from keras_transformer.data.corpus import in_chunks, one_line, read_lines
+from keras_transformer.parsing.tree import tree_of
+from keras_transformer.runs.run import Run
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import check_output, growing
 
 CHUNK = 1024
 """Lines translated together: sorted by length inside, written in order."""

@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from keras_transformer.errors import UserError
-from keras_transformer.files import written
-from keras_transformer.flags import Parser, add_run_flags, positive, report, run_command, user_path
-from keras_transformer.pictures.attention_figures import FIGURES, draw_figure
-from keras_transformer.pictures.attention_maps import KINDS
-from keras_transformer.pictures.attention_page import attention_page
-from keras_transformer.pictures.curves import AXES, draw_curves
-from keras_transformer.pictures.plots import FORMATS, check_matplotlib, save
-from keras_transformer.runs.directory import Run
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import Parser, add_run_flags, positive, report, run_command, user_path
+from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import lines_by_step
-from keras_transformer.startup import load_keras
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import written
+from keras_transformer.visualization.attention import KINDS
+from keras_transformer.visualization.attention_figures import FIGURES, draw_figure
+from keras_transformer.visualization.attention_page import attention_page
+from keras_transformer.visualization.curves import AXES, draw_curves
+from keras_transformer.visualization.plots import FORMATS, check_matplotlib, save
 
 OF_ATTENTION = ("run", "checkpoint", "text", "target", "figure", "attention", "layer", "heads", "word", "pieces")
 

@@ -4,9 +4,9 @@ import dataclasses
 import hashlib
 import random
 
-from keras_transformer.errors import UserError
-from keras_transformer.registry import register_problem
-from keras_transformer.tasks import Problem, setting
+from keras_transformer.config.registry import register_problem
+from keras_transformer.tasks.problem import Problem, setting
+from keras_transformer.utils.errors import UserError
 
 PAIRS = {"train": None, "validation": 200, "test": 500}
 DRAWS = 1000  # to find a sequence of a split, of which about every eighth or more is one
@@ -55,7 +55,7 @@ class SymbolProblem(Problem):
         return [f"s{i}" for i in range(self.num_symbols)]
 
     def make_tokenizer(self):
-        from keras_transformer.data.tokenizer import SymbolTokenizer
+        from keras_transformer.data.tokenizers.base import SymbolTokenizer
 
         return SymbolTokenizer(self.symbols())
 

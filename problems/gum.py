@@ -3,8 +3,8 @@
 import functools
 from pathlib import Path
 
-from keras_transformer.parsing import TreebankProblem
-from keras_transformer.registry import register_problem
+from keras_transformer.config.registry import register_problem
+from keras_transformer.parsing.problem import TreebankProblem
 
 
 @register_problem("parsing_gum")
@@ -15,7 +15,7 @@ class ParsingGum(TreebankProblem):
 
     @functools.cached_property
     def files(self):
-        from keras_transformer.data.treebanks import gum_files
+        from keras_transformer.parsing.treebanks import gum_files
 
         return gum_files(self.raw_dir)
 
@@ -31,7 +31,7 @@ class ParsingEnglish(TreebankProblem):
 
     @functools.cached_property
     def files(self):
-        from keras_transformer.data.treebanks import gum_files, wsj_files
+        from keras_transformer.parsing.treebanks import gum_files, wsj_files
 
         gum, wsj = gum_files(Path(self.raw_dir) / "gum"), wsj_files(self.raw_dir)
         return {split: wsj[split] + gum[split] for split in self.splits}

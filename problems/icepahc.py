@@ -2,8 +2,8 @@
 
 import functools
 
-from keras_transformer.parsing import TreebankProblem
-from keras_transformer.registry import register_problem
+from keras_transformer.config.registry import register_problem
+from keras_transformer.parsing.problem import TreebankProblem
 
 
 @register_problem("parsing_icepahc")
@@ -14,18 +14,18 @@ class ParsingIcePaHC(TreebankProblem):
 
     @functools.cached_property
     def files(self):
-        from keras_transformer.data.treebanks import icepahc_files
+        from keras_transformer.parsing.treebanks import icepahc_files
 
         return {"all": icepahc_files(self.raw_dir)}
 
     @staticmethod
     def normalized(tree):
-        from keras_transformer.trees.normalize import icelandic
+        from keras_transformer.parsing.normalize import icelandic
 
         return icelandic(tree)
 
     def trees(self, split):
-        from keras_transformer.data.treebanks import part_of_text, read_treebank
+        from keras_transformer.parsing.treebanks import part_of_text, read_treebank
 
         for path in self.files["all"]:
             trees = [tree for tree in map(self.normalized, read_treebank([path])) if tree]

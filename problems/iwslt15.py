@@ -8,10 +8,10 @@ plain or `.gz`: train.en, train.vi, tst2012.en, tst2012.vi (or validation.…), 
 import dataclasses
 from typing import ClassVar
 
+from keras_transformer.config.registry import register_problem
 from keras_transformer.data.corpus import PlainFiles
-from keras_transformer.registry import register_problem
-from keras_transformer.tasks import require
-from keras_transformer.translation import CorpusProblem
+from keras_transformer.tasks.problem import require
+from keras_transformer.tasks.translation import CorpusProblem
 
 HOME = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi/"
 NAMES = {"train": ["train.{}"], "validation": ["tst2012.{}", "validation.{}"], "test": ["tst2013.{}", "test.{}"]}

@@ -11,11 +11,11 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
+from keras_transformer.config.registry import register_problem
 from keras_transformer.data.corpus import download, existing_file, read_pairs, remedy
-from keras_transformer.errors import UserError
-from keras_transformer.registry import register_problem
-from keras_transformer.tasks import setting
-from keras_transformer.translation import NORMALIZATION, TranslationProblem
+from keras_transformer.tasks.problem import setting
+from keras_transformer.tasks.translation import NORMALIZATION, TranslationProblem
+from keras_transformer.utils.errors import UserError
 
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
 FILES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}

@@ -6,11 +6,11 @@ import hashlib
 import heapq
 from pathlib import Path
 
+from keras_transformer.config.registry import register_problem
 from keras_transformer.data.corpus import existing_file, read_pairs, remedy
-from keras_transformer.errors import UserError
-from keras_transformer.registry import register_problem
-from keras_transformer.tasks import require, setting
-from keras_transformer.translation import TranslationProblem
+from keras_transformer.tasks.problem import require, setting
+from keras_transformer.tasks.translation import TranslationProblem
+from keras_transformer.utils.errors import UserError
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 0.05
 

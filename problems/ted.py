@@ -10,10 +10,10 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
+from keras_transformer.config.registry import register_problem
 from keras_transformer.data.corpus import PlainFiles
 from keras_transformer.data.tfds_corpus import TfdsCorpus
-from keras_transformer.registry import register_problem
-from keras_transformer.translation import CorpusProblem
+from keras_transformer.tasks.translation import CorpusProblem
 
 LANGUAGES = ("pt", "en")
 NAMES = {"train": ["{}.train", "train.{}"], "validation": ["{}.dev", "validation.{}"], "test": ["{}.test", "test.{}"]}

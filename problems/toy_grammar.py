@@ -10,9 +10,9 @@ import random
 from collections import namedtuple
 from typing import ClassVar
 
-from keras_transformer.registry import register_problem
-from keras_transformer.tasks import setting
-from keras_transformer.translation import TranslationProblem
+from keras_transformer.config.registry import register_problem
+from keras_transformer.tasks.problem import setting
+from keras_transformer.tasks.translation import TranslationProblem
 
 NOMINATIVE, ACCUSATIVE, DATIVE = CASES = ("nominative", "accusative", "dative")
 INFINITIVE, SINGULAR, PARTICIPLE, PLURAL = range(4)  # the forms of a verb

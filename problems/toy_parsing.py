@@ -3,9 +3,9 @@
 import dataclasses
 import importlib
 
-from keras_transformer.parsing import ParsingProblem
-from keras_transformer.registry import problems, register_problem
-from keras_transformer.tasks import setting
+from keras_transformer.config.registry import problems, register_problem
+from keras_transformer.parsing.problem import ParsingProblem
+from keras_transformer.tasks.problem import setting
 
 
 @register_problem("toy_parsing")
@@ -25,8 +25,8 @@ class ToyParsing(ParsingProblem):
         return [*super().corpus_files(), self.grammar.__file__]
 
     def trees(self, split):
-        from keras_transformer.trees.normalize import penn
-        from keras_transformer.trees.tree import Tree
+        from keras_transformer.parsing.normalize import penn
+        from keras_transformer.parsing.tree import Tree
 
         def tree(node):
             label, *children = node

@@ -24,12 +24,12 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
+from keras_transformer.config.registry import register_problem
 from keras_transformer.data.corpus import PlainFiles
 from keras_transformer.data.tfds_corpus import TfdsCorpus
-from keras_transformer.data.tokenizer import no_byte_pairs
-from keras_transformer.registry import register_problem
-from keras_transformer.tasks import setting
-from keras_transformer.translation import NORMALIZATION, CorpusProblem
+from keras_transformer.data.tokenizers.base import no_byte_pairs
+from keras_transformer.tasks.problem import setting
+from keras_transformer.tasks.translation import NORMALIZATION, CorpusProblem
 
 NAMES = {
     "train": ["train.{}"],
@@ -84,6 +84,6 @@ class Wmt14EnFr(Wmt14EnDe):
 
     def make_tokenizer(self):
         from keras_transformer.data.sampling import sample_texts
-        from keras_transformer.data.word_pieces import WordPieceTokenizer
+        from keras_transformer.data.tokenizers.word_pieces import WordPieceTokenizer
 
         return WordPieceTokenizer.train(sample_texts(self.training_texts()), self.vocab_size)

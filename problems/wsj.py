@@ -6,9 +6,9 @@ import math
 from fractions import Fraction
 from pathlib import Path
 
-from keras_transformer.parsing import TreebankProblem
-from keras_transformer.registry import register_problem
-from keras_transformer.tasks import require, setting
+from keras_transformer.config.registry import register_problem
+from keras_transformer.parsing.problem import TreebankProblem
+from keras_transformer.tasks.problem import require, setting
 
 
 @register_problem("parsing_wsj")
@@ -20,7 +20,7 @@ class ParsingWsj(TreebankProblem):
 
     @functools.cached_property
     def files(self):
-        from keras_transformer.data.treebanks import wsj_files
+        from keras_transformer.parsing.treebanks import wsj_files
 
         return wsj_files(self.raw_dir)
 
@@ -72,7 +72,7 @@ class ParsingWsjSemisupervised(ParsingWsj):
 
     def auto_trees(self):
         """Yields the automatically parsed trees."""
-        from keras_transformer.data.treebanks import read_treebank
+        from keras_transformer.parsing.treebanks import read_treebank
 
         return filter(None, map(self.normalized, read_treebank(self.auto_files)))
 

@@ -15,8 +15,8 @@ from helpers.paths import DATA
 from helpers.quick import eager_functions
 from helpers.sharing import shared_folder
 
-from keras_transformer.flags import run_command
-from keras_transformer.startup import load_keras
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import run_command
 
 SEED = int(os.environ.get("KERAS_TRANSFORMER_TEST_SEED") or random.SystemRandom().randrange(2**31))
 os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # of all processes of this run

@@ -3,7 +3,7 @@
 import numpy as np
 from engines.layout import SEEDS
 
-from keras_transformer.data.tokenizer import BOS, EOS, PAD
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 
 COLUMN = 10
 """Of the sinusoids for d_model = 32, the one that rises over the first 28 positions."""

@@ -10,13 +10,13 @@ from pathlib import Path
 import layout
 import protocol
 
-from keras_transformer.data.tokenizer import SPECIAL
-from keras_transformer.hyperparameters import HParams
+from keras_transformer.config.hparams import HParams
+from keras_transformer.data.tokenizers.base import SPECIAL
 
 
 def convert(job):
     """Writes the job's model as CTranslate2's."""
-    from keras_transformer.serving.ctranslate2 import convert
+    from keras_transformer.exports.ctranslate2 import convert
 
     config, weights = layout.read_model(job["model"])
     quantization = None if job["precision"] == "float32" else job["precision"]

@@ -5,14 +5,14 @@ import protocol
 
 
 def make(job):
-    from keras_transformer.startup import load_keras
+    from keras_transformer.backend.loading import load_keras
 
     load_keras()
     import keras
 
-    from keras_transformer.data.tokenizer import EOS, load_tokenizer
+    from keras_transformer.config.hparams import HParams
+    from keras_transformer.data.tokenizers.base import EOS, load_tokenizer
     from keras_transformer.decoding.translator import Translator
-    from keras_transformer.hyperparameters import HParams
     from keras_transformer.models.transformer import Transformer
 
     if keras.backend.backend() == "tensorflow":

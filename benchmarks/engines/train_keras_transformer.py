@@ -5,15 +5,15 @@ import protocol
 
 
 def make(job):
-    from keras_transformer.startup import load_keras
+    from keras_transformer.backend.loading import load_keras
 
     load_keras()
     import keras
     from workload import training_batches
 
-    from keras_transformer.hyperparameters import HParams
+    from keras_transformer.config.hparams import HParams
     from keras_transformer.models.transformer import Transformer
-    from keras_transformer.training.network import PRECISIONS
+    from keras_transformer.training.model_building import PRECISIONS
     from keras_transformer.training.schedule import compile_arguments
 
     if keras.backend.backend() == "tensorflow":

@@ -6,14 +6,14 @@ SIDE, PRODUCTS = 2048, 10
 
 
 def make(job):
-    from keras_transformer.startup import load_keras
+    from keras_transformer.backend.loading import load_keras
 
     load_keras()
     import keras
     import numpy as np
     from keras import ops
 
-    from keras_transformer.models.compiled import compiled
+    from keras_transformer.backend.compilation import compiled
 
     if keras.backend.backend() == "tensorflow":
         protocol.bound_threads(job["threads"])

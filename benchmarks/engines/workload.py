@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from keras_transformer.data.batches import TokenBatches
-from keras_transformer.data.batching import BatchPlan
+from keras_transformer.data.batch_plan import BatchPlan
+from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.data.token_store import Split
-from keras_transformer.data.tokenizer import SPECIAL
+from keras_transformer.data.tokenizers.base import SPECIAL
 
 MEAN_LENGTH = 29
 """Tokens of a sentence of `wmt_lengths`."""

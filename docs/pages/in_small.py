@@ -5,8 +5,8 @@ import statistics
 
 from pages.markdown import backend, by_seed, changes_of, head, line, mean
 
-from keras_transformer import registry
-from keras_transformer.hyperparameters import changed_fields
+from keras_transformer.config import registry
+from keras_transformer.config.hparams import changed_fields
 
 PART_OF_TABLE_3 = {
     "num_heads": "A", "d_k": "B", "num_layers": "C", "d_model": "C", "d_ff": "C", "dropout": "D",

@@ -4,8 +4,8 @@ import json
 import shlex
 import statistics
 
-from keras_transformer import registry
-from keras_transformer.hyperparameters import changed_fields
+from keras_transformer.config import registry
+from keras_transformer.config.hparams import changed_fields
 
 
 def rows_of(path):

@@ -2,7 +2,7 @@
 
 from pages.markdown import by_seed, head, line, mean
 
-from keras_transformer.hyperparameters import changed_fields
+from keras_transformer.config.hparams import changed_fields
 
 CITED = """## What others reached
 

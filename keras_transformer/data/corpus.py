@@ -13,8 +13,8 @@ import urllib.request
 import zlib
 from pathlib import Path
 
-from keras_transformer.errors import UserError
-from keras_transformer.files import written
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import written
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",  # before the first half of its bytes, UTF-16's

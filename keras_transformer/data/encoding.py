@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.data.filters import hash_pairs
-from keras_transformer.data.tokenizer import EOS, load_tokenizer
-from keras_transformer.errors import UserError
+from keras_transformer.data.tokenizers.base import EOS, load_tokenizer
+from keras_transformer.utils.errors import UserError
 
 CHUNK_PAIRS, CHUNK_CHARACTERS = 5_000, 4_000_000
 SERIAL_PAIRS = 50_000  # as many are encoded here before workers are started

@@ -6,7 +6,7 @@ import unicodedata
 from pathlib import Path
 
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.errors import UserError
+from keras_transformer.utils.errors import UserError
 
 
 def find_lines(pairs, paths):

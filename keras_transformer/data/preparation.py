@@ -11,8 +11,8 @@ import numpy as np
 
 from keras_transformer.data.encoding import SERIAL_PAIRS, Encoders, checksum, cut_into_chunks, id_type
 from keras_transformer.data.filters import PairFilter, copy_rows, count_common, find_duplicates, read_blocks
-from keras_transformer.files import sha256, sync, written
-from keras_transformer.stopwatch import duration
+from keras_transformer.utils.files import sha256, sync, written
+from keras_transformer.utils.timing import duration
 
 SIDES = ("source", "target")
 JOURNAL, UNIQUE, HASHES = "journal.jsonl", ".unique", ".hashes"

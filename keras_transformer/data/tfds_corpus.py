@@ -12,9 +12,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from keras_transformer.errors import UserError
-from keras_transformer.files import read_json
-from keras_transformer.startup import stderr_set_aside
+from keras_transformer.backend.loading import stderr_set_aside
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import read_json
 
 BATCH = 1000  # pairs that TensorFlow hands over at once
 ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});")

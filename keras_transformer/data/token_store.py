@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.data.preparation import HASHES, JOURNAL, SIDES, write_parts
-from keras_transformer.data.tokenizer import load_tokenizer
-from keras_transformer.errors import UserError
-from keras_transformer.files import WorkDirectory, read_json, sha256, write_json, written_directory
+from keras_transformer.data.tokenizers.base import load_tokenizer
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import WorkDirectory, read_json, sha256, write_json, written_directory
 
 VERSION = 1
 ID_TYPES = ("uint16", "uint32")

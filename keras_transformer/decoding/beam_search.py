@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.data.tokenizer import BOS, EOS, PAD
-from keras_transformer.decoding.candidates import IMPOSSIBLE, best_symbols, sampled_symbols, symbol_logits
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding.gather import take, take_rows
-from keras_transformer.errors import UserError
+from keras_transformer.decoding.token_selection import IMPOSSIBLE, best_symbols, sampled_symbols, symbol_logits
+from keras_transformer.utils.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

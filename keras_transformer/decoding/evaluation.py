@@ -5,20 +5,20 @@ import math
 import time
 from pathlib import Path
 
+from keras_transformer.config.hparams import changed_fields
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.errors import UserError
-from keras_transformer.files import sha256
-from keras_transformer.hyperparameters import changed_fields
 from keras_transformer.metrics.lengths import length_buckets, length_ratio
 from keras_transformer.metrics.paper_bleu import check_installed, paper_bleu
 from keras_transformer.metrics.perplexity import nats_per_token, perplexity
 from keras_transformer.metrics.significance import Comparison, check_comparable, paired_bootstrap
-from keras_transformer.progress import progress_bar
 from keras_transformer.runs.checkpoint import assign_model
-from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import append_row, command, git_revision, machine
+from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import training_summary
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import sha256
+from keras_transformer.utils.progress import progress_bar
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,17 +7,17 @@ from typing import Any, overload
 import numpy as np
 from keras import ops
 
-from keras_transformer.data.tokenizer import BOS, EOS, PAD
+from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE, compiled, rounded_up
+from keras_transformer.config.hparams import HParams, upper_bound
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
+from keras_transformer.decoding.batched_search import Searcher
 from keras_transformer.decoding.beam_search import Rules, Sampling, Sentences
-from keras_transformer.decoding.candidates import IMPOSSIBLE
-from keras_transformer.decoding.constraints import TreeConstraint
-from keras_transformer.decoding.searcher import Searcher
-from keras_transformer.errors import NonFiniteOutputs, UserError
-from keras_transformer.hyperparameters import HParams, upper_bound
-from keras_transformer.models.compiled import COMPILES_EACH_SHAPE, compiled, rounded_up
+from keras_transformer.decoding.token_selection import IMPOSSIBLE
 from keras_transformer.models.loss import smoothed_cross_entropy
-from keras_transformer.pictures.attention_maps import AttentionMaps, Tokens
-from keras_transformer.trees.tree import split_words
+from keras_transformer.parsing.constraint import TreeConstraint
+from keras_transformer.parsing.tree import split_words
+from keras_transformer.utils.errors import NonFiniteOutputs, UserError
+from keras_transformer.visualization.attention import AttentionMaps, Tokens
 
 BATCH_TOKENS = 32_768
 """Most source and target positions of all beams that are decoded together: memory, not results, depends on it."""
@@ -101,7 +101,7 @@ class Translator:
         Raises:
             UserError: There is no such run or checkpoint, it is damaged, or the runs' vocabularies differ.
         """
-        from keras_transformer.runs.directory import Run
+        from keras_transformer.runs.run import Run
 
         runs = [Run.open(path) for path in _listed(run_dir)]
         for run in runs[1:]:

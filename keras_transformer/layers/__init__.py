@@ -4,7 +4,7 @@ Importing this package imports Keras and registers the layers, so that `keras.sa
 """
 
 # ruff: noqa: E402
-from keras_transformer.startup import load_keras
+from keras_transformer.backend.loading import load_keras
 
 load_keras()
 

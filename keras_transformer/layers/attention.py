@@ -3,10 +3,10 @@
 import keras
 from keras import ops
 
-from keras_transformer.errors import UserError
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.initializers import projection, query_key_value
-from keras_transformer.layers.product import product
+from keras_transformer.layers.matmul import product
+from keras_transformer.utils.errors import UserError
 
 ILLEGAL = -1e9
 """The logit of an illegal connection. −∞ makes a row without any legal position NaN."""

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer import registry
+from keras_transformer.config import registry
 from keras_transformer.layers.attention import MultiHeadAttention, causal_mask, with_padding, written
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.feed_forward import FeedForward

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer import registry
+from keras_transformer.config import registry
 from keras_transformer.layers.attention import with_padding
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.normalization import LayerNormalization

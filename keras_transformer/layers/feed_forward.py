@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.initializers import projection
-from keras_transformer.layers.product import product
+from keras_transformer.layers.matmul import product
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

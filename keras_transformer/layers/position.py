@@ -4,8 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.errors import UserError
 from keras_transformer.layers.initializers import embedding
+from keras_transformer.utils.errors import UserError
 
 
 class PositionIds(keras.Operation):

@@ -2,8 +2,8 @@
 
 import keras
 
-from keras_transformer.errors import UserError
 from keras_transformer.layers.dropout import ReplicaSeedGenerator
+from keras_transformer.utils.errors import UserError
 
 
 def seed_generators(layer):

@@ -7,8 +7,8 @@ match: such a figure lies above sacreBLEU's, and the two must not be compared.
 
 import re
 
-from keras_transformer.errors import UserError
 from keras_transformer.metrics.bleu import Score
+from keras_transformer.utils.errors import UserError
 
 COMPOUND = re.compile(r"(\S)-(\S)")
 

@@ -6,9 +6,9 @@ import os
 
 import numpy as np
 
-from keras_transformer.errors import UserError
 from keras_transformer.metrics.bleu import EXACT_MATCH, SACREBLEU, sacrebleu_metric
-from keras_transformer.metrics.parseval import COUNTS, F1_OF_ALL, RULES, f1_of_counts, parseval
+from keras_transformer.parsing.parseval import COUNTS, F1_OF_ALL, RULES, f1_of_counts, parseval
+from keras_transformer.utils.errors import UserError
 
 KNOWN = (*SACREBLEU, EXACT_MATCH, F1_OF_ALL)
 RESAMPLES = 1000

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.errors import UserError
 from keras_transformer.models.r_drop import divergence
+from keras_transformer.utils.errors import UserError
 
 
 def smoothed_cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> tuple[Any, Any]:

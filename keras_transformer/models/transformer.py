@@ -8,10 +8,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer import registry
-from keras_transformer.data.tokenizer import PAD
-from keras_transformer.errors import UserError
-from keras_transformer.hyperparameters import HParams
+from keras_transformer.config import registry
+from keras_transformer.config.hparams import HParams
+from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.layers.attention import PaddingMask
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.dropout import Dropout
@@ -19,7 +18,8 @@ from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.position import PositionIds
 from keras_transformer.layers.word_heads import begun, word_mask, word_numbers
-from keras_transformer.models.fitting import TokenModel
+from keras_transformer.models.seq2seq_model import TokenModel
+from keras_transformer.utils.errors import UserError
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -2,8 +2,8 @@
 
 import os
 
-from keras_transformer.errors import UserError
-from keras_transformer.runs.directory import Run
+from keras_transformer.runs.run import Run
+from keras_transformer.utils.errors import UserError
 
 
 def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> list[int]:

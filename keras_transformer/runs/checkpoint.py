@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.errors import UserError, shell_flag
-from keras_transformer.files import read_json, remove_directory, sha256, write_json, written_directory
+from keras_transformer.utils.errors import UserError, shell_flag
+from keras_transformer.utils.files import read_json, remove_directory, sha256, write_json, written_directory
 
 VERSION = 1
 NAME = re.compile(r"step-(\d{9})")

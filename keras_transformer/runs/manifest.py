@@ -13,8 +13,8 @@ from pathlib import Path
 
 import keras
 
-from keras_transformer.files import append_line
-from keras_transformer.registry import PACKAGE
+from keras_transformer.config.registry import PACKAGE
+from keras_transformer.utils.files import append_line
 
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "jax", "jaxlib", "numpy", "sacrebleu", "sentencepiece")
 

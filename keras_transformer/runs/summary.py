@@ -1,6 +1,6 @@
 """What a training cost and brought, from the lines of its metrics.jsonl."""
 
-from keras_transformer.stopwatch import duration
+from keras_transformer.utils.timing import duration
 
 
 def lines_by_step(rows):

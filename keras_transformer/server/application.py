@@ -14,17 +14,17 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from starlette.exceptions import HTTPException
 
 from keras_transformer import __version__
-from keras_transformer.errors import NonFiniteOutputs, UserError
 from keras_transformer.server.batcher import Batcher, Full, until
 from keras_transformer.server.engines import BATCH_ROWS, Output
 from keras_transformer.server.limits import DEADLINE, BoundedBodies, Limits
-from keras_transformer.server.measures import Measures
+from keras_transformer.server.metrics import Measures
+from keras_transformer.utils.errors import NonFiniteOutputs, UserError
 
 PAGES = {
     "page.js": ("keras_transformer.server.page", "text/javascript"),
     "page.css": ("keras_transformer.server.page", "text/css"),
-    "attention_view.js": ("keras_transformer.pictures", "text/javascript"),
-    "attention_view.css": ("keras_transformer.pictures", "text/css"),
+    "attention_view.js": ("keras_transformer.visualization", "text/javascript"),
+    "attention_view.css": ("keras_transformer.visualization", "text/css"),
 }
 """The files of the page: where each lies, and its type."""
 SWAGGER = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
@@ -220,8 +220,8 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
 
 
 def _drawing(text):
-    from keras_transformer.trees.drawing import svg_drawing
-    from keras_transformer.trees.tree import tree_of
+    from keras_transformer.parsing.drawing import svg_drawing
+    from keras_transformer.parsing.tree import tree_of
 
     return svg_drawing(tree_of(text))
 

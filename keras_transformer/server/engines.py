@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.errors import UserError
-from keras_transformer.files import read_json
-from keras_transformer.hyperparameters import HParams
-from keras_transformer.serving.description import DESCRIPTION
-from keras_transformer.startup import check_packages, load_keras
+from keras_transformer.backend.loading import check_packages, load_keras
+from keras_transformer.config.hparams import HParams
+from keras_transformer.exports.description import DESCRIPTION
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import read_json
 
 BATCH_ROWS = 64
 """Most texts that an engine is given at once."""
@@ -64,7 +64,7 @@ class Engine(abc.ABC):
         """
 
     def attention(self, source: str, target: str) -> dict[str, Any]:
-        """Returns what `pictures/attention_view.js` shows of a source and its translation, for JSON.
+        """Returns what `visualization/attention_view.js` shows of a source and its translation, for JSON.
 
         Raises:
             UserError: There is nothing to show.
@@ -82,7 +82,7 @@ class RunEngine(Engine):
     """
 
     def __init__(self, path, checkpoint=None, precision="float32", jit_compile=False, **search):
-        from keras_transformer.runs.directory import Run
+        from keras_transformer.runs.run import Run
 
         runs = [Run.open(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
         load_keras()
@@ -107,7 +107,7 @@ class RunEngine(Engine):
         return [[Output(one.text, _finite(one.score)) for one in hypotheses] for hypotheses in found]
 
     def attention(self, source, target):
-        from keras_transformer.pictures.attention_page import view_data
+        from keras_transformer.visualization.attention_page import view_data
 
         return view_data(self._translator.attention(source, target))
 
@@ -145,7 +145,7 @@ class CTranslate2Engine(Engine):
     """An export of `--format=ctranslate2`; neither Keras nor a backend is needed. Its search is CTranslate2's own."""
 
     def __init__(self, path, about, threads=0, **search):
-        from keras_transformer.data.tokenizer import load_tokenizer
+        from keras_transformer.data.tokenizers.base import load_tokenizer
 
         try:
             import ctranslate2
@@ -165,7 +165,7 @@ class CTranslate2Engine(Engine):
         return [len(ids) + 1 for ids in self._tokenizer.encode(texts)]
 
     def translate(self, texts, nbest):
-        from keras_transformer.data.tokenizer import BOS, PAD
+        from keras_transformer.data.tokenizers.base import BOS, PAD
 
         sources = [[self._pieces[i] for i in ids] for ids in self._tokenizer.encode(texts)]
         rows = [i for i, source in enumerate(sources) if source]

@@ -6,15 +6,15 @@ import time
 import keras
 
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.errors import NonFiniteOutputs
-from keras_transformer.files import finite_or_null
-from keras_transformer.progress import progress_bar
 from keras_transformer.runs.checkpoint import training_arrays
-from keras_transformer.stopwatch import Stopwatch, duration
-from keras_transformer.training.health import SourceHealth, complaint
-from keras_transformer.training.machine import peak_memory
+from keras_transformer.training.collapse import SourceHealth, complaint
+from keras_transformer.training.hardware import peak_memory
 from keras_transformer.training.schedule import make_schedule
 from keras_transformer.training.signals import MEET_EVERY, Interrupted
+from keras_transformer.utils.errors import NonFiniteOutputs
+from keras_transformer.utils.files import finite_or_null
+from keras_transformer.utils.progress import progress_bar
+from keras_transformer.utils.timing import Stopwatch, duration
 
 SAMPLES = 5
 """Translations that a validation's line holds."""

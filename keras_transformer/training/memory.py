@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.data.tokenizer import UNK
-from keras_transformer.devices import on_cpu, proc_entries
-from keras_transformer.errors import UserError
+from keras_transformer.backend.devices import on_cpu, proc_entries
+from keras_transformer.data.tokenizers.base import UNK
 from keras_transformer.training.signals import Interrupted
+from keras_transformer.utils.errors import UserError
 
 WORTH_A_TRIAL = 2e9
 """Bytes: less is there, wherever a model is trained."""
@@ -105,7 +105,7 @@ def _largest(hparams, vocab_size, plan):
 
 def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, remat=False):
     """Returns roughly the bytes that an update takes: weights, gradients, two slots, and what the layers keep."""
-    from keras_transformer.models.projected_loss import PIECE
+    from keras_transformer.models.fused_loss import PIECE
 
     rows *= hparams.passes
     h, source, target = hparams, rows * source_length, rows * target_length
@@ -225,10 +225,10 @@ def answer():
     question = json.load(sys.stdin)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(KILLED_FIRST)
-    from keras_transformer.startup import load_keras
+    from keras_transformer.backend.loading import load_keras
 
     load_keras()
-    from keras_transformer.training.machine import peak_memory
+    from keras_transformer.training.hardware import peak_memory
 
     used_up = _limit_memory(question["available"])
     try:
@@ -252,11 +252,11 @@ def ran_out(error):
 
 def _update(question):
     """Trains a new model with one batch of random tokens."""
-    from keras_transformer.data.batches import TokenBatches
-    from keras_transformer.data.batching import BatchPlan
+    from keras_transformer.data.batch_plan import BatchPlan
+    from keras_transformer.data.token_batches import TokenBatches
     from keras_transformer.data.token_store import Split
-    from keras_transformer.runs.directory import Run
-    from keras_transformer.training.network import make_network
+    from keras_transformer.runs.run import Run
+    from keras_transformer.training.model_building import make_network
 
     run = Run(None, question["config"])
     run.load_plugins()

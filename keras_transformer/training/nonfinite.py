@@ -3,7 +3,7 @@
 import json
 
 from keras_transformer.data.lines import find_lines
-from keras_transformer.errors import UserError
+from keras_transformer.utils.errors import UserError
 
 
 class NonFinite:

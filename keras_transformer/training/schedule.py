@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.hyperparameters import HParams
+from keras_transformer.config.hparams import HParams
 from keras_transformer.models.loss import SmoothedCrossEntropy
 from keras_transformer.training.optimizer import GuardedAdam
 

@@ -7,14 +7,18 @@ import time
 
 import keras
 
-from keras_transformer.errors import UserError, shell_flag
-from keras_transformer.progress import progress_bar
+from keras_transformer.distributed.shadow_run import ShadowRun, state_of
+from keras_transformer.distributed.strategy import (
+    check_rows,
+    check_strategy,
+    count_accelerators,
+    make_strategy,
+)
+from keras_transformer.distributed.workers import join
 from keras_transformer.runs.checkpoint import assign_training, model_arrays
-from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import make_manifest, versions
-from keras_transformer.runs.shadow import ShadowRun, state_of
+from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import summary_lines, training_summary
-from keras_transformer.stopwatch import duration
 from keras_transformer.training.callbacks import (
     Checkpointing,
     EarlyStopping,
@@ -23,20 +27,16 @@ from keras_transformer.training.callbacks import (
     StepCallbacks,
     ended_early,
 )
-from keras_transformer.training.distribution import (
-    check_rows,
-    check_strategy,
-    count_accelerators,
-    make_strategy,
-)
-from keras_transformer.training.fine_tuning import INIT_FLAG, complete, initialise
-from keras_transformer.training.machine import device_rate
+from keras_transformer.training.finetune import INIT_FLAG, complete, initialise
+from keras_transformer.training.hardware import device_rate
 from keras_transformer.training.memory import check_memory, check_weights, may_not_fit
-from keras_transformer.training.network import make_network
+from keras_transformer.training.model_building import make_network
 from keras_transformer.training.nonfinite import NonFinite
-from keras_transformer.training.overview import overview
 from keras_transformer.training.signals import SharedStop, stop_request
-from keras_transformer.training.workers import join
+from keras_transformer.training.summary import overview
+from keras_transformer.utils.errors import UserError, shell_flag
+from keras_transformer.utils.progress import progress_bar
+from keras_transformer.utils.timing import duration
 
 
 def train(

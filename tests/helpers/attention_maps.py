@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_transformer.pictures.attention_maps import AttentionMaps, Tokens
+from keras_transformer.visualization.attention import AttentionMaps, Tokens
 
 
 def random_maps(source, target, seed=0, layers=2, heads=3):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_transformer import registry
+from keras_transformer.config import registry
 
 SMALL = ("--num_layers=1", "--d_model=16", "--d_ff=32", "--num_heads=2", "--batch_tokens=512", "--eval_steps=3",
          "--checkpoint_steps=3", "--warmup_steps=2", "--beam_size=2", "--extra_length=3")  # fmt: skip

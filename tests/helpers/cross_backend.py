@@ -69,7 +69,7 @@ def finish(folder, backend, other):
 
 
 def main(folder, seed, other):
-    from keras_transformer.startup import chosen_backend, load_keras
+    from keras_transformer.backend.loading import chosen_backend, load_keras
 
     folder, backend = Path(folder), chosen_backend()
     command("prepare", *FLAGS, f"--data_dir={folder}/prepared")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from keras_transformer import registry
+from keras_transformer.config import registry
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ class Backwards(Engine):
         return [len(text.split()) + 1 for text in texts]
 
     def translate(self, texts, nbest):
-        from keras_transformer.errors import UserError
+        from keras_transformer.utils.errors import UserError
 
         self.batches.append(list(texts))
         self.drawn_before.append(self.drawn)

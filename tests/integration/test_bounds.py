@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from helpers.commands import REVERSE
 
+from keras_transformer.config.hparams import HParams, field_types
 from keras_transformer.decoding.translator import check_search
-from keras_transformer.errors import UserError
-from keras_transformer.hyperparameters import HParams, field_types
-from keras_transformer.pictures.attention_maps import Tokens
+from keras_transformer.distributed.cluster import Coordinator
 from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.training import memory
-from keras_transformer.training.cluster import Coordinator
+from keras_transformer.utils.errors import UserError
+from keras_transformer.visualization.attention import Tokens
 
 NUMBERS = [name for name, (kind, _) in field_types(HParams).items() if kind in (int, float)]
 HUGE = "1" + "0" * 99
@@ -48,7 +48,7 @@ def test_hparams_have_an_upper_bound(call, tmp_path, name):
         ("cost", [], "length=" + HUGE),
         ("cost", [], "hours=1e300"),
         ("visualize", ["--output_dir=o", "--run=r", "--text=a"], "layer=" + HUGE),
-        ("trees.__main__", [], "number=" + HUGE),
+        ("trees", [], "number=" + HUGE),
     ],
 )
 def test_flags_have_bounds(call, tmp_path, monkeypatch, command, flags, name):

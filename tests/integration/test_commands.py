@@ -12,8 +12,8 @@ from helpers.commands import SMALL, TEXT, start, write_text
 
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.translator import Hypothesis, Translator
-from keras_transformer.runs.directory import Run
-from keras_transformer.tasks import load_problem
+from keras_transformer.runs.run import Run
+from keras_transformer.tasks.problem import load_problem
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -151,7 +151,7 @@ def test_commands_warn_once_of_an_outdated_average(copied, call, tmp_path, monke
     outputs = [Hypothesis("s1", (4,), 0.0, 0.0)]
     monkeypatch.setattr(Translator, "translate", lambda self, texts, *_, **__: [outputs for _ in texts])
     monkeypatch.setattr(Translator, "score", lambda self, texts, _: [outputs[0] for _ in texts])
-    monkeypatch.setattr("keras_transformer.serving.saved_model.export_saved_model", lambda *_, **__: None)
+    monkeypatch.setattr("keras_transformer.exports.saved_model.export_saved_model", lambda *_, **__: None)
     call("average", f"--run={copied}", "--last=2", "--scores=off").succeeded()
     checkpoints = Run.open(copied).checkpoints
     checkpoints.save(9, *checkpoints.load("last"))

@@ -9,8 +9,8 @@ from helpers import commands
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.errors import UserError
-from keras_transformer.tasks import load_problem
+from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.errors import UserError
 
 COUNT = 200
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from helpers import commands
 
-from keras_transformer import registry
-from keras_transformer.errors import UserError
-from keras_transformer.runs.directory import Run
+from keras_transformer.config import registry
+from keras_transformer.runs.run import Run
+from keras_transformer.utils.errors import UserError
 
 FLIPS = 150
 TEXT = "--input=/dev/null"

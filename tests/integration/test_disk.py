@@ -8,7 +8,7 @@ import shutil
 import pytest
 from helpers import commands
 
-from keras_transformer.runs.directory import Run
+from keras_transformer.runs.run import Run
 
 
 @pytest.fixture

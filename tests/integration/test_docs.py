@@ -54,7 +54,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_paper_map_names_every_row_and_existing_tests():
-    from keras_transformer import registry
+    from keras_transformer.config import registry
 
     registry.load_catalog()
     page = (ROOT / "docs" / "paper_map.md").read_text(encoding="utf-8")

@@ -15,16 +15,16 @@ from helpers.quick import eager_functions
 from helpers.sharing import shared_folder
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import BOS, EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
-from keras_transformer.data.tree_tokenizer import TreeTokenizer
-from keras_transformer.runs.directory import Run
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.parsing.tokenizer import TreeTokenizer
+from keras_transformer.runs.run import Run
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
 
-from keras_transformer.serving import saved_model  # noqa: E402
-from keras_transformer.serving.ctranslate2 import QUANTIZATIONS, export_ctranslate2  # noqa: E402
-from keras_transformer.serving.saved_model import export_saved_model  # noqa: E402
+from keras_transformer.exports import saved_model  # noqa: E402
+from keras_transformer.exports.ctranslate2 import QUANTIZATIONS, export_ctranslate2  # noqa: E402
+from keras_transformer.exports.saved_model import export_saved_model  # noqa: E402
 
 SENTENCES = [
     "A man in a blue shirt is standing on a ladder.", "Two dogs run.", "Ein Mann mit einem Hut spielt Gitarre!",

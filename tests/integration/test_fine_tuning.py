@@ -6,7 +6,7 @@ import pytest
 from helpers.quick import quick_runs
 
 import keras_transformer as kt
-from keras_transformer.training.fine_tuning import initialise
+from keras_transformer.training.finetune import initialise
 from keras_transformer.training.trainer import train
 
 # At a rate of zero the weights stay what a training begins with.

@@ -13,10 +13,10 @@ from helpers.sharing import shared_folder
 import keras_transformer as kt
 from keras_transformer.decoding import evaluation
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.metrics.parseval import parseval
-from keras_transformer.runs.directory import Run
+from keras_transformer.parsing.parseval import parseval
+from keras_transformer.parsing.tree import read_trees, split_words, tree_of
+from keras_transformer.runs.run import Run
 from keras_transformer.train import main as train
-from keras_transformer.trees.tree import read_trees, split_words, tree_of
 
 SENTENCES = ["the small dog sees a cat .", "", "Anna ( and he ) sleeps and the small dog sees a cat"]
 FLAGS = (

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from helpers.commands import REVERSE
 
-from keras_transformer.data.tokenizer import SymbolTokenizer
-from keras_transformer.errors import UserError
-from keras_transformer.files import check_output
+from keras_transformer.data.tokenizers.base import SymbolTokenizer
 from keras_transformer.runs.checkpoint import Checkpoints
-from keras_transformer.runs.directory import Run
-from keras_transformer.training import fine_tuning
+from keras_transformer.runs.run import Run
+from keras_transformer.training import finetune as fine_tuning
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import check_output
 
 SYMBOLS = SymbolTokenizer(["a"])
 
@@ -35,7 +35,7 @@ EMPTY = [
     ("export", "--output_dir="),
     ("visualize", "--curves="),
     ("serve", "--host="),
-    ("trees.__main__", "--input="),
+    ("trees", "--input="),
 ]
 NEEDED = {
     "score": ["--run=r", "--target=t"],
@@ -95,7 +95,7 @@ def test_problem_settings_expand_the_home_folder(call, user_home):
         ("translate", ["--run=~/run", "--input={lines}", "--prefixes=~/p"], "p"),
         ("export", ["--run=~/run", "--format=keras", "--output_dir=~/x"], "run"),
         ("visualize", ["--curves=~/run", "--output_dir=~/x"], "run"),
-        ("trees.__main__", ["--input=~/a"], "a"),
+        ("trees", ["--input=~/a"], "a"),
     ],
 )
 def test_path_flags_expand_the_home_folder(call, user_home, lines, command, flags, path):
@@ -168,7 +168,7 @@ def test_evaluate_keeps_trees_that_results_name(call, tmp_path):
 def test_trees_keeps_an_input_named_like_a_drawing(call, tmp_path):
     trees = tmp_path / "tree-0001.svg"
     trees.write_text("(S (NN a))\n")
-    call("trees.__main__", f"--input={trees}", "--format=svg", f"--output_dir={tmp_path}").refused("--input")
+    call("trees", f"--input={trees}", "--format=svg", f"--output_dir={tmp_path}").refused("--input")
     assert trees.read_text() == "(S (NN a))\n"
 
 

@@ -6,8 +6,8 @@ import json
 import pytest
 from helpers.paths import ROOT
 
-from keras_transformer.hyperparameters import changed_fields, load_hparams
-from keras_transformer.tasks import load_problem
+from keras_transformer.config.hparams import changed_fields, load_hparams
+from keras_transformer.tasks.problem import load_problem
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,9 @@ pytest.importorskip("fastapi")
 from helpers.served import ask, serving  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
-from keras_transformer.errors import UserError  # noqa: E402
 from keras_transformer.server.application import application  # noqa: E402
 from keras_transformer.server.engines import load_engine  # noqa: E402
+from keras_transformer.utils.errors import UserError  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("eager")
 

@@ -9,10 +9,18 @@ from helpers.commands import environment
 LIGHT = """
 import contextlib, io, runpy, sys
 import keras_transformer
-from keras_transformer import errors, files, flags, hyperparameters, plugins, registry, startup, tasks
+from keras_transformer.utils import errors
+from keras_transformer.utils import files
+from keras_transformer.cli import arguments as flags
+from keras_transformer.config import hparams as hyperparameters
+from keras_transformer.config import plugins
+from keras_transformer.config import registry
+from keras_transformer.backend import loading as startup
+from keras_transformer.tasks import problem as tasks
 from keras_transformer.__main__ import COMMANDS
-from keras_transformer.data import corpus, encoding, tokenizer
-from keras_transformer.runs.events import Events
+from keras_transformer.data import corpus, encoding
+from keras_transformer.data.tokenizers import base as tokenizer
+from keras_transformer.runs.tensorboard import Events
 registry.load_catalog()
 for name, _ in registry.problems.describe():
     registry.problems.get(name)
@@ -33,16 +41,16 @@ METRICS = """
 import sys
 def imported():
     print(sorted({"keras", "tensorflow", "jax", "sacrebleu", "keras_transformer.data"} & sys.modules.keys()))
-from keras_transformer.metrics import parseval
+from keras_transformer.parsing import parseval
 imported()
 from keras_transformer.metrics import bleu, lengths, perplexity, significance
 imported()
 sys.modules.update(dict.fromkeys(["keras", "tensorflow", "jax"]))  # from now on, importing one of them fails
-import keras_transformer.serving.ctranslate2, keras_transformer.hyperparameters
-keras_transformer.hyperparameters.HParams()
+import keras_transformer.exports.ctranslate2, keras_transformer.config.hparams
+keras_transformer.config.hparams.HParams()
 """
 BOTH = """
-from keras_transformer import registry
+from keras_transformer.config import registry
 registry.load_catalog()
 import hparams.transformer, problems.multi30k
 registry.problems.check("multi30k_ende"), registry.hparams.check("big")

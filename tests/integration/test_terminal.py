@@ -11,8 +11,8 @@ import pytest
 from helpers.commands import REVERSE
 
 import keras_transformer as kt
-from keras_transformer.progress import progress_bar
 from keras_transformer.train import main as train
+from keras_transformer.utils.progress import progress_bar
 
 
 def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
@@ -73,7 +73,7 @@ def test_the_table_notes_what_rarely_goes_well(call, tmp_path, flags, said):
 
 
 def test_the_table_tells_no_time_of_another_device_than_a_cpu(call, tmp_path, monkeypatch):
-    monkeypatch.setattr("keras_transformer.training.overview.on_cpu", lambda: False)
+    monkeypatch.setattr("keras_transformer.training.summary.on_cpu", lambda: False)
     lines = call("train", *REVERSE, f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run", "--dry_run")
     titles = [line[:12].strip() for line in lines.succeeded()]
     assert "results" in titles and "time" not in titles
@@ -81,7 +81,7 @@ def test_the_table_tells_no_time_of_another_device_than_a_cpu(call, tmp_path, mo
 
 @pytest.mark.parametrize("has, flags, hints", [(True, [], 1), (False, [], 0), (True, ["--precision=bfloat16"], 0)])
 def test_train_hints_at_bfloat16(call, tmp_path, monkeypatch, has, flags, hints):
-    monkeypatch.setattr("keras_transformer.training.overview.cpu_has_bfloat16", lambda: has)
+    monkeypatch.setattr("keras_transformer.training.summary.cpu_has_bfloat16", lambda: has)
     flags = (*REVERSE, f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run", "--dry_run", *flags)
     lines = [line.strip() for line in call("train", *flags).succeeded()]
     assert lines.count("this CPU has bfloat16 instructions: --precision=bfloat16 is faster") == hints
@@ -133,7 +133,7 @@ def test_bars_are_nowhere_else(capsys):
 
 
 def test_a_bar_ends_with_its_work(monkeypatch, capsys):
-    from keras_transformer import progress
+    from keras_transformer.utils import progress
 
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)

@@ -6,8 +6,8 @@ import sys
 import pytest
 from helpers.commands import environment, start
 
-from keras_transformer.trees.drawing import text_drawing
-from keras_transformer.trees.tree import tree_of
+from keras_transformer.parsing.drawing import text_drawing
+from keras_transformer.parsing.tree import tree_of
 
 CAT = "(S (NP (DT the) (NN cat)) (VP (VBZ sees) (NP (PRP it))) (. .))"
 
@@ -46,11 +46,11 @@ def test_trees_writes_all_pictures_without_a_reader(tmp_path):
     ("code", "unneeded"),
     [
         (
-            "from keras_transformer.trees.__main__ import main; main(['--input=trees.ptb'])",
+            "from keras_transformer.trees import main; main(['--input=trees.ptb'])",
             {"keras", "tensorflow", "jax", "torch", "numpy"},
         ),
         (
-            "import keras_transformer.metrics.parseval",
+            "import keras_transformer.parsing.parseval",
             {"keras", "tensorflow", "jax", "keras_transformer.data"},
         ),
         (

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.flags import report, run_command
+from keras_transformer.cli.arguments import report, run_command
 from keras_transformer.runs.checkpoint import Checkpoints
-from keras_transformer.runs.directory import Run
 from keras_transformer.runs.manifest import append_row, command, git_revision, machine
+from keras_transformer.runs.run import Run
 
 CHECKPOINT_STEPS = 10
 WRITE = 0.03

@@ -14,8 +14,8 @@ from helpers import cross_backend
 from helpers.paths import ROOT
 from helpers.sharing import shared_folder
 
-from keras_transformer import startup
-from keras_transformer.runs.directory import Run
+from keras_transformer.backend import loading as startup
+from keras_transformer.runs.run import Run
 
 BACKENDS = [name for name in startup.BACKENDS if importlib.util.find_spec(name)]
 THIS = keras.backend.backend()

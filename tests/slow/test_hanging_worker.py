@@ -12,13 +12,13 @@ import keras
 import pytest
 from helpers.workers import free_ports
 
-from keras_transformer.training.presence import SILENCE
-from keras_transformer.training.workers import WorkerLost
+from keras_transformer.distributed.presence import SILENCE
+from keras_transformer.distributed.workers import WorkerLost
 
 JOINED = """
     import sys
-    from keras_transformer.training.cluster import Coordinator
-    from keras_transformer.training.workers import join
+    from keras_transformer.distributed.cluster import Coordinator
+    from keras_transformer.distributed.workers import join
     workers = join("multiworker", coordinator=Coordinator(sys.argv[1], 2, int(sys.argv[2])))
     workers.watch()
     print("joined", flush=True)

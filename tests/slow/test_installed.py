@@ -12,7 +12,7 @@ from helpers.paths import ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from keras_transformer import registry
+from keras_transformer.config import registry
 
 SMALL = ("--num_layers=1", "--d_model=16", "--d_ff=16", "--num_heads=2", "--batch_tokens=256", "--train_steps=2")
 HIDDEN = ("PYTHONPATH", "KERAS_BACKEND", "PYTHONDONTWRITEBYTECODE")

@@ -15,7 +15,7 @@ from helpers import commands
 
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.runs.checkpoint import Checkpoints
-from keras_transformer.runs.directory import Run
+from keras_transformer.runs.run import Run
 from keras_transformer.training.callbacks import Progress
 
 STEPS = 40
@@ -24,7 +24,7 @@ FLAGS = (*commands.REVERSE, "--dropout=0.2", "--checkpoint_steps=10", "--keep_ch
 
 KILLED_WHILE_WRITING = """
 import os, signal
-from keras_transformer.startup import load_keras
+from keras_transformer.backend.loading import load_keras
 load_keras()
 import numpy as np
 savez, count = np.savez, 2  # the second file of a checkpoint, the optimizer's
@@ -37,7 +37,7 @@ def savez_and_die(file, **arrays):
         file.truncate(file.tell() // 2)
         os.kill(os.getpid(), signal.SIGKILL)
 np.savez = savez_and_die
-from keras_transformer.flags import run_command
+from keras_transformer.cli.arguments import run_command
 from keras_transformer.train import main
 run_command(main)
 """

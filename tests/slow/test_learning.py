@@ -7,7 +7,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.data.corpus import read_pairs
-from keras_transformer.runs.directory import Run
+from keras_transformer.runs.run import Run
 from keras_transformer.training.trainer import train
 
 

@@ -10,11 +10,11 @@ from helpers.training_alike import small
 from helpers.workers import DEVICES, outcomes, spawn_workers
 
 import keras_transformer as kt
+from keras_transformer.distributed.workers import WorkerLost
 from keras_transformer.runs.checkpoint import Checkpoints
-from keras_transformer.runs.directory import Run
+from keras_transformer.runs.run import Run
 from keras_transformer.training.signals import MEET_EVERY
 from keras_transformer.training.trainer import train
-from keras_transformer.training.workers import WorkerLost
 
 PARAMETERS = {"num_symbols": 4, "longest": 5, "train_pairs": 30}
 PATIENCE = 240

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers import commands
 
-from keras_transformer.data.batches import TokenBatches
-from keras_transformer.runs.directory import Run
+from keras_transformer.data.token_batches import TokenBatches
+from keras_transformer.runs.run import Run
 
 SETTINGS = (*commands.SMALL, "--hparams=toy", "--set=problem.vocab_size=40", "--dropout=0.2", "--train_steps=6",
             "--best_metric=nll", "--decode_steps=6")  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 from helpers.commands import spawn
 from helpers.encoders import workers_of
 
-from keras_transformer import registry
+from keras_transformer.config import registry
 
 # A plug-in with a problem that is prepared like a large corpus. TROUBLE names a fault and the pair, or the use of a
 # file, where it occurs. `pairs` counts pairs over the vocabulary (0 to 1999) and the store.

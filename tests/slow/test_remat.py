@@ -3,7 +3,7 @@
 import keras
 from helpers.training_alike import EverySecond, assert_same_training, fit, small
 
-from keras_transformer.training.distribution import make_strategy
+from keras_transformer.distributed.strategy import make_strategy
 
 
 def test_remat_with_micro_batches_and_devices_makes_same_updates(tmp_path):

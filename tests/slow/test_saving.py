@@ -10,7 +10,7 @@ import numpy as np
 from helpers.commands import environment
 from helpers.small_transformer import DECODER_INPUT, INPUTS, LABELS, SOURCE, WEIGHTS, make_model, values
 
-from keras_transformer import registry
+from keras_transformer.config import registry
 
 IMPORTS = {  # both ways that the documentation gives
     "tensorflow": "import keras, keras_transformer",

@@ -5,7 +5,7 @@ import pytest
 from helpers.quick import eager_functions
 from helpers.training_alike import EverySecond, assert_same_training, fit, fit_without_weights
 
-from keras_transformer.training.distribution import make_strategy
+from keras_transformer.distributed.strategy import make_strategy
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("tf.distribute needs KERAS_BACKEND=tensorflow", allow_module_level=True)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer import evaluate
-from keras_transformer.errors import UserError
-from keras_transformer.tasks import load_problem
-from keras_transformer.trees.tree import Tree, tree_of
+from keras_transformer.parsing.tree import Tree, tree_of
+from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.errors import UserError
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import parsing_baselines as baselines  # noqa: E402

@@ -17,7 +17,7 @@ from helpers.paths import ROOT
 
 import keras_transformer as kt
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.runs.directory import Run
+from keras_transformer.runs.run import Run
 
 PROGRAMS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text())
 THIS = keras.backend.backend()

@@ -10,9 +10,9 @@ from helpers.paths import ROOT
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.errors import UserError
 from keras_transformer.layers.position import SinusoidalPositions
 from keras_transformer.training.schedule import make_schedule
+from keras_transformer.utils.errors import UserError
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import decode  # noqa: E402

@@ -8,8 +8,8 @@ import pytest
 from helpers.commands import SMALL
 from helpers.paths import ROOT
 
-from keras_transformer.files import lock_file
-from keras_transformer.tasks import load_problem
+from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.files import lock_file
 
 OVERRIDES = {"train_steps": 3, **dict(flag.lstrip("-").split("=") for flag in SMALL)}
 OVERRIDES = {field: int(value) for field, value in OVERRIDES.items()}

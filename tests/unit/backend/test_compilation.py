@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.models.compiled import COMPILES_EACH_SHAPE, compiled, rounded_up
+from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE, compiled, rounded_up
 
 pytestmark = pytest.mark.backend
 HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, batch_tokens=64, warmup_steps=10)

@@ -10,7 +10,7 @@ import keras
 import pytest
 
 import keras_transformer as kt
-from keras_transformer import startup
+from keras_transformer.backend import loading as startup
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from keras_transformer import registry
-from keras_transformer.errors import UserError
-from keras_transformer.flags import Parser, add_problem_flags, read_problem_flags
-from keras_transformer.hyperparameters import HParams, changed_fields, load_hparams, parse_value
+from keras_transformer.cli.arguments import Parser, add_problem_flags, read_problem_flags
+from keras_transformer.config import registry
+from keras_transformer.config.hparams import HParams, changed_fields, load_hparams, parse_value
+from keras_transformer.utils.errors import UserError
 
 FIELDS = [field.name for field in dataclasses.fields(HParams)]
 registry.load_catalog()

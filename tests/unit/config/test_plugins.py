@@ -12,10 +12,10 @@ from helpers.paths import ROOT
 from helpers.quick import eager_functions
 
 import keras_transformer as kt
-from keras_transformer import plugins, registry
-from keras_transformer.errors import UserError
-from keras_transformer.flags import Parser
-from keras_transformer.runs.directory import Run
+from keras_transformer.cli.arguments import Parser
+from keras_transformer.config import plugins, registry
+from keras_transformer.runs.run import Run
+from keras_transformer.utils.errors import UserError
 
 PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 SMALL = ("--num_layers=1", "--d_model=16", "--d_ff=32", "--num_heads=2", "--batch_tokens=512", "--warmup_steps=2",

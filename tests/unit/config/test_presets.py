@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer import registry
-from keras_transformer.hyperparameters import HParams, load_hparams
+from keras_transformer.config import registry
+from keras_transformer.config.hparams import HParams, load_hparams
 
 registry.load_catalog()
 PRESETS = [name for name, _ in registry.hparams.describe()]

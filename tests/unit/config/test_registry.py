@@ -9,11 +9,11 @@ import tomllib
 import pytest
 
 import keras_transformer
-from keras_transformer import registry
 from keras_transformer.__main__ import COMMANDS
-from keras_transformer.errors import UserError
-from keras_transformer.tasks import Problem, load_problem, setting
-from keras_transformer.translation import TranslationProblem
+from keras_transformer.config import registry
+from keras_transformer.tasks.problem import Problem, load_problem, setting
+from keras_transformer.tasks.translation import TranslationProblem
+from keras_transformer.utils.errors import UserError
 
 registry.load_catalog()
 KINDS = {
@@ -264,7 +264,7 @@ def test_console_script_runs_commands_by_name(monkeypatch, capsys):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_opens_with_an_example(call, command):
-    lines = call("trees.__main__" if command == "trees" else command, "--help").succeeded()
+    lines = call("trees" if command == "trees" else command, "--help").succeeded()
     assert f"Example: python -m keras_transformer.{command} --" in "\n".join(lines)
 
 

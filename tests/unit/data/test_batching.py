@@ -12,8 +12,8 @@ from helpers.paths import DATA
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.data.batching import BatchPlan
-from keras_transformer.errors import UserError
+from keras_transformer.data.batch_plan import BatchPlan
+from keras_transformer.utils.errors import UserError
 
 LONGEST = 60
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.data.corpus import download, existing_file, read_lines, read_pairs
 from keras_transformer.data.lines import find_lines
-from keras_transformer.errors import UserError
+from keras_transformer.utils.errors import UserError
 
 ENDINGS = ["txt", "txt.gz"]
 

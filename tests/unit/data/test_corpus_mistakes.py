@@ -9,10 +9,10 @@ from keras_transformer.data import encoding, preparation
 from keras_transformer.data.corpus import existing_file, read_lines
 from keras_transformer.data.filters import PairFilter
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizer import SymbolTokenizer
-from keras_transformer.errors import UserError
-from keras_transformer.files import work_directory
-from keras_transformer.tasks import load_problem
+from keras_transformer.data.tokenizers.base import SymbolTokenizer
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import work_directory
+from keras_transformer.tasks.problem import load_problem
 
 PAIRS = [(f"source {i}", f"target {i * i}") for i in range(100)]
 SYMBOLS = SymbolTokenizer([f"s{i}" for i in range(9)])

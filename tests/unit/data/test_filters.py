@@ -11,8 +11,8 @@ from keras_transformer.data import encoding
 from keras_transformer.data.filters import PairFilter, copy_rows, find_duplicates, hash_pairs
 from keras_transformer.data.sampling import sample_texts
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizer import SymbolTokenizer
-from keras_transformer.tasks import load_problem
+from keras_transformer.data.tokenizers.base import SymbolTokenizer
+from keras_transformer.tasks.problem import load_problem
 
 LETTERS = [f"s{i}" for i in range(20)]
 SYMBOLS = SymbolTokenizer(LETTERS)

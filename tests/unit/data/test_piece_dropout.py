@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from keras_transformer.data import encoding
 from keras_transformer.data.filters import PairFilter
-from keras_transformer.data.piece_dropout import PieceDropout
+from keras_transformer.data.tokenizers.bpe_dropout import PieceDropout
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizer import UNK, SentencePieceTokenizer, SymbolTokenizer
-from keras_transformer.data.tree_tokenizer import TreeTokenizer
-from keras_transformer.errors import UserError
-from keras_transformer.tasks import load_problem
-from keras_transformer.translation import TranslationProblem
+from keras_transformer.data.tokenizers.base import UNK, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.parsing.tokenizer import TreeTokenizer
+from keras_transformer.utils.errors import UserError
+from keras_transformer.tasks.problem import load_problem
+from keras_transformer.tasks.translation import TranslationProblem
 
 TEXTS = [pair[side] for pair in load_problem("toy_ende").pairs("validation") for side in (0, 1)]
 
@@ -155,7 +155,7 @@ def test_a_training_pair_is_stored_in_several_segmentations(tmp_path):
 
 
 def test_a_preparation_that_was_killed_goes_on_to_the_same(tokenizer, tmp_path, monkeypatch):
-    from keras_transformer.files import work_directory
+    from keras_transformer.utils.files import work_directory
 
     monkeypatch.setattr(encoding, "CHUNK_PAIRS", 7)
     monkeypatch.setattr("keras_transformer.data.preparation.SERIAL_PAIRS", 20)

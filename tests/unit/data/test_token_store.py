@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.data.batches import TokenBatches
-from keras_transformer.data.batching import BatchPlan
+from keras_transformer.data.token_batches import TokenBatches
+from keras_transformer.data.batch_plan import BatchPlan
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizer import SentencePieceTokenizer, SymbolTokenizer, load_tokenizer
-from keras_transformer.errors import UserError
-from keras_transformer.hyperparameters import HParams
-from keras_transformer.tasks import load_problem
+from keras_transformer.data.tokenizers.base import SentencePieceTokenizer, SymbolTokenizer, load_tokenizer
+from keras_transformer.utils.errors import UserError
+from keras_transformer.config.hparams import HParams
+from keras_transformer.tasks.problem import load_problem
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 WORDS = "ein Haus der Bär läuft über die Straße und ruft laut nach einem Freund".split()

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK, load_tokenizer
-from keras_transformer.data.word_pieces import ALWAYS, WordPieceTokenizer, count_words
-from keras_transformer.errors import UserError
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK, load_tokenizer
+from keras_transformer.data.tokenizers.word_pieces import ALWAYS, WordPieceTokenizer, count_words
+from keras_transformer.utils.errors import UserError
 
 SENTENCES = [
     "Il a dit : « non » ! Vraiment ? Oui ; c'est l'homme de 1 234 ans.",

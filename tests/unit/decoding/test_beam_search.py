@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK, SymbolTokenizer
+from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK, SymbolTokenizer
 from keras_transformer.decoding.beam_search import (
     BeamState,
     Rules,
@@ -21,7 +22,6 @@ from keras_transformer.decoding.beam_search import (
     start,
     step,
 )
-from keras_transformer.models.compiled import COMPILES_EACH_SHAPE
 
 LETTERS = "abc"
 SYMBOLS = (UNK, 4, 5, 6)  # what may stand before EOS

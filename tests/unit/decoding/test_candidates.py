@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_transformer.decoding.beam_search import Sampling
-from keras_transformer.decoding.candidates import BLOCKS, IMPOSSIBLE, best_symbols, sampled_symbols, top_symbols
 from keras_transformer.decoding.gather import take, take_rows
-from keras_transformer.decoding.prefix_tree import grown, living_nodes, settle
-from keras_transformer.errors import UserError
+from keras_transformer.decoding.kv_tree import grown, living_nodes, settle
+from keras_transformer.decoding.token_selection import BLOCKS, IMPOSSIBLE, best_symbols, sampled_symbols, top_symbols
+from keras_transformer.utils.errors import UserError
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 FEW, MANY = (40, 150) if TENSORFLOW else (6, 15)  # elsewhere every new shape is compiled

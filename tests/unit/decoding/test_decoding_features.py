@@ -9,10 +9,10 @@ from helpers.quick import eager_functions
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK, SymbolTokenizer
-from keras_transformer.decoding import searcher
+from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK, SymbolTokenizer
+from keras_transformer.decoding import batched_search as searcher
 from keras_transformer.decoding.beam_search import Sampling
-from keras_transformer.models.compiled import COMPILES_EACH_SHAPE
 
 A, B = 4, 5
 SYMBOLS = (UNK, A, B)  # what may stand before EOS

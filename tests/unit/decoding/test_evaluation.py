@@ -19,18 +19,18 @@ from sacrebleu.significance import PairedTest
 
 from keras_transformer import train
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.data.tokenizer import BOS, EOS, PAD
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding import evaluation
 from keras_transformer.decoding.evaluation import evaluate
 from keras_transformer.decoding.translator import Hypothesis, Translator
-from keras_transformer.errors import UserError
 from keras_transformer.evaluate import report_text
 from keras_transformer.metrics.bleu import exact_match, sacre_bleu
 from keras_transformer.metrics.lengths import length_buckets, length_ratio
 from keras_transformer.metrics.perplexity import nats_per_token, perplexity
 from keras_transformer.metrics.significance import paired_bootstrap
-from keras_transformer.runs.directory import Run
-from keras_transformer.tasks import load_problem
+from keras_transformer.runs.run import Run
+from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.errors import UserError
 
 REFERENCES = [f"The {i}th cat of {i * i} Cats sat on the mat." for i in range(60)]
 WORSE = [line.replace("sat on", "stood by") for line in REFERENCES]

@@ -9,13 +9,13 @@ import pytest
 from helpers.quick import quick_runs
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import SymbolTokenizer
-from keras_transformer.data.tree_tokenizer import TreeTokenizer
+from keras_transformer.data.tokenizers.base import SymbolTokenizer
 from keras_transformer.decoding.beam_search import Sampling
-from keras_transformer.errors import NonFiniteOutputs
-from keras_transformer.runs.directory import Run
+from keras_transformer.parsing.tokenizer import TreeTokenizer
+from keras_transformer.runs.run import Run
 from keras_transformer.training.callbacks import Evaluation
 from keras_transformer.training.trainer import train
+from keras_transformer.utils.errors import NonFiniteOutputs
 
 HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, beam_size=2, extra_length=3)
 TRAINING = HPARAMS.replace(

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import BOS, EOS, UNK, SymbolTokenizer
+from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE
+from keras_transformer.data.tokenizers.base import BOS, EOS, UNK, SymbolTokenizer
 from keras_transformer.decoding import translator as translator_module
-from keras_transformer.models.compiled import COMPILES_EACH_SHAPE
 
 TEXTS = ["a", "a b c d", "", "d c", "b b b b b b", "   ", "c", "a"]
 

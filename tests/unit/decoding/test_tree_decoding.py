@@ -7,14 +7,14 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import BOS, EOS, PAD
-from keras_transformer.data.tree_tokenizer import TreeTokenizer
-from keras_transformer.decoding import searcher
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
+from keras_transformer.decoding import batched_search as searcher
 from keras_transformer.decoding.beam_search import Sampling, Sentences
-from keras_transformer.decoding.constraints import TreeConstraint
-from keras_transformer.trees.grammar import LONGEST_CHAIN, Grammar
-from keras_transformer.trees.linearize import delinearize, linearize, repaired
-from keras_transformer.trees.tree import DEEPEST, split_words, tree_of
+from keras_transformer.parsing.constraint import TreeConstraint
+from keras_transformer.parsing.grammar import LONGEST_CHAIN, Grammar
+from keras_transformer.parsing.linearize import delinearize, linearize, repaired
+from keras_transformer.parsing.tokenizer import TreeTokenizer
+from keras_transformer.parsing.tree import DEEPEST, split_words, tree_of
 
 HPARAMS = kt.HParams(
     num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, extra_length=20, word_heads=1

@@ -10,8 +10,8 @@ import pytest
 from helpers.workers import free_ports, tf_config
 
 import keras_transformer as kt
-from keras_transformer.training import cluster
-from keras_transformer.training.cluster import Coordinator, read_tf_config, wait_for_others
+from keras_transformer.distributed import cluster
+from keras_transformer.distributed.cluster import Coordinator, read_tf_config, wait_for_others
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 

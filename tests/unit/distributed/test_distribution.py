@@ -15,8 +15,8 @@ from helpers.training_alike import (
 )
 
 import keras_transformer as kt
+from keras_transformer.distributed.strategy import make_strategy
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.training.distribution import make_strategy
 
 tf = pytest.importorskip("tensorflow")
 if keras.backend.backend() != "tensorflow":

@@ -13,8 +13,8 @@ from helpers.training_alike import (
 )
 
 import keras_transformer as kt
+from keras_transformer.distributed.strategy import count_accelerators, make_strategy
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.training.distribution import count_accelerators, make_strategy
 from keras_transformer.training.trainer import train
 
 if keras.backend.backend() != "jax":

@@ -7,10 +7,10 @@ import time
 import keras
 import pytest
 
-from keras_transformer.training import presence as presence_module
-from keras_transformer.training.presence import DONE, Presence
+from keras_transformer.distributed import presence as presence_module
+from keras_transformer.distributed.presence import DONE, Presence
+from keras_transformer.distributed.workers import _JaxWorkers
 from keras_transformer.training.signals import Interrupted
-from keras_transformer.training.workers import _JaxWorkers
 
 
 class Store(dict):

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keras_transformer as kt
-from keras_transformer.runs.directory import Run
-from keras_transformer.runs.shadow import ShadowRun, state_of
+from keras_transformer.distributed.shadow_run import ShadowRun, state_of
+from keras_transformer.distributed.workers import WorkerLost, Workers, _Together
+from keras_transformer.runs.run import Run
 from keras_transformer.training.signals import MEET_EVERY, SharedStop, StopRequest
-from keras_transformer.training.workers import WorkerLost, Workers, _Together
 
 
 class Meeting(_Together):
@@ -66,7 +66,7 @@ def test_workers_receive_the_values_of_the_chief(value, count):
 
 @pytest.mark.parametrize("piece", (8, 1 << 20))
 def test_workers_receive_arrays_bit_for_bit(monkeypatch, piece, fresh_seed):
-    monkeypatch.setattr("keras_transformer.training.workers.PIECE", piece)
+    monkeypatch.setattr("keras_transformer.distributed.workers.PIECE", piece)
     random = np.random.default_rng(fresh_seed)
     arrays = {
         "weights": random.normal(size=(3, 5)).astype("float32"),

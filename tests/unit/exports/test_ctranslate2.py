@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import SPECIAL
+from keras_transformer.data.tokenizers.base import SPECIAL
+from keras_transformer.exports import ctranslate2 as serving
 from keras_transformer.layers.position import SinusoidalPositions
 from keras_transformer.layers.residual import EPSILON
-from keras_transformer.serving import ctranslate2 as serving
 
 VOCAB = 60
 SMALL = dict(num_layers=2, d_model=32, d_ff=64, num_heads=4)

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keras_transformer.data.tokenizer import SPECIAL, SentencePieceTokenizer, SymbolTokenizer
-from keras_transformer.data.tree_tokenizer import TreeTokenizer
-from keras_transformer.errors import UserError
-from keras_transformer.trees.grammar import CLOSE, OPEN, TAG
-from keras_transformer.trees.tree import split_words, tree_of
+from keras_transformer.data.tokenizers.base import SPECIAL, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.parsing.grammar import CLOSE, OPEN, TAG
+from keras_transformer.parsing.tokenizer import TreeTokenizer
+from keras_transformer.parsing.tree import split_words, tree_of
+from keras_transformer.utils.errors import UserError
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
@@ -52,7 +52,7 @@ def symbols():
 
 @pytest.fixture(scope="module")
 def trees():
-    from keras_transformer.trees.linearize import linearize
+    from keras_transformer.parsing.linearize import linearize
 
     names = {symbol for text in TREES for symbol in linearize(tree_of(text))} | {"XX", "(TOP", ")TOP"}
     return TreeTokenizer.train(SENTENCES, names, 200)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.devices import on_cpu
-from keras_transformer.layers.product import product
+from keras_transformer.backend.devices import on_cpu
+from keras_transformer.layers.matmul import product
 
 pytestmark = pytest.mark.backend
 

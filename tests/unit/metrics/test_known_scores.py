@@ -10,18 +10,18 @@ import sacrebleu
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import PAD
+from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.decoding import evaluation
 from keras_transformer.decoding.translator import Hypothesis
+from keras_transformer.distributed.workers import Workers
 from keras_transformer.metrics.bleu import Score
 from keras_transformer.models.loss import SmoothedCrossEntropy
 from keras_transformer.runs.checkpoint import assign_model, model_arrays
-from keras_transformer.runs.directory import Run
+from keras_transformer.runs.run import Run
+from keras_transformer.tasks.translation import TranslationProblem
 from keras_transformer.training import callbacks
-from keras_transformer.training.health import SourceHealth
+from keras_transformer.training.collapse import SourceHealth
 from keras_transformer.training.signals import StopRequest
-from keras_transformer.training.workers import Workers
-from keras_transformer.translation import TranslationProblem
 
 pytestmark = pytest.mark.backend
 

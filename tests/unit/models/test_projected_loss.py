@@ -7,8 +7,8 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.models import projected_loss
-from keras_transformer.models.projected_loss import projected_cross_entropy
+from keras_transformer.models import fused_loss as projected_loss
+from keras_transformer.models.fused_loss import projected_cross_entropy
 
 TOKENS, WIDTH, VOCAB_SIZE = 23, 8, 11
 

@@ -26,7 +26,7 @@ from helpers.small_transformer import (
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import BOS, PAD
+from keras_transformer.data.tokenizers.base import BOS, PAD
 
 
 @pytest.mark.backend

@@ -7,9 +7,9 @@ from helpers.quick import eager_functions
 from keras.backend import backend
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import BOS, EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
-from keras_transformer.data.tree_tokenizer import TreeTokenizer
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
 from keras_transformer.layers.word_heads import word_mask, word_numbers
+from keras_transformer.parsing.tokenizer import TreeTokenizer
 
 TINY = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, word_heads=1)
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.errors import UserError
-from keras_transformer.metrics.evalb_parameters import Parameters, read_parameters
-from keras_transformer.metrics.parseval import parse_scores, parseval, score_sentence, trees_as_lines
+from keras_transformer.parsing.evalb_parameters import Parameters, read_parameters
+from keras_transformer.parsing.parseval import parse_scores, parseval, score_sentence, trees_as_lines
+from keras_transformer.utils.errors import UserError
 
 GOLD = "(S (NP (DT the) (NN dog)) (VP (VBZ eats) (NP (NN fish))) (. .))"
 NONE = Parameters(delete_labels=(), delete_labels_for_length=(), equal_labels=())

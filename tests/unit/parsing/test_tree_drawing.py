@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.trees.drawing import FONT_SIZES, columns, pixels, svg_drawing, text_drawing
-from keras_transformer.trees.tree import DEEPEST, Tree, escaped, read_trees, tree_of
+from keras_transformer.parsing.drawing import FONT_SIZES, columns, pixels, svg_drawing, text_drawing
+from keras_transformer.parsing.tree import DEEPEST, Tree, escaped, read_trees, tree_of
 
-COMMAND = "trees.__main__"
+COMMAND = "trees"
 SVG = "{http://www.w3.org/2000/svg}"
 
 CAT = "(S (NP (DT the) (NN cat)) (VP (VBZ sees) (NP (PRP it))) (. .))"

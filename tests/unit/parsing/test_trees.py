@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.errors import UserError
-from keras_transformer.trees import normalize
-from keras_transformer.trees.linearize import delinearize, linearize, repaired
-from keras_transformer.trees.normalize import icelandic, penn
-from keras_transformer.trees.tree import (
+from keras_transformer.parsing import normalize
+from keras_transformer.parsing.linearize import delinearize, linearize, repaired
+from keras_transformer.parsing.normalize import icelandic, penn
+from keras_transformer.parsing.tree import (
     DEEPEST,
     Tree,
     escaped,
@@ -21,6 +20,7 @@ from keras_transformer.trees.tree import (
     tree_of,
     unescaped,
 )
+from keras_transformer.utils.errors import UserError
 
 WORKS = tree_of("(S (NP (PRP it)) (VP (VBZ works)))")
 quick = settings(deadline=None, max_examples=100)

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from keras_transformer import registry
-from keras_transformer.tasks import load_problem
+from keras_transformer.config import registry
+from keras_transformer.tasks.problem import load_problem
 
 registry.load_catalog()
 grammar = sys.modules[registry.problems.get("toy_ende").__module__]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from keras_transformer import registry
+from keras_transformer.config import registry
 
 registry.load_catalog()
 grammar = sys.modules[registry.problems.get("toy_ende").__module__]

@@ -13,9 +13,9 @@ import pytest
 from helpers.quick import eager_functions
 
 from keras_transformer import evaluate, prepare, train
-from keras_transformer.errors import UserError
-from keras_transformer.files import sha256
-from keras_transformer.tasks import load_problem
+from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import sha256
 
 COUNTS = {"train": 600, "validation": 10, "test": 8}
 SMALL = ("--hparams=toy", "--num_layers=1", "--d_model=16", "--d_ff=32", "--num_heads=2", "--batch_tokens=1024",

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from keras_transformer.runs import events
-from keras_transformer.runs.directory import Run
-from keras_transformer.runs.events import Events, open_events
+from keras_transformer.runs import tensorboard as events
+from keras_transformer.runs.run import Run
+from keras_transformer.runs.tensorboard import Events, open_events
 
 pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator  # noqa: E402

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer import registry
+from keras_transformer.config import registry
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.data.tokenizer import BOS, EOS, PAD, UNK
-from keras_transformer.data.treebanks import GUM_PARTITIONS, gum_files
-from keras_transformer.parsing import ParsingProblem, TreebankProblem
-from keras_transformer.tasks import load_problem
-from keras_transformer.translation import TranslationProblem
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
+from keras_transformer.parsing.problem import ParsingProblem, TreebankProblem
+from keras_transformer.parsing.treebanks import GUM_PARTITIONS, gum_files
+from keras_transformer.tasks.problem import load_problem
+from keras_transformer.tasks.translation import TranslationProblem
 
 registry.load_catalog()
 NAMES = [name for name, _ in registry.problems.describe()]

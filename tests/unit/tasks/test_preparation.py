@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from helpers.encoders import workers_of
 
-from keras_transformer import files
 from keras_transformer.data import encoding, preparation
 from keras_transformer.data.filters import PairFilter
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizer import SentencePieceTokenizer, SymbolTokenizer
-from keras_transformer.errors import UserError
-from keras_transformer.files import work_directory
-from keras_transformer.tasks import load_problem
+from keras_transformer.data.tokenizers.base import SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils import files
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import work_directory
 
 LETTERS = [f"s{i}" for i in range(20)]
 SYMBOLS = SymbolTokenizer(LETTERS)
@@ -172,7 +172,7 @@ def test_what_another_process_prepares_meanwhile_is_taken(tmp_path, monkeypatch)
         first.prepare()
         return work_directory(path, identity, report)
 
-    monkeypatch.setattr("keras_transformer.tasks.work_directory", late)
+    monkeypatch.setattr("keras_transformer.tasks.problem.work_directory", late)
     second._write = lambda *arguments: pytest.fail("prepared twice")
     assert second.prepare().store.fingerprint == first.store.fingerprint
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keras_transformer import registry
-from keras_transformer.errors import UserError
-from keras_transformer.files import sha256
-from keras_transformer.tasks import load_problem
-from keras_transformer.translation import TranslationProblem
+from keras_transformer.config import registry
+from keras_transformer.tasks.problem import load_problem
+from keras_transformer.tasks.translation import TranslationProblem
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import sha256
 
 registry.load_catalog()
 MULTI30K = ["multi30k_ende", "multi30k_ende_tok", "multi30k_enfr"]

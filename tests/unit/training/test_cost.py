@@ -18,14 +18,14 @@ from helpers.quick import quick_runs
 import keras_transformer as kt
 from keras_transformer import cost
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.runs.directory import Run
+from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import summary_lines, training_summary
-from keras_transformer.stopwatch import Stopwatch, duration
 from keras_transformer.training.callbacks import Progress
 from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
-from keras_transformer.training.machine import compilation_seconds, device_rate, peak_memory
-from keras_transformer.training.overview import OTHER, PRODUCTS
+from keras_transformer.training.hardware import compilation_seconds, device_rate, peak_memory
+from keras_transformer.training.summary import OTHER, PRODUCTS
 from keras_transformer.training.trainer import train
+from keras_transformer.utils.timing import Stopwatch, duration
 
 hparams = kt.HParams(
     num_layers=2, d_model=16, d_ff=24, num_heads=2, d_k=6, d_v=10, dropout=0.1, batch_tokens=64, warmup_steps=10,
@@ -228,7 +228,7 @@ def test_an_evaluation_s_row_holds_the_cost(run_and_lines, tmp_path):
 
 def test_a_stopwatch_adds_up(monkeypatch):
     times = iter([1.0, 3.0, 10.0, 10.5])
-    monkeypatch.setattr("keras_transformer.stopwatch.time.monotonic", lambda: next(times))
+    monkeypatch.setattr("keras_transformer.utils.timing.time.monotonic", lambda: next(times))
     stopwatch = Stopwatch()
     for _ in range(2):
         with stopwatch:
@@ -273,8 +273,8 @@ def test_memory_is_in_megabytes_and_the_peak_stays():
 def estimate(problem, path, monkeypatch, rates=(1e9, 1e9), **how):
     """Return the lines on time of a dry run with given device rates in float32 and bfloat16."""
     lines, rates = [], dict(zip(("float32", "bfloat16"), rates))
-    monkeypatch.setattr("keras_transformer.training.overview.device_rate", lambda dtype="float32": rates[dtype])
-    monkeypatch.setattr("keras_transformer.training.overview.compilation_seconds", lambda network, *shape: 7.0)
+    monkeypatch.setattr("keras_transformer.training.summary.device_rate", lambda dtype="float32": rates[dtype])
+    monkeypatch.setattr("keras_transformer.training.summary.compilation_seconds", lambda network, *shape: 7.0)
     train(problem, shallow.replace(train_steps=1000), path, dry_run=True, report=lines.append, **how)
     first = next(i for i, line in enumerate(lines) if line.startswith("  time "))
     return [line[12:] for line in lines[first:] if line[2] in " t"]
@@ -334,7 +334,7 @@ def test_compilation_seconds_fills_the_cache_of_fit(problem, tmp_path, monkeypat
 def test_progress_reports_compilations_and_leaves_them_out_of_eta(problem, monkeypatch):
     """Two shapes alternate. The first update of a shape takes 20 s, any other update 1 s."""
     times, lines = iter([0, 20, 20, 40, 40, 41, 41, 42, 42, 42]), []
-    monkeypatch.setattr("keras_transformer.stopwatch.time.monotonic", lambda: next(times))
+    monkeypatch.setattr("keras_transformer.utils.timing.time.monotonic", lambda: next(times))
     shapes = [(4, 5, 6), (2, 9, 9)]
     batches = types.SimpleNamespace(
         few_shapes=True, shape=lambda index: shapes[index % 2], shapes=lambda count: shapes[:count],

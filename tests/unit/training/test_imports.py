@@ -3,7 +3,7 @@
 import ast
 import graphlib
 
-from keras_transformer.registry import PACKAGE
+from keras_transformer.config.registry import PACKAGE
 
 
 def test_training_has_no_import_cycle():

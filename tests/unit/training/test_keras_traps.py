@@ -15,8 +15,8 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.data.batches import TokenBatches
-from keras_transformer.data.batching import BatchPlan
+from keras_transformer.data.batch_plan import BatchPlan
+from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.data.token_store import Split
 from keras_transformer.layers.attention import MultiHeadAttention, causal_mask
 from keras_transformer.training.callbacks import StepCallback

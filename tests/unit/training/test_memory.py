@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.data.batching import BatchPlan
-from keras_transformer.errors import UserError
-from keras_transformer.runs.directory import Run
+from keras_transformer.data.batch_plan import BatchPlan
+from keras_transformer.runs.run import Run
 from keras_transformer.training import memory
 from keras_transformer.training.signals import StopRequest
+from keras_transformer.utils.errors import UserError
 
 HPARAMS = kt.HParams(num_layers=1, d_model=64, d_ff=512, num_heads=2, batch_tokens=8000)
 HOW = {"strategy": "auto", "precision": "float32", "accumulate": 1, "remat": False, "jit_compile": "auto"}

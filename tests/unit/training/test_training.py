@@ -12,15 +12,15 @@ from helpers.quick import quick_runs
 from helpers.sharing import shared_folder
 
 import keras_transformer as kt
-from keras_transformer.data.batches import TokenBatches
-from keras_transformer.pictures.curves import draw_curves
+from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.runs.checkpoint import assign_training
-from keras_transformer.runs.directory import Run
+from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import lines_by_step, training_summary
 from keras_transformer.training.callbacks import Checkpointing
-from keras_transformer.training.health import complaint
-from keras_transformer.training.network import make_network
+from keras_transformer.training.collapse import complaint
+from keras_transformer.training.model_building import make_network
 from keras_transformer.training.trainer import train
+from keras_transformer.visualization.curves import draw_curves
 
 PROBLEM = {"num_symbols": 5, "longest": 6, "train_pairs": 27}
 HPARAMS = {

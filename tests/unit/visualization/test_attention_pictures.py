@@ -18,14 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizer import BOS, EOS, UNK, SentencePieceTokenizer, SymbolTokenizer
-from keras_transformer.data.tree_tokenizer import TreeTokenizer
-from keras_transformer.data.word_pieces import ALWAYS, WordPieceTokenizer
-from keras_transformer.pictures.attention_figures import FIGURES, draw_figure
-from keras_transformer.pictures.attention_maps import KINDS, Tokens
-from keras_transformer.pictures.attention_page import attention_page, inline
-from keras_transformer.pictures.curves import draw_curves
-from keras_transformer.pictures.plots import save
+from keras_transformer.data.tokenizers.base import BOS, EOS, UNK, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tokenizers.word_pieces import ALWAYS, WordPieceTokenizer
+from keras_transformer.parsing.tokenizer import TreeTokenizer
+from keras_transformer.visualization.attention import KINDS, Tokens
+from keras_transformer.visualization.attention_figures import FIGURES, draw_figure
+from keras_transformer.visualization.attention_page import attention_page, inline
+from keras_transformer.visualization.curves import draw_curves
+from keras_transformer.visualization.plots import save
 
 TEXTS = ["the small dog sees a cat .", "der kleine Hund sieht eine Katze .", "a </script><b>cat</b> & the dog", "dogs"]
 SMALL = kt.HParams(num_layers=2, d_model=16, d_ff=32, num_heads=2, beam_size=2, extra_length=4, max_length=64)

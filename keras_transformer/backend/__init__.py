@@ -1,0 +1,1 @@
+"""What depends on the Keras backend: choosing it, compiling functions, listing devices."""

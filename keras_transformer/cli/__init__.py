@@ -1,0 +1,1 @@
+"""What the commands share: flags, messages, exit status."""

@@ -1,0 +1,1 @@
+"""Hyperparameters, registered names and plug-ins."""

@@ -1,0 +1,1 @@
+"""Tokenizers: texts to token ids and back."""

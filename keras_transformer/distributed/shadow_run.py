@@ -1,0 +1,80 @@
+"""A run as a worker has it that trains along: what it would write stays in memory.
+
+So it makes the same decisions as the worker that has the run directory.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import io
+
+from keras_transformer.runs.checkpoint import Checkpoints
+from keras_transformer.runs.run import Run
+
+
+def state_of(run):
+    """Returns what a `ShadowRun` has to know of what a run's directory holds, for JSON."""
+    rows = [row for row in run.metrics() if row["kind"] in ("validation", "nonfinite")]
+    return {
+        "config": run.config, "rows": rows, "best": run.checkpoints.best(), "steps": run.checkpoints.steps(),
+    }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class ShadowRun(Run):
+    """A `Run` that writes nothing.
+
+    Attributes:
+        state: Of `state_of`.
+    """
+
+    state: dict
+
+    @functools.cached_property
+    def checkpoints(self):
+        return _ShadowCheckpoints(self.path / "checkpoints", self.state)
+
+    def locked(self):
+        return contextlib.nullcontext()
+
+    def create(self):
+        pass
+
+    def describe(self, manifest):
+        pass
+
+    def written(self, name):
+        return io.StringIO()
+
+    def log(self, **values):
+        self.state["rows"].append(values)
+
+    def metrics(self):
+        return self.state["rows"]
+
+
+class _ShadowCheckpoints(Checkpoints):
+    def __init__(self, path, state):
+        super().__init__(path, report=lambda line: None)
+        self.state = state
+
+    def steps(self):
+        return self.state["steps"]
+
+    def best(self):
+        return self.state["best"]
+
+    def mark_best(self, step, metrics):
+        self.state["best"] = {"step": step, **metrics}
+
+    def save(self, step, arrays, state):
+        self.state["steps"].append(step)
+
+    def drop(self, step):
+        pass
+
+    def prune(self, keep, newest=None):
+        pass
+
+    def check_room(self, model, keep):
+        pass

@@ -1,0 +1,1 @@
+"""A run as SavedModel, for CTranslate2, or as a `.keras` file."""

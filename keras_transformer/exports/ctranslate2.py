@@ -1,0 +1,195 @@
+"""A model in CTranslate2's format: the same function, computed by another engine.
+
+Needs NumPy and, when it converts, CTranslate2, for bfloat16 ml_dtypes, too; neither Keras nor a backend is imported,
+nor need they be installed.
+"""
+
+import numpy as np
+
+from keras_transformer.data.tokenizers.base import BOS, EOS, UNK
+from keras_transformer.exports.description import describe, written_export
+from keras_transformer.utils.errors import UserError, unknown
+from keras_transformer.utils.files import written_directory
+
+LAYER_NORM_EPSILON = 1e-6
+"""`layers.residual.EPSILON`, which cannot be imported without Keras."""
+POSITIONS = 1024
+"""Rows of the table of positions: CTranslate2 looks them up, and raises beyond the last."""
+QUANTIZATIONS = (
+    "float32", "bfloat16", "float16", "int16", "int8", "int8_float32", "int8_bfloat16", "int8_float16",
+)  # fmt: skip
+"""In what CTranslate2 stores matrices, and behind "_" what it computes the rest in."""
+
+
+def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", force=False):
+    """Writes a run's model for CTranslate2, with the tokenizer beside it and `export.json`; see `convert`.
+
+    Args:
+        run: `Run`.
+        folder: The directory, which appears when it is complete.
+        checkpoint: "best", "last", "averaged", "ema" or a step; by default the best, or else the last.
+        quantization: One of `QUANTIZATIONS`.
+        force: Whether an export that is there may be replaced.
+
+    Raises:
+        UserError: CTranslate2 is not installed or cannot compute the model, something of the run is missing, or the
+            place is taken or cannot be written.
+    """
+    if quantization not in QUANTIZATIONS:
+        raise unknown("quantization", quantization, QUANTIZATIONS)
+    if (model := run.config["model"]) != "transformer":
+        raise UserError(f"CTranslate2 does not compute the model {model}, only transformer")
+    tokenizer = run.tokenizer
+    weights = run.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"]
+    weights = {path.partition("/")[2]: array for path, array in weights.items()}
+    said = {"format": "ctranslate2", "quantization": quantization, "most_tokens": POSITIONS}
+    said |= {name: getattr(run.hparams, name) for name in ("beam_size", "alpha", "extra_length")}
+    with written_export(folder, force, {**said, **describe(run, checkpoint)}) as new:
+        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        convert(weights, run.hparams, pieces, new, None if quantization == "float32" else quantization)
+        tokenizer.save(new)
+
+
+def convert(weights, hparams, tokens, folder, quantization=None):
+    """Writes the model into a new directory that `ctranslate2.Translator` reads.
+
+    It appends EOS to every source and begins every target with BOS, by itself. The result is the same function of the
+    tokens, but its search is another: `length_penalty` divides by |y|^α where this project divides by
+    ((5 + |y|) / 6)^α, EOS counted by both; it may output PAD and BOS, unless `suppress_sequences` forbids them, which
+    makes the other tokens likelier by as much; and at the limit a hypothesis ends without EOS.
+
+    Args:
+        weights: {name: array}, or what reads like it; a name is a variable's path, without the model's own name:
+            "encoder/layer_1/self_attention/query".
+        hparams: The model's `HParams`.
+        tokens: The piece of each id: a list of `vocab_size` different strings.
+        folder: The directory, which appears when it is complete.
+        quantization: "int8" for instance, in which matrices are stored; by default as they are, float32.
+
+    Raises:
+        UserError: CTranslate2 cannot compute this model, or a weight is missing.
+    """
+    _check(hparams, tokens)
+    specs = _specs()
+
+    spec = specs.TransformerSpec.from_config(hparams.num_layers, hparams.num_heads, pre_norm=hparams.norm == "pre")
+    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
+    spec.config.bos_token = spec.config.decoder_start_token = tokens[BOS]
+    spec.config.eos_token, spec.config.unk_token = tokens[EOS], tokens[UNK]
+    spec.config.add_source_eos = True
+    spec.register_source_vocabulary(list(tokens))
+    spec.register_target_vocabulary(list(tokens))
+    weights = _Weights(weights)
+    # One matrix for all three (§3.4): equal arrays are stored once. A copy, for quantisation changes it in place.
+    table = weights["embedding/table"].copy()
+    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = spec.decoder.projection.weight = table
+    positions = _positions(weights, hparams)
+    for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
+        stack.position_encodings.encodings = positions
+        for number, layer in enumerate(stack.layer, 1):
+            _set_layer(layer, weights, f"{name}/layer_{number}")
+        if hparams.norm == "pre":
+            _set_norm(stack.layer_norm, weights, f"{name}/final_norm")
+    spec.validate()
+    _quantize(spec, quantization)
+    with written_directory(folder) as new:
+        spec.save(str(new))
+
+
+def sinusoids(length, d_model):
+    """Returns the interleaved sinusoids (§3.5) of positions 0, 1, …: float32 `[length, d_model]`."""
+    frequencies = (10000.0 ** (-np.arange(0, d_model, 2) / d_model)).astype("float32")
+    angles = np.arange(length, dtype="float32")[:, None] * frequencies
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, d_model)
+
+
+class _Weights:
+    """Weights by name; one that is missing is a `UserError`."""
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def __getitem__(self, name):
+        try:
+            return np.asarray(self.weights[name], dtype="float32")
+        except KeyError:
+            raise UserError(f"the model has no weights {name}, so it is not one that CTranslate2 computes") from None
+
+
+def _quantize(spec, quantization):
+    """Makes matrices what they are to be stored in."""
+    from ctranslate2.specs import model_spec
+
+    spec.optimize({"bfloat16": "float32", "int8_bfloat16": "int8_float32"}.get(quantization, quantization))
+    if quantization not in ("bfloat16", "int8_bfloat16"):
+        return
+    from ml_dtypes import bfloat16  # CTranslate2 itself would need PyTorch for it
+
+    def convert(layer, name, value):
+        if isinstance(value, model_spec.NumpyVariable) and value.dtype == "float32" and not name.endswith("_scale"):
+            setattr(layer, name.rpartition("/")[2], model_spec.NumpyVariable(value.array.astype(bfloat16)))
+
+    model_spec.visit_spec(spec, convert)
+
+
+def _specs():
+    """CTranslate2's module of model specifications."""
+    try:
+        from ctranslate2 import specs
+    except ImportError:
+        raise UserError("CTranslate2 is not installed: pip install ctranslate2==4.8.0") from None
+    return specs
+
+
+def _check(hparams, tokens):
+    """Raises a `UserError` where CTranslate2 has nothing that computes the same."""
+    width = hparams.d_model // hparams.num_heads
+    for what, value, known in (
+        ("norm", hparams.norm, ("post", "pre")),
+        ("positions", hparams.positions, ("sinusoidal", "learned")),
+        ("word_heads", hparams.word_heads, (0,)),
+        ("encoder_attention", hparams.encoder_attention, ("full",)),
+        ("d_k", hparams.key_width, (width,)),
+        ("d_v", hparams.value_width, (width,)),
+    ):
+        if value not in known:
+            names = " or ".join(map(str, known))
+            raise UserError(f"CTranslate2 does not compute models with {what}={value}, only with {names}")
+    if len(set(tokens)) != len(tokens):
+        raise UserError("CTranslate2 tells tokens apart by their pieces, and two of this vocabulary are equal")
+
+
+def _positions(weights, hparams):
+    """The table of positions that is added to the scaled embeddings: `[POSITIONS, d_model]`."""
+    if hparams.positions == "sinusoidal":
+        return sinusoids(POSITIONS, hparams.d_model)
+    # Scaled like embeddings, and from `max_length` on all positions share the last row.
+    rows = np.minimum(np.arange(POSITIONS), hparams.max_length - 1)
+    return weights["positions/table"][rows] * np.float32(hparams.d_model**0.5)
+
+
+def _set_layer(spec, weights, name):
+    """Sets an encoder's or decoder's layer."""
+    attentions = {"self_attention": spec.self_attention}
+    if hasattr(spec, "attention"):
+        attentions["cross_attention"] = spec.attention
+    for part, attention in attentions.items():
+        # A kernel is [inputs, outputs] here and [outputs, inputs] there; what has the same input is one product.
+        query, key, value, output = (
+            weights[f"{name}/{part}/{kernel}"].T for kernel in ("query", "key", "value", "output")
+        )
+        if part == "self_attention":
+            products = [np.concatenate([query, key, value]), output]
+        else:
+            products = [query, np.concatenate([key, value]), output]
+        for linear, matrix in zip(attention.linear, products):
+            linear.weight = np.array(matrix, order="C")
+        _set_norm(attention.layer_norm, weights, f"{name}/{part}_residual/normalization")
+    for number, linear in ((1, spec.ffn.linear_0), (2, spec.ffn.linear_1)):
+        linear.weight = np.array(weights[f"{name}/feed_forward/kernel_{number}"].T, order="C")
+        linear.bias = weights[f"{name}/feed_forward/bias_{number}"]
+    _set_norm(spec.ffn.layer_norm, weights, f"{name}/feed_forward_residual/normalization")
+
+
+def _set_norm(spec, weights, name):
+    spec.gamma, spec.beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]

@@ -1,0 +1,72 @@
+"""What an export says of itself, and where it may be written."""
+
+import contextlib
+from pathlib import Path
+
+from keras_transformer import __version__
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import read_json, write_json, written_directory
+
+DESCRIPTION = "export.json"
+"""The file of an export that tells what it is."""
+
+
+@contextlib.contextmanager
+def written_export(folder, force, description):
+    """Yields a new directory that appears as `folder`, with `export.json`, when the block ends well.
+
+    Args:
+        folder: The directory.
+        force: Whether an export that is there may be replaced; nothing else ever is.
+        description: What the export tells of itself: {name: value}, for JSON.
+
+    Raises:
+        UserError: See `check_place`, or the place cannot be written.
+    """
+    check_place(folder, force)
+    with written_directory(folder) as new:
+        yield new
+        files = sorted(path.name for path in new.iterdir())
+        write_json(new / DESCRIPTION, {**description, "version": __version__, "files": files})
+        check_place(folder, force)  # something may have come there meanwhile
+
+
+def describe(run, checkpoint=None):
+    """Returns what an export tells of a run: {name: value}, for JSON.
+
+    Args:
+        run: `Run`.
+        checkpoint: As `Checkpoints.load` takes it.
+    """
+    name = checkpoint or run.checkpoints.default()
+    state = run.checkpoints.load(name, parts=())[1] if name != "ema" else run.checkpoints.load("last", parts=())[1]
+    return {
+        "run": run.path.resolve().name,
+        "problem": run.config["problem"]["name"],
+        "model": run.config["model"],
+        "preset": run.config["preset"],
+        "checkpoint": str(name),
+        "steps": state.get("steps") or [state["step"]],
+        "tokenizer_sha256": run.tokenizer.fingerprint,
+    }
+
+
+def check_place(folder, force):
+    """Raises a `UserError` unless an export may be written to `folder`: nothing but an export is ever replaced.
+
+    Args:
+        force: Whether an export that is there may be replaced.
+    """
+    folder = Path(folder)
+    if folder.resolve() == Path.cwd():
+        raise UserError(f"{folder} is the directory that this runs in; an export gets a directory of its own")
+    if not folder.exists() or folder.is_dir() and not any(folder.iterdir()):
+        return
+    own = {DESCRIPTION}
+    if folder.is_dir() and (folder / DESCRIPTION).is_file():
+        own |= {*read_json(folder / DESCRIPTION, f"{folder} is no export", files=list)["files"]}
+    there = [path.name for path in folder.iterdir()] if folder.is_dir() else [folder.name]
+    if others := sorted(set(there) - own):
+        raise UserError(f"{folder} exists and is no export, or holds more ({others[0]}); choose another place")
+    if not force:
+        raise UserError(f"{folder} holds an export; give --force to replace it, or choose another place")

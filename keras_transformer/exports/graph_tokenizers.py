@@ -1,0 +1,118 @@
+"""Tokenizers inside a TensorFlow graph, for export: the same ids and texts as the tokenizers in Python give."""
+
+import tensorflow as tf
+
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK
+from keras_transformer.utils.errors import UserError
+
+try:
+    import tensorflow_text
+except (ImportError, tf.errors.NotFoundError) as error:  # the second where it was built for another TensorFlow
+    raise UserError(
+        "a SavedModel of texts needs TensorFlow Text of TensorFlow's release: "
+        f"pip install 'tensorflow-text>={tf.__version__}' ({str(error).splitlines()[0]})"
+    ) from None
+
+LAST_CODE = 0x10FFFF
+BLANK = r" \t\n\r\f\v"
+"""What divides words of a sentence that is parsed: a no-break space does not."""
+
+
+def character_class(characters):
+    """Returns what RE2 takes inside brackets for any of the characters."""
+    codes, ranges = sorted(map(ord, characters)), []
+    for code in codes:
+        if ranges and code == ranges[-1][1] + 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in ranges)
+
+
+SPACES = character_class(char for char in map(chr, range(LAST_CODE + 1)) if char.isspace())
+"""White space as `str.split()` sees it."""
+
+
+def split_words(texts):
+    """Returns the words, ragged strings `[batch, (words)]`, as `trees.tree.split_words` finds them."""
+    texts = tf.strings.strip(tf.strings.regex_replace(texts, f"[{BLANK}]+", " "))
+    words = tf.strings.split(texts, " ")
+    return tf.ragged.boolean_mask(words, words != "")
+
+
+def checked(right, message, *tensors):
+    """Returns the tensors, once it is sure that all of `right`, bool, holds.
+
+    Raises:
+        InvalidArgumentError: It does not; when the graph runs.
+    """
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [message])]):
+        return [tf.identity(tensor) for tensor in tensors]
+
+
+def without_special(ids):
+    """Returns ids, int32 `[batch, length]`, without PAD, BOS and EOS: ragged `[batch, (ids)]`."""
+    return tf.ragged.boolean_mask(ids, (ids != PAD) & (ids != BOS) & (ids != EOS))
+
+
+class GraphTokenizer(tf.Module):
+    """Base of tokenizers in a graph; texts are UTF-8, ids have no PAD, BOS and EOS."""
+
+    def tokenize(self, texts):
+        """Returns the ids, ragged int32 `[batch, (ids)]`, of strings `[batch]`."""
+        raise NotImplementedError
+
+    def tokenize_targets(self, texts):
+        """Returns the ids of targets, where these are not texts as sources are."""
+        return self.tokenize(texts)
+
+    def detokenize(self, ids):
+        """Returns the texts, strings `[batch]`, of ragged ids."""
+        raise NotImplementedError
+
+    def outputs(self, sources, ids):
+        """Returns the texts of ragged ids that a model gave for the texts `sources`, strings `[batch]`."""
+        return self.detokenize(ids)
+
+
+class GraphSentencePiece(GraphTokenizer):
+    """A SentencePiece model.
+
+    Args:
+        model: Its file's bytes, which the graph holds.
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        self._pieces = tensorflow_text.SentencepieceTokenizer(model=model, out_type=tf.int32)
+
+    def tokenize(self, texts):
+        return self._pieces.tokenize(texts)
+
+    def detokenize(self, ids):
+        return self._pieces.detokenize(ids)
+
+
+class GraphSymbols(GraphTokenizer):
+    """One id for each symbol; symbols stand apart by white space.
+
+    Args:
+        symbols: Of each id.
+    """
+
+    def __init__(self, symbols):
+        super().__init__()
+        own = range(len(SPECIAL), len(symbols))
+        self._symbols, self._ids = tf.constant(symbols), symbol_table([symbols[i] for i in own], own)
+
+    def tokenize(self, texts):
+        return self._ids.lookup(tf.strings.split(tf.strings.regex_replace(texts, f"[{SPACES}]+", " ")))
+
+    def detokenize(self, ids):
+        return tf.strings.reduce_join(tf.gather(self._symbols, ids), axis=-1, separator=" ")
+
+
+def symbol_table(symbols, ids):
+    """Returns the lookup table from symbols to ids, UNK for all others."""
+    entries = tf.lookup.KeyValueTensorInitializer(list(symbols), list(ids), tf.string, tf.int32)
+    return tf.lookup.StaticHashTable(entries, UNK)

@@ -1,0 +1,61 @@
+"""Word pieces inside a TensorFlow graph, for export: the same ids as `WordPieceTokenizer` gives."""
+
+import tensorflow as tf
+import tensorflow_text
+
+from keras_transformer.data.tokenizers.base import SPECIAL, UNK
+from keras_transformer.data.tokenizers.word_pieces import ESCAPE, MARKER, UNKNOWN, is_letter
+from keras_transformer.exports.graph_tokenizers import LAST_CODE, SPACES, GraphTokenizer, character_class
+
+ESCAPED = r"\\[0-9]{1,7};"
+NEVER_SPLIT = 1 << 30  # bytes; TensorFlow Text makes longer words UNK
+
+
+class GraphWordPieces(GraphTokenizer):
+    """Tokenizes and detokenizes with TensorFlow operations only; it holds no variables and no tables.
+
+    Args:
+        pieces: All pieces, the special ones first.
+        alphabet: The characters that are written as they are.
+    """
+
+    def __init__(self, pieces, alphabet):
+        super().__init__()
+        letters = character_class(filter(is_letter, alphabet))
+        self._run = f"({MARKER}?(?:[{letters}]+|[^{letters}{MARKER}]+))"
+        self._known = f"[ {character_class(alphabet)}]"
+        self._spaces = f"[{SPACES}]+"
+        self._texts = tf.constant([""] * UNK + [UNKNOWN, *pieces[len(SPECIAL) :]])
+        self._pieces = tensorflow_text.FastWordpieceTokenizer(
+            pieces, suffix_indicator="", max_bytes_per_word=NEVER_SPLIT, token_out_type=tf.int32,
+            unknown_token=SPECIAL[UNK], no_pretokenization=True,
+        )  # fmt: skip
+
+    def tokenize(self, texts):
+        """Returns the ids, a ragged int32 `[batch, (pieces)]`, of a string tensor `[batch]`, without BOS and EOS."""
+        texts = tf.strings.strip(tf.strings.regex_replace(texts, self._spaces, " "))
+        characters, codes = (
+            convert(texts, "UTF-8") for convert in (tf.strings.unicode_split, tf.strings.unicode_decode)
+        )
+        escapes = tf.strings.join([ESCAPE, tf.strings.as_string(codes.flat_values), ";"])
+        known = tf.strings.regex_full_match(characters.flat_values, self._known)
+        texts = tf.strings.reduce_join(
+            characters.with_flat_values(tf.where(known, characters.flat_values, escapes)), axis=-1
+        )
+        marked = tf.strings.regex_replace(tf.strings.regex_replace(texts, "^.", MARKER + r"\0"), " ", MARKER)
+        runs = tf.strings.split(tf.strings.regex_replace(marked, self._run, r"\1 "))
+        return self._pieces.tokenize(runs).merge_dims(1, 2)
+
+    def detokenize(self, ids):
+        """Returns the texts, strings `[batch]`, of int32 ids, ragged or `[batch, length]`."""
+        texts = tf.strings.reduce_join(tf.gather(self._texts, ids), axis=-1)
+        texts = tf.strings.regex_replace(texts, f"(?:{MARKER}|{self._spaces})+", " ")
+        parts = tensorflow_text.regex_split(tf.strings.strip(texts), ESCAPED, ESCAPED)
+        flat = parts.flat_values
+        escaped = tf.strings.regex_full_match(flat, ESCAPED)
+        codes = tf.strings.to_number(tf.where(escaped, tf.strings.regex_replace(flat, r"^\\|;$", ""), "0"), tf.int32)
+        characters = tf.strings.unicode_encode(tf.minimum(codes, LAST_CODE)[:, tf.newaxis], "UTF-8")
+        # A model may make up an escape that stands for no character, or for white space, which no text escapes.
+        real = escaped & (codes <= LAST_CODE) & ((codes < 0xD800) | (codes > 0xDFFF))
+        real &= ~tf.strings.regex_full_match(characters, self._spaces)
+        return tf.strings.reduce_join(parts.with_flat_values(tf.where(real, characters, flat)), axis=-1)

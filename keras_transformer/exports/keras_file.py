@@ -1,0 +1,25 @@
+"""A run's model as one `.keras` file, with its tokenizer beside it."""
+
+from keras_transformer.exports.description import describe, written_export
+
+MODEL = "model.keras"
+
+
+def export_keras(run, folder, checkpoint=None, precision="float32", force=False):
+    """Writes `model.keras`, which `keras.saving.load_model` opens after `from keras_transformer import Transformer`.
+
+    Args:
+        run: `Run`.
+        folder: The directory, which appears when it is complete.
+        checkpoint: "best", "last", "averaged", "ema" or a step; by default the best, or else the last.
+        precision: "float32" or "bfloat16".
+        force: Whether an export that is there may be replaced.
+
+    Raises:
+        UserError: Something of the run is missing, or the place is taken or cannot be written.
+    """
+    model = run.load_model(checkpoint, precision)
+    description = {"format": "keras", "precision": precision, **describe(run, checkpoint)}
+    with written_export(folder, force, description) as new:
+        model.save(new / MODEL)
+        run.tokenizer.save(new)

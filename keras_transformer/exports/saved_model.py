@@ -1,0 +1,237 @@
+"""A SavedModel that takes text and gives text: tokenizer, model and beam search in one TensorFlow graph."""
+
+import functools
+import os
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
+from keras_transformer.decoding.beam_search import Rules, Sentences, length_penalty
+from keras_transformer.decoding.token_selection import IMPOSSIBLE
+from keras_transformer.decoding.translator import Translator, check_search
+from keras_transformer.exports.description import written_export
+from keras_transformer.exports.graph_search import GraphSearcher
+from keras_transformer.exports.graph_tokenizers import checked, split_words, without_special
+from keras_transformer.utils.errors import UserError
+
+MOST_BEAMS = 8
+"""Of `translate_with_options`, unless more are wanted."""
+EMPTY = {tf.string: "", tf.int32: 1, tf.float32: 1.0}
+"""What stands for rows that are not there."""
+
+
+def export_saved_model(
+    translator: Translator, folder: str | os.PathLike, *, beam_size: int | None = None, alpha: float | None = None,
+    nbest: int = 1, extra_length: int | None = None, max_beam_size: int | None = None,
+    max_source_length: int | None = None, description: dict | None = None, force: bool = False,
+) -> None:  # fmt: skip
+    """Writes a SavedModel, which TensorFlow and TensorFlow Text load without this package.
+
+    Its signatures; texts are UTF-8, wrong bytes of which become U+FFFD:
+
+    - `serving_default`: `inputs`, strings `[batch]`, to `outputs`, the best translations `[batch]`; `nbest`, strings
+      `[batch, nbest]`; `scores`, float32 `[batch, nbest]`; `tokens`, int32 `[batch, nbest, length]`, EOS included, PAD
+      behind. Where there are fewer translations: "" and a score of −1e9. A blank text has "", 0 and no tokens.
+    - `translate_with_options`: the same, with `beam_size` and `nbest`, int32, and `alpha`, float32: each one number for
+      all texts, `[1]`, or one for each, `[batch]`.
+    - `translate_ids`: `ids`, int32 `[batch, length]`, PAD behind, to `scores` and `tokens`. BOS and EOS may be there.
+    - `score_pairs`: `inputs` and `targets`, strings `[batch]`, to `log_probabilities` and `scores` `[batch]`, and
+      `tokens` and `token_log_probabilities` `[batch, length]`, 0 behind EOS.
+
+    Args:
+        translator: `Translator`.
+        folder: The directory, which appears when it is complete.
+        beam_size, alpha, nbest, extra_length: As `Translator.translate` takes them; fixed but for the first two, and
+            `nbest`, of `translate_with_options`.
+        max_beam_size: Most beams of `translate_with_options`, whose time depends on it; by default `MOST_BEAMS`, or
+            `beam_size` if that is more.
+        max_source_length: Most tokens of a source, EOS counted, see `Translator.translate`; None for all.
+        description: What is said of the model in `export.json`.
+        force: Whether an export that is there may be replaced.
+
+    Raises:
+        UserError: A number is out of range, the tokenizer cannot be part of a graph, Keras has another backend than
+            TensorFlow, or the place is taken or cannot be written.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise UserError("a SavedModel is made with TensorFlow, which may read any run: set KERAS_BACKEND=tensorflow")
+    hparams = translator.hparams
+    beam_size = max(hparams.beam_size, nbest) if beam_size is None else beam_size
+    options: dict = {
+        "beam_size": beam_size,
+        "alpha": hparams.alpha if alpha is None else alpha,
+        "nbest": nbest,
+        "extra_length": hparams.extra_length if extra_length is None else extra_length,
+        "max_beam_size": max(MOST_BEAMS, beam_size) if max_beam_size is None else max_beam_size,
+        "max_source_length": max_source_length,
+    }
+    check_search(beam_size, options["alpha"], nbest, options["extra_length"], 0, max_source_length)
+    if beam_size > options["max_beam_size"]:
+        raise UserError(f"beam_size={beam_size} is more than max_beam_size={options['max_beam_size']}")
+    said = {"format": "saved_model", "tensorflow": tf.__version__, "trees": translator.constraint is not None}
+    said |= {**options, **(description or {})}
+    with written_export(folder, force, {"tokenizer_sha256": translator.tokenizer.fingerprint, **said}) as new:
+        module = TextTranslator(translator, **options)
+        tf.saved_model.save(module, str(new), signatures=module.concrete_functions())
+
+
+class TextTranslator(tf.Module):
+    """What is exported: its public methods are the signatures, see `export_saved_model`."""
+
+    def __init__(self, translator, *, beam_size, alpha, nbest, extra_length, max_beam_size, max_source_length):
+        super().__init__()
+        self._beam_size, self._alpha, self._nbest = beam_size, alpha, nbest
+        self._extra_length, self._max_beam_size = extra_length, max_beam_size
+        self._max_source_length = max_source_length
+        self._text, self._vocab_size = translator.tokenizer.graph_tokenizer(), translator.tokenizer.vocab_size
+        self._constraint, self._score_batch = translator.constraint, translator.score_batch
+        self._search = GraphSearcher(translator.models).search
+        if self._constraint:
+            self._word_starts = tf.constant(translator.tokenizer.word_starts)
+        # Traced once for both signatures that search as the export says; a method would be saved once more.
+        translated = tf.function(self._translated_batch, autograph=False)
+        self._translated = lambda *arguments: translated(*arguments)
+        # What the graph reads; the models themselves are not part of it.
+        self._weights = [variable.value for model in translator.models for variable in model.weights]
+
+    def concrete_functions(self):
+        """Returns the signatures, {name: concrete function}."""
+
+        def argument(name, kind, *shape):
+            return tf.TensorSpec([None, *shape], kind, name)
+
+        texts = argument("inputs", tf.string)
+        numbers = [argument("beam_size", tf.int32), argument("alpha", tf.float32), argument("nbest", tf.int32)]
+        arguments = {
+            self.serving_default: [texts],
+            self.translate_with_options: [texts, *numbers],
+            self.translate_ids: [argument("ids", tf.int32, None)],
+            self.score_pairs: [texts, argument("targets", tf.string)],
+        }
+        return {
+            method.__name__: tf.function(_of_any(method), autograph=False).get_concrete_function(*specification)
+            for method, specification in arguments.items()
+        }
+
+    def serving_default(self, inputs):
+        texts = well_formed(inputs)
+        found = self._translated(self._source(self._text.tokenize(texts)), self._words(texts), *self._fixed(texts))
+        return self._with_texts(texts, *found)
+
+    def translate_with_options(self, inputs, beam_size, alpha, nbest):
+        texts = well_formed(inputs)
+        numbers = beam_size, alpha, nbest
+        sizes = tf.stack([tf.size(values) for values in numbers])
+        said = "options are one number for all texts or one for each"
+        numbers = checked((sizes == 1) | (sizes == tf.size(texts)), said, *numbers)
+        beams, alphas, nbest = (tf.broadcast_to(values, tf.shape(texts)) for values in numbers)
+        right = (nbest >= 1) & (nbest <= beams) & (beams <= self._max_beam_size) & (alphas >= 0.0)
+        said = f"beam_size must be from 1 to {self._max_beam_size}, nbest from 1 to beam_size, and alpha at least 0"
+        beams, alphas, nbest = checked(right, said, beams, alphas, nbest)
+        source = self._source(self._text.tokenize(texts))
+        found = self._translated(source, self._words(texts), self._max_beam_size, beams, alphas, nbest)
+        return self._with_texts(texts, *found)
+
+    def translate_ids(self, ids):
+        (ids,) = checked((ids >= 0) & (ids < self._vocab_size), f"ids are from 0 to {self._vocab_size - 1}", ids)
+        words = tf.zeros(tf.shape(ids)[:1], tf.int32)
+        if self._constraint:
+            starts = tf.where((ids == PAD) | (ids == EOS) | (ids == BOS), 0.0, tf.gather(self._word_starts, ids))
+            words = tf.cast(tf.reduce_sum(starts, axis=1), tf.int32)
+        tokens, scores = self._translated(self._source(without_special(ids)), words, *self._fixed(words))
+        return {"tokens": tokens, "scores": scores}
+
+    def score_pairs(self, inputs, targets):
+        same = tf.size(inputs) == tf.size(targets)
+        inputs, targets = checked(same, "there must be as many targets as inputs", inputs, targets)
+        source = _padded(self._text.tokenize(well_formed(inputs)))
+        labels = _padded(self._text.tokenize_targets(well_formed(targets)))
+        log_p = tf.where(labels != PAD, self._score_batch(source, labels)[0], 0.0)
+        total = tf.reduce_sum(log_p, axis=1)
+        return {
+            "log_probabilities": total,
+            "scores": total / length_penalty(_lengths(labels), self._alpha),
+            "tokens": labels,
+            "token_log_probabilities": log_p,
+        }
+
+    def _fixed(self, rows):
+        """Beams, and those, α and nbest of each of the rows, as the export says."""
+        numbers = (self._beam_size, self._alpha, self._nbest)
+        return self._beam_size, *(tf.fill(tf.shape(rows), number) for number in numbers)
+
+    def _source(self, ids):
+        """What the encoder reads, int32 `[batch, length]`, of ragged ids; those that are too long are cut."""
+        if (most := self._max_source_length) is not None:
+            # Of a sentence that is too long there is no tree.
+            kept = 0 if self._constraint else most - 1
+            lengths = ids.row_lengths()
+            lengths = tf.where(lengths < most, lengths, kept)
+            ids = tf.RaggedTensor.from_tensor(ids.to_tensor(), lengths=lengths)
+        return _padded(ids)
+
+    def _words(self, texts):
+        """int32 `[batch]`: words of the texts, where the constraint counts them."""
+        if not self._constraint:
+            return tf.zeros_like(texts, tf.int32)
+        return tf.cast(split_words(texts).row_lengths(), tf.int32)
+
+    def _translated_batch(self, source, words, beam_size, beams, alphas, nbest):
+        """Searches; returns tokens int32 `[batch, n, length]` and scores `[batch, n]`, n the largest of `nbest`."""
+        lengths = _lengths(source)
+        searched = lengths > 1
+        batch = tf.shape(source)[0]
+        sentences = Sentences(
+            limits=tf.where(searched, lengths + self._extra_length, 1), prefix=tf.fill([batch, 1], PAD),
+            chances=tf.zeros([batch, 0, 0]), words=words, alphas=alphas, beams=beams, nbest=nbest,
+        )  # fmt: skip
+        tokens, _, scores = self._search(source, sentences, Rules(beam_size, constraint=self._constraint))
+        column = tf.range(tf.reduce_max(tf.concat([nbest, [1]], axis=0)))[None]
+        tokens, scores = tokens[:, : tf.size(column)], scores[:, : tf.size(column)]
+        found = searched[:, None] & (column < nbest[:, None]) & (scores > IMPOSSIBLE / 2)
+        tokens = tf.where(found[:, :, None], tokens, PAD)
+        # A blank text has its translation; a sentence that was not parsed has no tree. JSON has no −∞.
+        blank = ~searched[:, None] & (words == 0)[:, None] & (column == 0)
+        longest = tf.reduce_max(tf.concat([_lengths(tokens), tf.zeros([1, tf.size(column)], tf.int32)], axis=0))
+        return tokens[:, :, :longest], tf.where(found, scores, tf.where(blank, 0.0, IMPOSSIBLE))
+
+    def _with_texts(self, sources, tokens, scores):
+        """The answer to a request: tokens and scores with their texts."""
+        batch, columns, length = tf.unstack(tf.shape(tokens))
+        ids = without_special(tf.reshape(tokens, [-1, length]))
+        texts = tf.reshape(self._text.outputs(tf.repeat(sources, columns), ids), [batch, columns])
+        # Of a parser, a sentence without a tree gets a flat one, once.
+        texts = tf.where((scores > IMPOSSIBLE) | (tf.range(columns) == 0), texts, "")
+        return {"outputs": texts[:, 0], "nbest": texts, "scores": scores, "tokens": tokens}
+
+
+def well_formed(texts):
+    """Returns strings `[batch]` as UTF-8, with U+FFFD for wrong bytes."""
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+
+def _of_any(signature):
+    """Returns the signature for no rows, too: it is then computed of one."""
+
+    @functools.wraps(signature)
+    def whole(*arguments):
+        batch = tf.shape(arguments[0])[0]
+
+        def filled(rows):
+            missing = tf.where(batch == 0, tf.maximum(1 - tf.shape(rows)[:1], 0), 0)
+            return tf.concat([rows, tf.fill(tf.concat([missing, tf.shape(rows)[1:]], 0), EMPTY[rows.dtype])], 0)
+
+        return {name: rows[:batch] for name, rows in signature(*map(filled, arguments)).items()}
+
+    return whole
+
+
+def _padded(ids):
+    """int32 `[batch, length]`: ragged ids, each row with EOS, and PAD behind."""
+    return tf.concat([ids, tf.fill([ids.nrows(), 1], EOS)], axis=1).to_tensor(PAD)
+
+
+def _lengths(ids):
+    """int32 `[…]`: how many of the last axis are no padding."""
+    return tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)

@@ -1,0 +1,1 @@
+"""Constituency parsing as translation into linearised trees (§6.3)."""

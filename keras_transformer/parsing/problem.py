@@ -1,0 +1,112 @@
+"""ParsingProblem: sentences to constituency trees (§6.3)."""
+
+import dataclasses
+import functools
+from typing import ClassVar
+
+from keras_transformer.parsing.tree import unescaped
+from keras_transformer.tasks.problem import Problem, require, setting
+
+GOLDEN_RATIO = (5**0.5 - 1) / 2
+
+
+@dataclasses.dataclass(kw_only=True)
+class ParsingProblem(Problem):
+    """A sentence, words between blanks, to its tree in brackets; a subclass gives the trees.
+
+    The vocabulary, one for both sides as in §6.3, holds brackets and tags as whole pieces, and subwords of the words.
+    """
+
+    vocab_size: int = setting(16_000, "most pieces of the vocabulary, of which a small treebank fills fewer", low=300)
+    tags: bool = setting(True, "whether trees have parts of speech; without, every word has the tag XX")
+    train_share: float = setting(1.0, "share of the training trees to learn from, evenly spread", low=0.001, high=1)
+
+    def trees(self, split):
+        """Yields the normalised `trees.tree.Tree`s of a split."""
+        raise NotImplementedError
+
+    def learned_trees(self, split):
+        """Yields the trees of a split; for training, those of `train_share`. A larger share has those of a smaller."""
+        for number, tree in enumerate(self.trees(split)):
+            # The golden ratio's multiples, the fraction of each, are spread more evenly than random numbers.
+            if split != "train" or self.train_share == 1 or number * GOLDEN_RATIO % 1 < self.train_share:
+                yield tree
+
+    def pairs(self, split):
+        return ((sentence_of(tree), str(tree)) for tree in self.learned_trees(split))
+
+    def make_tokenizer(self):
+        from keras_transformer.data.sampling import sample_texts
+        from keras_transformer.parsing.linearize import linearize
+        from keras_transformer.parsing.tokenizer import TreeTokenizer
+
+        symbols = set()
+
+        def sentences():  # in one pass: reading a large treebank takes its time
+            count = 0
+            for tree in self.learned_trees("train"):
+                symbols.update(linearize(tree, self.tags))
+                count += 1
+                yield sentence_of(tree)
+            self._expected = {"train": count}
+
+        return TreeTokenizer.train(list(sample_texts(sentences())), symbols, self.vocab_size)
+
+    def score(self, hypotheses, references):
+        from keras_transformer.parsing.parseval import parse_scores
+
+        return parse_scores(hypotheses, references)
+
+    def all_scores(self, hypotheses, references):
+        from keras_transformer.metrics.bleu import Score, exact_match
+        from keras_transformer.parsing.parseval import parseval
+
+        result = parseval(references, hypotheses)
+        errors, evalb, f1 = result.scores()
+        figures = {"recall": result.recall, "precision": result.precision, "tagging accuracy": result.tagging_accuracy}
+        scores = [Score(name, value, evalb.signature) for name, value in figures.items()]
+        return [*scores, exact_match(hypotheses, references), errors, evalb, f1]
+
+    def table(self, hypotheses, references):
+        from keras_transformer.parsing.parseval import parseval
+
+        return parseval(references, hypotheses).table()
+
+
+class TreebankProblem(ParsingProblem):
+    """A parsing problem of a treebank's files, which are in `raw_dir`.
+
+    Attributes:
+        folder: What `raw_dir` has to be, in the words of an error message.
+    """
+
+    folder: ClassVar[str]
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.raw_dir, f"{self.name} needs {self.folder}: --raw_dir=FOLDER")
+
+    @functools.cached_property
+    def files(self):
+        """{split: paths}."""
+        raise NotImplementedError
+
+    @staticmethod
+    def normalized(tree):
+        """Returns a tree of the files as it is learned, or None."""
+        from keras_transformer.parsing.normalize import penn
+
+        return penn(tree)
+
+    def corpus_files(self):
+        return [path for paths in self.files.values() for path in paths]
+
+    def trees(self, split):
+        from keras_transformer.parsing.treebanks import read_treebank
+
+        return filter(None, map(self.normalized, read_treebank(self.files[split])))
+
+
+def sentence_of(tree):
+    """Returns the words of a tree as text writes them, between blanks."""
+    return " ".join(map(unescaped, tree.words()))

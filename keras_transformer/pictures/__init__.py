@@ -1,1 +1,0 @@
-"""Pictures of what a model does and of how it was trained."""

@@ -1,0 +1,337 @@
+"""Problems: what a task is, from its corpus files to batches, and how its outputs are scored."""
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from keras_transformer.config import registry
+from keras_transformer.config.hparams import HParams, parse_value, setting, validate
+from keras_transformer.utils.errors import UserError, unknown
+from keras_transformer.utils.files import sha256, work_directory
+
+if TYPE_CHECKING:
+    from keras_transformer.data.token_batches import TokenBatches
+    from keras_transformer.data.token_store import TokenStore
+    from keras_transformer.data.tokenizers.base import Tokenizer
+
+PARTS = 2  # version of what is kept of a preparation that was broken off
+
+__all__ = ["Problem", "load_problem", "setting"]
+
+
+@dataclasses.dataclass(kw_only=True)
+class Problem:
+    """A task that turns one text into another.
+
+    Commands find it by the name given to `register_problem`. From Python an unregistered class works as well.
+
+    A subclass is a dataclass; its fields made with `setting` are the problem's parameters, which
+    `--set problem.NAME=VALUE` changes.
+
+    Args:
+        data_dir: Where prepared corpora and downloads are kept.
+        raw_dir: Folder of the corpus files, where they are already on disk.
+    """
+
+    name: ClassVar[str]
+    """The name of the class, unless it is registered under another one."""
+    corpus: ClassVar[str]
+    """Name of the corpus, which a problem and its reverse share."""
+    splits: ClassVar[tuple] = ("train", "validation", "test")
+    reversed: ClassVar[bool] = False
+    _expected: ClassVar[dict | None] = None  # {split: number of pairs}, for what is left to do in lines of progress
+
+    data_dir: str = "data"
+    raw_dir: str | None = None
+
+    piece_dropout, segmentations = 0.0, 1  # parameters of a `TranslationProblem`
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "name" not in vars(cls):  # a reverse class has one, and its corpus is that of its base
+            cls.name = cls.corpus = cls.__name__
+
+    def __post_init__(self):
+        validate(self, self.name)
+
+    # What a subclass says
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Yields the pairs (source, target) of texts, in the corpus's own direction."""
+        raise NotImplementedError
+
+    def make_tokenizer(self) -> "Tokenizer":
+        """Returns the tokenizer, learned from the training text where it is learned."""
+        raise NotImplementedError
+
+    def corpus_files(self) -> list:
+        """Returns the paths of the corpus files; fetches what is missing. An embedded corpus is its own code."""
+        try:
+            return [inspect.getfile(type(self))]
+        except (TypeError, OSError):  # written in a notebook
+            return []
+
+    def further_files(self) -> list:
+        """Returns the paths of files beside the corpus that training pairs come from."""
+        return []
+
+    def further_pairs(self) -> Iterable[tuple[str, str]]:
+        """Yields training pairs beside the corpus's, in its own direction; no vocabulary is learned from them."""
+        return ()
+
+    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
+        """Returns the `metrics.bleu.Score`s of outputs against references, the one that counts last."""
+        raise NotImplementedError
+
+    def all_scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
+        """Returns all `Score`s that `evaluate` reports; those of `score`, which a validation computes, come last."""
+        return self.score(hypotheses, references)
+
+    def table(self, hypotheses: Sequence[str], references: Sequence[str]) -> str | None:
+        """Returns a longer report on the outputs, text of many lines that ends with its summary, or None."""
+
+    # What all do with it
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """{name: value} of the problem's own parameters."""
+        fields = [field for field in dataclasses.fields(self) if "doc" in field.metadata]
+        return {field.name: getattr(self, field.name) for field in fields}
+
+    @property
+    def filters(self) -> dict:
+        """{name of a split: `PairFilter`}: which pairs are left out of the prepared corpus."""
+        return {}
+
+    def examples(self, split: str) -> Iterator[tuple[str, str]]:
+        """Yields the pairs (source, target) of texts.
+
+        Raises:
+            UserError: There is no such split, or a corpus file is missing or damaged.
+        """
+        if split not in self.splits:
+            raise unknown("split", split, self.splits)
+        for source, target in self.pairs(split):
+            yield (target, source) if self.reversed else (source, target)
+
+    @property
+    def prepared_dir(self) -> Path:
+        """Directory of the prepared corpus; its name holds a hash of all that it depends on."""
+        return Path(self.data_dir) / f"{self.corpus}-{_hash(self._identity)[:8]}"
+
+    @property
+    def _identity(self):
+        raw = str(Path(self.raw_dir).resolve()) if self.raw_dir else None
+        return [self.corpus, self.parameters, raw]
+
+    def prepare(self, report: Callable[[str], Any] = lambda message: None) -> "Problem":
+        """Learns the vocabulary and writes the token store, unless that was done; returns the problem.
+
+        A preparation that was killed goes on where it stopped, with the same result. A second process waits for the
+        first. `pairs` is called in this process; the encoding of a large corpus is shared among all cores.
+        Held-out pairs that are also training pairs are counted, and reported each time.
+
+        Args:
+            report: Called with a line about what is being done.
+        """
+        if not self._is_prepared(report):
+            self._prepare(report)
+        for split, counts in self.store.manifest["splits"].items():
+            if common := counts.get("pairs_also_in_training"):
+                report(
+                    f"warning: {common:,} of {counts['pairs']:,} {split} pairs are also in the training text, so "
+                    f"{split} scores are too high; remove these pairs from the training text"
+                )
+        return self
+
+    def _prepare(self, report):
+        """Write the prepared corpus."""
+        report(f"preparing {self.corpus} in {self.prepared_dir}")
+        files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
+        if self.raw_dir and not Path(self.raw_dir).is_dir():  # of a problem that reads no files
+            raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}, which is none. Leave the flag out.")
+        manifest = {"problem": self.corpus, "parameters": self.parameters, "corpus": files}
+        checksums = {path: known["sha256"] for path, known in files.items()}
+        code = [sha256(path) for path in Problem.corpus_files(self)]  # it may give other pairs when it has been mended
+        identity = _hash([PARTS, self._identity, checksums, code])[:16]
+        with work_directory(self.prepared_dir, identity, report) as work:
+            if self._is_prepared(lambda line: None):  # another process did it meanwhile
+                return
+            self._write(work, manifest, report)
+            for path, known in files.items():
+                if not Path(path).is_file() or not _is_same(Path(path), known):
+                    work.clear()
+                    raise UserError(f"{path} has changed while it was read; run the command again once it is whole")
+            work.finish()
+        self.__dict__.pop("store", None)
+        for split, counts in self.store.manifest["splits"].items():
+            report(f"  {split}: " + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in counts.items()))
+
+    def _write(self, work, manifest, report):
+        """Fills a `WorkDirectory` with vocabulary, token store and manifest."""
+        from keras_transformer.data.preparation import OutdatedParts
+        from keras_transformer.data.token_store import TokenStore
+        from keras_transformer.data.tokenizers.base import TOKENIZER_FILES, load_tokenizer
+
+        if any((work.folder / name).is_file() for name in TOKENIZER_FILES):
+            # What is learned from a sample may differ a second time, and it takes its time.
+            tokenizer, expected = load_tokenizer(work.folder), None
+        else:
+            tokenizer, expected = self.make_tokenizer(), self._expected
+        splits = {split: self._stored_pairs(split) for split in self.splits}
+        try:
+            TokenStore.fill(
+                work, splits, tokenizer, manifest, filters=self.filters, expected=expected, report=report,
+                piece_dropout={"train": self.piece_dropout},
+            )  # fmt: skip
+        except OutdatedParts:
+            report(f"the texts of {self.corpus} have changed since they were prepared in part; beginning anew")
+            work.clear()
+            self._write(work, manifest, report)
+
+    def _files(self):
+        return [*self.corpus_files(), *self.further_files()]
+
+    def _stored_pairs(self, split):
+        """Yields the pairs of a split that are encoded: those for training once for each segmentation."""
+        for _ in range(self.segmentations if split == "train" else 1):
+            yield from self.pairs(split)
+            if split == "train":
+                yield from self.further_pairs()
+
+    @functools.cached_property
+    def store(self) -> "TokenStore":
+        """The prepared corpus, a `TokenStore`."""
+        from keras_transformer.data.token_store import TokenStore
+
+        return TokenStore(self.prepared_dir, reverse=self.reversed)
+
+    @property
+    def tokenizer(self) -> "Tokenizer":
+        """The tokenizer of the prepared corpus."""
+        return self.store.tokenizer
+
+    def batches(self, split: str, hparams: HParams, start: int = 0) -> "TokenBatches":
+        """Returns the `TokenBatches` of a split; prepares the corpus where that was not done.
+
+        Args:
+            split: "train" gives endless, shuffled batches; others go through the split once.
+            hparams: `batch_tokens`, `max_length` and `seed` are read.
+            start: Number of the first batch, the step at which training resumes.
+        """
+        from keras_transformer.backend.loading import load_keras
+
+        load_keras()
+        from keras_transformer.data.batch_plan import BatchPlan
+        from keras_transformer.data.token_batches import TokenBatches
+
+        training = split == "train"
+        pairs = self.prepare().store.split(split)
+        try:
+            plan = BatchPlan(
+                pairs.source.lengths, pairs.target.lengths, hparams.batch_tokens, seed=hparams.seed, shuffle=training,
+                max_length=hparams.max_length if training else None,
+            )  # fmt: skip
+        except UserError as error:
+            raise error if training else UserError(f"the {split} split: {error}") from None
+        hidden = {}
+        if training and hparams.word_dropout:
+            hidden = {"word_dropout": hparams.word_dropout, "hidden_ids": self.tokenizer.hidden_ids}
+        return TokenBatches(pairs, plan, start=start, endless=training, **hidden)
+
+    def _is_prepared(self, report):
+        """Whether there is a prepared corpus, and a current one."""
+        self.__dict__.pop("store", None)  # another process may have replaced it
+        return (self.prepared_dir / "manifest.json").is_file() and self._is_current(report)
+
+    def _is_current(self, report):
+        """Whether the prepared corpus was made from the corpus files as they are now."""
+        corpus = {Path(path).resolve(): known for path, known in self.store.manifest.get("corpus", {}).items()}
+        gone = [path for path in corpus if not path.is_file()]
+        for path, known in corpus.items():
+            if path not in gone and not _is_same(path, known):
+                report(f"{path} has changed since it was prepared")
+                return False
+        try:
+            # What is gone would be downloaded again.
+            files = self.further_files() if gone and self.raw_dir is None else self._files()
+        except (UserError, OSError):
+            if not gone:
+                raise
+            files = []
+        for path in files:
+            if Path(path).resolve() not in corpus:
+                report(f"{path} is new since the corpus was prepared")
+                return False
+        if gone:
+            report(f"{gone[0]} is gone; using the corpus prepared from it")
+        return True
+
+
+def load_problem(name: str, **arguments: Any) -> Problem:
+    """Returns the problem registered as `name`.
+
+    Args:
+        name: A registered name.
+        **arguments: `data_dir`, `raw_dir` and the problem's own parameters.
+
+    Raises:
+        UserError: There is no such problem or parameter, a value is out of range, or its class lacks a method.
+    """
+    registry.load_catalog()
+    problem = registry.problems.get(name)
+    for method in ("pairs", "make_tokenizer", "score"):
+        if getattr(problem, method) is getattr(Problem, method):
+            raise UserError(f"problem {name!r}: class {problem.__name__} lacks {method}(), see {__name__}.Problem")
+    known = [field.name for field in dataclasses.fields(problem)]
+    for argument in arguments:
+        if argument not in known:
+            raise unknown(f"parameter of {name}", argument, known)
+    return problem(
+        **{key: _as_text(value) if key in ("data_dir", "raw_dir") else value for key, value in arguments.items()}
+    )
+
+
+def parse_parameters(name, texts):
+    """Returns the parameters of problem `name` from {parameter: text}, as `--set problem.PARAMETER=TEXT` gives them."""
+    registry.load_catalog()
+    problem = registry.problems.get(name)
+    return {parameter: parse_value(problem, parameter, text, f"problem {name}") for parameter, text in texts.items()}
+
+
+def problem_parameters(name):
+    """Returns the names of what `--set problem.NAME=VALUE` may set of a problem."""
+    registry.load_catalog()
+    fields = dataclasses.fields(registry.problems.get(name))
+    return {field.name for field in fields if "doc" in field.metadata}
+
+
+def _hash(identity):
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _as_text(path):
+    return None if path is None else str(path)
+
+
+def _identity(path):
+    status = Path(path).stat()
+    return {"sha256": sha256(path), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+
+def _is_same(path, known):
+    status = path.stat()
+    if (status.st_size, status.st_mtime_ns) == (known.get("bytes"), known.get("mtime_ns")):
+        return True
+    return status.st_size == known.get("bytes") and sha256(path) == known.get("sha256")
+
+
+def require(condition, message):
+    """Raises the `UserError` with `message` unless `condition`."""
+    if not condition:
+        raise UserError(message)

@@ -1,0 +1,146 @@
+"""Translation problems: pairs of sentences, a joint vocabulary, BLEU."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from keras_transformer.config.hparams import setting
+from keras_transformer.tasks.problem import Problem
+from keras_transformer.utils.errors import UserError
+
+NORMALIZATION = "Unicode normalization of texts; identity keeps every character but white space"
+
+if TYPE_CHECKING:
+    from keras_transformer.data.tokenizers.base import Tokenizer
+
+
+@dataclasses.dataclass(kw_only=True)
+class TranslationProblem(Problem):
+    """Sentences of one language to sentences of another, one joint vocabulary.
+
+    Attributes:
+        source: Code of the source language, in the corpus's own direction.
+        target: Code of the target language.
+        tokenized: Whether the corpus is already tokenised, so that BLEU on its tokens is a published figure's kind.
+    """
+
+    source: ClassVar[str]
+    target: ClassVar[str]
+    tokenized: ClassVar[bool] = False
+
+    vocab_size: int = setting(8000, "pieces of the joint vocabulary", low=8)
+    normalization: str = setting("identity", NORMALIZATION, choices=("identity", "nfkc", "nfkc_cf"))
+    max_length_ratio: float | None = setting(
+        None, "most tokens, with EOS, of a training pair's longer side for each of the shorter", low=1
+    )
+    drop_duplicates: bool = setting(False, "whether training pairs equal to the letter are kept once")
+    piece_dropout: float = setting(
+        0.0, "share of joints left out where training texts are cut into pieces (BPE-dropout)", low=0, high=0.9
+    )
+    segmentations: int = setting(
+        1, "times that each training pair is stored, each time in other pieces, with piece_dropout", low=1, high=1000
+    )
+
+    more_pairs: str | None = setting(
+        None,
+        "beginning of the names of two files, NAME.SRC and NAME.TGT, of more training pairs, such as translated ones",
+        is_path=True,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.segmentations > 1 and not self.piece_dropout:
+            raise UserError(
+                f"{self.name}: segmentations={self.segmentations} would all be the same; add "
+                "--set problem.piece_dropout=0.1"
+            )
+        if self.piece_dropout and self.segmentations == 1:
+            raise UserError(
+                f"{self.name}: piece_dropout={self.piece_dropout} with one segmentation would cut a pair alike in each "
+                "epoch; add --set problem.segmentations=10"
+            )
+        if self.segmentations > 1 and self.drop_duplicates:
+            raise UserError(f"{self.name}: drop_duplicates would leave one of segmentations={self.segmentations}")
+
+    @property
+    def filters(self) -> dict:
+        from keras_transformer.data.filters import PairFilter
+
+        return {"train": PairFilter(self.max_length_ratio, self.drop_duplicates, drop_empty=True)}
+
+    def further_files(self) -> list:
+        from keras_transformer.data.corpus import existing_file, remedy
+
+        if self.more_pairs is None:
+            return []
+        names = [Path(f"{self.more_pairs}.{language}") for language in (self.source, self.target)]
+        found = [existing_file(path.parent, path.name) for path in names]
+        for path in (name for name, file in zip(names, found) if file is None):
+            otherwise = (
+                f"; problem.more_pairs is what the names of two files, {names[0].name} and {names[1].name}, begin with"
+            )
+            hint = remedy(path.parent, path.name, otherwise)
+            raise UserError(f"{self.name}: {path} does not exist (nor .gz){hint}")
+        return found
+
+    def further_pairs(self) -> Iterable[tuple[str, str]]:
+        from keras_transformer.data.corpus import read_pairs
+
+        return read_pairs(*self.further_files()) if self.more_pairs else ()
+
+    @classmethod
+    def reverse_class(cls, name):
+        """Returns the class of the problem in the other direction, which shares the prepared corpus."""
+        return type(
+            f"{cls.__name__}Reversed",
+            (cls,),
+            {"name": name, "reversed": True, "__doc__": cls.__doc__, "__module__": cls.__module__},
+        )
+
+    def make_tokenizer(self) -> "Tokenizer":
+        """Returns the joint vocabulary, learned from as many training texts as memory allows: see `sample_texts`."""
+        from keras_transformer.data.sampling import sample_texts
+        from keras_transformer.data.tokenizers.base import SentencePieceTokenizer
+
+        # The sample is drawn here: SentencePiece's own is another each time, and bounds sentences, not memory.
+        texts = sample_texts(self.training_texts())
+        return SentencePieceTokenizer.train(texts, self.vocab_size, normalization=self.normalization)
+
+    def training_texts(self):
+        """Yields both sides of all training pairs; their number tells later how much is left to encode."""
+        count = 0
+        for pair in self.pairs("train"):
+            yield from pair
+            count += 1
+        count += sum(1 for _ in self.further_pairs())
+        self._expected = {"train": count * self.segmentations}
+
+    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
+        from keras_transformer.metrics.bleu import sacre_bleu, tokenized_bleu
+
+        scores = [sacre_bleu(hypotheses, references)]
+        if self.tokenized:
+            scores.append(tokenized_bleu(hypotheses, references))
+        return scores
+
+    def all_scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
+        from keras_transformer.metrics.bleu import chrf, lowercase_bleu
+
+        more = [chrf(hypotheses, references), lowercase_bleu(hypotheses, references)]
+        return more + self.score(hypotheses, references)
+
+
+class CorpusProblem(TranslationProblem):
+    """A translation problem whose text is one corpus object, such as `PlainFiles` or a `TfdsCorpus`."""
+
+    @property
+    def texts(self):
+        """The corpus: `files()` gives its paths, `pairs(split)` its pairs, in its own direction."""
+        raise NotImplementedError
+
+    def corpus_files(self) -> list:
+        return self.texts.files()
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        return self.texts.pairs(split)

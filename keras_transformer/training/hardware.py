@@ -1,0 +1,103 @@
+"""What the devices can do and what is used of them."""
+
+import functools
+import resource
+import sys
+import time
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.backend.devices import proc_entries
+
+SIDE = 2048
+"""Rows and columns of the matrices whose product is timed."""
+LONG_ENOUGH = 0.1
+"""Seconds."""
+
+
+def device_rate(dtype="float32"):
+    """Return the floating point operations per second that one device sustains in matrix products.
+
+    In float32 the rate corresponds to the paper's estimates for its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5 TFLOP/s
+    (§6, Table 2). The rate is rough: a busy machine lowers it, and GPUs may compute float32 products with fewer bits.
+    A process measures it once.
+
+    Args:
+        dtype: Type of the matrices: "float32", "bfloat16" or "float16".
+    """
+    return _measure_rate(dtype)
+
+
+@functools.cache
+def _measure_rate(dtype):
+    x = ops.cast(ops.convert_to_tensor(np.full((SIDE, SIDE), 1 / SIDE, dtype="float32")), dtype)  # x @ x equals x
+    seconds, products = 0.0, 1
+    ops.convert_to_numpy(ops.cast(ops.matmul(x, x), "float32"))  # the first product includes compilation
+    while seconds < LONG_ENOUGH:
+        products *= 2
+        began, y = time.monotonic(), x
+        for _ in range(products):
+            y = ops.matmul(y, x)
+        ops.convert_to_numpy(ops.cast(y[0, 0], "float32"))
+        seconds = time.monotonic() - began
+    return products * 2 * SIDE**3 / seconds
+
+
+def compilation_seconds(network, rows, source_length, target_length):
+    """Return the seconds that JAX takes to compile an update for one batch shape, or None if nothing would reuse it.
+
+    JAX keeps the compiled update in its cache, where `fit` finds it.
+
+    Args:
+        network: The compiled model, not under a distribution.
+        rows: Sequences of the batch.
+        source_length: Tokens of each source.
+        target_length: Tokens of each target.
+    """
+    import jax
+
+    if network.distribution or jax.config.jax_compilation_cache_dir is None:
+        return None
+    source, target = (rows, source_length), (rows, target_length)
+    types = (source, "int32"), (target, "int32"), (target, "int32"), (target, "float32")
+    source, decoder_input, labels, weights = (jax.ShapeDtypeStruct(*kind) for kind in types)
+    parts = network.trainable_variables, network.non_trainable_variables, network.optimizer.variables
+    state = tuple([variable.value for variable in part] for part in (*parts, network.metrics_variables))
+    began = time.monotonic()
+    jax.jit(network.train_step, donate_argnums=0).lower(state, ((source, decoder_input), labels, weights)).compile()
+    return time.monotonic() - began
+
+
+def peak_memory():
+    """Returns {"peak_memory_mb"} of this process and, on accelerators, {"peak_device_memory_mb"} of the fullest."""
+    peak = {"peak_memory_mb": round(_process_peak() / 2**20)}
+    on_devices = _device_peaks()
+    if on_devices:
+        peak["peak_device_memory_mb"] = round(max(on_devices) / 2**20)
+    return peak
+
+
+def _process_peak():
+    """Bytes at most in use of this process."""
+    # What Linux tells by getrusage begins with the memory of the process that started this one.
+    known = proc_entries("/proc/self/status").get("VmHWM:")
+    if known:
+        return int(known) << 10
+    # Linux counts in KiB, macOS in bytes.
+    unit = 1024 if sys.platform != "darwin" else 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _device_peaks():
+    """Bytes at most in use, of each accelerator."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        statistics = [device.memory_stats() for device in jax.local_devices()]
+        return [found["peak_bytes_in_use"] for found in statistics if found and "peak_bytes_in_use" in found]
+    import tensorflow as tf
+
+    names = [device.name for device in tf.config.list_logical_devices("GPU")]
+    return [tf.config.experimental.get_memory_info(name.split("device:")[-1])["peak"] for name in names]

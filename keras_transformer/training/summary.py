@@ -1,0 +1,147 @@
+"""What a training is about to do, as a table."""
+
+import math
+
+import keras
+
+from keras_transformer.backend.devices import cpu_has_bfloat16, on_cpu
+from keras_transformer.distributed.strategy import count_accelerators, count_replicas
+from keras_transformer.training.hardware import compilation_seconds, device_rate
+from keras_transformer.training.schedule import make_schedule
+from keras_transformer.utils.timing import duration
+
+PRODUCTS, OTHER = 1.15, 0.5
+"""Time of an update on a CPU, by docs/benchmarks.md: that of its matrix products and that of all other work, each as
+a multiple of the time that a large product with as many operations takes. Other work takes as long in any precision."""
+HIGH_RATE = 0.01
+"""A learning rate that is twice the highest of any preset."""
+MANY_EPOCHS = 1000
+
+
+def overview(run, problem, network, batches, how, distribution, workers=1):
+    """Yields the lines of the table.
+
+    Args:
+        run: `Run`.
+        problem: The prepared `Problem`.
+        network: The compiled model.
+        batches: The `TokenBatches` that it is trained on.
+        how: {"precision", "accumulate", "remat"}: see `trainer.train`.
+        distribution: What joins its devices, or None.
+        workers: How many processes train together.
+    """
+    hparams, plan = run.hparams, batches.plan
+    vocabulary = f"{problem.tokenizer.vocab_size:,} tokens in the vocabulary"
+    times = getattr(problem, "segmentations", 1)
+    pairs = f"{plan.num_pairs:,} pairs" + (f" ({times} segmentations of each counted)" if times > 1 else "")
+    rows = {
+        "problem": [f"{problem.name}: {pairs}, {vocabulary}"],
+        "model": [_sizes(run), _parameters(network)],
+        "batch": [_batch(plan, batches.few_shapes, how["accumulate"])],
+        "schedule": [_schedule(hparams, plan.batches_per_epoch)],
+        "devices": list(_devices(network, distribution, how, workers)),
+        "results": [
+            f"validation every {hparams.eval_steps:,} updates"
+            + (f", decoded every {every:,}" if (every := hparams.decoding_interval) > hparams.eval_steps else "")
+            + f", a checkpoint every {hparams.checkpoint_steps:,}, both at the end"
+        ],
+    }
+    if on_cpu() and batches.start < hparams.train_steps:
+        rows["time"] = list(_time(hparams, network, batches))
+    if notes := list(_notes(hparams, plan.batches_per_epoch)):
+        rows["note"] = notes
+    if plan.num_dropped:
+        rows["problem"].append(
+            f"{plan.num_dropped:,} pairs are longer than max_length={hparams.max_length} tokens and left out"
+        )
+    for title, lines in rows.items():
+        for number, line in enumerate(lines):
+            yield f"  {'' if number else title:<9} {line}"
+
+
+def _sizes(run):
+    h = run.hparams
+    attention = "" if h.encoder_attention == "full" else f", {h.encoder_attention} attention in the encoder"
+    name = ", ".join(filter(None, (run.config["model"], run.config["preset"])))
+    return (
+        f"{name}: {h.num_layers} + {h.num_layers} layers, "
+        f"d_model {h.d_model}, d_ff {h.d_ff}, {h.num_heads} heads, {h.norm}-norm, dropout {h.dropout:g}{attention}"
+    )
+
+
+def _parameters(network):
+    """How many weights there are, and in which part of the model."""
+    parts = {}
+    for variable in network.trainable_variables:
+        part = variable.path.removeprefix(f"{network.name}/").partition("/")[0]
+        parts[part] = parts.get(part, 0) + math.prod(variable.shape)
+    each = ", ".join(f"{part.replace('_', ' ')} {count:,}" for part, count in parts.items())
+    return f"{sum(parts.values()):,} parameters: {each}"
+
+
+def _batch(plan, few_shapes, slices):
+    """How large an update is, and how many an epoch has."""
+    shapes = f" of {len(plan.shapes)} shapes" if few_shapes else ""
+    real = plan.real_share("shape" if few_shapes else "longest")
+    in_slices = f", in {slices} slices" if slices > 1 else ""
+    return (
+        f"up to {plan.batch_tokens:,} source and as many target tokens an update{in_slices}; "
+        f"{plan.batches_per_epoch:,} batches{shapes} an epoch, {real:.1%} of their tokens are real"
+    )
+
+
+def _schedule(hparams, updates_an_epoch):
+    peak = min(hparams.warmup_steps, hparams.train_steps)
+    rate = float(make_schedule(hparams)(peak - 1))
+    after = ", then ∝ 1/√update" if peak < hparams.train_steps else ""
+    return (
+        f"{hparams.train_steps:,} updates ({hparams.train_steps / updates_an_epoch:.3g} epochs); learning rate up to "
+        f"{rate:.2e} at update {peak:,}{after}"
+    )
+
+
+def _time(hparams, network, batches):
+    """Yield estimates for this CPU: of the updates, from the operations of some batches, and of their compilation."""
+    updates = hparams.train_steps - batches.start
+    some = range(min(updates, batches.batches_per_epoch, 50))
+    flops = sum(network.update_flops(*batches.shape(index)) for index in some) / len(some) * updates
+    seconds = flops * (PRODUCTS / device_rate(network.compute_dtype) + OTHER / device_rate())
+    yield (
+        f"about {duration(seconds)} of updates here: {flops:.1e} floating point operations at {flops / seconds:.1e} "
+        "a second"
+    )
+    if batches.few_shapes:
+        count = len(batches.shapes(updates))
+        each = compilation_seconds(network, *batches.shape(0)) if keras.backend.backend() == "jax" else None
+        if each is None:
+            yield f"the update is compiled for {count} batch shapes, each when it is first used; not counted here"
+        else:
+            yield (
+                f"about {duration(count * each)} more to compile {count} shapes of the update, {each:.1f} s each; "
+                f"{duration(seconds + count * each)} in all"
+            )
+
+
+def _notes(hparams, updates_an_epoch):
+    """What rarely goes well."""
+    if hparams.warmup_steps >= hparams.train_steps > 1:
+        yield f"the learning rate rises to the end: warmup_steps is {hparams.warmup_steps:,}"
+    rate = float(make_schedule(hparams)(min(hparams.warmup_steps, hparams.train_steps) - 1))
+    if rate > HIGH_RATE:
+        yield "the learning rate is twice that of any preset or more: raise warmup_steps, or lower learning_rate_scale"
+    if hparams.train_steps > MANY_EPOCHS * updates_an_epoch and not hparams.patience:
+        yield "the corpus is small for so many updates: fewer train_steps, or --patience=10"
+
+
+def _devices(network, distribution, how, workers):
+    """Yield the devices and the way they compute, and a hint if another precision would be faster."""
+    accelerators, replicas = count_accelerators(distribution), count_replicas(distribution)
+    kind = "accelerator" if accelerators else "device"
+    devices = f"{replicas} {kind}{'s' * (replicas > 1)}" + (f" of {workers} workers" if workers > 1 else "")
+    compiled = "XLA" if network.jit_compile else "no XLA"
+    remat = ", layers computed again in the backward pass" if how["remat"] else ""
+    backend = keras.backend.backend()
+    yield f"{devices}; {backend}, {how['precision']}, {compiled}{remat}"
+    # On CPUs, JAX's products in bfloat16 are no faster than those in float32.
+    if backend == "tensorflow" and how["precision"] == "float32" and on_cpu() and cpu_has_bfloat16():
+        yield "this CPU has bfloat16 instructions: --precision=bfloat16 is faster"

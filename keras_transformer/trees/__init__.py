@@ -1,1 +1,0 @@
-"""Constituency trees: text to trees and back, linearised, drawn, and what may follow a prefix."""

@@ -1,0 +1,1 @@
+"""Files, locks, errors, progress, timing: helpers that know nothing of models."""

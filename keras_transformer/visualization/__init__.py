@@ -1,0 +1,1 @@
+"""Pictures: attention maps and figures, learning curves."""

@@ -1,0 +1,82 @@
+"""How trainings went: loss, score, learning rate and speed of one or several runs in one picture, with Matplotlib."""
+
+import itertools
+
+from keras_transformer.utils.errors import UserError
+from keras_transformer.visualization.attention import COLORS
+from keras_transformer.visualization.plots import new_figure
+
+AXES = {"step": "updates", "tokens": "tokens trained on", "flops": "floating point operations", "seconds": "hours"}
+"""What a curve may run over, and how it is called."""
+
+
+def draw_curves(runs, over="step"):
+    """Returns the Matplotlib `Figure` of several trainings.
+
+    Args:
+        runs: {name: what `runs.summary.lines_by_step` found}.
+        over: Of `AXES`; tokens, operations and hours are those of updates.
+
+    Raises:
+        UserError: Matplotlib is not installed, or a run has nothing to be drawn.
+    """
+    figure = new_figure(10, 6.6)
+    (losses, scores), (rates, speeds) = figure.subplots(2, 2)
+    names = set()
+    for color, (name, lines) in zip(itertools.cycle(COLORS), runs.items()):
+        train, validations = (sorted(lines[kind].items()) for kind in ("train", "validation"))
+        if not train:
+            raise UserError(f"{name} has no lines of training to be drawn")
+        if missing := [step for step, row in train if over not in row]:
+            raise UserError(f"{name} has no {over} at step {missing[0]}; draw it over steps")
+        place = _places(train, over)
+        x = [place(step) for step, _ in train]
+        losses.plot(x, [row["nll"] for _, row in train], color=color, linewidth=1, alpha=0.5)
+        rates.plot(x, [row["learning_rate"] for _, row in train], color=color)
+        speeds.plot(x, [row["tokens_per_second"] for _, row in train], color=color)
+        x = [place(step) for step, _ in validations]
+        losses.plot(x, [row["nll"] for _, row in validations], color=color, marker="o", markersize=4)
+        decoded = [(place(step), row) for step, row in validations if "score" in row]
+        places, rows = zip(*decoded) if decoded else ((), ())
+        scores.plot(places, [row["score"] for row in rows], color=color, marker="o", markersize=4)
+        names |= set(map(_score_name, rows))
+    titles = {
+        losses: "nats a token: training, with dropout (thin), validation (dots)",
+        scores: f"{' and '.join(sorted(names)) or 'score'} in validation",
+        rates: "learning rate",
+        speeds: "tokens a second",
+    }
+    for axes, title in titles.items():
+        axes.set_title(title, fontsize=10, loc="left")
+        axes.set_xlabel(AXES[over], fontsize=9)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(left=0)
+    if len(runs) > 1:
+        lines = [line for line in losses.lines if line.get_marker() == "o"]
+        for text in losses.legend(lines, list(runs), fontsize=8).get_texts():
+            text.set_parse_math(False)
+    else:
+        figure.suptitle(next(iter(runs)), fontsize=11, parse_math=False)
+    figure.tight_layout()
+    return figure
+
+
+def _places(train, over):
+    """Returns the function from a step to its place on the axis: what updates up to the step took together."""
+    if over == "step":
+        return lambda step: step
+    totals = list(itertools.accumulate(row[over] / (3600 if over == "seconds" else 1) for _, row in train))
+    known = dict(zip((step for step, _ in train), totals))
+
+    def place(step):
+        at = max((one for one in known if one <= step), default=None)
+        return 0.0 if at is None else known[at]
+
+    return place
+
+
+def _score_name(row):
+    """What a validation's score is: that of the last of its signatures."""
+    return ["score", *row.get("signatures", {})][-1]
