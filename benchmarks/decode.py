@@ -38,7 +38,8 @@ from engines.layout import assign_model, read_model, write_model
 
 from keras_transformer.backend.loading import chosen_backend, load_keras
 from keras_transformer.cli.arguments import report, run_command
-from keras_transformer.data.tokenizers.base import SPECIAL, SymbolTokenizer
+from keras_transformer.data.tokenizers.base import SPECIAL
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.utils.errors import UserError
 
 ENGINES = {

@@ -26,9 +26,10 @@ def main():
     import keras
 
     from keras_transformer.decoding.translator import Translator
-    from keras_transformer.parsing.tree import split_words, tree_of, unescaped
+    from keras_transformer.parsing.tree import tree_of, unescaped
     from keras_transformer.runs.manifest import append_row, command, git_revision, machine
     from keras_transformer.runs.run import Run
+    from keras_transformer.utils.text import split_words
 
     run = Run.open(flags.run)
     pairs = itertools.islice(run.problem.examples("test"), flags.skip, flags.skip + flags.sentences)

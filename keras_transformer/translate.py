@@ -45,7 +45,7 @@ def main(arguments):
 
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
     translator = Translator.load([flags.run, *flags.ensemble], checkpoints, flags.precision, flags.jit_compile)
-    if flags.format == "pretty" and not translator.tokenizer.grammar:
+    if flags.format == "pretty" and not translator.tokenizer.constraint:
         raise UserError(f"--format=pretty is for trees, and {flags.run} is no parser; choose text or jsonl")
     asked = decoding_arguments(flags)
     if flags.beam_size is None:
@@ -59,7 +59,7 @@ def main(arguments):
 
             def cut(row, tokens, numbers=numbers):
                 said = f"only the first {most:,} of its {tokens:,} tokens are read"
-                if translator.tokenizer.grammar:
+                if translator.tokenizer.constraint:
                     said = f"its {tokens:,} tokens are more than the {most:,} that are parsed; it gets a flat tree"
                 _say(f"line {numbers[row]}: {said}")
 

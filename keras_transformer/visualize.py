@@ -8,9 +8,8 @@ from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import lines_by_step
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import written
-from keras_transformer.visualization.attention import KINDS
+from keras_transformer.visualization.attention import KINDS, attention_page
 from keras_transformer.visualization.attention_figures import FIGURES, draw_figure
-from keras_transformer.visualization.attention_page import attention_page
 from keras_transformer.visualization.curves import AXES, draw_curves
 from keras_transformer.visualization.plots import FORMATS, check_matplotlib, save
 

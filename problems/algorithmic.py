@@ -55,7 +55,7 @@ class SymbolProblem(Problem):
         return [f"s{i}" for i in range(self.num_symbols)]
 
     def make_tokenizer(self):
-        from keras_transformer.data.tokenizers.base import SymbolTokenizer
+        from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 
         return SymbolTokenizer(self.symbols())
 

@@ -11,7 +11,8 @@ def make(job):
     import keras
 
     from keras_transformer.config.hparams import HParams
-    from keras_transformer.data.tokenizers.base import EOS, load_tokenizer
+    from keras_transformer.data.tokenizers.base import EOS
+    from keras_transformer.data.tokenizers.loading import load_tokenizer
     from keras_transformer.decoding.translator import Translator
     from keras_transformer.models.transformer import Transformer
 

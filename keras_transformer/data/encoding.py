@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.data.filters import hash_pairs
-from keras_transformer.data.tokenizers.base import EOS, load_tokenizer
+from keras_transformer.data.tokenizers.base import EOS
+from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.utils.errors import UserError
 
 CHUNK_PAIRS, CHUNK_CHARACTERS = 5_000, 4_000_000

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.data.preparation import HASHES, JOURNAL, SIDES, write_parts
-from keras_transformer.data.tokenizers.base import load_tokenizer
+from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import WorkDirectory, read_json, sha256, write_json, written_directory
 

@@ -201,7 +201,7 @@ def evaluate(
         "alpha": hparams.alpha if alpha is None else alpha,
         "extra_length": hparams.extra_length if extra_length is None else extra_length,
     }
-    if run.tokenizer.grammar:
+    if run.tokenizer.constraint:
         decoding["constraint"] = constraint is not None
     used = {"name": checkpoint or run.checkpoints.default(), "steps": state.get("steps") or [state["step"]]}
     scores = run.problem.all_scores(outputs, references)

@@ -14,9 +14,8 @@ from keras_transformer.decoding.batched_search import Searcher
 from keras_transformer.decoding.beam_search import Rules, Sampling, Sentences
 from keras_transformer.decoding.token_selection import IMPOSSIBLE
 from keras_transformer.models.loss import smoothed_cross_entropy
-from keras_transformer.parsing.constraint import TreeConstraint
-from keras_transformer.parsing.tree import split_words
 from keras_transformer.utils.errors import NonFiniteOutputs, UserError
+from keras_transformer.utils.text import split_words
 from keras_transformer.visualization.attention import AttentionMaps, Tokens
 
 BATCH_TOKENS = 32_768
@@ -76,7 +75,7 @@ class Translator:
                 )
         if any(getattr(one, "word_starts", None) is not None and not np.any(one.word_starts) for one in self.models):
             raise UserError("the model counts words and was not told where they begin: model.adopt(tokenizer)")
-        self.constraint = TreeConstraint(self.tokenizer.grammar) if self.tokenizer.grammar else None
+        self.constraint = self.tokenizer.constraint
         self._searcher = Searcher(self.models, jit_compile)
         self._score = compiled(self.score_batch, *self.models)
 
@@ -261,7 +260,7 @@ class Translator:
             if most is not None and len(source) > most:
                 if cut:
                     cut(number, len(source))
-                source[0 if self.tokenizer.grammar else most - 1 :] = [EOS]
+                source[0 if self.tokenizer.constraint else most - 1 :] = [EOS]
         return sources
 
     def _prefix_ids(self, prefixes, count):
@@ -286,7 +285,7 @@ class Translator:
         if np.isnan(scores).any():
             raise NonFiniteOutputs(number + 1)
         rows = [[int(i) for i in row if i != PAD] for row, score in zip(tokens, scores) if score > IMPOSSIBLE / 2]
-        if not rows and self.tokenizer.grammar:
+        if not rows and self.tokenizer.constraint:
             return [self._unparsed(source)]
         if not rows:
             raise UserError(f"the constraint allows no translation of text {number + 1}")

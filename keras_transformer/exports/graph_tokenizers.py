@@ -34,7 +34,7 @@ SPACES = character_class(char for char in map(chr, range(LAST_CODE + 1)) if char
 
 
 def split_words(texts):
-    """Returns the words, ragged strings `[batch, (words)]`, as `trees.tree.split_words` finds them."""
+    """Returns the words, ragged strings `[batch, (words)]`, as `utils.text.split_words` finds them."""
     texts = tf.strings.strip(tf.strings.regex_replace(texts, f"[{BLANK}]+", " "))
     words = tf.strings.split(texts, " ")
     return tf.ragged.boolean_mask(words, words != "")

@@ -7,12 +7,24 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
+from keras_transformer.data.tokenizers.word_pieces import WordPieceTokenizer
 from keras_transformer.decoding.beam_search import Rules, Sentences, length_penalty
 from keras_transformer.decoding.token_selection import IMPOSSIBLE
 from keras_transformer.decoding.translator import Translator, check_search
 from keras_transformer.exports.description import written_export
 from keras_transformer.exports.graph_search import GraphSearcher
-from keras_transformer.exports.graph_tokenizers import checked, split_words, without_special
+from keras_transformer.exports.graph_tokenizers import (
+    GraphSentencePiece,
+    GraphSymbols,
+    checked,
+    split_words,
+    without_special,
+)
+from keras_transformer.exports.graph_trees import GraphTrees
+from keras_transformer.exports.graph_word_pieces import GraphWordPieces
+from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.utils.errors import UserError
 
 MOST_BEAMS = 8
@@ -84,7 +96,7 @@ class TextTranslator(tf.Module):
         self._beam_size, self._alpha, self._nbest = beam_size, alpha, nbest
         self._extra_length, self._max_beam_size = extra_length, max_beam_size
         self._max_source_length = max_source_length
-        self._text, self._vocab_size = translator.tokenizer.graph_tokenizer(), translator.tokenizer.vocab_size
+        self._text, self._vocab_size = graph_tokenizer(translator.tokenizer), translator.tokenizer.vocab_size
         self._constraint, self._score_batch = translator.constraint, translator.score_batch
         self._search = GraphSearcher(translator.models).search
         if self._constraint:
@@ -235,3 +247,25 @@ def _padded(ids):
 def _lengths(ids):
     """int32 `[…]`: how many of the last axis are no padding."""
     return tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)
+
+
+def graph_tokenizer(tokenizer):
+    """Return the `GraphTokenizer` of a `Tokenizer`: the same texts and ids.
+
+    A plug-in's tokenizer brings its own with a method `graph_tokenizer()`.
+
+    Raises:
+        UserError: There is none.
+    """
+    if hasattr(tokenizer, "graph_tokenizer"):
+        return tokenizer.graph_tokenizer()
+    if isinstance(tokenizer, TreeTokenizer):
+        return GraphTrees(tokenizer)
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return GraphSentencePiece(tokenizer.to_bytes())
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    if isinstance(tokenizer, SymbolTokenizer):
+        return GraphSymbols(pieces)
+    if isinstance(tokenizer, WordPieceTokenizer):
+        return GraphWordPieces(pieces, tokenizer.alphabet)
+    raise UserError(f"a {type(tokenizer).__name__} has no graph_tokenizer(), which a SavedModel needs")

@@ -7,10 +7,8 @@ import os
 import numpy as np
 
 from keras_transformer.metrics.bleu import EXACT_MATCH, SACREBLEU, sacrebleu_metric
-from keras_transformer.parsing.parseval import COUNTS, F1_OF_ALL, RULES, f1_of_counts, parseval
 from keras_transformer.utils.errors import UserError
 
-KNOWN = (*SACREBLEU, EXACT_MATCH, F1_OF_ALL)
 RESAMPLES = 1000
 SEED = 12345
 
@@ -50,8 +48,8 @@ class Comparison:
 
 def check_comparable(metric):
     """Raise a `UserError` unless `paired_bootstrap` knows the score named `metric`."""
-    if metric not in KNOWN:
-        raise UserError(f"two systems are compared by {', '.join(KNOWN)}, not by {metric!r}; leave --compare out")
+    if metric not in COMPARISONS:
+        raise UserError(f"two systems are compared by {', '.join(COMPARISONS)}, not by {metric!r}; leave --compare out")
 
 
 def paired_bootstrap(metric, outputs, others, references):
@@ -61,8 +59,8 @@ def paired_bootstrap(metric, outputs, others, references):
     equally good systems about one in ten comes below 0.05. For exact match and F1 it is two-sided.
 
     Args:
-        metric: Name of the score: "sacreBLEU", "tokenized BLEU", "lowercase BLEU", "chrF", "exact match" or "F1 of all
-            sentences".
+        metric: Name of the score: "sacreBLEU", "tokenized BLEU", "lowercase BLEU", "chrF", "exact match", or one that
+            `COMPARISONS` was given, such as the F1 of parses.
         outputs, others: The system's outputs and another's, lists of texts.
         references: The references, as many as each.
 
@@ -73,8 +71,7 @@ def paired_bootstrap(metric, outputs, others, references):
         UserError: There is no such score.
     """
     check_comparable(metric)
-    compare = {EXACT_MATCH: _by_exact_match, F1_OF_ALL: _by_f1}.get(metric, _by_sacrebleu)
-    return compare(metric, list(outputs), list(others), list(references))
+    return COMPARISONS[metric](metric, list(outputs), list(others), list(references))
 
 
 def _by_sacrebleu(metric, outputs, others, references):
@@ -94,20 +91,10 @@ def _by_sacrebleu(metric, outputs, others, references):
 
 def _by_exact_match(metric, outputs, others, references):
     right = 100.0 * (np.array([outputs, others], dtype=object) == np.array(references, dtype=object))
-    return _by_resampling(metric, right, lambda right: right.mean(axis=1), "share of equal lines, %")
+    return by_resampling(metric, right, lambda right: right.mean(axis=1), "share of equal lines, %")
 
 
-def _by_f1(metric, outputs, others, references):
-    counts = np.array(
-        [
-            [[getattr(one, name) for name in COUNTS] for one in parseval(references, texts).sentences]
-            for texts in (outputs, others)
-        ]
-    )
-    return _by_resampling(metric, counts, lambda counts: f1_of_counts(*counts.sum(axis=1).T), RULES)
-
-
-def _by_resampling(metric, lines, score, signature):
+def by_resampling(metric, lines, score, signature):
     """Compare two systems by a function of `lines`, an array `[2, lines, …]`, to the scores `[2]`."""
     from sacrebleu.significance import estimate_ci
 
@@ -135,3 +122,7 @@ def _sacrebleu_seed():
             del os.environ["SACREBLEU_SEED"]
         else:
             os.environ["SACREBLEU_SEED"] = before
+
+
+COMPARISONS = {**dict.fromkeys(SACREBLEU, _by_sacrebleu), EXACT_MATCH: _by_exact_match}
+"""{name of a score: function of (name, outputs, others, references) to a `Comparison`}; other modules add theirs."""

@@ -21,6 +21,7 @@ import numpy as np
 
 from keras_transformer.metrics.bleu import Score
 from keras_transformer.metrics.lengths import length_buckets
+from keras_transformer.metrics.significance import COMPARISONS, by_resampling
 from keras_transformer.parsing.evalb_parameters import Parameters
 from keras_transformer.parsing.tree import read_trees
 from keras_transformer.utils.errors import UserError
@@ -498,3 +499,16 @@ def _count_crossing(gold, test):
     """Number of test brackets that overlap with a gold one and neither is within the other."""
     spans = {(start, end) for _, start, end in gold}
     return sum(any(s < start < e < end or start < s < end < e for s, e in spans) for _, start, end in test)
+
+
+def _compare_f1(metric, outputs, others, references):
+    counts = np.array(
+        [
+            [[getattr(one, name) for name in COUNTS] for one in parseval(references, texts).sentences]
+            for texts in (outputs, others)
+        ]
+    )
+    return by_resampling(metric, counts, lambda counts: f1_of_counts(*counts.sum(axis=1).T), RULES)
+
+
+COMPARISONS[F1_OF_ALL] = _compare_f1

@@ -5,20 +5,14 @@ import unicodedata
 
 import numpy as np
 
-from keras_transformer.data.tokenizers.base import (
-    BOS,
-    EOS,
-    PAD,
-    TREES_FILE,
-    UNK,
-    SentencePieceTokenizer,
-    VocabularyTooLarge,
-    no_byte_pairs,
-)
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK, VocabularyTooLarge, no_byte_pairs
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.parsing.constraint import TreeConstraint
 from keras_transformer.parsing.grammar import OTHER, TAG, Grammar
 from keras_transformer.parsing.linearize import ANY_TAG, is_bracket, linearize, repaired
-from keras_transformer.parsing.tree import split_words, tree_of, unescaped
+from keras_transformer.parsing.tree import tree_of, unescaped
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.text import split_words
 
 OPEN, CLOSE = "⟪", "⟫"
 """Around a symbol where it is a piece, so "NN" as a tag is no subword: words are read with << and >> for these."""
@@ -34,7 +28,7 @@ class TreeTokenizer(SentencePieceTokenizer):
         symbols: {symbol: id}: brackets and tags.
     """
 
-    file_name = TREES_FILE
+    file_name = "tree_tokenizer.model"
 
     def __init__(self, model):
         super().__init__(model)
@@ -73,13 +67,13 @@ class TreeTokenizer(SentencePieceTokenizer):
         """The `Grammar` of the symbols: what may come next in a tree."""
         return Grammar(self.symbols, self.vocab_size, EOS)
 
+    @property
+    def constraint(self):
+        """The `TreeConstraint` of the grammar."""
+        return TreeConstraint(self.grammar)
+
     def cut_anew(self, ids, rate, seed):
         raise no_byte_pairs(f"a {type(self).__name__}")
-
-    def graph_tokenizer(self):
-        from keras_transformer.exports.graph_trees import GraphTrees
-
-        return GraphTrees(self)
 
     @property
     def word_starts(self):

@@ -166,8 +166,3 @@ def unescaped(word):
     for escape, bracket in ESCAPES.items():
         word = word.replace(escape, bracket)
     return word
-
-
-def split_words(text):
-    """Returns the words of a sentence, which ASCII blanks divide: a no-break space is part of a word."""
-    return re.findall(r"\S+", text, re.ASCII)

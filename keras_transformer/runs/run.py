@@ -14,7 +14,7 @@ from pathlib import Path
 
 from keras_transformer.config import plugins, registry
 from keras_transformer.config.hparams import HParams
-from keras_transformer.data.tokenizers.base import TOKENIZER_FILES, load_tokenizer
+from keras_transformer.data.tokenizers.loading import TOKENIZER_FILES, load_tokenizer
 from keras_transformer.runs.checkpoint import Checkpoints, assign_model
 from keras_transformer.runs.tensorboard import open_events
 from keras_transformer.tasks.problem import load_problem

@@ -94,7 +94,7 @@ class RunEngine(Engine):
         self.most_nbest = self._search["beam_size"]
         check_search(self.most_nbest, self._search["alpha"], 1, self._search["extra_length"], 0, None)
         self.most_tokens = hparams.max_length
-        self.trees = self._translator.tokenizer.grammar is not None
+        self.trees = self._translator.tokenizer.constraint is not None
         self.shows_attention = not self.trees and hparams.encoder_attention == "full"
         names = [run.path.resolve().name for run in runs]
         self.about = {"model": ", ".join(names), "problem": runs[0].config["problem"]["name"]}
@@ -107,7 +107,7 @@ class RunEngine(Engine):
         return [[Output(one.text, _finite(one.score)) for one in hypotheses] for hypotheses in found]
 
     def attention(self, source, target):
-        from keras_transformer.visualization.attention_page import view_data
+        from keras_transformer.visualization.attention import view_data
 
         return view_data(self._translator.attention(source, target))
 
@@ -145,7 +145,7 @@ class CTranslate2Engine(Engine):
     """An export of `--format=ctranslate2`; neither Keras nor a backend is needed. Its search is CTranslate2's own."""
 
     def __init__(self, path, about, threads=0, **search):
-        from keras_transformer.data.tokenizers.base import load_tokenizer
+        from keras_transformer.data.tokenizers.loading import load_tokenizer
 
         try:
             import ctranslate2
@@ -158,7 +158,7 @@ class CTranslate2Engine(Engine):
         usual = {**dataclasses.asdict(HParams()), **about}
         self._search = {name: usual[name] if value is None else value for name, value in search.items()}
         self.most_nbest, self.most_tokens = self._search["beam_size"], about["most_tokens"]
-        self.trees = self._tokenizer.grammar is not None
+        self.trees = self._tokenizer.constraint is not None
         self.about = _said(path, about)
 
     def lengths(self, texts):

@@ -176,7 +176,7 @@ class Problem:
         """Fills a `WorkDirectory` with vocabulary, token store and manifest."""
         from keras_transformer.data.preparation import OutdatedParts
         from keras_transformer.data.token_store import TokenStore
-        from keras_transformer.data.tokenizers.base import TOKENIZER_FILES, load_tokenizer
+        from keras_transformer.data.tokenizers.loading import TOKENIZER_FILES, load_tokenizer
 
         if any((work.folder / name).is_file() for name in TOKENIZER_FILES):
             # What is learned from a sample may differ a second time, and it takes its time.

@@ -101,7 +101,7 @@ class TranslationProblem(Problem):
     def make_tokenizer(self) -> "Tokenizer":
         """Returns the joint vocabulary, learned from as many training texts as memory allows: see `sample_texts`."""
         from keras_transformer.data.sampling import sample_texts
-        from keras_transformer.data.tokenizers.base import SentencePieceTokenizer
+        from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
         # The sample is drawn here: SentencePiece's own is another each time, and bounds sentences, not memory.
         texts = sample_texts(self.training_texts())

@@ -12,7 +12,7 @@ import pytest
 
 import keras_transformer as kt
 from helpers.quick import quick_runs
-from keras_transformer.data.tokenizers.base import SymbolTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.runs.run import Run
 from keras_transformer.training.trainer import train
 

@@ -15,7 +15,9 @@ from helpers.quick import eager_functions
 from helpers.sharing import shared_folder
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.runs.run import Run
 

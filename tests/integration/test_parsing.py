@@ -14,9 +14,10 @@ import keras_transformer as kt
 from keras_transformer.decoding import evaluation
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.parsing.parseval import parseval
-from keras_transformer.parsing.tree import read_trees, split_words, tree_of
+from keras_transformer.parsing.tree import read_trees, tree_of
 from keras_transformer.runs.run import Run
 from keras_transformer.train import main as train
+from keras_transformer.utils.text import split_words
 
 SENTENCES = ["the small dog sees a cat .", "", "Anna ( and he ) sleeps and the small dog sees a cat"]
 FLAGS = (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.commands import REVERSE
 
-from keras_transformer.data.tokenizers.base import SymbolTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.runs.run import Run
 from keras_transformer.training import finetune as fine_tuning

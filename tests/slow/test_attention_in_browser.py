@@ -6,8 +6,7 @@ import pytest
 from helpers.attention_maps import random_maps
 from helpers.browser import complaints, open_browser
 
-from keras_transformer.visualization.attention import KINDS, Tokens
-from keras_transformer.visualization.attention_page import attention_page, inline
+from keras_transformer.visualization.attention import KINDS, Tokens, attention_page, inline
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ from keras_transformer.data.tokenizers.base import (
     EOS,
     SPECIAL,
     UNK,
-    WORD_PIECES_FILE,
     Tokenizer,
     VocabularyTooLarge,
     nothing_to_learn,
+    read_list,
     too_small,
 )
 from keras_transformer.utils.errors import UserError
@@ -50,7 +50,7 @@ class WordPieceTokenizer(Tokenizer):
         ValueError: Pieces are missing, repeated or empty.
     """
 
-    file_name = WORD_PIECES_FILE
+    file_name = "word_pieces.txt"
 
     def __init__(self, pieces):
         if missing := [piece for piece in ALWAYS if piece not in pieces]:
@@ -61,8 +61,8 @@ class WordPieceTokenizer(Tokenizer):
         self.vocab_size = len(self._pieces)
         self._ids = {piece: i for i, piece in enumerate(self._pieces) if i >= len(SPECIAL)}
         self._longest = max(map(len, pieces))
-        self._alphabet = {piece for piece in pieces if len(piece) == 1} - {MARKER, ESCAPE}
-        self._runs = _runs(self._alphabet)
+        self.alphabet = {piece for piece in pieces if len(piece) == 1} - {MARKER, ESCAPE}
+        self._runs = _runs(self.alphabet)
         self._cache = _Cache(self._encode_word)
         self._texts = [*[""] * UNK, UNKNOWN, *pieces]
 
@@ -103,14 +103,12 @@ class WordPieceTokenizer(Tokenizer):
         starts[[BOS, EOS]] = 1
         return starts
 
+    @classmethod
+    def from_bytes(cls, content):
+        return cls(read_list(content))
+
     def to_bytes(self):
         return "".join(f"{piece}\n" for piece in self._pieces[len(SPECIAL) :]).encode()
-
-    def graph_tokenizer(self):
-        """Returns the same as a `tf.Module`, for a graph: see `word_pieces_graph.GraphWordPieces`."""
-        from keras_transformer.exports.graph_word_pieces import GraphWordPieces
-
-        return GraphWordPieces(self._pieces, self._alphabet)
 
     def _decode(self, row):
         text = "".join([self._texts[i] for i in row]).replace(MARKER, " ")
@@ -118,8 +116,8 @@ class WordPieceTokenizer(Tokenizer):
 
     def _encode_word(self, word):
         """Returns the ids of what stands between two spaces."""
-        if not self._alphabet.issuperset(word):
-            word = "".join(char if char in self._alphabet else f"{ESCAPE}{ord(char)};" for char in word)
+        if not self.alphabet.issuperset(word):
+            word = "".join(char if char in self.alphabet else f"{ESCAPE}{ord(char)};" for char in word)
         ids = []
         for run in self._runs.findall(MARKER + word):
             start = 0

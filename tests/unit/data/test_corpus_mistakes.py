@@ -9,7 +9,7 @@ from keras_transformer.data import encoding, preparation
 from keras_transformer.data.corpus import existing_file, read_lines
 from keras_transformer.data.filters import PairFilter
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizers.base import SymbolTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import work_directory
 from keras_transformer.tasks.problem import load_problem

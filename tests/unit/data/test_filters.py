@@ -11,7 +11,7 @@ from keras_transformer.data import encoding
 from keras_transformer.data.filters import PairFilter, copy_rows, find_duplicates, hash_pairs
 from keras_transformer.data.sampling import sample_texts
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizers.base import SymbolTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.tasks.problem import load_problem
 
 LETTERS = [f"s{i}" for i in range(20)]

@@ -15,7 +15,9 @@ from keras_transformer.data import encoding
 from keras_transformer.data.filters import PairFilter
 from keras_transformer.data.tokenizers.bpe_dropout import PieceDropout
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizers.base import UNK, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tokenizers.base import UNK
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.utils.errors import UserError
 from keras_transformer.tasks.problem import load_problem

@@ -7,7 +7,8 @@ import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keras_transformer.data.tokenizers.base import UNK, SentencePieceTokenizer
+from keras_transformer.data.tokenizers.base import UNK
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.utils.errors import UserError
 from keras_transformer.tasks.problem import load_problem
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.data.batch_plan import BatchPlan
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizers.base import SentencePieceTokenizer, SymbolTokenizer, load_tokenizer
+from keras_transformer.data.tokenizers.loading import load_tokenizer
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.utils.errors import UserError
 from keras_transformer.config.hparams import HParams
 from keras_transformer.tasks.problem import load_problem

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK, SentencePieceTokenizer
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
 
 @pytest.fixture(scope="module")

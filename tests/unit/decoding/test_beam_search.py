@@ -11,7 +11,8 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE
-from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK, SymbolTokenizer
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.decoding.beam_search import (
     BeamState,
     Rules,

@@ -9,7 +9,7 @@ import pytest
 from helpers.quick import quick_runs
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizers.base import SymbolTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.decoding.beam_search import Sampling
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.runs.run import Run

@@ -6,7 +6,8 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE
-from keras_transformer.data.tokenizers.base import BOS, EOS, UNK, SymbolTokenizer
+from keras_transformer.data.tokenizers.base import BOS, EOS, UNK
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.decoding import translator as translator_module
 
 TEXTS = ["a", "a b c d", "", "d c", "b b b b b b", "   ", "c", "a"]

@@ -14,7 +14,8 @@ from keras_transformer.parsing.constraint import TreeConstraint
 from keras_transformer.parsing.grammar import LONGEST_CHAIN, Grammar
 from keras_transformer.parsing.linearize import delinearize, linearize, repaired
 from keras_transformer.parsing.tokenizer import TreeTokenizer
-from keras_transformer.parsing.tree import DEEPEST, split_words, tree_of
+from keras_transformer.parsing.tree import DEEPEST, tree_of
+from keras_transformer.utils.text import split_words
 
 HPARAMS = kt.HParams(
     num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, extra_length=20, word_heads=1

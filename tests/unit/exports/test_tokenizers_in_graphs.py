@@ -5,11 +5,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keras_transformer.data.tokenizers.base import SPECIAL, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tokenizers.base import SPECIAL
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
+from keras_transformer.exports.saved_model import graph_tokenizer
 from keras_transformer.parsing.grammar import CLOSE, OPEN, TAG
 from keras_transformer.parsing.tokenizer import TreeTokenizer
-from keras_transformer.parsing.tree import split_words, tree_of
+from keras_transformer.parsing.tree import tree_of
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.text import split_words
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
@@ -66,7 +70,7 @@ def tokenizer(request):
 @pytest.fixture(scope="module")
 def graph(tokenizer):
     """The graph, compiled: it has to work without eager values."""
-    module = tokenizer.graph_tokenizer()
+    module = graph_tokenizer(tokenizer)
     module.tokenize = tf.function(module.tokenize, input_signature=[tf.TensorSpec([None], tf.string)])
     return module
 
@@ -93,7 +97,7 @@ def test_any_ids_have_the_same_text(tokenizer, graph, draw):
 
 def super_decode(tokenizer, ids):
     """The text of ids; of a parser, as of subwords."""
-    return SentencePieceTokenizer.decode(tokenizer, [ids])[0] if tokenizer.grammar else tokenizer.decode([ids])[0]
+    return SentencePieceTokenizer.decode(tokenizer, [ids])[0] if tokenizer.constraint else tokenizer.decode([ids])[0]
 
 
 @given(sentence=TEXTS, seed=st.integers(0, 2**32 - 1))
@@ -101,10 +105,10 @@ def super_decode(tokenizer, ids):
 def test_trees_are_written_the_same(trees, sentence, seed):
     words, rng = split_words(sentence), np.random.default_rng(seed)
     rows = [random_tree(trees.grammar, len(words), rng) if words else [], []]
-    found = trees.graph_tokenizer().outputs([sentence] * 2, tf.ragged.constant(rows, dtype=tf.int32))
+    found = graph_tokenizer(trees).outputs([sentence] * 2, tf.ragged.constant(rows, dtype=tf.int32))
     assert strings(found) == trees.outputs([sentence] * 2, rows)
     if words:
-        assert trees.graph_tokenizer().tokenize_targets(found[:1]).to_list() == [rows[0]]
+        assert graph_tokenizer(trees).tokenize_targets(found[:1]).to_list() == [rows[0]]
 
 
 def random_tree(grammar, words, rng):
@@ -121,7 +125,7 @@ def random_tree(grammar, words, rng):
 
 def test_trees_as_targets_have_the_same_ids(trees):
     texts = [*TREES, " (S\n (NP (PRP It) )\t(VP(VBZ works)) ) ", "(S (UNKNOWN It))", "( (S (PRP It)))", ""]
-    graph = trees.graph_tokenizer()
+    graph = graph_tokenizer(trees)
     assert graph.tokenize_targets(texts).to_list() == trees.encode_targets(texts)
 
 
@@ -136,4 +140,4 @@ def test_what_is_no_tree_is_no_target(trees, text):
     with pytest.raises(UserError):
         trees.encode_targets([text])
     with pytest.raises(tf.errors.InvalidArgumentError, match="not one tree"):
-        trees.graph_tokenizer().tokenize_targets([TREES[0], text])
+        graph_tokenizer(trees).tokenize_targets([TREES[0], text])

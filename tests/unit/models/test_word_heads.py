@@ -7,7 +7,9 @@ from helpers.quick import eager_functions
 from keras.backend import backend
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.layers.word_heads import word_mask, word_numbers
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 

@@ -5,15 +5,18 @@ import random
 
 import pytest
 
-from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK, SentencePieceTokenizer, load_tokenizer
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
+from keras_transformer.data.tokenizers.loading import load_tokenizer
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.parsing.linearize import delinearize, linearize, repaired
 from keras_transformer.parsing.normalize import icelandic, penn, without_empty_icelandic
 from keras_transformer.parsing.problem import sentence_of
 from keras_transformer.parsing.tokenizer import TreeTokenizer
-from keras_transformer.parsing.tree import escaped, split_words, tree_of, unescaped
+from keras_transformer.parsing.tree import escaped, tree_of, unescaped
 from keras_transformer.parsing.treebanks import gum_files, icepahc_files, part_of_text, read_treebank, wsj_files
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.text import split_words
 
 SPLITS = ("train", "validation", "test")
 

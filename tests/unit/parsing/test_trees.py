@@ -10,17 +10,9 @@ from hypothesis import strategies as st
 from keras_transformer.parsing import normalize
 from keras_transformer.parsing.linearize import delinearize, linearize, repaired
 from keras_transformer.parsing.normalize import icelandic, penn
-from keras_transformer.parsing.tree import (
-    DEEPEST,
-    Tree,
-    escaped,
-    numbered_trees,
-    read_trees,
-    split_words,
-    tree_of,
-    unescaped,
-)
+from keras_transformer.parsing.tree import DEEPEST, Tree, escaped, numbered_trees, read_trees, tree_of, unescaped
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.text import split_words
 
 WORKS = tree_of("(S (NP (PRP it)) (VP (VBZ works)))")
 quick = settings(deadline=None, max_examples=100)

@@ -14,7 +14,8 @@ from helpers.encoders import workers_of
 from keras_transformer.data import encoding, preparation
 from keras_transformer.data.filters import PairFilter
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.data.tokenizers.base import SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils import files
 from keras_transformer.utils.errors import UserError

@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizers.base import BOS, EOS, UNK, SentencePieceTokenizer, SymbolTokenizer
+from keras_transformer.data.tokenizers.base import BOS, EOS, UNK
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.data.tokenizers.word_pieces import ALWAYS, WordPieceTokenizer
 from keras_transformer.parsing.tokenizer import TreeTokenizer
-from keras_transformer.visualization.attention import KINDS, Tokens
+from keras_transformer.visualization.attention import KINDS, Tokens, attention_page, inline
 from keras_transformer.visualization.attention_figures import FIGURES, draw_figure
-from keras_transformer.visualization.attention_page import attention_page, inline
 from keras_transformer.visualization.curves import draw_curves
 from keras_transformer.visualization.plots import save
 
