@@ -1,6 +1,6 @@
 """How weights begin: drawn with NumPy from (seed, name), so that every backend begins with the same.
 
-The paper does not say how; `docs/architecture.md` tells why these were chosen.
+The paper does not say how; `docs/design_notes.md` says why these were chosen.
 """
 
 import math

@@ -1,0 +1,63 @@
+"""The package layout: imports point downwards, and nothing imports in a circle."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from keras_transformer.config.registry import PACKAGE
+
+LEVELS = (
+    "__main__ average cost evaluate export prepare score serve train translate trees visualize",  # the commands
+    "server",
+    "exports training",
+    "decoding distributed",
+    "cli models parsing runs",
+    "layers tasks",
+    "config data",
+    "backend metrics visualization",
+    "utils",
+)
+"""Modules and packages of the root, from top to bottom. A package may import from lower levels only."""
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
+MODULES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+    if "_bundled" not in path.parts and path.parent / path.name != PACKAGE / "__init__.py"
+}
+
+
+def imported(path):
+    """Yield the modules of this package that a file imports, also inside functions."""
+    for node in ast.walk(ast.parse(Path(path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("keras_transformer."):
+            module = node.module.removeprefix("keras_transformer.")
+            for alias in node.names:
+                yield f"{module}.{alias.name}" if f"{module}.{alias.name}" in MODULES else module
+        elif isinstance(node, ast.ImportFrom) and node.module == "keras_transformer":
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.Import):
+            names = (alias.name for alias in node.names)
+            yield from (
+                name.removeprefix("keras_transformer.") for name in names if name.startswith("keras_transformer.")
+            )
+
+
+def test_levels_name_every_package_and_command():
+    assert {name.partition(".")[0] for name in MODULES} == LEVEL.keys()
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_point_downwards(module):
+    own = module.partition(".")[0]
+    for other in imported(MODULES[module]):
+        package = other.partition(".")[0]
+        assert package == own or LEVEL[package] > LEVEL[own], f"{module} imports {other}"
+
+
+def test_no_module_imports_itself_through_others():
+    arrows = {module: set(imported(path)) - {module} for module, path in MODULES.items()}
+    while leaves := [module for module, targets in arrows.items() if not targets & arrows.keys()]:
+        for module in leaves:
+            del arrows[module]
+    assert not arrows, f"these import each other: {', '.join(sorted(arrows))}"
