@@ -20,7 +20,7 @@ WAYS = {
     "accumulate=8": {"accumulate": 8},
     "remat, accumulate=8": {"remat": True, "accumulate": 8},
 }
-"""Settings of `make_network` that are compared."""
+"""Settings of `build_model` that are compared."""
 
 
 def main(arguments):

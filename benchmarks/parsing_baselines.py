@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import positive, report, run_command
+from keras_transformer.cli.arguments import positive_int, report, run_command
 from keras_transformer.evaluate import report_table
 from keras_transformer.parsing.evalb_parameters import Parameters
 from keras_transformer.parsing.parseval import parseval
@@ -34,7 +34,7 @@ from keras_transformer.parsing.tree import Tree
 from keras_transformer.parsing.treebanks import read_treebank
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.errors import UserError
-from keras_transformer.utils.files import written
+from keras_transformer.utils.files import atomic_open
 
 HISTORY = 2  # children that the rest of a rule depends on
 RARE = 2  # a word seen at most so often tells about unknown words of its kind
@@ -52,7 +52,7 @@ def main(arguments):
         "--split", default="test", choices=("train", "validation", "test"), help="what to parse (default %(default)s)"
     )
     parser.add_argument(
-        "--max_words", type=positive, default=150, help="longest sentence for the PCFG (default %(default)s)"
+        "--max_words", type=positive_int, default=150, help="longest sentence for the PCFG (default %(default)s)"
     )
     parser.add_argument("--output_dir", help="where to write gold.txt and the trees of each parser (default nowhere)")
     parser.add_argument("--json", metavar="FILE", help="file that gets the rows")
@@ -70,7 +70,7 @@ def main(arguments):
         trees = {"gold": [tree for _, tree in golds]}
         trees |= {name: [parse.tree for parse in parsed] for name, parsed in parses.items()}
         for name in trees:
-            with written(Path(flags.output_dir) / f"{name}.txt") as file:
+            with atomic_open(Path(flags.output_dir) / f"{name}.txt") as file:
                 file.writelines(f"{tree}\n" for tree in trees[name])
     treebanks = list(dict.fromkeys(treebank for treebank, _ in golds))
     rows = [

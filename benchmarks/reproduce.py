@@ -27,7 +27,7 @@ from command_line import Parser, check_flags
 from keras_transformer.cli.arguments import report, run_command
 from keras_transformer.config.hparams import HParams, changed_fields, load_hparams
 from keras_transformer.tasks.problem import load_problem
-from keras_transformer.utils.files import lock_file, written
+from keras_transformer.utils.files import atomic_open, lock_file
 
 SPLITS = ("validation", "test")
 USUAL = {field.name: field.default for field in dataclasses.fields(HParams)}
@@ -97,7 +97,8 @@ class Training:
         theirs = changed_fields(row["preset"], row["hparams"])  # the preset may have changed since
         theirs.pop("seed", None)
         same = (row["problem"], row["preset"], row["seed"]) == (self.problem, self.preset, self.seed)
-        return same and row.get("settings", {}) == self.settings and theirs == self.overrides
+        settings = {RENAMED.get(name, name): value for name, value in row.get("settings", {}).items()}
+        return same and settings == self.settings and theirs == self.overrides
 
 
 def short(seed=1, **changes):
@@ -128,6 +129,7 @@ def parser(seed, overrides, settings):
 
 
 PUBLISHED = [Training("multi30k_ende_tok", "tiny", seed) for seed in (1, 2, 3)]
+RENAMED = {"more_pairs": "extra_train"}  # settings that had another name when rows were added
 TAUGHT = "runs/reproduce/taught"
 """Beginning of the names of the files of what teachers translated."""
 EXPERIMENTS = {
@@ -171,7 +173,7 @@ EXPERIMENTS = {
     "tiny_plus": [
         better(),
         better(norm="pre"),
-        *(better(seed, {"more_pairs": TAUGHT}, PUBLISHED, ema_decay=0.999) for seed in (1, 2, 3)),
+        *(better(seed, {"extra_train": TAUGHT}, PUBLISHED, ema_decay=0.999) for seed in (1, 2, 3)),
         better(r_drop=2.0),  # compare with the first row
     ],
 }
@@ -223,8 +225,8 @@ def do(training, missing, rows, flags, lock):
 def train(training, flags, lock, averaged):
     """Trains, and averages if that is asked for; returns the run directory."""
     run, raw_dir = Path(flags.runs) / training.name, [f"--raw_dir={flags.raw_dir}"] if flags.raw_dir else []
-    how = [*raw_dir, f"--data_dir={flags.data_dir}", f"--precision={flags.precision}", f"--output_dir={run}"]
-    python("train", *training.flags(), *how, lock=lock)
+    run_flags = [*raw_dir, f"--data_dir={flags.data_dir}", f"--precision={flags.precision}", f"--output_dir={run}"]
+    python("train", *training.flags(), *run_flags, lock=lock)
     if averaged:
         python("average", f"--run={run}", "--scores=off", lock=lock)
     return run
@@ -251,7 +253,7 @@ def teach(training, flags):
             if not all(runs):
                 return False
             first, *others = runs
-            with written(sources) as file:
+            with atomic_open(sources) as file:
                 file.writelines(f"{source}\n" for source, _ in problem.examples("train"))
             together = [f"--run={first}", *(f"--ensemble={run}" for run in others), "--checkpoint=averaged"]
             python("translate", *together, f"--input={sources}", f"--output={targets}", lock=lock)

@@ -21,7 +21,7 @@ def tiny():
 
 @register_hparams("tiny_plus")
 def tiny_plus():
-    """Not as published: tiny with smaller updates and a moving average, for `more_pairs` of tiny's own translations.
+    """Not as published: tiny with smaller updates and a moving average, for `extra_train` of tiny's own translations.
 
     Four times as many updates of a quarter of the tokens, so at half the rate. docs/own_data.md has the whole recipe.
     """

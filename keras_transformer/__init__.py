@@ -53,7 +53,7 @@ _LOCATIONS = {
     "export_saved_model": "exports.saved_model:export_saved_model",
     "layers": "layers",
 }
-_LIGHT = ("tasks", "translation", "hyperparameters", "errors", "registry", "plugins")
+_LIGHT = ("tasks.problem", "tasks.translation", "config.hparams", "utils.errors", "config.registry", "config.plugins")
 _REGISTERED = ("models.transformer", "training.schedule", "layers")
 """Modules which import every class that a `.keras` file may name, so that `keras.models.load_model` finds it."""
 

@@ -1,7 +1,7 @@
 """python -m keras_transformer.average: average the last checkpoints of a run (§6.1)."""
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import Parser, positive, report, run_command, user_path
+from keras_transformer.cli.arguments import Parser, positive_int, report, run_command, user_path
 from keras_transformer.runs.run import Run
 
 
@@ -14,7 +14,9 @@ def main(arguments):
         "Run it again after more training.",
     )
     parser.add_argument("--run", type=user_path, required=True, help="the run directory")
-    parser.add_argument("--last", type=positive, help="maximum number of checkpoints (default the run's average_last)")
+    parser.add_argument(
+        "--last", type=positive_int, help="maximum number of checkpoints (default the run's average_last)"
+    )
     parser.add_argument(
         "--scores", default="on", choices=("on", "off"),
         help="whether to decode the validation split with each of them and with their average (default on)",

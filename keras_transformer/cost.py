@@ -1,7 +1,7 @@
 """python -m keras_transformer.cost: what a training will cost, by counting and by the paper's method."""
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import Parser, not_negative, positive, report, run_command
+from keras_transformer.cli.arguments import Parser, non_negative_float, positive_int, report, run_command
 from keras_transformer.config.hparams import load_hparams
 from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
 
@@ -16,15 +16,20 @@ def main(arguments):
         "Floating point operations and time of a run of full updates, as in Table 2 of the paper.",
     )
     parser.add_argument("--hparams", default="base", help="registered hparams (default %(default)s)")
-    parser.add_argument("--train_steps", type=positive, help="updates (default the hparams')")
-    parser.add_argument("--vocab_size", type=positive, default=37_000, help="vocabulary size (default %(default)s)")
+    parser.add_argument("--train_steps", type=positive_int, help="updates (default the hparams')")
+    parser.add_argument("--vocab_size", type=positive_int, default=37_000, help="vocabulary size (default %(default)s)")
     parser.add_argument(
-        "--length", type=positive, default=30, help="tokens a sentence, on either side (default %(default)s)"
+        "--length", type=positive_int, default=30, help="tokens a sentence, on either side (default %(default)s)"
     )
-    parser.add_argument("--hours", type=not_negative, help="hours of training (default the paper's, if any)")
-    parser.add_argument("--gpus", type=positive, default=PAPER_GPUS, help="devices (default %(default)s, the paper's)")
+    parser.add_argument("--hours", type=non_negative_float, help="hours of training (default the paper's, if any)")
     parser.add_argument(
-        "--tflops", type=not_negative, default=PAPER_TFLOPS, help="sustained TFLOP/s of one (default that of a P100)"
+        "--gpus", type=positive_int, default=PAPER_GPUS, help="devices (default %(default)s, the paper's)"
+    )
+    parser.add_argument(
+        "--tflops",
+        type=non_negative_float,
+        default=PAPER_TFLOPS,
+        help="sustained TFLOP/s of one (default that of a P100)",
     )
     flags = parser.parse_args(arguments)
     for name in ("hours", "tflops"):

@@ -10,15 +10,15 @@ from keras_transformer.cli.arguments import (
     add_decoding_flags,
     add_run_flags,
     decoding_arguments,
+    non_negative_int,
     report,
     run_command,
     user_path,
-    whole,
 )
 from keras_transformer.data.corpus import one_line, read_lines
 from keras_transformer.parsing.parseval import F1_OF_ALL
 from keras_transformer.runs.run import Run
-from keras_transformer.utils.files import check_output, written
+from keras_transformer.utils.files import atomic_open, check_output
 
 OF_A_RUN = ("checkpoint", "beam_size", "alpha", "extra_length", "unconstrained", "output_dir", "samples", "compare",
             "paper_bleu")  # fmt: skip
@@ -35,7 +35,7 @@ def main(arguments):
     parser.add_argument(
         "--output_dir", type=user_path, help="where to write the outputs and references (default nowhere)"
     )
-    parser.add_argument("--samples", type=whole, default=0, help="examples to print (default 0)")
+    parser.add_argument("--samples", type=non_negative_int, default=0, help="examples to print (default 0)")
     parser.add_argument("--by_length", action="store_true", help="print a table of results by sentence length")
     parser.add_argument(
         "--compare", type=user_path, metavar="FILE",
@@ -88,10 +88,10 @@ def main(arguments):
     )  # fmt: skip
     if flags.output_dir:
         for name in ("sources", "outputs", "references"):
-            with written(Path(flags.output_dir) / f"{flags.split}.{name}.txt") as file:
+            with atomic_open(Path(flags.output_dir) / f"{flags.split}.{name}.txt") as file:
                 file.writelines(one_line(text) + "\n" for text in getattr(result, name))
         if result.table:
-            with written(Path(flags.output_dir) / f"{flags.split}.table.txt") as file:
+            with atomic_open(Path(flags.output_dir) / f"{flags.split}.table.txt") as file:
                 file.write(result.table)
     if flags.results:
         result.append_row(flags.results)

@@ -9,7 +9,7 @@ from keras_transformer.cli.arguments import (
     alpha,
     beam_size,
     extra_length,
-    positive,
+    positive_int,
     report,
     run_command,
     user_path,
@@ -94,7 +94,7 @@ def _parse(arguments):
         "--max_beam_size", type=beam_size, help="most beams of the signature translate_with_options (default 8)"
     )
     group.add_argument(
-        "--max_source_length", type=positive,
+        "--max_source_length", type=positive_int,
         help="most tokens of a text, EOS counted; longer ones are cut (default the run's max_length)",
     )  # fmt: skip
     group = parser.add_argument_group("ctranslate2")

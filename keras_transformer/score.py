@@ -7,12 +7,12 @@ import math
 import sys
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import Parser, add_run_flags, alpha, positive, run_command, user_path
+from keras_transformer.cli.arguments import Parser, add_run_flags, alpha, positive_int, run_command, user_path
 from keras_transformer.data.corpus import in_chunks, read_pairs
 from keras_transformer.metrics.perplexity import perplexity
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
-from keras_transformer.utils.files import check_output, growing
+from keras_transformer.utils.files import check_output, open_partial
 
 CHUNK = 1024
 """Pairs scored together: sorted by length inside, written in order."""
@@ -32,7 +32,7 @@ def main(arguments):
     translator = Translator.load([flags.run, *flags.ensemble], checkpoints, flags.precision)
     most = flags.max_length or translator.hparams.max_length
     pairs, tokens, log_p = 0, 0, 0.0
-    with growing(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:
+    with open_partial(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:
         for chunk in itertools.chain([first], chunks):
             lines = []
             for number, source, target, size, hypothesis in _scored(translator, chunk, flags, most):
@@ -66,7 +66,7 @@ def _parse(arguments):
     parser.add_argument("--token_scores", action="store_true", help="with the log-probability of each token, in jsonl")
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default the run's)")
     parser.add_argument(
-        "--max_length", type=positive,
+        "--max_length", type=positive_int,
         help="pairs of which a side has more tokens, EOS counted, are told and get nan (default the run's)",
     )  # fmt: skip
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="(default float32)")

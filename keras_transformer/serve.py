@@ -10,12 +10,12 @@ from keras_transformer.cli.arguments import (
     alpha,
     beam_size,
     extra_length,
-    not_negative,
-    positive,
+    non_negative_float,
+    non_negative_int,
+    positive_int,
     report,
     run_command,
     user_path,
-    whole,
 )
 from keras_transformer.utils.errors import UserError
 
@@ -92,23 +92,27 @@ def _parse(arguments):
     parser.add_argument("--extra_length", type=extra_length, help="most tokens beyond the source's (default the run's)")
     group = parser.add_argument_group("place")
     group.add_argument("--host", default="127.0.0.1", help="address; 0.0.0.0 for all of them (default %(default)s)")
-    group.add_argument("--port", type=whole, default=8000, help="0 for any that is free (default %(default)s)")
+    group.add_argument(
+        "--port", type=non_negative_int, default=8000, help="0 for any that is free (default %(default)s)"
+    )
     group = parser.add_argument_group("batches")
     group.add_argument(
-        "--batch_tokens", type=positive, default=4096,
+        "--batch_tokens", type=positive_int, default=4096,
         help="most tokens of texts that are translated together, padding included (default %(default)s)",
     )  # fmt: skip
     group.add_argument(
-        "--wait_ms", type=not_negative, default=5.0,
+        "--wait_ms", type=non_negative_float, default=5.0,
         help="milliseconds that a text may wait for others, where the model is idle (default 5)",
     )  # fmt: skip
     group = parser.add_argument_group("limits")
-    group.add_argument("--max_waiting", type=positive, default=1024, help="texts that wait; more: 503 (default 1024)")
-    group.add_argument("--max_texts", type=positive, default=64, help="texts or lines of a request (default 64)")
-    group.add_argument("--max_characters", type=positive, default=5000, help="of a text (default 5000)")
-    group.add_argument("--max_bytes", type=positive, default=1 << 20, help="of a request's body (default 1048576)")
     group.add_argument(
-        "--timeout", type=positive, default=30,
+        "--max_waiting", type=positive_int, default=1024, help="texts that wait; more: 503 (default 1024)"
+    )
+    group.add_argument("--max_texts", type=positive_int, default=64, help="texts or lines of a request (default 64)")
+    group.add_argument("--max_characters", type=positive_int, default=5000, help="of a text (default 5000)")
+    group.add_argument("--max_bytes", type=positive_int, default=1 << 20, help="of a request's body (default 1048576)")
+    group.add_argument(
+        "--timeout", type=positive_int, default=30,
         help="seconds from a request's head to its answer, and for those at work when the server ends (default 30)",
     )  # fmt: skip
     flags = parser.parse_args(arguments)

@@ -6,13 +6,13 @@ from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import (
     Parser,
     add_problem_flags,
+    non_negative_int,
     number,
-    positive,
+    positive_int,
     read_problem_flags,
     report_if_read,
     run_command,
     user_path,
-    whole,
 )
 from keras_transformer.config import registry
 from keras_transformer.distributed.cluster import Coordinator
@@ -36,37 +36,37 @@ def main(arguments):
     parser.add_argument(
         "--dry_run", action="store_true", help="tell what would be trained, and end; prepares the corpus"
     )
-    how = parser.add_argument_group("how the run is executed; may differ on resume")
-    how.add_argument(
+    group = parser.add_argument_group("how the run is executed; may differ on resume")
+    group.add_argument(
         "--strategy",
         default="auto",
         choices=("auto", "one", "mirrored", "multiworker", "jax"),
         help="devices (default auto)",
     )
-    how.add_argument("--devices", type=positive, help="how many devices of this process (default all)")
-    how.add_argument("--coordinator", metavar="HOST:PORT", help="on JAX, where several processes meet: the first's")
-    how.add_argument("--num_processes", type=positive, help="how many processes there are")
-    how.add_argument("--process_id", type=whole, help="the number of this one, from 0")
-    how.add_argument(
-        "--worker_patience", type=positive, default=300, help="seconds to wait for the others (default %(default)s)"
+    group.add_argument("--devices", type=positive_int, help="how many devices of this process (default all)")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="on JAX, where several processes meet: the first's")
+    group.add_argument("--num_processes", type=positive_int, help="how many processes there are")
+    group.add_argument("--process_id", type=non_negative_int, help="the number of this one, from 0")
+    group.add_argument(
+        "--worker_patience", type=positive_int, default=300, help="seconds to wait for the others (default %(default)s)"
     )
-    how.add_argument(
+    group.add_argument(
         "--precision",
         default="float32",
         choices=("float32", "bfloat16", "float16"),
         help="of products (default float32)",
     )
-    how.add_argument(
+    group.add_argument(
         "--accumulate",
         type=number(int, 1, 1000),
         default=1,
         help="micro-batches per update (default 1)",
     )
-    how.add_argument(
+    group.add_argument(
         "--remat", action="store_true", help="compute layers once more in the backward pass, for less memory"
     )
-    how.add_argument("--jit_compile", default="auto", choices=("auto", "on", "off"), help="XLA (default auto)")
-    how.add_argument(
+    group.add_argument("--jit_compile", default="auto", choices=("auto", "on", "off"), help="XLA (default auto)")
+    group.add_argument(
         "--memory_trial", default="auto", choices=("auto", "on", "off"),
         help="try the largest batch first (default auto: of a new run, if it may not fit into memory)",
     )  # fmt: skip

@@ -13,17 +13,17 @@ from keras_transformer.cli.arguments import (
     add_decoding_flags,
     add_run_flags,
     decoding_arguments,
-    not_negative,
-    positive,
+    non_negative_float,
+    non_negative_int,
+    positive_int,
     run_command,
     user_path,
-    whole,
 )
 from keras_transformer.data.corpus import in_chunks, one_line, read_lines
 from keras_transformer.parsing.tree import tree_of
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
-from keras_transformer.utils.files import check_output, growing
+from keras_transformer.utils.files import check_output, open_partial
 
 CHUNK = 1024
 """Lines translated together: sorted by length inside, written in order."""
@@ -53,7 +53,7 @@ def main(arguments):
     most = flags.max_source_length or translator.hparams.max_length
     sampling = Sampling(**{name: getattr(flags, name) for name in SAMPLING}) if flags.sample else None
     progress = _Progress() if flags.progress else None
-    with growing(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:
+    with open_partial(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:
         for chunk in itertools.chain([first] if first else [], chunks):
             numbers, texts, prefixes = zip(*chunk)
 
@@ -91,7 +91,7 @@ def _parse(arguments):
         help="at a line that is not UTF-8: stop, leave a blank line, or replace the wrong bytes (default stop)",
     )  # fmt: skip
     parser.add_argument(
-        "--max_source_length", type=positive,
+        "--max_source_length", type=positive_int,
         help="most tokens of a source line, EOS counted; longer ones are cut and told (default the run's max_length)",
     )  # fmt: skip
     parser.add_argument(
@@ -99,7 +99,10 @@ def _parse(arguments):
         help="one line each; JSON; or, of a parser, trees over several lines (default text)",
     )  # fmt: skip
     parser.add_argument(
-        "--nbest", type=positive, default=1, help="translations a line; of several, each begins with the line's number"
+        "--nbest",
+        type=positive_int,
+        default=1,
+        help="translations a line; of several, each begins with the line's number",
     )
     parser.add_argument("--scores", action="store_true", help="write each translation's score and a tab before it")
     parser.add_argument("--token_scores", action="store_true", help="with the log-probability of each token, in jsonl")
@@ -115,16 +118,20 @@ def _parse(arguments):
     )  # fmt: skip
     group = parser.add_argument_group("search")
     add_decoding_flags(group)
-    group.add_argument("--min_length", type=whole, default=0, help="least tokens of a translation (default 0)")
+    group.add_argument(
+        "--min_length", type=non_negative_int, default=0, help="least tokens of a translation (default 0)"
+    )
     group.add_argument(
         "--prefixes", type=user_path, metavar="FILE", help="file whose line n begins the translation of line n"
     )
     group = parser.add_argument_group("sampling")
     group.add_argument("--sample", action="store_true", help="draw --beam_size translations in place of searching")
-    group.add_argument("--temperature", type=not_negative, help="divides the logits (default 1)")
-    group.add_argument("--top_k", type=whole, help="draw from the k most probable tokens only (default all)")
-    group.add_argument("--top_p", type=not_negative, help="draw from those with together probability p (default 1)")
-    group.add_argument("--seed", type=whole, help="of the draws (default 1)")
+    group.add_argument("--temperature", type=non_negative_float, help="divides the logits (default 1)")
+    group.add_argument("--top_k", type=non_negative_int, help="draw from the k most probable tokens only (default all)")
+    group.add_argument(
+        "--top_p", type=non_negative_float, help="draw from those with together probability p (default 1)"
+    )
+    group.add_argument("--seed", type=non_negative_int, help="of the draws (default 1)")
     flags = parser.parse_args(arguments)
     for name, usual in SAMPLING.items():
         if getattr(flags, name) is None:

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from keras_transformer.cli.arguments import Parser, positive, report, report_if_read, run_command, user_path
+from keras_transformer.cli.arguments import Parser, positive_int, report, report_if_read, run_command, user_path
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.parsing.drawing import svg_drawing, text_drawing
 from keras_transformer.parsing.tree import Tree, read_trees
 from keras_transformer.utils.errors import UserError
-from keras_transformer.utils.files import check_output, written
+from keras_transformer.utils.files import atomic_open, check_output
 
 FORMATS = {"text": text_drawing, "svg": svg_drawing, "pretty": Tree.pretty, "line": str}
 
@@ -20,7 +20,7 @@ def main(arguments):
         if flags.format == "svg":
             place = Path(flags.output_dir) / f"tree-{number:04}.svg"
             check_output("a file of --output_dir", place, input=flags.input)
-            with written(place) as file:
+            with atomic_open(place) as file:
                 file.write(draw(tree))
             report_if_read(place)
         else:
@@ -60,7 +60,7 @@ def _parse(arguments):
         help="text: a drawing for a terminal; svg: a picture in a file; pretty: brackets, indented; "
         "line: brackets, one tree a line (default text)",
     )  # fmt: skip
-    parser.add_argument("--number", type=positive, help="only the tree of this number, from 1 (default all)")
+    parser.add_argument("--number", type=positive_int, help="only the tree of this number, from 1 (default all)")
     parser.add_argument("--output_dir", type=user_path, help="where --format=svg writes tree-0001.svg and so on")
     flags = parser.parse_args(arguments)
     if flags.format == "svg" and not flags.output_dir:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import Parser, add_run_flags, positive, report, run_command, user_path
+from keras_transformer.cli.arguments import Parser, add_run_flags, positive_int, report, run_command, user_path
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import lines_by_step
 from keras_transformer.utils.errors import UserError
-from keras_transformer.utils.files import written
+from keras_transformer.utils.files import atomic_open
 from keras_transformer.visualization.attention import KINDS, attention_page
 from keras_transformer.visualization.attention_figures import FIGURES, draw_figure
 from keras_transformer.visualization.curves import AXES, draw_curves
@@ -38,7 +38,7 @@ def main(arguments):
         return _save(figure, folder / f"figure-{flags.figure}.{flags.format}")
     page = attention_page(maps, kind, layer, flags.heads, flags.pieces)
     path = folder / "attention.html"
-    with written(path) as file:
+    with atomic_open(path) as file:
         file.write(page)
     report(f"{maps.target_text}\n{path}: open it in a browser")
 
@@ -69,7 +69,7 @@ def _parse(arguments):
     group.add_argument(
         "--attention", choices=KINDS, help="which is shown, or shown at first (default cross, of figures encoder)"
     )
-    group.add_argument("--layer", type=positive, help="from 1 (default the last but one)")
+    group.add_argument("--layer", type=positive_int, help="from 1 (default the last but one)")
     group.add_argument("--heads", type=_heads, metavar="N,N", help="from 1 (default all; of figures 4 and 5 two)")
     group.add_argument("--word", help="of figures 3 and 4: the attending word, or its number from 1")
     group.add_argument("--pieces", action="store_true", help="show the vocabulary's pieces, not words")
@@ -96,7 +96,7 @@ def _parse(arguments):
 
 def _heads(text):
     """[0, 4] of "1,5"."""
-    return [positive(part.strip()) - 1 for part in text.split(",")]
+    return [positive_int(part.strip()) - 1 for part in text.split(",")]
 
 
 if __name__ == "__main__":

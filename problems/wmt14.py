@@ -79,7 +79,7 @@ class Wmt14EnFr(Wmt14EnDe):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.piece_dropout:  # before a vocabulary is learned
+        if self.bpe_dropout:  # before a vocabulary is learned
             raise no_byte_pairs(f"the word pieces' tokenizer of {self.name}")
 
     def make_tokenizer(self):

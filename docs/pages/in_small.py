@@ -137,7 +137,7 @@ def one_by_one(rows, others):
         "## A better `tiny`\n",
         "On `multi30k_ende_tok`, as `make reproduce-tiny_plus` trains it: `tiny`; the smaller updates of `tiny_plus`;",
         "and what is added to these (+). `averaged` is the mean of the last ten checkpoints, `ema` a moving average of",
-        "the weights, which changes nothing in training; `more_pairs` are what three trainings of `tiny`, together,",
+        "the weights, which changes nothing in training; `extra_train` are what three trainings of `tiny`, together,",
         "make of the training text. Perplexity is a piece's, BLEU that on tokens; means over seeds, and standard",
         "deviations.\n",
         *head(["training", "checkpoint", "backend", "parameters", "tokens", *FIGURE_HEADS, "seeds"]),

@@ -7,14 +7,21 @@ import statistics
 from keras_transformer.config import registry
 from keras_transformer.config.hparams import changed_fields
 
+RENAMED = {"more_pairs": "extra_train"}
+"""Settings of problems that had another name when their rows were added."""
+
 
 def rows_of(path):
-    """Returns the rows of a .jsonl file; "overrides" are the fields that differ from the preset as it is now.
+    """Return the rows of a .jsonl file, settings by their present names.
+
+    "overrides" are the fields that differ from the preset as it is now.
 
     A training with changes that make it just another preset is that one's.
     """
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for row in rows:
+        if "settings" in row:
+            row["settings"] = {RENAMED.get(name, name): value for name, value in row["settings"].items()}
         if "overrides" in row:
             row["overrides"] = changed_fields(row["preset"], row["hparams"])
             if changes_of(row):
@@ -46,7 +53,7 @@ def by_seed(rows):
     """Returns lists of rows that differ in nothing but the seed; of several with one seed the last counts."""
     groups = {}
     for row in rows:
-        how = (
+        setup = (
             row["problem"],
             row.get("settings"),
             row["preset"],
@@ -55,7 +62,7 @@ def by_seed(rows):
             row.get("backend", "tensorflow"),
         )
         what = row["training"].get("precision"), row["split"], row["checkpoint"]["name"]
-        groups.setdefault(repr((how, what)), {})[row["seed"]] = row
+        groups.setdefault(repr((setup, what)), {})[row["seed"]] = row
     return [[row for _, row in sorted(seeds.items())] for seeds in groups.values()]
 
 

@@ -80,4 +80,4 @@ def multi30k(rows, better):
 def is_preset(row, preset):
     """Whether a row of `multi30k_ende_tok` is of a training of a preset as it is."""
     changes = {**changed_fields(preset, row["hparams"]), **row.get("settings", {})}
-    return row["problem"] == "multi30k_ende_tok" and changes.keys() <= {"seed", "more_pairs"}
+    return row["problem"] == "multi30k_ende_tok" and changes.keys() <= {"seed", "extra_train"}

@@ -228,7 +228,7 @@ def number(kind, low, high=MOST):
     return read
 
 
-positive, whole, not_negative = number(int, 1), number(int, 0), number(float, 0)
+positive_int, non_negative_int, non_negative_float = number(int, 1), number(int, 0), number(float, 0)
 beam_size = number(int, 1, upper_bound("beam_size"))
 alpha = number(float, 0, upper_bound("alpha"))
 extra_length = number(int, 0, upper_bound("extra_length"))

@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 
 from keras_transformer.utils.errors import UserError
-from keras_transformer.utils.files import written
+from keras_transformer.utils.files import atomic_open
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",  # before the first half of its bytes, UTF-16's
@@ -222,7 +222,7 @@ def download(url, path, checksum):
     if Path(path).is_file():
         return
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer, written(path, "wb") as file:
+        with urllib.request.urlopen(url, timeout=60) as answer, atomic_open(path, "wb") as file:
             found = hashlib.sha256()
             while block := answer.read(1 << 20):
                 file.write(block)

@@ -69,14 +69,14 @@ def checksum(pairs):
     return zlib.crc32("\0".join(itertools.chain.from_iterable(pairs)).encode("utf-8", "surrogatepass"))
 
 
-def encode_pairs(tokenizer, pairs, pair_filter, piece_dropout=0.0, first=0):
+def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
     """Return a list of pairs of texts as `Encoded`, without those that `pair_filter` drops by their lengths.
 
     Args:
         tokenizer: `Tokenizer`.
         pairs: List of pairs of texts.
         pair_filter: `PairFilter`.
-        piece_dropout: Share of joints that are left out where texts are cut into pieces.
+        bpe_dropout: Share of joints that are left out where texts are cut into pieces.
         first: The number of the first pair in its split, on which depends which.
     """
     count, found = len(pairs), checksum(pairs)
@@ -87,8 +87,8 @@ def encode_pairs(tokenizer, pairs, pair_filter, piece_dropout=0.0, first=0):
     keep = pair_filter.alike(*lengths) & ~empty
     if not keep.all():
         pairs, *sides = (list(itertools.compress(rows, keep)) for rows in (pairs, *sides))
-    if piece_dropout:
-        sides = [tokenizer.cut_anew(side, piece_dropout, 2 * first + number) for number, side in enumerate(sides)]
+    if bpe_dropout:
+        sides = [tokenizer.resegment(side, bpe_dropout, 2 * first + number) for number, side in enumerate(sides)]
     columns = {}
     for name, side in zip(("source", "target"), sides):
         length = _lengths(side)
@@ -138,13 +138,13 @@ class Encoders:
             except BrokenPipeError:  # half a chunk was in its buffer
                 pass
 
-    def encode(self, chunks, pair_filter, piece_dropout=0.0, first=0):
+    def encode(self, chunks, pair_filter, bpe_dropout=0.0, first=0):
         """Yields the `Encoded` of each chunk, in order; at most two for each worker are under way.
 
         Args:
             chunks: Iterable of lists of pairs.
             pair_filter: `PairFilter`.
-            piece_dropout: As for `encode_pairs`.
+            bpe_dropout: As for `encode_pairs`.
             first: The number in its split of the first pair of all.
 
         Raises:
@@ -154,7 +154,7 @@ class Encoders:
         pending = collections.deque()
         for chunk in chunks:
             self._pairs += len(chunk)
-            question = chunk, pair_filter, piece_dropout, first
+            question = chunk, pair_filter, bpe_dropout, first
             first += len(chunk)
             if self._count == 0 or self._pairs <= SERIAL_PAIRS:
                 yield encode_pairs(self._tokenizer, *question)

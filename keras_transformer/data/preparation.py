@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_transformer.data.encoding import SERIAL_PAIRS, Encoders, checksum, cut_into_chunks, id_type
 from keras_transformer.data.filters import PairFilter, copy_rows, count_common, find_duplicates, read_blocks
-from keras_transformer.utils.files import sha256, sync, written
+from keras_transformer.utils.files import atomic_open, sha256, sync
 from keras_transformer.utils.timing import duration
 
 SIDES = ("source", "target")
@@ -79,7 +79,7 @@ class Journal:
     def keep(self, which):
         """Leaves out the lines for which `which(line)` is false."""
         self.lines = [line for line in self.lines if which(line)]
-        with written(self.path) as file:
+        with atomic_open(self.path) as file:
             file.writelines(json.dumps(line) + "\n" for line in self.lines)
 
     def of(self, kind, split=None):
@@ -136,7 +136,7 @@ class Columns:
 
 
 def write_parts(
-    work, splits, tokenizer, filters=None, expected=None, report=lambda message: None, workers=None, piece_dropout=None
+    work, splits, tokenizer, filters=None, expected=None, report=lambda message: None, workers=None, bpe_dropout=None
 ):  # fmt: skip
     """Encodes pairs of texts to the files of a store, all but its manifest; goes on where a killed process stopped.
 
@@ -151,7 +151,7 @@ def write_parts(
         expected: {name of a split: number of pairs}, as far as known.
         report: Called with lines about the progress of a large corpus.
         workers: As for `Encoders`.
-        piece_dropout: {name of a split: share of joints left out where its texts are cut into pieces}.
+        bpe_dropout: {name of a split: share of joints left out where its texts are cut into pieces}.
 
     Returns:
         {split: counts} and {file: entry}, as in a manifest.
@@ -171,7 +171,7 @@ def write_parts(
                 pair_filter = (filters or {}).get(split, PairFilter())
                 writer = _SplitWriter(work, journal, split, tokenizer, pair_filter)
                 if not journal.of("unique", split):
-                    rate = (piece_dropout or {}).get(split, 0.0)
+                    rate = (bpe_dropout or {}).get(split, 0.0)
                     writer.write(pairs, encoders, report, expected.get(split), rate)
                 journal.append("done", split, *writer.finish())
             ((counts[split], entries),) = journal.of("done", split)
@@ -195,7 +195,7 @@ class _SplitWriter:
         """Returns the file of a column."""
         return self.folder / f"{self.split}.{column}"
 
-    def write(self, pairs, encoders, report, expected, piece_dropout):
+    def write(self, pairs, encoders, report, expected, bpe_dropout):
         """Encodes the pairs, but those that the journal says are done."""
         pairs = iter(pairs)
         with Columns(self.folder, self.split, [*self.columns, "hashes"]) as columns:
@@ -203,7 +203,7 @@ class _SplitWriter:
             if done:
                 report(f"  {self.split}: going on after {done:,} pairs")
             progress = Progress(report, self.split, expected, done)
-            for encoded in encoders.encode(cut_into_chunks(pairs), self.filter, piece_dropout, done):
+            for encoded in encoders.encode(cut_into_chunks(pairs), self.filter, bpe_dropout, done):
                 sizes, crc = columns.append(encoded.columns)
                 self.journal.append("part", self.split, encoded.pairs, encoded.checksum, sizes, crc, encoded.empty)
                 done += encoded.pairs

@@ -7,7 +7,7 @@ import numpy as np
 from keras_transformer.data.preparation import HASHES, JOURNAL, SIDES, write_parts
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.utils.errors import UserError
-from keras_transformer.utils.files import WorkDirectory, read_json, sha256, write_json, written_directory
+from keras_transformer.utils.files import WorkDirectory, atomic_directory, read_json, sha256, write_json
 
 VERSION = 1
 ID_TYPES = ("uint16", "uint32")
@@ -56,9 +56,9 @@ class TokenStore:
             splits: {name: iterable of (source, target) texts}.
             tokenizer: `Tokenizer`; kept in the store.
             manifest: Dictionary of what else is worth knowing of the corpus.
-            **options: `filters`, `expected`, `report`, `workers` and `piece_dropout`, as for `preparation.write_parts`.
+            **options: `filters`, `expected`, `report`, `workers` and `bpe_dropout`, as for `preparation.write_parts`.
         """
-        with written_directory(path) as folder:
+        with atomic_directory(path) as folder:
             TokenStore.fill(WorkDirectory(folder, path), splits, tokenizer, manifest, **options)
 
     @staticmethod

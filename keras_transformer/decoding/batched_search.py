@@ -1,13 +1,13 @@
-"""Searches for batches of sentences, ids in and ids out, with one model or several."""
+"""Beam searches for batches of sentences, ids in and ids out, with one model or several."""
 
 import numpy as np
 from keras import ops, tree
 
 from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE, compiled, rounded_up
 from keras_transformer.data.tokenizers.base import PAD
-from keras_transformer.decoding import kv_tree as prefix_tree
-from keras_transformer.decoding.beam_search import beams_at_first, can_improve, last_symbols, search, start, step
-from keras_transformer.decoding.token_selection import IMPOSSIBLE
+from keras_transformer.decoding import kv_tree
+from keras_transformer.decoding.beam_search import beams_at_first, can_improve, last_tokens, search, start, step
+from keras_transformer.decoding.token_selection import NEG_INF
 
 SEGMENT = 8
 """Steps between two looks at which sentences are done, where shapes may change."""
@@ -16,7 +16,7 @@ SHRINK = 0.8
 """Sentences that are done leave the batch when at most this share goes on: a smaller batch must be copied first."""
 
 
-class Searcher:
+class BatchedBeamSearch:
     """Runs the beam search in segments of steps; what is done leaves the batch between them.
 
     Args:
@@ -31,32 +31,32 @@ class Searcher:
         self.models, self.few_shapes = models, jit_compile or COMPILES_EACH_SHAPE
         self._begin = compiled(self._begin_batch, *models, jit_compile=jit_compile)
         self._segment = compiled(self._run_segment, *models, jit_compile=jit_compile)
-        self._settle = compiled(prefix_tree.settle, *models, jit_compile=jit_compile)
+        self._compact = compiled(kv_tree.compact, *models, jit_compile=jit_compile)
         self._choose = compiled(_rows, *models)
 
-    def search(self, source, sentences, rules):
+    def search(self, source, inputs, options):
         """Searches for the best translations of one batch.
 
         Args:
             source: int32 `[batch, source_length]`, NumPy.
-            sentences: `Sentences`, NumPy.
-            rules: `Rules`.
+            inputs: `SearchInputs`, NumPy.
+            options: `SearchOptions`.
 
         Returns:
             NumPy tokens int32 `[batch, K, L]`, PAD behind EOS, log-probabilities and scores `[batch, K]`, best first.
-            Scores are IMPOSSIBLE where there is no hypothesis, and NaN in the rows of sentences for which the model's
-            outputs were not finite. No more count than `sentences.nbest` says.
+            Scores are NEG_INF where there is no hypothesis, and NaN in the rows of sentences for which the model's
+            outputs were not finite. No more count than `inputs.nbest` says.
         """
-        batch, beams, length, steps = len(source), rules.beam_size, int(sentences.limits.max()), SEGMENT
+        batch, beams, length, steps = len(source), options.beam_size, int(inputs.limits.max()), SEGMENT
         if self.few_shapes:
             length = rounded_up(length)
         tokens = np.full((batch, beams, length), PAD, "int32")
-        log_p, scores = (np.full((batch, beams), IMPOSSIBLE, "float32") for _ in range(2))
+        log_p, scores = (np.full((batch, beams), NEG_INF, "float32") for _ in range(2))
         room = np.full(length, PAD, "int32")  # a number would be a constant to the compiled function
-        state, past, memory = self._begin(source, room, sentences, rules=rules, steps=steps)
+        state, past, memory = self._begin(source, room, inputs, options=options, steps=steps)
         rows = np.arange(batch)  # of the sentences that are in the batch
         while True:
-            state, going = self._segment(state, past, memory, sentences, rules=rules, steps=steps)
+            state, going = self._segment(state, past, memory, inputs, options=options, steps=steps)
             staying = self._staying(np.array(going))
             leaving = np.setdiff1d(np.arange(len(rows)), staying)
             found = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)
@@ -66,15 +66,15 @@ class Searcher:
                 scores[rows[leaving[~np.array(state.finite)[leaving]]]] = np.nan
             if not len(staying):
                 return tokens, log_p, scores
-            alive = np.array(state.log_probabilities) > IMPOSSIBLE / 2
-            nodes = prefix_tree.living_nodes(np.array(state.path), alive, self._size)
+            alive = np.array(state.log_probabilities) > NEG_INF / 2
+            nodes = kv_tree.live_nodes(np.array(state.path), alive, self._size)
             recent, state = state.cache, state._replace(cache=())
-            path, past = self._settle(state.path, past, recent, nodes, steps=steps, beam_size=rules.beam_size)
+            path, past = self._compact(state.path, past, recent, nodes, steps=steps, beam_size=options.beam_size)
             state = state._replace(path=path)
             if len(leaving):
                 rows = rows[staying]
-                kept = (state._replace(index=()), past, memory, sentences)
-                kept, past, memory, sentences = self._choose(kept, staying.astype("int32"))
+                kept = (state._replace(index=()), past, memory, inputs)
+                kept, past, memory, inputs = self._choose(kept, staying.astype("int32"))
                 state = kept._replace(index=state.index)
 
     def _staying(self, going):
@@ -93,24 +93,24 @@ class Searcher:
     def _size(self, number):
         return rounded_up(max(number, 2 * SEGMENT)) if self.few_shapes else number
 
-    def _begin_batch(self, source, room, sentences, rules, steps):
+    def _begin_batch(self, source, room, inputs, options, steps):
         """Returns the state after the first step, its keys and values as the past, and what the encoders gave."""
         encoded = [model.encode(source) for model in self.models]
         memory = [model.project_memory(output) for model, (output, _) in zip(self.models, encoded)]
         words = [numbers for _, numbers in encoded]
-        batch, beams = ops.shape(source)[0], beams_at_first(rules)
+        batch, beams = ops.shape(source)[0], beams_at_first(options)
         path = ops.zeros((batch, beams, beams), dtype="bool")
-        state = start(batch, ops.shape(room)[0], rules, path, self._empty(batch, beams))
-        state = step(state, self._decoder(self._empty(batch, 0), memory, words, beams), sentences, rules)
-        path = ops.pad(state.path, [(0, 0), (0, 0), (0, steps * rules.beam_size)])
+        state = start(batch, ops.shape(room)[0], options, path, self._empty(batch, beams))
+        state = step(state, self._decoder(self._empty(batch, 0), memory, words, beams), inputs, options)
+        path = ops.pad(state.path, [(0, 0), (0, 0), (0, steps * options.beam_size)])
         return state._replace(path=path, cache=()), state.cache, (memory, words)
 
-    def _run_segment(self, state, past, memory, sentences, rules, steps):
+    def _run_segment(self, state, past, memory, inputs, options, steps):
         """Returns the state after at most `steps` steps, and which sentences are not done, bool `[batch]`."""
-        decode = self._decoder(past, *memory, rules.beam_size, state.index)
-        recent = self._empty(ops.shape(state.path)[0], steps * rules.beam_size)
-        state = search(state._replace(cache=recent), decode, sentences, rules, steps)
-        return state, can_improve(state, sentences, rules)
+        decode = self._decoder(past, *memory, options.beam_size, state.index)
+        recent = self._empty(ops.shape(state.path)[0], steps * options.beam_size)
+        state = search(state._replace(cache=recent), decode, inputs, options, steps)
+        return state, can_improve(state, inputs, options)
 
     def _empty(self, batch, nodes):
         """Room for keys and values of so many nodes in each model's layers."""
@@ -123,8 +123,8 @@ class Searcher:
 
         def decode(tokens, index, path, recent):
             node = (index - first) * beams
-            path = prefix_tree.grown(path, node, past_length, beams)
-            previous = last_symbols(tokens, index)
+            path = kv_tree.extend_path(path, node, past_length, beams)
+            previous = last_tokens(tokens, index)
             steps = [
                 model.decode_step(previous, index, model.words_after(tokens), node, *parts, path, words)
                 for model, words, *parts in zip(self.models, source_words, kernels, past, recent, memory)

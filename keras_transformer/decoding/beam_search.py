@@ -13,18 +13,18 @@ from keras import ops
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding.gather import take, take_rows
-from keras_transformer.decoding.token_selection import IMPOSSIBLE, best_symbols, sampled_symbols, symbol_logits
+from keras_transformer.decoding.token_selection import NEG_INF, gather_token_logits, sample_tokens, top_k_tokens
 from keras_transformer.utils.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """Draws symbols at random in place of searching for the best.
+    """Draws tokens at random in place of searching for the best.
 
     Attributes:
         temperature: Logits are divided by it; small ones are nearly greedy.
-        top_k: Only the k most probable symbols are drawn from; 0 for all.
-        top_p: Only the most probable symbols that together have probability p are drawn from.
+        top_k: Only the k most probable tokens are drawn from; 0 for all.
+        top_p: Only the most probable tokens that together have probability p are drawn from.
         seed: Of the draws; the same text is drawn the same.
 
     Raises:
@@ -44,15 +44,15 @@ class Sampling:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
+class SearchOptions:
     """What is asked of a search, for all sentences alike.
 
     Attributes:
         beam_size: K, the most beams of a sentence.
         min_length: Tokens before which no hypothesis ends, EOS not counted; a sentence's limit goes before.
         sampling: `Sampling`, which makes K draws a sentence, or None for the search.
-        constraint: Function of (tokens int32 [B, K, L], their number so far, `Sentences`) that says with bool
-            [B, K, V], computed by `keras.ops`, which symbols may come next; or None. At a sentence's limit EOS may.
+        constraint: Function of (tokens int32 [B, K, L], their number so far, `SearchInputs`) that says with bool
+            [B, K, V], computed by `keras.ops`, which tokens may come next; or None. At a sentence's limit EOS may.
             At the first step of a search K is 1.
     """
 
@@ -62,7 +62,7 @@ class Rules:
     constraint: Callable | None = None
 
 
-class Sentences(NamedTuple):
+class SearchInputs(NamedTuple):
     """What is asked for each of B sentences."""
 
     limits: Any
@@ -92,11 +92,11 @@ class BeamState(NamedTuple):
     tokens: Any
     """int32 [B, K, L]: unfinished hypotheses; PAD from `index` on."""
     log_probabilities: Any
-    """float32 [B, K]: of the unfinished hypotheses, sorted; IMPOSSIBLE where there is none."""
+    """float32 [B, K]: of the unfinished hypotheses, sorted; NEG_INF where there is none."""
     finished_tokens: Any
     """int32 [B, K, L]: finished hypotheses, EOS included."""
     finished_scores: Any
-    """float32 [B, K]: penalised, sorted; IMPOSSIBLE where there is none."""
+    """float32 [B, K]: penalised, sorted; NEG_INF where there is none."""
     finished_log_probabilities: Any
     """float32 [B, K]."""
     finite: Any
@@ -112,69 +112,69 @@ def length_penalty(length, alpha):
     return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha
 
 
-def beams_at_first(rules):
-    """Returns the number of unfinished hypotheses before the first step: draws differ from the first symbol on."""
-    return rules.beam_size if rules.sampling else 1
+def beams_at_first(options):
+    """Returns the number of unfinished hypotheses before the first step: draws differ from the first token on."""
+    return options.beam_size if options.sampling else 1
 
 
-def start(batch, length, rules, path, cache):
+def start(batch, length, options, path, cache):
     """Returns the state before the first step.
 
     Args:
         batch: Number of sentences.
         length: L.
-        rules: `Rules`.
+        options: `SearchOptions`.
         path, cache: As `decode` wants them, of `beams_at_first` beams.
     """
-    beam_size, beams = rules.beam_size, beams_at_first(rules)
+    beam_size, beams = options.beam_size, beams_at_first(options)
     return BeamState(
         index=ops.convert_to_tensor(0, dtype="int32"),
         tokens=ops.full((batch, beams, length), PAD, dtype="int32"),
         log_probabilities=ops.zeros((batch, beams), dtype="float32"),
         finished_tokens=ops.full((batch, beam_size, length), PAD, dtype="int32"),
-        finished_scores=ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32"),
-        finished_log_probabilities=ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32"),
+        finished_scores=ops.full((batch, beam_size), NEG_INF, dtype="float32"),
+        finished_log_probabilities=ops.full((batch, beam_size), NEG_INF, dtype="float32"),
         finite=ops.ones((batch,), dtype="bool"),
         path=path,
         cache=cache,
     )
 
 
-def step(state, decode, sentences, rules):
+def step(state, decode, inputs, options):
     """Decides one position of every hypothesis.
 
     Args:
         state: `BeamState`.
         decode: Function of (tokens int [B, K, L] so far, index, path, cache) that gives logits [B, K, V] and the new
             path and cache.
-        sentences: `Sentences`.
-        rules: `Rules`.
+        inputs: `SearchInputs`.
+        options: `SearchOptions`.
 
     Returns:
         The next `BeamState`.
     """
-    beam_size, index = rules.beam_size, state.index
+    beam_size, index = options.beam_size, state.index
     logits, path, cache = decode(state.tokens, index, state.path, state.cache)
-    extend = _draw if rules.sampling else _extend
-    best, beam, token, normalizer = extend(state, ops.cast(logits, "float32"), sentences, rules)  # [B, C], best first
+    extend = _draw if options.sampling else _extend
+    best, beam, token, normalizer = extend(state, ops.cast(logits, "float32"), inputs, options)  # [B, C], best first
     # One logit that is NaN or +∞ makes its normalizer so. Sentences that are done only wait for their batch mates.
-    broken = (state.log_probabilities > IMPOSSIBLE / 2) & ~ops.isfinite(normalizer)
-    broken = ops.any(broken, axis=1) & can_improve(state, sentences, rules)
+    broken = (state.log_probabilities > NEG_INF / 2) & ~ops.isfinite(normalizer)
+    broken = ops.any(broken, axis=1) & can_improve(state, inputs, options)
     extended = ops.where(
         ops.arange(ops.shape(state.tokens)[2])[None, None] == index, token[:, :, None], take_rows(state.tokens, beam)
     )  # [B, C, L]
-    # Dividing by 2 tells what is impossible from what is only improbable; sums of IMPOSSIBLE stay below.
-    possible = best > IMPOSSIBLE / 2
+    # Dividing by 2 tells what is impossible from what is only improbable; sums of NEG_INF stay below.
+    possible = best > NEG_INF / 2
 
-    penalty = length_penalty(index + 1, sentences.alphas)[:, None]
-    scores = ops.where(possible & (token == EOS), best / penalty, IMPOSSIBLE)
+    penalty = length_penalty(index + 1, inputs.alphas)[:, None]
+    scores = ops.where(possible & (token == EOS), best / penalty, NEG_INF)
     all_scores = ops.concatenate([state.finished_scores, scores], axis=1)
     all_tokens = ops.concatenate([state.finished_tokens, extended], axis=1)
     all_log_p = ops.concatenate([state.finished_log_probabilities, best], axis=1)
     finished_scores, kept = _top(all_scores, beam_size)
 
-    log_probabilities, going_on = _top(ops.where(possible & (token != EOS), best, IMPOSSIBLE), beam_size)
-    log_probabilities = _first(log_probabilities, sentences.beams)
+    log_probabilities, going_on = _top(ops.where(possible & (token != EOS), best, NEG_INF), beam_size)
+    log_probabilities = _first(log_probabilities, inputs.beams)
     return BeamState(
         index=index + 1,
         tokens=take_rows(extended, going_on),
@@ -188,33 +188,33 @@ def step(state, decode, sentences, rules):
     )
 
 
-def last_symbols(tokens, index):
-    """Returns the symbol before position `index` of each hypothesis, int [B, K]: BOS at first."""
+def last_tokens(tokens, index):
+    """Returns the token before position `index` of each hypothesis, int [B, K]: BOS at first."""
     previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)
     return ops.where(index == 0, BOS, previous)
 
 
-def can_improve(state, sentences, rules):
+def can_improve(state, inputs, options):
     """Return bool [B]: whether an unfinished hypothesis can still be among those that count.
 
     A log-probability only falls and the penalty is largest at the limit, so this bound is safe. Draws all count. A
     search whose model's outputs are not finite is over.
     """
-    alive = state.finite & (state.log_probabilities[:, 0] > IMPOSSIBLE / 2)
-    if rules.sampling:
+    alive = state.finite & (state.log_probabilities[:, 0] > NEG_INF / 2)
+    if options.sampling:
         return alive
-    bound = state.log_probabilities[:, 0] / length_penalty(sentences.limits, sentences.alphas)
-    return alive & (bound > take(state.finished_scores, sentences.nbest[:, None] - 1)[:, 0])
+    bound = state.log_probabilities[:, 0] / length_penalty(inputs.limits, inputs.alphas)
+    return alive & (bound > take(state.finished_scores, inputs.nbest[:, None] - 1)[:, 0])
 
 
-def search(state, decode, sentences, rules, steps):
+def search(state, decode, inputs, options, steps):
     """Takes steps until no unfinished hypothesis of any sentence can come among those that count.
 
     Args:
         state: `BeamState`, after the first `step`, which makes K hypotheses of one.
         decode: See `step`.
-        sentences: `Sentences`.
-        rules: `Rules`.
+        inputs: `SearchInputs`.
+        options: `SearchOptions`.
         steps: Most steps to take.
 
     Returns:
@@ -224,78 +224,78 @@ def search(state, decode, sentences, rules, steps):
 
     def go_on(*state):
         state = BeamState(*state)
-        return (state.index < end) & ops.any(can_improve(state, sentences, rules))
+        return (state.index < end) & ops.any(can_improve(state, inputs, options))
 
     return BeamState(
-        *ops.while_loop(go_on, lambda *state: tuple(step(BeamState(*state), decode, sentences, rules)), state)
+        *ops.while_loop(go_on, lambda *state: tuple(step(BeamState(*state), decode, inputs, options)), state)
     )
 
 
-def _extend(state, logits, sentences, rules):
+def _extend(state, logits, inputs, options):
     """Return the best extensions of a sentence's hypotheses.
 
     Returns:
-        Log-probabilities, beams and symbols, [B, C]; the log of the sum of all exponentials of the logits, [B, K].
+        Log-probabilities, beams and tokens, [B, C]; the log of the sum of all exponentials of the logits, [B, K].
     """
-    beam_size, index = rules.beam_size, state.index
-    only = _only_symbol(index, sentences)[:, None]
+    beam_size, index = options.beam_size, state.index
+    only = _only_token(index, inputs)[:, None]
     free = (only == PAD)[:, :, None]
     # PAD and BOS are never output, and EOS may not be: three more make sure that 2K are left.
-    log_p, symbols, normalizer = best_symbols(logits, _allowed(state, logits, sentences, rules), 2 * beam_size + 3)
-    legal = (symbols != PAD) & (symbols != BOS) & ((symbols != EOS) | (index >= rules.min_length))
-    log_p = ops.where(legal & free, log_p, IMPOSSIBLE)
+    log_p, tokens, normalizer = top_k_tokens(logits, _allowed(state, logits, inputs, options), 2 * beam_size + 3)
+    legal = (tokens != PAD) & (tokens != BOS) & ((tokens != EOS) | (index >= options.min_length))
+    log_p = ops.where(legal & free, log_p, NEG_INF)
     only = ops.broadcast_to(only, ops.shape(logits)[:2])
-    only_log_p = ops.where(free, IMPOSSIBLE, (symbol_logits(logits, only) - normalizer)[:, :, None])
+    only_log_p = ops.where(free, NEG_INF, (gather_token_logits(logits, only) - normalizer)[:, :, None])
     log_p = ops.concatenate([log_p, only_log_p], axis=2)
-    symbols = ops.concatenate([symbols, only[:, :, None]], axis=2)
-    # Of the best 2K at most K end, so at least K go on. Equal ones: the earlier beam, the smaller symbol first.
+    tokens = ops.concatenate([tokens, only[:, :, None]], axis=2)
+    # Of the best 2K at most K end, so at least K go on. Equal ones: the earlier beam, the smaller token first.
     # One beam has one candidate: it is greedy search, over with its first EOS.
     wanted = 2 * beam_size if beam_size > 1 else 1
     missing = [(0, 0), (0, 0), (0, max(0, wanted - log_p.shape[2]))]  # in a small vocabulary
-    log_p = ops.pad(log_p, missing, constant_values=IMPOSSIBLE)
-    symbols, count = ops.pad(symbols, missing, constant_values=PAD), log_p.shape[2]
+    log_p = ops.pad(log_p, missing, constant_values=NEG_INF)
+    tokens, count = ops.pad(tokens, missing, constant_values=PAD), log_p.shape[2]
     total = state.log_probabilities[:, :, None] + log_p
     batch = ops.shape(total)[0]
     best, flat = _top(ops.reshape(total, (batch, -1)), wanted)
-    best = _first(best, ops.where(sentences.beams > 1, 2 * sentences.beams, 1))
-    return best, flat // count, take(ops.reshape(symbols, (batch, -1)), flat), normalizer
+    best = _first(best, ops.where(inputs.beams > 1, 2 * inputs.beams, 1))
+    return best, flat // count, take(ops.reshape(tokens, (batch, -1)), flat), normalizer
 
 
-def _draw(state, logits, sentences, rules):
+def _draw(state, logits, inputs, options):
     """Return a random extension of each hypothesis, as `_extend` does, [B, K]."""
     index = state.index
-    only = _only_symbol(index, sentences)[:, None]
-    symbol = ops.arange(logits.shape[-1])
-    illegal = (symbol == PAD) | (symbol == BOS) | ((symbol == EOS) & (index < rules.min_length))
-    allowed = _allowed(state, logits, sentences, rules)
+    only = _only_token(index, inputs)[:, None]
+    token = ops.arange(logits.shape[-1])
+    illegal = (token == PAD) | (token == BOS) | ((token == EOS) & (index < options.min_length))
+    allowed = _allowed(state, logits, inputs, options)
     allowed = ~illegal[None, None] if allowed is None else allowed & ~illegal[None, None]
-    chance = ops.take(sentences.chances, index, axis=2)
-    drawn, normalizer = sampled_symbols(logits, allowed, chance, rules.sampling)
+    chance = ops.take(inputs.chances, index, axis=2)
+    drawn, normalizer = sample_tokens(logits, allowed, chance, options.sampling)
     possible = ops.any(allowed, axis=-1) | (only != PAD)
     drawn = ops.where(only == PAD, drawn, only)
-    total = state.log_probabilities + symbol_logits(logits, drawn) - normalizer
-    beam = ops.broadcast_to(ops.arange(rules.beam_size, dtype="int32")[None], ops.shape(drawn))
-    return ops.where(possible, total, IMPOSSIBLE), beam, drawn, normalizer
+    total = state.log_probabilities + gather_token_logits(logits, drawn) - normalizer
+    beam = ops.broadcast_to(ops.arange(options.beam_size, dtype="int32")[None], ops.shape(drawn))
+    return ops.where(possible, total, NEG_INF), beam, drawn, normalizer
 
 
-def _only_symbol(index, sentences):
-    """int32 [B]: EOS at a sentence's limit, a token of its prefix inside of it, else PAD: any symbol may come."""
-    length = ops.shape(sentences.prefix)[1]
-    given = ops.take(sentences.prefix, ops.minimum(index, length - 1), axis=1)
+def _only_token(index, inputs):
+    """int32 [B]: EOS at a sentence's limit, a token of its prefix inside of it, else PAD: any token may come."""
+    length = ops.shape(inputs.prefix)[1]
+    given = ops.take(inputs.prefix, ops.minimum(index, length - 1), axis=1)
     given = ops.where(index < length, given, PAD)
-    return ops.where(index + 1 >= sentences.limits, EOS, given)
+    return ops.where(index + 1 >= inputs.limits, EOS, given)
 
 
-def _allowed(state, logits, sentences, rules):
+def _allowed(state, logits, inputs, options):
     """bool [B, K, V] of the constraint, or None where there is none."""
-    if rules.constraint is None:
+    if options.constraint is None:
         return None
-    return rules.constraint(state.tokens, state.index, sentences)
+    return options.constraint(state.tokens, state.index, inputs)
 
 
 def _first(values, counts):
-    """Values `[B, N]`, of which all but the first `counts`, int32 [B], are made IMPOSSIBLE."""
-    return ops.where(ops.arange(values.shape[1], dtype="int32") < counts[:, None], values, IMPOSSIBLE)
+    """Values `[B, N]`, of which all but the first `counts`, int32 [B], are made NEG_INF."""
+    return ops.where(ops.arange(values.shape[1], dtype="int32") < counts[:, None], values, NEG_INF)
 
 
 def _top(values, count):

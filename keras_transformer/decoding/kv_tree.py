@@ -2,7 +2,7 @@
 
 Beams that have a beginning in common share its nodes, and when hypotheses change places nothing is copied: only
 each beam's path moves, bool [batch, beams, nodes], which nodes come before it. Nodes are kept in two parts. `past` does
-not change during a segment of the search; `recent` is written, K nodes a step. Between segments `settle` makes both
+not change during a segment of the search; `recent` is written, K nodes a step. Between segments `compact` makes both
 into a new `past`, without the nodes that no beam has on its path any more: mostly one a position is left.
 """
 
@@ -12,7 +12,7 @@ from keras import ops, tree
 from keras_transformer.decoding.gather import take_rows
 
 
-def grown(path, node, past_length, beam_size):
+def extend_path(path, node, past_length, beam_size):
     """Returns the path with each beam's own node on it.
 
     Args:
@@ -25,7 +25,7 @@ def grown(path, node, past_length, beam_size):
     return path | (ops.arange(ops.shape(path)[2])[None] == own[:, None])[None]
 
 
-def living_nodes(path, alive, size=lambda number: number):
+def live_nodes(path, alive, size=lambda number: number):
     """Returns the nodes that are on the path of a living beam, in NumPy.
 
     Args:
@@ -41,7 +41,7 @@ def living_nodes(path, alive, size=lambda number: number):
     return np.argsort(~used, axis=1, kind="stable")[:, :most].astype("int32")
 
 
-def settle(path, past, recent, nodes, steps, beam_size):
+def compact(path, past, recent, nodes, steps, beam_size):
     """Joins `past` and `recent` into a new `past`.
 
     Args:

@@ -10,9 +10,9 @@ from keras import ops
 from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE, compiled, rounded_up
 from keras_transformer.config.hparams import HParams, upper_bound
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
-from keras_transformer.decoding.batched_search import Searcher
-from keras_transformer.decoding.beam_search import Rules, Sampling, Sentences
-from keras_transformer.decoding.token_selection import IMPOSSIBLE
+from keras_transformer.decoding.batched_search import BatchedBeamSearch
+from keras_transformer.decoding.beam_search import Sampling, SearchInputs, SearchOptions
+from keras_transformer.decoding.token_selection import NEG_INF
 from keras_transformer.models.loss import smoothed_cross_entropy
 from keras_transformer.utils.errors import NonFiniteOutputs, UserError
 from keras_transformer.utils.text import split_words
@@ -76,7 +76,7 @@ class Translator:
         if any(getattr(one, "word_starts", None) is not None and not np.any(one.word_starts) for one in self.models):
             raise UserError("the model counts words and was not told where they begin: model.adopt(tokenizer)")
         self.constraint = self.tokenizer.constraint
-        self._searcher = Searcher(self.models, jit_compile)
+        self._beam_search = BatchedBeamSearch(self.models, jit_compile)
         self._score = compiled(self.score_batch, *self.models)
 
     @property
@@ -143,8 +143,8 @@ class Translator:
                 longer sentence gets a flat one, without a search. None for all.
             prefixes: What each translation begins with: a text, or its ids, for each of `texts`; None for nothing.
             sampling: `Sampling`: `beam_size` translations are drawn and the `nbest` best of them returned.
-            constraint: See `Rules`: which tokens may come next. "grammar": what the tokenizer's grammar allows, if it
-                has one, so that trees are always whole; None: any.
+            constraint: Which tokens may come next, see `SearchOptions`. "grammar": what the tokenizer's grammar allows,
+                if there is one, so that trees are always whole. None: any.
             token_scores: Whether hypotheses have their `token_log_probabilities`.
             alignments: Whether hypotheses have their `alignment`.
             report: Called with (sentences done, all sentences) after each batch.
@@ -169,21 +169,21 @@ class Translator:
         constraint = self.constraint if constraint == "grammar" else constraint
         if min_length and constraint is self.constraint is not None:
             raise UserError("min_length is for translations: how long a tree is follows from its sentence")
-        rules = Rules(beam_size, min_length, sampling, constraint)
+        options = SearchOptions(beam_size, min_length, sampling, constraint)
         # The seed makes numbers that are given to the search: it need not be compiled anew for each.
-        compiled_rules = dataclasses.replace(rules, sampling=sampling and dataclasses.replace(sampling, seed=0))
+        compiled_options = dataclasses.replace(options, sampling=sampling and dataclasses.replace(sampling, seed=0))
         sources = self._source_ids(texts, max_source_length, cut)
         prefixes = self._prefix_ids(prefixes, len(texts))
         results = [[self._unparsed(text)] for text in texts]
         rows = [i for i, source in enumerate(sources) if len(source) > 1]
         done = len(texts) - len(rows)
         for batch in _by_length(rows, sources, beam_size, extra_length):
-            source = _padded([sources[i] for i in batch], self._searcher.few_shapes)
-            sentences = _sentences(
-                source, [texts[i] for i in batch], [prefixes[i] for i in batch], rules, alpha, nbest, extra_length,
-                self._searcher.few_shapes,
+            source = _padded([sources[i] for i in batch], self._beam_search.few_shapes)
+            inputs = _search_inputs(
+                source, [texts[i] for i in batch], [prefixes[i] for i in batch], options, alpha, nbest, extra_length,
+                self._beam_search.few_shapes,
             )  # fmt: skip
-            found = self._searcher.search(source, sentences, compiled_rules)
+            found = self._beam_search.search(source, inputs, compiled_options)
             for i, *best in zip(batch, *(values[:, :nbest] for values in found)):
                 results[i] = self._hypotheses(i, texts[i], *best)
             done += len(batch)
@@ -214,7 +214,7 @@ class Translator:
         results: list = [None] * len(source_ids)
         for i, log_p, _ in self._scored(source_ids, target_ids):
             ids, total = target_ids[i], float(log_p.sum())
-            text = targets[i] if isinstance(targets[i], str) else self.tokenizer.outputs([sources[i]], [ids])[0]
+            text = targets[i] if isinstance(targets[i], str) else self.tokenizer.decode_outputs([sources[i]], [ids])[0]
             results[i] = Hypothesis(text, tuple(ids), total, total / ((5.0 + len(ids)) / 6.0) ** alpha, log_p)
         return results
 
@@ -242,10 +242,10 @@ class Translator:
         with self.model.recorded_attention() as recorded:
             self.model.states((np.array([source_ids], "int32"), np.array([[BOS, *ids[:-1]]], "int32")))
         weights = {kind: [np.array(of_layer, "float32") for of_layer in layers] for kind, layers in recorded.items()}
-        of_all_pairs = [of_layer.shape[2:] == (len(source_ids),) * 2 for of_layer in weights["encoder"]]
-        if not (of_all_pairs and all(of_all_pairs)):
+        dense = [of_layer.shape[2:] == (len(source_ids),) * 2 for of_layer in weights["encoder"]]
+        if not (dense and all(dense)):
             raise UserError(f"{self.hparams.encoder_attention} attention does not tell its weights of all pairs")
-        text = target if isinstance(target, str) else self.tokenizer.outputs([source], [ids])[0]
+        text = target if isinstance(target, str) else self.tokenizer.decode_outputs([source], [ids])[0]
         tokens = map(self._tokens, (source_ids, ids, [BOS, *ids[:-1]]))
         return AttentionMaps(source, text, *tokens, *map(np.concatenate, weights.values()))
 
@@ -284,12 +284,12 @@ class Translator:
         """Return the finished hypotheses of one sentence: tokens `[nbest, length]`, log_p and scores `[nbest]`."""
         if np.isnan(scores).any():
             raise NonFiniteOutputs(number + 1)
-        rows = [[int(i) for i in row if i != PAD] for row, score in zip(tokens, scores) if score > IMPOSSIBLE / 2]
+        rows = [[int(i) for i in row if i != PAD] for row, score in zip(tokens, scores) if score > NEG_INF / 2]
         if not rows and self.tokenizer.constraint:
             return [self._unparsed(source)]
         if not rows:
             raise UserError(f"the constraint allows no translation of text {number + 1}")
-        texts = self.tokenizer.outputs([source] * len(rows), rows)
+        texts = self.tokenizer.decode_outputs([source] * len(rows), rows)
         return [
             Hypothesis(text, tuple(row), float(p), float(score))
             for text, row, p, score in zip(texts, rows, log_p, scores)
@@ -297,7 +297,7 @@ class Translator:
 
     def _unparsed(self, source):
         """What a text gets without a search: "" a blank one, of a parser a flat tree, which scores lowest."""
-        (text,) = self.tokenizer.outputs([source], [[]])
+        (text,) = self.tokenizer.decode_outputs([source], [[]])
         score = float("-inf") if text else 0.0
         return Hypothesis(text, (), score, score)
 
@@ -361,8 +361,8 @@ def check_search(beam_size, alpha, nbest, extra_length, min_length, max_source_l
         raise UserError(f"max_source_length={max_source_length}: a source needs room for a token and EOS")
 
 
-def _sentences(source, texts, prefixes, rules, alpha, nbest, extra_length, few_shapes):
-    """Returns the `Sentences` of a batch, int `[batch, source_length]`; rows that only fill it up end at once."""
+def _search_inputs(source, texts, prefixes, options, alpha, nbest, extra_length, few_shapes):
+    """Returns the `SearchInputs` of a batch, int `[batch, source_length]`; rows that only fill it up end at once."""
     size = rounded_up if few_shapes else int
     lengths = (source != PAD).sum(axis=1).astype("int32")
     limits = np.where(lengths > 0, lengths + extra_length, 1).astype("int32")
@@ -372,19 +372,19 @@ def _sentences(source, texts, prefixes, rules, alpha, nbest, extra_length, few_s
     given = (prefix != PAD).sum(axis=1)
     limits = np.maximum(limits, given + 1).astype("int32")
     chances = np.zeros((len(source), 0, 0), "float32")
-    if rules.sampling:
-        chances = np.zeros((len(source), rules.beam_size, size(int(limits.max()))), "float32")
+    if options.sampling:
+        chances = np.zeros((len(source), options.beam_size, size(int(limits.max()))), "float32")
         for row, ids in zip(chances, source):
             # A text's chances are its own, wherever it stands.
-            generator = np.random.default_rng([rules.sampling.seed, *ids[ids != PAD].tolist()])
+            generator = np.random.default_rng([options.sampling.seed, *ids[ids != PAD].tolist()])
             row[:] = generator.random(row.shape[::-1], "float32").T
     words = np.zeros(len(source), "int32")
     words[: len(texts)] = [len(split_words(text)) for text in texts]
     alphas, beams, counts = (
         np.full(len(source), value, kind)
-        for value, kind in ((alpha, "float32"), (rules.beam_size, "int32"), (nbest, "int32"))
+        for value, kind in ((alpha, "float32"), (options.beam_size, "int32"), (nbest, "int32"))
     )
-    return Sentences(limits, prefix, chances, words, alphas, beams, counts)
+    return SearchInputs(limits, prefix, chances, words, alphas, beams, counts)
 
 
 def _by_length(rows, sources, beam_size, extra_length):

@@ -17,13 +17,13 @@ import keras
 import numpy as np
 
 from keras_transformer.distributed.cluster import Coordinator, read_tf_config, wait_for_others
-from keras_transformer.distributed.presence import SILENCE, Presence
+from keras_transformer.distributed.heartbeat import SILENCE, Heartbeat
 from keras_transformer.distributed.strategy import make_strategy
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.progress import stop_bars
 
 HEARTBEAT = 60
-"""Seconds after which JAX itself gives up a worker that gives no sign of life, later than `Presence` does; on
+"""Seconds after which JAX itself gives up a worker that gives no sign of life, later than `Heartbeat` does; on
 TensorFlow about 20, its own choice."""
 PIECE = 1 << 24
 """Bytes that are told at once."""
@@ -50,33 +50,33 @@ class Workers:
     number, count = 0, 1
 
     @property
-    def is_first(self):
+    def is_chief(self):
         """Whether this is the worker that has the run directory."""
         return self.number == 0
 
-    def total(self, values):
+    def all_reduce_sum(self, values):
         """Returns the sum over workers of int32 `[n]`; all of them must call it."""
         return np.asarray(values, np.int32)
 
     def any(self, fact):
         """Returns whether a fact, a bool, is true of any worker."""
-        return bool(self.total([int(fact)])[0])
+        return bool(self.all_reduce_sum([int(fact)])[0])
 
-    def told(self, value):
+    def broadcast(self, value):
         """Returns the first worker's value, of what JSON can hold."""
         return value
 
-    def told_arrays(self, arrays):
+    def broadcast_arrays(self, arrays):
         """Returns the first worker's {name: array}."""
         return arrays
 
     def check_same(self, facts):
         """Raises a `UserError` on all workers if one has other facts, {what they are: value}, than the first."""
-        told = self.told({what: _digest(value) for what, value in facts.items()})
-        differing = [what for what, value in facts.items() if _digest(value) != told[what]]
+        expected = self.broadcast({what: _digest(value) for what, value in facts.items()})
+        differing = [what for what, value in facts.items() if _digest(value) != expected[what]]
         of_each = np.zeros(self.count)
         of_each[self.number] = len(differing)
-        others = np.flatnonzero(self.total(of_each))
+        others = np.flatnonzero(self.all_reduce_sum(of_each))
         if len(others):
             what = f"its {differing[0]}" if differing else "what it trains on"
             raise UserError(
@@ -101,28 +101,28 @@ class Workers:
 class _Together(Workers):
     """More than one."""
 
-    def told(self, value):
-        data = np.frombuffer(json.dumps(value).encode(), np.uint8) if self.is_first else np.zeros(0, np.uint8)
-        return json.loads(self._told_bytes(data, int(self.total([len(data)])[0])).tobytes())
+    def broadcast(self, value):
+        data = np.frombuffer(json.dumps(value).encode(), np.uint8) if self.is_chief else np.zeros(0, np.uint8)
+        return json.loads(self._broadcast_bytes(data, int(self.all_reduce_sum([len(data)])[0])).tobytes())
 
-    def told_arrays(self, arrays):
-        kinds = {name: [array.shape, array.dtype.str] for name, array in arrays.items()} if self.is_first else None
+    def broadcast_arrays(self, arrays):
+        kinds = {name: [array.shape, array.dtype.str] for name, array in arrays.items()} if self.is_chief else None
         found = {}
-        for name, (shape, dtype) in self.told(kinds).items():
+        for name, (shape, dtype) in self.broadcast(kinds).items():
             size = np.dtype(dtype).itemsize * math.prod(shape)
-            data = np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8) if self.is_first else None
-            found[name] = self._told_bytes(data, size).view(dtype).reshape(shape)
+            data = np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8) if self.is_chief else None
+            found[name] = self._broadcast_bytes(data, size).view(dtype).reshape(shape)
         return found
 
-    def _told_bytes(self, data, size):
+    def _broadcast_bytes(self, data, size):
         """The first worker's bytes, uint8 `[size]`, piece by piece."""
         found = np.empty(size, np.uint8)
         for start in range(0, size, PIECE):
             length = min(PIECE, size - start)
             words = np.zeros(-(-length // 4), np.int32)
-            if self.is_first:
+            if self.is_chief:
                 words.view(np.uint8)[:length] = data[start : start + length]
-            found[start : start + length] = self.total(words).view(np.uint8)[:length]
+            found[start : start + length] = self.all_reduce_sum(words).view(np.uint8)[:length]
         return found
 
     @contextlib.contextmanager
@@ -143,7 +143,7 @@ class _TensorFlowWorkers(_Together):
     def __init__(self, strategy, number, count):
         self.strategy, self.number, self.count = strategy, number, count
 
-    def total(self, values):
+    def all_reduce_sum(self, values):
         values = np.asarray(values, np.int64)  # TensorFlow keeps int32 away from GPUs
         local = self.strategy.num_replicas_in_sync // self.count
 
@@ -161,12 +161,12 @@ class _JaxWorkers(_Together):
         import jax
 
         self.number, self.count = jax.process_index(), jax.process_count()
-        self.presence = Presence(store, self.number, self.count, _leave_without)
+        self.heartbeat = Heartbeat(store, self.number, self.count, _leave_without)
 
     def watch(self):
-        self.presence.start()
+        self.heartbeat.start()
 
-    def total(self, values):
+    def all_reduce_sum(self, values):
         from jax.experimental.multihost_utils import process_allgather
 
         return np.asarray(process_allgather(np.asarray(values, np.int32), tiled=False)).sum(axis=0, dtype=np.int32)
@@ -180,9 +180,9 @@ class _JaxWorkers(_Together):
             atexit.register(_leave, getattr(error, "status", 1))
             raise
         except BaseException:  # a signal came
-            self.presence.end()
+            self.heartbeat.end()
             raise
-        self.presence.end()
+        self.heartbeat.end()
 
 
 def _leave(status):

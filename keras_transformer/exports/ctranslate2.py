@@ -7,9 +7,9 @@ nor need they be installed.
 import numpy as np
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, UNK
-from keras_transformer.exports.description import describe, written_export
+from keras_transformer.exports.description import atomic_export, describe
 from keras_transformer.utils.errors import UserError, unknown
-from keras_transformer.utils.files import written_directory
+from keras_transformer.utils.files import atomic_directory
 
 LAYER_NORM_EPSILON = 1e-6
 """`layers.residual.EPSILON`, which cannot be imported without Keras."""
@@ -44,7 +44,7 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
     weights = {path.partition("/")[2]: array for path, array in weights.items()}
     said = {"format": "ctranslate2", "quantization": quantization, "most_tokens": POSITIONS}
     said |= {name: getattr(run.hparams, name) for name in ("beam_size", "alpha", "extra_length")}
-    with written_export(folder, force, {**said, **describe(run, checkpoint)}) as new:
+    with atomic_export(folder, force, {**said, **describe(run, checkpoint)}) as new:
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         convert(weights, run.hparams, pieces, new, None if quantization == "float32" else quantization)
         tokenizer.save(new)
@@ -92,7 +92,7 @@ def convert(weights, hparams, tokens, folder, quantization=None):
             _set_norm(stack.layer_norm, weights, f"{name}/final_norm")
     spec.validate()
     _quantize(spec, quantization)
-    with written_directory(folder) as new:
+    with atomic_directory(folder) as new:
         spec.save(str(new))
 
 

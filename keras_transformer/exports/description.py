@@ -5,14 +5,14 @@ from pathlib import Path
 
 from keras_transformer import __version__
 from keras_transformer.utils.errors import UserError
-from keras_transformer.utils.files import read_json, write_json, written_directory
+from keras_transformer.utils.files import atomic_directory, read_json, write_json
 
 DESCRIPTION = "export.json"
 """The file of an export that tells what it is."""
 
 
 @contextlib.contextmanager
-def written_export(folder, force, description):
+def atomic_export(folder, force, description):
     """Yields a new directory that appears as `folder`, with `export.json`, when the block ends well.
 
     Args:
@@ -24,7 +24,7 @@ def written_export(folder, force, description):
         UserError: See `check_place`, or the place cannot be written.
     """
     check_place(folder, force)
-    with written_directory(folder) as new:
+    with atomic_directory(folder) as new:
         yield new
         files = sorted(path.name for path in new.iterdir())
         write_json(new / DESCRIPTION, {**description, "version": __version__, "files": files})

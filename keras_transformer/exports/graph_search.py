@@ -1,57 +1,56 @@
-"""The beam search as one TensorFlow graph, where `Searcher` leaves the loop over segments to Python."""
+"""The beam search as one TensorFlow graph, where `BatchedBeamSearch` leaves the loop over segments to Python."""
 
 import tensorflow as tf
 
 from keras_transformer.data.tokenizers.base import PAD
-from keras_transformer.decoding import batched_search as searcher
-from keras_transformer.decoding import kv_tree as prefix_tree
-from keras_transformer.decoding.batched_search import Searcher
-from keras_transformer.decoding.token_selection import IMPOSSIBLE
+from keras_transformer.decoding import batched_search, kv_tree
+from keras_transformer.decoding.batched_search import BatchedBeamSearch
+from keras_transformer.decoding.token_selection import NEG_INF
 
 
-class GraphSearcher(Searcher):
-    """Finds what `Searcher` finds, inside a `tf.function`."""
+class GraphBeamSearch(BatchedBeamSearch):
+    """Finds what `BatchedBeamSearch` finds, inside a `tf.function`."""
 
-    def search(self, source, sentences, rules):
-        """See `Searcher.search`; everything is a tensor.
+    def search(self, source, inputs, options):
+        """See `BatchedBeamSearch.search`; everything is a tensor.
 
         Args:
             source: int32 `[batch, source_length]`.
-            sentences: `Sentences`.
-            rules: `Rules`.
+            inputs: `SearchInputs`.
+            options: `SearchOptions`.
         """
-        batch, length = tf.shape(source)[0], tf.reduce_max(tf.concat([sentences.limits, [1]], axis=0))
+        batch, length = tf.shape(source)[0], tf.reduce_max(tf.concat([inputs.limits, [1]], axis=0))
         state, past, memory = self._begin_batch(
-            source, tf.fill([length], PAD), sentences, rules=rules, steps=searcher.SEGMENT
+            source, tf.fill([length], PAD), inputs, options=options, steps=batched_search.SEGMENT
         )
-        beams = (batch, rules.beam_size)
-        found = (tf.fill((*beams, length), PAD), tf.fill(beams, IMPOSSIBLE), tf.fill(beams, IMPOSSIBLE))
-        loop = (tf.range(batch), tf.fill([batch], True), state, past, memory, sentences, found)
+        beams = (batch, options.beam_size)
+        found = (tf.fill((*beams, length), PAD), tf.fill(beams, NEG_INF), tf.fill(beams, NEG_INF))
+        loop = (tf.range(batch), tf.fill([batch], True), state, past, memory, inputs, found)
         *_, found = tf.while_loop(
             lambda rows, going, *rest: tf.reduce_any(going),
-            lambda *loop: self._next_segment(rules, *loop),
+            lambda *loop: self._next_segment(options, *loop),
             loop,
             # Sentences leave the batch, and nodes come and go.
             shape_invariants=tf.nest.map_structure(lambda array: tf.TensorShape([None] * array.shape.rank), loop),
         )
         return found
 
-    def _next_segment(self, rules, rows, going, state, past, memory, sentences, found):
+    def _next_segment(self, options, rows, going, state, past, memory, inputs, found):
         """The loop's body: a segment of steps for the sentences `rows`, of which those that are done then leave."""
-        steps = searcher.SEGMENT
-        state, going = self._run_segment(state, past, memory, sentences, rules=rules, steps=steps)
+        steps = batched_search.SEGMENT
+        state, going = self._run_segment(state, past, memory, inputs, options=options, steps=steps)
         best = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)
         found = tuple(tf.tensor_scatter_nd_update(old, rows[:, None], new) for old, new in zip(found, best))
-        used = tf.reduce_any(state.path & (state.log_probabilities > IMPOSSIBLE / 2)[:, :, None], axis=1)
+        used = tf.reduce_any(state.path & (state.log_probabilities > NEG_INF / 2)[:, :, None], axis=1)
         most = tf.reduce_max(tf.reduce_sum(tf.cast(used, tf.int32), axis=1))
         nodes = tf.argsort(tf.cast(~used, tf.int32), axis=1, stable=True)[:, :most]
         recent, state = state.cache, state._replace(cache=())
-        path, past = prefix_tree.settle(state.path, past, recent, nodes, steps=steps, beam_size=rules.beam_size)
+        path, past = kv_tree.compact(state.path, past, recent, nodes, steps=steps, beam_size=options.beam_size)
         state = state._replace(path=path)
         left = tf.reduce_sum(tf.cast(going, tf.float32))
-        few = left <= searcher.SHRINK * tf.cast(tf.shape(going)[0], tf.float32)
+        few = left <= batched_search.SHRINK * tf.cast(tf.shape(going)[0], tf.float32)
         staying = tf.where(going | ~few)[:, 0]
-        kept = (rows, going, state._replace(index=()), past, memory, sentences)
+        kept = (rows, going, state._replace(index=()), past, memory, inputs)
         kept = tf.nest.map_structure(lambda array: tf.gather(array, staying), kept)
-        rows, going, chosen, past, memory, sentences = kept
-        return rows, going, chosen._replace(index=state.index), past, memory, sentences, found
+        rows, going, chosen, past, memory, inputs = kept
+        return rows, going, chosen._replace(index=state.index), past, memory, inputs, found

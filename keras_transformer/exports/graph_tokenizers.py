@@ -70,7 +70,7 @@ class GraphTokenizer(tf.Module):
         """Returns the texts, strings `[batch]`, of ragged ids."""
         raise NotImplementedError
 
-    def outputs(self, sources, ids):
+    def decode_outputs(self, sources, ids):
         """Returns the texts of ragged ids that a model gave for the texts `sources`, strings `[batch]`."""
         return self.detokenize(ids)
 

@@ -84,7 +84,7 @@ class GraphTrees(GraphSentencePiece):
         names = tf.strings.regex_replace(tf.where(closes, closing, symbols), MARK, "")
         return tf.ragged.boolean_mask(self._ids.lookup(names), given)
 
-    def outputs(self, sources, ids):
+    def decode_outputs(self, sources, ids):
         """Returns the trees, in brackets, of ragged ids of whole trees; of no ids comes a flat one."""
         words = split_words(sources)
         words = words.with_flat_values(_replaced(words.flat_values, ESCAPED))

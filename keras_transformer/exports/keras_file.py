@@ -1,6 +1,6 @@
 """A run's model as one `.keras` file, with its tokenizer beside it."""
 
-from keras_transformer.exports.description import describe, written_export
+from keras_transformer.exports.description import atomic_export, describe
 
 MODEL = "model.keras"
 
@@ -20,6 +20,6 @@ def export_keras(run, folder, checkpoint=None, precision="float32", force=False)
     """
     model = run.load_model(checkpoint, precision)
     description = {"format": "keras", "precision": precision, **describe(run, checkpoint)}
-    with written_export(folder, force, description) as new:
+    with atomic_export(folder, force, description) as new:
         model.save(new / MODEL)
         run.tokenizer.save(new)

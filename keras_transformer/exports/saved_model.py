@@ -10,11 +10,11 @@ from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.data.tokenizers.word_pieces import WordPieceTokenizer
-from keras_transformer.decoding.beam_search import Rules, Sentences, length_penalty
-from keras_transformer.decoding.token_selection import IMPOSSIBLE
+from keras_transformer.decoding.beam_search import SearchInputs, SearchOptions, length_penalty
+from keras_transformer.decoding.token_selection import NEG_INF
 from keras_transformer.decoding.translator import Translator, check_search
-from keras_transformer.exports.description import written_export
-from keras_transformer.exports.graph_search import GraphSearcher
+from keras_transformer.exports.description import atomic_export
+from keras_transformer.exports.graph_search import GraphBeamSearch
 from keras_transformer.exports.graph_tokenizers import (
     GraphSentencePiece,
     GraphSymbols,
@@ -83,7 +83,7 @@ def export_saved_model(
         raise UserError(f"beam_size={beam_size} is more than max_beam_size={options['max_beam_size']}")
     said = {"format": "saved_model", "tensorflow": tf.__version__, "trees": translator.constraint is not None}
     said |= {**options, **(description or {})}
-    with written_export(folder, force, {"tokenizer_sha256": translator.tokenizer.fingerprint, **said}) as new:
+    with atomic_export(folder, force, {"tokenizer_sha256": translator.tokenizer.fingerprint, **said}) as new:
         module = TextTranslator(translator, **options)
         tf.saved_model.save(module, str(new), signatures=module.concrete_functions())
 
@@ -98,7 +98,7 @@ class TextTranslator(tf.Module):
         self._max_source_length = max_source_length
         self._text, self._vocab_size = graph_tokenizer(translator.tokenizer), translator.tokenizer.vocab_size
         self._constraint, self._score_batch = translator.constraint, translator.score_batch
-        self._search = GraphSearcher(translator.models).search
+        self._search = GraphBeamSearch(translator.models).search
         if self._constraint:
             self._word_starts = tf.constant(translator.tokenizer.word_starts)
         # Traced once for both signatures that search as the export says; a method would be saved once more.
@@ -194,27 +194,27 @@ class TextTranslator(tf.Module):
         lengths = _lengths(source)
         searched = lengths > 1
         batch = tf.shape(source)[0]
-        sentences = Sentences(
+        inputs = SearchInputs(
             limits=tf.where(searched, lengths + self._extra_length, 1), prefix=tf.fill([batch, 1], PAD),
             chances=tf.zeros([batch, 0, 0]), words=words, alphas=alphas, beams=beams, nbest=nbest,
         )  # fmt: skip
-        tokens, _, scores = self._search(source, sentences, Rules(beam_size, constraint=self._constraint))
+        tokens, _, scores = self._search(source, inputs, SearchOptions(beam_size, constraint=self._constraint))
         column = tf.range(tf.reduce_max(tf.concat([nbest, [1]], axis=0)))[None]
         tokens, scores = tokens[:, : tf.size(column)], scores[:, : tf.size(column)]
-        found = searched[:, None] & (column < nbest[:, None]) & (scores > IMPOSSIBLE / 2)
+        found = searched[:, None] & (column < nbest[:, None]) & (scores > NEG_INF / 2)
         tokens = tf.where(found[:, :, None], tokens, PAD)
         # A blank text has its translation; a sentence that was not parsed has no tree. JSON has no −∞.
         blank = ~searched[:, None] & (words == 0)[:, None] & (column == 0)
         longest = tf.reduce_max(tf.concat([_lengths(tokens), tf.zeros([1, tf.size(column)], tf.int32)], axis=0))
-        return tokens[:, :, :longest], tf.where(found, scores, tf.where(blank, 0.0, IMPOSSIBLE))
+        return tokens[:, :, :longest], tf.where(found, scores, tf.where(blank, 0.0, NEG_INF))
 
     def _with_texts(self, sources, tokens, scores):
         """The answer to a request: tokens and scores with their texts."""
         batch, columns, length = tf.unstack(tf.shape(tokens))
         ids = without_special(tf.reshape(tokens, [-1, length]))
-        texts = tf.reshape(self._text.outputs(tf.repeat(sources, columns), ids), [batch, columns])
+        texts = tf.reshape(self._text.decode_outputs(tf.repeat(sources, columns), ids), [batch, columns])
         # Of a parser, a sentence without a tree gets a flat one, once.
-        texts = tf.where((scores > IMPOSSIBLE) | (tf.range(columns) == 0), texts, "")
+        texts = tf.where((scores > NEG_INF) | (tf.range(columns) == 0), texts, "")
         return {"outputs": texts[:, 0], "nbest": texts, "scores": scores, "tokens": tokens}
 
 

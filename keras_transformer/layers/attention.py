@@ -5,10 +5,10 @@ from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.initializers import projection, query_key_value
-from keras_transformer.layers.matmul import product
+from keras_transformer.layers.matmul import matmul
 from keras_transformer.utils.errors import UserError
 
-ILLEGAL = -1e9
+MASKED_LOGIT = -1e9
 """The logit of an illegal connection. −∞ makes a row without any legal position NaN."""
 
 
@@ -114,7 +114,7 @@ def masked_softmax(logits, mask=None):
         return ops.ones_like(logits)
     if mask is not None:
         # Chosen, not added: TensorFlow fuses product and sum into an operation that is many times as slow.
-        logits = ops.where(mask, logits, ILLEGAL)
+        logits = ops.where(mask, logits, MASKED_LOGIT)
     return ops.softmax(logits, axis=-1)
 
 
@@ -173,17 +173,17 @@ class MultiHeadAttention(keras.layers.Layer):
             query, (keys, values) = self.project_query(query, training), self.project_memory(memory, training)
         attended, weights = self._attend(query, keys, values, attention_mask, training)
         if self.on_weights:
-            self.on_weights(self.of_all_pairs(weights, ops.shape(memory)[1]))
+            self.on_weights(self.to_dense_weights(weights, ops.shape(memory)[1]))
         return attended
 
     def project_query(self, query, training=False):
         """Returns queries `[batch, heads, length, d_k]` of `query`."""
-        return self._split_heads(product(query, self.query_kernel, training))
+        return self._split_heads(matmul(query, self.query_kernel, training))
 
     def project_memory(self, memory, training=False):
         """Returns keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]` of `memory`."""
         kernel = self._side_by_side(self.key_kernel, self.value_kernel)
-        return self._in_heads(product(memory, kernel, training), self.num_heads * self.d_k)
+        return self._split_projection(matmul(memory, kernel, training), self.num_heads * self.d_k)
 
     def fused_kernel(self):
         """Returns the kernels of queries, keys and values side by side, `[d_model, heads * (2 d_k + d_v)]`."""
@@ -192,7 +192,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def project_fused(self, x, fused_kernel, training=False):
         """Returns queries, keys and values `[batch, heads, length, d]` of `x`: one product in place of three."""
         keys = self.num_heads * self.d_k
-        return self._in_heads(product(x, fused_kernel, training), keys, 2 * keys)
+        return self._split_projection(matmul(x, fused_kernel, training), keys, 2 * keys)
 
     def attend(self, query, keys, values, attention_mask=None, training=False):
         """Attends from `query` `[batch, query_length, d_model]` to projected keys and values.
@@ -234,7 +234,7 @@ class MultiHeadAttention(keras.layers.Layer):
         """What happens between the projections, `scaled_dot_product_attention`; other attentions replace it."""
         return scaled_dot_product_attention(query, keys, values, mask, dropout)
 
-    def of_all_pairs(self, weights, key_length):
+    def to_dense_weights(self, weights, key_length):
         """Returns weights of `attend` as `[batch, heads, query_length, key_length]`, where they have another form."""
         return weights
 
@@ -255,7 +255,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def _side_by_side(self, *kernels):
         return ops.concatenate([ops.cast(kernel, self.compute_dtype) for kernel in kernels], axis=1)
 
-    def _in_heads(self, projected, *borders):
+    def _split_projection(self, projected, *borders):
         """`[batch, length, columns]` → an array `[batch, heads, length, d]` for the columns up to each border, and one
         for the others."""
         # Split, not sliced: the gradient of each slice would be a whole array, most of it zeros.
@@ -271,7 +271,7 @@ class MultiHeadAttention(keras.layers.Layer):
         """Concat(head_1, …, head_h)W^O: `[batch, heads, length, d_v]` → `[batch, length, d_model]`."""
         batch, _, length, _ = ops.shape(heads)
         joined = ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (batch, length, self.num_heads * self.d_v))
-        return product(joined, self.output_kernel, training)
+        return matmul(joined, self.output_kernel, training)
 
     def compute_output_shape(self, query_shape, memory_shape=None):
         return (*query_shape[:-1], self.d_model)

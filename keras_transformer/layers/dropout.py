@@ -95,6 +95,6 @@ def _on_tensorflow(inputs, rate, seed):
         drawn = tf.random.stateless_uniform([(count + 1) // 2], seed, None, None, tf.int32, alg="philox")
         drawn = tf.reshape(tf.reshape(tf.bitcast(drawn, tf.uint16), [-1])[:count], tf.shape(x))
         kept = tf.cast(drawn >= tf.constant(dropped, tf.uint16), x.dtype) * tf.cast(2**16 / (2**16 - dropped), x.dtype)
-        return x * kept, lambda above: above * kept
+        return x * kept, lambda grad_out: grad_out * kept
 
     return masked(inputs)

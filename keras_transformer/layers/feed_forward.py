@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.initializers import projection
-from keras_transformer.layers.matmul import product
+from keras_transformer.layers.matmul import matmul
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -43,9 +43,9 @@ class FeedForward(keras.layers.Layer):
         self.dropout.build()
 
     def call(self, x, training=False):
-        hidden = ops.relu(product(x, self.kernel_1, training) + self.bias_1)
+        hidden = ops.relu(matmul(x, self.kernel_1, training) + self.bias_1)
         hidden = self.dropout(hidden, training=training)
-        return product(hidden, self.kernel_2, training) + self.bias_2
+        return matmul(hidden, self.kernel_2, training) + self.bias_2
 
     def compute_output_shape(self, input_shape):
         return input_shape

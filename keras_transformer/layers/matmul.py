@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer.backend.devices import on_cpu
 
 
-def product(x, kernel, training=False):
+def matmul(x, kernel, training=False):
     """Returns x · kernel, in the dtype of x.
 
     The gradient with respect to x is a product with the transposed kernel. On a CPU, in float32, TensorFlow takes up to
@@ -25,23 +25,23 @@ def product(x, kernel, training=False):
     rows, columns = kernel.shape
     slower = columns >= rows and keras.backend.standardize_dtype(x.dtype) == "float32"
     if training and slower and keras.backend.backend() == "tensorflow" and on_cpu():
-        found = _on_tensorflow(ops.reshape(x, (-1, rows)), kernel)
-        return ops.reshape(found, (*ops.shape(x)[:-1], columns))
+        output = _on_tensorflow(ops.reshape(x, (-1, rows)), kernel)
+        return ops.reshape(output, (*ops.shape(x)[:-1], columns))
     return ops.matmul(x, kernel)
 
 
 def _on_tensorflow(x, kernel):
     import tensorflow as tf
 
-    scope = tf.get_current_name_scope() or "product"
+    scope = tf.get_current_name_scope() or "matmul"
 
     @tf.custom_gradient
     def multiplied(x, kernel):
-        def backward(above):
+        def backward(grad_out):
             with tf.name_scope(f"{scope}/"):
                 # As a stack of one matrix: a transposition of a matrix would be made part of the product again.
                 transposed = tf.reshape(tf.transpose(kernel[None], (0, 2, 1)), kernel.shape[::-1])
-                return tf.matmul(above, transposed), tf.matmul(x, above, transpose_a=True)
+                return tf.matmul(grad_out, transposed), tf.matmul(x, grad_out, transpose_a=True)
 
         return tf.matmul(x, kernel), backward
 

@@ -50,13 +50,13 @@ def _on_tensorflow(x, gamma, beta, epsilon):
         inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True) + epsilon)
         unit = centred * inverse
 
-        def backward(above):
+        def backward(grad_out):
             with tf.name_scope(f"{scope}/"):
-                of_unit, of_gamma = above * gamma, above * unit
-                mean = tf.reduce_mean(of_unit, axis=-1, keepdims=True)
-                along = tf.reduce_mean(of_unit * unit, axis=-1, keepdims=True)
-                of_x = (of_unit - mean - unit * along) * inverse
-                return of_x, tf.reduce_sum(of_gamma, axis=0), tf.reduce_sum(above, axis=0)
+                grad_unit, grad_gamma = grad_out * gamma, grad_out * unit
+                mean = tf.reduce_mean(grad_unit, axis=-1, keepdims=True)
+                along = tf.reduce_mean(grad_unit * unit, axis=-1, keepdims=True)
+                grad_x = (grad_unit - mean - unit * along) * inverse
+                return grad_x, tf.reduce_sum(grad_gamma, axis=0), tf.reduce_sum(grad_out, axis=0)
 
         return unit * gamma + beta, backward
 

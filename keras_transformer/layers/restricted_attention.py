@@ -49,7 +49,7 @@ def block_size(length, window):
     return max(min(length, reach), 1) if isinstance(length, int) else ops.clip(length, 1, reach)
 
 
-def of_all_pairs(weights, length):
+def to_dense_weights(weights, length):
     """Returns weights of `restricted_attention` as `[batch, heads, length, length]`, 0 outside of neighbourhoods."""
     batch, heads, blocks, block, reach = ops.shape(weights)
     rows = ops.reshape(weights, (batch, heads, blocks * block, reach))[:, :, :length]
@@ -107,8 +107,8 @@ class RestrictedAttention(MultiHeadAttention):
     def attend_heads(self, query, keys, values, mask, dropout):
         return restricted_attention(query, keys, values, self.window, mask, dropout)
 
-    def of_all_pairs(self, weights, key_length):
-        return of_all_pairs(weights, key_length)
+    def to_dense_weights(self, weights, key_length):
+        return to_dense_weights(weights, key_length)
 
     def pairs(self, query_length, key_length):
         block = block_size(query_length, self.window)

@@ -1,7 +1,7 @@
-"""§3.4 and §5.4 in one operation: projection to logits and label-smoothed cross-entropy, a piece of tokens at a time.
+"""§3.4 and §5.4 in one operation: projection to logits and label-smoothed cross-entropy, a chunk of tokens at a time.
 
 All logits at once are the largest array of a training, `[tokens, vocab_size]` and as much again for their gradient.
-Here only those of a piece are there at any time. The gradient is computed with the loss: it is linear in what comes
+Here only those of a chunk are there at any time. The gradient is computed with the loss: it is linear in what comes
 from above, a scalar.
 """
 
@@ -11,15 +11,15 @@ from keras import ops
 from keras_transformer.backend.devices import on_cpu
 from keras_transformer.models.r_drop import divergence
 
-PIECE = 1 << 24
-"""Logits of a piece at most: 64 MiB in float32."""
-PIECE_TOKENS = 2048
-"""Tokens of a piece at most: in float16 a sum over more could overflow."""
+CHUNK_LOGITS = 1 << 24
+"""Logits of a chunk at most: 64 MiB in float32."""
+CHUNK_TOKENS = 2048
+"""Tokens of a chunk at most: in float16 a sum over more could overflow."""
 CACHED = 1 << 22
-"""Logits of a piece on a CPU, about: 16 MiB, which stay in its cache from one pass to the next."""
+"""Logits of a chunk on a CPU, about: 16 MiB, which stay in its cache from one pass to the next."""
 
 
-def projected_cross_entropy(states, table, labels, weights, label_smoothing, training=True, r_drop=0.0):
+def fused_linear_cross_entropy(states, table, labels, weights, label_smoothing, training=True, r_drop=0.0):
     """Returns Σ weight · smoothed cross-entropy of the logits states · tableᵀ, and both cross-entropies of each token.
 
     Args:
@@ -36,7 +36,7 @@ def projected_cross_entropy(states, table, labels, weights, label_smoothing, tra
         Scalar float32; smoothed and plain cross-entropy, float32 `[tokens]` in nats, which are constants to a gradient.
     """
     if not training:
-        (smoothed, plain), _ = _by_pieces(states, table, labels, weights, label_smoothing, 0.0, False)
+        (smoothed, plain), _ = _chunked(states, table, labels, weights, label_smoothing, 0.0, False)
         return ops.sum(smoothed * weights), smoothed, plain
     if keras.backend.backend() == "jax":
         return _on_jax((label_smoothing, r_drop), states, table, labels, weights)
@@ -47,15 +47,15 @@ def _on_tensorflow(regularisation, states, table, labels, weights):
     import tensorflow as tf
 
     @tf.custom_gradient
-    def losses(states, table):
-        found, gradients = _by_pieces(states, table, labels, weights, *regularisation, True)
+    def fused(states, table):
+        losses, gradients = _chunked(states, table, labels, weights, *regularisation, True)
 
-        def backward(above, *_):
-            return _times(above, gradients, (states.dtype, table.dtype))
+        def backward(grad_out, *_):
+            return _times(grad_out, gradients, (states.dtype, table.dtype))
 
-        return (ops.sum(found[0] * weights), *found), backward
+        return (ops.sum(losses[0] * weights), *losses), backward
 
-    loss, smoothed, plain = losses(states, tf.convert_to_tensor(table))
+    loss, smoothed, plain = fused(states, tf.convert_to_tensor(table))
     return loss, tf.stop_gradient(smoothed), tf.stop_gradient(plain)
 
 
@@ -63,30 +63,30 @@ def _on_jax(regularisation, states, table, labels, weights):
     import jax
 
     @jax.custom_vjp
-    def losses(states, table, labels, weights):
+    def fused(states, table, labels, weights):
         return forward(states, table, labels, weights)[0]
 
     def forward(states, table, labels, weights):
-        found, gradients = _by_pieces(states, table, labels, weights, *regularisation, True)
-        return (ops.sum(found[0] * weights), *found), gradients
+        losses, gradients = _chunked(states, table, labels, weights, *regularisation, True)
+        return (ops.sum(losses[0] * weights), *losses), gradients
 
-    def backward(gradients, above):
-        return *_times(above[0], gradients, (states.dtype, "float32")), None, None
+    def backward(gradients, grad_out):
+        return *_times(grad_out[0], gradients, (states.dtype, "float32")), None, None
 
-    losses.defvjp(forward, backward)
-    loss, smoothed, plain = losses(states, ops.convert_to_tensor(table), labels, weights)
+    fused.defvjp(forward, backward)
+    loss, smoothed, plain = fused(states, ops.convert_to_tensor(table), labels, weights)
     return loss, jax.lax.stop_gradient(smoothed), jax.lax.stop_gradient(plain)
 
 
-def _times(above, gradients, dtypes):
+def _times(grad_out, gradients, dtypes):
     scale, *gradients = gradients
-    return [ops.cast(above * scale * gradient, dtype) for gradient, dtype in zip(gradients, dtypes)]
+    return [ops.cast(grad_out * scale * gradient, dtype) for gradient, dtype in zip(gradients, dtypes)]
 
 
-def _by_pieces(states, table, labels, weights, label_smoothing, r_drop, training):
+def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
     """Both cross-entropies `[tokens]`, and the gradient: a scale, and what it multiplies, of states and of table.
 
-    The slope of a logit is its token's weight times p, less 1 − ε at the label, less ε/V; with R-Drop p has what the
+    The gradient of a logit is its token's weight times p, less 1 − ε at the label, less ε/V; with R-Drop p has what the
     divergence adds. All else is multiplied with rows of d_model numbers, not with all logits: a pass over those takes
     as long as a tenth of a product.
     """
@@ -100,7 +100,7 @@ def _by_pieces(states, table, labels, weights, label_smoothing, r_drop, training
     exact = keras.backend.standardize_dtype(kernel.dtype) == "float32" and on_cpu()
     mean_row = ops.mean(ops.cast(kernel, "float32"), axis=0)
 
-    def of_piece(of_table, *rows):
+    def add_chunk(grad_table, *rows):
         states, labels, weights = (merged(ops.swapaxes(array, 0, 1)) for array in rows)  # pass after pass
         logits = ops.cast(ops.matmul(states, ops.transpose(kernel)), "float32")
         # log Σ exp from the softmax, whose largest value does not vanish: its logit, less its logarithm.
@@ -108,53 +108,54 @@ def _by_pieces(states, table, labels, weights, label_smoothing, r_drop, training
         normalizer = ops.max(logits, axis=-1) - ops.log(ops.max(p, axis=-1))
         gold = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
         mean = ops.matmul(ops.cast(states, "float32"), mean_row[:, None])[:, 0]
-        found = [normalizer - confidence * gold - label_smoothing * mean, normalizer - gold]
+        losses = [normalizer - confidence * gold - label_smoothing * mean, normalizer - gold]
         if not training:
-            return of_table, found
+            return grad_table, losses
         if r_drop:
             both, norms = halves(logits), halves(normalizer)
-            added, of_logits = divergence(halves(p), both[0] - both[1] - (norms[0] - norms[1])[:, None], r_drop)
-            found[0], of_logits = found[0] + ops.tile(added, 2), merged(of_logits)
-            p = p + of_logits
-        slope = ops.cast(p, states.dtype)
+            added, grad_divergence = divergence(halves(p), both[0] - both[1] - (norms[0] - norms[1])[:, None], r_drop)
+            losses[0], grad_divergence = losses[0] + ops.tile(added, 2), merged(grad_divergence)
+            p = p + grad_divergence
+        grad_logits = ops.cast(p, states.dtype)
         if not exact:  # rounded, p and 1 − ε would not cancel out in a sum of products
             places = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=1)
             at_label = ops.exp(gold - normalizer) - confidence
             if r_drop:
-                at_label += ops.take_along_axis(of_logits, labels[:, None], axis=-1)[:, 0]
-            slope = ops.scatter_update(slope, places, ops.cast(at_label, slope.dtype))
-        of_states = ops.cast(ops.matmul(slope, kernel), "float32") * weights[:, None]
+                at_label += ops.take_along_axis(grad_divergence, labels[:, None], axis=-1)[:, 0]
+            grad_logits = ops.scatter_update(grad_logits, places, ops.cast(at_label, grad_logits.dtype))
+        grad_states = ops.cast(ops.matmul(grad_logits, kernel), "float32") * weights[:, None]
         weighted = states * ops.cast(weights[:, None], states.dtype)
-        return of_table + ops.cast(ops.matmul(ops.transpose(slope), weighted), "float32"), [*found, of_states]
+        grad_table = grad_table + ops.cast(ops.matmul(ops.transpose(grad_logits), weighted), "float32")
+        return grad_table, [*losses, grad_states]
 
-    of_table = ops.zeros((vocab_size, width) if training else (), "float32")
-    pieces = -(-tokens // max(piece_tokens(vocab_size, width) // passes, 1))
+    grad_table = ops.zeros((vocab_size, width) if training else (), "float32")
+    chunks = -(-tokens // max(chunk_tokens(vocab_size, width) // passes, 1))
 
     def joined(array):
-        """`[pieces, passes · tokens of a piece, …]` → `[tokens · passes, …]`"""
-        array = ops.reshape(array, (pieces, passes, -1, *array.shape[2:]))
+        """`[chunks, passes · tokens of a chunk, …]` → `[tokens · passes, …]`"""
+        array = ops.reshape(array, (chunks, passes, -1, *array.shape[2:]))
         return merged(merged(ops.moveaxis(array, 2, 0))[:tokens])
 
-    # A piece has every so many-th token: part of each device's, where devices share the tokens.
+    # A chunk has every n-th token: part of each device's, where devices share the tokens.
     rows = [ops.reshape(array, (-1, passes, *array.shape[1:])) for array in (states, labels, weights)]
-    rows = [ops.swapaxes(divided(array, pieces), 0, 1) for array in rows]
-    of_table, found = in_turn(of_piece, of_table, rows, outputs=3 if training else 2)
-    smoothed, plain, *of_states = map(joined, found)
+    rows = [ops.swapaxes(divided(array, chunks), 0, 1) for array in rows]
+    grad_table, losses = in_turn(add_chunk, grad_table, rows, outputs=3 if training else 2)
+    smoothed, plain, *grad_states = map(joined, losses)
     if not training:
         return (smoothed, plain), None
-    (of_states,), weighted = of_states, ops.cast(states, "float32") * weights[:, None]
+    (grad_states,), weighted = grad_states, ops.cast(states, "float32") * weights[:, None]
     if exact:
-        of_states = of_states - confidence * weights[:, None] * ops.take(kernel, labels, axis=0)
-        of_table = ops.scatter_update(of_table, labels[:, None], -confidence * weighted, reduction="add")
+        grad_states = grad_states - confidence * weights[:, None] * ops.take(kernel, labels, axis=0)
+        grad_table = ops.scatter_update(grad_table, labels[:, None], -confidence * weighted, reduction="add")
     if label_smoothing:
-        of_states = of_states - label_smoothing * weights[:, None] * mean_row
-        of_table = of_table - label_smoothing / vocab_size * ops.sum(weighted, axis=0)
-    return (smoothed, plain), (scale, of_states, of_table)
+        grad_states = grad_states - label_smoothing * weights[:, None] * mean_row
+        grad_table = grad_table - label_smoothing / vocab_size * ops.sum(weighted, axis=0)
+    return (smoothed, plain), (scale, grad_states, grad_table)
 
 
-def piece_tokens(vocab_size, width):
-    """Returns how many tokens a piece has at most."""
-    tokens = min(PIECE // vocab_size, PIECE_TOKENS)
+def chunk_tokens(vocab_size, width):
+    """Returns how many tokens a chunk has at most."""
+    tokens = min(CHUNK_LOGITS // vocab_size, CHUNK_TOKENS)
     if on_cpu():
         # With fewer tokens than d_model, to add up the table's gradient would take longer than passes over the logits.
         tokens = min(tokens, max(CACHED // vocab_size, width))
@@ -197,8 +198,8 @@ def in_turn(function, carried, arrays, outputs):
     written = [tf.TensorArray("float32", parts) for _ in range(outputs)]
 
     def step(number, carried, written):
-        carried, found = function(carried, *[array[number] for array in arrays])
-        return number + 1, carried, [array.write(number, output) for array, output in zip(written, found)]
+        carried, values = function(carried, *[array[number] for array in arrays])
+        return number + 1, carried, [array.write(number, output) for array, output in zip(written, values)]
 
     _, carried, written = tf.while_loop(
         lambda number, *_: number < parts, step, (0, carried, written), parallel_iterations=1

@@ -44,7 +44,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     Args:
         label_smoothing: ε (§5.4).
-        r_drop: α of R-Drop (`models.r_drop`), with which a `TokenModel` learns; 0: there is none.
+        r_drop: α of R-Drop (`models.r_drop`), with which a `Seq2SeqModel` learns; 0: there is none.
     """
 
     def __init__(self, label_smoothing=0.0, name="smoothed_cross_entropy", reduction="sum", dtype=None, r_drop=0.0):

@@ -28,10 +28,10 @@ def divergence(p, gap, alpha):
         alpha: α.
 
     Returns:
-        α/2 · J `[tokens]`, in nats; and what a logit's slope has more by it, `[2, tokens, vocab_size]`: of the first
+        α/2 · J `[tokens]`, in nats; and what it adds to a logit's gradient, `[2, tokens, vocab_size]`: of the first
         pass α/2 [p ∘ (log p − log q − KL(p‖q)) + p − q].
     """
     there, back = (ops.sum(one * gap, axis=-1, keepdims=True) for one in (p[0], p[1]))  # KL(p‖q), −KL(q‖p)
     half, apart = alpha / 2 * gap, alpha / 2 * (p[0] - p[1])
-    slopes = [p[0] * (half - alpha / 2 * there) + apart, p[1] * (alpha / 2 * back - half) - apart]
-    return alpha / 4 * (there - back)[:, 0], ops.stack(slopes)
+    gradients = [p[0] * (half - alpha / 2 * there) + apart, p[1] * (alpha / 2 * back - half) - apart]
+    return alpha / 4 * (there - back)[:, 0], ops.stack(gradients)

@@ -10,7 +10,7 @@ from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.layers.dropout import replica_id
 from keras_transformer.layers.remat import seed_generators
-from keras_transformer.models.fused_loss import divided, projected_cross_entropy
+from keras_transformer.models.fused_loss import divided, fused_linear_cross_entropy
 from keras_transformer.models.loss import SmoothedCrossEntropy, check_loss, divisor, smoothed_cross_entropy
 from keras_transformer.models.r_drop import side_by_side, twice
 from keras_transformer.models.train_step import Steps
@@ -37,7 +37,7 @@ def token_weights(labels):
     return mask / ops.maximum(tokens, 1.0)
 
 
-class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
+class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
     """A model of tokens given tokens: loss and metrics are weighted by token, whatever the batch looks like.
 
     A subclass gives `states(inputs, training)`, from which `logits(states)` follow. The loss is computed from
@@ -168,7 +168,7 @@ class TokenModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         wants_logits = self._compile_metrics is not None  # the user's own metrics
         if type(self.loss) is SmoothedCrossEntropy and self.projection is not None and not wants_logits:
             r_drop = self.loss.r_drop if in_pairs else 0.0
-            loss, smoothed, plain = projected_cross_entropy(
+            loss, smoothed, plain = fused_linear_cross_entropy(
                 states, self.projection, labels, weights, self.loss.label_smoothing, training, r_drop
             )
         else:

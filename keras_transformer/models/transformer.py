@@ -18,12 +18,12 @@ from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.position import PositionIds
 from keras_transformer.layers.word_heads import begun, word_mask, word_numbers
-from keras_transformer.models.seq2seq_model import TokenModel
+from keras_transformer.models.seq2seq_model import Seq2SeqModel
 from keras_transformer.utils.errors import UserError
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Transformer(TokenModel):
+class Transformer(Seq2SeqModel):
     """Encoder and decoder over one vocabulary (§3).
 
     Args:

@@ -10,7 +10,7 @@ from keras_transformer.parsing.tree import DEEPEST
 
 @dataclasses.dataclass(frozen=True)
 class TreeConstraint:
-    """Lets a search find trees only, over all words of the sentence; a `constraint` of `Rules`.
+    """Lets a search find trees only, over all words of the sentence; a `constraint` of `SearchOptions`.
 
     It computes what `Grammar.allowed` says, from the hypotheses' symbols alone: beams change places, and a state of
     each would have to follow them.
@@ -21,8 +21,8 @@ class TreeConstraint:
 
     grammar: Grammar
 
-    def __call__(self, tokens, index, sentences):
-        """Returns bool [B, K, V]; see `Rules`."""
+    def __call__(self, tokens, index, inputs):
+        """Returns bool [B, K, V]; see `SearchOptions`."""
         kinds_table, labels_table = self.grammar.kinds, self.grammar.labels
         place = ops.arange(ops.shape(tokens)[2], dtype="int32")
         kinds = ops.take(kinds_table, tokens, axis=0)  # [B, K, L]; padding is of no kind
@@ -30,8 +30,8 @@ class TreeConstraint:
         change = ops.cast(opens, "int32") - ops.cast(closes, "int32")
         depths = ops.cumsum(change, axis=2)
         depth = depths[:, :, -1]
-        left = sentences.words[:, None] - _count(kinds == TAG)
-        room = sentences.limits[:, None] - index
+        left = inputs.words[:, None] - _count(kinds == TAG)
+        room = inputs.limits[:, None] - index
         chain = index - ops.max(ops.where(~opens & (place < index), place + 1, 0), axis=2)
         # The innermost open bracket is the last that led to this depth: one behind it has been closed.
         innermost = ops.max(ops.where(opens & (depths == depth[:, :, None]), place + 1, 0), axis=2) - 1

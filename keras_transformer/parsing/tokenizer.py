@@ -72,7 +72,7 @@ class TreeTokenizer(SentencePieceTokenizer):
         """The `TreeConstraint` of the grammar."""
         return TreeConstraint(self.grammar)
 
-    def cut_anew(self, ids, rate, seed):
+    def resegment(self, ids, rate, seed):
         raise no_byte_pairs(f"a {type(self).__name__}")
 
     @property
@@ -81,7 +81,7 @@ class TreeTokenizer(SentencePieceTokenizer):
         return np.maximum(super().word_starts, self.grammar.kinds == TAG).astype("float32")
 
     @property
-    def shown_starts(self):
+    def display_word_starts(self):
         """See `Tokenizer`: each bracket and tag is a word."""
         return np.maximum(super().word_starts, self.grammar.kinds != OTHER).astype("float32")
 
@@ -123,7 +123,7 @@ class TreeTokenizer(SentencePieceTokenizer):
             for row, words in zip(_without_special(ids), super().decode(ids))
         ]
 
-    def outputs(self, sources, ids):
+    def decode_outputs(self, sources, ids):
         """Returns the tree of each sequence, in brackets, over the words of its source; "" where there are none.
 
         What is no tree is made one, see `linearize.repaired`; of no symbols comes a flat one.

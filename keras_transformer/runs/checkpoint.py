@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.utils.errors import UserError, shell_flag
-from keras_transformer.utils.files import read_json, remove_directory, sha256, write_json, written_directory
+from keras_transformer.utils.files import atomic_directory, read_json, remove_directory, sha256, write_json
 
 VERSION = 1
 NAME = re.compile(r"step-(\d{9})")
@@ -202,7 +202,7 @@ class Checkpoints:
 
     def _write(self, directory, arrays, state):
         try:
-            with written_directory(directory) as folder:
+            with atomic_directory(directory) as folder:
                 checksums = {}
                 for part, values in arrays.items():
                     with open(folder / f"{part}.npz", "wb") as file:

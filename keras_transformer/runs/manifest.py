@@ -34,7 +34,7 @@ def make_manifest(run, model):
         "machine": machine(),
         "backend": keras.backend.backend(),
         "seed": run.hparams.seed,
-        "config_identity": run.identity,
+        "config_hash": run.config_hash,
         "corpus": {**store.manifest["corpus"], "splits": store.manifest["splits"]},
         "store_sha256": store.fingerprint,
         "store_files": store.manifest["files"],

@@ -19,7 +19,7 @@ from keras_transformer.runs.checkpoint import Checkpoints, assign_model
 from keras_transformer.runs.tensorboard import open_events
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.errors import UserError, shell_flag
-from keras_transformer.utils.files import append_line, finite_or_null, lock_file, read_json, write_json, written
+from keras_transformer.utils.files import append_line, atomic_open, finite_or_null, lock_file, read_json, write_json
 
 MAY_CHANGE = ("train_steps", "patience", "on_nonfinite", "max_skipped")
 
@@ -52,7 +52,7 @@ class Run:
         what = f"{path} is no run directory"
         config = read_json(path / "config.json", what, problem=dict, model=str, preset=str, hparams=dict, plugins=list)
         run = cls(path, config)
-        if (path / "manifest.json").is_file() and run.manifest()["config_identity"] != run.identity:
+        if (path / "manifest.json").is_file() and run.manifest()["config_hash"] != run.config_hash:
             raise UserError(
                 f"{path / 'config.json'} was changed after training wrote it; undo that, or restore it from a copy"
             )
@@ -66,7 +66,7 @@ class Run:
         return run
 
     @classmethod
-    def planned(cls, path, problem, model, preset, hparams, init_from=None):
+    def configure(cls, path, problem, model, preset, hparams, init_from=None):
         """Returns the run that is to be in directory `path`, new or resumed; writes nothing.
 
         Args:
@@ -96,7 +96,7 @@ class Run:
         if (path / "config.json").is_file():
             known = cls.open(path)
             config["init_from"] = init_from or known.config["init_from"]
-            known.refuse_other(config)
+            known.check_same_config(config)
         elif path.exists() and (not path.is_dir() or _foreign_files(path)):
             raise UserError(f"{path} exists and is no run directory; give another --output_dir")
         # Now that those of a resumed run are loaded, too.
@@ -125,13 +125,13 @@ class Run:
         # Only train_steps and the like and the places of corpus and plug-ins can differ from what was there.
         write_json(self.path / "config.json", self.config)
 
-    def describe(self, manifest):
+    def write_manifest(self, manifest):
         """Writes the manifest, of `make_manifest`."""
         write_json(self.path / "manifest.json", manifest)
 
-    def written(self, name):
-        """Returns a `files.written` of a file in the directory."""
-        return written(self.path / name)
+    def atomic_open(self, name):
+        """Return a `files.atomic_open` of a file in the directory."""
+        return atomic_open(self.path / name)
 
     @contextlib.contextmanager
     def locked(self):
@@ -165,7 +165,7 @@ class Run:
                     "with --plugin=MODULE_OR_PATH"
                 ) from None
 
-    def refuse_other(self, config):
+    def check_same_config(self, config):
         """Raises a `UserError` if this run is not the one that `config` describes; it names what differs."""
         known = {
             **self.config,
@@ -180,7 +180,7 @@ class Run:
                 )
 
     @property
-    def identity(self):
+    def config_hash(self):
         """SHA-256 of what of the configuration stays as it is; defaults are left out, so that new settings may come.
 
         So the default of a field of `HParams` must stay what it is.
@@ -226,7 +226,7 @@ class Run:
         """Returns the manifest, what the run was made of."""
         return read_json(
             self.path / "manifest.json", f"{self.path} has not been trained",
-            tokenizer_sha256=str, config_identity=str, store_files=dict,
+            tokenizer_sha256=str, config_hash=str, store_files=dict,
         )  # fmt: skip
 
     def _names(self):

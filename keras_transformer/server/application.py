@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from starlette.exceptions import HTTPException
 
 from keras_transformer import __version__
-from keras_transformer.server.batcher import Batcher, Full, until
+from keras_transformer.server.batcher import Batcher, QueueFull, until
 from keras_transformer.server.engines import BATCH_ROWS, Output
 from keras_transformer.server.limits import DEADLINE, BoundedBodies, Limits
 from keras_transformer.server.metrics import Measures
@@ -71,7 +71,7 @@ class Health(_Answer):
     status: str
 
 
-class About(_Answer):
+class ModelInfo(_Answer):
     """What is served, and its limits: texts of a request, characters and tokens of a text, translations of a text."""
 
     model: str
@@ -85,7 +85,7 @@ class About(_Answer):
     most_tokens: int | None
 
 
-class Problem(_Answer):
+class ErrorResponse(_Answer):
     """What is wrong, in one sentence."""
 
     error: str
@@ -121,7 +121,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
     _add_pages(app)
     Text = Annotated[StrictStr, Field(max_length=limits.characters)]
 
-    class Asked(BaseModel):
+    class TranslateRequest(BaseModel):
         """Texts, of one line or several, and how many translations are wanted of each."""
 
         model_config = ConfigDict(extra="forbid")
@@ -150,12 +150,12 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
             raise HTTPException(
                 504, f"there was no answer within {limits.seconds:g} seconds; try again later"
             ) from None
-        except Full as full:
+        except QueueFull as full:
             measures.refused()
             raise HTTPException(503, str(full), {"Retry-After": str(full.seconds)}) from None
 
     @app.post("/translate", response_model=Translations, responses=_may_say(400, 408, 413, 422, 500, 503, 504))
-    async def translate(asked: Asked, request: Request):
+    async def translate(asked: TranslateRequest, request: Request):
         r"""Translate texts, each line of a text separately.
 
         A translation has the line breaks of its text, as \n, without one at the end. Blank lines stay blank, and a
@@ -193,7 +193,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
             """Draws a tree."""
             return {"svg": await asyncio.to_thread(_drawing, asked.tree)}
 
-    @app.get("/model", response_model=About)
+    @app.get("/model", response_model=ModelInfo)
     async def model():
         """What is served."""
         return {
@@ -276,11 +276,11 @@ async def _gone(request):
 
 
 def _may_say(*statuses):
-    return {status: {"model": Problem} for status in statuses}
+    return {status: {"model": ErrorResponse} for status in statuses}
 
 
 def _add_errors(app):
-    """Every error is `Problem`: one sentence, and nothing of this machine."""
+    """Every error is `ErrorResponse`: one sentence, and nothing of this machine."""
 
     def said(status, sentence, headers=None):
         return JSONResponse({"error": sentence}, status, headers)

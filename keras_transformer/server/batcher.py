@@ -15,7 +15,7 @@ MOST_TURNS = 8
 """Most calls of `in_turn` that wait."""
 
 
-class Full(Exception):
+class QueueFull(Exception):
     """More is waiting than may wait, or than can be done in time.
 
     Attributes:
@@ -104,13 +104,13 @@ class Batcher:
             seconds: In which a result is of use.
 
         Raises:
-            Full: They would be more than may wait, or hardly done in half of the time; none is taken.
+            QueueFull: They would be more than may wait, or hardly done in half of the time; none is taken.
             TimeoutError: They waited so long that they could not be done in time.
             Exception: What `work` raised for one of them alone.
         """
         ahead = len(self._queue) / self._rate
         if len(self._queue) + len(items) > self._most_waiting or ahead > seconds / 2:
-            raise Full(max(1, math.ceil(min(ahead, seconds))))
+            raise QueueFull(max(1, math.ceil(min(ahead, seconds))))
         loop, now = asyncio.get_running_loop(), time.monotonic()
         waiting = [
             _Waiting(item, number, loop.create_future(), now, now + seconds) for item, number in zip(items, tokens)
@@ -130,12 +130,12 @@ class Batcher:
         """Returns what a function returns that is called in the worker thread, between two batches.
 
         Raises:
-            Full: `MOST_TURNS` others wait.
+            QueueFull: `MOST_TURNS` others wait.
             Exception: What the function raises.
         """
         self._turns = collections.deque(turn for turn in self._turns if not turn[0].done())
         if len(self._turns) >= MOST_TURNS:
-            raise Full(1)
+            raise QueueFull(1)
         future = asyncio.get_running_loop().create_future()
         self._turns.append((future, function, arguments))
         self._arrived.set()

@@ -169,7 +169,9 @@ class CTranslate2Engine(Engine):
 
         sources = [[self._pieces[i] for i in ids] for ids in self._tokenizer.encode(texts)]
         rows = [i for i, source in enumerate(sources) if source]
-        outputs = [[Output(text, None if text else 0.0)] for text in self._tokenizer.outputs(texts, [[]] * len(texts))]
+        outputs = [
+            [Output(text, None if text else 0.0)] for text in self._tokenizer.decode_outputs(texts, [[]] * len(texts))
+        ]
         # All that go together have one limit, so it may depend on nothing but a text itself.
         limits = {i: self._limit(len(sources[i]) + 1) for i in rows}
         for limit in sorted(set(limits.values())):
@@ -182,7 +184,7 @@ class CTranslate2Engine(Engine):
             )  # fmt: skip
             for i, result in zip(some, found):
                 ids = [[self._ids[piece] for piece in pieces] for pieces in result.hypotheses]
-                said = self._tokenizer.outputs([texts[i]] * len(ids), ids)
+                said = self._tokenizer.decode_outputs([texts[i]] * len(ids), ids)
                 outputs[i] = [Output(text, _finite(score)) for text, score in zip(said, result.scores)]
         return outputs
 

@@ -49,7 +49,7 @@ class Problem:
     data_dir: str = "data"
     raw_dir: str | None = None
 
-    piece_dropout, segmentations = 0.0, 1  # parameters of a `TranslationProblem`
+    bpe_dropout, num_segmentations = 0.0, 1  # parameters of a `TranslationProblem`
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -187,7 +187,7 @@ class Problem:
         try:
             TokenStore.fill(
                 work, splits, tokenizer, manifest, filters=self.filters, expected=expected, report=report,
-                piece_dropout={"train": self.piece_dropout},
+                bpe_dropout={"train": self.bpe_dropout},
             )  # fmt: skip
         except OutdatedParts:
             report(f"the texts of {self.corpus} have changed since they were prepared in part; beginning anew")
@@ -199,7 +199,7 @@ class Problem:
 
     def _stored_pairs(self, split):
         """Yields the pairs of a split that are encoded: those for training once for each segmentation."""
-        for _ in range(self.segmentations if split == "train" else 1):
+        for _ in range(self.num_segmentations if split == "train" else 1):
             yield from self.pairs(split)
             if split == "train":
                 yield from self.further_pairs()

@@ -35,14 +35,14 @@ class TranslationProblem(Problem):
         None, "most tokens, with EOS, of a training pair's longer side for each of the shorter", low=1
     )
     drop_duplicates: bool = setting(False, "whether training pairs equal to the letter are kept once")
-    piece_dropout: float = setting(
+    bpe_dropout: float = setting(
         0.0, "share of joints left out where training texts are cut into pieces (BPE-dropout)", low=0, high=0.9
     )
-    segmentations: int = setting(
-        1, "times that each training pair is stored, each time in other pieces, with piece_dropout", low=1, high=1000
+    num_segmentations: int = setting(
+        1, "times that each training pair is stored, each time in other pieces, with bpe_dropout", low=1, high=1000
     )
 
-    more_pairs: str | None = setting(
+    extra_train: str | None = setting(
         None,
         "beginning of the names of two files, NAME.SRC and NAME.TGT, of more training pairs, such as translated ones",
         is_path=True,
@@ -50,18 +50,20 @@ class TranslationProblem(Problem):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.segmentations > 1 and not self.piece_dropout:
+        if self.num_segmentations > 1 and not self.bpe_dropout:
             raise UserError(
-                f"{self.name}: segmentations={self.segmentations} would all be the same; add "
-                "--set problem.piece_dropout=0.1"
+                f"{self.name}: num_segmentations={self.num_segmentations} would all be the same; add "
+                "--set problem.bpe_dropout=0.1"
             )
-        if self.piece_dropout and self.segmentations == 1:
+        if self.bpe_dropout and self.num_segmentations == 1:
             raise UserError(
-                f"{self.name}: piece_dropout={self.piece_dropout} with one segmentation would cut a pair alike in each "
-                "epoch; add --set problem.segmentations=10"
+                f"{self.name}: bpe_dropout={self.bpe_dropout} with one segmentation would cut a pair alike in each "
+                "epoch; add --set problem.num_segmentations=10"
             )
-        if self.segmentations > 1 and self.drop_duplicates:
-            raise UserError(f"{self.name}: drop_duplicates would leave one of segmentations={self.segmentations}")
+        if self.num_segmentations > 1 and self.drop_duplicates:
+            raise UserError(
+                f"{self.name}: drop_duplicates would leave one of num_segmentations={self.num_segmentations}"
+            )
 
     @property
     def filters(self) -> dict:
@@ -72,13 +74,13 @@ class TranslationProblem(Problem):
     def further_files(self) -> list:
         from keras_transformer.data.corpus import existing_file, remedy
 
-        if self.more_pairs is None:
+        if self.extra_train is None:
             return []
-        names = [Path(f"{self.more_pairs}.{language}") for language in (self.source, self.target)]
+        names = [Path(f"{self.extra_train}.{language}") for language in (self.source, self.target)]
         found = [existing_file(path.parent, path.name) for path in names]
         for path in (name for name, file in zip(names, found) if file is None):
             otherwise = (
-                f"; problem.more_pairs is what the names of two files, {names[0].name} and {names[1].name}, begin with"
+                f"; problem.extra_train is what the names of two files, {names[0].name} and {names[1].name}, begin with"
             )
             hint = remedy(path.parent, path.name, otherwise)
             raise UserError(f"{self.name}: {path} does not exist (nor .gz){hint}")
@@ -87,7 +89,7 @@ class TranslationProblem(Problem):
     def further_pairs(self) -> Iterable[tuple[str, str]]:
         from keras_transformer.data.corpus import read_pairs
 
-        return read_pairs(*self.further_files()) if self.more_pairs else ()
+        return read_pairs(*self.further_files()) if self.extra_train else ()
 
     @classmethod
     def reverse_class(cls, name):
@@ -114,7 +116,7 @@ class TranslationProblem(Problem):
             yield from pair
             count += 1
         count += sum(1 for _ in self.further_pairs())
-        self._expected = {"train": count * self.segmentations}
+        self._expected = {"train": count * self.num_segmentations}
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
         from keras_transformer.metrics.bleu import sacre_bleu, tokenized_bleu

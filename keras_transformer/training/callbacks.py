@@ -59,7 +59,7 @@ class StepCallback(keras.callbacks.Callback):
         """Called after the last update."""
 
 
-class Progress(StepCallback):
+class ProgressLogger(StepCallback):
     """Prints and logs a line every `every` updates: loss, learning rate, source + target tokens a second, ETA.
 
     Args:
@@ -158,7 +158,7 @@ class Progress(StepCallback):
         self.nonfinite.found(skipped)
 
 
-class Evaluation(StepCallback):
+class ValidationCallback(StepCallback):
     """Every `eval_steps` updates and at the end: validation loss, health figures; by `decode_steps` decoded BLEU.
 
     Args:
@@ -189,7 +189,7 @@ class Evaluation(StepCallback):
         if not self.evaluated(step):
             self.evaluate(step)
 
-    def make_up(self, step):
+    def evaluate_if_missing(self, step):
         """Evaluates the model at the step that a training resumes at, where that is due and in no log.
 
         A signal may have broken it off; and what is in the log may not have been marked as the best yet.
@@ -201,7 +201,7 @@ class Evaluation(StepCallback):
         elif step % self.hparams.eval_steps == 0 or step >= self.hparams.train_steps:
             self.evaluate(step)
 
-    def decodes(self, step):
+    def should_decode(self, step):
         """Whether the evaluation at a step decodes: the last, and the first from each multiple of `decode_steps` on."""
         h, every = self.hparams, self.hparams.decoding_interval
         return step // every > (step - h.eval_steps) // every or step >= h.train_steps
@@ -216,7 +216,7 @@ class Evaluation(StepCallback):
             latest, scores = self._measure(step)
         except _BrokenOff:
             return
-        self.latest = latest = self.workers.told(latest)
+        self.latest = latest = self.workers.broadcast(latest)
         self.run.log(kind="validation", **latest)
         figures = f"loss {latest['loss']:.4f}", f"perplexity {latest['perplexity']:.2f}", *map(str, scores)
         self.report(f"validation at step {step:,}: {'  '.join(figures)}  ({duration(latest['seconds'])})")
@@ -235,7 +235,7 @@ class Evaluation(StepCallback):
         )  # fmt: skip
         self.model.reset_metrics()
         self._break_off_if_asked()
-        scores, decoded = self._decode() if self.decodes(step) else ((), {})
+        scores, decoded = self._decode() if self.should_decode(step) else ((), {})
         return {
             "step": step, "loss": metrics["loss"], "nll": metrics["nll"], "perplexity": metrics["perplexity"],
             **self.health.measure(), **decoded, "seconds": time.monotonic() - began,
@@ -286,24 +286,24 @@ class _StopEvaluating(keras.callbacks.Callback):
             self.model.stop_evaluating = True
 
 
-class Checkpointing(StepCallback):
+class CheckpointCallback(StepCallback):
     """Writes checkpoints every so many updates and minutes, and marks the best by the latest evaluation.
 
     Args:
         start: Updates before this training.
         run: `Run`.
         hparams: `HParams`.
-        progress: `Progress`, which must come before this callback.
-        evaluation: `Evaluation`, likewise.
+        progress: `ProgressLogger`, which must come before this callback.
+        evaluation: `ValidationCallback`, likewise.
         stop: `StopRequest`; after a signal a checkpoint is written and `Interrupted` raised.
         workers: `Workers`.
-        interim: Whether the checkpoint that this training goes on from was written for a signal. Such a one goes when
-            the next is written, so that a training that was stopped keeps the same checkpoints as one that was not.
+        from_signal: Whether this training resumes from a checkpoint that was written for a signal. The next save
+            removes that checkpoint, so an interrupted run keeps the same checkpoints as an uninterrupted one.
     """
 
-    def __init__(self, start, run, hparams, progress, evaluation, stop, workers, interim=False):
+    def __init__(self, start, run, hparams, progress, evaluation, stop, workers, from_signal=False):
         super().__init__(start)
-        self.interim = start if interim else None
+        self.from_signal = start if from_signal else None
         self.workers = workers
         self.run, self.hparams, self.progress, self.evaluation, self.stop = run, hparams, progress, evaluation, stop
         self.written, self.saved_at = start, time.monotonic()
@@ -332,7 +332,7 @@ class Checkpointing(StepCallback):
         if signal := self.stop.look(step):
             step = self.step
             if self.written != step:
-                self.save(step, interim=True)
+                self.save(step, from_signal=True)
             self.evaluation.report(
                 f"{signal.name}: stopped after update {step:,}, of which there is a checkpoint; "
                 "the same command goes on from it"
@@ -346,9 +346,9 @@ class Checkpointing(StepCallback):
         best = self.run.checkpoints.best()  # a file, so not to be read after every update
         # The best one may have been damaged, and is made again.
         again = best and best["step"] == step and self.written != step
-        return not best or again or self.merit(self.evaluation.latest) > self.merit(best)
+        return not best or again or self.ranking_key(self.evaluation.latest) > self.ranking_key(best)
 
-    def merit(self, found):
+    def ranking_key(self, found):
         """Return what makes an evaluation the best: its `best_metric`, then nats per token where scores are equal.
 
         A figure that is missing or not finite is the worst.
@@ -358,21 +358,21 @@ class Checkpointing(StepCallback):
         found = finite_or_null(found)
         return tuple(-math.inf if found.get(name) is None else sign * found[name] for name, sign in signs.items())
 
-    def save(self, step, interim=False):
-        """Writes the checkpoint of this step, an `interim` one for a signal."""
+    def save(self, step, from_signal=False):
+        """Write the checkpoint of this step; `from_signal` marks one that the next save replaces."""
         checkpoints = self.run.checkpoints
         self.progress.end_line(step)  # a resumed log then has every update once
         with Stopwatch() as stopwatch:
             if self.written != step:
                 latest = self.evaluation.latest
-                state = {"evaluation": latest and finite_or_null(latest), "interim": interim}
+                state = {"evaluation": latest and finite_or_null(latest), "from_signal": from_signal}
                 checkpoints.save(step, training_arrays(self.model), state)
-                checkpoints.drop(self.interim)
-                self.interim = step if interim else None
+                checkpoints.drop(self.from_signal)
+                self.from_signal = step if from_signal else None
             if self.is_best(step):
                 latest = finite_or_null(self.evaluation.latest)
                 checkpoints.mark_best(step, {name: latest[name] for name in BEST if name in latest})
-            if self.interim is None:
+            if self.from_signal is None:
                 checkpoints.prune(self.hparams.keep_checkpoints, step)
         if self.written != step:
             self.run.log(kind="checkpoint", step=step, seconds=stopwatch.seconds)
@@ -388,7 +388,7 @@ class EarlyStopping(StepCallback):
         start: Updates before this training.
         run: `Run`.
         hparams: `HParams`.
-        evaluation: `Evaluation`, which must come before this callback, as `Checkpointing` must.
+        evaluation: `ValidationCallback`, which must come before this callback, as `CheckpointCallback` must.
     """
 
     def __init__(self, start, run, hparams, evaluation):

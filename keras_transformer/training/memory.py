@@ -65,8 +65,8 @@ def check_memory(run, vocab_size, plan, settings, stop, report):
     what = f"the largest batch, {rows} pairs of {shape[1]} and {shape[2]} tokens"
 
     def tried(slices, remat=settings["remat"]):
-        how = f" in {slices} slices" * (slices > 1) + " with --remat" * remat
-        report(f"  trying {what}, for memory{how}")
+        suffix = f" in {slices} slices" * (slices > 1) + " with --remat" * remat
+        report(f"  trying {what}, for memory{suffix}")
         to_try = {**settings, "accumulate": slices, "remat": remat}
         return try_update(to_try, run.config, vocab_size, shape, int(USABLE * available_bytes()), stop)
 
@@ -105,14 +105,14 @@ def _largest(hparams, vocab_size, plan):
 
 def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, remat=False):
     """Returns roughly the bytes that an update takes: weights, gradients, two slots, and what the layers keep."""
-    from keras_transformer.models.fused_loss import PIECE
+    from keras_transformer.models.fused_loss import CHUNK_LOGITS
 
     rows *= hparams.passes
     h, source, target = hparams, rows * source_length, rows * target_length
     weights = _weights(h, vocab_size)
     states = source * (12 * h.d_model + 3 * h.d_ff) + target * (20 * h.d_model + 3 * h.d_ff)
     attention = 3 * rows * h.num_heads * (source_length**2 + target_length**2 + source_length * target_length)
-    logits = 4 * min(target * vocab_size, PIECE)
+    logits = 4 * min(target * vocab_size, CHUNK_LOGITS)
     layers = states + attention
     if remat:  # the inputs of all layers, and one layer as it is computed once more
         layers += h.num_layers * (source + target) * h.d_model
@@ -172,7 +172,7 @@ def try_update(settings, config, vocab_size, shape, available, stop):
     """Has another process make an update with random tokens.
 
     Args:
-        settings: Of `make_network`.
+        settings: Of `build_model`.
         config: That of a run: {"model", "hparams", "problem", …}.
         vocab_size: Tokens in the vocabulary.
         shape: (rows, source length, target length) of the batch, lengths in tokens.
@@ -256,16 +256,16 @@ def _update(question):
     from keras_transformer.data.token_batches import TokenBatches
     from keras_transformer.data.token_store import Split
     from keras_transformer.runs.run import Run
-    from keras_transformer.training.model_building import make_network
+    from keras_transformer.training.model_building import build_model
 
     run = Run(None, question["config"])
     run.load_plugins()
     rows, *lengths = question["shape"]
-    network, _ = make_network(run, question["vocab_size"], **question["settings"])
+    model, _ = build_model(run, question["vocab_size"], **question["settings"])
     random = np.random.default_rng(0)
     split = Split(*(_RandomSequences(rows, length, question["vocab_size"], random) for length in lengths))
     plan = BatchPlan(split.source.lengths, split.target.lengths, run.hparams.batch_tokens)
-    network.fit(TokenBatches(split, plan), steps_per_epoch=1, epochs=1, verbose=0)
+    model.fit(TokenBatches(split, plan), steps_per_epoch=1, epochs=1, verbose=0)
 
 
 class _RandomSequences:

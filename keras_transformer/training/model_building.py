@@ -11,7 +11,7 @@ from keras_transformer.training.schedule import compile_arguments
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
-def make_network(
+def build_model(
     run,
     vocab_size,
     *,
@@ -39,8 +39,8 @@ def make_network(
         check_strategy("mirrored", jit_compile=jit_compile)  # "auto" may have become it
         jit_compile = False
     with distribution.scope() if distribution else contextlib.nullcontext():
-        network = registry.models.get(run.config["model"])(
+        model = registry.models.get(run.config["model"])(
             vocab_size, run.hparams, dtype=keras.dtype_policies.get(PRECISIONS[precision])
         )
-        network.compile(**compile_arguments(run.hparams, accumulate, jit_compile, remat))
-    return network, distribution
+        model.compile(**compile_arguments(run.hparams, accumulate, jit_compile, remat))
+    return model, distribution

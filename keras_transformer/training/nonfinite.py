@@ -58,7 +58,7 @@ class NonFinite:
         pairs = list(zip(*sides))
         lines = find_lines(pairs, self.problem.store.manifest.get("corpus", ()))  # which need not be there any more
         path = self.run.path / f"nonfinite-{step:09d}.jsonl"
-        with self.run.written(path.name) as file:
+        with self.run.atomic_open(path.name) as file:
             for (source, target), places in zip(pairs, lines):
                 files = [{str(one): number, str(other): number} for one, other, number in places]
                 file.write(json.dumps({"source": source, "target": target, "lines": files}, ensure_ascii=False) + "\n")

@@ -32,7 +32,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         ema_decay: Decay of an exponential moving average of the weights, which is kept beside them; None: there is
             none. The first updates weigh more, so that it soon forgets the initial weights: the decay of update t is
             at most (t − 1) / (t + 9).
-        scales_loss: Whether the loss is scaled; `TokenModel.compile` asks for it where a model computes in float16.
+        scales_loss: Whether the loss is scaled; `Seq2SeqModel.compile` asks for it where a model computes in float16.
         **arguments: As of every optimizer in Keras, but those that change weights or gradients besides.
     """
 

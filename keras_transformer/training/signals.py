@@ -64,7 +64,7 @@ class SharedStop:
             step: Number of the update after which it is asked; workers agree at every tenth only, as that takes time.
         """
         if self.seen is None and (step is None or step % MEET_EVERY == 0):
-            asked = self.workers.total([self.stop.received == number for number in SIGNALS])
+            asked = self.workers.all_reduce_sum([self.stop.received == number for number in SIGNALS])
             self.seen = next((number for number, count in zip(SIGNALS, asked) if count), None)
         return self.seen
 

@@ -18,28 +18,28 @@ HIGH_RATE = 0.01
 MANY_EPOCHS = 1000
 
 
-def overview(run, problem, network, batches, how, distribution, workers=1):
+def overview(run, problem, model, batches, options, distribution, workers=1):
     """Yields the lines of the table.
 
     Args:
         run: `Run`.
         problem: The prepared `Problem`.
-        network: The compiled model.
+        model: The compiled model.
         batches: The `TokenBatches` that it is trained on.
-        how: {"precision", "accumulate", "remat"}: see `trainer.train`.
+        options: {"precision", "accumulate", "remat"}: see `trainer.train`.
         distribution: What joins its devices, or None.
         workers: How many processes train together.
     """
     hparams, plan = run.hparams, batches.plan
     vocabulary = f"{problem.tokenizer.vocab_size:,} tokens in the vocabulary"
-    times = getattr(problem, "segmentations", 1)
+    times = getattr(problem, "num_segmentations", 1)
     pairs = f"{plan.num_pairs:,} pairs" + (f" ({times} segmentations of each counted)" if times > 1 else "")
     rows = {
         "problem": [f"{problem.name}: {pairs}, {vocabulary}"],
-        "model": [_sizes(run), _parameters(network)],
-        "batch": [_batch(plan, batches.few_shapes, how["accumulate"])],
+        "model": [_sizes(run), _parameters(model)],
+        "batch": [_batch(plan, batches.few_shapes, options["accumulate"])],
         "schedule": [_schedule(hparams, plan.batches_per_epoch)],
-        "devices": list(_devices(network, distribution, how, workers)),
+        "devices": list(_devices(model, distribution, options, workers)),
         "results": [
             f"validation every {hparams.eval_steps:,} updates"
             + (f", decoded every {every:,}" if (every := hparams.decoding_interval) > hparams.eval_steps else "")
@@ -47,7 +47,7 @@ def overview(run, problem, network, batches, how, distribution, workers=1):
         ],
     }
     if on_cpu() and batches.start < hparams.train_steps:
-        rows["time"] = list(_time(hparams, network, batches))
+        rows["time"] = list(_time(hparams, model, batches))
     if notes := list(_notes(hparams, plan.batches_per_epoch)):
         rows["note"] = notes
     if plan.num_dropped:
@@ -69,11 +69,11 @@ def _sizes(run):
     )
 
 
-def _parameters(network):
+def _parameters(model):
     """How many weights there are, and in which part of the model."""
     parts = {}
-    for variable in network.trainable_variables:
-        part = variable.path.removeprefix(f"{network.name}/").partition("/")[0]
+    for variable in model.trainable_variables:
+        part = variable.path.removeprefix(f"{model.name}/").partition("/")[0]
         parts[part] = parts.get(part, 0) + math.prod(variable.shape)
     each = ", ".join(f"{part.replace('_', ' ')} {count:,}" for part, count in parts.items())
     return f"{sum(parts.values()):,} parameters: {each}"
@@ -100,19 +100,19 @@ def _schedule(hparams, updates_an_epoch):
     )
 
 
-def _time(hparams, network, batches):
+def _time(hparams, model, batches):
     """Yield estimates for this CPU: of the updates, from the operations of some batches, and of their compilation."""
     updates = hparams.train_steps - batches.start
     some = range(min(updates, batches.batches_per_epoch, 50))
-    flops = sum(network.update_flops(*batches.shape(index)) for index in some) / len(some) * updates
-    seconds = flops * (PRODUCTS / device_rate(network.compute_dtype) + OTHER / device_rate())
+    flops = sum(model.update_flops(*batches.shape(index)) for index in some) / len(some) * updates
+    seconds = flops * (PRODUCTS / device_rate(model.compute_dtype) + OTHER / device_rate())
     yield (
         f"about {duration(seconds)} of updates here: {flops:.1e} floating point operations at {flops / seconds:.1e} "
         "a second"
     )
     if batches.few_shapes:
         count = len(batches.shapes(updates))
-        each = compilation_seconds(network, *batches.shape(0)) if keras.backend.backend() == "jax" else None
+        each = compilation_seconds(model, *batches.shape(0)) if keras.backend.backend() == "jax" else None
         if each is None:
             yield f"the update is compiled for {count} batch shapes, each when it is first used; not counted here"
         else:
@@ -133,15 +133,15 @@ def _notes(hparams, updates_an_epoch):
         yield "the corpus is small for so many updates: fewer train_steps, or --patience=10"
 
 
-def _devices(network, distribution, how, workers):
+def _devices(model, distribution, options, workers):
     """Yield the devices and the way they compute, and a hint if another precision would be faster."""
     accelerators, replicas = count_accelerators(distribution), count_replicas(distribution)
     kind = "accelerator" if accelerators else "device"
     devices = f"{replicas} {kind}{'s' * (replicas > 1)}" + (f" of {workers} workers" if workers > 1 else "")
-    compiled = "XLA" if network.jit_compile else "no XLA"
-    remat = ", layers computed again in the backward pass" if how["remat"] else ""
+    compiled = "XLA" if model.jit_compile else "no XLA"
+    remat = ", layers computed again in the backward pass" if options["remat"] else ""
     backend = keras.backend.backend()
-    yield f"{devices}; {backend}, {how['precision']}, {compiled}{remat}"
+    yield f"{devices}; {backend}, {options['precision']}, {compiled}{remat}"
     # On CPUs, JAX's products in bfloat16 are no faster than those in float32.
-    if backend == "tensorflow" and how["precision"] == "float32" and on_cpu() and cpu_has_bfloat16():
+    if backend == "tensorflow" and options["precision"] == "float32" and on_cpu() and cpu_has_bfloat16():
         yield "this CPU has bfloat16 instructions: --precision=bfloat16 is faster"

@@ -7,7 +7,7 @@ import time
 
 import keras
 
-from keras_transformer.distributed.shadow_run import ShadowRun, state_of
+from keras_transformer.distributed.in_memory_run import InMemoryRun, state_of
 from keras_transformer.distributed.strategy import (
     check_rows,
     check_strategy,
@@ -20,17 +20,17 @@ from keras_transformer.runs.manifest import make_manifest, versions
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import summary_lines, training_summary
 from keras_transformer.training.callbacks import (
-    Checkpointing,
+    CheckpointCallback,
     EarlyStopping,
-    Evaluation,
-    Progress,
+    ProgressLogger,
     StepCallbacks,
+    ValidationCallback,
     ended_early,
 )
 from keras_transformer.training.finetune import INIT_FLAG, complete, initialise
 from keras_transformer.training.hardware import device_rate
 from keras_transformer.training.memory import check_memory, check_weights, may_not_fit
-from keras_transformer.training.model_building import make_network
+from keras_transformer.training.model_building import build_model
 from keras_transformer.training.nonfinite import NonFinite
 from keras_transformer.training.signals import SharedStop, stop_request
 from keras_transformer.training.summary import overview
@@ -82,47 +82,52 @@ def train(
     if strategy == "multiworker" and memory_trial == "on":
         raise UserError("--memory_trial=on is of one process; try the batch with --strategy=auto on one machine")
     workers = join(strategy, devices, coordinator, worker_patience, report)
-    how = {"strategy": strategy, "devices": devices, "precision": precision, "accumulate": accumulate}
-    how |= {"jit_compile": jit_compile, "remat": remat}
-    if not workers.is_first:
+    options = {"strategy": strategy, "devices": devices, "precision": precision, "accumulate": accumulate}
+    options |= {"jit_compile": jit_compile, "remat": remat}
+    if not workers.is_chief:
         report(f"worker {workers.number} of {workers.count} trains along; worker 0 reports")
         report = _silently
     with workers.leaving():
         init_from = complete(init_from)
-        run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
+        run = Run.configure(output_dir, problem, model, preset, hparams, init_from)
         if init_from and not run.checkpoints.steps():  # what is wrong with it is said before the corpus is prepared
             Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=(), flag=INIT_FLAG)
         batches = problem.prepare(report).batches("train", hparams)
         workers.watch()
         check_weights(hparams, problem.tokenizer.vocab_size)
         if dry_run:
-            if workers.is_first:
+            if workers.is_chief:
                 run.check_corpus()
-            _validation_batches(problem, hparams, batches, strategy, devices)
-            network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
-            start = max(run.checkpoints.steps(), default=0)
-            if ended := _finished(run, hparams, start):
-                report(ended)
-                return run
-            batches = network.adapted(batches).replace(start=start)
-            _tell_what(run, problem, network, batches, how, distribution, workers, start, report)
+            _dry_run(run, problem, hparams, batches, options, workers, report)
             return run
-        with run.locked() if workers.is_first else contextlib.nullcontext(), stop_request() as stop:
+        with run.locked() if workers.is_chief else contextlib.nullcontext(), stop_request() as stop:
             # Another process may have made it while the corpus was prepared.
-            run = Run.planned(output_dir, problem, model, preset, hparams, init_from)
-            if workers.is_first:
+            run = Run.configure(output_dir, problem, model, preset, hparams, init_from)
+            if workers.is_chief:
                 run.check_corpus()
             if strategy != "multiworker":  # whose environment a trial's process could not share
-                _try_memory(run, problem, hparams, batches, how, memory_trial, stop, report)
+                _try_memory(run, problem, hparams, batches, options, memory_trial, stop, report)
             if workers.count > 1:
                 stop = SharedStop(stop, workers)
             with workers.together():
-                state = workers.told(state_of(run) if workers.is_first else None)
-                if not workers.is_first:
-                    run = ShadowRun(run.path, state["config"], state)
+                state = workers.broadcast(state_of(run) if workers.is_chief else None)
+                if not workers.is_chief:
+                    run = InMemoryRun(run.path, state["config"], state)
                 run.checkpoints.report = report
-                _train(run, problem, hparams, batches, how, stop, workers, report)
+                _train(run, problem, hparams, batches, options, stop, workers, report)
     return run
+
+
+def _dry_run(run, problem, hparams, batches, options, workers, report):
+    """Print the summary of what would be trained."""
+    _validation_batches(problem, hparams, batches, options["strategy"], options["devices"])
+    model, distribution = build_model(run, problem.tokenizer.vocab_size, **options)
+    start = max(run.checkpoints.steps(), default=0)
+    if ended := _finished(run, hparams, start):
+        report(ended)
+        return
+    batches = model.adapted(batches).replace(start=start)
+    print_summary(run, problem, model, batches, options, distribution, workers, start, report)
 
 
 def _silently(line):
@@ -137,13 +142,13 @@ def _with_coordinator(strategy):
     return "multiworker"
 
 
-def _try_memory(run, problem, hparams, batches, how, memory_trial, stop, report):
+def _try_memory(run, problem, hparams, batches, options, memory_trial, stop, report):
     """Makes sure that the largest batch fits into memory, where that is asked for or in doubt."""
     size, begun = problem.tokenizer.vocab_size, run.checkpoints.steps()
-    new_and_large = not begun and may_not_fit(run, size, batches.plan, how["accumulate"], how["remat"])
+    new_and_large = not begun and may_not_fit(run, size, batches.plan, options["accumulate"], options["remat"])
     done = begun and _finished(run, hparams, begun[-1])
     if (memory_trial == "on" and not done) or (memory_trial == "auto" and new_and_large):
-        check_memory(run, size, batches.plan, how, stop, report)
+        check_memory(run, size, batches.plan, options, stop, report)
 
 
 def _validation_batches(problem, hparams, batches, strategy, devices):
@@ -152,59 +157,61 @@ def _validation_batches(problem, hparams, batches, strategy, devices):
     return problem.batches("validation", hparams)
 
 
-def _train(run, problem, hparams, batches, how, stop, workers, report):
+def _train(run, problem, hparams, batches, options, stop, workers, report):
     """Trains, in a directory that is this process's own."""
-    validation = _validation_batches(problem, hparams, batches, how["strategy"], how["devices"])
-    network, distribution = make_network(run, problem.tokenizer.vocab_size, **how)
-    state = restore(run, network, workers)
+    validation = _validation_batches(problem, hparams, batches, options["strategy"], options["devices"])
+    model, distribution = build_model(run, problem.tokenizer.vocab_size, **options)
+    state = restore(run, model, workers)
     start = batches.start = state["step"]
     if not start:
         if run.config["init_from"]:
-            initialise(network, problem.tokenizer, run.config["init_from"], report)
-        if hasattr(network, "adopt"):  # a plug-in's model need not
-            network.adopt(problem.tokenizer)
+            initialise(model, problem.tokenizer, run.config["init_from"], report)
+        if hasattr(model, "adopt"):  # a plug-in's model need not
+            model.adopt(problem.tokenizer)
     if workers.count > 1:
         store = problem.store.manifest
         workers.check_same(
             {
                 "version": versions(),
-                "settings": [problem.name, problem.parameters, dataclasses.asdict(hparams), how],
+                "settings": [problem.name, problem.parameters, dataclasses.asdict(hparams), options],
                 "vocabulary": problem.tokenizer.fingerprint,
                 "corpus": store["files"],
-                "first weights": model_arrays(network),
+                "first weights": model_arrays(model),
             }
         )
     if not start:  # before there is a run, which would keep as many as it says
-        run.checkpoints.check_room(network, hparams.keep_checkpoints)
+        run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.create()
-    batches = network.adapted(batches)
+    batches = model.adapted(batches)
 
     nonfinite = NonFinite(start, run, problem, hparams, batches, report)
-    progress = Progress(start, run, batches, hparams, network.update_flops, nonfinite, report)
-    evaluation = Evaluation(start, run, problem, validation, hparams, stop, workers, report)
-    checkpointing = Checkpointing(start, run, hparams, progress, evaluation, stop, workers, state.get("interim"))
+    progress = ProgressLogger(start, run, batches, hparams, model.update_flops, nonfinite, report)
+    evaluation = ValidationCallback(start, run, problem, validation, hparams, stop, workers, report)
+    checkpointing = CheckpointCallback(
+        start, run, hparams, progress, evaluation, stop, workers, state.get("from_signal")
+    )
     stopping = EarlyStopping(start, run, hparams, evaluation)
     callbacks = [progress, evaluation, checkpointing, stopping]
     for callback in callbacks:
-        callback.set_model(network)
+        callback.set_model(model)
     if start:
-        evaluation.make_up(start)
+        evaluation.evaluate_if_missing(start)
         checkpointing.on_end(start)
     if ended := _finished(run, hparams, start):
         report(ended)
         return
-    _tell_what(run, problem, network, batches, how, distribution, workers, start, report)
-    run.describe(make_manifest(run, network))  # of whoever makes the updates that follow
+    print_summary(run, problem, model, batches, options, distribution, workers, start, report)
+    run.write_manifest(make_manifest(run, model))  # of whoever makes the updates that follow
     if start:
-        run.checkpoints.check_room(network, hparams.keep_checkpoints)
-    log_start(run, start, distribution, how["precision"])
+        run.checkpoints.check_room(model, hparams.keep_checkpoints)
+    log_start(run, start, distribution, options["precision"])
     began = time.monotonic()
     with progress_bar("training", hparams.train_steps, start) as progress.advance:
-        network.fit(
+        model.fit(
             batches, steps_per_epoch=hparams.train_steps - start, epochs=1, verbose=0,
-            callbacks=StepCallbacks(callbacks, add_history=True, model=network),
+            callbacks=StepCallbacks(callbacks, add_history=True, model=model),
         )  # fmt: skip
-    report_end(report, run, network, progress, time.monotonic() - began)
+    report_end(report, run, model, progress, time.monotonic() - began)
 
 
 def _finished(run, hparams, step):
@@ -226,28 +233,28 @@ def _evaluate(run):
     return f"python -m keras_transformer.evaluate {shell_flag('run', run.path)}"
 
 
-def _tell_what(run, problem, network, batches, how, distribution, workers, start, report):
-    """Says what is about to be trained."""
+def print_summary(run, problem, model, batches, options, distribution, workers, start, report):
+    """Print what is about to be trained."""
     report(f"{run.path}")
-    for line in overview(run, problem, network, batches, how, distribution, workers.count):
+    for line in overview(run, problem, model, batches, options, distribution, workers.count):
         report(line)
     if start:
         report(f"  resuming after update {start:,}")
 
 
-def restore(run, network, workers):
+def restore(run, model, workers):
     """Gives the model the newest whole checkpoint, if there is one; returns its state, whose "step" is the updates."""
-    arrays, state = (workers.is_first and run.checkpoints.load_latest()) or ({}, None)
-    if workers.is_first and state is None and run.checkpoints.steps():
+    arrays, state = (workers.is_chief and run.checkpoints.load_latest()) or ({}, None)
+    if workers.is_chief and state is None and run.checkpoints.steps():
         raise UserError(f"no checkpoint in {run.checkpoints.path} is whole; remove them to begin anew")
-    state = workers.told(state)
+    state = workers.broadcast(state)
     if state is None:
         return {"step": 0}
     what = f"the checkpoint of step {state['step']} in {run.path}"
-    arrays = {part: workers.told_arrays(arrays.get(part)) for part in workers.told(sorted(arrays))}
+    arrays = {part: workers.broadcast_arrays(arrays.get(part)) for part in workers.broadcast(sorted(arrays))}
     if "optimizer" not in arrays:
         raise UserError(f"{what} holds no optimizer state; training cannot resume from it")
-    assign_training(network, arrays, what)
+    assign_training(model, arrays, what)
     return state
 
 
@@ -257,10 +264,10 @@ def log_start(run, start, distribution, precision):
     run.log(kind="start", step=start, precision=precision, devices=devices, device_flops_per_second=device_rate())
 
 
-def report_end(report, run, network, progress, seconds):
+def report_end(report, run, model, progress, seconds):
     """Says what came out."""
     best = run.checkpoints.best()
-    parameters = sum(math.prod(variable.shape) for variable in network.trainable_variables)
+    parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     report(
         f"trained {parameters:,} parameters with {progress.step - progress.start:,} updates on "
         f"{progress.tokens:,} tokens in {duration(seconds)}"

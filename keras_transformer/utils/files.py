@@ -20,7 +20,7 @@ WORK, LOCK = ".work", "lock"
 
 
 @contextlib.contextmanager
-def written(path, mode="w"):
+def atomic_open(path, mode="w"):
     """Opens a temporary file beside `path` and renames it to `path` on success, after fsync.
 
     Args:
@@ -57,7 +57,7 @@ def written(path, mode="w"):
 
 
 @contextlib.contextmanager
-def growing(path):
+def open_partial(path):
     """Opens `PATH.partial` and renames it to `path` on success; broken off, it stays with what was written until then.
 
     Args:
@@ -98,7 +98,7 @@ def growing(path):
 
 
 @contextlib.contextmanager
-def written_directory(path):
+def atomic_directory(path):
     """Yields a new temporary directory beside `path` and renames it to `path` on success, after fsync.
 
     Raises:
@@ -168,7 +168,7 @@ def work_directory(path, identity, report=lambda message: None):
         for other in path.parent.glob(f".{glob.escape(path.name)}.*{WORK}*"):
             if other != folder:
                 _remove_unlocked(other)
-        for stray in folder.glob(".*"):  # of `written`, when it was killed
+        for stray in folder.glob(".*"):  # of `atomic_open`, when it was killed
             stray.unlink()
         work = WorkDirectory(folder, path, waited)
         try:
@@ -296,7 +296,7 @@ def cannot_write(path, error):
 def check_output(flag, output, **inputs):
     """Raise a `UserError` if writing a file would overwrite a file that the same command reads.
 
-    Links are followed. `growing` also writes `OUTPUT.partial`, so that name is checked as well.
+    Links are followed. `open_partial` also writes `OUTPUT.partial`, so that name is checked as well.
 
     Args:
         flag: The flag that names the output, for the message.
@@ -361,7 +361,7 @@ def finite_or_null(values):
 
 def write_json(path, value):
     """Writes `value` as JSON, whole or not at all."""
-    with written(path) as file:
+    with atomic_open(path) as file:
         json.dump(value, file, indent=2, ensure_ascii=False)
         file.write("\n")
 

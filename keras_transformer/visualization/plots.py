@@ -3,7 +3,7 @@
 import importlib.util
 
 from keras_transformer.utils.errors import UserError
-from keras_transformer.utils.files import written
+from keras_transformer.utils.files import atomic_open
 
 FORMATS = ("png", "svg")
 DPI = 110
@@ -47,7 +47,7 @@ def save(figure, path):
     for text in texts:
         text.set_fontfamily([*text.get_fontfamily(), *fonts])
     still = {"svg.fonttype": "none", "svg.hashsalt": path.name}  # text stays text
-    with matplotlib.rc_context(still), written(path, "wb") as file:
+    with matplotlib.rc_context(still), atomic_open(path, "wb") as file:
         figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 

@@ -78,7 +78,7 @@ def test_problem_settings_expand_the_home_folder(call, user_home):
     (user_home / "text").mkdir()
     for language in ("en", "de"):
         (user_home / "text" / f"train.{language}").write_text("a b\n" * 50)
-    flags = ("--problem=parallel_text", "--raw_dir=~/text", "--set=problem.more_pairs=~/text/more")
+    flags = ("--problem=parallel_text", "--raw_dir=~/text", "--set=problem.extra_train=~/text/more")
     call("prepare", *flags).refused(f"{user_home}/text/more.en does not exist")
 
 
@@ -224,9 +224,9 @@ def test_finished_run_suggests_a_quoted_run(call, home, tmp_path):
 
 
 def test_parameter_of_problem_is_suggested_in_quotes(call):
-    flags = ("--problem=parallel_text", "--raw_dir=r", "--set", "more_pairs=it's a file")
+    flags = ("--problem=parallel_text", "--raw_dir=r", "--set", "extra_train=it's a file")
     said = call("train", *flags).err
-    assert suggested(said, "parameter of the problem:") == ["--set", "problem.more_pairs=it's a file"]
+    assert suggested(said, "parameter of the problem:") == ["--set", "problem.extra_train=it's a file"]
 
 
 def test_wrong_init_from_is_quoted(monkeypatch, tmp_path):

@@ -96,7 +96,7 @@ def test_tiny_plus_page_has_a_row_per_change(tmp_path):
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         return rows_of(tmp_path / "rows.jsonl")
 
-    taught = {"settings": {"more_pairs": "taught"}, "ema_decay": 0.999, **smaller}
+    taught = {"settings": {"extra_train": "taught"}, "ema_decay": 0.999, **smaller}
     rows = read(
         row("validation", 41.5, **smaller), row("test", 41.0, **smaller),
         row("validation", 41.0, norm="pre", **smaller),
@@ -111,8 +111,8 @@ def test_tiny_plus_page_has_a_row_per_change(tmp_path):
         f"| `tiny` | averaged | {common} ± 0.00 | 41.70 ± 0.71 | – | 1, 2 |",
         f"| smaller updates | averaged | {common} | 41.50 | 41.00 | 1 |",
         f"| + norm=pre | averaged | {common} | 41.00 | – | 1 |",
-        f"| + more_pairs=taught | averaged | {common} ± 0.00 | 42.50 ± 0.71 | 42.20 | 1, 2 |",
-        f"| + more_pairs=taught | ema | {common} | 42.50 | – | 1 |",
+        f"| + extra_train=taught | averaged | {common} ± 0.00 | 42.50 ± 0.71 | 42.20 | 1, 2 |",
+        f"| + extra_train=taught | ema | {common} | 42.50 | – | 1 |",
     ]
     assert {row["preset"] for row in rows if row["settings"]} == {"tiny_plus"}
 

@@ -12,7 +12,7 @@ import keras
 import pytest
 from helpers.workers import free_ports
 
-from keras_transformer.distributed.presence import SILENCE
+from keras_transformer.distributed.heartbeat import SILENCE
 from keras_transformer.distributed.workers import WorkerLost
 
 JOINED = """
@@ -24,7 +24,7 @@ JOINED = """
     print("joined", flush=True)
     with workers.leaving(), workers.together():
         while True:
-            workers.total([1])
+            workers.all_reduce_sum([1])
 """
 
 
@@ -46,6 +46,6 @@ def test_hanging_worker_ends_the_others_with_a_remedy():
         second.kill()
         drained.join()
     assert first.returncode == WorkerLost.status == os.EX_TEMPFAIL, err
-    # Presence reports it, or JAX, which gives up soon after, and on a busy machine before.
+    # Heartbeat reports it, or JAX, which gives up soon after, and on a busy machine before.
     said = r"another worker is gone \((nothing was heard of worker 1|.*Gloo).* goes on from"
     assert re.search(said, err.splitlines()[-1]), err

@@ -16,7 +16,7 @@ from helpers import commands
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.runs.run import Run
-from keras_transformer.training.callbacks import Progress
+from keras_transformer.training.callbacks import ProgressLogger
 
 STEPS = 40
 FLAGS = (*commands.REVERSE, "--dropout=0.2", "--checkpoint_steps=10", "--keep_checkpoints=4", "--eval_steps=10",
@@ -106,13 +106,13 @@ def test_train_recovers_from_one_fault_after_another(call, tmp_path, monkeypatch
     assert outcome.status == 2 and "cannot write checkpoint" in outcome.err and "File too large" in outcome.err
     assert checkpoints.steps() == [10]
 
-    def signal_after_update_25(self, step, on_step=Progress.on_step):
+    def signal_after_update_25(self, step, on_step=ProgressLogger.on_step):
         if step == 25:
             os.kill(os.getpid(), signal.SIGTERM)
         on_step(self, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Progress, "on_step", signal_after_update_25)
+        patch.setattr(ProgressLogger, "on_step", signal_after_update_25)
         outcome = call("train", *flags(tmp_path))
     assert outcome.status == 128 + signal.SIGTERM and outcome.err == ""
     assert outcome.out.splitlines()[-1].startswith("SIGTERM: stopped after update 25, ")

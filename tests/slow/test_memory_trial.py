@@ -14,7 +14,7 @@ from keras_transformer.training import memory
 from keras_transformer.training.signals import Interrupted, StopRequest
 
 HPARAMS = kt.HParams(num_layers=1, d_model=64, d_ff=512, num_heads=2, batch_tokens=8000)
-HOW = {"strategy": "auto", "precision": "float32", "accumulate": 1, "remat": False, "jit_compile": "auto"}
+OPTIONS = {"strategy": "auto", "precision": "float32", "accumulate": 1, "remat": False, "jit_compile": "auto"}
 CONFIG = {"model": "transformer", "hparams": dataclasses.asdict(HPARAMS), "problem": {"name": "copy"}, "preset": "toy"}
 VOCAB_SIZE = 4000
 
@@ -24,7 +24,7 @@ def test_trial_ends_at_a_signal():
     request.receive(signal.SIGTERM)
     began = time.monotonic()
     with pytest.raises(Interrupted) as ended:
-        memory.try_update(HOW, CONFIG, VOCAB_SIZE, (400, 20, 20), 8 << 30, request)
+        memory.try_update(OPTIONS, CONFIG, VOCAB_SIZE, (400, 20, 20), 8 << 30, request)
     assert ended.value.code == 128 + signal.SIGTERM and time.monotonic() - began < 10
 
 
@@ -35,7 +35,7 @@ def test_trial_at_its_limit_reports_any_error_as_memory(tmp_path):
     def tried(code, available):
         (tmp_path / "plugin.py").write_text(code)
         config = {**CONFIG, "plugins": [str(tmp_path / "plugin.py")], "model": "of_plugin"}
-        return memory.try_update(HOW, config, VOCAB_SIZE, (1000, 20, 20), available, StopRequest())
+        return memory.try_update(OPTIONS, config, VOCAB_SIZE, (1000, 20, 20), available, StopRequest())
 
     take_all = "taken = []\ntry:\n    while True: taken.append(bytearray(1 << 20))\nexcept MemoryError: pass\n"
     lost = "raise SystemError('error return without exception set')\n"
@@ -51,8 +51,8 @@ def test_trial_peak_is_lower_with_accumulate_and_remat(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     held = np.ones(1 << 30, np.uint8)  # must not count in the peak of a child
     whole, sliced, remat = (
-        memory.try_update({**HOW, **how}, config, VOCAB_SIZE, (1000, 20, 20), 8 << 30, stop)
-        for how in ({}, {"accumulate": 8}, {"remat": True})
+        memory.try_update({**OPTIONS, **options}, config, VOCAB_SIZE, (1000, 20, 20), 8 << 30, stop)
+        for options in ({}, {"accumulate": 8}, {"remat": True})
     )
     del held
     assert whole["fits"] and sliced["fits"] and remat["fits"]
@@ -60,6 +60,6 @@ def test_trial_peak_is_lower_with_accumulate_and_remat(monkeypatch):
     if keras.backend.backend() == "tensorflow":  # on JAX, XLA for CPUs merges the repeated computation
         assert remat["peak_mb"] < whole["peak_mb"] - 200
     # 8,000 tokens × 40,000 tokens × 4 bytes are 1,220 MB; logits, exponentials and gradients would be three times that.
-    assert memory.try_update(HOW, CONFIG, 40_000, (400, 20, 20), 8 << 30, stop)["peak_mb"] < 2 * 1220
-    refused = memory.try_update(HOW, config, VOCAB_SIZE, (1000, 20, 20), 50 << 20, stop)
+    assert memory.try_update(OPTIONS, CONFIG, 40_000, (400, 20, 20), 8 << 30, stop)["peak_mb"] < 2 * 1220
+    refused = memory.try_update(OPTIONS, config, VOCAB_SIZE, (1000, 20, 20), 50 << 20, stop)
     assert not refused["fits"] and refused["error"], refused

@@ -8,7 +8,7 @@ pytest.importorskip("fastapi")
 from helpers.served import Backwards, serving  # noqa: E402
 
 from keras_transformer.server.application import application  # noqa: E402
-from keras_transformer.server.batcher import Batcher, Full  # noqa: E402
+from keras_transformer.server.batcher import Batcher, QueueFull  # noqa: E402
 from keras_transformer.server.engines import Output, load_engine  # noqa: E402
 from keras_transformer.server.limits import Limits  # noqa: E402
 
@@ -118,7 +118,7 @@ def test_page_clears_the_translation_on_an_error(driver):
 
 def test_page_says_when_to_come_again_to_a_busy_server(driver, monkeypatch):
     def full(self, items, tokens, seconds):
-        raise Full(7)
+        raise QueueFull(7)
 
     monkeypatch.setattr(Batcher, "results", full)
     with serving(application(Backwards())) as url:

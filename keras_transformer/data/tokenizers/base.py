@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.utils.errors import UserError
-from keras_transformer.utils.files import written
+from keras_transformer.utils.files import atomic_open
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
@@ -29,7 +29,7 @@ class Tokenizer:
 
     file_name: str
     constraint = None
-    """What a search may output, a `constraint` of `decoding.beam_search.Rules`; None for texts."""
+    """What a search may output, a `constraint` of `decoding.beam_search.SearchOptions`; None for texts."""
 
     @property
     def word_starts(self):
@@ -55,7 +55,7 @@ class Tokenizer:
         """Returns the ids of what each target begins with."""
         return self.encode_targets(texts)
 
-    def cut_anew(self, ids, rate, seed):
+    def resegment(self, ids, rate, seed):
         """Returns each sequence of ids in other pieces, where each joint of two is left out with probability `rate`.
 
         Raises:
@@ -67,7 +67,7 @@ class Tokenizer:
         """Returns the text of each sequence of ids; PAD, BOS and EOS are left out."""
         raise NotImplementedError
 
-    def outputs(self, sources, ids):
+    def decode_outputs(self, sources, ids):
         """Returns the text of each sequence of ids that a model gave for each of the texts `sources`."""
         return self.decode(ids)
 
@@ -80,7 +80,7 @@ class Tokenizer:
 
         In scripts that are written without spaces, such as Chinese, each piece is a word.
         """
-        ids, starts = np.asarray(ids, int), self.shown_starts
+        ids, starts = np.asarray(ids, int), self.display_word_starts
         begins = np.ones(len(ids), bool)
         if starts is not None:
             pieces = self.pieces(ids)
@@ -92,7 +92,7 @@ class Tokenizer:
         return [self.decode([word])[0].strip() or "".join(self.pieces(word)) for word in words], word_of
 
     @property
-    def shown_starts(self):
+    def display_word_starts(self):
         """As `word_starts`, of what is shown as a word."""
         return self.word_starts
 
@@ -116,7 +116,7 @@ class Tokenizer:
 
     def save(self, folder):
         """Writes its file into `folder`."""
-        with written(Path(folder) / self.file_name, "wb") as file:
+        with atomic_open(Path(folder) / self.file_name, "wb") as file:
             file.write(self.to_bytes())
 
 
@@ -132,7 +132,7 @@ class VocabularyTooLarge(UserError):
 
 def no_byte_pairs(what):
     """Returns the `UserError` for a tokenizer whose pieces were not put together by byte-pair encoding alone."""
-    return UserError(f"piece_dropout is of byte-pair encoding alone, which {what} does not do")
+    return UserError(f"bpe_dropout is of byte-pair encoding alone, which {what} does not do")
 
 
 def too_small(vocab_size, smallest):

@@ -12,7 +12,7 @@ import numpy as np
 LONGEST = 100  # characters; longer words stay as they are, because the time grows with the square
 
 
-class PieceDropout:
+class BPEDropout:
     """Cuts the words of sequences of ids anew.
 
     Args:

@@ -94,13 +94,13 @@ class SentencePieceTokenizer(Tokenizer):
     def encode(self, texts):
         return self._processor.encode(list(texts))
 
-    def cut_anew(self, ids, rate, seed):
+    def resegment(self, ids, rate, seed):
         rng = random.Random(seed)
         return [self._dropout(row, rate, rng) for row in ids]
 
     @functools.cached_property
     def _dropout(self):
-        from keras_transformer.data.tokenizers.bpe_dropout import PieceDropout
+        from keras_transformer.data.tokenizers.bpe_dropout import BPEDropout
 
         numbers = range(self.vocab_size)
         scores = [self._processor.get_score(i) for i in numbers]
@@ -110,7 +110,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise no_byte_pairs("a SentencePiece model with bytes for what is no piece")
         # What was not learned, such as the symbols of `train`, has 0, as has what was learned first, the last of them.
         given = [i for i in numbers if not scores[i]][:-1]
-        return PieceDropout(self.pieces(numbers), scores, self.word_starts, {*range(len(SPECIAL)), *given})
+        return BPEDropout(self.pieces(numbers), scores, self.word_starts, {*range(len(SPECIAL)), *given})
 
     def decode(self, ids):
         return self._processor.decode([[int(i) for i in row if i not in (PAD, BOS, EOS)] for row in ids])

@@ -98,7 +98,7 @@ class WordPieceTokenizer(Tokenizer):
         return [self._pieces[i] for i in ids]
 
     @property
-    def shown_starts(self):
+    def display_word_starts(self):
         starts = np.array([piece.startswith(MARKER) for piece in self._pieces], "float32")
         starts[[BOS, EOS]] = 1
         return starts

@@ -67,7 +67,7 @@ def test_reproduce_makes_missing_rows_once(reproduce, tmp_path, capsys):
 def test_teachers_translate_the_training_text_once(reproduce, tmp_path, monkeypatch, capsys):
     """Once, whatever is stopped; another process that is at it is not disturbed."""
     teachers, done = tuple(reproduce.Training("toy_ende", "toy", seed) for seed in (1, 2)), []
-    taught = {"more_pairs": reproduce.TAUGHT}
+    taught = {"extra_train": reproduce.TAUGHT}
     pupil = reproduce.Training("toy_ende", "toy", 3, {}, taught, [reproduce.Evaluation("best", "test")], teachers)
 
     def python(command, *flags, lock):
@@ -90,7 +90,7 @@ def test_teachers_translate_the_training_text_once(reproduce, tmp_path, monkeypa
     first, second = (f"runs/reproduce/{teacher.name}" for teacher in teachers)
     files = [f"--input={reproduce.TAUGHT}.en", f"--output={reproduce.TAUGHT}.de"]
     assert done[4] == ("translate", f"--run={first}", f"--ensemble={second}", "--checkpoint=averaged", *files)
-    assert f"problem.more_pairs={reproduce.TAUGHT}" in done[5] and "--seed=3" in done[5]
+    assert f"problem.extra_train={reproduce.TAUGHT}" in done[5] and "--seed=3" in done[5]
     lines = (tmp_path / f"{reproduce.TAUGHT}.en").read_text().splitlines()
     assert lines == [source for source, _ in load_problem("toy_ende").examples("train")]
     del done[:]

@@ -282,7 +282,7 @@ def run():
     """The directory of an untrained run of plugin.py, which is not loaded."""
     kt.load_plugin(write("plugin.py", PROBLEM + hparams("my_hparams")))
     problem = kt.problem("mine", vocab_size=20).prepare()
-    Run.planned("run", problem, "transformer", "my_hparams", kt.hparams("my_hparams")).create()
+    Run.configure("run", problem, "transformer", "my_hparams", kt.hparams("my_hparams")).create()
     forget()
     return Path("run")
 

@@ -91,7 +91,7 @@ def test_published_corpora_name_a_similar_file(tmp_path):
 def test_more_pairs_name_a_similar_file(corpus):
     for language in ("en", "de"):
         (corpus / f"taught.{language}.txt").write_text("a line\n")
-    problem = parallel(corpus, more_pairs=f"{corpus}/taught")
+    problem = parallel(corpus, extra_train=f"{corpus}/taught")
     assert "taught.en does not exist (nor .gz); rename taught.en.txt to taught.en" in complaint(problem.prepare)
 
 
@@ -140,7 +140,7 @@ def test_training_pairs_with_an_empty_side_are_dropped(corpus):
 
 def test_empty_more_pairs_are_dropped(corpus):
     write(corpus, [("a", ""), ("source", "target")], "taught")
-    counts = parallel(corpus, more_pairs=f"{corpus}/taught").prepare().store.manifest["splits"]["train"]
+    counts = parallel(corpus, extra_train=f"{corpus}/taught").prepare().store.manifest["splits"]["train"]
     assert counts["pairs"] == len(PAIRS) + 1 and counts["dropped_with_an_empty_side"] == 1
 
 
@@ -161,7 +161,7 @@ def test_prepare_warns_of_validation_pairs_in_training(corpus, call):
         ]
 
 
-@pytest.mark.parametrize("parameters", [{}, {"drop_duplicates": True}, {"piece_dropout": 0.1, "segmentations": 3}])
+@pytest.mark.parametrize("parameters", [{}, {"drop_duplicates": True}, {"bpe_dropout": 0.1, "num_segmentations": 3}])
 def test_validation_pairs_in_training_are_counted_once(corpus, parameters):
     write(corpus, [*PAIRS, *PAIRS])
     problem = parallel(corpus, **parameters).prepare()

@@ -87,7 +87,7 @@ def test_parallel_text_keeps_references_unless_told(corpus, normalization):
 
 
 def test_bpe_dropout_keeps_raw_text(corpus):
-    problem = load_problem("parallel_text", **corpus, piece_dropout=0.2, segmentations=2).prepare()
+    problem = load_problem("parallel_text", **corpus, bpe_dropout=0.2, num_segmentations=2).prepare()
     sources = problem.store.split("train").source
     found = problem.tokenizer.decode([sources[row] for row in range(len(sources))])
     assert found == 2 * [with_plain_spaces(source) for source, _ in PAIRS]

@@ -15,10 +15,10 @@ from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.decoding.beam_search import (
     BeamState,
-    Rules,
-    Sentences,
+    SearchInputs,
+    SearchOptions,
     beams_at_first,
-    last_symbols,
+    last_tokens,
     search,
     start,
     step,
@@ -187,14 +187,14 @@ class Table:
     def decode(self, tokens, index, path, cache):
         """As `step` wants it. The path holds, for each hypothesis, the sum that its earlier symbols contribute."""
         effect = ops.take(ops.convert_to_tensor(self.by_symbol), ops.maximum(index - 1, 0), axis=0)
-        path = path + ops.take(effect, last_symbols(tokens, index), axis=0) * ops.cast(index > 0, "float32")
+        path = path + ops.take(effect, last_tokens(tokens, index), axis=0) * ops.cast(index > 0, "float32")
         return ops.take(ops.convert_to_tensor(self.by_position), index, axis=1)[:, None] + path, path, cache
 
-    def start(self, limits, rules):
-        path = ops.zeros((self.batch, beams_at_first(rules), self.vocab_size))
-        return start(self.batch, max(limits), rules, path, cache=())
+    def start(self, limits, options):
+        path = ops.zeros((self.batch, beams_at_first(options), self.vocab_size))
+        return start(self.batch, max(limits), options, path, cache=())
 
-    def sentences(self, limits, alpha, beams, nbest):
+    def inputs(self, limits, alpha, beams, nbest):
         """Each of the last three is one number, or one for each sentence."""
         limits, words = np.array(limits, "int32"), np.zeros(self.batch, "int32")
         prefix, chances = np.zeros((self.batch, 1), "int32"), np.zeros((self.batch, 0, 0), "float32")
@@ -202,20 +202,20 @@ class Table:
             np.broadcast_to(np.array(value, kind), self.batch)
             for value, kind in ((alpha, "float32"), (beams, "int32"), (nbest, "int32"))
         ]
-        return Sentences(*map(ops.convert_to_tensor, (limits, prefix, chances, words, *asked)))
+        return SearchInputs(*map(ops.convert_to_tensor, (limits, prefix, chances, words, *asked)))
 
     def search(self, limits, beam_size=4, alpha=0.6, nbest=4, beams=None):
-        rules = Rules(beam_size)
-        sentences = self.sentences(limits, alpha, beams or beam_size, nbest)
-        first = step(self.start(limits, rules), self.decode, sentences, rules)
-        return search(first, self.decode, sentences, rules, max(limits))
+        options = SearchOptions(beam_size)
+        inputs = self.inputs(limits, alpha, beams or beam_size, nbest)
+        first = step(self.start(limits, options), self.decode, inputs, options)
+        return search(first, self.decode, inputs, options, max(limits))
 
     def states(self, limits, beam_size=4, alpha=0.6):
         """Yields the state after every step, never stopping early."""
-        rules, sentences = Rules(beam_size), self.sentences(limits, alpha, beam_size, beam_size)
-        state = self.start(limits, rules)
+        options, inputs = SearchOptions(beam_size), self.inputs(limits, alpha, beam_size, beam_size)
+        state = self.start(limits, options)
         for _ in range(max(limits)):
-            state = step(state, self.decode, sentences, rules)
+            state = step(state, self.decode, inputs, options)
             yield state
 
 

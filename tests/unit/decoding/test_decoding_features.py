@@ -12,7 +12,7 @@ import keras_transformer as kt
 from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
-from keras_transformer.decoding import batched_search as searcher
+from keras_transformer.decoding import batched_search
 from keras_transformer.decoding.beam_search import Sampling
 
 A, B = 4, 5
@@ -29,7 +29,7 @@ HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0)
 def short_segments():
     """So that short searches, too, have several segments; nothing is traced, which would take most of the time."""
     with pytest.MonkeyPatch.context() as patch, eager_functions():
-        patch.setattr(searcher, "SEGMENT", 2)
+        patch.setattr(batched_search, "SEGMENT", 2)
         yield
 
 
@@ -145,9 +145,9 @@ def test_segments_change_nothing(translator, monkeypatch, segment):
     asked = {**NARROW, "extra_length": 6, "prefixes": [None, "b a", "a", None, [A, A, B], "", [B]]}
     expected = translator.translate(texts, **asked)
     assert {len(h.tokens) for hypotheses in expected for h in hypotheses} >= {0, *range(2, 11)}
-    monkeypatch.setattr(searcher, "SEGMENT", segment)
+    monkeypatch.setattr(batched_search, "SEGMENT", segment)
     for share in (0, 0.5, 1):
-        monkeypatch.setattr(searcher, "SHRINK", share)
+        monkeypatch.setattr(batched_search, "SHRINK", share)
         is_same(translator.translate(texts, **asked), expected)
 
 
@@ -198,9 +198,9 @@ def test_impossible_prefixes_are_refused(translator, prefixes):
         translator.translate(["a", "b"], **NARROW, prefixes=prefixes)
 
 
-def nothing_twice(tokens, index, sentences):
+def nothing_twice(tokens, index, inputs):
     """Also not even EOS for the shortest texts, and nothing at all for long ones."""
-    symbols, limits = ops.arange(6, dtype="int32"), sentences.limits[:, None, None]
+    symbols, limits = ops.arange(6, dtype="int32"), inputs.limits[:, None, None]
     previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)[:, :, None]
     letters = (symbols == A) | (symbols == B)
     return (symbols != previous) & (letters | (limits > LIMITS[0])) & (limits <= LIMITS[-1])

@@ -13,7 +13,7 @@ from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.decoding.beam_search import Sampling
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.runs.run import Run
-from keras_transformer.training.callbacks import Evaluation
+from keras_transformer.training.callbacks import ValidationCallback
 from keras_transformer.training.trainer import train
 from keras_transformer.utils.errors import NonFiniteOutputs
 
@@ -95,7 +95,7 @@ def trained(problem, tmp_path, monkeypatch):
     """Return a function that trains, with NaN in a weight during the evaluations at the given steps."""
 
     def trained(*steps, **changes):
-        def evaluate(self, step, original=Evaluation.evaluate):
+        def evaluate(self, step, original=ValidationCallback.evaluate):
             weights = self.model.get_weights()
             if step in steps:
                 spoiled(self.model)
@@ -103,7 +103,7 @@ def trained(problem, tmp_path, monkeypatch):
             self.model.set_weights(weights)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Evaluation, "evaluate", evaluate)
+            patch.setattr(ValidationCallback, "evaluate", evaluate)
             lines = []
             run = train(problem, dataclasses.replace(TRAINING, **changes), tmp_path / "run", report=lines.append)
         return run, lines

@@ -8,8 +8,8 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
-from keras_transformer.decoding import batched_search as searcher
-from keras_transformer.decoding.beam_search import Sampling, Sentences
+from keras_transformer.decoding import batched_search
+from keras_transformer.decoding.beam_search import Sampling, SearchInputs
 from keras_transformer.parsing.constraint import TreeConstraint
 from keras_transformer.parsing.grammar import LONGEST_CHAIN, Grammar
 from keras_transformer.parsing.linearize import delinearize, linearize, repaired
@@ -33,7 +33,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def translator(tokenizer):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searcher, "SEGMENT", 4)  # so that short searches, too, have several segments
+        patch.setattr(batched_search, "SEGMENT", 4)  # so that short searches, too, have several segments
         model = kt.Transformer(tokenizer.vocab_size, HPARAMS)
         model.adopt(tokenizer)
         yield kt.Translator(model, tokenizer, HPARAMS)
@@ -108,10 +108,10 @@ def test_the_constraint_says_what_the_grammar_says(fresh_seed):
     tokens = np.full((40, beams, length), PAD, "int32")
     constraint = TreeConstraint(grammar)
     of_a_search = dict(chances=np.zeros((40, 0, 0), "float32"), alphas=np.zeros(40), beams=None, nbest=None)
-    sentences = Sentences(limits, np.zeros((40, 1), "int32"), words=words, **of_a_search)
+    inputs = SearchInputs(limits, np.zeros((40, 1), "int32"), words=words, **of_a_search)
     compared = 0
     for index in range(length):
-        found = np.array(constraint(ops.convert_to_tensor(tokens), index, sentences))
+        found = np.array(constraint(ops.convert_to_tensor(tokens), index, inputs))
         assert found.shape == (40, beams, 12)
         for row, beam in itertools.product(range(40), range(beams)):
             prefix = tokens[row, beam, :index]

@@ -44,9 +44,9 @@ def shardings():
 
 @pytest.fixture(scope="module")
 def two_devices(problem, shardings):
-    def look(model, x, labels, *arguments, original=kt.Transformer.compute_loss, **how):
+    def look(model, x, labels, *arguments, original=kt.Transformer.compute_loss, **options):
         jax.debug.inspect_array_sharding(labels, callback=shardings.append)
-        return original(model, x, labels, *arguments, **how)
+        return original(model, x, labels, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kt.Transformer, "compute_loss", look)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keras_transformer as kt
-from keras_transformer.distributed.shadow_run import ShadowRun, state_of
+from keras_transformer.distributed.in_memory_run import InMemoryRun, state_of
 from keras_transformer.distributed.workers import WorkerLost, Workers, _Together
 from keras_transformer.runs.run import Run
 from keras_transformer.training.signals import MEET_EVERY, SharedStop, StopRequest
@@ -23,7 +23,7 @@ class Meeting(_Together):
     def __init__(self, number, count, board):
         self.number, self.count, self.board = number, count, board
 
-    def total(self, values):
+    def all_reduce_sum(self, values):
         barrier, parts = self.board
         parts[self.number] = np.asarray(values, np.int32)
         barrier.wait(60)
@@ -59,9 +59,9 @@ values = st.recursive(
 
 @given(values, st.integers(2, 4))
 def test_workers_receive_the_values_of_the_chief(value, count):
-    found = in_threads(count, lambda workers: workers.told(value if workers.is_first else "another"))
+    found = in_threads(count, lambda workers: workers.broadcast(value if workers.is_chief else "another"))
     assert found == [value] * count
-    assert Workers().told(value) == value
+    assert Workers().broadcast(value) == value
 
 
 @pytest.mark.parametrize("piece", (8, 1 << 20))
@@ -76,7 +76,7 @@ def test_workers_receive_arrays_bit_for_bit(monkeypatch, piece, fresh_seed):
         "flags": np.array([True, False, True]),
         "nothing": np.zeros((0, 4), "float32"),
     }
-    for found in in_threads(3, lambda workers: workers.told_arrays(arrays if workers.is_first else None)):
+    for found in in_threads(3, lambda workers: workers.broadcast_arrays(arrays if workers.is_chief else None)):
         assert found.keys() == arrays.keys()
         for name, array in arrays.items():
             assert (found[name].shape, found[name].dtype) == (array.shape, array.dtype)
@@ -112,14 +112,14 @@ def test_workers_see_a_signal_at_the_same_update():
 
 def test_shadow_run_decides_as_the_run_and_writes_nothing(home, tmp_path):
     run = Run.open(home.run)
-    shadow = ShadowRun(tmp_path / "shadow", run.config, json.loads(json.dumps(state_of(run))))
+    shadow = InMemoryRun(tmp_path / "shadow", run.config, json.loads(json.dumps(state_of(run))))
     for one in ("best", "steps"):
         assert getattr(shadow.checkpoints, one)() == getattr(run.checkpoints, one)()
     assert [row for row in run.metrics() if row["kind"] == "validation"] == shadow.metrics()
-    with shadow.locked(), shadow.written("file") as file:
+    with shadow.locked(), shadow.atomic_open("file") as file:
         file.write("text")
     shadow.create()
-    shadow.describe({})
+    shadow.write_manifest({})
     shadow.log(kind="validation", step=9)
     shadow.checkpoints.save(9, {}, {})
     shadow.checkpoints.mark_best(9, {"score": 1.0})

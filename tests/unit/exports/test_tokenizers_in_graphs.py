@@ -105,8 +105,8 @@ def super_decode(tokenizer, ids):
 def test_trees_are_written_the_same(trees, sentence, seed):
     words, rng = split_words(sentence), np.random.default_rng(seed)
     rows = [random_tree(trees.grammar, len(words), rng) if words else [], []]
-    found = graph_tokenizer(trees).outputs([sentence] * 2, tf.ragged.constant(rows, dtype=tf.int32))
-    assert strings(found) == trees.outputs([sentence] * 2, rows)
+    found = graph_tokenizer(trees).decode_outputs([sentence] * 2, tf.ragged.constant(rows, dtype=tf.int32))
+    assert strings(found) == trees.decode_outputs([sentence] * 2, rows)
     if words:
         assert graph_tokenizer(trees).tokenize_targets(found[:1]).to_list() == [rows[0]]
 

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.config import registry
 from keras_transformer.layers.additive_attention import AdditiveAttention, additive_attention
 from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
 from keras_transformer.layers.encoder import EncoderLayer
 from keras_transformer.layers.restricted_attention import (
     RestrictedAttention,
     block_size,
-    of_all_pairs,
     restricted_attention,
+    to_dense_weights,
 )
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
@@ -114,7 +115,7 @@ def test_restricted_attention_is_full_attention_behind_a_band(batch, heads, n, w
     expected, of_all = oracles.attention(
         *(x.astype("float64") for x in (query, key, value)), np.where(sees[:, None, :, None], legal, True)
     )
-    weights = np.asarray(of_all_pairs(weights, n))
+    weights = np.asarray(to_dense_weights(weights, n))
     for row in range(batch):
         close(values[row][:, sees[row]], expected[row][:, sees[row]])
         close(weights[row][:, sees[row]], of_all[row][:, sees[row]])
@@ -163,8 +164,8 @@ def gradients(layer, x, mask, upstream):
         output, _ = layer.stateless_call(values, [], x, x, attention_mask=mask)
         return ops.sum(output * upstream)
 
-    of_x, of_variables = jax.grad(loss, argnums=(0, 1))(x, [variable.value for variable in variables])
-    return [of_x, *of_variables]
+    grad_x, grad_variables = jax.grad(loss, argnums=(0, 1))(x, [variable.value for variable in variables])
+    return [grad_x, *grad_variables]
 
 
 @pytest.mark.parametrize("length, window", [(12, 4), pytest.param(13, 5, marks=pytest.mark.backend), (3, 9), (9, 1)])
@@ -289,7 +290,7 @@ def test_operations_grow_with_the_length_and_with_the_window(window):
 @pytest.mark.parametrize("attention, window", [("additive", None), ("restricted", 3)])
 def test_an_encoder_layer_has_the_attention_of_its_name(attention, window):
     layer = EncoderLayer(8, 12, 2, 3, 5, attention=attention, attention_window=window)
-    assert type(layer.self_attention) is kt.registry.attentions.get(attention)
+    assert type(layer.self_attention) is registry.attentions.get(attention)
     assert getattr(layer.self_attention, "window", None) == window
     assert layer.get_config()["attention_window"] == window
 
@@ -316,7 +317,7 @@ def test_a_plugged_in_attention_need_not_know_of_windows_or_costs(monkeypatch):
             super().__init__(*arguments, **kwargs)
             self.window = window
 
-    attentions = kt.registry.attentions
+    attentions = registry.attentions
     monkeypatch.setattr(attentions, "_entries", {**attentions._entries, "plain": Plain, "windowed": Windowed})
     small = kt.HParams(num_layers=1, d_model=8, d_ff=12, num_heads=2)
     full = kt.Transformer(11, small)

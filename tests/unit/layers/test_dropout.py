@@ -57,7 +57,7 @@ def test_the_gradient_has_the_mask_of_the_output(jit_compile, fresh_seed):
     import tensorflow as tf
 
     random = np.random.default_rng(fresh_seed)
-    x, above = (tf.constant(random.uniform(1, 2, (5, 9, 11)), tf.float32) for _ in range(2))
+    x, grad_out = (tf.constant(random.uniform(1, 2, (5, 9, 11)), tf.float32) for _ in range(2))
     layer, eager = Dropout(0.3, seed=fresh_seed), Dropout(0.3, seed=fresh_seed)
 
     @tf.function(jit_compile=jit_compile)
@@ -65,9 +65,9 @@ def test_the_gradient_has_the_mask_of_the_output(jit_compile, fresh_seed):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = layer(x, training=True)
-        return y, tape.gradient(y, x, above)
+        return y, tape.gradient(y, x, grad_out)
 
     layer.build()
     y, gradient = output_and_gradient(x)
     np.testing.assert_array_equal(y, eager(x, training=True))  # whoever compiles it
-    np.testing.assert_allclose(gradient, np.where(y == 0, 0, above / 0.7), rtol=1e-4)
+    np.testing.assert_allclose(gradient, np.where(y == 0, 0, grad_out / 0.7), rtol=1e-4)

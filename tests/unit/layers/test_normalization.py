@@ -14,22 +14,22 @@ pytestmark = pytest.mark.backend
 @pytest.fixture
 def inputs(fresh_seed):
     random = np.random.default_rng(fresh_seed)
-    x, above = random.normal(2.0, 3.0, (2, 3, 5, 8)).astype("float32")
-    return x, above, *random.normal(1.0, 0.5, (2, 8)).astype("float32")
+    x, grad_out = random.normal(2.0, 3.0, (2, 3, 5, 8)).astype("float32")
+    return x, grad_out, *random.normal(1.0, 0.5, (2, 8)).astype("float32")
 
 
-def output_and_gradients(layer, x, above, gamma, beta):
-    """The output, and the gradients of Σ output · above with respect to input, γ and β."""
+def output_and_gradients(layer, x, grad_out, gamma, beta):
+    """The output, and the gradients of Σ output · grad_out with respect to input, γ and β."""
     layer.build(x.shape)
     layer.gamma.assign(gamma)
     layer.beta.assign(beta)
-    how = {"training": True} if isinstance(layer, LayerNormalization) else {}
+    options = {"training": True} if isinstance(layer, LayerNormalization) else {}
     if keras.backend.backend() == "jax":
         import jax
 
         def total(x, *weights):
-            output, _ = layer.stateless_call(weights, [], x, **how)
-            return ops.sum(ops.cast(output, "float32") * above), output
+            output, _ = layer.stateless_call(weights, [], x, **options)
+            return ops.sum(ops.cast(output, "float32") * grad_out), output
 
         weights = [variable.value for variable in layer.trainable_variables]
         gradients, output = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(ops.convert_to_tensor(x), *weights)
@@ -39,8 +39,8 @@ def output_and_gradients(layer, x, above, gamma, beta):
         x = tf.convert_to_tensor(x)
         with tf.GradientTape() as tape:
             tape.watch(x)
-            output = layer(x, **how)
-            total = tf.reduce_sum(tf.cast(output, tf.float32) * above)
+            output = layer(x, **options)
+            total = tf.reduce_sum(tf.cast(output, tf.float32) * grad_out)
         gradients = tape.gradient(total, [x, *(variable.value for variable in layer.trainable_variables)])
     return [ops.convert_to_numpy(ops.cast(array, "float32")) for array in (output, *gradients)]
 
@@ -55,29 +55,29 @@ def test_output_and_gradients_are_those_of_keras_and_the_oracle(inputs):
 
 
 def test_the_gradient_is_that_of_finite_differences(inputs):
-    x, above, gamma, beta = inputs
+    x, grad_out, gamma, beta = inputs
     _, gradient, *_ = output_and_gradients(LayerNormalization(epsilon=1e-6), *inputs)
     small = 1e-5
     for place in [(0, 0, 0), (2, 4, 7), (1, 2, 3)]:
         step = np.zeros(x.shape)
         step[place] = small
         ahead, behind = (
-            (oracles.layer_norm(x + sign * step, {"gamma": gamma, "beta": beta}) * above).sum() for sign in (1, -1)
+            (oracles.layer_norm(x + sign * step, {"gamma": gamma, "beta": beta}) * grad_out).sum() for sign in (1, -1)
         )
         assert gradient[place] == pytest.approx((ahead - behind) / (2 * small), rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_it_computes_in_float32_whatever_comes_in(inputs, dtype):
-    x, above, gamma, beta = inputs
+    x, grad_out, gamma, beta = inputs
     x = (4 * np.round(x) + 600).astype("float32")  # bfloat16 can tell these apart, but not their differences' squares
     layer = LayerNormalization(epsilon=1e-6, dtype=f"mixed_{dtype}")
-    found, gradient, *_ = output_and_gradients(layer, ops.cast(x, dtype), above, gamma, beta)
+    found, gradient, *_ = output_and_gradients(layer, ops.cast(x, dtype), grad_out, gamma, beta)
     assert keras.backend.standardize_dtype(layer(ops.cast(x, dtype), training=True).dtype) == dtype
     np.testing.assert_allclose(found, oracles.layer_norm(x, {"gamma": gamma, "beta": beta}), rtol=0.02, atol=0.02)
     exact = LayerNormalization(epsilon=1e-6)
-    above = ops.convert_to_numpy(ops.cast(ops.cast(above, dtype), "float32"))
-    _, expected, *_ = output_and_gradients(exact, x, above, gamma, beta)
+    grad_out = ops.convert_to_numpy(ops.cast(ops.cast(grad_out, dtype), "float32"))
+    _, expected, *_ = output_and_gradients(exact, x, grad_out, gamma, beta)
     np.testing.assert_allclose(gradient, expected, rtol=0.02, atol=0.02 * np.abs(expected).max())
 
 

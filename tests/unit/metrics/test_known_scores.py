@@ -72,7 +72,7 @@ class CopyingTranslator:
 class EchoRun(Run):
     """A run of `Copier`, whose checkpoint of step n replaces n words."""
 
-    problem, tokenizer = Echo(), types.SimpleNamespace(grammar=None)
+    problem, tokenizer = Echo(), types.SimpleNamespace(constraint=None)
 
     def make_model(self, weights, precision="float32"):
         model = Copier()
@@ -136,7 +136,9 @@ def test_validation_decodes_the_sources_of_its_split(run, monkeypatch, problem):
     monkeypatch.setattr(callbacks, "SourceHealth", lambda *_: types.SimpleNamespace(measure=lambda: health))
     model = Copier()
     model.evaluate = lambda *_, **__: {"loss": 3.0, "nll": 2.0, "perplexity": 7.4}
-    callback = callbacks.Evaluation(0, run, problem, None, kt.HParams(), StopRequest(), Workers(), lambda line: None)
+    callback = callbacks.ValidationCallback(
+        0, run, problem, None, kt.HParams(), StopRequest(), Workers(), lambda line: None
+    )
     callback.set_model(model)
     for errors in (1, 0):
         model.errors.assign(errors)

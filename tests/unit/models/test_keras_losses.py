@@ -31,25 +31,25 @@ def masked_mean(labels, logits):
 class Plain(keras.Model):
     """The same network with Keras' own `train_step`."""
 
-    def __init__(self, network):
+    def __init__(self, inner):
         super().__init__()
-        self.network = network
+        self.inner = inner
 
     def call(self, inputs, training=False):
-        return self.network(inputs, training=training)
+        return self.inner(inputs, training=training)
 
 
 def updated(weights, plain=False, **arguments):
     """Return a model's trainable weights after an update, and the losses that it reports before and after it."""
     hparams = kt.HParams(num_layers=1, d_model=8, d_ff=8, num_heads=2, dropout=0)
-    model = network = kt.Transformer(VOCAB, hparams)
+    model = inner = kt.Transformer(VOCAB, hparams)
     if plain:
-        model = Plain(network)
+        model = Plain(inner)
         model(INPUTS)
     model.compile(keras.optimizers.SGD(0.5), run_eagerly=True, **arguments)
     data = {"y": LABELS, "sample_weight": weights, "return_dict": True}
     losses = [model.train_on_batch(INPUTS, **data)["loss"], model.test_on_batch(INPUTS, **data)["loss"]]
-    return [ops.convert_to_numpy(variable) for variable in network.trainable_variables], losses
+    return [ops.convert_to_numpy(variable) for variable in inner.trainable_variables], losses
 
 
 def assert_same(found, expected):

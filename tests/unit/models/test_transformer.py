@@ -273,8 +273,8 @@ def test_a_model_saved_compiled_can_be_evaluated_and_trained_on(eager, tmp_path)
     model.save(tmp_path / "x.keras")
     loaded = keras.saving.load_model(tmp_path / "x.keras")
     np.testing.assert_array_equal(loaded.optimizer.iterations, 1)
-    for network in (model, loaded):
-        network.train_on_batch(INPUTS, LABELS, WEIGHTS)
+    for one in (model, loaded):
+        one.train_on_batch(INPUTS, LABELS, WEIGHTS)
     np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
 
 
@@ -298,7 +298,9 @@ def test_r_drop_goes_through_the_model_twice_with_other_dropout(monkeypatch):
     """Both passes of a row stand next to each other; without dropout an update is that of one pass, whatever α."""
     model = randomize(make_model(compile=True, dropout=0.3, r_drop=5.0))
     states, seen = type(model).states, []
-    monkeypatch.setattr(type(model), "states", lambda *args, **how: seen.append(states(*args, **how)) or seen[-1])
+    monkeypatch.setattr(
+        type(model), "states", lambda *args, **options: seen.append(states(*args, **options)) or seen[-1]
+    )
     loss = float(model.loss_of(INPUTS, LABELS, ops.convert_to_tensor(WEIGHTS), training=True))
     first, second = (oracles.softmax(np.asarray(model.logits(seen[0][n::2]), "float64")) for n in (0, 1))
     apart = 0.5 * ((first - second) * np.log(first / second)).sum(-1)

@@ -285,8 +285,8 @@ def test_a_damaged_vocabulary_is_refused(tokenizer, tmp_path, damage):
 def test_trees_come_back_over_their_sentences(tokenizer):
     assert SENTENCES[1] == "`` my dog , '' ( 1\\/2 )"
     ids = tokenizer.encode_targets(TREES)
-    assert tokenizer.outputs(SENTENCES, [[BOS, *row, EOS, PAD] for row in ids]) == TREES
-    assert tokenizer.outputs(["", " ", "a b"], [ids[0], [], []]) == ["", "", "(TOP (XX a) (XX b))"]
+    assert tokenizer.decode_outputs(SENTENCES, [[BOS, *row, EOS, PAD] for row in ids]) == TREES
+    assert tokenizer.decode_outputs(["", " ", "a b"], [ids[0], [], []]) == ["", "", "(TOP (XX a) (XX b))"]
     assert tokenizer.encode_targets(["", " ", TREES[0]]) == [[], [], ids[0]]
     assert "not closed" in complaint(tokenizer.encode_targets, [TREES[0][:-1]])
 
@@ -294,7 +294,7 @@ def test_trees_come_back_over_their_sentences(tokenizer):
 def test_what_the_vocabulary_lacks_is_unknown(tokenizer):
     row = tokenizer.encode_targets(["(S (WHNP (NN a)) (WP b))"])[0]
     assert [tokenizer.symbols["(S"], UNK, tokenizer.symbols["NN"], UNK, UNK, tokenizer.symbols[")S"]] == row
-    assert tokenizer.outputs(["a b"], [row]) == ["(TOP (S (NN a)) (XX b))"]
+    assert tokenizer.decode_outputs(["a b"], [row]) == ["(TOP (S (NN a)) (XX b))"]
 
 
 def test_a_prefix_is_written_in_symbols(tokenizer):
@@ -309,7 +309,7 @@ def test_without_tags_those_of_trees_are_not_looked_at(tokenizer, untagged):
     ids = untagged.encode_targets(TREES)
     assert UNK not in itertools.chain(*ids)
     assert untagged.decode(ids)[0] == "(S (NP XX XX )NP (VP XX )VP XX )S"
-    assert untagged.outputs(SENTENCES, ids)[0] == "(S (NP (XX the) (XX NN)) (VP (XX barks)) (XX .))"
+    assert untagged.decode_outputs(SENTENCES, ids)[0] == "(S (NP (XX the) (XX NN)) (VP (XX barks)) (XX .))"
     assert untagged.encode_targets(["(S (XX a) (WP b))"]) == untagged.encode_targets(["(S (NN a) (NN b))"])
 
 
@@ -321,7 +321,7 @@ def test_a_problem_may_be_without_tags(gum):
 def test_one_tree_without_tags_does_not_take_away_the_tags_of_others():
     mixed = TreeTokenizer.train(SENTENCES, SYMBOLS | {"XX"}, 200)  # as a tree is that could not be parsed
     tree = "(S (XX the) (NN dog))"
-    assert mixed.outputs(["the dog"], mixed.encode_targets([tree])) == [tree]
+    assert mixed.decode_outputs(["the dog"], mixed.encode_targets([tree])) == [tree]
 
 
 def test_treebanks_spellings_share_pieces(tokenizer):
@@ -335,8 +335,8 @@ def test_treebanks_spellings_share_pieces(tokenizer):
 def test_outputs_have_the_words_of_the_sentence_whatever_normalisation_makes_of_them(tokenizer, sentence):
     words = split_words(sentence)
     tree = f"(S {' '.join(f'(NN {escaped(word)})' for word in words)})"
-    assert tokenizer.outputs([sentence], tokenizer.encode_targets([tree])) == [tree]
-    assert tree_of(tokenizer.outputs([sentence], [[]])[0]).words() == [escaped(word) for word in words]
+    assert tokenizer.decode_outputs([sentence], tokenizer.encode_targets([tree])) == [tree]
+    assert tree_of(tokenizer.decode_outputs([sentence], [[]])[0]).words() == [escaped(word) for word in words]
 
 
 # Automatic trees

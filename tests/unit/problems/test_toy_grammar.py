@@ -50,13 +50,13 @@ def verb_of(text):
 def say(subject, verb, *, relative=None, **parts):
     """Returns a clause; the parts are English texts, and `relative` is a relative clause on the object."""
     verb = verb_of(verb)
-    how = {name: parts.pop(name) for name in ("front", "auxiliary", "negated", "final") if name in parts}
+    options = {name: parts.pop(name) for name in ("front", "auxiliary", "negated", "final") if name in parts}
     phrases = {"subject": nominal(subject, NOMINATIVE) if isinstance(subject, str) else subject}
     for name, part in parts.items():
         if name == "recipient":
             part = nominal(part, DATIVE)
         elif name == "object" and isinstance(part, str):
-            kein = how.get("negated", False) and not verb.prepositions[1]
+            kein = options.get("negated", False) and not verb.prepositions[1]
             part = grammar.prepositional(*verb.prepositions, nominal(part, verb.case, negated=kein, relative=relative))
         elif name == "adjunct":
             preposition, _, text = part.partition(" ")
@@ -68,7 +68,7 @@ def say(subject, verb, *, relative=None, **parts):
         elif name == "time":
             (part,) = (phrase for phrase, _ in grammar.TIMES if " ".join(grammar.leaves(phrase.english)) == part)
         phrases[name] = part
-    return grammar.clause(verb, phrases, **how)
+    return grammar.clause(verb, phrases, **options)
 
 
 def that(*arguments, **parts):

@@ -97,7 +97,7 @@ def test_drop_spares_the_best(checkpoints):
 
 
 class Evaluated:
-    """Stand-in for the callback `Evaluation`: `results` is {step: metrics}."""
+    """Stand-in for the callback `ValidationCallback`: `results` is {step: metrics}."""
 
     latest = None
 
@@ -111,15 +111,15 @@ class Evaluated:
 
 @pytest.fixture
 def checkpointing(tmp_path, monkeypatch):
-    """Return a function that makes the callback `Checkpointing` from evaluations {step: metrics}."""
+    """Return a function that makes the callback `CheckpointCallback` from evaluations {step: metrics}."""
     monkeypatch.setattr(callbacks, "training_arrays", lambda model: ARRAYS)
 
-    def make(results, start=0, interim=False, **hparams):
+    def make(results, start=0, from_signal=False, **hparams):
         run = Run(tmp_path, {})
         progress = types.SimpleNamespace(end_line=lambda step: None)
         hparams = kt.HParams(**{"checkpoint_minutes": 0, **hparams})
-        return callbacks.Checkpointing(
-            start, run, hparams, progress, Evaluated(results), StopRequest(), Workers(), interim
+        return callbacks.CheckpointCallback(
+            start, run, hparams, progress, Evaluated(results), StopRequest(), Workers(), from_signal
         )
 
     return make
@@ -158,12 +158,12 @@ def test_checkpoints_come_at_their_steps_and_at_the_best(checkpointing):
     assert logged == [3, 4, 6, 8, 12, 13]
 
 
-def test_an_interim_checkpoint_gives_way_to_the_next(checkpointing):
+def test_checkpoint_from_signal_gives_way_to_next(checkpointing):
     callback = checkpointing({}, checkpoint_steps=4)
     callback.save(4)
-    callback.save(6, interim=True)
-    assert callback.run.checkpoints.load("last")[1]["interim"]
-    callback = checkpointing({}, start=6, interim=True, checkpoint_steps=4)
+    callback.save(6, from_signal=True)
+    assert callback.run.checkpoints.load("last")[1]["from_signal"]
+    callback = checkpointing({}, start=6, from_signal=True, checkpoint_steps=4)
     callback.on_step(7)
     assert callback.run.checkpoints.steps() == [4, 6]
     callback.on_step(8)
@@ -197,16 +197,16 @@ def test_patience_counts_regular_evaluations_after_the_best(tmp_path):
     ],
 )  # fmt: skip
 def test_validation_decodes_first_from_each_multiple(metric, eval_steps, decode_steps, decoding):
-    callback = object.__new__(callbacks.Evaluation)
+    callback = object.__new__(callbacks.ValidationCallback)
     callback.hparams = kt.HParams(best_metric=metric, eval_steps=eval_steps, decode_steps=decode_steps, train_steps=11)
     steps = [step for step in range(1, 12) if step % eval_steps == 0 or step == 11]
-    assert [step for step in steps if callback.decodes(step)] == decoding
+    assert [step for step in steps if callback.should_decode(step)] == decoding
 
 
 def test_a_resumed_validation_is_the_last_one_logged(tmp_path):
-    callback = object.__new__(callbacks.Evaluation)
+    callback = object.__new__(callbacks.ValidationCallback)
     callback.run, callback.hparams = Run(tmp_path, {}), kt.HParams(eval_steps=5)
     for step, score in ((5, 1.0), (10, 2.0), (10, 3.0), (15, 4.0)):
         callback.run.log(kind="validation", step=step, score=score, nll=1.0)
-    callback.make_up(10)
+    callback.evaluate_if_missing(10)
     assert callback.latest == {"step": 10, "score": 3.0, "nll": 1.0}

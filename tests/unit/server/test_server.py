@@ -20,7 +20,7 @@ from helpers.served import Backwards, ask, serving  # noqa: E402
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
 from keras_transformer.server.application import application  # noqa: E402
-from keras_transformer.server.batcher import MOST_TURNS, Batcher, Full  # noqa: E402
+from keras_transformer.server.batcher import MOST_TURNS, Batcher, QueueFull  # noqa: E402
 from keras_transformer.server.connections import impatient  # noqa: E402
 from keras_transformer.server.engines import Output  # noqa: E402
 from keras_transformer.server.limits import Limits  # noqa: E402
@@ -388,7 +388,7 @@ class TestBatcher:
                         async with asyncio.timeout(0.6):
                             await made.results(["a"], [1], seconds=0.6)
                             answered.append("a")
-                    except Full as full:
+                    except QueueFull as full:
                         refused.append(full.seconds)
                         await asyncio.sleep(0.05)
                     except TimeoutError:
@@ -412,7 +412,7 @@ class TestBatcher:
             async with made.running():
                 task = asyncio.create_task(made.results(["a", "b"], [1, 1]))
                 await asyncio.sleep(0)
-                with pytest.raises(Full):
+                with pytest.raises(QueueFull):
                     await made.results(["c"] * 3, [1] * 3)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):

@@ -163,7 +163,7 @@ def check_tokenizer(problem, pairs):
         assert not {PAD, EOS, BOS, UNK} & {i for row in ids for i in row}
         assert max(map(max, ids)) < tokenizer.vocab_size
     outputs = list(targets) if parsing else [normalized(target, problem) for target in targets]
-    assert tokenizer.outputs(sources, target_ids) == outputs
+    assert tokenizer.decode_outputs(sources, target_ids) == outputs
     assert tokenizer.decode(source_ids) == [normalized(source, problem) for source in sources]
     if parsing:
         of_sources, of_targets = ({i for row in ids for i in row} for ids in (source_ids, target_ids))

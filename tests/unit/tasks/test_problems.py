@@ -314,20 +314,20 @@ def test_more_pairs_are_trained_on_with_the_same_vocabulary(tmp_path):
     write_text(tmp_path, "taught", [(source, f"{target} 7") for source, target in pairs_of(300)], compress=True)
     where = {"data_dir": tmp_path / "data", "vocab_size": 60}
     plain = parallel(tmp_path, **where)
-    more = parallel(tmp_path, more_pairs=f"{tmp_path}/taught", **where)
+    more = parallel(tmp_path, extra_train=f"{tmp_path}/taught", **where)
     held_out = {source for source, _ in stored(plain, "validation")}
     expected = [(source, f"{target} 7") for source, target in pairs_of(300) if source not in held_out]
     assert len(held_out) == 15 and stored(more) == stored(plain) + expected
     assert stored(more, "validation") == stored(plain, "validation")
     assert more.tokenizer.to_bytes() == plain.tokenizer.to_bytes() and more.prepared_dir != plain.prepared_dir
-    backwards = load_problem("parallel_text_rev", raw_dir=tmp_path, more_pairs=f"{tmp_path}/taught", **where)
+    backwards = load_problem("parallel_text_rev", raw_dir=tmp_path, extra_train=f"{tmp_path}/taught", **where)
     assert stored(backwards) == [(target, source) for source, target in stored(more)]
     # With validation files no pairs are held out, and changed texts are read again.
     write_text(tmp_path, "validation", pairs_of(3))
     for packed in tmp_path.glob("taught.*.gz"):
         packed.unlink()
     write_text(tmp_path, "taught", [("source 1", "target 2")])
-    assert stored(parallel(tmp_path, more_pairs=f"{tmp_path}/taught", **where))[-2:] == [
+    assert stored(parallel(tmp_path, extra_train=f"{tmp_path}/taught", **where))[-2:] == [
         ("source 299", "target 299"), ("source 1", "target 2")
     ]  # fmt: skip
 
@@ -335,8 +335,8 @@ def test_more_pairs_are_trained_on_with_the_same_vocabulary(tmp_path):
 def test_more_pairs_that_are_missing_are_named(tmp_path):
     write_text(tmp_path, "train", pairs_of(300))
     (tmp_path / "taught.en").write_text("source\n")
-    problem = parallel(tmp_path, more_pairs=f"{tmp_path}/taught", data_dir=tmp_path)
-    assert f"{tmp_path}/taught.de does not exist (nor .gz); problem.more_pairs is" in complaint(problem.prepare)
+    problem = parallel(tmp_path, extra_train=f"{tmp_path}/taught", data_dir=tmp_path)
+    assert f"{tmp_path}/taught.de does not exist (nor .gz); problem.extra_train is" in complaint(problem.prepare)
 
 
 def test_own_validation_and_test_files_are_taken(tmp_path):

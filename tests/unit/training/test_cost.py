@@ -20,7 +20,7 @@ from keras_transformer import cost
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import summary_lines, training_summary
-from keras_transformer.training.callbacks import Progress
+from keras_transformer.training.callbacks import ProgressLogger
 from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
 from keras_transformer.training.hardware import compilation_seconds, device_rate, peak_memory
 from keras_transformer.training.summary import OTHER, PRODUCTS
@@ -270,12 +270,12 @@ def test_memory_is_in_megabytes_and_the_peak_stays():
 # Before a training run
 
 
-def estimate(problem, path, monkeypatch, rates=(1e9, 1e9), **how):
+def estimate(problem, path, monkeypatch, rates=(1e9, 1e9), **options):
     """Return the lines on time of a dry run with given device rates in float32 and bfloat16."""
     lines, rates = [], dict(zip(("float32", "bfloat16"), rates))
     monkeypatch.setattr("keras_transformer.training.summary.device_rate", lambda dtype="float32": rates[dtype])
-    monkeypatch.setattr("keras_transformer.training.summary.compilation_seconds", lambda network, *shape: 7.0)
-    train(problem, shallow.replace(train_steps=1000), path, dry_run=True, report=lines.append, **how)
+    monkeypatch.setattr("keras_transformer.training.summary.compilation_seconds", lambda model, *shape: 7.0)
+    train(problem, shallow.replace(train_steps=1000), path, dry_run=True, report=lines.append, **options)
     first = next(i for i, line in enumerate(lines) if line.startswith("  time "))
     return [line[12:] for line in lines[first:] if line[2] in " t"]
 
@@ -343,7 +343,7 @@ def test_progress_reports_compilations_and_leaves_them_out_of_eta(problem, monke
     run = types.SimpleNamespace(log=lambda **row: None)
     nonfinite = types.SimpleNamespace(found=lambda skipped: None)
     settings = hparams.replace(train_steps=100, eval_steps=100)
-    progress = Progress(0, run, batches, settings, lambda *shape: 1, nonfinite, lines.append, every=4)
+    progress = ProgressLogger(0, run, batches, settings, lambda *shape: 1, nonfinite, lines.append, every=4)
     optimizer = types.SimpleNamespace(watched=lambda: ({}, 0))
     progress.set_model(
         types.SimpleNamespace(

@@ -14,7 +14,7 @@ from keras_transformer.training.signals import StopRequest
 from keras_transformer.utils.errors import UserError
 
 HPARAMS = kt.HParams(num_layers=1, d_model=64, d_ff=512, num_heads=2, batch_tokens=8000)
-HOW = {"strategy": "auto", "precision": "float32", "accumulate": 1, "remat": False, "jit_compile": "auto"}
+OPTIONS = {"strategy": "auto", "precision": "float32", "accumulate": 1, "remat": False, "jit_compile": "auto"}
 CONFIG = {"model": "transformer", "hparams": dataclasses.asdict(HPARAMS), "problem": {"name": "copy"}, "preset": "toy"}
 VOCAB_SIZE = 4000
 
@@ -25,7 +25,7 @@ def plan(batch_tokens=8000):
     return BatchPlan(lengths, lengths, batch_tokens)
 
 
-def check(monkeypatch, fits, path="none", **how):
+def check(monkeypatch, fits, path="none", **options):
     """Run `check_memory` with `fits` as the trial; return the trials and the reported lines."""
     questions, said = [], []
 
@@ -35,14 +35,14 @@ def check(monkeypatch, fits, path="none", **how):
 
     monkeypatch.setattr(memory, "try_update", answer)
     monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
-    memory.check_memory(Run(Path(path), CONFIG), VOCAB_SIZE, plan(), {**HOW, **how}, StopRequest(), said.append)
+    memory.check_memory(Run(Path(path), CONFIG), VOCAB_SIZE, plan(), {**OPTIONS, **options}, StopRequest(), said.append)
     return questions, said
 
 
 def test_what_fits_is_reported(monkeypatch):
     questions, said = check(monkeypatch, lambda question: {"fits": True, "peak_mb": 1234})
     (question,) = questions
-    assert question["shape"] == (400, 20, 20) and question["settings"] == HOW
+    assert question["shape"] == (400, 20, 20) and question["settings"] == OPTIONS
     assert question["available"] == 900
     assert "400 pairs of 20 and 20 tokens" in said[0] and "1,234 MB" in said[-1]
 

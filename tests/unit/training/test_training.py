@@ -16,9 +16,9 @@ from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.runs.checkpoint import assign_training
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import lines_by_step, training_summary
-from keras_transformer.training.callbacks import Checkpointing
+from keras_transformer.training.callbacks import CheckpointCallback
 from keras_transformer.training.collapse import complaint
-from keras_transformer.training.model_building import make_network
+from keras_transformer.training.model_building import build_model
 from keras_transformer.training.trainer import train
 from keras_transformer.visualization.curves import draw_curves
 
@@ -129,7 +129,7 @@ def test_a_training_goes_on_in_another_precision(problem, copied):
     arrays, state = run.checkpoints.load("last")
     assert state["step"] == 14 and all(array.dtype != "float16" for array in arrays["weights"].values())
     assert arrays["optimizer"]["adam/loss_scale"] == 2**15 and arrays["optimizer"]["adam/good_updates"] == 2
-    model = make_network(run, problem.tokenizer.vocab_size)[0]
+    model = build_model(run, problem.tokenizer.vocab_size)[0]
     assign_training(model, arrays, "the checkpoint")
     assert int(model.optimizer.iterations.value) == 14 and not model.optimizer.scales_loss
 
@@ -180,16 +180,16 @@ def test_train_rows_tell_the_rate_of_the_update_they_are_of(whole):
 
 @pytest.mark.parametrize("metric", ["score", "nll", "loss"])
 def test_what_is_not_finite_is_never_better(metric):
-    checkpointing = object.__new__(Checkpointing)
+    checkpointing = object.__new__(CheckpointCallback)
     checkpointing.hparams = dataclasses.replace(hparams, best_metric=metric)
     figures = {"score": 1.0, "nll": 3.0, "loss": 4.0}
-    finite = checkpointing.merit(figures)
+    finite = checkpointing.ranking_key(figures)
     for wrong in (np.nan, -np.inf if metric == "score" else np.inf):
-        found = checkpointing.merit({**figures, metric: wrong})
+        found = checkpointing.ranking_key({**figures, metric: wrong})
         assert finite > found and not found > finite
     if metric == "score":
-        assert finite > checkpointing.merit({**figures, "nll": np.nan})
-        assert finite < checkpointing.merit({**figures, "score": 1.1, "nll": np.nan})
+        assert finite > checkpointing.ranking_key({**figures, "nll": np.nan})
+        assert finite < checkpointing.ranking_key({**figures, "score": 1.1, "nll": np.nan})
 
 
 def test_an_evaluation_that_was_not_finite_does_not_keep_a_run_from_going_on(problem, copied):

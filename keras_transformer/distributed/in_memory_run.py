@@ -1,6 +1,6 @@
-"""A run as a worker has it that trains along: what it would write stays in memory.
+"""Run state for non-chief workers, kept in memory only.
 
-So it makes the same decisions as the worker that has the run directory.
+The callbacks make the same decisions with it as with the chief's run directory.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from keras_transformer.runs.run import Run
 
 
 def state_of(run):
-    """Returns what a `ShadowRun` has to know of what a run's directory holds, for JSON."""
+    """Return what an `InMemoryRun` has to know of a run's directory, for JSON."""
     rows = [row for row in run.metrics() if row["kind"] in ("validation", "nonfinite")]
     return {
         "config": run.config, "rows": rows, "best": run.checkpoints.best(), "steps": run.checkpoints.steps(),
@@ -21,7 +21,7 @@ def state_of(run):
 
 
 @dataclasses.dataclass(frozen=True)
-class ShadowRun(Run):
+class InMemoryRun(Run):
     """A `Run` that writes nothing.
 
     Attributes:
@@ -32,7 +32,7 @@ class ShadowRun(Run):
 
     @functools.cached_property
     def checkpoints(self):
-        return _ShadowCheckpoints(self.path / "checkpoints", self.state)
+        return _InMemoryCheckpoints(self.path / "checkpoints", self.state)
 
     def locked(self):
         return contextlib.nullcontext()
@@ -40,10 +40,10 @@ class ShadowRun(Run):
     def create(self):
         pass
 
-    def describe(self, manifest):
+    def write_manifest(self, manifest):
         pass
 
-    def written(self, name):
+    def atomic_open(self, name):
         return io.StringIO()
 
     def log(self, **values):
@@ -53,7 +53,7 @@ class ShadowRun(Run):
         return self.state["rows"]
 
 
-class _ShadowCheckpoints(Checkpoints):
+class _InMemoryCheckpoints(Checkpoints):
     def __init__(self, path, state):
         super().__init__(path, report=lambda line: None)
         self.state = state

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.backend.devices import on_cpu
-from keras_transformer.layers.matmul import product
+from keras_transformer.layers.matmul import matmul
 
 pytestmark = pytest.mark.backend
 
@@ -15,21 +15,21 @@ tensorflow_on_cpu = pytest.mark.skipif(
 )
 
 
-def product_and_gradients(x, kernel, above):
-    """x · kernel, and the gradients of Σ x · kernel · above with respect to both."""
+def matmul_and_gradients(x, kernel, grad_out):
+    """x · kernel, and the gradients of Σ x · kernel · grad_out with respect to both."""
     if keras.backend.backend() == "jax":
         import jax
 
-        found, pulled = jax.vjp(lambda x, kernel: product(x, kernel, training=True), x, kernel)
-        return [np.asarray(array) for array in (found, *pulled(ops.convert_to_tensor(above)))]
+        found, pulled = jax.vjp(lambda x, kernel: matmul(x, kernel, training=True), x, kernel)
+        return [np.asarray(array) for array in (found, *pulled(ops.convert_to_tensor(grad_out)))]
     import tensorflow as tf
 
     @tf.function(input_signature=[tf.TensorSpec([None] * (x.ndim - 1) + [len(kernel)]), tf.TensorSpec(kernel.shape)])
     def computed(x, kernel):
         with tf.GradientTape() as tape:
             tape.watch([x, kernel])
-            found = product(x, kernel, training=True)
-            total = tf.reduce_sum(found * above)
+            found = matmul(x, kernel, training=True)
+            total = tf.reduce_sum(found * grad_out)
         assert found.shape[-1] == kernel.shape[1]
         return [found, *tape.gradient(total, [x, kernel])]
 
@@ -40,21 +40,21 @@ def product_and_gradients(x, kernel, above):
 @pytest.mark.parametrize(("rows", "columns"), [(4, 16), (8, 8), (16, 4)])
 def test_value_and_gradients_are_those_of_the_product(lengths, rows, columns, fresh_seed):
     random = np.random.default_rng(fresh_seed)
-    x, kernel, above = (
+    x, kernel, grad_out = (
         random.normal(size=shape).astype("float32")
         for shape in ((2, *lengths, rows), (rows, columns), (2, *lengths, columns))
     )
-    found, of_x, of_kernel = product_and_gradients(x, kernel, above)
+    found, grad_x, grad_kernel = matmul_and_gradients(x, kernel, grad_out)
     np.testing.assert_allclose(found, x @ kernel, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(of_x, above @ kernel.T, rtol=1e-5, atol=1e-5)
-    flat = x.reshape(-1, rows).T @ above.reshape(-1, columns)
-    np.testing.assert_allclose(of_kernel, flat, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(ops.convert_to_numpy(product(x, kernel)), found, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(grad_x, grad_out @ kernel.T, rtol=1e-5, atol=1e-5)
+    flat = x.reshape(-1, rows).T @ grad_out.reshape(-1, columns)
+    np.testing.assert_allclose(grad_kernel, flat, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(ops.convert_to_numpy(matmul(x, kernel)), found, rtol=1e-6, atol=1e-6)
 
 
 def test_the_result_has_the_dtype_of_the_input():
     for training in (False, True):
-        found = product(ops.ones((2, 3, 4), "bfloat16"), ops.ones((4, 8), "float32"), training)
+        found = matmul(ops.ones((2, 3, 4), "bfloat16"), ops.ones((4, 8), "float32"), training)
         assert keras.backend.standardize_dtype(found.dtype) == "bfloat16" and found.shape == (2, 3, 8)
 
 
@@ -67,7 +67,7 @@ def test_no_product_reads_long_rows_of_its_second_factor(rows, columns, across):
     def gradient(x, kernel):
         with tf.GradientTape() as tape:
             tape.watch([x, kernel])
-            total = tf.reduce_sum(product(x, kernel, training=True) ** 2)
+            total = tf.reduce_sum(matmul(x, kernel, training=True) ** 2)
         return tape.gradient(total, [x, kernel])
 
     graph = gradient.get_concrete_function(tf.ones((3, rows)), tf.ones((rows, columns))).graph.as_graph_def()

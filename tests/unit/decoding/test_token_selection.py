@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_transformer.decoding.beam_search import Sampling
 from keras_transformer.decoding.gather import take, take_rows
-from keras_transformer.decoding.kv_tree import grown, living_nodes, settle
-from keras_transformer.decoding.token_selection import BLOCKS, IMPOSSIBLE, best_symbols, sampled_symbols, top_symbols
+from keras_transformer.decoding.kv_tree import compact, extend_path, live_nodes
+from keras_transformer.decoding.token_selection import BLOCKS, NEG_INF, blockwise_top_k, sample_tokens, top_k_tokens
 from keras_transformer.utils.errors import UserError
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
@@ -67,7 +67,7 @@ def test_taking_is_numpys(outer, n, m, width, seed):
 )
 def test_the_largest_logits_come_in_a_stable_order(rows, beams, vocab_size, count, different, seed):
     logits, count = of_few_numbers(seed, (rows, beams, vocab_size), different), min(count, vocab_size)
-    best, symbols = top_symbols(ops.convert_to_tensor(logits), count)
+    best, symbols = blockwise_top_k(ops.convert_to_tensor(logits), count)
     expected = in_order(logits, count)
     np.testing.assert_array_equal(array(best), np.take_along_axis(logits, expected, axis=-1))
     np.testing.assert_array_equal(array(symbols), expected)
@@ -81,15 +81,15 @@ def test_of_two_equal_largest_logits_the_first_is_taken(vocab_size):
     logits = np.zeros((1, len(first), vocab_size), "float32")
     for places in (first, second):
         logits[0, np.arange(len(first)), places] = 1
-    assert array(top_symbols(ops.convert_to_tensor(logits), 1)[1])[0, :, 0].tolist() == first.tolist()
+    assert array(blockwise_top_k(ops.convert_to_tensor(logits), 1)[1])[0, :, 0].tolist() == first.tolist()
 
 
 @pytest.mark.parametrize("vocab_size", [10 * BLOCKS[0], 10 * BLOCKS[0] - 1, 10 * BLOCKS[0] - 15, 997])
 def test_places_behind_the_vocabulary_are_never_taken(vocab_size):
     # One symbol is possible: all other places are as bad as those that only fill the last block up.
-    logits = np.full((1, vocab_size, vocab_size), IMPOSSIBLE, "float32")
+    logits = np.full((1, vocab_size, vocab_size), NEG_INF, "float32")
     logits[0, np.arange(vocab_size), np.arange(vocab_size)] = 0
-    symbols = array(top_symbols(ops.convert_to_tensor(logits), 2)[1])[0]
+    symbols = array(blockwise_top_k(ops.convert_to_tensor(logits), 2)[1])[0]
     assert symbols[:, 0].tolist() == list(range(vocab_size))
     assert symbols.max() < vocab_size
 
@@ -103,7 +103,7 @@ def test_log_probabilities_are_of_all_symbols(rows, beams, vocab_size, count, sh
     rng = np.random.default_rng(seed)
     logits = rng.uniform(-scale, scale, size=(rows, beams, vocab_size)).astype("float32")
     allowed = None if share is None else rng.random(logits.shape) < share
-    log_p, symbols, normalizer = map(array, best_symbols(ops.convert_to_tensor(logits), allowed, count))
+    log_p, symbols, normalizer = map(array, top_k_tokens(ops.convert_to_tensor(logits), allowed, count))
     expected, count = log_softmax(logits), min(count, vocab_size)
     total = logits[:, :, 0].astype("float64") - expected[:, :, 0]
     np.testing.assert_allclose(normalizer, total, rtol=1e-5, atol=1e-5)
@@ -114,7 +114,7 @@ def test_log_probabilities_are_of_all_symbols(rows, beams, vocab_size, count, sh
     np.testing.assert_array_equal(symbols[possible], order[possible])
     of_order = np.take_along_axis(expected, order, axis=-1)
     np.testing.assert_allclose(log_p[possible], of_order[possible], rtol=1e-5, atol=2e-5)
-    assert (log_p[~possible] == IMPOSSIBLE).all()
+    assert (log_p[~possible] == NEG_INF).all()
 
 
 @pytest.mark.parametrize("constrained", [False, True])
@@ -122,7 +122,7 @@ def test_a_certain_symbol_has_log_probability_zero(constrained):
     logits = np.full((1, 1, 900), -80, "float32")
     logits[0, 0, 7] = 80
     allowed = np.ones(logits.shape, bool) if constrained else None
-    log_p, symbols, _ = best_symbols(ops.convert_to_tensor(logits), allowed, 3)
+    log_p, symbols, _ = top_k_tokens(ops.convert_to_tensor(logits), allowed, 3)
     assert array(symbols)[0, 0].tolist() == [7, 0, 1]
     np.testing.assert_allclose(array(log_p)[0, 0], [0, -160, -160], rtol=1e-6)
 
@@ -148,7 +148,7 @@ def drawn(logits, allowed, chance, sampling):
     chance = np.asarray(chance, "float32")
     shape = (1, len(chance), len(logits))
     logits = ops.convert_to_tensor(np.broadcast_to(logits, shape).astype("float32"))
-    symbols, normalizer = sampled_symbols(logits, allowed[None, None], ops.convert_to_tensor(chance[None]), sampling)
+    symbols, normalizer = sample_tokens(logits, allowed[None, None], ops.convert_to_tensor(chance[None]), sampling)
     return array(symbols)[0], array(normalizer)[0]
 
 
@@ -252,7 +252,7 @@ class PlainTree:
         past_length = self.past[0].shape[2]
         recent = np.zeros((self.batch, self.heads, steps * self.beam_size, self.width), "float32")
         for node in range(0, steps * self.beam_size, self.beam_size):
-            path = array(grown(ops.convert_to_tensor(path), node, past_length, self.beam_size))
+            path = array(extend_path(ops.convert_to_tensor(path), node, past_length, self.beam_size))
             new = self.rng.normal(size=(self.batch, self.heads, self.beam_size, self.width)).astype("float32")
             recent[:, :, node : node + self.beam_size] = new
             parents = np.array([self.rng.choice(self.parents(row), self.beam_size) for row in range(self.batch)])
@@ -293,10 +293,10 @@ def test_every_beam_keeps_its_own_history(batch, beam_size, steps, seed):
     for now, then in zip(steps, [*steps[1:], 1]):
         path, recent = tree.segment(path, now)
         tree.check(path, np.concatenate([tree.past[0], recent[0]], axis=2))
-        nodes = living_nodes(path, tree.alive)
+        nodes = live_nodes(path, tree.alive)
         kept = nodes.shape[1]
         assert kept == tree.number_of_nodes()
-        path, past = settle(ops.convert_to_tensor(path), tree.past, recent, nodes, then, beam_size)
+        path, past = compact(ops.convert_to_tensor(path), tree.past, recent, nodes, then, beam_size)
         path, tree.past = array(path), [array(past[0])]
         assert path.shape == (batch, beam_size, kept + then * beam_size) and not path[:, :, kept:].any()
         tree.check(path[:, :, :kept], tree.past[0])
@@ -308,7 +308,7 @@ def test_living_nodes_are_those_that_a_living_beam_needs(batch, beams, nodes, se
     rng = np.random.default_rng(seed)
     path, alive = rng.random((batch, beams, nodes)) < 0.3, rng.random((batch, beams)) < 0.6
     needed = [sorted({node for _, node in np.argwhere(path[row] & alive[row][:, None])}) for row in range(batch)]
-    found = living_nodes(path, alive)
+    found = live_nodes(path, alive)
     assert found.dtype == "int32" and found.shape == (batch, max(map(len, needed)))
     for row, expected in zip(found.tolist(), needed):
         assert row[: len(expected)] == expected and len(set(row)) == len(row)
@@ -322,7 +322,7 @@ def test_a_path_grows_by_the_beams_own_node(batch, beam_size, past_length, steps
         expected = path.copy()
         for beam in range(beam_size):
             expected[:, beam, past_length + node + beam] = True
-        actual = grown(ops.convert_to_tensor(path), np.int32(node), past_length, beam_size)
+        actual = extend_path(ops.convert_to_tensor(path), np.int32(node), past_length, beam_size)
         np.testing.assert_array_equal(array(actual), expected)
 
 
@@ -331,7 +331,7 @@ def test_no_temperature_draws_what_is_not_allowed(temperature):
     logits = ops.convert_to_tensor([[[0.0, -5.0, -6.0, -7.0]]])
     allowed = ops.convert_to_tensor([[[False, True, True, True]]])
     for chance in (0.0, 0.3, 0.999999):
-        drawn, _ = sampled_symbols(logits, allowed, ops.convert_to_tensor([[chance]]), Sampling(temperature))
+        drawn, _ = sample_tokens(logits, allowed, ops.convert_to_tensor([[chance]]), Sampling(temperature))
         assert int(drawn[0, 0]) > 0 and (temperature > 1 or int(drawn[0, 0]) == 1)
 
 

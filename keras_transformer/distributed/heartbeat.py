@@ -16,7 +16,7 @@ DONE = "done"
 """What a process says last, that needs the others no more, nor they it."""
 
 
-class Presence(threading.Thread):
+class Heartbeat(threading.Thread):
     """Counts aloud and watches the others that do, until it is ended, or the store is gone or another process is.
 
     Args:
@@ -28,7 +28,7 @@ class Presence(threading.Thread):
     """
 
     def __init__(self, store, number, count, lost, every=EVERY, silence=SILENCE):
-        super().__init__(name="presence", daemon=True)
+        super().__init__(name="heartbeat", daemon=True)
         self.store, self.number, self.count, self.lost = store, number, count, lost
         self.every, self.silence = every, silence
         self.over = threading.Event()

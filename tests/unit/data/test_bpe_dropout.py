@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.data import encoding
 from keras_transformer.data.filters import PairFilter
-from keras_transformer.data.tokenizers.bpe_dropout import PieceDropout
+from keras_transformer.data.tokenizers.bpe_dropout import BPEDropout
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.base import UNK
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -32,7 +32,7 @@ def tokenizer():
 
 
 def anew(tokenizer, texts, rate, seed=1):
-    return tokenizer.cut_anew(tokenizer.encode(texts), rate, seed)
+    return tokenizer.resegment(tokenizer.encode(texts), rate, seed)
 
 
 def test_without_dropout_the_pieces_are_the_tokenizers(tokenizer):
@@ -62,7 +62,7 @@ def test_a_symbol_is_never_cut():
     tokenizer = SentencePieceTokenizer.train(["the cat sat on the mat", "a dog ate the cat"], 36, symbols=["<x>", "at"])
     texts = ["the cat <x> sat", "on<x>the mat ate"]
     before = tokenizer.encode(texts)
-    rows = [tokenizer.cut_anew(before, 0.9, seed) for seed in range(20)]
+    rows = [tokenizer.resegment(before, 0.9, seed) for seed in range(20)]
     for symbol in ("<x>", "at"):
         number = tokenizer.encode([symbol])[0][-1]
         counts = [row.count(number) for row in before]
@@ -83,7 +83,7 @@ def test_a_joint_is_left_out_as_often_as_said():
 def test_a_pair_that_was_passed_over_may_be_joined_later():
     """Algorithm 1 of Provilkov et al.: with merges ab, then cd, all are drawn anew before each merge."""
     pieces = ["<pad>", "</s>", "<s>", "<unk>", "ab", "cd", "a", "b", "c", "d"]
-    cut, rng, rate = PieceDropout(pieces, -np.arange(10.0), np.zeros(10), range(4)), random.Random(1), 0.3
+    cut, rng, rate = BPEDropout(pieces, -np.arange(10.0), np.zeros(10), range(4)), random.Random(1), 0.3
     found = collections.Counter(tuple(pieces[i] for i in cut([6, 7, 8, 9], rate, rng)) for _ in range(20_000))
     expected = {
         ("a", "b", "c", "d"): rate**2, ("ab", "c", "d"): (1 - rate) * rate,
@@ -102,7 +102,7 @@ def test_a_word_too_long_to_be_cut_quickly_stays(tokenizer):
 
 
 def stored(folder, tokenizer, pairs, **options):
-    TokenStore.write(folder, {"train": pairs, "test": pairs}, tokenizer, {}, piece_dropout={"train": 0.2}, **options)
+    TokenStore.write(folder, {"train": pairs, "test": pairs}, tokenizer, {}, bpe_dropout={"train": 0.2}, **options)
     return TokenStore(folder)
 
 
@@ -141,7 +141,7 @@ def test_what_is_stored_is_the_same_from_several_workers(tokenizer, tmp_path, mo
 
 def test_a_training_pair_is_stored_in_several_segmentations(tmp_path):
     arguments = {"data_dir": tmp_path, "train_pairs": 200, "vocab_size": 300}
-    problem = load_problem("toy_ende", piece_dropout=0.1, segmentations=3, **arguments)
+    problem = load_problem("toy_ende", bpe_dropout=0.1, num_segmentations=3, **arguments)
     plain = load_problem("toy_ende", **arguments)
     train = problem.prepare().store.split("train")
     sources, targets = map(list, zip(*problem.pairs("train")))
@@ -172,7 +172,7 @@ def test_a_preparation_that_was_killed_goes_on_to_the_same(tokenizer, tmp_path, 
     def fill(texts):
         with work_directory(tmp_path / "resumed", "identity", lambda line: None) as work:
             TokenStore.fill(
-                work, {"train": texts}, tokenizer, {}, expected={"train": 100}, piece_dropout={"train": 0.2},
+                work, {"train": texts}, tokenizer, {}, expected={"train": 100}, bpe_dropout={"train": 0.2},
                 report=said.append,
             )  # fmt: skip
             work.finish()
@@ -181,21 +181,21 @@ def test_a_preparation_that_was_killed_goes_on_to_the_same(tokenizer, tmp_path, 
         fill(broken_off())
     fill(pairs)
     assert "  train: going on after 56 pairs" in said
-    TokenStore.write(tmp_path / "whole", {"train": pairs}, tokenizer, {}, piece_dropout={"train": 0.2})
+    TokenStore.write(tmp_path / "whole", {"train": pairs}, tokenizer, {}, bpe_dropout={"train": 0.2})
     for name in ("train.source.ids", "train.target.ids", "train.source.lengths"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_what_cannot_be_is_told(tmp_path):
-    with pytest.raises(UserError, match="segmentations=4 would all be the same; add --set problem.piece_dropout=0.1"):
-        load_problem("toy_ende", segmentations=4)
-    with pytest.raises(UserError, match="drop_duplicates would leave one of segmentations=4"):
-        load_problem("toy_ende", segmentations=4, piece_dropout=0.1, drop_duplicates=True)
-    with pytest.raises(UserError, match="cut a pair alike in each epoch; add --set problem.segmentations=10"):
-        load_problem("toy_ende", piece_dropout=0.1)
-    said = "piece_dropout is of byte-pair encoding alone, which the word pieces' tokenizer of wmt14_fren does not do"
+    with pytest.raises(UserError, match="num_segmentations=4 would all be the same; add --set problem.bpe_dropout=0.1"):
+        load_problem("toy_ende", num_segmentations=4)
+    with pytest.raises(UserError, match="drop_duplicates would leave one of num_segmentations=4"):
+        load_problem("toy_ende", num_segmentations=4, bpe_dropout=0.1, drop_duplicates=True)
+    with pytest.raises(UserError, match="cut a pair alike in each epoch; add --set problem.num_segmentations=10"):
+        load_problem("toy_ende", bpe_dropout=0.1)
+    said = "bpe_dropout is of byte-pair encoding alone, which the word pieces' tokenizer of wmt14_fren does not do"
     with pytest.raises(UserError, match=said):
-        load_problem("wmt14_fren", piece_dropout=0.1, segmentations=2)
+        load_problem("wmt14_fren", bpe_dropout=0.1, num_segmentations=2)
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "byte_fallback", "trees", "symbols"])
@@ -226,8 +226,8 @@ def test_a_tokenizer_that_is_not_of_byte_pairs_alone_is_told(tmp_path, model_typ
         def make_tokenizer(self):
             return tokenizer
 
-    problem = Own(data_dir=tmp_path, piece_dropout=0.1, segmentations=2)
-    with pytest.raises(UserError, match=f"piece_dropout is of byte-pair encoding alone, which {what} does not do"):
+    problem = Own(data_dir=tmp_path, bpe_dropout=0.1, num_segmentations=2)
+    with pytest.raises(UserError, match=f"bpe_dropout is of byte-pair encoding alone, which {what} does not do"):
         problem.prepare()
     assert not list(tmp_path.glob("*/manifest.json"))
 
@@ -237,4 +237,4 @@ def test_the_draw_is_by_seed(tokenizer):
     assert anew(tokenizer, TEXTS, 0.2, seed=3) != anew(tokenizer, TEXTS, 0.2, seed=4)
     rng = random.Random(0)
     (row,) = tokenizer.encode([rng.choice(TEXTS)])
-    assert len({tuple(tokenizer.cut_anew([row], 0.3, seed)[0]) for seed in range(50)}) > 10
+    assert len({tuple(tokenizer.resegment([row], 0.3, seed)[0]) for seed in range(50)}) > 10

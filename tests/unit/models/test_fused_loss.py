@@ -1,4 +1,4 @@
-"""Projection and cross-entropy by pieces are those of all tokens at once, and so is their gradient."""
+"""Projection and cross-entropy by chunks are those of all tokens at once, and so is their gradient."""
 
 import keras
 import numpy as np
@@ -7,8 +7,8 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.models import fused_loss as projected_loss
-from keras_transformer.models.fused_loss import projected_cross_entropy
+from keras_transformer.models import fused_loss
+from keras_transformer.models.fused_loss import fused_linear_cross_entropy
 
 TOKENS, WIDTH, VOCAB_SIZE = 23, 8, 11
 
@@ -32,22 +32,22 @@ def expected(states, table, labels, weights, label_smoothing, r_drop=0.0):
     q = np.full(p.shape, label_smoothing / VOCAB_SIZE)
     q[np.arange(len(q)), labels] += 1 - label_smoothing
     smoothed, plain = -(q * np.log(p)).sum(-1), -np.log(p[np.arange(len(q)), labels])
-    slope = p - q
+    grad_logits = p - q
     if r_drop:  # Liang et al. 2021, their equation 4 halved: rows 2i and 2i + 1 are the two passes of a token
         other = p.reshape(-1, 2, VOCAB_SIZE)[:, ::-1].reshape(p.shape)
         there, back = ((a * np.log(a / b)).sum(-1, keepdims=True) for a, b in ((p, other), (other, p)))
         smoothed = smoothed + r_drop / 2 * (there + back)[:, 0] / 2
-        slope = slope + r_drop / 2 * (p * (np.log(p / other) - there) + p - other)
-    slope = slope * weights[:, None]
-    return (smoothed * weights).sum(), smoothed, plain, slope @ table, slope.T @ states
+        grad_logits = grad_logits + r_drop / 2 * (p * (np.log(p / other) - there) + p - other)
+    grad_logits = grad_logits * weights[:, None]
+    return (smoothed * weights).sum(), smoothed, plain, grad_logits @ table, grad_logits.T @ states
 
 
 def found(states, table, labels, weights, label_smoothing, r_drop=0.0, scale=1.0):
-    """The same of `projected_cross_entropy`; the gradients are of the loss times `scale`, divided by it."""
+    """The same of `fused_linear_cross_entropy`; the gradients are of the loss times `scale`, divided by it."""
     arrays = [ops.convert_to_tensor(array) for array in (labels, weights)]
 
     def scaled(states, table):
-        loss, smoothed, plain = projected_cross_entropy(states, table, *arrays, label_smoothing, r_drop=r_drop)
+        loss, smoothed, plain = fused_linear_cross_entropy(states, table, *arrays, label_smoothing, r_drop=r_drop)
         return loss * scale, (loss, smoothed, plain)
 
     states, table = ops.convert_to_tensor(states), ops.convert_to_tensor(table)
@@ -74,10 +74,10 @@ def found(states, table, labels, weights, label_smoothing, r_drop=0.0, scale=1.0
 
 @pytest.mark.backend
 @pytest.mark.parametrize(
-    ("tokens_a_piece", "label_smoothing"), [(1, 0.1), (4, 0.0), (4, 0.1), (22, 0.1), (23, 0.1), (100, 0.1)]
+    ("tokens_per_chunk", "label_smoothing"), [(1, 0.1), (4, 0.0), (4, 0.1), (22, 0.1), (23, 0.1), (100, 0.1)]
 )
-def test_pieces_give_loss_and_gradient_of_the_whole(monkeypatch, inputs, label_smoothing, tokens_a_piece):
-    monkeypatch.setattr(projected_loss, "PIECE", tokens_a_piece * VOCAB_SIZE + 1)
+def test_chunks_give_loss_and_gradient_of_the_whole(monkeypatch, inputs, label_smoothing, tokens_per_chunk):
+    monkeypatch.setattr(fused_loss, "CHUNK_LOGITS", tokens_per_chunk * VOCAB_SIZE + 1)
     for value, wanted in zip(found(*inputs, label_smoothing), expected(*inputs, label_smoothing), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=0, atol=3e-6)
 
@@ -90,11 +90,11 @@ def pairs(inputs):
 
 
 @pytest.mark.parametrize(
-    ("tokens_a_piece", "label_smoothing", "r_drop"),
+    ("tokens_per_chunk", "label_smoothing", "r_drop"),
     [(1, 0.1, 5.0), (2, 0.1, 5.0), (8, 0.0, 1.0), (8, 0.1, 5.0), (22, 0.1, 5.0), (100, 0.1, 5.0)],
 )
-def test_two_passes_are_drawn_to_each_other(monkeypatch, pairs, label_smoothing, r_drop, tokens_a_piece):
-    monkeypatch.setattr(projected_loss, "PIECE", tokens_a_piece * VOCAB_SIZE + 1)
+def test_two_passes_are_drawn_to_each_other(monkeypatch, pairs, label_smoothing, r_drop, tokens_per_chunk):
+    monkeypatch.setattr(fused_loss, "CHUNK_LOGITS", tokens_per_chunk * VOCAB_SIZE + 1)
     wanted = expected(*pairs, label_smoothing, r_drop)
     for value, one in zip(found(*pairs, label_smoothing, r_drop), wanted, strict=True):
         np.testing.assert_allclose(value, one, rtol=1e-5, atol=3e-6)
@@ -114,7 +114,7 @@ def test_two_passes_that_are_alike_are_as_one(pairs):
 @pytest.mark.parametrize("label_smoothing", (0.0, 0.1))
 def test_without_a_gradient_it_is_the_same(inputs, label_smoothing):
     arrays = [ops.convert_to_tensor(array) for array in inputs]
-    outputs = projected_cross_entropy(*arrays, label_smoothing, training=False)
+    outputs = fused_linear_cross_entropy(*arrays, label_smoothing, training=False)
     for value, wanted in zip(outputs, expected(*inputs, label_smoothing)):
         np.testing.assert_allclose(ops.convert_to_numpy(value), wanted, rtol=0, atol=3e-6)
 
@@ -124,7 +124,7 @@ def test_without_a_gradient_it_is_the_same(inputs, label_smoothing):
 @pytest.mark.parametrize(("dtype", "error"), (("bfloat16", 0.03), ("float16", 0.004)))
 def test_products_are_computed_in_the_dtype_of_the_states(monkeypatch, pairs, dtype, error, r_drop):
     """Weights as small as those of 25,000 tokens would vanish in float16 if they were not set apart."""
-    monkeypatch.setattr(projected_loss, "PIECE", 6 * VOCAB_SIZE)
+    monkeypatch.setattr(fused_loss, "CHUNK_LOGITS", 6 * VOCAB_SIZE)
     states, table, labels, weights = pairs
     weights = weights / 1e5
     states = ops.convert_to_numpy(ops.cast(ops.cast(states, dtype), "float32"))
@@ -172,10 +172,10 @@ def test_what_cancels_out_at_the_label_does_so_in_fewer_bits(dtype):
     states = 4.5 * table  # its own symbol has a probability of 0.90002, others have 0.01
     logits = states.astype("float64") @ table.T
     q = np.full(logits.shape, smoothing / vocab_size) + (1 - smoothing) * np.eye(vocab_size)
-    slope = oracles.softmax(logits) - q
+    grad_logits = oracles.softmax(logits) - q
     weights = np.ones(vocab_size, "float32")
     inputs = ops.cast(states, dtype), table, labels, weights
-    *_, of_states, of_table = found(*inputs, smoothing, scale=1.0)
+    *_, grad_states, grad_table = found(*inputs, smoothing, scale=1.0)
     # Rounded by itself, 0.90002 would be wrong by a sixth of the difference.
-    for value, wanted in ((of_states, slope @ table), (of_table, slope.T @ states)):
+    for value, wanted in ((grad_states, grad_logits @ table), (grad_table, grad_logits.T @ states)):
         np.testing.assert_allclose(value, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())
