@@ -13,7 +13,7 @@ HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, batch_token
 
 @pytest.fixture(scope="module")
 def problem(tmp_path_factory):
-    return kt.problem("copy", data_dir=tmp_path_factory.mktemp("data"), train_pairs=400)
+    return kt.problem("copy", data_dir=tmp_path_factory.mktemp("data"), train_pairs=200, longest=4)
 
 
 def make_model(problem):
@@ -33,7 +33,7 @@ def test_fit_compiles_a_step_for_planned_shapes_only(problem, monkeypatch):
     monkeypatch.setattr(kt.Transformer, "states", trace)
     batches = problem.batches("train", HPARAMS)
     make_model(problem).fit(batches, epochs=2, verbose=0)
-    assert traced == set(batches.plan.shapes) and len(traced) <= 24
+    assert traced == set(batches.plan.shapes) and 1 < len(traced) <= 24
 
 
 def test_callbacks_read_the_variables_of_the_last_update(problem):
