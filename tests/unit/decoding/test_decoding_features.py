@@ -150,7 +150,6 @@ def test_segments_change_nothing(translator, monkeypatch, segment):
         is_same(translator.translate(texts, **asked), expected)
 
 
-@pytest.mark.backend
 @pytest.mark.parametrize("weights", range(3))
 def test_a_narrow_beam_is_a_plain_beam_search(compiled_translator, weights):
     found = exhaustive(randomize(compiled_translator, weights).models)
@@ -228,7 +227,6 @@ def test_a_constraint_that_allows_nothing_is_an_error(translator, sizes):
 # Sampling
 
 
-@pytest.mark.backend
 def test_draws_depend_on_the_text_and_the_seed_alone(translator):
     first = translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=1))
     assert translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=1)) == first

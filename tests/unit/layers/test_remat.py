@@ -17,7 +17,7 @@ def problem(tmp_path_factory):
 
 
 def hparams(**changes):
-    return small(num_layers=2, batch_tokens=64, dropout=0.3, attention_dropout=0.2, activation_dropout=0.2, **changes)
+    return small(num_layers=2, batch_tokens=128, dropout=0.3, attention_dropout=0.2, activation_dropout=0.2, **changes)
 
 
 def test_remat_makes_the_same_updates_with_the_same_masks(problem):
