@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from keras_transformer.data.tokenizers.base import SPECIAL
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
-from keras_transformer.exports.saved_model import graph_tokenizer
 from keras_transformer.parsing.grammar import CLOSE, OPEN, TAG
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.parsing.tree import tree_of
@@ -17,6 +16,7 @@ from keras_transformer.utils.text import split_words
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_text")
+from keras_transformer.exports.saved_model import graph_tokenizer  # noqa: E402
 
 SENTENCES = [
     "A man in a blue shirt is standing on a ladder.", "Ein Mann in einem blauen Hemd steht auf einer Leiter!",
