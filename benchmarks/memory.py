@@ -48,7 +48,8 @@ def main(arguments):
     ]
     print(f"{keras.backend.backend()}, {flags.precision}, {flags.vocab_size:,} symbols")
     for (hparams, name, tokens), (way, settings) in itertools.product(updates, WAYS.items()):
-        config = {"model": "transformer", "hparams": dataclasses.asdict(hparams), "problem": {"name": "copy"}}
+        problem = {"name": "copy"}
+        config = {"model": "transformer", "hparams": dataclasses.asdict(hparams), "problem": problem, "plugins": []}
         shape = (tokens // flags.length, flags.length, flags.length)
         settings, free = {"precision": flags.precision, **settings}, available_bytes()
         found = try_update(settings, config, flags.vocab_size, shape, free, StopRequest())

@@ -15,7 +15,13 @@ from keras_transformer.utils.errors import UserError
 
 HPARAMS = kt.HParams(num_layers=1, d_model=64, d_ff=512, num_heads=2, batch_tokens=8000)
 OPTIONS = {"strategy": "auto", "precision": "float32", "accumulate": 1, "remat": False, "jit_compile": "auto"}
-CONFIG = {"model": "transformer", "hparams": dataclasses.asdict(HPARAMS), "problem": {"name": "copy"}, "preset": "toy"}
+CONFIG = {
+    "model": "transformer",
+    "hparams": dataclasses.asdict(HPARAMS),
+    "problem": {"name": "copy"},
+    "preset": "toy",
+    "plugins": [],
+}
 VOCAB_SIZE = 4000
 
 
