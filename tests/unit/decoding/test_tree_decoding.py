@@ -91,12 +91,16 @@ def test_the_grammar_allows_all_trees_and_nothing_else(tokenizer, words):
     assert found == every_tree(words, limit - 1) and len(found) >= 4
 
 
-def test_a_chain_of_constituents_is_bounded(tokenizer):
-    opening = [tokenizer.symbols["(S"]] * LONGEST_CHAIN
-    assert tokenizer.grammar.allowed(opening[1:], 1, 100)[tokenizer.symbols["(X"]]
-    assert not tokenizer.grammar.allowed(opening, 1, 100)[tokenizer.symbols["(X"]]
-    deeper = [*opening, tokenizer.symbols["T"]]
-    assert tokenizer.grammar.allowed(deeper, 2, 100)[tokenizer.symbols["(X"]]
+@pytest.mark.parametrize(("opened", "tagged", "may_open"), [(-1, 0, True), (0, 0, False), (0, 1, True)])
+def test_grammar_and_constraint_bound_chains(tokenizer, opened, tagged, may_open):
+    prefix = [tokenizer.symbols["(S"]] * (LONGEST_CHAIN + opened) + [tokenizer.symbols["T"]] * tagged
+    of_a_search = dict(chances=None, alphas=None, beams=None, nbest=None)
+    inputs = SearchInputs(np.array([100]), np.zeros((1, 1), "int32"), words=np.array([1 + tagged]), **of_a_search)
+    tokens = np.pad(np.array([[prefix]], "int32"), [(0, 0), (0, 0), (0, 5)])
+    found = np.array(TreeConstraint(tokenizer.grammar)(ops.convert_to_tensor(tokens), len(prefix), inputs))[0, 0]
+    expected = tokenizer.grammar.allowed(prefix, 1 + tagged, 100)
+    np.testing.assert_array_equal(found, expected)
+    assert expected[tokenizer.symbols["(X"]] == may_open
 
 
 @pytest.mark.backend
