@@ -67,7 +67,7 @@ class TreeTokenizer(SentencePieceTokenizer):
         """The `Grammar` of the symbols: what may come next in a tree."""
         return Grammar(self.symbols, self.vocab_size, EOS)
 
-    @property
+    @functools.cached_property
     def constraint(self):
         """The `TreeConstraint` of the grammar."""
         return TreeConstraint(self.grammar)

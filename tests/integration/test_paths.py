@@ -12,7 +12,7 @@ from helpers.commands import REVERSE
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.runs.run import Run
-from keras_transformer.training import finetune as fine_tuning
+from keras_transformer.training import finetune
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import check_output
 
@@ -234,7 +234,7 @@ def test_wrong_init_from_is_quoted(monkeypatch, tmp_path):
     checkpoints = SimpleNamespace(load=lambda *_, **__: ({"weights": {"other": np.zeros(1)}}, {}))
     monkeypatch.setattr(Run, "open", lambda _: SimpleNamespace(path=path, checkpoints=checkpoints, tokenizer=SYMBOLS))
     model = SimpleNamespace(weights=[], vocabulary_weights=[], vocabulary_tables=[], trainable_variables=[])
-    monkeypatch.setattr(fine_tuning, "model_arrays", lambda _: {})
+    monkeypatch.setattr(finetune, "model_arrays", lambda _: {})
     with pytest.raises(UserError) as caught:
-        fine_tuning.initialise(model, SYMBOLS, {"run": path, "checkpoint": "best"}, print)
+        finetune.initialise(model, SYMBOLS, {"run": path, "checkpoint": "best"}, print)
     assert shlex.split(str(caught.value).partition(": it holds")[0]) == [f"--init_from={path}"]

@@ -11,15 +11,15 @@ import contextlib, io, runpy, sys
 import keras_transformer
 from keras_transformer.utils import errors
 from keras_transformer.utils import files
-from keras_transformer.cli import arguments as flags
-from keras_transformer.config import hparams as hyperparameters
+from keras_transformer.cli import arguments
+from keras_transformer.config import hparams
 from keras_transformer.config import plugins
 from keras_transformer.config import registry
-from keras_transformer.backend import loading as startup
-from keras_transformer.tasks import problem as tasks
+from keras_transformer.backend import loading
+from keras_transformer.tasks import problem
 from keras_transformer.__main__ import COMMANDS
 from keras_transformer.data import corpus, encoding
-from keras_transformer.data.tokenizers import base as tokenizer
+from keras_transformer.data.tokenizers import base
 from keras_transformer.runs.tensorboard import Events
 registry.load_catalog()
 for name, _ in registry.problems.describe():

@@ -14,10 +14,10 @@ from helpers import cross_backend
 from helpers.paths import ROOT
 from helpers.sharing import shared_folder
 
-from keras_transformer.backend import loading as startup
+from keras_transformer.backend import loading
 from keras_transformer.runs.run import Run
 
-BACKENDS = [name for name in startup.BACKENDS if importlib.util.find_spec(name)]
+BACKENDS = [name for name in loading.BACKENDS if importlib.util.find_spec(name)]
 THIS = keras.backend.backend()
 OTHER = next((name for name in BACKENDS if name != THIS), None)
 both = pytest.mark.skipif(OTHER is None, reason=f"only {THIS} is installed")
@@ -112,7 +112,7 @@ def test_notebooks_may_begin_with_batches(tmp_path):
 
 
 @pytest.mark.backend
-@pytest.mark.parametrize("name", ["torch", *set(startup.BACKENDS).difference(BACKENDS)])
+@pytest.mark.parametrize("name", ["torch", *set(loading.BACKENDS).difference(BACKENDS)])
 def test_train_rejects_a_wrong_backend_in_one_sentence(tmp_path, name):
     done = python(name, tmp_path, "-m", "keras_transformer.train", *cross_backend.FLAGS)
     assert done.returncode == 2

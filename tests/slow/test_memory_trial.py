@@ -1,6 +1,5 @@
 """The trial update in a child process: memory limits, the errors it reports, and signals."""
 
-import dataclasses
 import signal
 import sys
 import time
@@ -8,21 +7,10 @@ import time
 import keras
 import numpy as np
 import pytest
+from helpers.memory_trials import CONFIG, OPTIONS, VOCAB_SIZE
 
-import keras_transformer as kt
 from keras_transformer.training import memory
 from keras_transformer.training.signals import Interrupted, StopRequest
-
-HPARAMS = kt.HParams(num_layers=1, d_model=64, d_ff=512, num_heads=2, batch_tokens=8000)
-OPTIONS = {"strategy": "auto", "precision": "float32", "accumulate": 1, "remat": False, "jit_compile": "auto"}
-CONFIG = {
-    "model": "transformer",
-    "hparams": dataclasses.asdict(HPARAMS),
-    "problem": {"name": "copy"},
-    "preset": "toy",
-    "plugins": [],
-}
-VOCAB_SIZE = 4000
 
 
 def test_trial_ends_at_a_signal():

@@ -10,7 +10,7 @@ import keras
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.backend import loading as startup
+from keras_transformer.backend import loading
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def choose_from(monkeypatch, tmp_path):
 )
 def test_chosen_backend_prefers_environment_then_config(choose_from, environment, configured, installed, chosen):
     choose_from(environment, configured, installed)
-    assert startup.chosen_backend() == chosen
+    assert loading.chosen_backend() == chosen
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_chosen_backend_prefers_environment_then_config(choose_from, environment
 def test_chosen_backend_rejects_missing_and_unknown_ones(choose_from, environment, installed, message):
     choose_from(environment, None, installed)
     with pytest.raises(kt.UserError, match=message):
-        startup.chosen_backend()
+        loading.chosen_backend()
 
 
 @pytest.mark.backend
@@ -98,7 +98,7 @@ def test_keep_compilations_uses_the_cache_of_the_user(monkeypatch, given, cache_
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     if cache_home:
         monkeypatch.setenv("XDG_CACHE_HOME", cache_home)
-    startup.keep_compilations()
+    loading.keep_compilations()
     assert updates == (kept and {**kept, "jax_persistent_cache_min_compile_time_secs": 0.1})
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from keras_transformer.runs import tensorboard as events
+from keras_transformer.runs import tensorboard
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.tensorboard import Events, open_events
 
@@ -68,12 +68,12 @@ def test_what_a_killed_training_showed_of_later_updates_does_not_count(monkeypat
 
 
 def test_texts_are_shown_as_they_are():
-    text = events._as_text({"source": "a\n# b *c*", "output": "<b>", "reference": ""})
+    text = tensorboard._as_text({"source": "a\n# b *c*", "output": "<b>", "reference": ""})
     assert text == "    source:    a # b *c*\n    output:    <b>\n    reference: "
 
 
 def test_without_tensorboard_there_are_no_events(monkeypatch, tmp_path):
-    monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
     assert open_events(tmp_path / "tensorboard") is None and not list(tmp_path.iterdir())
 
 

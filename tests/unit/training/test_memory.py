@@ -1,28 +1,16 @@
 """The trial of the largest batch: its report, the remedies it names, and the estimate; without child processes."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.memory_trials import CONFIG, HPARAMS, OPTIONS, VOCAB_SIZE
 
-import keras_transformer as kt
 from keras_transformer.data.batch_plan import BatchPlan
 from keras_transformer.runs.run import Run
 from keras_transformer.training import memory
 from keras_transformer.training.signals import StopRequest
 from keras_transformer.utils.errors import UserError
-
-HPARAMS = kt.HParams(num_layers=1, d_model=64, d_ff=512, num_heads=2, batch_tokens=8000)
-OPTIONS = {"strategy": "auto", "precision": "float32", "accumulate": 1, "remat": False, "jit_compile": "auto"}
-CONFIG = {
-    "model": "transformer",
-    "hparams": dataclasses.asdict(HPARAMS),
-    "problem": {"name": "copy"},
-    "preset": "toy",
-    "plugins": [],
-}
-VOCAB_SIZE = 4000
 
 
 def plan(batch_tokens=8000):
