@@ -1,13 +1,16 @@
-"""How much memory an update takes: `python benchmarks/memory.py --json=docs/results/memory.jsonl`.
+"""Measure the memory of an update: `python benchmarks/memory.py --json=docs/results/memory.jsonl`.
 
 Each figure is the peak of a process of its own, which loads Keras, builds the model and makes one update of random
-tokens: weights, gradients and both slots are there, too. The batch has as many tokens in the source as in the target,
-all sequences of one length. On CPU a process may take what is free then; an update that wants more does not fit.
+tokens. The peak includes weights, gradients and both slots. All sequences of a batch have one length. On CPU a process
+may take the memory that is free at its start, and an update that needs more does not fit.
 """
 
-import dataclasses
+import concurrent.futures
 import itertools
+import multiprocessing
+import resource
 
+import numpy as np
 from command_line import Parser, check_flags
 
 from keras_transformer.backend.loading import load_keras
@@ -20,7 +23,7 @@ WAYS = {
     "accumulate=8": {"accumulate": 8},
     "remat, accumulate=8": {"remat": True, "accumulate": 8},
 }
-"""Settings of `build_model` that are compared."""
+"""Options of `build_model` that are compared."""
 
 
 def main(arguments):
@@ -40,31 +43,71 @@ def main(arguments):
 
     from keras_transformer.config.hparams import load_hparams
     from keras_transformer.runs.manifest import append_row, command, git_revision, machine
-    from keras_transformer.training.memory import available_bytes, try_update
-    from keras_transformer.training.signals import StopRequest
+    from keras_transformer.training.memory import available_bytes
 
     updates = [
         (load_hparams(name, batch_tokens=tokens), name, tokens) for name in flags.hparams for tokens in flags.tokens
     ]
-    print(f"{keras.backend.backend()}, {flags.precision}, {flags.vocab_size:,} symbols")
-    for (hparams, name, tokens), (way, settings) in itertools.product(updates, WAYS.items()):
-        problem = {"name": "copy"}
-        config = {"model": "transformer", "hparams": dataclasses.asdict(hparams), "problem": problem, "plugins": []}
-        shape = (tokens // flags.length, flags.length, flags.length)
-        settings, free = {"precision": flags.precision, **settings}, available_bytes()
-        found = try_update(settings, config, flags.vocab_size, shape, free, StopRequest())
-        if "peak_mb" not in found and found["fits"]:
-            raise UserError(f"{name}, {tokens} tokens, {way}: {found['error']}")
-        peak = found.get("peak_mb")
+    print(f"{keras.backend.backend()}, {flags.precision}, {flags.vocab_size:,} tokens in the vocabulary")
+    for (hparams, name, tokens), (way, options) in itertools.product(updates, WAYS.items()):
+        free, options = available_bytes(), {"precision": flags.precision, **options}
+        peak = peak_of(hparams, flags.vocab_size, flags.length, options, free)
         print(f"{name}, {tokens:,} tokens, {way}: {f'{peak:,} MB' if peak else 'does not fit'}", flush=True)
         row = {
             "benchmark": "memory", "backend": keras.backend.backend(), "hparams": name, "tokens": tokens,
             "length": flags.length, "vocab_size": flags.vocab_size, "precision": flags.precision, "way": way,
-            "peak_mb": peak, "free_mb": free >> 20,
+            "peak_mb": peak, "free_mb": free and free >> 20,
             "command": command(), "commit": git_revision(), "machine": machine(),
         }  # fmt: skip
         if flags.json:
             append_row(flags.json, row)
+
+
+def peak_of(*update):
+    """Return the peak of a new process that runs `make_update`, in MiB, or None if the update does not fit."""
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        try:
+            return pool.submit(make_update, *update).result()
+        except (UserError, concurrent.futures.BrokenExecutor):  # TensorFlow aborts where it cannot raise an error
+            return None
+
+
+def make_update(hparams, vocab_size, length, options, free):
+    """Make one update of random tokens; return the peak memory of this process or its accelerator in MiB.
+
+    Args:
+        hparams: `HParams`, whose batch is filled.
+        vocab_size: Number of tokens in the vocabulary.
+        length: Tokens per sequence.
+        options: Options of `build_model`.
+        free: Bytes that this process may take, or None for no limit.
+
+    Raises:
+        UserError: The update does not fit.
+    """
+    load_keras()
+    import dataclasses
+
+    from keras_transformer.runs.run import Run
+    from keras_transformer.training.hardware import peak_memory
+    from keras_transformer.training.memory import memory_errors
+    from keras_transformer.training.model_building import build_model
+
+    if free:
+        resource.setrlimit(resource.RLIMIT_DATA, (free, free))
+    config = {
+        "model": "transformer",
+        "hparams": dataclasses.asdict(hparams),
+        "problem": {"name": "copy"},
+        "plugins": [],
+    }
+    with memory_errors({"accumulate": 1, "remat": False, **options}):
+        model, _ = build_model(Run(None, config), vocab_size, **options)
+        tokens = np.random.default_rng(0).integers(4, vocab_size, (hparams.batch_tokens // length, length))
+        weights = np.full(tokens.shape, 1 / tokens.size, np.float32)
+        model.fit((tokens, tokens), tokens, sample_weight=weights, batch_size=len(tokens), verbose=0)
+    return max(peak_memory().values())
 
 
 if __name__ == "__main__":

@@ -66,10 +66,6 @@ def main(arguments):
         "--remat", action="store_true", help="compute layers once more in the backward pass, for less memory"
     )
     group.add_argument("--jit_compile", default="auto", choices=("auto", "on", "off"), help="XLA (default auto)")
-    group.add_argument(
-        "--memory_trial", default="auto", choices=("auto", "on", "off"),
-        help="try the largest batch first (default auto: of a new run, if it may not fit into memory)",
-    )  # fmt: skip
     flags = parser.parse_args(arguments)
     problem, hparams = read_problem_flags(flags)
     registry.models.check(flags.model)
@@ -89,8 +85,7 @@ def main(arguments):
         coordinator=coordinator if flags.coordinator else None, worker_patience=flags.worker_patience,
         precision=flags.precision, accumulate=flags.accumulate, remat=flags.remat,
         jit_compile={"auto": "auto", "on": True, "off": False}[flags.jit_compile],
-        memory_trial=flags.memory_trial, init_from=init_from,
-        dry_run=flags.dry_run, report=report_if_read,
+        init_from=init_from, dry_run=flags.dry_run, report=report_if_read,
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ dropout. On GPUs this was not tested.
 | a checkpoint of another model or a newer format | refused, it says which |
 | a clock that goes backwards | nothing: times are monotonic, and files are compared by content |
 | a loss or gradient that is not finite | the end, or the update is skipped: see below |
-| a batch that does not fit into memory | told before the first update, with what fits: see below |
+| a batch that does not fit into memory | one sentence that names the flags that help, exit status 2: see below |
 
 `--checkpoint_steps` and `--checkpoint_minutes` say how often a checkpoint is written, `--keep_checkpoints` how many
 stay; the best one (`--best_metric=score`, `nll` or `loss`) stays besides. `--patience=N` ends a training after N
@@ -52,10 +52,12 @@ continues. An evaluation without a score is never better than one with a score, 
 
 ## Memory
 
-Where an update of the largest batch is estimated at 2 GB or more, a new training makes it once, with random tokens, in
-a process of its own, before it asks for memory itself (`--memory_trial=on`: always, `off`: never). On CPU that process
-may have nine tenths of what is free, on an accelerator what that has. If it does not fit, it is told whether it does
-with `--remat`, in how many slices (`--accumulate`; both make the same updates), and with which `--batch_tokens`.
+The summary of a run estimates the memory of its largest update. When an allocation fails, `train` ends with status 2
+and names the flags that lower the need. `--accumulate` and `--remat` make the same updates, `--precision=bfloat16` and
+a smaller `--batch_tokens` make other ones. A run that has a checkpoint keeps its `batch_tokens`.
+
+On CPU, Linux may kill a process that takes too much memory before any allocation fails (status 137, or "Killed" in
+the shell). The same command then resumes from the last checkpoint. Add one of these flags to it.
 
 ## Corpora
 

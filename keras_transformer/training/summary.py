@@ -7,6 +7,7 @@ import keras
 from keras_transformer.backend.devices import cpu_has_bfloat16, on_cpu
 from keras_transformer.distributed.strategy import count_accelerators, count_replicas
 from keras_transformer.training.hardware import compilation_seconds, device_rate
+from keras_transformer.training.memory import available_bytes, estimated_bytes, largest_shape
 from keras_transformer.training.schedule import make_schedule
 from keras_transformer.utils.timing import duration
 
@@ -40,6 +41,7 @@ def overview(run, problem, model, batches, options, distribution, workers=1):
         "batch": [_batch(plan, batches.few_shapes, options["accumulate"])],
         "schedule": [_schedule(hparams, plan.batches_per_epoch)],
         "devices": list(_devices(model, distribution, options, workers)),
+        "memory": [_memory(hparams, problem.tokenizer.vocab_size, plan, options, distribution)],
         "results": [
             f"validation every {hparams.eval_steps:,} updates"
             + (f", decoded every {every:,}" if (every := hparams.decoding_interval) > hparams.eval_steps else "")
@@ -98,6 +100,20 @@ def _schedule(hparams, updates_an_epoch):
         f"{hparams.train_steps:,} updates ({hparams.train_steps / updates_an_epoch:.3g} epochs); learning rate up to "
         f"{rate:.2e} at update {peak:,}{after}"
     )
+
+
+def _memory(hparams, vocab_size, plan, options, distribution):
+    """Return the estimate for the largest update."""
+    rows, *lengths = largest_shape(hparams, vocab_size, plan)
+    rows_at_once = -(-rows // (options["accumulate"] * count_replicas(distribution)))
+    wanted = estimated_bytes(hparams, vocab_size, rows_at_once, *lengths, options["remat"])
+    line = (
+        f"about {wanted / 1e6:,.0f} MB for the largest update, {rows:,} pairs of {lengths[0]} and {lengths[1]} tokens"
+    )
+    free = available_bytes()
+    if free is not None and wanted > free:
+        line += f"; only {free / 1e6:,.0f} MB are free: try --accumulate, --remat or a smaller --batch_tokens"
+    return line
 
 
 def _time(hparams, model, batches):

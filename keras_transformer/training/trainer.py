@@ -29,7 +29,7 @@ from keras_transformer.training.callbacks import (
 )
 from keras_transformer.training.finetune import INIT_FLAG, complete, initialise
 from keras_transformer.training.hardware import device_rate
-from keras_transformer.training.memory import check_memory, check_weights, may_not_fit
+from keras_transformer.training.memory import check_weights, memory_errors
 from keras_transformer.training.model_building import build_model
 from keras_transformer.training.nonfinite import NonFinite
 from keras_transformer.training.signals import SharedStop, stop_request
@@ -41,8 +41,8 @@ from keras_transformer.utils.timing import duration
 
 def train(
     problem, hparams, output_dir, *, model="transformer", preset="", strategy="auto", devices=None, coordinator=None,
-    worker_patience=300, precision="float32", accumulate=1, remat=False, jit_compile="auto", memory_trial="auto",
-    init_from=None, dry_run=False, report=print,
+    worker_patience=300, precision="float32", accumulate=1, remat=False, jit_compile="auto", init_from=None,
+    dry_run=False, report=print,
 ):  # fmt: skip
     """Trains a model on a problem, in a run directory.
 
@@ -61,7 +61,6 @@ def train(
         accumulate: Slices of a batch whose gradients are added before an update.
         remat: Whether layers are computed once more in the backward pass, for less memory.
         jit_compile: Whether XLA compiles the step: True, False or "auto".
-        memory_trial: Whether the largest batch is tried first: "on", "off", or "auto", in a new run that may not fit.
         init_from: {"run": directory, "checkpoint": name, or None for the best} of another run, with whose weights a new
             one begins; see `fine_tuning`.
         dry_run: Whether to end when it is told what would be trained, with nothing written but the prepared corpus.
@@ -72,15 +71,13 @@ def train(
 
     Raises:
         UserError: The directory holds another run, is another process's or cannot be written, or a corpus file is bad,
-            or the largest batch does not fit into memory, or updates are not finite.
+            or training ran out of memory, or updates are not finite.
         WorkerLost: Another worker is gone.
         Interrupted: SIGTERM or SIGINT came; a checkpoint of the last update is written.
     """
     if coordinator:
         strategy = _with_coordinator(strategy)
     check_strategy(strategy, devices, jit_compile)
-    if strategy == "multiworker" and memory_trial == "on":
-        raise UserError("--memory_trial=on is of one process; try the batch with --strategy=auto on one machine")
     workers = join(strategy, devices, coordinator, worker_patience, report)
     options = {"strategy": strategy, "devices": devices, "precision": precision, "accumulate": accumulate}
     options |= {"jit_compile": jit_compile, "remat": remat}
@@ -105,8 +102,6 @@ def train(
             run = Run.configure(output_dir, problem, model, preset, hparams, init_from)
             if workers.is_chief:
                 run.check_corpus()
-            if strategy != "multiworker":  # whose environment a trial's process could not share
-                _try_memory(run, problem, hparams, batches, options, memory_trial, stop, report)
             if workers.count > 1:
                 stop = SharedStop(stop, workers)
             with workers.together():
@@ -140,15 +135,6 @@ def _with_coordinator(strategy):
     if keras.backend.backend() != "jax":
         raise UserError("--coordinator needs KERAS_BACKEND=jax; with TensorFlow workers read TF_CONFIG")
     return "multiworker"
-
-
-def _try_memory(run, problem, hparams, batches, options, memory_trial, stop, report):
-    """Makes sure that the largest batch fits into memory, where that is asked for or in doubt."""
-    size, begun = problem.tokenizer.vocab_size, run.checkpoints.steps()
-    new_and_large = not begun and may_not_fit(run, size, batches.plan, options["accumulate"], options["remat"])
-    done = begun and _finished(run, hparams, begun[-1])
-    if (memory_trial == "on" and not done) or (memory_trial == "auto" and new_and_large):
-        check_memory(run, size, batches.plan, options, stop, report)
 
 
 def _validation_batches(problem, hparams, batches, strategy, devices):
@@ -206,7 +192,10 @@ def _train(run, problem, hparams, batches, options, stop, workers, report):
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     log_start(run, start, distribution, options["precision"])
     began = time.monotonic()
-    with progress_bar("training", hparams.train_steps, start) as progress.advance:
+    with (
+        memory_errors(options, batch_may_change=not start),
+        progress_bar("training", hparams.train_steps, start) as progress.advance,
+    ):
         model.fit(
             batches, steps_per_epoch=hparams.train_steps - start, epochs=1, verbose=0,
             callbacks=StepCallbacks(callbacks, add_history=True, model=model),

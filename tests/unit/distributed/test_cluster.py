@@ -116,7 +116,6 @@ def test_train_rejects_conflicting_strategy_flags(call, tmp_path, monkeypatch):
         call("train", *together, "--worker_patience=1").refused("cannot join the other processes at localhost:1")
         call("train", "--strategy=jax", "--devices=3").refused("--devices=3, but jax sees 2")
     call("train", "--strategy=one", "--devices=2").refused("--strategy=one is of one device")
-    call("train", "--strategy=multiworker", "--memory_trial=on").refused("--memory_trial=on is of one process")
     name = "mirrored" if ON_TENSORFLOW else "jax"
     call("train", f"--strategy={name}", "--batch_tokens=32", "--max_length=32", "--devices=2").refused(
         "too few for 2 devices"
