@@ -23,7 +23,7 @@ WAYS = {
     "accumulate=8": {"accumulate": 8},
     "remat, accumulate=8": {"remat": True, "accumulate": 8},
 }
-"""Options of `build_model` that are compared."""
+"""Arguments of `TrainOptions` that are compared."""
 
 
 def main(arguments):
@@ -80,7 +80,7 @@ def make_update(hparams, vocab_size, length, options, free):
         hparams: `HParams`, whose batch is filled.
         vocab_size: Number of tokens in the vocabulary.
         length: Tokens per sequence.
-        options: Options of `build_model`.
+        options: Arguments of `TrainOptions`.
         free: Bytes that this process may take, or None for no limit.
 
     Raises:
@@ -93,6 +93,7 @@ def make_update(hparams, vocab_size, length, options, free):
     from keras_transformer.training.hardware import peak_memory
     from keras_transformer.training.memory import memory_errors
     from keras_transformer.training.model_building import build_model
+    from keras_transformer.training.options import TrainOptions
 
     if free:
         resource.setrlimit(resource.RLIMIT_DATA, (free, free))
@@ -102,8 +103,9 @@ def make_update(hparams, vocab_size, length, options, free):
         "problem": {"name": "copy"},
         "plugins": [],
     }
-    with memory_errors({"accumulate": 1, "remat": False, **options}):
-        model, _ = build_model(Run(None, config), vocab_size, **options)
+    options = TrainOptions(**options)
+    with memory_errors(options):
+        model, _ = build_model(Run(None, config), vocab_size, options)
         tokens = np.random.default_rng(0).integers(4, vocab_size, (hparams.batch_tokens // length, length))
         weights = np.full(tokens.shape, 1 / tokens.size, np.float32)
         model.fit((tokens, tokens), tokens, sample_weight=weights, batch_size=len(tokens), verbose=0)

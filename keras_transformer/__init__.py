@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from keras_transformer.tasks.problem import Problem as Problem
     from keras_transformer.tasks.problem import load_problem as problem  # noqa: F401
     from keras_transformer.tasks.translation import TranslationProblem as TranslationProblem
+    from keras_transformer.training.options import TrainOptions as TrainOptions
     from keras_transformer.training.schedule import TransformerSchedule as TransformerSchedule
     from keras_transformer.training.schedule import compile_arguments as compile_arguments
+    from keras_transformer.training.trainer import train_model as train_model
     from keras_transformer.utils.errors import UserError as UserError
     from keras_transformer.visualization.attention import AttentionMaps as AttentionMaps
 
@@ -44,6 +46,8 @@ _LOCATIONS = {
     "load_plugin": "config.plugins:load_plugin",
     "Transformer": "models.transformer:Transformer",
     "TransformerSchedule": "training.schedule:TransformerSchedule",
+    "TrainOptions": "training.options:TrainOptions",
+    "train_model": "training.trainer:train_model",
     "SmoothedCrossEntropy": "models.loss:SmoothedCrossEntropy",
     "compile_arguments": "training.schedule:compile_arguments",
     "Translator": "decoding.translator:Translator",

@@ -77,15 +77,23 @@ def main(arguments):
     coordinator = Coordinator(flags.coordinator, flags.num_processes, flags.process_id)
     coordinator.check()
     load_keras()
-    from keras_transformer.training.trainer import train
+    from keras_transformer.training.options import TrainOptions
+    from keras_transformer.training.trainer import train_model
 
-    train(
-        problem, hparams, Path(flags.output_dir or f"runs/{flags.problem}-{flags.hparams}"), model=flags.model,
-        preset=flags.hparams, strategy=flags.strategy, devices=flags.devices,
-        coordinator=coordinator if flags.coordinator else None, worker_patience=flags.worker_patience,
-        precision=flags.precision, accumulate=flags.accumulate, remat=flags.remat,
+    options = TrainOptions(
+        strategy="multiworker" if flags.coordinator and flags.strategy in ("auto", "jax") else flags.strategy,
+        devices=flags.devices,
+        coordinator=coordinator if flags.coordinator else None,
+        worker_patience=flags.worker_patience,
+        precision=flags.precision,
+        accumulate=flags.accumulate,
+        remat=flags.remat,
         jit_compile={"auto": "auto", "on": True, "off": False}[flags.jit_compile],
-        init_from=init_from, dry_run=flags.dry_run, report=report_if_read,
+    )
+    output_dir = Path(flags.output_dir or f"runs/{flags.problem}-{flags.hparams}")
+    train_model(
+        problem, hparams, output_dir, options, model=flags.model, preset=flags.hparams, init_from=init_from,
+        dry_run=flags.dry_run, report=report_if_read,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ def memory_errors(options, batch_may_change=True):
     """Raise a `UserError` that names the flags that lower memory when the body of a `with` block has too little.
 
     Args:
-        options: {"accumulate", "remat", "precision"} of the run, see `trainer.train`.
+        options: `TrainOptions`.
         batch_may_change: Whether `batch_tokens` may still change, which it may not after the first checkpoint.
     """
     try:
@@ -23,9 +23,9 @@ def memory_errors(options, batch_may_change=True):
     except Exception as error:
         if isinstance(error, UserError) or not OUT_OF_MEMORY.search(f"{type(error).__name__}: {error}"):
             raise
-        flags = [f"--accumulate={2 * options['accumulate']}"]
-        flags += ["--remat"] * (not options["remat"])
-        flags += ["--precision=bfloat16"] * (options["precision"] == "float32")
+        flags = [f"--accumulate={2 * options.accumulate}"]
+        flags += ["--remat"] * (not options.remat)
+        flags += ["--precision=bfloat16"] * (options.precision == "float32")
         flags += ["a smaller --batch_tokens"] * batch_may_change
         cause = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(": ")
         raise UserError(f"training ran out of memory ({cause}); try {' or '.join(flags)}") from error

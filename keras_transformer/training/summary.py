@@ -27,7 +27,7 @@ def overview(run, problem, model, batches, options, distribution, workers=1):
         problem: The prepared `Problem`.
         model: The compiled model.
         batches: The `TokenBatches` that it is trained on.
-        options: {"precision", "accumulate", "remat"}: see `trainer.train`.
+        options: `TrainOptions`.
         distribution: What joins its devices, or None.
         workers: How many processes train together.
     """
@@ -38,7 +38,7 @@ def overview(run, problem, model, batches, options, distribution, workers=1):
     rows = {
         "problem": [f"{problem.name}: {pairs}, {vocabulary}"],
         "model": [_sizes(run), _parameters(model)],
-        "batch": [_batch(plan, batches.few_shapes, options["accumulate"])],
+        "batch": [_batch(plan, batches.few_shapes, options.accumulate)],
         "schedule": [_schedule(hparams, plan.batches_per_epoch)],
         "devices": list(_devices(model, distribution, options, workers)),
         "memory": [_memory(hparams, problem.tokenizer.vocab_size, plan, options, distribution)],
@@ -105,8 +105,8 @@ def _schedule(hparams, updates_an_epoch):
 def _memory(hparams, vocab_size, plan, options, distribution):
     """Return the estimate for the largest update."""
     rows, *lengths = largest_shape(hparams, vocab_size, plan)
-    rows_at_once = -(-rows // (options["accumulate"] * count_replicas(distribution)))
-    wanted = estimated_bytes(hparams, vocab_size, rows_at_once, *lengths, options["remat"])
+    rows_at_once = -(-rows // (options.accumulate * count_replicas(distribution)))
+    wanted = estimated_bytes(hparams, vocab_size, rows_at_once, *lengths, options.remat)
     line = (
         f"about {wanted / 1e6:,.0f} MB for the largest update, {rows:,} pairs of {lengths[0]} and {lengths[1]} tokens"
     )
@@ -155,9 +155,9 @@ def _devices(model, distribution, options, workers):
     kind = "accelerator" if accelerators else "device"
     devices = f"{replicas} {kind}{'s' * (replicas > 1)}" + (f" of {workers} workers" if workers > 1 else "")
     compiled = "XLA" if model.jit_compile else "no XLA"
-    remat = ", layers computed again in the backward pass" if options["remat"] else ""
+    remat = ", layers computed again in the backward pass" if options.remat else ""
     backend = keras.backend.backend()
-    yield f"{devices}; {backend}, {options['precision']}, {compiled}{remat}"
+    yield f"{devices}; {backend}, {options.precision}, {compiled}{remat}"
     # On CPUs, JAX's products in bfloat16 are no faster than those in float32.
-    if backend == "tensorflow" and options["precision"] == "float32" and on_cpu() and cpu_has_bfloat16():
+    if backend == "tensorflow" and options.precision == "float32" and on_cpu() and cpu_has_bfloat16():
         yield "this CPU has bfloat16 instructions: --precision=bfloat16 is faster"

@@ -5,12 +5,9 @@ import dataclasses
 import math
 import time
 
-import keras
-
 from keras_transformer.distributed.in_memory_run import InMemoryRun, state_of
 from keras_transformer.distributed.strategy import (
     check_rows,
-    check_strategy,
     count_accelerators,
     make_strategy,
 )
@@ -32,6 +29,7 @@ from keras_transformer.training.hardware import device_rate
 from keras_transformer.training.memory import check_weights, memory_errors
 from keras_transformer.training.model_building import build_model
 from keras_transformer.training.nonfinite import NonFinite
+from keras_transformer.training.options import TrainOptions
 from keras_transformer.training.signals import SharedStop, stop_request
 from keras_transformer.training.summary import overview
 from keras_transformer.utils.errors import UserError, shell_flag
@@ -39,48 +37,35 @@ from keras_transformer.utils.progress import progress_bar
 from keras_transformer.utils.timing import duration
 
 
-def train(
-    problem, hparams, output_dir, *, model="transformer", preset="", strategy="auto", devices=None, coordinator=None,
-    worker_patience=300, precision="float32", accumulate=1, remat=False, jit_compile="auto", init_from=None,
-    dry_run=False, report=print,
+def train_model(
+    problem, hparams, output_dir, options=None, *, model="transformer", preset="", init_from=None, dry_run=False,
+    report=print,
 ):  # fmt: skip
-    """Trains a model on a problem, in a run directory.
+    """Train a model on a problem in a run directory, or resume the run that is there.
 
     Args:
-        problem: `Problem`; prepared where it is not.
+        problem: `Problem`; prepared first if necessary.
         hparams: `HParams`.
-        output_dir: The run directory; one that holds this run is resumed.
+        output_dir: The run directory.
+        options: `TrainOptions`, which may differ when the run resumes.
         model: Registered name of the model.
         preset: Registered name of the hparams, for the record.
-        strategy: Devices: "auto", "one", "mirrored" or, on JAX, "jax"; "multiworker": those of several processes. This
-            and what follows may differ on resume.
-        devices: How many devices of this process to take; None: all that the strategy would.
-        coordinator: `Coordinator` of several processes on JAX; it makes the strategy "multiworker".
-        worker_patience: Seconds to wait for the other processes.
-        precision: "float32", "bfloat16" or "float16", of products; weights, norms, softmax and loss are in float32.
-        accumulate: Slices of a batch whose gradients are added before an update.
-        remat: Whether layers are computed once more in the backward pass, for less memory.
-        jit_compile: Whether XLA compiles the step: True, False or "auto".
-        init_from: {"run": directory, "checkpoint": name, or None for the best} of another run, with whose weights a new
-            one begins; see `fine_tuning`.
-        dry_run: Whether to end when it is told what would be trained, with nothing written but the prepared corpus.
+        init_from: {"run": directory, "checkpoint": name, or None for the best} of another run, whose weights a new run
+            starts from; see `finetune`.
+        dry_run: Whether to stop after the summary of the run. Only the prepared corpus is written.
         report: Called with each line of progress.
 
     Returns:
         The `Run`.
 
     Raises:
-        UserError: The directory holds another run, is another process's or cannot be written, or a corpus file is bad,
-            or training ran out of memory, or updates are not finite.
-        WorkerLost: Another worker is gone.
-        Interrupted: SIGTERM or SIGINT came; a checkpoint of the last update is written.
+        UserError: The directory holds another run, or another process trains in it, or it cannot be written; a corpus
+            file is invalid; training ran out of memory; or updates are not finite.
+        WorkerLost: Another worker is missing.
+        Interrupted: SIGTERM or SIGINT arrived; a checkpoint of the last update is written.
     """
-    if coordinator:
-        strategy = _with_coordinator(strategy)
-    check_strategy(strategy, devices, jit_compile)
-    workers = join(strategy, devices, coordinator, worker_patience, report)
-    options = {"strategy": strategy, "devices": devices, "precision": precision, "accumulate": accumulate}
-    options |= {"jit_compile": jit_compile, "remat": remat}
+    options = options or TrainOptions()
+    workers = join(options.strategy, options.devices, options.coordinator, options.worker_patience, report)
     if not workers.is_chief:
         report(f"worker {workers.number} of {workers.count} trains along; worker 0 reports")
         report = _silently
@@ -115,38 +100,30 @@ def train(
 
 def _dry_run(run, problem, hparams, batches, options, workers, report):
     """Print the summary of what would be trained."""
-    _validation_batches(problem, hparams, batches, options["strategy"], options["devices"])
-    model, distribution = build_model(run, problem.tokenizer.vocab_size, **options)
+    _validation_batches(problem, hparams, batches, options)
+    model, distribution = build_model(run, problem.tokenizer.vocab_size, options)
     start = max(run.checkpoints.steps(), default=0)
     if ended := _finished(run, hparams, start):
         report(ended)
         return
     batches = model.adapted(batches).replace(start=start)
-    print_summary(run, problem, model, batches, options, distribution, workers, start, report)
+    print_summary(run, problem, model, batches, options, distribution, workers, report)
 
 
 def _silently(line):
     pass
 
 
-def _with_coordinator(strategy):
-    if strategy not in ("auto", "jax", "multiworker"):
-        raise UserError(f"--coordinator is of several processes, not of --strategy={strategy}")
-    if keras.backend.backend() != "jax":
-        raise UserError("--coordinator needs KERAS_BACKEND=jax; with TensorFlow workers read TF_CONFIG")
-    return "multiworker"
-
-
-def _validation_batches(problem, hparams, batches, strategy, devices):
+def _validation_batches(problem, hparams, batches, options):
     """Returns the batches of validation, unless these or those of training, `batches`, cannot be trained with."""
-    check_rows(batches.plan, make_strategy(strategy, devices))
+    check_rows(batches.plan, make_strategy(options.strategy, options.devices))
     return problem.batches("validation", hparams)
 
 
 def _train(run, problem, hparams, batches, options, stop, workers, report):
     """Trains, in a directory that is this process's own."""
-    validation = _validation_batches(problem, hparams, batches, options["strategy"], options["devices"])
-    model, distribution = build_model(run, problem.tokenizer.vocab_size, **options)
+    validation = _validation_batches(problem, hparams, batches, options)
+    model, distribution = build_model(run, problem.tokenizer.vocab_size, options)
     state = restore(run, model, workers)
     start = batches.start = state["step"]
     if not start:
@@ -159,7 +136,7 @@ def _train(run, problem, hparams, batches, options, stop, workers, report):
         workers.check_same(
             {
                 "version": versions(),
-                "settings": [problem.name, problem.parameters, dataclasses.asdict(hparams), options],
+                "settings": [problem.name, problem.parameters, dataclasses.asdict(hparams), options.update_settings()],
                 "vocabulary": problem.tokenizer.fingerprint,
                 "corpus": store["files"],
                 "first weights": model_arrays(model),
@@ -186,11 +163,11 @@ def _train(run, problem, hparams, batches, options, stop, workers, report):
     if ended := _finished(run, hparams, start):
         report(ended)
         return
-    print_summary(run, problem, model, batches, options, distribution, workers, start, report)
+    print_summary(run, problem, model, batches, options, distribution, workers, report)
     run.write_manifest(make_manifest(run, model))  # of whoever makes the updates that follow
     if start:
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
-    log_start(run, start, distribution, options["precision"])
+    log_start(run, start, distribution, options.precision)
     began = time.monotonic()
     with (
         memory_errors(options, batch_may_change=not start),
@@ -222,13 +199,13 @@ def _evaluate(run):
     return f"python -m keras_transformer.evaluate {shell_flag('run', run.path)}"
 
 
-def print_summary(run, problem, model, batches, options, distribution, workers, start, report):
+def print_summary(run, problem, model, batches, options, distribution, workers, report):
     """Print what is about to be trained."""
     report(f"{run.path}")
     for line in overview(run, problem, model, batches, options, distribution, workers.count):
         report(line)
-    if start:
-        report(f"  resuming after update {start:,}")
+    if batches.start:
+        report(f"  resuming after update {batches.start:,}")
 
 
 def restore(run, model, workers):

@@ -7,7 +7,7 @@ from helpers.quick import quick_runs
 
 import keras_transformer as kt
 from keras_transformer.training.finetune import initialise
-from keras_transformer.training.trainer import train
+from keras_transformer.training.trainer import train_model
 
 # At a rate of zero the weights stay what a training begins with.
 HPARAMS = kt.HParams(
@@ -32,12 +32,12 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def source(folder):
     """The run whose weights the others begin with."""
-    return train(problem(folder, 5), HPARAMS, folder / "source", report=str)
+    return train_model(problem(folder, 5), HPARAMS, folder / "source", report=str)
 
 
 def start(folder, name, source, num_symbols, hparams=STILL, checkpoint=None, report=str):
     init_from = source and {"run": str(source.path), "checkpoint": checkpoint}
-    return train(problem(folder, num_symbols), hparams, folder / name, init_from=init_from, report=report)
+    return train_model(problem(folder, num_symbols), hparams, folder / name, init_from=init_from, report=report)
 
 
 def weights(run, checkpoint="last"):

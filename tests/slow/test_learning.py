@@ -8,7 +8,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.data.corpus import read_pairs
 from keras_transformer.runs.run import Run
-from keras_transformer.training.trainer import train
+from keras_transformer.training.trainer import train_model
 
 
 def learn(problem, hparams, **arguments):
@@ -72,6 +72,6 @@ def test_loss_falls_on_real_captions(captions, fresh_seed, precision):
 def test_toy_grammar_is_learned(tmp_path, fresh_seed):
     problem = kt.problem("toy_parsing", data_dir=tmp_path / "data", train_pairs=6000)
     hparams = kt.hparams("parsing_toy", seed=fresh_seed, train_steps=350, eval_steps=350, beam_size=1)
-    run = train(problem, hparams, tmp_path / "run", report=print)
+    run = train_model(problem, hparams, tmp_path / "run", report=print)
     (score,) = [row["score"] for row in Run.open(run.path).metrics() if row["kind"] == "validation"]
     assert score >= 80

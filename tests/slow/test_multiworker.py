@@ -13,8 +13,9 @@ import keras_transformer as kt
 from keras_transformer.distributed.workers import WorkerLost
 from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.runs.run import Run
+from keras_transformer.training.options import TrainOptions
 from keras_transformer.training.signals import MEET_EVERY
-from keras_transformer.training.trainer import train
+from keras_transformer.training.trainer import train_model
 
 PARAMETERS = {"num_symbols": 4, "longest": 5, "train_pairs": 30}
 PATIENCE = 240
@@ -38,7 +39,8 @@ def trained_alone(folder, run, steps):
     """Train, or resume, in this process; return the `Run`."""
     problem = kt.problem("reverse", data_dir=folder / "data", **PARAMETERS)
     hparams = small(**CHANGES, train_steps=steps)
-    return train(problem, hparams, folder / run, preset="base", strategy="one", report=str)
+    options = TrainOptions(strategy="one")
+    return train_model(problem, hparams, folder / run, options, preset="base", report=str)
 
 
 def interrupt(processes, steps, interrupt_one):

@@ -14,7 +14,7 @@ from keras_transformer.decoding.beam_search import Sampling
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.runs.run import Run
 from keras_transformer.training.callbacks import ValidationCallback
-from keras_transformer.training.trainer import train
+from keras_transformer.training.trainer import train_model
 from keras_transformer.utils.errors import NonFiniteOutputs
 
 HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, beam_size=2, extra_length=3)
@@ -105,7 +105,7 @@ def trained(problem, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(ValidationCallback, "evaluate", evaluate)
             lines = []
-            run = train(problem, dataclasses.replace(TRAINING, **changes), tmp_path / "run", report=lines.append)
+            run = train_model(problem, dataclasses.replace(TRAINING, **changes), tmp_path / "run", report=lines.append)
         return run, lines
 
     return trained

@@ -112,7 +112,9 @@ def test_train_rejects_conflicting_strategy_flags(call, tmp_path, monkeypatch):
         call("train", "--strategy=mirrored", "--devices=5").refused("--devices=5, but tensorflow sees 4")
     else:
         call("train", "--strategy=mirrored").refused("--strategy=mirrored needs KERAS_BACKEND=tensorflow, not jax")
-        call("train", *together, "--strategy=one").refused("--coordinator is of several processes")
+        call("train", *together, "--strategy=one").refused(
+            "--coordinator needs --strategy=multiworker, got --strategy=one"
+        )
         call("train", *together, "--worker_patience=1").refused("cannot join the other processes at localhost:1")
         call("train", "--strategy=jax", "--devices=3").refused("--devices=3, but jax sees 2")
     call("train", "--strategy=one", "--devices=2").refused("--strategy=one is of one device")

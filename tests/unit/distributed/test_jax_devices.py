@@ -15,7 +15,7 @@ from helpers.training_alike import (
 import keras_transformer as kt
 from keras_transformer.distributed.strategy import count_accelerators, make_strategy
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.training.trainer import train
+from keras_transformer.training.options import TrainOptions
 
 if keras.backend.backend() != "jax":
     pytest.skip("keras.distribution needs KERAS_BACKEND=jax", allow_module_level=True)
@@ -127,7 +127,7 @@ def test_which_devices_are_taken():
     with pytest.raises(kt.UserError, match="needs KERAS_BACKEND=tensorflow, not jax, whose own is --strategy=jax"):
         make_strategy("mirrored")
     with pytest.raises(kt.UserError, match="unknown strategy 'jaxx': did you mean jax"):
-        train(None, small(), "nowhere", strategy="jaxx")
+        TrainOptions(strategy="jaxx")
 
 
 def test_jax_devices_train_resumes_and_ends_with_the_weights_of_one(tmp_path):

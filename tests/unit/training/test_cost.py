@@ -24,7 +24,7 @@ from keras_transformer.training.callbacks import ProgressLogger
 from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
 from keras_transformer.training.hardware import compilation_seconds, device_rate, peak_memory
 from keras_transformer.training.summary import OTHER, PRODUCTS
-from keras_transformer.training.trainer import train
+from keras_transformer.training.trainer import train_model
 from keras_transformer.utils.timing import Stopwatch, duration
 
 hparams = kt.HParams(
@@ -44,8 +44,8 @@ def problem(tmp_path_factory):
 def run_and_lines(problem, tmp_path_factory):
     """A run of four updates, resumed after two, and the lines that it printed after resuming."""
     path, lines = tmp_path_factory.mktemp("runs") / "run", []
-    train(problem, shallow.replace(train_steps=2), path, report=str)
-    return train(problem, shallow, path, report=lines.append), lines
+    train_model(problem, shallow.replace(train_steps=2), path, report=str)
+    return train_model(problem, shallow, path, report=lines.append), lines
 
 
 # Counting operations
@@ -275,7 +275,9 @@ def estimate(problem, path, monkeypatch, rates=(1e9, 1e9), **options):
     lines, rates = [], dict(zip(("float32", "bfloat16"), rates))
     monkeypatch.setattr("keras_transformer.training.summary.device_rate", lambda dtype="float32": rates[dtype])
     monkeypatch.setattr("keras_transformer.training.summary.compilation_seconds", lambda model, *shape: 7.0)
-    train(problem, shallow.replace(train_steps=1000), path, dry_run=True, report=lines.append, **options)
+    train_model(
+        problem, shallow.replace(train_steps=1000), path, kt.TrainOptions(**options), dry_run=True, report=lines.append
+    )
     first = next(i for i, line in enumerate(lines) if line.startswith("  time "))
     return [line[12:] for line in lines[first:] if line[2] in " t"]
 

@@ -13,7 +13,6 @@ from keras_transformer.training import memory
 from keras_transformer.utils.errors import UserError
 
 HPARAMS = kt.HParams(num_layers=1, d_model=64, d_ff=512, num_heads=2, batch_tokens=8000)
-OPTIONS = {"accumulate": 1, "remat": False, "precision": "float32"}
 VOCAB_SIZE = 4000
 
 
@@ -32,19 +31,20 @@ def test_train_reports_memory_errors_with_flags(call, tmp_path, monkeypatch):
 
 def test_memory_errors_name_only_flags_that_can_change():
     with pytest.raises(UserError, match=r"try --accumulate=4$"):
-        with memory.memory_errors({"accumulate": 2, "remat": True, "precision": "float16"}, batch_may_change=False):
+        options = kt.TrainOptions(accumulate=2, remat=True, precision="float16")
+        with memory.memory_errors(options, batch_may_change=False):
             run_out_of_memory()
 
 
 @pytest.mark.parametrize("error", [MemoryError(), SystemError("MemoryError: unknown"), RuntimeError("std::bad_alloc")])
 def test_memory_errors_recognizes_errors_of_libraries(error):
-    with pytest.raises(UserError, match="ran out of memory"), memory.memory_errors(OPTIONS):
+    with pytest.raises(UserError, match="ran out of memory"), memory.memory_errors(kt.TrainOptions()):
         raise error
 
 
 @pytest.mark.parametrize("error", [ImportError("no plug-in"), UserError("the server has an OOM limit")])
 def test_memory_errors_passes_other_errors_on(error):
-    with pytest.raises(type(error), match=str(error)), memory.memory_errors(OPTIONS):
+    with pytest.raises(type(error), match=str(error)), memory.memory_errors(kt.TrainOptions()):
         raise error
 
 

@@ -19,7 +19,7 @@ from keras_transformer.runs.summary import lines_by_step, training_summary
 from keras_transformer.training.callbacks import CheckpointCallback
 from keras_transformer.training.collapse import complaint
 from keras_transformer.training.model_building import build_model
-from keras_transformer.training.trainer import train
+from keras_transformer.training.trainer import train_model
 from keras_transformer.visualization.curves import draw_curves
 
 PROBLEM = {"num_symbols": 5, "longest": 6, "train_pairs": 27}
@@ -43,7 +43,7 @@ def folder(quick, tmp_path_factory):
     """The folder of the prepared corpus and of an undisturbed run, shared by all test processes."""
 
     def make(path):
-        train(kt.problem("reverse", data_dir=path, **PROBLEM), hparams, path / "whole", report=str)
+        train_model(kt.problem("reverse", data_dir=path, **PROBLEM), hparams, path / "whole", report=str)
 
     return shared_folder(tmp_path_factory, "training", make)
 
@@ -112,7 +112,7 @@ def test_resumed_run_ends_bit_equal_after_damage(problem, whole, copied, monkeyp
         return original(self, index)
 
     monkeypatch.setattr(TokenBatches, "__getitem__", getitem)
-    run = train(problem, hparams, copied.path, report=lines.append)
+    run = train_model(problem, hparams, copied.path, report=lines.append)
     for path in (newest / "weights.npz", before / "optimizer.npz"):
         assert any(str(path) in line and "damaged" in line for line in lines)
     assert any("resuming after update 8" in line for line in lines)
@@ -125,7 +125,7 @@ def test_a_training_goes_on_in_another_precision(problem, copied):
     """float16 scales its loss; checkpoints of other precisions lack the scale."""
     assert not [path for path in copied.checkpoints.load("last")[0]["optimizer"] if "scale" in path]
     more = hparams.replace(train_steps=14)
-    run = train(problem, more, copied.path, precision="float16", report=str)
+    run = train_model(problem, more, copied.path, kt.TrainOptions(precision="float16"), report=str)
     arrays, state = run.checkpoints.load("last")
     assert state["step"] == 14 and all(array.dtype != "float16" for array in arrays["weights"].values())
     assert arrays["optimizer"]["adam/loss_scale"] == 2**15 and arrays["optimizer"]["adam/good_updates"] == 2
@@ -140,7 +140,7 @@ def test_a_finished_run_is_left_alone(problem, copied):
         return {path: value for path, value in hashes.items() if path.name != "manifest.json"}
 
     before, lines = kept(), []
-    train(problem, hparams, copied.path, report=lines.append)
+    train_model(problem, hparams, copied.path, report=lines.append)
     assert kept() == before
     assert any("nothing to do" in line for line in lines)
 
@@ -150,13 +150,13 @@ def test_a_finished_run_is_left_alone(problem, copied):
 )
 def test_changed_hparams_are_refused(problem, copied, change):
     with pytest.raises(kt.UserError, match=f"{list(change)[-1]}="):
-        train(problem, hparams.replace(**change), copied.path, report=str)
+        train_model(problem, hparams.replace(**change), copied.path, report=str)
 
 
 def test_another_problem_is_refused(problem, copied):
     other = kt.problem("copy", data_dir=problem.data_dir, **PROBLEM)
     with pytest.raises(kt.UserError, match="reverse"):
-        train(other, hparams, copied.path, report=str)
+        train_model(other, hparams, copied.path, report=str)
 
 
 # Contents of a run
@@ -201,7 +201,7 @@ def test_an_evaluation_that_was_not_finite_does_not_keep_a_run_from_going_on(pro
             row.update(loss=None, nll=None, perplexity=None)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     longer = dataclasses.replace(hparams, train_steps=13)
-    assert train(problem, longer, copied.path, report=str).checkpoints.steps()[-1] == 13
+    assert train_model(problem, longer, copied.path, report=str).checkpoints.steps()[-1] == 13
 
 
 def test_train_rows_count_all_real_tokens(problem, whole):
@@ -224,7 +224,7 @@ def test_a_collapsed_encoder_is_told(problem, tmp_path):
     """At a learning rate of 0.25, Adam soon gives a post-norm encoder the same output at all positions."""
     steep = dataclasses.replace(hparams, num_layers=2, dropout=0.1, warmup_steps=1, train_steps=10, eval_steps=10)
     lines = []
-    run = train(problem, steep, tmp_path / "steep", report=lines.append)
+    run = train_model(problem, steep, tmp_path / "steep", report=lines.append)
     (row,) = [row for row in run.metrics() if row["kind"] == "validation"]
     (told,) = [line for line in lines if "the encoder has collapsed" in line]
     assert f"(deviation {row['encoder_deviation']:.4f})" in told and "--warmup_steps" in told
@@ -339,7 +339,7 @@ def test_fit_again_continues_with_the_next_batch(problem, monkeypatch):
 def test_validation_decodes_at_its_interval_and_the_end(problem, tmp_path):
     lines, changes = [], {"best_metric": "nll", "eval_steps": 2, "decode_steps": 3, "checkpoint_steps": 2}
     seldom = dataclasses.replace(hparams, **changes, train_steps=6)
-    run = train(problem, seldom, tmp_path / "run", report=lines.append)
+    run = train_model(problem, seldom, tmp_path / "run", report=lines.append)
     rows = {row["step"]: row for row in run.metrics() if row["kind"] == "validation"}
     assert list(rows) == [2, 4, 6] and {step for step, row in rows.items() if "score" in row} == {4, 6}
     best = min(rows.values(), key=lambda row: row["nll"])
@@ -353,13 +353,13 @@ def test_validation_decodes_at_its_interval_and_the_end(problem, tmp_path):
 def test_run_that_ended_early_without_score_stays_ended(problem, tmp_path):
     changes = {"best_metric": "nll", "eval_steps": 2, "decode_steps": 5, "checkpoint_steps": 2, "train_steps": 100}
     ended = dataclasses.replace(hparams, **changes, patience=1, learning_rate_scale=1e-30, ema_decay=0.0)
-    run = train(problem, ended, tmp_path / "ended")
+    run = train_model(problem, ended, tmp_path / "ended")
     rows = [row for row in run.metrics() if row["kind"] == "validation"]
     assert [row["step"] for row in rows] == [2, 4] and not any("score" in row for row in rows)
     manifest, before = run.path / "manifest.json", run.metrics()
     changed = manifest.read_text().replace('"git_revision": ', '"git_revision": "of another day", "was": ', 1)
     manifest.write_text(changed)
-    assert train(problem, ended, tmp_path / "ended").metrics() == before
+    assert train_model(problem, ended, tmp_path / "ended").metrics() == before
     assert manifest.read_text() == changed  # still of the process that made the updates
 
 
@@ -372,7 +372,7 @@ def test_early_stopping_counts_on_when_training_resumes(problem, tmp_path):
 
     def trained(**changes):
         lines = []
-        run = train(problem, dataclasses.replace(unchanging, **changes), tmp_path / "run", report=lines.append)
+        run = train_model(problem, dataclasses.replace(unchanging, **changes), tmp_path / "run", report=lines.append)
         return run.checkpoints, lines
 
     checkpoints, lines = trained()

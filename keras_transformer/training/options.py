@@ -1,0 +1,65 @@
+"""The options of a training run that change how it is executed, but not what it computes."""
+
+import dataclasses
+from typing import Literal
+
+import keras
+
+from keras_transformer.distributed.cluster import Coordinator
+from keras_transformer.distributed.strategy import check_strategy
+from keras_transformer.utils.errors import UserError, unknown
+
+PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+"""The Keras dtype policy of each precision."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """How `train_model` executes a run. All options may differ when the run resumes.
+
+    Attributes:
+        strategy: "one" device; "mirrored" on TensorFlow or "jax" on JAX for all devices of this process; "multiworker"
+            for the devices of several processes; "auto" for all accelerators.
+        devices: Number of devices of this process; None for all that the strategy finds.
+        coordinator: `Coordinator` of several JAX processes, for the strategy "multiworker".
+        worker_patience: Seconds to wait for the other processes.
+        precision: "float32", "bfloat16" or "float16", of matrix products. Weights, norms, softmax and loss are float32.
+        accumulate: Number of micro-batches whose gradients are added for an update.
+        remat: Whether the backward pass computes layers again, to save memory.
+        jit_compile: Whether XLA compiles the update: True, False or "auto".
+
+    Raises:
+        UserError: An option is invalid, or the backend does not support it.
+    """
+
+    strategy: str = "auto"
+    devices: int | None = None
+    coordinator: Coordinator | None = None
+    worker_patience: float = 300
+    precision: str = "float32"
+    accumulate: int = 1
+    remat: bool = False
+    jit_compile: bool | Literal["auto"] = "auto"
+
+    def __post_init__(self):
+        if self.coordinator and keras.backend.backend() != "jax":
+            raise UserError("--coordinator needs KERAS_BACKEND=jax; with TensorFlow, workers read TF_CONFIG")
+        if self.coordinator and self.strategy != "multiworker":
+            raise UserError(f"--coordinator needs --strategy=multiworker, got --strategy={self.strategy}")
+        if self.precision not in PRECISIONS:
+            raise unknown("precision", self.precision, PRECISIONS)
+        if self.accumulate < 1:
+            raise UserError(f"accumulate must be at least 1, got {self.accumulate}")
+        if self.jit_compile not in (True, False, "auto"):
+            raise UserError(f'jit_compile must be True, False or "auto", got {self.jit_compile!r}')
+        check_strategy(self.strategy, self.devices, self.jit_compile)
+
+    @property
+    def dtype_policy(self):
+        """The name of the Keras dtype policy."""
+        return PRECISIONS[self.precision]
+
+    def update_settings(self):
+        """Return the options that every worker of a run must share, as a dict for JSON."""
+        names = ("strategy", "devices", "precision", "accumulate", "remat", "jit_compile")
+        return {name: getattr(self, name) for name in names}

@@ -1,0 +1,40 @@
+"""`TrainOptions`: its defaults, and the values that it rejects."""
+
+import dataclasses
+
+import keras
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.distributed.cluster import Coordinator
+from keras_transformer.training.options import PRECISIONS
+
+COORDINATOR = Coordinator("localhost:1", 2, 0)
+
+
+@pytest.mark.backend
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strategy": "mirored"}, "unknown strategy 'mirored': did you mean mirrored"),
+        ({"strategy": "one", "devices": 2}, "--strategy=one is of one device"),
+        ({"precision": "bf16"}, "unknown precision 'bf16': did you mean bfloat16"),
+        ({"accumulate": 0}, "accumulate must be at least 1, got 0"),
+        ({"jit_compile": "on"}, "jit_compile must be True, False or .auto., got 'on'"),
+        ({"strategy": "one", "coordinator": COORDINATOR}, "--coordinator needs"),
+    ],
+)
+def test_options_reject_invalid_values(changes, message):
+    with pytest.raises(kt.UserError, match=message):
+        kt.TrainOptions(**changes)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_options_name_a_keras_policy_for_each_precision(precision):
+    policy = keras.dtype_policies.get(kt.TrainOptions(precision=precision).dtype_policy)
+    assert (policy.compute_dtype, policy.variable_dtype) == (precision, "float32")
+
+
+def test_workers_may_differ_only_in_how_they_meet():
+    names = {field.name for field in dataclasses.fields(kt.TrainOptions)}
+    assert names - kt.TrainOptions().update_settings().keys() == {"coordinator", "worker_patience"}
