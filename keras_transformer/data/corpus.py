@@ -4,15 +4,13 @@ import codecs
 import contextlib
 import dataclasses
 import functools
-import gzip
 import hashlib
 import http.client
 import itertools
-import sys
 import urllib.request
-import zlib
 from pathlib import Path
 
+from keras_transformer.data.compression import SUFFIXES, name_of, open_binary
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 
@@ -36,36 +34,21 @@ def read_lines(path, may_be_empty=False, undecodable=None):
         UserError: The file is missing, empty, not UTF-8 (which line), or a gzip that ends early. Whatever `undecodable`
             is, also if the file begins with the byte order mark of UTF-16 or UTF-32.
     """
-    name, path = name_of(path), Path(path)
-    number = 0
-    try:
-        with _opened(path) as file:
-            for number, line in enumerate(file, start=1):
-                line = line.removesuffix(b"\n").removesuffix(b"\r")
-                try:
-                    text = line.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    _check_byte_order_mark(name, number, line)
-                    message = f"{name}:{number}: not UTF-8 at byte {error.start + 1} of the line"
-                    if undecodable is None:
-                        raise UserError(f"{message}; convert the file to UTF-8, for example with iconv") from None
-                    text = undecodable(line, message)
-                yield text.removeprefix("\ufeff") if number == 1 else text
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except EOFError:
-        raise UserError(f"{path}: the gzip file ends early, after line {number}; fetch or make it again") from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: not a whole gzip file ({error}); fetch or make it again") from None
-    except OSError as error:
-        raise UserError(f"cannot read {name}: {error.strerror}") from None
+    name, number = name_of(path), 0
+    with open_binary(path) as file:
+        for number, line in enumerate(file, start=1):
+            line = line.removesuffix(b"\n").removesuffix(b"\r")
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                _check_byte_order_mark(name, number, line)
+                message = f"{name}:{number}: not UTF-8 at byte {error.start + 1} of the line"
+                if undecodable is None:
+                    raise UserError(f"{message}; convert the file to UTF-8, for example with iconv") from None
+                text = undecodable(line, message)
+            yield text.removeprefix("\ufeff") if number == 1 else text
     if number == 0 and not may_be_empty:
         raise UserError(f"{name} is empty; a corpus needs at least one line")
-
-
-def name_of(path):
-    """Returns what a message calls a file: its path, or "stdin" for "-"."""
-    return "stdin" if str(path) == "-" else path
 
 
 def _check_byte_order_mark(name, number, line):
@@ -76,13 +59,6 @@ def _check_byte_order_mark(name, number, line):
                 f"{name}:1: must be UTF-8, got {encoding} by its byte order mark; convert the file, for example with "
                 f"iconv -f {encoding} -t UTF-8"
             )
-
-
-def _opened(path):
-    """The bytes of a file, unpacked where it is `.gz`, or of stdin."""
-    if str(path) == "-":
-        return contextlib.nullcontext(sys.stdin.buffer)
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
 
 
 def one_line(text):
@@ -127,26 +103,28 @@ def in_chunks(lines, size):
 
 
 def existing_file(folder, *names):
-    """Return the path of the first of `names` that exists in `folder`, plain or as `.gz`, or None.
+    """Return the path of the first of `names` that exists in `folder`, plain or compressed, or None.
 
     Raises:
-        UserError: A file exists both plain and as `.gz`, with different content.
+        UserError: A file exists in two of these forms, with different content.
     """
     for name in names:
-        plain, packed = Path(folder) / name, Path(folder) / f"{name}.gz"
-        found = [path for path in (plain, packed) if path.is_file()]
-        if len(found) == 2 and not _same_content(plain, packed, plain.stat().st_mtime_ns, packed.stat().st_mtime_ns):
-            raise UserError(f"{plain} and {packed.name} must have the same content, but differ; remove one of them")
+        found = [path for suffix in ("", *SUFFIXES) if (path := Path(folder) / f"{name}{suffix}").is_file()]
+        for other in found[1:]:
+            if not _same_content(found[0], other, found[0].stat().st_mtime_ns, other.stat().st_mtime_ns):
+                raise UserError(
+                    f"{found[0]} and {other.name} must have the same content, but differ; remove one of them"
+                )
         if found:
             return found[0]
     return None
 
 
 @functools.lru_cache
-def _same_content(plain, packed, *times):
-    """Return whether a file has the content of a `.gz` file; `times` are those of their last changes."""
-    with open(plain, "rb") as one, gzip.open(packed, "rb") as other, contextlib.suppress(EOFError, OSError, zlib.error):
-        while (block := one.read(1 << 20)) == other.read(1 << 20):
+def _same_content(path, other, *times):
+    """Return whether two files have the same content, decompressed; `times` are those of their last changes."""
+    with contextlib.suppress(UserError), open_binary(path) as one, open_binary(other) as two:
+        while (block := one.read(1 << 20)) == two.read(1 << 20):
             if not block:
                 return True
     return False

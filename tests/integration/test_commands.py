@@ -201,7 +201,7 @@ HALF_GZIP = gzip.compress(bytes(range(48, 122)) * 500)[:-9]
         ({"en": TEXT["en"], "de": "eins\n"}, ["train.en has 300 lines", "train.de has 1;"]),
         ({"en": TEXT["en"], "de": b"gut\n" * 6 + b"sch\xf6n\n" + b"gut\n" * 293}, ["train.de:7: not UTF-8 at byte 4"]),
         ({"en.gz": HALF_GZIP, "de": TEXT["de"]}, ["train.en.gz", "ends early"]),
-        ({"en.gz": b"plain", "de": TEXT["de"]}, ["train.en.gz", "not a whole gzip"]),
+        ({"en.gz": b"plain", "de": TEXT["de"]}, ["train.en.gz", "not a valid compressed file"]),
         ({"en": "a\n" * 9, "de": "b\n" * 9}, ["9 pairs are too few", "add validation.en"]),
         (TEXT, ["at most", "--set problem.vocab_size=N"]),  # 8000 by default
     ],

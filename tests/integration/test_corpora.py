@@ -125,7 +125,7 @@ def test_a_gzip_file_cut_short_is_refused_with_its_line(call, tmp_path):
     (tmp_path / "raw" / "train.de").unlink()
     (tmp_path / "raw" / "train.de.gz").write_bytes(whole[: len(whole) // 2])
     flags = [f"--{name}={value}" for name, value in arguments.items()]
-    call("prepare", "--problem=parallel_text", *flags).refused("train.de.gz: the gzip file ends early, after line")
+    call("prepare", "--problem=parallel_text", *flags).refused("train.de.gz: the compressed file ends early")
     assert not list((tmp_path / "data").glob("*"))
 
 

@@ -80,14 +80,14 @@ def test_invalid_utf8_is_located(tmp_path, ending):
 def test_a_gzip_file_that_ends_early_is_named(tmp_path):
     path = write(tmp_path / "corpus.gz", "".join(f"line {i}\n" for i in range(1000)).encode())
     path.write_bytes(path.read_bytes()[:-20])
-    assert re.match(rf"{path}: the gzip file ends early, after line \d+", complaint(read_lines(path)))
+    assert complaint(read_lines(path)).startswith(f"{path}: the compressed file ends early")
 
 
 @pytest.mark.parametrize("content", [b"plain text\n", b"\x1f\x8b\x08\x00" + bytes(6) + b"\xff\xff\xff"])
 def test_what_is_no_gzip_is_named(tmp_path, content):
     path = tmp_path / "corpus.gz"
     path.write_bytes(content)
-    assert complaint(read_lines(path)).startswith(f"{path}: not a whole gzip file")
+    assert complaint(read_lines(path)).startswith(f"{path}: is not a valid compressed file")
 
 
 def test_a_gzip_file_with_a_wrong_byte_is_named(tmp_path):
@@ -95,7 +95,7 @@ def test_a_gzip_file_with_a_wrong_byte_is_named(tmp_path):
     content = bytearray(path.read_bytes())
     content[-8] ^= 1  # its checksum
     path.write_bytes(content)
-    assert complaint(read_lines(path)).startswith(f"{path}: not a whole gzip file")
+    assert complaint(read_lines(path)).startswith(f"{path}: is not a valid compressed file")
 
 
 def test_pairs_are_lines_side_by_side(tmp_path):

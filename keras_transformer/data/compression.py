@@ -1,0 +1,77 @@
+"""Files of bytes, plain or compressed with gzip, xz or zstd."""
+
+import contextlib
+import gzip
+import lzma
+import sys
+import zlib
+from pathlib import Path
+
+from keras_transformer.utils.errors import UserError
+
+SUFFIXES = (".gz", ".xz", ".zst")
+
+
+def without_suffix(name):
+    """Return a file name, a string, without its suffix of compression, if it has one."""
+    return name[: len(name) - len(_suffix(name))]
+
+
+def name_of(path):
+    """Return the name of a file in messages: its path, or "stdin" for "-"."""
+    return "stdin" if str(path) == "-" else path
+
+
+@contextlib.contextmanager
+def open_binary(path):
+    """Open a file for reading bytes, decompressed according to its suffix, as a context manager.
+
+    Args:
+        path: The file, or "-" for stdin.
+
+    Raises:
+        UserError: The file is missing, cannot be read or is damaged, or the package that reads zstd is missing. Errors
+            while the file is read count as well.
+    """
+    try:
+        with _open(path) as file:
+            yield file
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except EOFError:
+        raise UserError(f"{path}: the compressed file ends early. Create or download it again.") from None
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise UserError(f"{path}: is not a valid compressed file ({error}). Create or download it again.") from None
+    except OSError as error:
+        raise UserError(f"cannot read {name_of(path)}: {error.strerror}") from None
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":  # of a package that may be missing
+            raise
+        raise UserError(f"{path}: is not a valid compressed file ({error}). Create or download it again.") from None
+
+
+def _suffix(name):
+    return next((suffix for suffix in SUFFIXES if str(name).lower().endswith(suffix)), "")
+
+
+def _open(path):
+    if str(path) == "-":
+        return contextlib.nullcontext(sys.stdin.buffer)
+    match _suffix(path):
+        case ".gz":
+            return gzip.open(path, "rb")
+        case ".xz":
+            return lzma.open(path, "rb")
+        case ".zst":
+            return _zstd(path).open(path, "rb")
+    return open(path, "rb")
+
+
+def _zstd(path):
+    try:
+        from backports import zstd
+    except ImportError:
+        raise UserError(
+            f"{Path(path).name} needs a package: pip install 'keras-transformer-toolkit[zstd]'. Or decompress the file."
+        ) from None
+    return zstd

@@ -1,0 +1,126 @@
+"""Files that hold both sides of parallel text: tab-separated values, JSON lines and TMX, plain or compressed."""
+
+import json
+import logging
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from keras_transformer.data.compression import open_binary, without_suffix
+from keras_transformer.data.corpus import read_lines
+from keras_transformer.utils.errors import UserError
+
+_log = logging.getLogger(__name__)
+LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+CODES = {"bpt", "ept", "ph", "it", "ut"}  # elements of TMX whose content is formatting of the original document
+
+
+def is_pair_file(path):
+    """Return whether `read_pair_file` reads files with this name."""
+    return Path(without_suffix(str(path))).suffix.lower() in READERS
+
+
+def read_pair_file(path, source, target):
+    """Return an iterator over the pairs (source, target) of texts in one file.
+
+    Args:
+        path: A file whose name ends in `.tsv`, `.jsonl` or `.tmx`, optionally followed by `.gz`, `.xz` or `.zst`.
+        source: Code of the source language, such as "en".
+        target: Code of the target language.
+
+    Raises:
+        UserError: The file is missing or damaged, or a line lacks a language.
+    """
+    return READERS[Path(without_suffix(str(path))).suffix.lower()](path, source, target)
+
+
+def read_tsv(path, source, target):
+    """Yield the pairs of a file with two columns, source and target.
+
+    A first line that holds the two language codes gives the order of the columns. Quotation marks are text.
+    """
+    swapped = False
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise UserError(
+                f"{path}:{number}: must have 2 columns, {source} and {target}, separated by a tab, got {len(columns)}"
+            )
+        if number == 1 and sorted(columns) == sorted((source, target)):
+            swapped = columns == [target, source]
+            continue
+        yield (columns[1], columns[0]) if swapped else (columns[0], columns[1])
+
+
+def read_jsonl(path, source, target):
+    """Yield the pairs of lines such as `{"en": "A dog.", "de": "Ein Hund."}`.
+
+    The languages may be inside `"translation"`, as in datasets of Hugging Face.
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            row = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            reason = getattr(error, "msg", "too many nested brackets")
+            raise UserError(f"{path}:{number}: is not valid JSON ({reason}). Write one object per line.") from None
+        row = row.get("translation", row) if isinstance(row, dict) else None
+        texts = [row.get(language) for language in (source, target)] if isinstance(row, dict) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise UserError(
+                f'{path}:{number}: must be an object with the texts "{source}" and "{target}", got {line[:60]}'
+            )
+        yield tuple(texts)
+
+
+def read_tmx(path, source, target):
+    """Yield the pairs of a file in the Translation Memory eXchange format, version 1.1 to 1.4b.
+
+    A language matches a variant of it: `en` matches `en-US`. Units that lack one of the two languages are skipped, and
+    a warning gives their number. Formatting codes are removed, and white space is one space.
+    """
+    units = pairs = 0
+    seen = set()
+    try:
+        with open_binary(path) as file:
+            root = None
+            for event, element in ElementTree.iterparse(file, events=("start", "end")):
+                root = element if root is None else root
+                if event == "start" or element.tag != "tu":
+                    continue
+                units += 1
+                variants = {
+                    (variant.get(LANGUAGE) or variant.get("lang") or "").lower(): variant.find("seg")
+                    for variant in element.iter("tuv")
+                }
+                seen.update(variants)
+                segments = [_matching(variants, language) for language in (source, target)]
+                if all(segment is not None for segment in segments):
+                    pairs += 1
+                    yield tuple(" ".join(_text(segment).split()) for segment in segments)
+                element.clear()
+                if len(root):
+                    del root[-1][:]  # of <body>: units that were read
+    except ElementTree.ParseError as error:
+        raise UserError(f"{path}:{error.position[0]}: is not valid XML ({error}). Export the TMX file again.") from None
+    if not pairs:
+        found = f"the languages {', '.join(sorted(filter(None, seen)))}" if seen else "no translation units"
+        raise UserError(f"{path}: must have units in {source} and {target}, got {found}")
+    if pairs < units:
+        _log.warning("%s: skipped %s of %s units without %s or %s", path, units - pairs, units, source, target)
+
+
+def _matching(variants, language):
+    """Return the <seg> of a language, or of the first variant of it, or None."""
+    language = language.lower().replace("_", "-")
+    if language in variants:
+        return variants[language]
+    return next((seg for code, seg in variants.items() if re.split("[-_]", code)[0] == language), None)
+
+
+def _text(element):
+    """Return the text of an element without the formatting codes in it."""
+    inside = "" if element.tag in CODES else (element.text or "") + "".join(map(_text, element))
+    return inside + (element.tail or "" if element.tag != "seg" else "")
+
+
+READERS = {".tsv": read_tsv, ".jsonl": read_jsonl, ".tmx": read_tmx}
