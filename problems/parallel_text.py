@@ -2,100 +2,96 @@
 
 import dataclasses
 import functools
-import hashlib
 import heapq
-from pathlib import Path
+import itertools
 
 from keras_transformer.config.registry import register_problem
-from keras_transformer.data.corpus import existing_file, read_pairs, remedy
+from keras_transformer.data.pair_sources import find_source, hash_text, parse_sources
 from keras_transformer.tasks.problem import require, setting
 from keras_transformer.tasks.translation import TranslationProblem
 from keras_transformer.utils.errors import UserError
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 0.05
+FILES = "files separated by commas, each optionally with a weight, such as a.tsv,b.tmx:3,c for c.SRC and c.TGT"
 
 
 @register_problem("parallel_text")
 @dataclasses.dataclass(kw_only=True)
 class ParallelText(TranslationProblem):
-    """Your own files train.SRC and train.TGT in --raw_dir, one sentence a line; validation.* and test.* if there are.
+    """Your own files train.SRC and train.TGT in --raw_dir, or train.tsv, train.jsonl or train.tmx.
 
-    Files may be gzip (`train.en.gz`). Without validation files up to 1,000 training pairs, at most 5%, are held
-    out, chosen by a hash of the source so that repeated sentences fall on one side.
+    The optional validation and test files have the same forms. All may be compressed (.gz, .xz or .zst). Without
+    validation files, up to 1,000 training pairs, at most 5%, are held out. A hash of the source chooses them, so that
+    repeated sentences are on one side.
     """
 
-    source: str = setting("en", "ending of the source files")
-    target: str = setting("de", "ending of the target files")
+    source: str = setting("en", "source language: ending of the source files, key in JSON, code in TMX")
+    target: str = setting("de", "target language: ending of the target files, key in JSON, code in TMX")
+    train: str | None = setting(None, f"training {FILES} (default train.*)")
+    validation: str | None = setting(None, f"validation {FILES} (default validation.*)")
+    test: str | None = setting(None, f"test {FILES} (default test.*)")
 
     def __post_init__(self):
         super().__post_init__()
         require(self.raw_dir, f"{self.name} needs the folder of your files: --raw_dir=FOLDER")
         require(self.source != self.target, f"{self.name}: source and target are both {self.source!r}")
-        self.splits = ("train", "validation", "test") if self.has("test") else ("train", "validation")
+        self.splits = ("train", "validation", "test") if self._has("test") else ("train", "validation")
 
-    def path(self, split, language):
-        """Returns the file of one side of a split, or None."""
-        return existing_file(self.raw_dir, f"{split}.{language}")
+    def sources(self, split):
+        """Return the `PairSource`s of a split, an empty list if it has no files.
 
-    def both_paths(self, split):
-        """Returns the two files of a split."""
-        paths = [self.path(split, language) for language in (self.source, self.target)]
-        for path, language in zip(paths, (self.source, self.target)):
-            if path is None:
-                otherwise = (
-                    f", {what_is_in(self.raw_dir)}; name the languages with --set problem.source=SRC "
-                    "--set problem.target=TGT"
-                )
-                hint = remedy(self.raw_dir, f"{split}.{language}", otherwise)
-                raise UserError(f"{self.raw_dir}/{split}.{language} does not exist (nor .gz){hint}")
-        return paths
-
-    def corpus_files(self):
-        return [path for split in self.splits if self.has(split) for path in self.both_paths(split)]
-
-    def has(self, split):
-        """Return whether the split has a file, or one with a similar name, which `both_paths` reports.
-
-        Without validation files, training pairs are held out.
+        Raises:
+            UserError: Named files are missing, or the folder has only one side.
         """
         languages = (self.source, self.target)
-        return any(self.path(split, each) or remedy(self.raw_dir, f"{split}.{each}") for each in languages)
+        if (named := getattr(self, split)) is not None:
+            sources = parse_sources(named, self.raw_dir, languages)
+            copies = self.drop_duplicates and any(source.weight > 1 for source in sources)
+            require(not copies, f"{self.name}: drop_duplicates removes the copies that a weight above 1 asks for")
+            return sources
+        found = find_source(self.raw_dir, split, languages, required=split == "train")
+        return [found] if found else []
+
+    def _has(self, split):
+        try:
+            return bool(self.sources(split))
+        except UserError:  # raised again when the files are read
+            return True
+
+    def corpus_files(self):
+        return [path for split in self.splits for source in self.sources(split) for path in source.paths]
 
     def pairs(self, split):
-        if self.has("validation") or split == "test":
-            return read_pairs(*self.both_paths(split))
-        return self._parted(read_pairs(*self.both_paths("train")), held_out=split == "validation")
+        if split != "train" and (sources := self.sources(split)):
+            return itertools.chain.from_iterable(source.pairs() for source in sources)
+        if self._has("validation"):
+            return self._train_pairs()
+        if split == "train":
+            return self._part(self._train_pairs(), held_out=False)
+        return self._part(self._train_pairs(weighted=False), held_out=True)
 
     def further_pairs(self):
         pairs = super().further_pairs()
-        return pairs if self.has("validation") else self._parted(pairs, held_out=False)
+        return pairs if self._has("validation") else self._part(pairs, held_out=False)
 
-    def _parted(self, pairs, held_out):
-        return ((source, target) for source, target in pairs if (_hash(source) < self.threshold) == held_out)
+    def _train_pairs(self, weighted=True):
+        for source in self.sources("train"):
+            yield from (source if weighted else dataclasses.replace(source, weight=1.0)).pairs()
+
+    def _part(self, pairs, held_out):
+        """Yield the pairs that are, or are not, held out for validation."""
+        return ((source, target) for source, target in pairs if (hash_text(source) < self.threshold) == held_out)
 
     @functools.cached_property
     def threshold(self):
-        """Sources whose hash lies below this are held out."""
-        count = sum(1 for _ in read_pairs(*self.both_paths("train")))
+        """Sources with a hash below this number are held out for validation."""
+        count = sum(1 for _ in self._train_pairs(weighted=False))
         held_out = min(HELD_OUT_PAIRS, int(count * HELD_OUT_SHARE))
-        hashes = (_hash(source) for source, _ in read_pairs(*self.both_paths("train")))
+        hashes = (hash_text(source) for source, _ in self._train_pairs(weighted=False))
         lowest = heapq.nsmallest(held_out + 1, hashes)
         require(
             lowest[0] < lowest[-1],
-            f"{self.raw_dir}: {count} pairs are too few, or too alike, to hold some out; add "
+            f"{self.raw_dir}: {count} pairs are too few, or too similar, to hold some out; add "
             f"validation.{self.source} and validation.{self.target}",
         )
         return lowest[-1]
-
-
-def _hash(text):
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
-
-
-def what_is_in(folder):
-    """Returns what a message tells of a folder."""
-    if not Path(folder).is_dir():
-        return "nor does the folder"
-    names = sorted(path.name for path in Path(folder).iterdir() if path.is_file())
-    several = f"{', '.join(names[:6])}{', …' if len(names) > 6 else ''}"
-    return f"the folder holds {several if names else 'no files'}"

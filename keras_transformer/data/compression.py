@@ -69,7 +69,10 @@ def _open(path):
 
 def _zstd(path):
     try:
-        from backports import zstd
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
     except ImportError:
         raise UserError(
             f"{Path(path).name} needs a package: pip install 'keras-transformer-toolkit[zstd]'. Or decompress the file."

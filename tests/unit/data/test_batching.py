@@ -1,15 +1,13 @@
 """The contracts of `BatchPlan`: budget, coverage, shapes, padding, and an order that is a function."""
 
-import os
 import pickle
 import time
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.paths import DATA
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data.batch_plan import BatchPlan

@@ -8,20 +8,20 @@ import random
 import numpy as np
 import pytest
 import sentencepiece
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data import encoding
 from keras_transformer.data.filters import PairFilter
-from keras_transformer.data.tokenizers.bpe_dropout import BPEDropout
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.base import UNK
+from keras_transformer.data.tokenizers.bpe_dropout import BPEDropout
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.parsing.tokenizer import TreeTokenizer
-from keras_transformer.utils.errors import UserError
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.tasks.translation import TranslationProblem
+from keras_transformer.utils.errors import UserError
 
 TEXTS = [pair[side] for pair in load_problem("toy_ende").pairs("validation") for side in (0, 1)]
 

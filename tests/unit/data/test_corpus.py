@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import http.server
 import io
-import re
 import threading
 
 import pytest

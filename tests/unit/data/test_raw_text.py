@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from keras_transformer.data.tokenizers.base import UNK
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from keras_transformer.utils.errors import UserError
 from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.errors import UserError
 
 CHARACTERS = "aefin½…²，「」ﬁ³€ﬀＡ№e\u0301é\u00ad\u200b\ufeff'«»;"
 SPACES = " \t\n\r\v\f\x1c\x85\u00a0\u1680\u2003\u2028\u202f\u3000"

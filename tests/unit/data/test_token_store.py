@@ -8,18 +8,18 @@ import re
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.data.token_batches import TokenBatches
+from keras_transformer.config.hparams import HParams
 from keras_transformer.data.batch_plan import BatchPlan
+from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
-from keras_transformer.utils.errors import UserError
-from keras_transformer.config.hparams import HParams
 from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.errors import UserError
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 WORDS = "ein Haus der Bär läuft über die Straße und ruft laut nach einem Freund".split()

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.utils.files import write_json
 from keras_transformer.runs.run import Run
+from keras_transformer.utils.files import write_json
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.distributed.workers import Workers
 from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.runs.run import Run
 from keras_transformer.training import callbacks
 from keras_transformer.training.signals import StopRequest
-from keras_transformer.distributed.workers import Workers
 
 ARRAYS = {"weights": {"table": np.zeros(3, "float32")}, "optimizer": {"step": np.zeros((), "int32")}}
 

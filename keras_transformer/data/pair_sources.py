@@ -1,0 +1,128 @@
+"""The training, validation or test pairs of parallel text in files of several formats, with weights."""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_transformer.data.corpus import existing_file, read_pairs, remedy
+from keras_transformer.data.pair_files import READERS, is_pair_file, read_pair_file
+from keras_transformer.utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class PairSource:
+    """One file with both sides, or two files with one side each.
+
+    Attributes:
+        paths: The file, or the files of source and target.
+        languages: Codes of source and target.
+        weight: Copies of each pair. The part of it after the decimal point is the share of pairs with one copy more.
+    """
+
+    paths: tuple
+    languages: tuple[str, str]
+    weight: float = 1.0
+
+    def pairs(self):
+        """Yield the pairs (source, target) of texts, each as many times as the weight demands.
+
+        Raises:
+            UserError: A file is damaged, see `read_pairs` and `read_pair_file`.
+        """
+        copies = math.floor(self.weight)
+        share = self.weight - copies
+        for pair in read_pairs(*self.paths) if len(self.paths) == 2 else read_pair_file(*self.paths, *self.languages):
+            for _ in range(copies):
+                yield pair
+            if share and hash_text("\t".join(pair)) < share * 2**64:
+                yield pair
+
+
+def find_source(folder, name, languages, required=False):
+    """Return the `PairSource` of a split by the usual names, None if there is no such file.
+
+    Args:
+        folder: Where the files are.
+        name: Name of the split: `train` stands for `train.en` and `train.de`, for `train.tsv`, `train.jsonl` or
+            `train.tmx`, plain or compressed.
+        languages: Codes of source and target.
+        required: Whether missing files are an error.
+
+    Raises:
+        UserError: There are several of these, one of two sides is missing, or a file has a similar name.
+    """
+    sides = [existing_file(folder, f"{name}.{language}") for language in languages]
+    found = [path for suffix in READERS if (path := existing_file(folder, f"{name}{suffix}"))]
+    found += filter(None, sides)
+    if len(found) > (2 if all(sides) else 1):
+        raise UserError(
+            f"{folder} has {' and '.join(path.name for path in found)}; choose one of them with "
+            f"--set problem.{name}=FILE"
+        )
+    if found and not any(sides):
+        return PairSource((found[0],), languages)
+    if required or any(sides) or any(remedy(folder, f"{name}.{language}") for language in languages):
+        return PairSource(_both(folder, name, languages, sides), languages)
+    return None
+
+
+def parse_sources(text, folder, languages):
+    """Return the `PairSource`s of a list such as `news.tsv,memory.tmx:3,web`.
+
+    Args:
+        text: Paths, separated by commas, relative to `folder`. A path without one of the known suffixes names two
+            files: `web` stands for `web.en` and `web.de`. A number after a colon is a weight.
+        folder: Where relative paths begin.
+        languages: Codes of source and target.
+
+    Raises:
+        UserError: A file is missing, or a weight is not a positive number.
+    """
+    sources = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, weight = item.rpartition(":")
+        name = name if colon else item
+        try:
+            number = float(weight) if colon else 1.0
+        except ValueError:
+            number = math.nan
+        if not 0 < number <= 1000:
+            raise UserError(f"{item}: the weight must be a number above 0 and at most 1000, got {weight!r}")
+        path = Path(folder) / Path(name).expanduser()
+        if is_pair_file(path):
+            if not path.is_file():
+                raise UserError(f"{path} does not exist")
+            sources.append(PairSource((path,), languages, number))
+        else:
+            sides = [existing_file(path.parent, f"{path.name}.{language}") for language in languages]
+            sources.append(PairSource(_both(path.parent, path.name, languages, sides), languages, number))
+    if not sources:
+        raise UserError(f"a list of files must name at least one file, got {text!r}")
+    return sources
+
+
+def hash_text(text):
+    """Return a hash of a text, from 0 to 2^64 - 1, that is the same in each process."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+
+
+def _both(folder, name, languages, sides):
+    """Return the two files of a source, or raise the error for a missing one."""
+    for path, language in zip(sides, languages):
+        if path is None:
+            otherwise = (
+                f", {_files_in(folder)}; name the languages with --set problem.source=SRC --set problem.target=TGT"
+            )
+            hint = remedy(folder, f"{name}.{language}", otherwise)
+            raise UserError(f"{folder}/{name}.{language} does not exist{hint}")
+    return tuple(sides)
+
+
+def _files_in(folder):
+    """Return a description of a folder's files for a message."""
+    if not Path(folder).is_dir():
+        return "nor does the folder"
+    names = sorted(path.name for path in Path(folder).iterdir() if path.is_file())
+    several = f"{', '.join(names[:6])}{', …' if len(names) > 6 else ''}"
+    return f"the folder holds {several if names else 'no files'}"

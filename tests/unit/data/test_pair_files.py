@@ -1,0 +1,168 @@
+"""Files that hold both sides of parallel text."""
+
+import gzip
+import json
+import lzma
+import tracemalloc
+
+import pytest
+
+from keras_transformer.data.pair_files import is_pair_file, read_pair_file
+from keras_transformer.utils.errors import UserError
+
+PAIRS = [("A dog.", "Ein Hund."), ('He said "no".', '"Nein", sagte er.'), ("½ m² …", "Größe：１")]
+
+
+def tmx(*units, header='<header srclang="en"/>', attribute="xml:lang"):
+    """Return a TMX document; a unit is a dictionary {language: text of <seg>}."""
+    body = "".join(
+        "<tu>" + "".join(f'<tuv {attribute}="{code}"><seg>{seg}</seg></tuv>' for code, seg in unit.items()) + "</tu>"
+        for unit in units
+    )
+    return f'<?xml version="1.0"?><tmx version="1.4">{header}<body>{body}</body></tmx>'
+
+
+def read(path, text, source="en", target="de"):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return list(read_pair_file(path, source, target))
+
+
+def complaint(path, text, **languages):
+    with pytest.raises(UserError) as error:
+        read(path, text, **languages)
+    return str(error.value)
+
+
+def test_tsv_columns_are_source_and_target(tmp_path):
+    text = "".join(f"{source}\t{target}\n" for source, target in PAIRS)
+    assert read(tmp_path / "train.tsv", text) == PAIRS
+    assert read(tmp_path / "train.tsv", "en\tde\n" + text) == PAIRS
+
+
+def test_tsv_header_gives_the_order_of_columns(tmp_path):
+    text = "de\ten\n" + "".join(f"{target}\t{source}\n" for source, target in PAIRS)
+    assert read(tmp_path / "train.tsv", text) == PAIRS
+
+
+@pytest.mark.parametrize("line, count", [("only one", 1), ("one\ttwo\tthree", 3)])
+def test_tsv_wrong_number_of_columns_names_the_line(tmp_path, line, count):
+    message = complaint(tmp_path / "train.tsv", f"a\tb\n{line}\n")
+    assert message.startswith(f"{tmp_path}/train.tsv:2: must have 2 columns") and message.endswith(f"got {count}")
+
+
+def test_jsonl_reads_both_layouts(tmp_path):
+    flat = [json.dumps({"de": target, "id": 1, "en": source}) for source, target in PAIRS]
+    nested = [json.dumps({"translation": {"en": source, "de": target}}, ensure_ascii=False) for source, target in PAIRS]
+    assert read(tmp_path / "train.jsonl", "\n".join(flat + nested)) == PAIRS + PAIRS
+
+
+@pytest.mark.parametrize("line", ['{"en": "x"}', '{"en": "x", "de": 3}', '["x", "y"]', "{", "[" * 100_000, "3", ""])
+def test_jsonl_bad_line_is_named(tmp_path, line):
+    good = json.dumps({"en": "a", "de": "b"})
+    assert complaint(tmp_path / "train.jsonl", f"{good}\n{line}\n").startswith(f"{tmp_path}/train.jsonl:2: ")
+
+
+def test_tmx_matches_variants_of_languages(tmp_path):
+    text = tmx({"en-US": "A dog.", "de-DE": "Ein Hund."}, {"DE": "Zwei", "EN": "Two", "fr": "Deux"})
+    assert read(tmp_path / "memory.tmx", text) == [("A dog.", "Ein Hund."), ("Two", "Zwei")]
+    assert read(tmp_path / "memory.tmx", text, "en-us", "de-de") == [("A dog.", "Ein Hund.")]
+
+
+def test_tmx_prefers_the_exact_language(tmp_path):
+    text = tmx({"pt-BR": "trem", "pt": "comboio", "en": "train"})
+    assert read(tmp_path / "memory.tmx", text, "en", "pt") == [("train", "comboio")]
+
+
+def test_tmx_removes_formatting_codes_and_line_ends(tmp_path):
+    segment = 'Press <bpt i="1">&lt;b&gt;</bpt>the <hi>red</hi>\n  button<ept i="1">&lt;/b&gt;</ept> &amp; wait<ph/>.'
+    text = tmx({"en": segment, "de": "Warten."})
+    assert read(tmp_path / "memory.tmx", text) == [("Press the red button & wait.", "Warten.")]
+
+
+def test_tmx_old_attribute_and_other_encoding(tmp_path):
+    text = tmx({"en": "size", "de": "Größe"}, attribute="lang").replace('"1.0"', '"1.0" encoding="utf-16"')
+    assert read(tmp_path / "memory.tmx", text.encode("utf-16")) == [("size", "Größe")]
+
+
+def test_tmx_skipped_units_are_counted(tmp_path, caplog):
+    text = tmx({"en": "a", "de": "b"}, {"en": "c", "fr": "d"}, {"en": "e"})
+    assert read(tmp_path / "memory.tmx", text) == [("a", "b")]
+    assert "skipped 2 of 3 units without en or de" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (tmx({"en": "a", "fr": "b"}), "must have units in en and de, got the languages en, fr"),
+        (tmx(), "got no translation units"),
+        (tmx({"en": "a\n<b", "de": "c"}), "memory.tmx:2: is not valid XML"),
+        ("", "memory.tmx:1: is not valid XML"),
+        (b"\xff\xfe\xfa", "memory.tmx:1: is not valid XML"),
+    ],
+)
+def test_tmx_mistakes(tmp_path, text, words):
+    assert words in complaint(tmp_path / "memory.tmx", text)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("name", ["train.tsv", "train.jsonl", "train.tmx"])
+def test_compressed_files(tmp_path, name, suffix):
+    if suffix == ".zst":
+        compress = pytest.importorskip("backports.zstd").compress
+    else:
+        compress = gzip.compress if suffix == ".gz" else lzma.compress
+    texts = {
+        "train.tsv": "".join(f"{source}\t{target}\n" for source, target in PAIRS),
+        "train.jsonl": "\n".join(json.dumps({"en": source, "de": target}) for source, target in PAIRS),
+        "train.tmx": tmx(*({"en": source, "de": target} for source, target in PAIRS)),
+    }
+    packed = compress(texts[name].encode())
+    path = tmp_path / (name + suffix)
+    assert is_pair_file(path)
+    assert read(path, packed) == PAIRS
+    assert complaint(path, packed[:-9]) == f"{path}: the compressed file ends early. Create or download it again."
+    assert "not a valid compressed file" in complaint(path, b"plain")
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UserError, match="gone.tmx does not exist"):
+        list(read_pair_file(tmp_path / "gone.tmx", "en", "de"))
+
+
+# As Translate Toolkit 3.20 writes it.
+TRANSLATE_TOOLKIT = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4">
+  <header creationtool="Translate Toolkit" creationtoolversion="3.20.4" segtype="sentence" o-tmf="UTF-8"
+    adminlang="en" srclang="en" datatype="PlainText"/>
+  <body>
+    <tu srclang="en">
+      <tuv xml:lang="en">
+        <seg>A dog.</seg>
+      </tuv>
+      <tuv xml:lang="de">
+        <seg>Ein Hund.</seg>
+      </tuv>
+    </tu>
+  </body>
+</tmx>
+"""
+
+
+def test_tmx_of_another_program_is_read(tmp_path):
+    assert read(tmp_path / "memory.tmx", TRANSLATE_TOOLKIT) == [("A dog.", "Ein Hund.")]
+
+
+def test_tmx_memory_is_independent_of_file_size(tmp_path):
+    unit = '<tu><tuv xml:lang="en"><seg>a</seg></tuv><tuv xml:lang="de"><seg>b</seg></tuv></tu>'
+    peaks = []
+    for count in (1_000, 10_000):
+        path = tmp_path / f"{count}.tmx"
+        path.write_text(f"<tmx><body>{unit * count}</body></tmx>")
+        tracemalloc.start()
+        try:
+            assert sum(1 for _ in read_pair_file(path, "en", "de")) == count
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] < 2 * peaks[0]
