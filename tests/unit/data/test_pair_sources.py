@@ -86,11 +86,6 @@ def test_problem_mixes_formats_with_weights(tmp_path):
     assert prepared.splits == ("train", "validation")
     names = [path.name for path in prepared.corpus_files()]
     assert names == ["web.tsv", "news.jsonl", "validation.en", "validation.de"]
-        "web.tsv",
-        "news.jsonl",
-        "validation.en",
-        "validation.de",
-    ]
     reverse = load_problem(
         "parallel_text_rev", raw_dir=tmp_path, data_dir=tmp_path / "data", vocab_size=60, train="web.tsv,news.jsonl:3"
     )
