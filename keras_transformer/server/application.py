@@ -1,4 +1,4 @@
-"""The web application: translations, pictures of attention and trees, health, measures, and a page for people."""
+"""The web application: translations, attention maps, trees, health, metrics, and a page for people."""
 
 import asyncio
 import contextlib
@@ -6,50 +6,34 @@ import statistics
 from importlib import resources
 from typing import Annotated
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
-from starlette.exceptions import HTTPException
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from keras_transformer import __version__
-from keras_transformer.server.batcher import Batcher, QueueFull, until
+from keras_transformer.server.batcher import Batcher, QueueFull
 from keras_transformer.server.engines import BATCH_ROWS, Output
-from keras_transformer.server.limits import DEADLINE, BoundedBodies, Limits
-from keras_transformer.server.metrics import Measures
+from keras_transformer.server.limits import LimitRequests, Limits
+from keras_transformer.server.metrics import CountRequests, Metrics
 from keras_transformer.utils.errors import NonFiniteOutputs, UserError
 
-PAGES = {
-    "page.js": ("keras_transformer.server.page", "text/javascript"),
-    "page.css": ("keras_transformer.server.page", "text/css"),
-    "attention_view.js": ("keras_transformer.visualization", "text/javascript"),
-    "attention_view.css": ("keras_transformer.visualization", "text/css"),
-}
-"""The files of the page: where each lies, and its type."""
-SWAGGER = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
-"""Of the page that shows the interface: from the package fastapi-offline, so that nothing comes from elsewhere."""
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
-GONE = 499
-"""The status, which nobody reads, of a request whose client has gone."""
-MOST_SHOWN = 100
-"""Most tokens of a text whose attention is shown: the answer grows with their square."""
+MAX_SHOWN = 100
+"""Maximum number of tokens of a text with an attention map, whose size grows with their square."""
 
 
-class _Answer(BaseModel):
-    """What is answered; nothing else is ever in it."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class Translation(_Answer):
-    """One translation, or a tree in brackets, and its score: null where there was no search."""
+class Translation(BaseModel):
+    """One translation, or a tree in brackets, and its score: null if there was no search."""
 
     text: str
     score: float | None
 
 
-class Translations(_Answer):
+class Translations(BaseModel):
     """Translations of each text, best first.
 
     A text of several lines has the translations of its lines, joined with line breaks. Its score is the mean of the
@@ -59,20 +43,20 @@ class Translations(_Answer):
     translations: list[list[Translation]]
 
 
-class Picture(_Answer):
+class Picture(BaseModel):
     """A tree as a picture."""
 
     svg: str
 
 
-class Health(_Answer):
-    """Whether texts are translated."""
+class Health(BaseModel):
+    """State of the server."""
 
     status: str
 
 
-class ModelInfo(_Answer):
-    """What is served, and its limits: texts of a request, characters and tokens of a text, translations of a text."""
+class ModelInfo(BaseModel):
+    """The model and the limits: texts per request, characters and tokens per text, translations per text."""
 
     model: str
     problem: str
@@ -85,44 +69,48 @@ class ModelInfo(_Answer):
     most_tokens: int | None
 
 
-class ErrorResponse(_Answer):
-    """What is wrong, in one sentence."""
+class ErrorResponse(BaseModel):
+    """Error message, one sentence or two."""
 
     error: str
 
 
+ERRORS = {status: {"model": ErrorResponse} for status in (400, 408, 413, 422, 500, 503, 504)}
+
+
 def application(engine, limits=None, batch_tokens=4096, wait=0.005):
-    """Returns the application, for ASGI.
+    """Return the ASGI application.
 
     Args:
         engine: `Engine`.
-        limits: `Limits`; by default the usual.
-        batch_tokens: Most tokens of the texts that are translated together, padding included.
+        limits: `Limits` (default `Limits()`).
+        batch_tokens: Maximum number of tokens of a batch, padding included.
         wait: Seconds that a text may wait for others to be translated with it.
     """
     limits = limits or Limits()
-    measures = Measures()
     batcher = Batcher(
-        lambda asked: _translated(engine, asked), batch_tokens=batch_tokens, batch_rows=BATCH_ROWS, wait=wait,
-        most_waiting=limits.waiting, observe=measures.batch,
+        lambda items: _translate(engine, items), batch_tokens=batch_tokens, batch_rows=BATCH_ROWS, wait=wait,
+        max_waiting=limits.waiting, observe=lambda *batch: metrics.add_batch(*batch),
     )  # fmt: skip
-    measures.watch_queue(lambda: len(batcher))
+    metrics = Metrics(lambda: len(batcher))
 
     @contextlib.asynccontextmanager
     async def lifespan(app):
         async with batcher.running():
             yield
 
-    app = FastAPI(
+    app = FastAPIOffline(
         title="keras_transformer", version=__version__, description="Translates texts with a trained Transformer.",
-        lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False,
+        lifespan=lifespan, redoc_url=None, favicon_url="data:,", redirect_slashes=False,
     )  # fmt: skip
-    _add_errors(app)
+    app.add_middleware(LimitRequests, limits=limits)
+    app.add_middleware(CountRequests, metrics=metrics)
+    _add_exception_handlers(app, metrics)
     _add_pages(app)
     Text = Annotated[StrictStr, Field(max_length=limits.characters)]
 
     class TranslateRequest(BaseModel):
-        """Texts, of one line or several, and how many translations are wanted of each."""
+        """Texts, of one line or several, and the number of translations of each."""
 
         model_config = ConfigDict(extra="forbid")
         texts: Annotated[list[Text], Field(min_length=1, max_length=limits.texts)]
@@ -139,100 +127,95 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
         """A tree in brackets."""
 
         model_config = ConfigDict(extra="forbid")
-        tree: StrictStr  # as long as a request may be: a tree is longer than its sentence
+        tree: StrictStr  # longer than its sentence, so that only the limit of the body applies
 
-    async def answered(request, work):
-        """The result of some work of the seconds that are left; None if the client goes meanwhile."""
-        left = max(request.scope[DEADLINE] - asyncio.get_running_loop().time(), 0.001)
-        try:
-            return await until(work(left), _gone(request), left)
-        except TimeoutError:
-            raise HTTPException(
-                504, f"there was no answer within {limits.seconds:g} seconds; try again later"
-            ) from None
-        except QueueFull as full:
-            measures.refused()
-            raise HTTPException(503, str(full), {"Retry-After": str(full.seconds)}) from None
-
-    @app.post("/translate", response_model=Translations, responses=_may_say(400, 408, 413, 422, 500, 503, 504))
-    async def translate(asked: TranslateRequest, request: Request):
+    @app.post("/translate", response_model=Translations, responses=ERRORS)
+    async def translate(query: TranslateRequest, request: Request):
         r"""Translate texts, each line of a text separately.
 
         A translation has the line breaks of its text, as \n, without one at the end. Blank lines stay blank, and a
         blank text has an empty translation.
         """
-        lines = [text.splitlines() if text.strip() else [""] for text in asked.texts]
-        filled = {_place(i, k, several): line for i, several in enumerate(lines) for k, line in _filled(several)}
+        texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
+        filled = {_place(i, k, lines): line for i, lines in enumerate(texts) for k, line in _filled(lines)}
         if len(filled) > limits.texts:
-            most = f"{limits.texts} non-blank lines"
-            raise UserError(f"texts must have at most {most}, got {len(filled):,}. Send fewer at a time.")
+            limit = f"{limits.texts} non-blank lines"
+            raise UserError(f"texts must have at most {limit}, got {len(filled):,}. Send fewer at a time.")
         tokens = await asyncio.to_thread(engine.lengths, list(filled.values()))
         _check_lengths(filled, tokens, engine.most_tokens)
-        items = [(line, asked.nbest) for line in filled.values()]
-        found = await answered(request, lambda seconds: batcher.results(items, tokens, seconds))
-        if found is None:
-            return Response(status_code=GONE)
-        outputs = iter(found)
-        return JSONResponse({"translations": [_joined(several, outputs) for several in lines]})
+        items = [(line, query.nbest) for line in filled.values()]
+        outputs = iter(await _unless_disconnected(request, batcher.results(items, tokens, limits.seconds)))
+        return JSONResponse({"translations": [_joined(lines, outputs) for lines in texts]})
 
     if engine.shows_attention:
 
-        @app.post("/attention", responses=_may_say(400, 408, 413, 422, 500, 503, 504))
+        @app.post("/attention", responses=ERRORS)
         async def attention(pair: Pair, request: Request):
-            """What each token of a translation attends to, for the page's picture. Line breaks count as spaces."""
+            """Return the attention weights of a translation, for the page. Line breaks count as spaces."""
             tokens = await asyncio.to_thread(engine.lengths, [pair.source, pair.target])
-            _check_lengths(("source", "target"), tokens, MOST_SHOWN)
-            work = engine.attention, pair.source, pair.target
-            found = await answered(request, lambda seconds: batcher.in_turn(*work))
-            return Response(status_code=GONE) if found is None else JSONResponse(found)
+            _check_lengths(("source", "target"), tokens, MAX_SHOWN)
+            call = batcher.call(engine.attention, pair.source, pair.target)
+            return JSONResponse(await _unless_disconnected(request, call))
 
     if engine.trees:
 
-        @app.post("/tree", response_model=Picture, responses=_may_say(400, 408, 413, 422))
-        async def tree(asked: Tree):
-            """Draws a tree."""
-            return {"svg": await asyncio.to_thread(_drawing, asked.tree)}
+        @app.post("/tree", response_model=Picture, responses=ERRORS)
+        def tree(query: Tree):
+            """Draw a tree."""
+            from keras_transformer.parsing.drawing import svg_drawing
+            from keras_transformer.parsing.tree import tree_of
 
-    @app.get("/model", response_model=ModelInfo)
-    async def model():
-        """What is served."""
-        return {
-            **engine.about, "version": __version__, "trees": engine.trees, "attention": engine.shows_attention,
-            "most_nbest": engine.most_nbest, "most_texts": limits.texts, "most_characters": limits.characters,
-            "most_tokens": engine.most_tokens,
-        }  # fmt: skip
+            return {"svg": svg_drawing(tree_of(query.tree))}
 
-    @app.get("/healthz", response_model=Health, responses=_may_say(503))
-    async def healthz():
-        """Whether texts are translated."""
-        if not batcher.works(2 * limits.seconds):
-            raise HTTPException(503, "texts are not translated any more; start the server again")
-        return {"status": "ok"}
+    @app.get("/model")
+    async def model() -> ModelInfo:
+        """Describe the model and the limits."""
+        return ModelInfo(
+            **engine.about, version=__version__, trees=engine.trees, attention=engine.shows_attention,
+            most_nbest=engine.most_nbest, most_texts=limits.texts, most_characters=limits.characters,
+            most_tokens=engine.most_tokens,
+        )  # fmt: skip
 
-    app.head("/healthz", include_in_schema=False)(healthz)
+    @app.head("/healthz", include_in_schema=False)
+    @app.get("/healthz", responses={503: {"model": ErrorResponse}})
+    async def healthz() -> Health:
+        """Report whether the server translates texts."""
+        if not batcher.is_alive(2 * limits.seconds):
+            raise HTTPException(503, "The server does not translate any more. Restart it.")
+        return Health(status="ok")
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-    async def metrics():
-        """Measures in Prometheus' format."""
-        return Response(measures.text(), media_type=measures.media_type)
+    async def prometheus_metrics():
+        """Return metrics in Prometheus' text format."""
+        return Response(metrics.text(), media_type=metrics.media_type)
 
-    return measures.around(BoundedBodies(app, limits), {route.path for route in app.routes})
-
-
-def _drawing(text):
-    from keras_transformer.parsing.drawing import svg_drawing
-    from keras_transformer.parsing.tree import tree_of
-
-    return svg_drawing(tree_of(text))
+    return app
 
 
-def _translated(engine, asked):
-    """The outputs of each (text, nbest): texts of one nbest together, for a search may depend on it."""
-    outputs = [None] * len(asked)
-    for nbest in {nbest for _, nbest in asked}:
-        rows = [i for i, (_, wanted) in enumerate(asked) if wanted == nbest]
-        for i, found in zip(rows, engine.translate([asked[i][0] for i in rows], nbest)):
-            outputs[i] = found
+async def _unless_disconnected(request, coroutine):
+    """Return the result of a coroutine, which is cancelled if the client disconnects.
+
+    Raises:
+        HTTPException: The client disconnected, with a status that only the metrics show.
+    """
+    work, gone = asyncio.ensure_future(coroutine), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise HTTPException(499, "The client disconnected.")
+        return work.result()
+    finally:
+        work.cancel()
+        gone.cancel()
+
+
+def _translate(engine, items):
+    """Return the outputs of each (text, nbest); texts of one `nbest` go together, because a search may depend on it."""
+    outputs = [None] * len(items)
+    for nbest in {nbest for _, nbest in items}:
+        rows = [i for i, item in enumerate(items) if item[1] == nbest]
+        for i, several in zip(rows, engine.translate([items[i][0] for i in rows], nbest)):
+            outputs[i] = several
     return outputs
 
 
@@ -246,14 +229,14 @@ def _place(text, line, lines):
     return f"texts[{text}]" if len(lines) == 1 else f"line {line + 1} of texts[{text}]"
 
 
-def _joined(lines, found):
+def _joined(lines, outputs):
     """Return the translations of a text, best first, each made of one translation of every line.
 
     Args:
         lines: The lines of the text.
-        found: Iterator over the outputs of the lines that are not blank, of this text and those after it.
+        outputs: Iterator over the outputs of the lines that are not blank, of this text and those after it.
     """
-    outputs = [next(found) if line.strip() else [Output("", 0.0)] for line in lines]
+    outputs = [next(outputs) if line.strip() else [Output("", 0.0)] for line in lines]
     joined = []
     for n in range(max(map(len, outputs))):
         best = [several[min(n, len(several) - 1)] for several in outputs]  # a line with fewer repeats its last one
@@ -263,101 +246,49 @@ def _joined(lines, found):
     return joined
 
 
-def _check_lengths(names, tokens, most):
+def _check_lengths(names, tokens, limit):
     for name, count in zip(names, tokens):
-        if most is not None and count > most:
-            raise UserError(f"{name} must have at most {most:,} tokens, got {count:,}. Split it into sentences.")
+        if limit is not None and count > limit:
+            raise UserError(f"{name} must have at most {limit:,} tokens, got {count:,}. Split it into sentences.")
 
 
-async def _gone(request):
-    """Ends when the client has gone."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def _add_exception_handlers(app: FastAPI, metrics: Metrics):
+    """Answer every error with an `ErrorResponse`, without details of this machine."""
 
-
-def _may_say(*statuses):
-    return {status: {"model": ErrorResponse} for status in statuses}
-
-
-def _add_errors(app):
-    """Every error is `ErrorResponse`: one sentence, and nothing of this machine."""
-
-    def said(status, sentence, headers=None):
+    def respond(status, sentence, headers=None):
         return JSONResponse({"error": sentence}, status, headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request, error):
-        return said(*_sentence(error.errors()[0]))
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))[:80]
+        return respond(400 if first["type"] == "json_invalid" else 422, f"{field!r}: {first['msg']}")
 
-    @app.exception_handler(HTTPException)
+    @app.exception_handler(StarletteHTTPException)
     async def refused(request, error):
-        usual = {404: "this path does not exist; see /docs", 405: "this path does not accept this method; see /docs",
-                 400: "the request's body is not JSON in UTF-8"}  # fmt: skip
-        return said(error.status_code, usual.get(error.status_code, error.detail), error.headers)
+        return respond(error.status_code, error.detail, error.headers)
 
-    @app.exception_handler(NonFiniteOutputs)
-    async def broken(request, error):
-        return said(500, str(error))
+    @app.exception_handler(QueueFull)
+    async def full(request, error):
+        metrics.refused.inc()
+        return respond(503, str(error), {"Retry-After": str(error.seconds)})
 
     @app.exception_handler(UserError)
     async def impossible(request, error):
-        sentence = str(error)  # which may show what it was given
-        return said(422, sentence if len(sentence) < 250 else f"{sentence[:120]} … {sentence[-120:]}")
+        return respond(500 if isinstance(error, NonFiniteOutputs) else 422, str(error)[:250])
 
     @app.exception_handler(Exception)
     async def failed(request, error):
-        return said(500, "something went wrong here; the server's log tells more")
+        return respond(500, "Something went wrong on the server. Its log has the details.")
 
 
-def _sentence(error):
-    """The status and the sentence of one of pydantic's errors."""
-    kind, place, limits = error["type"], error["loc"][1:], error.get("ctx", {})
-    if kind == "json_invalid":
-        return 400, f"the request's body is not JSON: {limits['error']}"
-    if not place:
-        return 422, 'the request must be a JSON object, with "Content-Type: application/json"'
-    where = str(place[0]) + "".join(f"[{part}]" for part in place[1:])
-    if kind == "extra_forbidden":
-        return 422, f"there is no field {where[:80]!r}"
-    said = {
-        "missing": "is missing",
-        "string_too_long": f"has more than {limits.get('max_length'):,} characters" if "max_length" in limits else "",
-        "string_unicode": "is no text: it holds half of a character",
-        "string_type": "must be a text",
-        "list_type": "must be a list",
-        "int_type": "must be a whole number",
-        "too_long": f"has more than {limits.get('max_length')} entries",
-        "too_short": "is empty",
-        "greater_than_equal": f"must be at least {limits.get('ge')}",
-        "less_than_equal": f"must be at most {limits.get('le')}",
-    }
-    return 422, f"{where} {said.get(kind) or 'is wrong: ' + error['msg']}"
+def _add_pages(app: FastAPI):
+    """Add the page for people and its files."""
+    index = resources.files("keras_transformer.server") / "page" / "index.html"
 
-
-def _add_pages(app):
-    """The page for people, and the page of the interface."""
-    index = resources.files("keras_transformer.server.page").joinpath("index.html").read_text(encoding="utf-8")
-
-    @app.get("/", include_in_schema=False)
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page():
-        return HTMLResponse(index, headers={"Content-Security-Policy": POLICY})
+        return FileResponse(str(index), headers={"Content-Security-Policy": POLICY})
 
-    app.head("/", include_in_schema=False)(page)
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs():
-        return get_swagger_ui_html(
-            openapi_url="openapi.json", title="keras_transformer", swagger_js_url="static/swagger-ui-bundle.js",
-            swagger_css_url="static/swagger-ui.css", swagger_favicon_url="data:,",
-        )  # fmt: skip
-
-    @app.get("/static/{name}", include_in_schema=False)
-    async def static(name: str):
-        if name in PAGES:
-            package, kind = PAGES[name]
-            content = resources.files(package).joinpath(name).read_bytes()
-        elif name in SWAGGER:
-            kind, content = SWAGGER[name], resources.files("fastapi_offline").joinpath("static", name).read_bytes()
-        else:
-            raise HTTPException(404)
-        return Response(content, media_type=kind, headers={"X-Content-Type-Options": "nosniff"})
+    packages = [("keras_transformer.server", "page"), ("keras_transformer.visualization", "page")]
+    app.mount("/static", StaticFiles(packages=packages))

@@ -64,7 +64,7 @@ class Engine(abc.ABC):
         """
 
     def attention(self, source: str, target: str) -> dict[str, Any]:
-        """Returns what `visualization/attention_view.js` shows of a source and its translation, for JSON.
+        """Returns what `visualization/page/attention_view.js` shows of a source and its translation, for JSON.
 
         Raises:
             UserError: There is nothing to show.

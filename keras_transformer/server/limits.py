@@ -1,26 +1,22 @@
-"""How much a request may be, and how long: bounds that hold before anything of it is read whole."""
+"""Limits on the size and the duration of requests."""
 
 import asyncio
 import dataclasses
-import json
 
-DEADLINE = "keras_transformer.deadline"
-"""In a request's scope: until when it is to be answered, in the event loop's time."""
-PATIENCE = 16
-"""How many times as many bytes as a body may have are read, and thrown away, before a refusal: a client that is still
-sending would not see it."""
+from fastapi import HTTPException
+from fastapi.responses import JSONResponse
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the server takes at most.
+    """Maxima of one server.
 
     Attributes:
-        texts: Texts of a request.
-        characters: Characters of a text.
+        texts: Texts, or lines that are not blank, per request.
+        characters: Characters per text.
         body_bytes: Bytes of a request's body.
         waiting: Texts of all requests that wait for a batch.
-        seconds: From a request's head to its answer.
+        seconds: Seconds from the head of a request to its answer.
     """
 
     texts: int = 64
@@ -30,8 +26,8 @@ class Limits:
     seconds: float = 30.0
 
 
-class BoundedBodies:
-    """ASGI middleware: a body of too many bytes is answered with 413, one that does not come in time with 408."""
+class LimitRequests:
+    """ASGI middleware that answers 413 to a large body, 408 to an incomplete one, and 504 if there is no answer."""
 
     def __init__(self, app, limits):
         self._app, self._limits = app, limits
@@ -39,68 +35,23 @@ class BoundedBodies:
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        deadline = asyncio.get_running_loop().time() + self._limits.seconds
-        body = _Body(receive, self._limits, deadline)
-        begun = False
+        size, complete = 0, False
 
-        async def noted(message):
-            nonlocal begun
-            begun = True
-            await send(message)
+        async def counting_receive():
+            nonlocal size, complete
+            message = await receive()
+            size += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if size > self._limits.body_bytes:
+                raise HTTPException(
+                    413, f"The body must have at most {self._limits.body_bytes:,} bytes. Send fewer texts at a time."
+                )
+            return message
 
         try:
-            await self._app({**scope, DEADLINE: deadline}, body.receive, noted)
-        except _Refused as refused:
-            if not begun:
-                await body.discard()
-                await _answer(send, refused.status, str(refused))
-
-
-class _Body:
-    """A request's body as it comes."""
-
-    def __init__(self, receive, limits, deadline):
-        self._receive, self._limits, self._deadline = receive, limits, deadline
-        self._read, self._whole = 0, False
-
-    async def receive(self):
-        if self._whole:  # what comes now is that the client has gone
-            return await self._receive()
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                message = await self._receive()
+            async with asyncio.timeout(self._limits.seconds):
+                await self._app(scope, counting_receive, send)
         except TimeoutError:
-            raise _Refused(408, f"the request was not whole after {self._limits.seconds:g} seconds") from None
-        self._read += len(message.get("body", b""))
-        self._whole = not message.get("more_body", False)
-        if self._read > self._limits.body_bytes:
-            most = f"{self._limits.body_bytes:,}"
-            raise _Refused(413, f"the request has more than {most} bytes; send fewer texts at a time")
-        return message
-
-    async def discard(self):
-        """Reads on, within reason."""
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                while not self._whole and self._read <= PATIENCE * self._limits.body_bytes:
-                    message = await self._receive()
-                    self._read += len(message.get("body", b""))
-                    self._whole = not message.get("more_body", False)
-        except TimeoutError:
-            pass
-
-
-class _Refused(BaseException):
-    """Ends a request. No `Exception`: who reads a body takes those for faults of its content."""
-
-    def __init__(self, status, sentence):
-        super().__init__(sentence)
-        self.status = status
-
-
-async def _answer(send, status, sentence):
-    body = json.dumps({"error": sentence}).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body})
+            late = "answer" if complete else "complete request"
+            sentence = f"There was no {late} within {self._limits.seconds:g} seconds. Try again later."
+            await JSONResponse({"error": sentence}, 504 if complete else 408)(scope, receive, send)

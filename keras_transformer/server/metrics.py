@@ -1,4 +1,4 @@
-"""What the server measures of itself, for Prometheus."""
+"""Prometheus metrics of the server."""
 
 import time
 
@@ -9,69 +9,65 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 
-class Measures:
-    """Counters of one server; `text` is what Prometheus reads."""
+class Metrics:
+    """Counters of one server.
+
+    Args:
+        queue_length: Function that returns the number of waiting texts.
+    """
 
     media_type = CONTENT_TYPE_LATEST
 
-    def __init__(self):
+    def __init__(self, queue_length):
         self._registry = CollectorRegistry()
-        here = {"registry": self._registry}
-        ProcessCollector(**here)
-        self._requests = Counter("requests", "Requests that were answered.", ["path", "status"], **here)
+        options = {"registry": self._registry}
+        ProcessCollector(**options)
+        self._requests = Counter("requests", "Answered requests.", ["path", "status"], **options)
         self._seconds = Histogram(
-            "request_seconds", "Seconds from a request to its answer.", ["path"], buckets=SECONDS, **here
+            "request_seconds", "Seconds from a request to its answer.", ["path"], buckets=SECONDS, **options
         )
-        self._texts = Counter("texts", "Texts that were translated.", **here)
-        self._tokens = Counter("batch_tokens", "Tokens of the texts' batches, padding included.", **here)
-        self._rows = Histogram("batch_texts", "Texts that were translated together.", buckets=ROWS, **here)
-        self._work = Counter("translation_seconds", "Seconds in which batches were translated.", **here)
-        self._refused = Counter("refused", "Requests that were refused because too much was waiting.", **here)
-        self._waiting = Gauge("waiting_texts", "Texts that wait for a batch.", **here)
+        self._texts = Counter("texts", "Translated texts.", **options)
+        self._tokens = Counter("batch_tokens", "Tokens of the translated batches, padding included.", **options)
+        self._rows = Histogram("batch_texts", "Texts per batch.", buckets=ROWS, **options)
+        self._work = Counter("translation_seconds", "Seconds spent on translating batches.", **options)
+        self.refused = Counter("refused", "Requests refused because the queue was full.", **options)
+        Gauge("waiting_texts", "Texts that wait for a batch.", **options).set_function(queue_length)
 
     def text(self) -> bytes:
-        """Returns all measures in Prometheus' format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def watch_queue(self, length):
-        """Takes the function that tells how many texts wait."""
-        self._waiting.set_function(length)
-
-    def refused(self):
-        """Counts a request that was refused because too much was waiting."""
-        self._refused.inc()
-
-    def batch(self, texts, tokens, seconds):
-        """Counts a batch that was translated."""
+    def add_batch(self, texts, tokens, seconds):
+        """Count a translated batch."""
         self._texts.inc(texts)
         self._tokens.inc(tokens)
         self._rows.observe(texts)
         self._work.inc(seconds)
 
-    def around(self, app, paths):
-        """Returns an ASGI application that counts the requests of another one.
+    def add_request(self, path, status, seconds):
+        """Count an answered request."""
+        self._requests.labels(path, status).inc()
+        self._seconds.labels(path).observe(seconds)
 
-        Args:
-            app: The other.
-            paths: Those that are counted by name; the others are counted together.
-        """
 
-        async def counted(scope, receive, send):
-            if scope["type"] != "http":
-                return await app(scope, receive, send)
-            path = scope["path"] if scope["path"] in paths else "other"
-            began, status = time.monotonic(), "500"
+class CountRequests:
+    """ASGI middleware that counts requests by the path of their route; requests without one count as "other"."""
 
-            async def noted(message):
-                nonlocal status
-                if message["type"] == "http.response.start":
-                    status = str(message["status"])
-                await send(message)
+    def __init__(self, app, metrics):
+        self._app, self._metrics = app, metrics
 
-            try:
-                await app(scope, receive, noted)
-            finally:
-                self._requests.labels(path, status).inc()
-                self._seconds.labels(path).observe(time.monotonic() - began)
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        start, status = time.monotonic(), 500
 
-        return counted
+        async def noting_send(message):
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting_send)
+        finally:
+            path = getattr(scope.get("route"), "path", "other")
+            self._metrics.add_request(path, status, time.monotonic() - start)

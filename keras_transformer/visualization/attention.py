@@ -178,7 +178,7 @@ def attention_page(maps, kind="cross", layer=None, heads=None, pieces=False):
         heads: The heads that are shown at first, from 0; by default all.
         pieces: Whether tokens are shown at first, and not the words that they make.
     """
-    view = resources.files(__package__)
+    view = resources.files(__package__) / "page"
     return PAGE.format(
         title=html.escape(f"Attention: {maps.source_text}"),
         source=html.escape(maps.source_text),

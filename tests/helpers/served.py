@@ -54,17 +54,13 @@ def ask(url, path="/translate", body=None, timeout=60):
 
 
 @contextlib.contextmanager
-def serving(app, http="h11"):
-    """Serves an ASGI application inside a `with` block; yields its URL.
-
-    Args:
-        http: The class of its connections.
-    """
+def serving(app):
+    """Serve an ASGI application inside a `with` block; yield its URL."""
     import uvicorn
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="on", log_config=None, timeout_graceful_shutdown=5, http=http))
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="on", log_config=None, timeout_graceful_shutdown=5))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -1,1 +1,0 @@
-"""The page for people: HTML, CSS and JavaScript without anything from elsewhere."""

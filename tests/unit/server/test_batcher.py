@@ -1,0 +1,92 @@
+"""`Batcher` without a server: batches, overload, cancellation."""
+
+import asyncio
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_transformer.server.batcher import Batcher, QueueFull
+
+
+@given(
+    arrivals=st.lists(st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.booleans()), max_size=12),
+    batch_tokens=st.integers(1, 30), batch_rows=st.integers(1, 6),
+)  # fmt: skip
+def test_batches_keep_the_order_and_the_budget(arrivals, batch_tokens, batch_rows):
+    batches = []
+
+    def work(items):
+        batches.append(list(items))
+        return [("done", item) for item in items]
+
+    async def everything():
+        batcher = Batcher(work, batch_tokens=batch_tokens, batch_rows=batch_rows, wait=0.0005, max_waiting=1000)
+        async with batcher.running():
+            tasks, number = [], 0
+            for tokens, pause in arrivals:
+                items = [(number + i, count) for i, count in enumerate(tokens)]
+                number += len(items)
+                tasks.append((items, asyncio.create_task(batcher.results(items, tokens))))
+                await asyncio.sleep(0.001 if pause else 0)
+            return [(items, await task) for items, task in tasks]
+
+    for items, results in asyncio.run(everything()):
+        assert results == [("done", item) for item in items]
+    done = [number for batch in batches for number, _ in batch]
+    assert done == list(range(sum(len(tokens) for tokens, _ in arrivals)))
+    for batch in batches:
+        assert len(batch) <= batch_rows
+        assert len(batch) == 1 or len(batch) * max(tokens for _, tokens in batch) <= batch_tokens
+
+
+def test_overload_refuses_what_would_come_too_late():
+    """Without refusals all items would wait until it is too late, and the work would be of no use."""
+    done, refused, late, answered = [], [], [], []
+
+    def work(items):
+        time.sleep(0.02)
+        done.extend(items)
+        return items
+
+    async def client(batcher):
+        for _ in range(40):
+            try:
+                async with asyncio.timeout(0.6):
+                    await batcher.results(["a"], [1], seconds=0.6)
+                    answered.append("a")
+            except QueueFull as full:
+                refused.append(full.seconds)
+                await asyncio.sleep(0.05)
+            except TimeoutError:
+                late.append("a")
+
+    async def everything():
+        batcher = Batcher(work, batch_tokens=4, batch_rows=4, wait=0, max_waiting=10_000)  # 200 items per second
+        async with batcher.running():
+            await asyncio.gather(*(client(batcher) for _ in range(400)))
+
+    asyncio.run(asyncio.wait_for(everything(), 60))
+    assert refused and set(refused) == {1}
+    assert len(answered) > 2 * len(late)
+    assert len(answered) > 0.6 * len(done)
+
+
+def test_cancelled_items_leave_the_queue():
+    seen = []
+
+    async def everything():
+        batcher = Batcher(seen.extend, batch_tokens=9, batch_rows=9, wait=0.05, max_waiting=4)
+        async with batcher.running():
+            task = asyncio.create_task(batcher.results(["a", "b"], [1, 1]))
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFull):
+                await batcher.results(["c"] * 3, [1] * 3)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert len(batcher) == 0
+
+    asyncio.run(everything())
+    assert seen == []
