@@ -36,7 +36,7 @@ def main(arguments):
         raise UserError(f"{error.name} is not installed: pip install {PACKAGES}") from None
     from keras_transformer.server.engines import load_engine
 
-    with _bind(flags.host, flags.port) as listener:  # before the model is loaded, because the port may be taken
+    with _bind(flags.host, flags.port) as listener:  # before the model is loaded, in case another process has the port
         engine = load_engine(
             flags.run, checkpoint=flags.checkpoint, ensemble=flags.ensemble, precision=flags.precision,
             jit_compile=flags.jit_compile, beam_size=flags.beam_size, alpha=flags.alpha,
@@ -77,13 +77,17 @@ def _parse(arguments):
     add_run_flags(parser)
     parser.add_argument(
         "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
-        help="another run of the same corpus, as for translate; may be repeated",
+        help="another run of the same corpus, as for translate (may be repeated)",
     )  # fmt: skip
     parser.add_argument("--precision", choices=("float32", "bfloat16"), help="precision of a run (default float32)")
     parser.add_argument("--jit_compile", action="store_true", help="compile a run with XLA (JAX always does)")
-    parser.add_argument("--beam_size", type=beam_size, help="beams, and maximum number of translations of a text (default the run's)")
+    parser.add_argument(
+        "--beam_size", type=beam_size, help="beams, and maximum number of translations of a text (default the run's)"
+    )
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default the run's)")
-    parser.add_argument("--extra_length", type=extra_length, help="maximum number of tokens beyond the source's (default the run's)")
+    parser.add_argument(
+        "--extra_length", type=extra_length, help="maximum number of tokens beyond the source's (default the run's)"
+    )
     group = parser.add_argument_group("place")
     group.add_argument("--host", default="127.0.0.1", help="address, 0.0.0.0 for all (default %(default)s)")
     group.add_argument(

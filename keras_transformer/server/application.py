@@ -290,5 +290,5 @@ def _add_pages(app: FastAPI):
     async def page():
         return FileResponse(str(index), headers={"Content-Security-Policy": POLICY})
 
-    packages = [("keras_transformer.server", "page"), ("keras_transformer.visualization", "page")]
+    packages: list = [("keras_transformer.server", "page"), ("keras_transformer.visualization", "page")]
     app.mount("/static", StaticFiles(packages=packages))

@@ -182,7 +182,7 @@ class Batcher:
         return [self._queue.popleft() for _ in range(self._fitting())]
 
     async def _process(self, batch):
-        """Set the result of each item. If a batch fails, its items are tried alone, so that only the faulty ones fail."""
+        """Set the result of each item. If the batch fails, try its items alone, so that only the faulty ones fail."""
         try:
             results = await self._in_worker(self._work, [one.item for one in batch])
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What translates behind the server: a run, an exported SavedModel, or an export for CTranslate2."""
+"""Engines of the server: a run, an exported SavedModel, or an export for CTranslate2."""
 
 import abc
 import dataclasses
@@ -15,19 +15,17 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import read_json
 
 BATCH_ROWS = 64
-"""Most texts that an engine is given at once."""
-
-
+"""Maximum number of texts per call of an engine."""
 LIMITS_APART = 16
-"""CTranslate2 has one limit of tokens for all texts of a call."""
+"""Step between token limits: CTranslate2 has one limit for all texts of a call."""
 
 
 class Output(NamedTuple):
     """One translation.
 
     Attributes:
-        text: The translation; of a parser the tree in brackets.
-        score: Its score, or None where there was no search: of a sentence that was not parsed.
+        text: The translation, or a parser's tree in brackets.
+        score: Its score, or None if there was no search because the sentence was not parsed.
     """
 
     text: str
@@ -35,14 +33,14 @@ class Output(NamedTuple):
 
 
 class Engine(abc.ABC):
-    """Translates. All calls of `translate` and `attention` come from one thread, one after the other.
+    """Base class of engines. One thread makes all calls of `translate` and `attention`, one after the other.
 
     Attributes:
-        about: What it tells of the model: {name: value}, for JSON.
-        most_nbest: Most translations of a text.
-        most_tokens: Most tokens of a text, EOS counted; None where the engine cuts longer ones by itself.
+        about: Description of the model, {name: value}, for JSON.
+        most_nbest: Maximum number of translations of a text.
+        most_tokens: Maximum number of tokens of a text, including EOS; None if the engine cuts longer texts.
         trees: Whether its translations are trees in brackets.
-        shows_attention: Whether `attention` can be asked.
+        shows_attention: Whether `attention` works.
     """
 
     about: dict[str, Any]
@@ -53,23 +51,23 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Returns the tokens of each text, EOS counted. May be called from any thread."""
+        """Return the number of tokens of each text, including EOS. Any thread may call this method."""
 
     @abc.abstractmethod
     def translate(self, texts: Sequence[str], nbest: int) -> list[list[Output]]:
-        """Returns up to `nbest` outputs for each text, best first.
+        """Return up to `nbest` outputs for each text, best first.
 
         Raises:
             UserError: A text cannot be translated.
         """
 
     def attention(self, source: str, target: str) -> dict[str, Any]:
-        """Returns what `visualization/page/attention_view.js` shows of a source and its translation, for JSON.
+        """Return the attention weights of a source and its translation for `attention_view.js`, for JSON.
 
         Raises:
-            UserError: There is nothing to show.
+            UserError: There are no weights to show.
         """
-        raise UserError("this model does not tell what it attends to: serve a run")
+        raise UserError("an export has no attention maps; serve a run")
 
 
 class RunEngine(Engine):
@@ -78,7 +76,7 @@ class RunEngine(Engine):
     Args:
         path: The run, or a list of runs: an ensemble.
         checkpoint, precision, jit_compile: See `Translator.load`.
-        search: `beam_size`, `alpha` and `extra_length`, each None for the run's.
+        search: `beam_size`, `alpha` and `extra_length`; None for the run's.
     """
 
     def __init__(self, path, checkpoint=None, precision="float32", jit_compile=False, **search):
@@ -113,23 +111,23 @@ class RunEngine(Engine):
 
 
 class SavedModelEngine(Engine):
-    """An export of `--format=saved_model`: TensorFlow computes it as it is."""
+    """An export of `--format=saved_model`; TensorFlow runs its graph."""
 
     def __init__(self, path, about):
         check_packages(f"{path}, a SavedModel,", "tensorflow", ("tensorflow", "tensorflow-text"))
-        os.environ["KERAS_BACKEND"] = "tensorflow"  # JAX, if it is asked for, does not read it
+        os.environ["KERAS_BACKEND"] = "tensorflow"  # JAX cannot load it
         load_keras()
         import tensorflow as tf
-        import tensorflow_text  # noqa: F401  its operations
+        import tensorflow_text  # noqa: F401  registers its operations
 
         self._tf, self._model = tf, tf.saved_model.load(str(path))
         self._signature = self._model.signatures["serving_default"]
         self.most_nbest = about["nbest"]
         self.trees = about.get("trees", False)
-        self.about = _said(path, about)
+        self.about = _description(path, about)
 
     def lengths(self, texts):
-        """An estimate, as the graph does not tell: four bytes a token."""
+        """Return an estimate of four bytes per token, because the graph has no output for it."""
         return [len(text.encode()) // 4 + 2 for text in texts]
 
     def translate(self, texts, nbest):
@@ -159,7 +157,7 @@ class CTranslate2Engine(Engine):
         self._search = {name: usual[name] if value is None else value for name, value in search.items()}
         self.most_nbest, self.most_tokens = self._search["beam_size"], about["most_tokens"]
         self.trees = self._tokenizer.constraint is not None
-        self.about = _said(path, about)
+        self.about = _description(path, about)
 
     def lengths(self, texts):
         return [len(ids) + 1 for ids in self._tokenizer.encode(texts)]
@@ -172,7 +170,7 @@ class CTranslate2Engine(Engine):
         outputs = [
             [Output(text, None if text else 0.0)] for text in self._tokenizer.decode_outputs(texts, [[]] * len(texts))
         ]
-        # All that go together have one limit, so it may depend on nothing but a text itself.
+        # Texts of one call share a limit, which must not depend on the other texts.
         limits = {i: self._limit(len(sources[i]) + 1) for i in rows}
         for limit in sorted(set(limits.values())):
             some = [i for i in rows if limits[i] == limit]
@@ -189,7 +187,7 @@ class CTranslate2Engine(Engine):
         return outputs
 
     def _limit(self, tokens):
-        """Most tokens of a translation, rounded up, so that there are few such limits."""
+        """Return the maximum number of tokens of a translation, rounded up so that there are few limits."""
         rounded = -(-(tokens + self._search["extra_length"]) // LIMITS_APART) * LIMITS_APART
         return min(rounded, self.most_tokens)
 
@@ -198,16 +196,16 @@ def load_engine(
     path, *, checkpoint=None, precision=None, jit_compile=False, ensemble=(), beam_size=None, alpha=None,
     extra_length=None,
 ):  # fmt: skip
-    """Returns the `Engine` of a run directory or an export.
+    """Return the `Engine` of a run directory or an export.
 
     Args:
         path: The directory.
-        checkpoint, precision, jit_compile: Of a run, see `Translator.load`.
-        ensemble: More runs of the same corpus.
-        beam_size, alpha, extra_length: Of the search, each None for the usual.
+        checkpoint, precision, jit_compile: See `Translator.load`; only for runs.
+        ensemble: Further runs of the same corpus.
+        beam_size, alpha, extra_length: Search options; None for the defaults of the run or export.
 
     Raises:
-        UserError: It is neither, it is damaged, or an argument is not for it.
+        UserError: The directory is neither, it is damaged, or an argument does not apply to it.
     """
     path, search = Path(path), {"beam_size": beam_size, "alpha": alpha, "extra_length": extra_length}
     if not (path / DESCRIPTION).is_file():
@@ -232,13 +230,13 @@ def _loaded(engine, path, about, **search):
         raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
 
 
-def _said(path, about):
-    """What an export tells of its models."""
+def _description(path, about):
+    """Return the description of an export's models."""
     models = about.get("models", [about])
     names = ", ".join(one["run"] for one in models if "run" in one)
     return {"model": names or path.name, "problem": models[0].get("problem", "")}
 
 
 def _finite(score):
-    """A score as JSON can hold it: None for what stands for −∞."""
+    """Return a score for JSON: None instead of the search's substitute for −∞."""
     return float(score) if score > -1e8 else None

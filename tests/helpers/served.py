@@ -1,4 +1,4 @@
-"""A server in a thread of its own, on a free port of this machine, and asking it."""
+"""A server in its own thread, on a free port of this machine, and a client."""
 
 import contextlib
 import http.client
@@ -12,7 +12,7 @@ from keras_transformer.server.engines import Engine, Output
 
 
 class Answer(NamedTuple):
-    """What a server answered: status, the JSON or else the text, headers."""
+    """Answer of a server: status, JSON or else text, headers."""
 
     status: int
     content: object
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
         return [[(one["text"], one["score"]) for one in several] for several in self.content["translations"]]
 
     def refused(self, status, *said):
-        """Asserts that this is an error, one sentence, without a path or a traceback, with what is `said` in it."""
+        """Assert that this is an error of one line, without a path or a traceback, that contains what is `said`."""
         assert self.status == status, self
         assert set(self.content) == {"error"}
         sentence = self.content["error"]
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 def ask(url, path="/translate", body=None, timeout=60):
-    """Returns the `Answer` to a GET or, with a body, a POST: an object, or bytes as they are."""
+    """Return the `Answer` to a GET or, with a body, a POST: an object, or bytes as they are."""
     address = url.removeprefix("http://")
     connection = http.client.HTTPConnection(address, timeout=timeout)
     try:
@@ -75,10 +75,10 @@ def serving(app):
 
 
 class Backwards(Engine):
-    """Turns texts round; n-best are that with their number. `batches` holds what it was given.
-    `drawn` counts pictures of attention, `drawn_before` those before each batch.
+    """Engine that reverses texts and appends the index of each n-best output.
 
-    While `gate` is not set, it waits. A text with "impossible" in it is refused, one with "fault" raises.
+    `batches` holds its inputs, `drawn` counts attention maps, and `drawn_before` those before each batch. The engine
+    waits for `gate`. A text with "impossible" raises `UserError`, one with "fault" `RuntimeError`.
     """
 
     most_nbest, most_tokens = 4, 20
