@@ -13,7 +13,7 @@ MOST = 10**9
 """Upper bound of every number that has no lower one of its own: no sensible value is larger, and it fits in int32."""
 
 
-def setting(default=dataclasses.MISSING, doc="", low=None, high=MOST, choices=None, is_path=False):
+def setting(default=dataclasses.MISSING, doc="", low=None, high=MOST, choices=None, is_path=False, of_corpus=True):
     """Returns a dataclass field with a description and the values it may have.
 
     Args:
@@ -23,8 +23,11 @@ def setting(default=dataclasses.MISSING, doc="", low=None, high=MOST, choices=No
         high: Maximum of a number (default `MOST`).
         choices: The values it may have: a sequence, or a `Registry` whose names they are.
         is_path: Whether it is a path, in which `--set` expands `~`.
+        of_corpus: Whether the prepared corpus depends on it, for the settings of a problem.
     """
-    metadata = {"doc": doc, "low": low, "high": high, "choices": choices, "is_path": is_path}
+    metadata = {
+        "doc": doc, "low": low, "high": high, "choices": choices, "is_path": is_path, "of_corpus": of_corpus
+    }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
 

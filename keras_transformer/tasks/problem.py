@@ -49,7 +49,8 @@ class Problem:
     data_dir: str = "data"
     raw_dir: str | None = None
 
-    bpe_dropout, num_segmentations = 0.0, 1  # parameters of a `TranslationProblem`
+    # Settings of a `TranslationProblem`
+    bpe_dropout, num_segmentations = 0.0, 1
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -104,6 +105,11 @@ class Problem:
         return {field.name: getattr(self, field.name) for field in fields}
 
     @property
+    def sacrebleu_tokenizer(self) -> str:
+        """Name of the tokenizer that BLEU of the outputs uses in sacreBLEU."""
+        return "13a"
+
+    @property
     def filters(self) -> dict:
         """{name of a split: `PairFilter`}: which pairs are left out of the prepared corpus."""
         return {}
@@ -127,7 +133,8 @@ class Problem:
     @property
     def _identity(self):
         raw = str(Path(self.raw_dir).resolve()) if self.raw_dir else None
-        return [self.corpus, self.parameters, raw]
+        fields = [field for field in dataclasses.fields(self) if field.metadata.get("of_corpus")]
+        return [self.corpus, {field.name: getattr(self, field.name) for field in fields}, raw]
 
     def prepare(self, report: Callable[[str], Any] = lambda message: None) -> "Problem":
         """Learns the vocabulary and writes the token store, unless that was done; returns the problem.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from keras_transformer.config.hparams import setting
+from keras_transformer.metrics.bleu import TOKENIZERS, chrf, lowercase_bleu, sacre_bleu, tokenized_bleu, tokenizer_for
 from keras_transformer.tasks.problem import Problem
 from keras_transformer.utils.errors import UserError
 
@@ -46,6 +47,10 @@ class TranslationProblem(Problem):
         None,
         "beginning of the names of two files, NAME.SRC and NAME.TGT, of more training pairs, such as translated ones",
         is_path=True,
+    )
+
+    bleu_tokenizer: str | None = setting(
+        None, "tokenizer of sacreBLEU; none chooses it by the target language", choices=TOKENIZERS, of_corpus=False
     )
 
     def __post_init__(self):
@@ -118,18 +123,24 @@ class TranslationProblem(Problem):
         count += sum(1 for _ in self.further_pairs())
         self._expected = {"train": count * self.num_segmentations}
 
-    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
-        from keras_transformer.metrics.bleu import sacre_bleu, tokenized_bleu
+    @property
+    def output_language(self) -> str:
+        """Code of the language that a model of this problem writes."""
+        return self.source if self.reversed else self.target
 
-        scores = [sacre_bleu(hypotheses, references)]
+    @property
+    def sacrebleu_tokenizer(self) -> str:
+        """Name of the tokenizer in sacreBLEU: `bleu_tokenizer`, or the one for the output language."""
+        return self.bleu_tokenizer or tokenizer_for(self.output_language)
+
+    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
+        scores = [sacre_bleu(hypotheses, references, self.sacrebleu_tokenizer)]
         if self.tokenized:
             scores.append(tokenized_bleu(hypotheses, references))
         return scores
 
     def all_scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
-        from keras_transformer.metrics.bleu import chrf, lowercase_bleu
-
-        more = [chrf(hypotheses, references), lowercase_bleu(hypotheses, references)]
+        more = [chrf(hypotheses, references), lowercase_bleu(hypotheses, references, self.sacrebleu_tokenizer)]
         return more + self.score(hypotheses, references)
 
 
