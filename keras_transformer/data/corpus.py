@@ -134,8 +134,8 @@ def remedy(folder, name, otherwise=""):
     """Return what to do about the missing corpus file `name`: the end of an error message.
 
     Args:
-        folder: Where the file is missing. A file of a similar name in it, `name` in other letters or with `.txt`, or
-            a table of both sides, is the likely cause.
+        folder: Where the file is missing. A file of a similar name in it, `name` in other letters or with `.txt`, is
+            the likely cause.
         name: The file's name, without `.gz`.
         otherwise: What to return if there is no similar file.
     """
@@ -144,8 +144,6 @@ def remedy(folder, name, otherwise=""):
         plain = found.lower().removesuffix(".gz")
         if plain in (name.lower(), f"{name.lower()}.txt"):
             return f"; rename {found} to {name}{'.gz' if found.lower().endswith('.gz') else ''}"
-        if plain == f"{name.rpartition('.')[0].lower()}.tsv":
-            return f"; split {found} into two files, one per column, for example with cut -f1 and cut -f2"
     return otherwise
 
 
@@ -176,7 +174,7 @@ class PlainFiles:
             if any(paths):
                 missing = name.format(self.languages[paths.index(None)])
                 hint = remedy(self.folder, missing, ", the other side does")
-                raise UserError(f"{self.folder}/{missing} does not exist (nor .gz){hint}")
+                raise UserError(f"{self.folder}/{missing} does not exist{hint}")
         pairs = [[name.format(each) for each in self.languages] for name in self.names[split]]
         hint = next(filter(None, (remedy(self.folder, name) for pair in pairs for name in pair)), "")
         wanted = " or ".join(" and ".join(pair) for pair in pairs)

@@ -88,7 +88,7 @@ class TranslationProblem(Problem):
                 f"; problem.extra_train is what the names of two files, {names[0].name} and {names[1].name}, begin with"
             )
             hint = remedy(path.parent, path.name, otherwise)
-            raise UserError(f"{self.name}: {path} does not exist (nor .gz){hint}")
+            raise UserError(f"{self.name}: {path} does not exist{hint}")
         return found
 
     def further_pairs(self) -> Iterable[tuple[str, str]]:

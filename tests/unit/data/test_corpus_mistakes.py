@@ -84,14 +84,14 @@ def test_published_corpora_name_a_similar_file(tmp_path):
     (tmp_path / "train.en").write_text("a line\n")
     (tmp_path / "train.DE").write_text("a line\n")
     said = complaint(load_problem("wmt14_ende", raw_dir=tmp_path).corpus_files)
-    assert said == f"{tmp_path}/train.de does not exist (nor .gz); rename train.DE to train.de"
+    assert said == f"{tmp_path}/train.de does not exist; rename train.DE to train.de"
 
 
 def test_more_pairs_name_a_similar_file(corpus):
     for language in ("en", "de"):
         (corpus / f"taught.{language}.txt").write_text("a line\n")
     problem = parallel(corpus, extra_train=f"{corpus}/taught")
-    assert "taught.en does not exist (nor .gz); rename taught.en.txt to taught.en" in complaint(problem.prepare)
+    assert "taught.en does not exist; rename taught.en.txt to taught.en" in complaint(problem.prepare)
 
 
 def test_plain_and_gzip_file_must_be_equal(tmp_path):

@@ -285,7 +285,7 @@ def test_missing_plain_files_are_named(tmp_path, name):
     assert f"{tmp_path} lacks the files of the train split: " in complaint(problem.corpus_files)
     assert f"{source} and {target}" in complaint(problem.corpus_files)
     write(tmp_path, [source])
-    assert f"{tmp_path}/{target} does not exist (nor .gz)" in complaint(problem.examples, "train")
+    assert f"{tmp_path}/{target} does not exist" in complaint(problem.examples, "train")
 
 
 def test_pairs_with_an_empty_side_stay_in_test_sets(tmp_path):

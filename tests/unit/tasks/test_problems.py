@@ -336,7 +336,7 @@ def test_more_pairs_that_are_missing_are_named(tmp_path):
     write_text(tmp_path, "train", pairs_of(300))
     (tmp_path / "taught.en").write_text("source\n")
     problem = parallel(tmp_path, extra_train=f"{tmp_path}/taught", data_dir=tmp_path)
-    assert f"{tmp_path}/taught.de does not exist (nor .gz); problem.extra_train is" in complaint(problem.prepare)
+    assert f"{tmp_path}/taught.de does not exist; problem.extra_train is" in complaint(problem.prepare)
 
 
 def test_own_validation_and_test_files_are_taken(tmp_path):
