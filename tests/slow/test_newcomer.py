@@ -51,7 +51,7 @@ def typed(call, commands):
 
 def test_own_data_page_trains_translates_and_exports(call, corpus, tmp_path):
     (tmp_path / "lines.en").write_text("The small dog sees a cat.\n\nThe cat sleeps.\n", encoding="utf-8")
-    commands = commands_of("Train: a first look") + commands_of("Use it")
+    commands = commands_of("Train a first model") + commands_of("Use the model")
     assert typed(call, commands) == ["train", "evaluate", "translate", "visualize", "export"]
     assert len((tmp_path / "lines.de").read_text(encoding="utf-8").splitlines()) == 3
     assert "A sentence of yours." in (tmp_path / "pictures" / "attention.html").read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ def test_own_data_page_trains_translates_and_exports(call, corpus, tmp_path):
 @pytest.mark.soak  # test_reproduce.py has teachers and a pupil, too, with fewer commands
 def test_own_data_page_trains_a_pupil_of_several_teachers(call, corpus, tmp_path):
     corpus.rename(tmp_path / "FOLDER")
-    commands = commands_of("A small model taught by several")
+    commands = commands_of("Knowledge distillation")
     assert typed(call, commands) == [*["train", "average"] * 3, "translate", "train"]
     assert len((tmp_path / "taught/taught.de").read_text(encoding="utf-8").splitlines()) == 400
     assert (tmp_path / "runs/pupil/checkpoints/best.json").is_file()
