@@ -80,13 +80,15 @@ def products(workload):
     """Returns the floating point operations of the workload's matrix products, without padding and past tokens."""
     from engines.layout import read_model
 
+    from keras_transformer.config.hparams import HParams
+
     config, _ = read_model(workload.model)
-    h, rows, source = config["hparams"], len(workload.texts), decode.LENGTH + 1
-    d, inner, beams = h["d_model"], h["d_ff"], workload.beam_size
-    encoder = 2 * rows * source * h["num_layers"] * (4 * d * d + 2 * d * inner + 2 * source * d)
-    memory = 2 * rows * source * h["num_layers"] * 2 * d * d
+    h, rows, source = HParams(**config["hparams"]), len(workload.texts), decode.LENGTH + 1
+    d, inner, beams = h.d_model, h.d_ff, workload.beam_size
+    encoder = 2 * rows * source * h.num_layers * (4 * d * d + 2 * d * inner + 2 * source * d)
+    memory = 2 * rows * source * h.decoder_depth * 2 * d * d
     steps = (decode.LENGTH + 1) * beams - (beams - 1)  # the first has one beam
-    a_step = h["num_layers"] * (6 * d * d + 2 * d * inner + 2 * source * d) + config["vocab_size"] * d
+    a_step = h.decoder_depth * (6 * d * d + 2 * d * inner + 2 * source * d) + config["vocab_size"] * d
     return encoder + memory + 2 * rows * steps * a_step
 
 

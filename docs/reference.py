@@ -70,7 +70,7 @@ def presets_page():
     for name, what in registry.hparams.describe():
         h = load_hparams(name)
         cost = training_cost(h, VOCABULARY)
-        sizes = [f"{h.num_layers} + {h.num_layers}", h.d_model, h.d_ff, h.num_heads, f"{h.dropout:g}"]
+        sizes = [f"{h.num_layers} + {h.decoder_depth}", h.d_model, h.d_ff, h.num_heads, f"{h.dropout:g}"]
         work = [f"{number:,}" for number in (h.batch_tokens, h.train_steps, cost.parameters)]
         rows.append([f"`{name}`", what.rstrip("."), *sizes, *work, f"{cost.counted:.1e}"])
     table = "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)

@@ -71,9 +71,15 @@ def multi_head_attention(x, memory, weights, num_heads, mask=None):
 
 
 def feed_forward(x, weights):
-    """Equation 2."""
-    inner = np.maximum(0, x @ weights["kernel_1"] + weights["bias_1"])
+    """Equation 2, with another activation where the weights name one."""
+    activate = {"relu": lambda z: np.maximum(0, z), "swish": lambda z: z / (1 + np.exp(-z)), "gelu": gelu}
+    inner = activate[weights["activation"]](x @ weights["kernel_1"] + weights["bias_1"])
     return inner @ weights["kernel_2"] + weights["bias_2"]
+
+
+def gelu(x):
+    """x Φ(x), Φ being the distribution function of the standard normal distribution."""
+    return x * np.vectorize(lambda z: (1 + math.erf(z / math.sqrt(2))) / 2)(x)
 
 
 def layer_norm(x, weights):
@@ -203,7 +209,8 @@ def attention_weights(layer):
 
 
 def feed_forward_weights(layer):
-    return {name: array(getattr(layer, name)) for name in ("kernel_1", "bias_1", "kernel_2", "bias_2")}
+    weights = {name: array(getattr(layer, name)) for name in ("kernel_1", "bias_1", "kernel_2", "bias_2")}
+    return {**weights, "activation": layer.activation}
 
 
 def norm_weights(layer):

@@ -46,7 +46,10 @@ def build(config, params):
         SystemExit: It has nothing that computes the same.
     """
     hparams = config["hparams"]
-    for name, value in (("norm", "post"), ("positions", "sinusoidal"), ("encoder_attention", "full")):
+    for name, value in (
+        ("norm", "post"), ("positions", "sinusoidal"), ("encoder_attention", "full"), ("activation", "relu"),
+        ("num_decoder_layers", None),
+    ):  # fmt: skip
         if hparams[name] != value:
             raise SystemExit(f"its model is built here for {name}={value} alone")
     if hparams.get("word_heads"):

@@ -41,8 +41,14 @@ class HParams:
 
     # The model (§3)
     num_layers: int = setting(6, "layers N of the encoder, and of the decoder (§3.1)", low=1, high=1000)
+    num_decoder_layers: int | None = setting(
+        None, "layers of the decoder; none: as many as num_layers (the paper)", low=1, high=1000
+    )
     d_model: int = setting(512, "width of every layer's output (§3.1)", low=2, high=65_536)
     d_ff: int = setting(2048, "inner width of the feed-forward layers (§3.3)", low=1, high=1_048_576)
+    activation: str = setting(
+        "relu", "activation of the feed-forward layers (§3.3); relu is the paper's", choices=("relu", "swish", "gelu")
+    )
     num_heads: int = setting(8, "attention heads h (§3.2.2)", low=1, high=1024)
     d_k: int | None = setting(None, "width of a head's queries and keys; none: d_model / num_heads", low=1, high=65_536)
     d_v: int | None = setting(None, "width of a head's values; none: d_model / num_heads", low=1, high=65_536)
@@ -152,6 +158,11 @@ class HParams:
     def decoding_interval(self) -> int:
         """The first evaluation from each multiple of these updates on decodes; `eval_steps` where each does."""
         return self.decode_steps if self.decode_steps and self.best_metric != "score" else self.eval_steps
+
+    @property
+    def decoder_depth(self) -> int:
+        """Number of layers of the decoder."""
+        return self.num_decoder_layers or self.num_layers
 
     @property
     def key_width(self) -> int:

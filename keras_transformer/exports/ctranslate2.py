@@ -72,7 +72,10 @@ def convert(weights, hparams, tokens, folder, quantization=None):
     _check(hparams, tokens)
     specs = _specs()
 
-    spec = specs.TransformerSpec.from_config(hparams.num_layers, hparams.num_heads, pre_norm=hparams.norm == "pre")
+    spec = specs.TransformerSpec.from_config(
+        (hparams.num_layers, hparams.decoder_depth), hparams.num_heads, pre_norm=hparams.norm == "pre",
+        activation=getattr(specs.Activation, hparams.activation.upper()),
+    )  # fmt: skip
     spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
     spec.config.bos_token = spec.config.decoder_start_token = tokens[BOS]
     spec.config.eos_token, spec.config.unk_token = tokens[EOS], tokens[UNK]

@@ -3,17 +3,18 @@
 import keras
 from keras import ops
 
-from keras_transformer.config import registry
 from keras_transformer.layers.attention import MultiHeadAttention, causal_mask, with_padding, written
-from keras_transformer.layers.encoder import Encoder
-from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.stack import Stack, StackLayer
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class DecoderLayer(keras.layers.Layer):
+class DecoderLayer(StackLayer):
     """Masked self-attention, attention to the encoder's output, the feed-forward network (§3.1).
 
-    Args: `EncoderLayer`'s, without `attention` and `attention_window`.
+    Args:
+        d_model, d_ff, num_heads: Sizes, as in the paper.
+        d_k, d_v: Widths of one head's keys and values (default: d_model / num_heads).
+        **arguments: Other arguments of `StackLayer`.
 
     Call arguments:
         x: `[batch, target_length, d_model]`.
@@ -30,35 +31,20 @@ class DecoderLayer(keras.layers.Layer):
         `[batch, target_length, d_model]`, with the Keras mask of `x`.
 
     Raises:
-        UserError: As `EncoderLayer`.
+        UserError: `d_k` or `d_v` is missing, and `d_model` is not divisible by `num_heads`.
     """
 
-    def __init__(
-        self, d_model, d_ff, num_heads, d_k=None, d_v=None, *, dropout=0.0, attention_dropout=0.0,
-        activation_dropout=0.0, norm="post", seed=0, **kwargs,
-    ):  # fmt: skip
-        super().__init__(**kwargs)
-        self.supports_masking = True
-        self._arguments = {
-            "d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "d_k": d_k, "d_v": d_v, "dropout": dropout,
-            "attention_dropout": attention_dropout, "activation_dropout": activation_dropout, "norm": norm,
-            "seed": seed,
-        }  # fmt: skip
-        residual, policy = registry.norms.get(norm), self.dtype_policy
-        widths = (d_model, num_heads, d_k, d_v, attention_dropout)
-        self.self_attention = MultiHeadAttention(*widths, seed, dtype=policy, name="self_attention")
-        self.self_attention_residual = residual(dropout, seed + 1, dtype=policy, name="self_attention_residual")
-        self.cross_attention = MultiHeadAttention(*widths, seed + 2, dtype=policy, name="cross_attention")
-        self.cross_attention_residual = residual(dropout, seed + 3, dtype=policy, name="cross_attention_residual")
-        self.feed_forward = FeedForward(d_model, d_ff, activation_dropout, seed + 4, dtype=policy, name="feed_forward")
-        self.feed_forward_residual = residual(dropout, seed + 5, dtype=policy, name="feed_forward_residual")
+    def __init__(self, d_model, d_ff, num_heads, d_k=None, d_v=None, **arguments):
+        super().__init__(d_model, d_ff, num_heads, d_k, d_v, **arguments)
+        self.self_attention, self.self_attention_residual = self.add_attention("self_attention", MultiHeadAttention)
+        self.cross_attention, self.cross_attention_residual = self.add_attention("cross_attention", MultiHeadAttention)
+        self.feed_forward, self.feed_forward_residual = self.add_feed_forward()
 
     def build(self, x_shape, memory_shape=None):
-        for layer in (
-            self.self_attention, self.self_attention_residual, self.cross_attention, self.cross_attention_residual,
-            self.feed_forward, self.feed_forward_residual,
-        ):  # fmt: skip
-            layer.build(x_shape)
+        super().build(x_shape)
+
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        return x_shape
 
     def call(self, x, memory, self_mask=None, cross_mask=None, training=False, x_mask=None, memory_mask=None):
         if self_mask is None:
@@ -109,18 +95,16 @@ class DecoderLayer(keras.layers.Layer):
         x = self.cross_attention_residual(x, sublayer=attend_to_memory)
         return self.feed_forward_residual(x, sublayer=self.feed_forward), tuple(caches)
 
-    def compute_output_shape(self, x_shape, memory_shape=None):
-        return x_shape
-
-    def get_config(self):
-        return {**super().get_config(), **self._arguments}
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Decoder(Encoder):
-    """`num_layers` decoder layers, with a final normalisation where the norm asks for one.
+class Decoder(Stack):
+    """`num_layers` decoder layers, with a final normalization where the norm asks for one.
 
-    Call arguments and result: `DecoderLayer`'s, without `self_mask`: the decoder hides the future itself.
+    Args:
+        num_layers: N.
+        **arguments: Arguments of `DecoderLayer`.
+
+    Call arguments and result: as for `DecoderLayer`, without `self_mask`: the decoder hides the future itself.
     """
 
     layer_class = DecoderLayer
@@ -128,12 +112,12 @@ class Decoder(Encoder):
     def build(self, x_shape, memory_shape=None):
         super().build(x_shape)
 
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        return x_shape
+
     def call(self, x, memory, cross_mask=None, training=False, x_mask=None, memory_mask=None):
         self_mask = with_padding(causal_mask(ops.shape(x)[1]), x_mask)
         cross_mask = with_padding(cross_mask, memory_mask)
         for layer in self.layers_for(training):
             x = layer(x, memory, self_mask=self_mask, cross_mask=cross_mask, training=training)
         return self.normalize(x)
-
-    def compute_output_shape(self, x_shape, memory_shape=None):
-        return x_shape

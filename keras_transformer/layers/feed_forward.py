@@ -1,7 +1,6 @@
 """§3.3: the position-wise feed-forward network."""
 
 import keras
-from keras import ops
 
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.initializers import projection
@@ -15,8 +14,10 @@ class FeedForward(keras.layers.Layer):
     Args:
         d_model: Width of input and output.
         d_ff: Width between.
-        dropout: Dropout after the ReLU (0 in the paper).
+        dropout: Dropout rate after the activation (0 in the paper).
         seed: Seed of initial weights and dropout.
+        activation: Name of the function between the two products, as `keras.activations.get` takes it. The paper's is
+            ReLU.
 
     Call arguments:
         x: `[..., d_model]`.
@@ -26,10 +27,11 @@ class FeedForward(keras.layers.Layer):
         `[..., d_model]`.
     """
 
-    def __init__(self, d_model, d_ff, dropout=0.0, seed=None, **kwargs):
+    def __init__(self, d_model, d_ff, dropout=0.0, seed=None, activation="relu", **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.d_model, self.d_ff, self.seed = d_model, d_ff, seed
+        self.d_model, self.d_ff, self.seed, self.activation = d_model, d_ff, seed, activation
+        self._activate = keras.activations.get(activation)
         self.dropout = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
 
     def build(self, input_shape=None):
@@ -43,7 +45,7 @@ class FeedForward(keras.layers.Layer):
         self.dropout.build()
 
     def call(self, x, training=False):
-        hidden = ops.relu(matmul(x, self.kernel_1, training) + self.bias_1)
+        hidden = self._activate(matmul(x, self.kernel_1, training) + self.bias_1)
         hidden = self.dropout(hidden, training=training)
         return matmul(hidden, self.kernel_2, training) + self.bias_2
 
@@ -51,5 +53,5 @@ class FeedForward(keras.layers.Layer):
         return input_shape
 
     def get_config(self):
-        own = {"d_model": self.d_model, "d_ff": self.d_ff, "dropout": self.dropout.rate, "seed": self.seed}
-        return {**super().get_config(), **own}
+        own = {name: getattr(self, name) for name in ("d_model", "d_ff", "seed", "activation")}
+        return {**super().get_config(), **own, "dropout": self.dropout.rate}

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import itertools
 from typing import Any
 
@@ -17,6 +18,7 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.position import PositionIds
+from keras_transformer.layers.stack import StackLayer
 from keras_transformer.layers.word_heads import begun, word_mask, word_numbers
 from keras_transformer.models.seq2seq_model import Seq2SeqModel
 from keras_transformer.utils.errors import UserError
@@ -55,11 +57,9 @@ class Transformer(Seq2SeqModel):
         # Room for the layers' own numbers, within the 32 bits that a mask's seed may have.
         seed = hparams.seed * 10_000 % 2**31
         policy, width = self.dtype_policy, hparams.d_model
-        stack = dict(
-            num_layers=hparams.num_layers, d_model=width, d_ff=hparams.d_ff, num_heads=hparams.num_heads,
-            d_k=hparams.key_width, d_v=hparams.value_width, dropout=hparams.dropout, norm=hparams.norm,
-            attention_dropout=hparams.attention_dropout, activation_dropout=hparams.activation_dropout, dtype=policy,
-        )  # fmt: skip
+        # Layers take hparams by name, so that a new one of a layer need not be listed here.
+        names = inspect.signature(StackLayer).parameters.keys() - {"seed"}
+        shared = {name: getattr(hparams, name) for name in names if hasattr(hparams, name)}
         self.embedding = TiedEmbedding(vocab_size, width, seed, dtype=policy, name="embedding")
         position_class = registry.positions.get(hparams.positions)
         self.positions = position_class(width, hparams.max_length, seed + 1, dtype=policy, name="positions")
@@ -69,10 +69,10 @@ class Transformer(Seq2SeqModel):
         self.source_dropout = Dropout(hparams.dropout, seed + 2, dtype=policy, name="source_dropout")
         self.target_dropout = Dropout(hparams.dropout, seed + 3, dtype=policy, name="target_dropout")
         self.encoder = Encoder(
-            attention=hparams.encoder_attention, attention_window=hparams.attention_window, seed=seed + 1000,
-            name="encoder", **stack,
+            hparams.num_layers, attention=hparams.encoder_attention, attention_window=hparams.attention_window,
+            seed=seed + 1000, dtype=policy, name="encoder", **shared,
         )  # fmt: skip
-        self.decoder = Decoder(seed=seed + 5000, name="decoder", **stack)
+        self.decoder = Decoder(hparams.decoder_depth, seed=seed + 5000, dtype=policy, name="decoder", **shared)
         self.build()
 
     @classmethod
@@ -268,11 +268,13 @@ class Transformer(Seq2SeqModel):
         h, decoder = self.hparams, self.decoder.layers[0]
         # A plug-in's attention that does not tell its cost counts as full.
         encoder_attention = getattr(self.encoder.layers[0].self_attention, "flops", decoder.self_attention.flops)
-        attention = encoder_attention(rows, source_length, source_length)
-        attention += decoder.self_attention.flops(rows, target_length, target_length)
-        attention += decoder.cross_attention.flops(rows, target_length, source_length)
-        feed_forward = 2 * rows * (source_length + target_length) * 2 * h.d_model * h.d_ff
-        return h.num_layers * (attention + feed_forward) + 2 * rows * target_length * h.d_model * self.vocab_size
+        feed_forward = 4 * rows * h.d_model * h.d_ff  # of a position
+        encoder_layer = encoder_attention(rows, source_length, source_length) + source_length * feed_forward
+        decoder_layer = decoder.self_attention.flops(rows, target_length, target_length)
+        decoder_layer += decoder.cross_attention.flops(rows, target_length, source_length)
+        decoder_layer += target_length * feed_forward
+        logits = 2 * rows * target_length * h.d_model * self.vocab_size
+        return h.num_layers * encoder_layer + h.decoder_depth * decoder_layer + logits
 
     def _embed(self, tokens):
         """`[batch, length]` → `[batch, length, d_model]`: embeddings and positions, summed (§3.4, §3.5)."""

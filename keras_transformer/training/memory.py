@@ -52,14 +52,14 @@ def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, rem
     rows *= hparams.passes
     h, source, target = hparams, rows * source_length, rows * target_length
     weights = _weights(h, vocab_size)
-    states = source * (12 * h.d_model + 3 * h.d_ff) + target * (20 * h.d_model + 3 * h.d_ff)
-    attention = 3 * rows * h.num_heads * (source_length**2 + target_length**2 + source_length * target_length)
+    pairs = 3 * rows * h.num_heads  # of positions: logits, weights and masks of an attention
+    encoder_layer = source * (12 * h.d_model + 3 * h.d_ff) + pairs * source_length**2
+    decoder_layer = target * (20 * h.d_model + 3 * h.d_ff) + pairs * target_length * (target_length + source_length)
     logits = 4 * min(target * vocab_size, CHUNK_LOGITS)
-    layers = states + attention
-    if remat:  # the inputs of all layers, and the activations of the layer that is computed again
-        layers += h.num_layers * (source + target) * h.d_model
+    if remat:  # the inputs of all layers, and one layer of each stack as it is computed again
+        layers = encoder_layer + decoder_layer + (h.num_layers * source + h.decoder_depth * target) * h.d_model
     else:
-        layers *= h.num_layers
+        layers = h.num_layers * encoder_layer + h.decoder_depth * decoder_layer
     return 4 * (5 * weights + layers + logits)
 
 
@@ -81,7 +81,8 @@ def check_weights(hparams, vocab_size):
 def _weights(h, vocab_size):
     """Return roughly the number of weights of a model."""
     heads = h.num_heads * (h.key_width + h.value_width)
-    return vocab_size * h.d_model + h.num_layers * (6 * h.d_model * heads + 4 * h.d_model * h.d_ff)
+    encoder_layer, decoder_layer = 2 * (heads + h.d_ff), 2 * (2 * heads + h.d_ff)
+    return h.d_model * (vocab_size + h.num_layers * encoder_layer + h.decoder_depth * decoder_layer)
 
 
 def available_bytes():

@@ -66,7 +66,7 @@ def _sizes(run):
     attention = "" if h.encoder_attention == "full" else f", {h.encoder_attention} attention in the encoder"
     name = ", ".join(filter(None, (run.config["model"], run.config["preset"])))
     return (
-        f"{name}: {h.num_layers} + {h.num_layers} layers, "
+        f"{name}: {h.num_layers} + {h.decoder_depth} layers, "
         f"d_model {h.d_model}, d_ff {h.d_ff}, {h.num_heads} heads, {h.norm}-norm, dropout {h.dropout:g}{attention}"
     )
 

@@ -18,6 +18,7 @@ VARIANTS = {
     "pre": {"norm": "pre"},
     "learned": {"positions": "learned"},
     "word heads": {"word_heads": 1},
+    "deep encoder": {"num_decoder_layers": 1, "activation": "swish"},
     "additive": {"encoder_attention": "additive"},
     "restricted": {"encoder_attention": "restricted", "attention_window": 3},
     "all dropouts": {"attention_dropout": 0.1, "activation_dropout": 0.1},

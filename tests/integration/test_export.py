@@ -48,6 +48,7 @@ INVALID = [
 ]
 HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=32, num_heads=2, beam_size=4, extra_length=6, max_length=300)
 PARSER = HPARAMS.replace(word_heads=1, positions="learned")
+DEEP = HPARAMS.replace(num_layers=3, num_decoder_layers=1, activation="swish")
 OPTIONS = {
     "pieces": {"max_source_length": 30},
     "trees": {"max_source_length": 20, "alpha": 0.1, "extra_length": 25},
@@ -71,7 +72,7 @@ def made(kind):
     if kind == "trees":
         symbols = {"(S", ")S", "(NP", ")NP", "NN", "VB", "XX"}
         return translator_of(TreeTokenizer.train(SENTENCES * 5, symbols, 200), PARSER)
-    return translator_of(SentencePieceTokenizer.train(SENTENCES * 5, 100), HPARAMS, count=2)
+    return translator_of(SentencePieceTokenizer.train(SENTENCES * 5, 100), DEEP, count=2)
 
 
 class Exported(NamedTuple):

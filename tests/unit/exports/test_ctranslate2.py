@@ -44,10 +44,16 @@ def test_conversion_names_missing_weights(tmp_path):
         serving.convert({}, kt.HParams(**SMALL), list("abcd"), tmp_path / "new")
 
 
-@pytest.mark.parametrize("change", [{}, {"norm": "pre"}, {"positions": "learned", "max_length": 20}], ids=str)
+CHANGES = [
+    {}, {"norm": "pre", "activation": "swish"}, {"positions": "learned", "max_length": 20, "activation": "gelu"},
+    {"num_layers": 3, "num_decoder_layers": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_converted_model_gives_targets_the_same_probability(tmp_path, change):
     ctranslate2 = pytest.importorskip("ctranslate2")
-    hparams = kt.HParams(**SMALL, **change)
+    hparams = kt.HParams(**{**SMALL, **change})
     model = kt.Transformer(VOCAB, hparams)
     weights = {variable.path.removeprefix("transformer/"): np.asarray(variable.value) for variable in model.variables}
     serving.convert(weights, hparams, TOKENS, tmp_path / "converted")

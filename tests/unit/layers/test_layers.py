@@ -31,6 +31,7 @@ from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.layers.position import LearnedPositions, Positions, SinusoidalPositions
 from keras_transformer.layers.residual import PostNorm, PreNorm, Residual
 from keras_transformer.layers.restricted_attention import RestrictedAttention
+from keras_transformer.layers.stack import Stack, StackLayer
 
 widths = st.integers(1, 6)
 
@@ -156,8 +157,9 @@ def test_softmax_stays_float32_under_bfloat16():
 
 @pytest.mark.backend
 @pytest.mark.parametrize("shape", [(2, 6), (2, 3, 6), (2, 3, 4, 6)])
-def test_feed_forward_is_equation_2(shape):
-    layer = FeedForward(6, 10)
+@pytest.mark.parametrize("activation", ["relu", "swish", "gelu"])
+def test_feed_forward_is_equation_2(shape, activation):
+    layer = FeedForward(6, 10, activation=activation)
     layer.build()
     weights = oracles.feed_forward_weights(randomize(layer))
     x = normal(1, *shape)
@@ -278,14 +280,14 @@ class Case:
 
 
 POSITIONS, TOKENS = np.arange(5), np.array([[1, 2], [0, 6]])
-DROPOUTS = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, seed=3)
+DROPOUTS = dict(activation="swish", dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, seed=3)
 SUBLAYER = {"sublayer": lambda y: ops.tanh(2 * y)}
 ATTENTION = dict(d_model=8, num_heads=2, d_k=3, d_v=5, dropout=0.1, seed=3)
 CASES = {
     "MultiHeadAttention": Case(MultiHeadAttention, ATTENTION, (X, MEMORY)),
     "AdditiveAttention": Case(AdditiveAttention, ATTENTION, (X, MEMORY)),
     "RestrictedAttention": Case(RestrictedAttention, {**ATTENTION, "window": 3}, (X, X)),
-    "FeedForward": Case(FeedForward, dict(d_model=8, d_ff=12, dropout=0.1, seed=3)),
+    "FeedForward": Case(FeedForward, dict(d_model=8, d_ff=12, dropout=0.1, seed=3, activation="gelu")),
     "Dropout": Case(Dropout, dict(rate=0.1, seed=3)),
     "LayerNormalization": Case(LayerNormalization, dict(epsilon=1e-5)),
     "PostNorm": Case(PostNorm, dict(dropout=0.1, seed=3), call=SUBLAYER),
@@ -307,7 +309,7 @@ def layer_classes():
         for entry in vars(importlib.import_module(module.name)).values():
             if inspect.isclass(entry) and issubclass(entry, keras.layers.Layer) and entry.__module__ == module.name:
                 classes.add(entry)
-    return classes - {Residual, Positions}
+    return classes - {Residual, Positions, Stack, StackLayer}
 
 
 def test_every_layer_class_has_a_case():

@@ -56,7 +56,8 @@ def test_parameters_in_closed_form(sizes, changes):
     d, ff, n = hparams.d_model, hparams.d_ff, hparams.num_layers
     attention = 2 * d * hparams.num_heads * (hparams.d_k + hparams.d_v)
     feed_forward, norm = d * ff + ff + ff * d + d, 2 * d
-    expected = 29 * d + n * (attention + feed_forward + 2 * norm) + n * (2 * attention + feed_forward + 3 * norm)
+    m = hparams.num_decoder_layers or n
+    expected = 29 * d + n * (attention + feed_forward + 2 * norm) + m * (2 * attention + feed_forward + 3 * norm)
     expected += 2 * norm * (hparams.norm == "pre") + hparams.max_length * d * (hparams.positions == "learned")
     expected += n * hparams.num_heads * hparams.d_k * (hparams.encoder_attention == "additive")
     expected += 29 * bool(hparams.word_heads)  # not trained: which tokens begin a word

@@ -54,7 +54,9 @@ def run_and_lines(problem, tmp_path_factory):
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"norm": "pre", "positions": "learned"}, {"d_k": None, "d_v": None}, {"encoder_attention": "additive"},
+        {}, {"norm": "pre", "positions": "learned"}, {"d_k": None, "d_v": None},
+        {"num_layers": 3, "num_decoder_layers": 1},
+        {"encoder_attention": "additive"},
         {"encoder_attention": "restricted", "attention_window": 1},
         {"encoder_attention": "restricted", "attention_window": 5},
         {"encoder_attention": "restricted", "attention_window": 64},

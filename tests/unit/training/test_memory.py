@@ -74,6 +74,8 @@ def test_estimate_grows_with_all_that_takes_memory():
     assert memory.estimated_bytes(deep, VOCAB_SIZE, 400, 20, 20, remat=True) < (
         memory.estimated_bytes(deep, VOCAB_SIZE, 400, 20, 20) / 2
     )
+    shallow = memory.estimated_bytes(deep.replace(num_decoder_layers=1), VOCAB_SIZE, 400, 20, 20)
+    assert estimate < shallow < memory.estimated_bytes(deep, VOCAB_SIZE, 400, 20, 20) / 1.5
     # Weights, gradients and two slots. Only the logits of one chunk are in memory.
     more = memory.estimated_bytes(HPARAMS, 2 * VOCAB_SIZE, 400, 20, 20) - estimate
     assert 4 * 4 * VOCAB_SIZE * HPARAMS.d_model < more < 4 * 8000 * VOCAB_SIZE

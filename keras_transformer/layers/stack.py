@@ -1,0 +1,122 @@
+"""§3.1: the common part of encoder and decoder, a stack of layers whose sub-layers are residual."""
+
+import keras
+
+from keras_transformer.config import registry
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.normalization import LayerNormalization
+from keras_transformer.layers.remat import rematerialized
+from keras_transformer.layers.residual import EPSILON
+
+
+class StackLayer(keras.layers.Layer):
+    """Base of `EncoderLayer` and `DecoderLayer`: attentions, then the feed-forward network (§3.1).
+
+    A subclass makes its sub-layers in `__init__`, in the order of their calls.
+
+    Args:
+        d_model, d_ff, num_heads: Sizes, as in the paper.
+        d_k, d_v: Widths of one head's keys and values (default: d_model / num_heads).
+        dropout, attention_dropout, activation_dropout: Dropout rates of sub-layer outputs, of attention weights and
+            inside the feed-forward network.
+        activation: Name of the feed-forward network's activation.
+        norm: Registered name of the residual.
+        seed: Seed of initial weights and dropouts. Each sub-layer and each residual adds its own number.
+
+    Raises:
+        UserError: `d_k` or `d_v` is missing, and `d_model` is not divisible by `num_heads`.
+    """
+
+    def __init__(
+        self, d_model, d_ff, num_heads, d_k=None, d_v=None, *, dropout=0.0, attention_dropout=0.0,
+        activation_dropout=0.0, activation="relu", norm="post", seed=0, **kwargs,
+    ):  # fmt: skip
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self._arguments = {
+            "d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "d_k": d_k, "d_v": d_v, "dropout": dropout,
+            "attention_dropout": attention_dropout, "activation_dropout": activation_dropout,
+            "activation": activation, "norm": norm, "seed": seed,
+        }  # fmt: skip
+        self._sublayers = []  # their names
+
+    def add_attention(self, name, attention_class, **arguments):
+        """Return a new attention and its residual."""
+        of = self._arguments
+        return self._add(
+            name, attention_class, of["d_model"], of["num_heads"], of["d_k"], of["d_v"], of["attention_dropout"],
+            **arguments,
+        )  # fmt: skip
+
+    def add_feed_forward(self):
+        """Return a new feed-forward network and its residual."""
+        of = self._arguments
+        return self._add(
+            "feed_forward", FeedForward, of["d_model"], of["d_ff"], of["activation_dropout"],
+            activation=of["activation"],
+        )  # fmt: skip
+
+    def _add(self, name, layer_class, *args, **arguments):
+        seed, policy = self._arguments["seed"] + len(self._sublayers), self.dtype_policy
+        layer = layer_class(*args, seed=seed, dtype=policy, name=name, **arguments)
+        residual_class = registry.norms.get(self._arguments["norm"])
+        residual = residual_class(self._arguments["dropout"], seed + 1, dtype=policy, name=f"{name}_residual")
+        self._sublayers += [layer.name, residual.name]
+        return layer, residual
+
+    def build(self, input_shape):
+        for name in self._sublayers:
+            getattr(self, name).build(input_shape)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), **self._arguments}
+
+
+class Stack(keras.layers.Layer):
+    """Base of `Encoder` and `Decoder`: layers, and a final normalization where the norm asks for one.
+
+    Args:
+        num_layers: N.
+        **arguments: Arguments of each layer. Layer i adds 10 · i to the seed.
+    """
+
+    layer_class: type[StackLayer]
+    remat = False
+    """Whether training keeps only the inputs of each layer, and computes the layer again in the backward pass."""
+
+    def __init__(self, num_layers, d_model, d_ff, num_heads, d_k=None, d_v=None, *, norm="post", seed=0, **arguments):
+        base = {name: arguments.pop(name) for name in ("name", "dtype", "trainable") if name in arguments}
+        super().__init__(**base)
+        self.supports_masking = True
+        arguments |= {"d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "d_k": d_k, "d_v": d_v, "norm": norm}
+        self._arguments = {"num_layers": num_layers, "seed": seed, **arguments}
+        self.layers = [
+            self.layer_class(**arguments, seed=seed + 10 * i, dtype=self.dtype_policy, name=f"layer_{i + 1}")
+            for i in range(num_layers)
+        ]
+        self.final_norm = None
+        if registry.norms.get(norm).normalizes_stack:
+            self.final_norm = LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name="final_norm")
+
+    def build(self, input_shape):
+        for layer in self.layers:
+            layer.build(input_shape)
+        if self.final_norm:
+            self.final_norm.build(input_shape)
+
+    def layers_for(self, training):
+        """Return the functions to call one after the other."""
+        return map(rematerialized, self.layers) if self.remat and training else self.layers
+
+    def normalize(self, x):
+        """Apply the final normalization, if there is one, to `[batch, length, d_model]`."""
+        return self.final_norm(x) if self.final_norm else x
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), **self._arguments}
