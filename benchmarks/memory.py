@@ -98,7 +98,6 @@ def make_update(hparams, vocab_size, length, options, free):
     if free:
         resource.setrlimit(resource.RLIMIT_DATA, (free, free))
     config = {
-        "model": "transformer",
         "hparams": dataclasses.asdict(hparams),
         "problem": {"name": "copy"},
         "plugins": [],

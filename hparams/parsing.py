@@ -28,9 +28,9 @@ def parsing_semisupervised():
 def parsing_small():
     """For treebanks of some 15,000 sentences and two CPU cores."""
     return HParams(
-        num_layers=4, d_model=128, d_ff=256, num_heads=4, word_heads=1, norm="pre", dropout=0.2, word_dropout=0.15,
-        warmup_steps=800, ema_decay=0.999, batch_tokens=2048, max_length=200, train_steps=10_000, eval_steps=1000,
-        checkpoint_steps=1000, average_last=5, beam_size=4, alpha=0.3, extra_length=250,
+        model="word_aligned_transformer", num_layers=4, d_model=128, d_ff=256, num_heads=4, norm="pre", dropout=0.2,
+        word_dropout=0.15, warmup_steps=800, ema_decay=0.999, batch_tokens=2048, max_length=200, train_steps=10_000,
+        eval_steps=1000, checkpoint_steps=1000, average_last=5, beam_size=4, alpha=0.3, extra_length=250,
     )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def parsing_small():
 def parsing_toy():
     """For the embedded problem toy_parsing: minutes on two CPU cores."""
     return HParams(
-        num_layers=2, d_model=128, d_ff=256, num_heads=4, word_heads=1, norm="pre", dropout=0.1, warmup_steps=400,
-        batch_tokens=2048, max_length=128, train_steps=1500, eval_steps=500, checkpoint_steps=500, beam_size=4,
-        alpha=0.3, extra_length=100,
+        model="word_aligned_transformer", num_layers=2, d_model=128, d_ff=256, num_heads=4, norm="pre", dropout=0.1,
+        warmup_steps=400, batch_tokens=2048, max_length=128, train_steps=1500, eval_steps=500, checkpoint_steps=500,
+        beam_size=4, alpha=0.3, extra_length=100,
     )  # fmt: skip

@@ -14,7 +14,6 @@ from keras_transformer.cli.arguments import (
     run_command,
     user_path,
 )
-from keras_transformer.config import registry
 from keras_transformer.distributed.cluster import Coordinator
 
 
@@ -27,7 +26,6 @@ def main(arguments):
         "problem.",
     )
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
-    parser.add_argument("--model", default="transformer", help="registered model (default %(default)s)")
     parser.add_argument("--output_dir", type=user_path, help="the run directory (default runs/PROBLEM-HPARAMS)")
     parser.add_argument(
         "--init_from", type=user_path, metavar="RUN", help="begin with the weights of another run; embeddings by piece"
@@ -68,7 +66,6 @@ def main(arguments):
     group.add_argument("--jit_compile", default="auto", choices=("auto", "on", "off"), help="XLA (default auto)")
     flags = parser.parse_args(arguments)
     problem, hparams = read_problem_flags(flags)
-    registry.models.check(flags.model)
     init_from = None
     if flags.init_from:
         init_from = {"run": flags.init_from, "checkpoint": flags.init_checkpoint}
@@ -92,7 +89,7 @@ def main(arguments):
     )
     output_dir = Path(flags.output_dir or f"runs/{flags.problem}-{flags.hparams}")
     train_model(
-        problem, hparams, output_dir, options, model=flags.model, preset=flags.hparams, init_from=init_from,
+        problem, hparams, output_dir, options, preset=flags.hparams, init_from=init_from,
         dry_run=flags.dry_run, report=report_if_read,
     )  # fmt: skip
 

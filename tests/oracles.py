@@ -237,6 +237,6 @@ def transformer_weights(model):
             weights[f"{name}_norm"] = norm_weights(stack.final_norm)
     if hasattr(model.positions, "table"):
         weights["positions"] = array(model.positions.table) * math.sqrt(weights["embedding"].shape[1])
-    if model.word_starts is not None:
-        weights["word_starts"], weights["word_heads"] = array(model.word_starts), model.hparams.word_heads
+    if hasattr(model, "word_starts"):
+        weights["word_starts"], weights["word_heads"] = array(model.word_starts), model.word_heads
     return weights

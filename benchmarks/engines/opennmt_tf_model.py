@@ -48,12 +48,10 @@ def build(config, params):
     hparams = config["hparams"]
     for name, value in (
         ("norm", "post"), ("positions", "sinusoidal"), ("encoder_attention", "full"), ("activation", "relu"),
-        ("num_decoder_layers", None),
+        ("num_decoder_layers", None), ("model", "transformer"),
     ):  # fmt: skip
         if hparams[name] != value:
             raise SystemExit(f"its model is built here for {name}={value} alone")
-    if hparams.get("word_heads"):
-        raise SystemExit("its heads all see the whole source")
     if hparams["d_k"] or hparams["d_v"]:
         raise SystemExit("its heads share the model's width, so there are neither d_k nor d_v")
 

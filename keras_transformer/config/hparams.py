@@ -40,6 +40,7 @@ class HParams:
     """
 
     # The model (§3)
+    model: str = setting("transformer", "registered model", choices=registry.models)
     num_layers: int = setting(6, "layers N of the encoder, and of the decoder (§3.1)", low=1, high=1000)
     num_decoder_layers: int | None = setting(
         None, "layers of the decoder; none: as many as num_layers (the paper)", low=1, high=1000
@@ -57,9 +58,6 @@ class HParams:
     encoder_attention: str = setting("full", "self-attention of the encoder", choices=registry.attentions)
     attention_window: int | None = setting(
         None, "positions r that a position attends to, of encoder_attention=restricted (§4)", low=1
-    )
-    word_heads: int = setting(
-        0, "heads of attention to the encoder that see only the word whose turn it is (not the paper's)", low=0
     )
     # Regularisation (§5.4)
     dropout: float = setting(0.1, "dropout of sub-layer outputs and of embeddings (§5.4)", low=0, high=0.99)
@@ -138,8 +136,6 @@ class HParams:
                 f"hparams: r_drop={self.r_drop:g} compares passes that differ by their dropout, and there is none; "
                 "give dropout, or r_drop=0"
             )
-        if self.word_heads > self.num_heads:
-            raise UserError(f"hparams: word_heads={self.word_heads} are more than num_heads={self.num_heads}")
         if self.encoder_attention == "restricted" and self.attention_window is None:
             raise UserError("hparams: encoder_attention=restricted needs attention_window, such as attention_window=32")
         # A plug-in's attention may take a window, too.

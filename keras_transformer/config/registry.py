@@ -181,6 +181,11 @@ def _is_run_again(old, new):
 
 
 models.add("transformer", "keras_transformer.models.transformer:Transformer", "The encoder-decoder of §3.")
+models.add(
+    "word_aligned_transformer",
+    "keras_transformer.parsing.model:WordAlignedTransformer",
+    "For parsing: a cross-attention head per layer sees the current word only (not the paper's).",
+)
 positions.add("sinusoidal", "keras_transformer.layers.position:SinusoidalPositions", "Fixed sines and cosines (§3.5).")
 positions.add(
     "learned", "keras_transformer.layers.position:LearnedPositions", "One trained vector a position (Table 3, E)."

@@ -6,7 +6,7 @@ from keras import ops, tree
 from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE, compiled, rounded_up
 from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.decoding import kv_tree
-from keras_transformer.decoding.beam_search import beams_at_first, can_improve, last_tokens, search, start, step
+from keras_transformer.decoding.beam_search import beams_at_first, can_improve, search, start, step
 from keras_transformer.decoding.token_selection import NEG_INF
 
 SEGMENT = 8
@@ -53,10 +53,10 @@ class BatchedBeamSearch:
         tokens = np.full((batch, beams, length), PAD, "int32")
         log_p, scores = (np.full((batch, beams), NEG_INF, "float32") for _ in range(2))
         room = np.full(length, PAD, "int32")  # a number would be a constant to the compiled function
-        state, past, memory = self._begin(source, room, inputs, options=options, steps=steps)
+        state, caches = self._begin(source, room, inputs, options=options, steps=steps)
         rows = np.arange(batch)  # of the sentences that are in the batch
         while True:
-            state, going = self._segment(state, past, memory, inputs, options=options, steps=steps)
+            state, going = self._segment(state, caches, inputs, options=options, steps=steps)
             staying = self._staying(np.array(going))
             leaving = np.setdiff1d(np.arange(len(rows)), staying)
             found = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)
@@ -68,13 +68,12 @@ class BatchedBeamSearch:
                 return tokens, log_p, scores
             alive = np.array(state.log_probabilities) > NEG_INF / 2
             nodes = kv_tree.live_nodes(np.array(state.path), alive, self._size)
-            recent, state = state.cache, state._replace(cache=())
+            past, recent, state = past_of(caches), state.cache, state._replace(cache=())
             path, past = self._compact(state.path, past, recent, nodes, steps=steps, beam_size=options.beam_size)
-            state = state._replace(path=path)
+            state, caches = state._replace(path=path), with_past(caches, past)
             if len(leaving):
                 rows = rows[staying]
-                kept = (state._replace(index=()), past, memory, inputs)
-                kept, past, memory, inputs = self._choose(kept, staying.astype("int32"))
+                kept, caches, inputs = self._choose((state._replace(index=()), caches, inputs), staying.astype("int32"))
                 state = kept._replace(index=state.index)
 
     def _staying(self, going):
@@ -94,44 +93,51 @@ class BatchedBeamSearch:
         return rounded_up(max(number, 2 * SEGMENT)) if self.few_shapes else number
 
     def _begin_batch(self, source, room, inputs, options, steps):
-        """Returns the state after the first step, its keys and values as the past, and what the encoders gave."""
-        encoded = [model.encode(source) for model in self.models]
-        memory = [model.project_memory(output) for model, (output, _) in zip(self.models, encoded)]
-        words = [numbers for _, numbers in encoded]
+        """Returns the state after the first step, and the `DecoderCache` of each model."""
+        caches = [model.start_cache(source) for model in self.models]
         batch, beams = ops.shape(source)[0], beams_at_first(options)
         path = ops.zeros((batch, beams, beams), dtype="bool")
         state = start(batch, ops.shape(room)[0], options, path, self._empty(batch, beams))
-        state = step(state, self._decoder(self._empty(batch, 0), memory, words, beams), inputs, options)
+        state = step(state, self._decoder(caches, beams), inputs, options)
         path = ops.pad(state.path, [(0, 0), (0, 0), (0, steps * options.beam_size)])
-        return state._replace(path=path, cache=()), state.cache, (memory, words)
+        return state._replace(path=path, cache=()), with_past(caches, state.cache)
 
-    def _run_segment(self, state, past, memory, inputs, options, steps):
+    def _run_segment(self, state, caches, inputs, options, steps):
         """Returns the state after at most `steps` steps, and which sentences are not done, bool `[batch]`."""
-        decode = self._decoder(past, *memory, options.beam_size, state.index)
+        decode = self._decoder(caches, options.beam_size, state.index)
         recent = self._empty(ops.shape(state.path)[0], steps * options.beam_size)
         state = search(state._replace(cache=recent), decode, inputs, options, steps)
         return state, can_improve(state, inputs, options)
 
     def _empty(self, batch, nodes):
         """Room for keys and values of so many nodes in each model's layers."""
-        return [model.empty_cache(batch, nodes) for model in self.models]
+        return [model.empty_nodes(batch, nodes) for model in self.models]
 
-    def _decoder(self, past, memory, source_words, beams, first=0):
+    def _decoder(self, caches, beams, first=0):
         """Returns the `decode` of `beam_search.step`, whose cache is written from step `first` on."""
-        kernels = [model.step_kernels() for model in self.models]
-        past_length = ops.shape(tree.flatten(past)[0])[2]
+        caches = [cache._replace(kernels=model.step_kernels()) for model, cache in zip(self.models, caches)]
+        past_length = ops.shape(tree.flatten(past_of(caches))[0])[2]
 
         def decode(tokens, index, path, recent):
             node = (index - first) * beams
             path = kv_tree.extend_path(path, node, past_length, beams)
-            previous = last_tokens(tokens, index)
             steps = [
-                model.decode_step(previous, index, model.words_after(tokens), node, *parts, path, words)
-                for model, words, *parts in zip(self.models, source_words, kernels, past, recent, memory)
+                model.decode_step(tokens, index, cache._replace(recent=nodes), node, path)
+                for model, cache, nodes in zip(self.models, caches, recent)
             ]
             return mean_logits([logits for logits, _ in steps]), path, [written for _, written in steps]
 
         return decode
+
+
+def past_of(caches):
+    """Returns the `past` of each `DecoderCache`."""
+    return [cache.past for cache in caches]
+
+
+def with_past(caches, past):
+    """Returns each `DecoderCache` with another `past`."""
+    return [cache._replace(past=nodes) for cache, nodes in zip(caches, past)]
 
 
 def mean_logits(logits):

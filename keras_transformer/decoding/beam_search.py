@@ -188,12 +188,6 @@ def step(state, decode, inputs, options):
     )
 
 
-def last_tokens(tokens, index):
-    """Returns the token before position `index` of each hypothesis, int [B, K]: BOS at first."""
-    previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)
-    return ops.where(index == 0, BOS, previous)
-
-
 def can_improve(state, inputs, options):
     """Return bool [B]: whether an unfinished hypothesis can still be among those that count.
 

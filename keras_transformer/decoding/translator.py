@@ -73,8 +73,7 @@ class Translator:
                     f"the model has {one.vocab_size} tokens and the tokenizer {self.tokenizer.vocab_size}: "
                     "they do not belong together"
                 )
-        if any(getattr(one, "word_starts", None) is not None and not np.any(one.word_starts) for one in self.models):
-            raise UserError("the model counts words and was not told where they begin: model.adopt(tokenizer)")
+            one.adopt(self.tokenizer)
         self.constraint = self.tokenizer.constraint
         self._beam_search = BatchedBeamSearch(self.models, jit_compile)
         self._score = compiled(self.score_batch, *self.models)

@@ -37,7 +37,7 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
     """
     if quantization not in QUANTIZATIONS:
         raise unknown("quantization", quantization, QUANTIZATIONS)
-    if (model := run.config["model"]) != "transformer":
+    if (model := run.hparams.model) != "transformer":
         raise UserError(f"CTranslate2 does not compute the model {model}, only transformer")
     tokenizer = run.tokenizer
     weights = run.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"]
@@ -150,7 +150,6 @@ def _check(hparams, tokens):
     for what, value, known in (
         ("norm", hparams.norm, ("post", "pre")),
         ("positions", hparams.positions, ("sinusoidal", "learned")),
-        ("word_heads", hparams.word_heads, (0,)),
         ("encoder_attention", hparams.encoder_attention, ("full",)),
         ("d_k", hparams.key_width, (width,)),
         ("d_v", hparams.value_width, (width,)),

@@ -43,7 +43,7 @@ def describe(run, checkpoint=None):
     return {
         "run": run.path.resolve().name,
         "problem": run.config["problem"]["name"],
-        "model": run.config["model"],
+        "model": run.hparams.model,
         "preset": run.config["preset"],
         "checkpoint": str(name),
         "steps": state.get("steps") or [state["step"]],

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.decoding import batched_search, kv_tree
-from keras_transformer.decoding.batched_search import BatchedBeamSearch
+from keras_transformer.decoding.batched_search import BatchedBeamSearch, past_of, with_past
 from keras_transformer.decoding.token_selection import NEG_INF
 
 
@@ -20,12 +20,12 @@ class GraphBeamSearch(BatchedBeamSearch):
             options: `SearchOptions`.
         """
         batch, length = tf.shape(source)[0], tf.reduce_max(tf.concat([inputs.limits, [1]], axis=0))
-        state, past, memory = self._begin_batch(
+        state, caches = self._begin_batch(
             source, tf.fill([length], PAD), inputs, options=options, steps=batched_search.SEGMENT
         )
         beams = (batch, options.beam_size)
         found = (tf.fill((*beams, length), PAD), tf.fill(beams, NEG_INF), tf.fill(beams, NEG_INF))
-        loop = (tf.range(batch), tf.fill([batch], True), state, past, memory, inputs, found)
+        loop = (tf.range(batch), tf.fill([batch], True), state, caches, inputs, found)
         *_, found = tf.while_loop(
             lambda rows, going, *rest: tf.reduce_any(going),
             lambda *loop: self._next_segment(options, *loop),
@@ -35,22 +35,22 @@ class GraphBeamSearch(BatchedBeamSearch):
         )
         return found
 
-    def _next_segment(self, options, rows, going, state, past, memory, inputs, found):
+    def _next_segment(self, options, rows, going, state, caches, inputs, found):
         """The loop's body: a segment of steps for the sentences `rows`, of which those that are done then leave."""
         steps = batched_search.SEGMENT
-        state, going = self._run_segment(state, past, memory, inputs, options=options, steps=steps)
+        state, going = self._run_segment(state, caches, inputs, options=options, steps=steps)
         best = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)
         found = tuple(tf.tensor_scatter_nd_update(old, rows[:, None], new) for old, new in zip(found, best))
         used = tf.reduce_any(state.path & (state.log_probabilities > NEG_INF / 2)[:, :, None], axis=1)
         most = tf.reduce_max(tf.reduce_sum(tf.cast(used, tf.int32), axis=1))
         nodes = tf.argsort(tf.cast(~used, tf.int32), axis=1, stable=True)[:, :most]
-        recent, state = state.cache, state._replace(cache=())
+        past, recent, state = past_of(caches), state.cache, state._replace(cache=())
         path, past = kv_tree.compact(state.path, past, recent, nodes, steps=steps, beam_size=options.beam_size)
-        state = state._replace(path=path)
+        state, caches = state._replace(path=path), with_past(caches, past)
         left = tf.reduce_sum(tf.cast(going, tf.float32))
         few = left <= batched_search.SHRINK * tf.cast(tf.shape(going)[0], tf.float32)
         staying = tf.where(going | ~few)[:, 0]
-        kept = (rows, going, state._replace(index=()), past, memory, inputs)
+        kept = (rows, going, state._replace(index=()), caches, inputs)
         kept = tf.nest.map_structure(lambda array: tf.gather(array, staying), kept)
-        rows, going, chosen, past, memory, inputs = kept
-        return rows, going, chosen._replace(index=state.index), past, memory, inputs, found
+        rows, going, chosen, caches, inputs = kept
+        return rows, going, chosen._replace(index=state.index), caches, inputs, found

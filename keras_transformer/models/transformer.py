@@ -4,14 +4,14 @@ import contextlib
 import dataclasses
 import inspect
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
 from keras_transformer.config import registry
 from keras_transformer.config.hparams import HParams
-from keras_transformer.data.tokenizers.base import PAD
+from keras_transformer.data.tokenizers.base import BOS
 from keras_transformer.layers.attention import PaddingMask
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.dropout import Dropout
@@ -19,9 +19,26 @@ from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.position import PositionIds
 from keras_transformer.layers.stack import StackLayer
-from keras_transformer.layers.word_heads import begun, word_mask, word_numbers
 from keras_transformer.models.seq2seq_model import Seq2SeqModel
 from keras_transformer.utils.errors import UserError
+
+
+class DecoderCache(NamedTuple):
+    """The decoder's memory of a batch during a search. Lists have one entry per decoder layer.
+
+    Beams of a sentence are side by side: the keys and values of one target position of one beam are a *node*.
+    """
+
+    source: Any
+    """int `[batch, source_length]`."""
+    memory: list
+    """Keys and values of the encoder's output, `[batch, heads, source_length, d]` each."""
+    past: list
+    """Keys and values of earlier nodes that steps only read, `[batch, heads, past_length, d]` each."""
+    recent: list
+    """Keys and values of nodes that steps write, `[batch, heads, recent_length, d]` each."""
+    kernels: list
+    """`fused_kernel` of each self-attention, made once for many steps."""
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -65,7 +82,6 @@ class Transformer(Seq2SeqModel):
         self.positions = position_class(width, hparams.max_length, seed + 1, dtype=policy, name="positions")
         self.position_ids = PositionIds(name="position_ids")
         self.padding_mask = PaddingMask(name="padding_mask")
-        self.word_starts = None
         self.source_dropout = Dropout(hparams.dropout, seed + 2, dtype=policy, name="source_dropout")
         self.target_dropout = Dropout(hparams.dropout, seed + 3, dtype=policy, name="target_dropout")
         self.encoder = Encoder(
@@ -79,13 +95,20 @@ class Transformer(Seq2SeqModel):
     def from_hparams(
         cls, hparams: HParams, problem: Any = None, *, vocab_size: int | None = None, **kwargs: Any
     ) -> "Transformer":
-        """Returns a new model; its initial weights depend on `hparams.seed` alone.
+        """Return a new model of the class that `hparams.model` names, or of the subclass that this is called on.
+
+        The initial weights depend on `hparams.seed` alone.
 
         Args:
             hparams: `HParams`.
-            problem: The problem whose vocabulary the model speaks; prepared where it is not.
-            vocab_size: Number of tokens, in place of a problem.
+            problem: The problem whose vocabulary the model has. It is prepared if necessary.
+            vocab_size: Number of tokens, instead of a problem.
+
+        Raises:
+            UserError: Both `problem` and `vocab_size` are given, or neither.
         """
+        if cls is Transformer:
+            cls = registry.models.get(hparams.model)
         if (problem is None) == (vocab_size is None):
             raise UserError("Transformer.from_hparams takes a problem or a vocab_size, and not both")
         if problem is None:
@@ -96,16 +119,7 @@ class Transformer(Seq2SeqModel):
         return model
 
     def adopt(self, tokenizer: Any) -> None:
-        """Tells a new model what it has to know of its vocabulary; a checkpoint holds it.
-
-        Raises:
-            UserError: It counts words, and the tokenizer does not tell where one begins.
-        """
-        if self.word_starts is None:
-            return
-        if (starts := tokenizer.word_starts) is None:
-            raise UserError("word_heads need a vocabulary that tells where words begin; choose word_heads=0")
-        self.word_starts.assign(starts)
+        """Set what a subclass needs to know about the vocabulary. This class needs nothing."""
 
     def build(self, input_shape=None):
         if self.built:
@@ -116,11 +130,6 @@ class Transformer(Seq2SeqModel):
         self.positions.build((None,))
         self.source_dropout.build(shape)
         self.target_dropout.build(shape)
-        if self.hparams.word_heads:
-            self.word_starts = self.add_weight(
-                name="word_starts", shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32",
-                autocast=False,  # bfloat16 counts to 256 only
-            )  # fmt: skip
         self.encoder.build(shape)
         self.decoder.build(shape, shape)
         self.build_metrics()
@@ -134,10 +143,6 @@ class Transformer(Seq2SeqModel):
     def projection(self):
         own_logits = type(self).logits is not Transformer.logits or type(self.embedding) is not TiedEmbedding
         return None if own_logits else self.embedding.table
-
-    @property
-    def vocabulary_tables(self):
-        return [] if self.word_starts is None else [self.word_starts]
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         return self.logits(self.states(inputs, training=training))
@@ -161,31 +166,43 @@ class Transformer(Seq2SeqModel):
     def states(self, inputs, training=False):
         """Returns the decoder's states `[batch, target_length, d_model]`."""
         source, decoder_input = inputs
-        memory, source_words = self.encode(source, training=training)
-        if self.word_starts is None:
-            mask = self.padding_mask(source)
-        else:
-            mask = self._memory_mask(source_words, self._words(decoder_input))
+        memory = self.encode(source, training=training)
         x = self.target_dropout(self._embed(decoder_input), training=training)
+        mask = self.memory_mask(source, decoder_input)
         return self.decoder(x, memory, cross_mask=mask, training=training)
+
+    def memory_mask(self, source: Any, decoder_input: Any) -> Any:
+        """Return which source tokens each head may attend to from each target position; here all but padding.
+
+        Args:
+            source: int `[batch, source_length]`.
+            decoder_input: int `[batch, target_length]`.
+
+        Returns:
+            bool, broadcasts to `[batch, heads, target_length, source_length]`.
+        """
+        return self.padding_mask(source)
+
+    def step_memory_mask(self, source: Any, tokens: Any) -> Any:
+        """Return `memory_mask` for the next target position of each hypothesis of a search.
+
+        Args:
+            source: int `[batch, source_length]`.
+            tokens: int `[batch, beams, length]`, the hypotheses so far without BOS, then PAD.
+
+        Returns:
+            bool, broadcasts to `[batch, heads, beams, source_length]`.
+        """
+        return self.padding_mask(source)
 
     def logits(self, states: Any) -> Any:
         """Projects states `[..., d_model]` to logits `[..., vocab_size]` (§3.4)."""
         return self.embedding.logits(states)
 
-    def encode(self, source: Any, training: bool = False) -> tuple[Any, Any]:
-        """Runs the encoder.
-
-        Args:
-            source: int `[batch, source_length]`.
-
-        Returns:
-            Its output `[batch, source_length, d_model]`, and the number of each token's word, int32
-            `[batch, source_length]`: −1 of padding, 0 of all others where the model does not count words.
-        """
+    def encode(self, source: Any, training: bool = False) -> Any:
+        """Return the encoder's output `[batch, source_length, d_model]` for source, int `[batch, source_length]`."""
         x = self.source_dropout(self._embed(source), training=training)
-        output = self.encoder(x, attention_mask=self.padding_mask(source), training=training)
-        return output, ops.where(source != PAD, self._words(source), -1)
+        return self.encoder(x, attention_mask=self.padding_mask(source), training=training)
 
     @contextlib.contextmanager
     def recorded_attention(self):
@@ -210,55 +227,43 @@ class Transformer(Seq2SeqModel):
             for attention in itertools.chain(*layers.values()):
                 attention.on_weights = None
 
-    def project_memory(self, memory):
-        """Returns each decoder layer's (keys, values) of `memory`: `[batch, heads, source_length, d]`."""
-        return [layer.cross_attention.project_memory(memory) for layer in self.decoder.layers]
+    def start_cache(self, source: Any) -> DecoderCache:
+        """Encode source, int `[batch, source_length]`, and return a `DecoderCache` that has no nodes."""
+        memory = self.encode(source)
+        projected = [layer.cross_attention.project_memory(memory) for layer in self.decoder.layers]
+        return DecoderCache(source, projected, self.empty_nodes(ops.shape(source)[0], 0), [], [])
 
-    def empty_cache(self, batch, length):
-        """Returns each decoder layer's still empty self-attention (keys, values): `[batch, heads, length, d]`."""
+    def empty_nodes(self, batch: Any, count: Any) -> list:
+        """Return room for the keys and values of `count` nodes: `[batch, heads, count, d]` each, per layer."""
         heads, d_k, d_v = self.hparams.num_heads, self.hparams.key_width, self.hparams.value_width
         return [
-            tuple(ops.zeros((batch, heads, length, width), dtype=self.compute_dtype) for width in (d_k, d_v))
+            tuple(ops.zeros((batch, heads, count, width), dtype=self.compute_dtype) for width in (d_k, d_v))
             for _ in self.decoder.layers
         ]
 
-    def step_kernels(self):
-        """Returns what each decoder layer's steps need of its kernels; made once for many steps."""
+    def step_kernels(self) -> list:
+        """Return the `kernels` of a `DecoderCache`."""
         return [layer.self_attention.fused_kernel() for layer in self.decoder.layers]
 
-    def words_after(self, tokens):
-        """Returns the word whose turn it is behind each hypothesis, int32 `[batch, beams]`.
+    def decode_step(self, tokens: Any, index: Any, cache: DecoderCache, node: Any, path: Any) -> tuple[Any, list]:
+        """Run the decoder on one position of every hypothesis of a search.
 
         Args:
-            tokens: int `[batch, beams, length]`: symbols so far, then padding; no BOS.
-        """
-        if self.word_starts is None:
-            return ops.zeros_like(tokens[:, :, 0], dtype="int32")
-        return ops.sum(begun(tokens, self.word_starts), axis=2)
-
-    def decode_step(self, tokens, index, words, node, kernels, past, recent, memory, past_mask, source_words):
-        """Runs the decoder on one position of every beam, with keys and values of the earlier positions kept.
-
-        Args:
-            tokens: int `[batch, beams]`, the decoder's input at this position.
-            index: Scalar int, the number of positions before this one.
-            words: Of `words_after`.
-            node: Scalar int, where in `recent` this position is written.
-            kernels: Of `step_kernels`.
-            past, recent: Each layer's self-attention (keys, values), as `empty_cache` makes them.
-            memory: Each layer's cross-attention (keys, values), as `project_memory` makes them.
-            past_mask: bool `[batch, beams, past_length + recent_length]`: what comes before each beam, and itself.
-            source_words: As `encode` returns them.
+            tokens: int `[batch, beams, length]`, the hypotheses so far without BOS, then PAD.
+            index: Scalar int, the number of tokens so far.
+            cache: `DecoderCache`, with room in `recent`.
+            node: Scalar int, where in `recent` the nodes of this position are written, side by side.
+            path: bool `[batch, beams, past_length + recent_length]`, the nodes of each hypothesis, including this one.
 
         Returns:
-            Logits `[batch, beams, vocab_size]`, and `recent` with this position written.
+            Logits `[batch, beams, vocab_size]`, and `cache.recent` with the nodes of this position.
         """
-        x = self.embedding(tokens) + self.positions(ops.reshape(index, (1,)))
-        memory_mask, written = self._memory_mask(source_words, words), []
-        for layer, *parts in zip(self.decoder.layers, kernels, past, recent, memory):
-            x, keys_and_values = layer.step(x, node, *parts, past_mask[:, None], memory_mask)
-            written.append(keys_and_values)
-        return self.logits(self.decoder.normalize(x)), written
+        x = self.embedding(last_tokens(tokens, index)) + self.positions(ops.reshape(index, (1,)))
+        memory_mask, recent = self.step_memory_mask(cache.source, tokens), []
+        for layer, *parts in zip(self.decoder.layers, cache.kernels, cache.past, cache.recent, cache.memory):
+            x, keys_and_values = layer.step(x, node, *parts, path[:, None], memory_mask)
+            recent.append(keys_and_values)
+        return self.logits(self.decoder.normalize(x)), recent
 
     def flops(self, rows: int, source_length: int, target_length: int) -> int:
         """Returns the floating point operations of all matrix products of one forward pass; a multiply-add is two.
@@ -280,19 +285,13 @@ class Transformer(Seq2SeqModel):
         """`[batch, length]` → `[batch, length, d_model]`: embeddings and positions, summed (§3.4, §3.5)."""
         return self.embedding(tokens) + self.positions(self.position_ids(tokens))
 
-    def _words(self, tokens):
-        """int32 `[batch, length]`: the number of each token's word; 0 where the model does not count them."""
-        if self.word_starts is None:
-            return ops.zeros_like(tokens, dtype="int32")
-        return word_numbers(tokens, self.word_starts)
-
-    def _memory_mask(self, source_words, target_words):
-        """bool, broadcasts to `[batch, heads, target_length, source_length]`; beams stand where positions do."""
-        if self.word_starts is None:
-            return (source_words >= 0)[:, None, None]
-        return word_mask(target_words, source_words, self.hparams.num_heads, self.hparams.word_heads)
-
     def get_config(self):
         policy = keras.dtype_policies.serialize(self.dtype_policy)
         hparams = dataclasses.asdict(self.hparams)
         return {"vocab_size": self.vocab_size, "hparams": hparams, "name": self.name, "dtype": policy}
+
+
+def last_tokens(tokens, index):
+    """Return the token before position `index` of each hypothesis `[batch, beams, length]`: BOS before the first."""
+    previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)
+    return ops.where(index == 0, BOS, previous)

@@ -30,7 +30,7 @@ class Run:
 
     Attributes:
         path: Its directory.
-        config: {"problem": {"name", "data_dir", "raw_dir", "parameters"}, "model", "preset", "hparams", "init_from",
+        config: {"problem": {"name", "data_dir", "raw_dir", "parameters"}, "preset", "hparams", "init_from",
             "plugins"}, the last a list of names of modules and absolute paths. "init_from" is {"run", "checkpoint"},
             what the weights began with, or None.
     """
@@ -50,7 +50,7 @@ class Run:
         if not path.is_dir():
             raise UserError(f"there is no run directory {path}; train makes one: {shell_flag('output_dir', path)}")
         what = f"{path} is no run directory"
-        config = read_json(path / "config.json", what, problem=dict, model=str, preset=str, hparams=dict, plugins=list)
+        config = read_json(path / "config.json", what, problem=dict, preset=str, hparams=dict, plugins=list)
         run = cls(path, config)
         if (path / "manifest.json").is_file() and run.manifest()["config_hash"] != run.config_hash:
             raise UserError(
@@ -66,13 +66,12 @@ class Run:
         return run
 
     @classmethod
-    def configure(cls, path, problem, model, preset, hparams, init_from=None):
+    def configure(cls, path, problem, preset, hparams, init_from=None):
         """Returns the run that is to be in directory `path`, new or resumed; writes nothing.
 
         Args:
             path: The directory.
             problem: `Problem`; it need not be prepared.
-            model: Registered name of the model.
             preset: Registered name of the hparams that `hparams` began with.
             hparams: `HParams`.
             init_from: The run's `init_from`; None: what a run that is there says.
@@ -88,7 +87,6 @@ class Run:
                 "raw_dir": problem.raw_dir and str(Path(problem.raw_dir).resolve()),
                 "parameters": problem.parameters,
             },
-            "model": model,
             "preset": preset,
             "hparams": dataclasses.asdict(hparams),
             "init_from": init_from,
@@ -232,8 +230,9 @@ class Run:
     def _names(self):
         """Returns pairs (registry, name) of all that the run needs by name."""
         config = self.config
-        names = [(registry.problems, config["problem"]["name"]), (registry.models, config["model"])]
-        names += [(entries, config["hparams"].get(kind)) for kind, entries in registry.layers.items()]
+        names = [(registry.problems, config["problem"]["name"])]
+        chosen = {"model": registry.models, **registry.layers}
+        names += [(entries, config["hparams"].get(field)) for field, entries in chosen.items()]
         names += [(registry.hparams, config["preset"])]
         return [(entries, name) for entries, name in names if name]
 
@@ -243,7 +242,7 @@ class Run:
 
     def make_model(self, weights, precision="float32"):
         """Returns the model with weights {path: array}, both in "float32" or "bfloat16"."""
-        model = registry.models.get(self.config["model"])(self.tokenizer.vocab_size, self.hparams, dtype=precision)
+        model = registry.models.get(self.hparams.model)(self.tokenizer.vocab_size, self.hparams, dtype=precision)
         assign_model(model, weights, f"the checkpoint in {self.path}")
         return model
 

@@ -43,7 +43,7 @@ class SourceHealth:
 
     def _encoded_and_losses(self, source, other_source, decoder_input, labels):
         """Returns the encoder's outputs `[rows, source_length, d_model]` and nats `[rows, target_length]`."""
-        memory, _ = self.model.encode(source)
+        memory = self.model.encode(source)
         states = self.model.states((other_source, decoder_input), training=False)
         return ops.cast(memory, "float32"), self.model.loss.token_losses(labels, self.model.logits(states))[1]
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from keras_transformer.config import registry
+
 GPU_TFLOPS = {"K80": 2.8, "K40": 3.7, "M40": 6.0, "P100": 9.5}
 """Sustained single-precision TFLOP/s, as the paper assumes them (footnote 5)."""
 PAPER_HOURS = {"base": 12.0, "big": 84.0, "big_enfr": 84.0}
@@ -29,7 +31,7 @@ class TrainingCost:
 
 
 def training_cost(hparams, vocab_size, length=30):
-    """Returns the `TrainingCost` of a `Transformer`.
+    """Returns the `TrainingCost` of the hparams' model.
 
     Args:
         hparams: `HParams`.
@@ -39,11 +41,9 @@ def training_cost(hparams, vocab_size, length=30):
     import keras
     from keras.src.backend.common.global_state import get_global_attribute, set_global_attribute
 
-    from keras_transformer.models.transformer import Transformer
-
     waiting = list(get_global_attribute("uninitialized_variables", []))
     with keras.StatelessScope(initialize_variables=False):  # shapes are all that is asked for
-        model = Transformer(vocab_size, hparams)
+        model = registry.models.get(hparams.model)(vocab_size, hparams)
     set_global_attribute("uninitialized_variables", waiting)  # or the next such scope would draw all weights
     rows = max(hparams.batch_tokens // length, 1)
     update = hparams.passes * model.update_flops(rows, length, length)  # not compiled, it knows of one pass

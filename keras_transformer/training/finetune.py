@@ -9,7 +9,7 @@ from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError, shell_flag
 
 INIT_FLAG = "--init_checkpoint"
-_ALIKE = "the models must be built alike (num_layers, d_model, word_heads and so on), only the vocabulary may differ"
+_ALIKE = "the models must be built alike (model, num_layers, d_model and so on), only the vocabulary may differ"
 
 
 def complete(init_from):

@@ -25,7 +25,7 @@ def build_model(run, vocab_size, options=None):
         check_strategy("mirrored", jit_compile=jit_compile)  # "auto" may have chosen it
         jit_compile = False
     with distribution.scope() if distribution else contextlib.nullcontext():
-        model = registry.models.get(run.config["model"])(
+        model = registry.models.get(run.hparams.model)(
             vocab_size, run.hparams, dtype=keras.dtype_policies.get(options.dtype_policy)
         )
         model.compile(**compile_arguments(run.hparams, options.accumulate, jit_compile, options.remat))

@@ -64,7 +64,7 @@ def overview(run, problem, model, batches, options, distribution, workers=1):
 def _sizes(run):
     h = run.hparams
     attention = "" if h.encoder_attention == "full" else f", {h.encoder_attention} attention in the encoder"
-    name = ", ".join(filter(None, (run.config["model"], run.config["preset"])))
+    name = ", ".join(filter(None, (h.model, run.config["preset"])))
     return (
         f"{name}: {h.num_layers} + {h.decoder_depth} layers, "
         f"d_model {h.d_model}, d_ff {h.d_ff}, {h.num_heads} heads, {h.norm}-norm, dropout {h.dropout:g}{attention}"

@@ -38,7 +38,7 @@ from keras_transformer.utils.timing import duration
 
 
 def train_model(
-    problem, hparams, output_dir, options=None, *, model="transformer", preset="", init_from=None, dry_run=False,
+    problem, hparams, output_dir, options=None, *, preset="", init_from=None, dry_run=False,
     report=print,
 ):  # fmt: skip
     """Train a model on a problem in a run directory, or resume the run that is there.
@@ -48,7 +48,6 @@ def train_model(
         hparams: `HParams`.
         output_dir: The run directory.
         options: `TrainOptions`, which may differ when the run resumes.
-        model: Registered name of the model.
         preset: Registered name of the hparams, for the record.
         init_from: {"run": directory, "checkpoint": name, or None for the best} of another run, whose weights a new run
             starts from; see `finetune`.
@@ -71,7 +70,7 @@ def train_model(
         report = _silently
     with workers.leaving():
         init_from = complete(init_from)
-        run = Run.configure(output_dir, problem, model, preset, hparams, init_from)
+        run = Run.configure(output_dir, problem, preset, hparams, init_from)
         if init_from and not run.checkpoints.steps():  # what is wrong with it is said before the corpus is prepared
             Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=(), flag=INIT_FLAG)
         batches = problem.prepare(report).batches("train", hparams)
@@ -84,7 +83,7 @@ def train_model(
             return run
         with run.locked() if workers.is_chief else contextlib.nullcontext(), stop_request() as stop:
             # Another process may have made it while the corpus was prepared.
-            run = Run.configure(output_dir, problem, model, preset, hparams, init_from)
+            run = Run.configure(output_dir, problem, preset, hparams, init_from)
             if workers.is_chief:
                 run.check_corpus()
             if workers.count > 1:

@@ -345,7 +345,7 @@ def test_a_run_killed_while_it_was_made_can_be_made_again(home, tmp_path):
     run = Run.open(home.run)
     for name in ("symbols.txt", ".config.json.x7"):  # what was written so far
         shutil.copy(home.run / "symbols.txt", tmp_path / name)
-    Run.configure(tmp_path, run.problem, "transformer", "toy", run.hparams).create()
+    Run.configure(tmp_path, run.problem, "toy", run.hparams).create()
     assert Run.open(tmp_path).config == run.config
 
 

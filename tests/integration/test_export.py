@@ -47,7 +47,7 @@ INVALID = [
     b"",
 ]
 HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=32, num_heads=2, beam_size=4, extra_length=6, max_length=300)
-PARSER = HPARAMS.replace(word_heads=1, positions="learned")
+PARSER = HPARAMS.replace(model="word_aligned_transformer", positions="learned")
 DEEP = HPARAMS.replace(num_layers=3, num_decoder_layers=1, activation="swish")
 OPTIONS = {
     "pieces": {"max_source_length": 30},
@@ -59,8 +59,7 @@ def translator_of(tokenizer, hparams, seed=1, count=1):
     """A translator, or an ensemble, whose random weights make peaked distributions."""
     rng, models = np.random.default_rng(seed), []
     for _ in range(count):
-        model = kt.Transformer(tokenizer.vocab_size, hparams)
-        model.adopt(tokenizer)
+        model = kt.Transformer.from_hparams(hparams, vocab_size=tokenizer.vocab_size)
         for variable in model.trainable_variables:
             variable.assign(rng.normal(scale=0.4, size=variable.shape))
         models.append(model)
@@ -359,8 +358,8 @@ def test_ctranslate2_gives_the_same(home, call, tmp_path, quantization):
 
 def test_ctranslate2_computes_the_transformer_alone(home, tmp_path):
     run = dataclasses.replace(Run.open(home.run))
-    run.config["model"] = "capped"
-    with pytest.raises(kt.UserError, match="does not compute the model capped"):
+    run.config["hparams"]["model"] = "word_aligned_transformer"
+    with pytest.raises(kt.UserError, match="does not compute the model word_aligned_transformer"):
         export_ctranslate2(run, tmp_path / "out")
 
 

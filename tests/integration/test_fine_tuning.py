@@ -12,7 +12,7 @@ from keras_transformer.training.trainer import train_model
 # At a rate of zero the weights stay what a training begins with.
 HPARAMS = kt.HParams(
     num_layers=1, d_model=16, d_ff=16, num_heads=2, batch_tokens=32, warmup_steps=10, train_steps=2, eval_steps=50,
-    beam_size=1, extra_length=2, ema_decay=0.5, norm="pre", word_heads=1,
+    beam_size=1, extra_length=2, ema_decay=0.5, norm="pre", model="word_aligned_transformer",
 )  # fmt: skip
 STILL = HPARAMS.replace(learning_rate_scale=1e-30, seed=7, ema_decay=None, train_steps=1)
 TABLE, STARTS = "transformer/embedding/table", "transformer/word_starts"

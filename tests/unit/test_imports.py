@@ -11,8 +11,8 @@ LEVELS = (
     "__main__ average cost evaluate export prepare score serve train translate trees visualize",  # the commands
     "server",
     "exports training",
-    "decoding distributed",
-    "cli models parsing runs",
+    "decoding distributed parsing",
+    "cli models runs",
     "layers tasks",
     "config data",
     "backend metrics visualization",

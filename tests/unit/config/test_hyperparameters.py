@@ -184,7 +184,8 @@ def parsed(*arguments):
 def test_every_field_is_a_flag_and_a_setting(name):
     default = getattr(HParams(), name)
     values = {"positions": "learned", "norm": "pre", "encoder_attention": "full", "best_metric": "nll"}
-    values |= {"on_nonfinite": "skip", "clip_norm": "0.5", "ema_decay": "0.5", "word_heads": "2"}
+    values |= {"activation": "swish", "model": "word_aligned_transformer"}
+    values |= {"on_nonfinite": "skip", "clip_norm": "0.5", "ema_decay": "0.5"}
     value = values.get(name) or ("0.25" if type(default) is float else str(2 * (default or 32)))
     # A window without a restricted attention is refused.
     others = ["--encoder_attention=restricted"] if name == "attention_window" else []

@@ -122,7 +122,7 @@ def test_page_example_runs_and_resumes(example, call, monkeypatch, tmp_path):
         follow(trains, *SMALL)
         config = run().config
         assert config["plugins"] == [str(tmp_path / "numbers_plugin.py")]
-        assert (config["model"], config["hparams"]["positions"]) == ("capped", "scaled")
+        assert (config["hparams"]["model"], config["hparams"]["positions"]) == ("capped", "scaled")
         assert follow(evaluates)[-1].startswith("exact match = ")
         assert len(follow(translates)) == 1
         Path("moved").mkdir()
@@ -282,7 +282,7 @@ def run():
     """The directory of an untrained run of plugin.py, which is not loaded."""
     kt.load_plugin(write("plugin.py", PROBLEM + hparams("my_hparams")))
     problem = kt.problem("mine", vocab_size=20).prepare()
-    Run.configure("run", problem, "transformer", "my_hparams", kt.hparams("my_hparams")).create()
+    Run.configure("run", problem, "my_hparams", kt.hparams("my_hparams")).create()
     forget()
     return Path("run")
 

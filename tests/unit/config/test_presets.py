@@ -142,7 +142,7 @@ def scaled_down(hparams):
 def kind(hparams):
     """Return the fields that change the layers and the loss of a model, not only their sizes."""
     choices = hparams.norm, hparams.positions, hparams.encoder_attention
-    return *choices, bool(hparams.word_heads), bool(hparams.r_drop), bool(hparams.ema_decay)
+    return *choices, hparams.model, bool(hparams.r_drop), bool(hparams.ema_decay)
 
 
 ONE_OF_EACH_KIND = list({kind(load_hparams(name)): name for name in reversed(PRESETS)}.values())
@@ -153,7 +153,7 @@ def test_preset_builds_trains_and_is_saved(name, tmp_path):
     hparams = scaled_down(load_hparams(name))
     model = kt.Transformer.from_hparams(hparams, vocab_size=40)
     trained = sum(np.prod(variable.shape) for variable in model.trainable_variables)
-    assert trained == parameters(hparams, 40) == model.count_params() - 40 * bool(hparams.word_heads)
+    assert trained == parameters(hparams, 40) == model.count_params() - 40 * (hparams.model != "transformer")
     model.compile(**kt.compile_arguments(hparams), run_eagerly=True)
     random = np.random.default_rng(1)
     source, labels = random.integers(4, 40, (2, 3, 6)).astype("int32")

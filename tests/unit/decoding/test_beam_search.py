@@ -18,11 +18,11 @@ from keras_transformer.decoding.beam_search import (
     SearchInputs,
     SearchOptions,
     beams_at_first,
-    last_tokens,
     search,
     start,
     step,
 )
+from keras_transformer.models.transformer import last_tokens
 
 LETTERS = "abc"
 SYMBOLS = (UNK, 4, 5, 6)  # what may stand before EOS

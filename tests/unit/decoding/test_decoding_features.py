@@ -291,7 +291,7 @@ def test_token_scores_are_the_models_log_probabilities(translator, every):
 
 def cross_attention(model, text, tokens):
     """[tokens, source tokens]: the last decoder layer's weights, the mean over its heads, by equation 1."""
-    memory, _ = model.encode(np.array([source_ids(text)]))
+    memory = model.encode(np.array([source_ids(text)]))
     decoder_input = np.array([[BOS, *tokens[:-1]]])
     x = model.embedding(decoder_input) + model.positions(np.arange(len(tokens)))
     hidden = np.tril(np.ones((len(tokens), len(tokens)), bool))[None, None]

@@ -66,10 +66,9 @@ def test_score_reports_outputs_that_are_not_finite(translator):
 
 
 def test_parser_reports_outputs_that_are_not_finite():
-    hparams = HPARAMS.replace(word_heads=1, extra_length=20)
+    hparams = HPARAMS.replace(model="word_aligned_transformer", extra_length=20)
     tokenizer = TreeTokenizer.train(["a b"] * 3, {"(S", ")S", "T"}, 300)
-    model = kt.Transformer(tokenizer.vocab_size, hparams)
-    model.adopt(tokenizer)
+    model = kt.Transformer.from_hparams(hparams, vocab_size=tokenizer.vocab_size)
     parser = kt.Translator(model, tokenizer, hparams)
     assert parser.translate(["a b"], extra_length=0)[0][0].tokens == ()  # no room for a bracket: a flat tree
     spoiled(model)

@@ -18,7 +18,7 @@ from keras_transformer.parsing.tree import DEEPEST, tree_of
 from keras_transformer.utils.text import split_words
 
 HPARAMS = kt.HParams(
-    num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, extra_length=20, word_heads=1
+    num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, extra_length=20, model="word_aligned_transformer"
 )  # fmt: skip
 SENTENCES = ["a", "b a", "a b a", "b b a a", "a a b b a b"]
 SYMBOLS = ("(S", ")S", "(X", ")X", "T", "U")
@@ -34,8 +34,7 @@ def tokenizer():
 def translator(tokenizer):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batched_search, "SEGMENT", 4)  # so that short searches, too, have several segments
-        model = kt.Transformer(tokenizer.vocab_size, HPARAMS)
-        model.adopt(tokenizer)
+        model = kt.Transformer.from_hparams(HPARAMS, vocab_size=tokenizer.vocab_size)
         yield kt.Translator(model, tokenizer, HPARAMS)
 
 

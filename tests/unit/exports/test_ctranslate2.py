@@ -27,7 +27,6 @@ def test_conversion_has_the_constants_of_the_layers():
         ({"encoder_attention": "restricted"}, "encoder_attention=restricted"),
         ({"d_k": 4}, "d_k=4, only with 8"),
         ({"d_v": 16}, "d_v=16"),
-        ({"word_heads": 1}, "word_heads=1, only with 0"),
     ],
 )
 def test_conversion_rejects_what_ctranslate2_cannot_compute(tmp_path, change, message):

@@ -60,7 +60,7 @@ def test_parameters_in_closed_form(sizes, changes):
     expected = 29 * d + n * (attention + feed_forward + 2 * norm) + m * (2 * attention + feed_forward + 3 * norm)
     expected += 2 * norm * (hparams.norm == "pre") + hparams.max_length * d * (hparams.positions == "learned")
     expected += n * hparams.num_heads * hparams.d_k * (hparams.encoder_attention == "additive")
-    expected += 29 * bool(hparams.word_heads)  # not trained: which tokens begin a word
+    expected += 29 * (hparams.model == "word_aligned_transformer")  # not trained: which tokens begin a word
     assert model.count_params() == expected
 
 
@@ -93,9 +93,9 @@ def test_the_future_never_changes_the_past(changes):
         assert_only_the_future_changes(before, after, position)
 
 
-@pytest.mark.parametrize("changes", [{}, {"attention_dropout": 0.1, "activation_dropout": 0.1, "word_heads": 1}])
-def test_the_future_never_changes_the_past_in_training(changes):
-    model = make_model(dropout=0.1, **changes)
+@pytest.mark.parametrize("model", ["transformer", "word_aligned_transformer"])
+def test_the_future_never_changes_the_past_in_training(model):
+    model = make_model(model=model, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
     before = logits(model, training=True)
     for position in (1, 4):
         reset_seeds(model)  # the same dropout masks
@@ -369,9 +369,8 @@ def decode(model, beams, length, settled=0, dtype="float32"):
 
     The keys and values of the first `settled` positions are moved from `recent` to `past`.
     """
-    memory, source_words = model.encode(SOURCE)
-    projected, kernels = model.project_memory(memory), model.step_kernels()
-    past, recent = model.empty_cache(3, 0), model.empty_cache(3, (length + 2) * beams)
+    cache = model.start_cache(SOURCE)._replace(kernels=model.step_kernels())
+    recent = model.empty_nodes(3, (length + 2) * beams)
     tokens = np.random.default_rng(beams).integers(1, VOCAB, (3, beams, length)).astype("int32")
     tokens[:, :, 0] = BOS
     own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # step after step, beam after beam
@@ -379,15 +378,14 @@ def decode(model, beams, length, settled=0, dtype="float32"):
     for index in range(length):
         if settled and index == settled:
             past = keras.tree.map_structure(lambda part: part[:, :, : settled * beams], recent)
-            recent, first = model.empty_cache(3, (length + 2 - settled) * beams), settled
-        mask = np.tile(own & (np.arange((length + 2) * beams) < (index + 1) * beams), (3, 1, 1))
+            cache, first = cache._replace(past=past), settled
+            recent = model.empty_nodes(3, (length + 2 - settled) * beams)
+        path = np.tile(own & (np.arange((length + 2) * beams) < (index + 1) * beams), (3, 1, 1))
         node = ops.convert_to_tensor((index - first) * beams)
         so_far = np.where(np.arange(length - 1) < index, tokens[:, :, 1:], PAD)
-        words, mask = model.words_after(so_far), ops.convert_to_tensor(mask)
         step, recent = model.decode_step(
-            tokens[:, :, index], ops.convert_to_tensor(index), words, node, kernels, past, recent, projected, mask,
-            source_words,
-        )  # fmt: skip
+            so_far, ops.convert_to_tensor(index), cache._replace(recent=recent), node, ops.convert_to_tensor(path)
+        )
         steps.append(np.asarray(step, dtype="float64"))
     return np.stack(steps, axis=2), tokens
 
@@ -413,7 +411,7 @@ def test_decoding_step_by_step_under_bfloat16():
     model = make_model(dtype="mixed_bfloat16")
     stepwise, tokens = decode(model, 1, length=7)
     np.testing.assert_allclose(stepwise[:, 0], logits(model, (SOURCE, tokens[:, 0])), atol=0.15)
-    for cached in itertools.chain(*model.project_memory(model.encode(SOURCE)[0]), *model.empty_cache(3, 7)):
+    for cached in itertools.chain(*model.start_cache(SOURCE).memory, *model.empty_nodes(3, 7)):
         assert keras.backend.standardize_dtype(cached.dtype) == "bfloat16"
 
 

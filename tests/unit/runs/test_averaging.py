@@ -14,7 +14,7 @@ def make_run(tmp_path):
 
     def make_run(steps, best=None, **hparams):
         problem = kt.problem("reverse", data_dir=tmp_path / "data")
-        run = Run.configure(tmp_path / "run", problem, "transformer", "toy", kt.HParams(**hparams))
+        run = Run.configure(tmp_path / "run", problem, "toy", kt.HParams(**hparams))
         write_json(run.path / "config.json", run.config)
         for step in steps:
             save(run, step)

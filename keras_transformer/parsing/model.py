@@ -1,0 +1,89 @@
+"""A Transformer with cross-attention heads that follow the words of the source; not the paper's."""
+
+import keras
+from keras import ops
+
+from keras_transformer.data.tokenizers.base import PAD
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.utils.errors import UserError
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class WordAlignedTransformer(Transformer):
+    """Transformer whose first cross-attention heads see only the current source word.
+
+    It suits targets with one token per source word, as a linearized tree has one part of speech per word: the number of
+    such tokens so far is the index of the current word. The other heads see the whole source. The model has no
+    additional trained weights.
+
+    Arguments, call arguments and result: as for `Transformer`. Call `adopt` with the tokenizer before training;
+    `from_hparams`, `Translator` and `train` do.
+
+    Attributes:
+        word_heads: Number of such heads in each decoder layer.
+
+    Raises:
+        UserError: There are fewer heads than `word_heads`; see also `Transformer`.
+
+    References:
+        Ma et al., "Deterministic Attention for Sequence-to-Sequence Constituent Parsing" (2017), whose decoder moves
+        from word to word as well.
+    """
+
+    word_heads = 1
+
+    def build(self, input_shape=None):
+        if self.built:
+            return
+        if (heads := self.hparams.num_heads) < self.word_heads:
+            raise UserError(f"num_heads must be at least {self.word_heads} in a {type(self).__name__}, got {heads}")
+        self.word_starts = self.add_weight(
+            name="word_starts", shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32",
+            autocast=False,  # bfloat16 counts to 256 only
+        )  # fmt: skip
+        super().build(input_shape)
+
+    @property
+    def vocabulary_tables(self):
+        return [self.word_starts]
+
+    def adopt(self, tokenizer):
+        """Learn from the tokenizer which tokens begin a word. A checkpoint holds this table.
+
+        Raises:
+            UserError: The tokenizer does not know where words begin.
+        """
+        if (starts := tokenizer.word_starts) is None:
+            raise UserError(
+                f"{type(self).__name__} needs a tokenizer with word_starts, got a {type(tokenizer).__name__}. "
+                "Use --model=transformer."
+            )
+        self.word_starts.assign(starts)
+
+    def memory_mask(self, source, decoder_input):
+        return self._mask(source, self._word_indices(decoder_input))
+
+    def step_memory_mask(self, source, tokens):
+        return self._mask(source, ops.sum(self._begun(tokens), axis=2))
+
+    def _mask(self, source, current):
+        """Return a memory mask, bool `[batch, heads, targets, source_length]`.
+
+        Args:
+            source: int `[batch, source_length]`.
+            current: int `[batch, targets]`, the index of the current word. After the last word it stays the last one.
+        """
+        words = ops.where(source != PAD, self._word_indices(source), -1)
+        current = ops.minimum(current, ops.max(words, axis=1, keepdims=True))
+        same = ops.equal(current[:, :, None], words[:, None, :])[:, None]  # `==` of symbolic tensors is identity
+        free = (ops.arange(self.hparams.num_heads) >= self.word_heads)[:, None, None]
+        return (words >= 0)[:, None, None] & (same | free)
+
+    def _word_indices(self, tokens):
+        """Return the index of each token's word, int32 `[batch, length]`. The first token begins word 0."""
+        numbers = ops.cumsum(self._begun(tokens), axis=1)
+        return numbers - numbers[:, :1]
+
+    def _begun(self, tokens):
+        """Return int32 like `tokens`: 1 for those that begin a word, 0 for others."""
+        return ops.cast(ops.take(self.word_starts, tokens), "int32")
