@@ -23,6 +23,8 @@ def rows_of(path):
         if "settings" in row:
             row["settings"] = {RENAMED.get(name, name): value for name, value in row["settings"].items()}
         if "overrides" in row:
+            if row["hparams"].pop("word_heads", 0):  # a field of earlier rows, now a model
+                row["hparams"]["model"] = "word_aligned_transformer"
             row["overrides"] = changed_fields(row["preset"], row["hparams"])
             if changes_of(row):
                 row.update(as_preset(row["hparams"]))

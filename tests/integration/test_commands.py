@@ -226,7 +226,7 @@ def test_processes_refuse_mistakes_in_one_sentence(tmp_path):
     [
         ("--problem=revers", "unknown problem 'revers': did you mean reverse"),
         ("--hparams=tny", "unknown hparams 'tny': did you mean tiny"),
-        ("--model=transfomer", "unknown model 'transfomer': did you mean transformer?"),
+        ("--model=transfomer", "unknown model 'transfomer': did you mean transformer"),
         ("--warmup=5", "unknown flag --warmup: did you mean --warmup_steps"),
         ("--set=train_pairs=5", "train_pairs is a parameter of the problem: --set problem.train_pairs=5"),
         ("--set=warmup=5", "unknown hparams field 'warmup': did you mean warmup_steps"),

@@ -86,7 +86,7 @@ def test_another_size_is_refused_and_nothing_is_left(folder, source):
     ],
 )
 def test_a_part_that_one_of_both_lacks_is_refused(source, changes, said):
-    model = kt.Transformer(source.tokenizer.vocab_size, STILL.replace(**changes))
+    model = kt.Transformer.from_hparams(STILL.replace(**changes), vocab_size=source.tokenizer.vocab_size)
     with pytest.raises(kt.UserError, match=said):
         initialise(model, source.tokenizer, {"run": source.path, "checkpoint": "last"}, str)
 

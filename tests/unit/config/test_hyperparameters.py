@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import inspect
 import re
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from keras_transformer.cli.arguments import Parser, add_problem_flags, read_problem_flags
 from keras_transformer.config import registry
 from keras_transformer.config.hparams import HParams, changed_fields, load_hparams, parse_value
+from keras_transformer.layers.stack import StackLayer
 from keras_transformer.utils.errors import UserError
 
 FIELDS = [field.name for field in dataclasses.fields(HParams)]
@@ -217,7 +219,9 @@ def names_read_of_hparams():
 
 
 def test_every_field_is_read():
-    read = names_read_of_hparams()
+    read = names_read_of_hparams() | inspect.signature(StackLayer).parameters.keys()  # `Transformer` passes these on
+    if "decoder_depth" in read:
+        read.add("num_decoder_layers")
     if "decoding_interval" in read:
         read.add("decode_steps")
     if "key_width" in read:

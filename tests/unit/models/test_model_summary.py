@@ -28,7 +28,7 @@ def wide_terminal(monkeypatch):
 
 def make_model(**changes):
     sizes = {"num_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 2, "max_length": 20}
-    return kt.Transformer(VOCAB, kt.HParams(**{**sizes, **changes}))
+    return kt.Transformer.from_hparams(kt.HParams(**{**sizes, **changes}), vocab_size=VOCAB)
 
 
 def train(model):

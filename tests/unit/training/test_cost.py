@@ -17,6 +17,7 @@ from helpers.quick import quick_runs
 
 import keras_transformer as kt
 from keras_transformer import cost
+from keras_transformer.config import registry
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import summary_lines, training_summary
@@ -180,7 +181,7 @@ def test_a_cost_leaves_no_weights_to_be_drawn_later(monkeypatch):
             super().__init__(*args, **kwargs)
             weights.extend(map(weakref.ref, self.variables))
 
-    monkeypatch.setattr("keras_transformer.models.transformer.Transformer", Seen)
+    monkeypatch.setitem(registry.models._entries, "transformer", Seen)
     training_cost(hparams, 50)
     gc.collect()
     assert len(weights) > 10 and not any(reference() is not None for reference in weights)
