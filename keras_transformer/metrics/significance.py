@@ -1,9 +1,9 @@
 """Whether two systems' scores on the same lines differ by more than chance: the paired bootstrap (Koehn 2004)."""
 
-import contextlib
 import dataclasses
 import functools
 import os
+from unittest import mock
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def _by_sacrebleu(metric, outputs, others, references, tokenize):
     from sacrebleu.significance import PairedTest
 
     systems = [("other", others), ("system", outputs)]
-    with _sacrebleu_seed():
+    with mock.patch.dict(os.environ, SACREBLEU_SEED=str(SEED)):  # sacreBLEU reads its seed only there
         test = PairedTest(systems, {metric: sacrebleu_metric(metric, tokenize)}, [references], "bs", RESAMPLES)
         signatures, results = test()
     (signature,) = signatures.values()
@@ -113,20 +113,6 @@ def by_resampling(metric, lines, score, signature):
     as_far = np.abs(differences - differences.mean()) >= abs(system.score - other.score) - 1e-9
     p_value = (float(as_far.sum()) + 1) / (RESAMPLES + 1)
     return Comparison(metric, system, other, p_value, f"{signature}|bs:{RESAMPLES}|seed:{SEED}")
-
-
-@contextlib.contextmanager
-def _sacrebleu_seed():
-    """sacreBLEU takes its seed from a variable of the environment only, whatever that is."""
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(SEED)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SACREBLEU_SEED"]
-        else:
-            os.environ["SACREBLEU_SEED"] = before
 
 
 COMPARISONS = {**dict.fromkeys(SACREBLEU, _by_sacrebleu), EXACT_MATCH: _by_exact_match}
