@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.data.preparation import HASHES, JOURNAL, SIDES, write_parts
+from keras_transformer.data.preparation import CHUNKS, SIDES, write_columns
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import WorkDirectory, atomic_directory, read_json, sha256, write_json
@@ -56,28 +56,28 @@ class TokenStore:
             splits: {name: iterable of (source, target) texts}.
             tokenizer: `Tokenizer`; kept in the store.
             manifest: Dictionary of what else is worth knowing of the corpus.
-            **options: `filters`, `expected`, `report`, `workers` and `bpe_dropout`, as for `preparation.write_parts`.
+            **options: `filters`, `expected`, `report`, `workers` and `bpe_dropout`, as for `preparation.write_columns`.
         """
         with atomic_directory(path) as folder:
             TokenStore.fill(WorkDirectory(folder, path), splits, tokenizer, manifest, **options)
 
     @staticmethod
     def fill(work, splits, tokenizer, manifest, **options):
-        """Does what `write` does in a `WorkDirectory`, where it goes on with what a killed process left.
+        """Do the work of `write` in a `WorkDirectory`, where it resumes an interrupted preparation.
 
         Raises:
-            OutdatedParts: That was made of other texts.
+            ChangedTexts: The interrupted preparation had other texts.
         """
         if not (work.folder / "manifest.json").is_file():
             tokenizer.save(work.folder)
-            counts, files = write_parts(work, splits, tokenizer, **options)
+            counts, files = write_columns(work, splits, tokenizer, **options)
             write_json(
                 work.folder / "manifest.json",
                 {**manifest, "version": VERSION, "vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint,
                  "splits": counts, "files": files},
             )  # fmt: skip
-        for path in (work.folder / JOURNAL, *work.folder.glob(f"*{HASHES}")):  # needed until the manifest is there
-            path.unlink(missing_ok=True)
+        for path in work.folder.glob(CHUNKS):  # needed until the manifest exists
+            path.unlink()
 
     @property
     def fingerprint(self):

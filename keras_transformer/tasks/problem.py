@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keras_transformer.data.token_store import TokenStore
     from keras_transformer.data.tokenizers.base import Tokenizer
 
-PARTS = 2  # version of what is kept of a preparation that was broken off
+PARTS = 3  # version of the chunks of an interrupted preparation
 
 __all__ = ["Problem", "load_problem", "setting"]
 
@@ -139,8 +139,8 @@ class Problem:
     def prepare(self, report: Callable[[str], Any] = lambda message: None) -> "Problem":
         """Learns the vocabulary and writes the token store, unless that was done; returns the problem.
 
-        A preparation that was killed goes on where it stopped, with the same result. A second process waits for the
-        first. `pairs` is called in this process; the encoding of a large corpus is shared among all cores.
+        Rerun a preparation that was killed to resume it, with the same result. A second process waits for the first.
+        `pairs` is called in this process; the encoding of a large corpus is shared among all cores.
         Held-out pairs that are also training pairs are counted, and reported each time.
 
         Args:
@@ -181,7 +181,7 @@ class Problem:
 
     def _write(self, work, manifest, report):
         """Fills a `WorkDirectory` with vocabulary, token store and manifest."""
-        from keras_transformer.data.preparation import OutdatedParts
+        from keras_transformer.data.preparation import ChangedTexts
         from keras_transformer.data.token_store import TokenStore
         from keras_transformer.data.tokenizers.loading import TOKENIZER_FILES, load_tokenizer
 
@@ -196,8 +196,8 @@ class Problem:
                 work, splits, tokenizer, manifest, filters=self.filters, expected=expected, report=report,
                 bpe_dropout={"train": self.bpe_dropout},
             )  # fmt: skip
-        except OutdatedParts:
-            report(f"the texts of {self.corpus} have changed since they were prepared in part; beginning anew")
+        except ChangedTexts:
+            report(f"the texts of {self.corpus} have changed since the interrupted preparation; starting again")
             work.clear()
             self._write(work, manifest, report)
 

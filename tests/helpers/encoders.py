@@ -3,15 +3,14 @@
 from pathlib import Path
 
 
-def workers_of(folder):
-    """Return the ids of the worker processes that encode to a directory in a folder."""
+def workers_of(parent):
+    """Return the ids of the worker processes that a process, given by its id, started to encode a corpus."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            *command, place, _ = (entry / "cmdline").read_text().split("\0")
-            place = (entry / "cwd").readlink() / place
-        except (OSError, ValueError):  # the process has ended
+            command, status = (entry / "cmdline").read_text(), (entry / "stat").read_text()
+        except OSError:  # the process has ended
             continue
-        if "import answer" in str(command) and place.is_relative_to(folder):
+        if "multiprocessing.spawn" in command and int(status.rpartition(")")[2].split()[1]) == parent:
             found.append(int(entry.name))
     return found

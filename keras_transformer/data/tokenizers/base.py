@@ -43,6 +43,11 @@ class Tokenizer:
         ids[[PAD, EOS, BOS]] = PAD, EOS, BOS
         return ids
 
+    @property
+    def id_type(self):
+        """NumPy type that stores an id."""
+        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+
     def encode(self, texts):
         """Returns the ids of each text, without BOS and EOS."""
         raise NotImplementedError

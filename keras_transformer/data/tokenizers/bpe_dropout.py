@@ -3,6 +3,9 @@
 Byte-pair encoding puts a word together from its characters, of all pairs that are a piece always the one learned first.
 Here each pair is passed over with a certain probability, each time anew, so that a model meets the same words in
 different pieces and learns what they are made of. Without dropout the pieces are the tokenizer's own.
+
+SentencePiece's own sampling is not used: with the same seed it gives other pieces in each process, so neither a resumed
+preparation nor several workers could give the same corpus.
 """
 
 import itertools

@@ -180,7 +180,7 @@ def test_a_preparation_that_was_killed_goes_on_to_the_same(tokenizer, tmp_path, 
     with pytest.raises(ConnectionError):
         fill(broken_off())
     fill(pairs)
-    assert "  train: going on after 56 pairs" in said
+    assert "  train: resuming after 56 pairs" in said
     TokenStore.write(tmp_path / "whole", {"train": pairs}, tokenizer, {}, bpe_dropout={"train": 0.2})
     for name in ("train.source.ids", "train.target.ids", "train.source.lengths"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

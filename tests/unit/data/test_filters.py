@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data import encoding
-from keras_transformer.data.filters import PairFilter, copy_rows, find_duplicates, hash_pairs
+from keras_transformer.data.filters import PairFilter, first_occurrences, hash_pairs
 from keras_transformer.data.sampling import sample_texts
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
@@ -42,34 +42,20 @@ def test_filters_leave_out_and_count(tmp_path, monkeypatch, ratio, unique):
     expected |= {"dropped_for_their_length_ratio": len(pairs) - len(alike)} if ratio else {}
     expected |= {"dropped_as_duplicates": len(alike) - len(kept)} if unique else {}
     assert counts == expected and store.manifest["splits"]["test"]["pairs"] == len(pairs)
-    assert not {"hashes", "unique", "journal", "lock"} & {
-        part for path in store.path.iterdir() for part in path.name.split(".")
-    }
+    assert {path.suffix for path in store.path.iterdir()} == {".txt", ".json", ".ids", ".lengths"}
 
 
-@given(
-    hashes=st.lists(st.sampled_from([0, 1, 2, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)), bucket=st.integers(1, 9)
-)
-def test_duplicates_are_all_but_the_first(tmp_path_factory, hashes, bucket):
-    path = tmp_path_factory.mktemp("hashes") / "hashes"
-    np.array(hashes, np.uint64).tofile(path)
-    assert find_duplicates(path, bucket).tolist() == [h in hashes[:i] for i, h in enumerate(hashes)]
+@given(blocks=st.lists(st.lists(st.sampled_from([0, 1, 2, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1))))
+def test_first_occurrences_are_all_but_the_duplicates(blocks):
+    hashes = [each for block in blocks for each in block]
+    first = first_occurrences(np.array(block, np.uint64) for block in blocks)
+    assert first.tolist() == [each not in hashes[:i] for i, each in enumerate(hashes)]
 
 
 def test_hashes_tell_the_sides_apart():
     pairs = [("a b", "c"), ("a", "b c"), ("a", " b c"), ("", "abc"), ("abc", ""), ("1", "2"), ("", "1 2")]
     assert len({*hash_pairs(pairs).tolist()}) == len(pairs)
     assert hash_pairs(pairs).tolist() == hash_pairs([tuple(pair) for pair in map(list, pairs)]).tolist()
-
-
-def test_rows_are_copied_block_by_block(tmp_path):
-    rng = np.random.default_rng(1)
-    lengths, keep = rng.integers(1, 4, 200_000).astype(np.int32), rng.random(200_000) < 0.7
-    ids = np.repeat(np.arange(200_000, dtype=np.uint32), lengths)
-    lengths.tofile(tmp_path / "lengths"), ids.tofile(tmp_path / "ids")
-    copy_rows(keep, tmp_path / "lengths", tmp_path / "ids", np.uint32, ".new")
-    assert (np.fromfile(tmp_path / "lengths.new", np.int32) == lengths[keep]).all()
-    assert (np.fromfile(tmp_path / "ids.new", np.uint32) == ids[np.repeat(keep, lengths)]).all()
 
 
 def test_filters_are_part_of_the_prepared_name(tmp_path):

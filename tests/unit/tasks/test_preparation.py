@@ -4,6 +4,8 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from helpers.encoders import workers_of
 
+from keras_transformer.config.registry import PACKAGE
 from keras_transformer.data import encoding, preparation
 from keras_transformer.data.filters import PairFilter
 from keras_transformer.data.token_store import TokenStore
@@ -59,7 +62,7 @@ def test_workers_write_what_one_process_writes(tmp_path, small_chunks, filters):
     assert names(tmp_path) == ["0", "1", "3"]
 
 
-def test_workers_need_subwords_no_more_than_their_file(tmp_path, small_chunks):
+def test_workers_load_the_saved_tokenizer(tmp_path, small_chunks):
     pairs = [(f"ein Haus {i}", "日本 " * (i % 3)) for i in range(300)]
     tokenizer = SentencePieceTokenizer.train([text for pair in pairs for text in pair], 60)
     TokenStore.write(tmp_path / "store", {"train": pairs}, tokenizer, {}, workers=2)
@@ -68,24 +71,41 @@ def test_workers_need_subwords_no_more_than_their_file(tmp_path, small_chunks):
         assert [side[i].tolist() for i in range(300)] == [[*ids, 1] for ids in tokenizer.encode(list(texts))]
 
 
-def test_a_worker_that_is_killed_is_said(tmp_path, small_chunks):
+def test_killed_worker_raises_user_error(tmp_path, small_chunks):
     def pairs():
         yield from pairs_of(100)
-        for process in workers_of(tmp_path):
+        for process in workers_of(os.getpid()):
             os.kill(process, signal.SIGKILL)
         yield from pairs_of(100)
 
-    with pytest.raises(UserError, match=r"a process that encodes the corpus was ended \(status -9\)"):
+    with pytest.raises(UserError, match="a process that encodes the corpus was killed"):
         TokenStore.write(tmp_path / "store", {"train": pairs()}, SYMBOLS, {}, workers=2)
-    assert not names(tmp_path) and not workers_of(tmp_path)
+    assert not names(tmp_path) and not workers_of(os.getpid())
 
 
-def test_an_exception_in_a_worker_is_passed_on(tmp_path, small_chunks):
+def test_exception_in_worker_is_raised(tmp_path, small_chunks):
     pairs = [*pairs_of(50), ("\ud800", "s1")]  # a lone surrogate is not valid Unicode
     tokenizer = SentencePieceTokenizer.train(["s1 s2"] * 9, 9)
-    with pytest.raises(RuntimeError, match="TypeError: List elements must be str"):
+    with pytest.raises(TypeError, match="List elements must be str"):
         TokenStore.write(tmp_path / "store", {"train": pairs}, tokenizer, {}, workers=1)
-    assert not names(tmp_path) and not workers_of(tmp_path)
+    assert not names(tmp_path) and not workers_of(os.getpid())
+
+
+def test_workers_do_not_run_the_users_program(tmp_path):
+    """A script without a guard of `__main__` can prepare a large corpus."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from keras_transformer.data import encoding, token_store\n"
+        "from keras_transformer.data.tokenizers import SymbolTokenizer\n"
+        "print('runs')\n"
+        "encoding.CHUNK_PAIRS = encoding.SERIAL_PAIRS = 10\n"
+        "pairs = [('a', 'b')] * 100\n"
+        "token_store.TokenStore.write('store', {'train': pairs}, SymbolTokenizer(['a', 'b']), {}, workers=2)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs\n", "")
+    assert len(TokenStore(tmp_path / "store").split("train")) == 100
 
 
 def test_chunks_are_bounded_in_pairs_and_characters(monkeypatch):
@@ -111,7 +131,7 @@ def test_bad_lines_are_located_and_leave_no_workers(tmp_path, small_chunks):
     problem = load_problem("parallel_text", data_dir=tmp_path / "data", raw_dir=corpus, vocab_size=25)
     with pytest.raises(UserError, match="validation.de:151: not UTF-8"):
         problem.prepare()
-    assert not workers_of(tmp_path)
+    assert not workers_of(os.getpid())
 
 
 # Work directories
@@ -193,14 +213,18 @@ def test_progress_reports_speed_and_time_left(tmp_path, small_chunks, monkeypatc
     )
 
 
-def test_progress_is_seldom_and_of_small_corpora_none(tmp_path, monkeypatch):
+def test_progress_is_rare_and_absent_for_small_corpora(tmp_path, monkeypatch):
     said, now = [], [0.0]
     monkeypatch.setattr(preparation.time, "monotonic", lambda: now[0])
-    progress = preparation.Progress(said.append, "train", done=60_000)
+    progress = preparation.Progress(said.append, "train")
+    progress.update(60_000, skipped=True)
     for second in range(12):
         now[0] = second
-        progress.update(60_000 + 1000 * second)
-    assert said == ["  train: 65,000 pairs, 1,000 pairs/s", "  train: 70,000 pairs, 1,000 pairs/s"]
+        progress.update(1000, skipped=False)
+    assert said == [
+        "  train: resuming after 60,000 pairs", "  train: 66,000 pairs, 1,200 pairs/s",
+        "  train: 71,000 pairs, 1,100 pairs/s",
+    ]  # fmt: skip
     monkeypatch.setattr(preparation, "SECONDS", 0)
     TokenStore.write(tmp_path / "store", {"train": pairs_of(300)}, SYMBOLS, {}, report=said.append)
-    assert len(said) == 2 and names(tmp_path) == ["store"]
+    assert len(said) == 3 and names(tmp_path) == ["store"]
