@@ -6,41 +6,37 @@ Weights, optimizer's state and a moving average are written as training writes t
 `--tokens` source and target tokens, fewer than most trainings', so that the share is rather too high.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from command_line import Parser, add_row, check_flags, print_section
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.cli.arguments import run_command
 from keras_transformer.config.hparams import HParams, load_hparams
-from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 
 VOCAB_SIZES = {"toy": 800, "tiny": 9_712, "base": 37_000, "big": 37_000}
 LENGTH = 32
 
 
 def main(arguments):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--sizes", default="toy,tiny,base", help="comma-separated: " + ", ".join(VOCAB_SIZES))
     parser.add_argument(
         "--tokens", type=int, default=2048, help="most tokens a side of an update (default %(default)s)"
     )
     parser.add_argument("--times", type=int, default=5, help="writes, and updates (default %(default)s)")
-    parser.add_argument("--json", metavar="FILE", help="file that gets the rows")
+    parser.add_json()
     flags = parser.parse_args(arguments)
+    check_flags(flags)
     load_keras()
+    rows = []
     for size in flags.sizes.split(","):
-        row = measure(size, flags)
-        report(
-            f"{size}: {row['megabytes']:,.0f} MB in {row['write_seconds']:.2f} s, an update of {row['tokens']:,} tokens"
-            f" {row['update_seconds']:.2f} s: {row['share']:.2%} at {row['checkpoint_steps']:,} updates"
-        )
-        if flags.json:
-            append_row(flags.json, row)
+        rows.append(add_row(measure(size, flags), flags.json))
+    print_section("reliability.checkpoint_times", rows)
 
 
 def measure(size, flags):
@@ -64,8 +60,7 @@ def measure(size, flags):
     return {
         "benchmark": "checkpoints", "size": size, "parameters": model.count_params(), "megabytes": written / 1e6,
         "write_seconds": write, "update_seconds": update, "tokens": ids.size, "checkpoint_steps": steps,
-        "share": write / (write + steps * update), "times": flags.times, "command": command(),
-        "commit": git_revision(), "machine": machine(),
+        "share": write / (write + steps * update), "times": flags.times,
     }  # fmt: skip
 
 

@@ -1,7 +1,9 @@
 """What the command lines of the benchmarks have in common."""
 
 import argparse
+import importlib
 import os
+import sys
 from pathlib import Path
 
 from keras_transformer.utils.errors import UserError, unknown
@@ -32,6 +34,23 @@ class Parser(argparse.ArgumentParser):
     def add_json(self, help="file that gets each record as one more line of JSON"):
         """Adds `--json`."""
         self.add_argument("--json", metavar="FILE", help=help)
+
+
+def add_row(row, path):
+    """Add a row, with its command, commit and machine, to a .jsonl file if there is a path. Return the row."""
+    from keras_transformer.runs.manifest import append_row, command, git_revision, machine
+
+    row = {**row, "command": command(), "commit": git_revision(), "machine": machine()}
+    if path:
+        append_row(path, row)
+    return row
+
+
+def print_section(section, rows):
+    """Print rows as the documentation shows them: `section` is "module.function" in docs/pages."""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
+    module, _, function = section.partition(".")
+    print(getattr(importlib.import_module(f"pages.{module}"), function)(rows))
 
 
 def check_flags(flags):

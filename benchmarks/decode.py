@@ -33,7 +33,7 @@ from pathlib import Path
 
 import numpy as np
 import peers
-from command_line import Parser, check_flags, names, number
+from command_line import Parser, add_row, check_flags, names, number, print_section
 from engines.layout import assign_model, read_model, write_model
 
 from keras_transformer.backend.loading import chosen_backend, load_keras
@@ -69,7 +69,7 @@ def main(arguments):
             (folder / f"{name}-{size}").mkdir()
             workload = (forced if name == "forced" else natural)(flags, size, folder / f"{name}-{size}")
             rows += measure(workload, flags, folder / f"{name}-{size}")
-    print(table(rows))
+    print_section("decoding.decoding", rows)
 
 
 def read_flags(arguments):
@@ -211,13 +211,7 @@ def measure(workload, flags, folder):
     finally:
         for process in processes:
             process.close()
-    rows = [record(process, workload, flags, rounds) for process in processes]
-    if flags.json:
-        from keras_transformer.runs.manifest import append_row
-
-        for row in rows:
-            append_row(flags.json, row)
-    return rows
+    return [add_row(record(process, workload, flags, rounds), flags.json) for process in processes]
 
 
 def start(workload, flags, variants, folder):
@@ -237,8 +231,6 @@ def start(workload, flags, variants, folder):
 
 def record(process, workload, flags, rounds):
     """Returns the record of one engine; `rounds` are {process: answer}."""
-    from keras_transformer.runs.manifest import command, git_revision, machine
-
     answers = [turn[process] for turn in rounds]
     outputs = answers[-1]["outputs"]
     forced_length = workload.min_length + (process.engine != OURS)
@@ -264,32 +256,8 @@ def record(process, workload, flags, rounds):
         "bleu": workload.score and workload.score(workload.tokenizer.decode(outputs)),
         "same_as_ours": same, "ratios": ratios, "repeats": flags.repeats, "threads": flags.threads,
         "sentences": len(outputs), "output_tokens": workload.tokens(outputs), "beam_size": workload.beam_size,
-        "alpha": workload.alpha, "command": command(),
-        "commit": git_revision(), "machine": machine(),
+        "alpha": workload.alpha,
     }  # fmt: skip
-
-
-def table(rows):
-    """Returns the records as a table."""
-    heads = ("workload", "size", "engine", "mode", "precision", "tokens/s", "MB", "BLEU")
-    heads = (*heads, *(f"× {name}" for name in REFERENCES))
-    lines = [heads]
-    for row in rows:
-        bleu, ratios = row["bleu"], [row["ratios"][name] for name in REFERENCES]
-        lines.append(
-            (
-                row["workload"], row["size"] or "", row["engine"], row["mode"], row["precision"],
-                f"{row['output_tokens_per_second']:,.0f}", f"{row['peak_memory_mb']:,.0f}",
-                "" if bleu is None else f"{bleu:.2f}", *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
-            )
-        )  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    text = 5  # columns of words; the others hold numbers
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line[:text], widths))
-        + "".join("  " + cell.rjust(width) for cell, width in zip(line[text:], widths[text:]))
-        for line in lines
-    )
 
 
 def check(flags, folder):

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import decode
-from command_line import Parser, check_flags
+from command_line import Parser, add_row, check_flags, print_section
 from engines.protocol import bound_threads
 from operations import profiled
 
@@ -32,6 +32,7 @@ def main(arguments):
     parser.add_json()
     flags = parser.parse_args(arguments)
     check_flags(flags)
+    rows = []
     bound_threads(len(os.sched_getaffinity(0)))
     with tempfile.TemporaryDirectory() as folder:
         for size in decode.SIZES:
@@ -39,12 +40,8 @@ def main(arguments):
             workload = decode.forced(None, size, Path(folder) / size)
             for mode, precision in (("xla", "float32"), ("graph", "float32"), ("graph", "bfloat16")):
                 row = record(workload, mode, precision)
-                shares = "  ".join(f"{kind} {share:.0%}" for kind, share in row["shares"].items())
-                print(f"{size} {mode} {precision}: {row['products_flops_per_second'] / 1e9:.0f} GFLOP/s  {shares}")
-                if flags.json:
-                    from keras_transformer.runs.manifest import append_row
-
-                    append_row(flags.json, row)
+                rows.append(add_row(row, flags.json))
+    print_section("decoding.decoding_profile", rows)
 
 
 def record(workload, mode, precision):
@@ -52,7 +49,6 @@ def record(workload, mode, precision):
     import decode_keras_transformer as engine
     import tensorflow as tf
 
-    from keras_transformer.runs.manifest import command, git_revision, machine
     from keras_transformer.training.hardware import device_rate
 
     threads = tf.config.threading.get_intra_op_parallelism_threads()
@@ -72,7 +68,6 @@ def record(workload, mode, precision):
         "products_seconds": kinds["matrix products"],
         "products_flops_per_second": products(workload) / kinds["matrix products"],
         "device_flops_per_second": device_rate(), "largest": dict(times.most_common(12)),
-        "command": command(), "commit": git_revision(), "machine": machine(),
     }  # fmt: skip
 
 

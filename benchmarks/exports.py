@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from command_line import Parser, check_flags, names, number
+from command_line import Parser, add_row, check_flags, names, number, print_section
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import report, run_command
@@ -45,22 +45,19 @@ def main(arguments):
     variants = names("variant", flags.variants, VARIANTS)
     check_flags(flags)
     load_keras()
-    from keras_transformer.runs.manifest import append_row, command, git_revision, machine
-
-    work = Work(flags)
+    work, rows = Work(flags), []
     for variant in variants:
         format, kind = variant.split()
         with tempfile.TemporaryDirectory() as folder:
             measure = work.saved_model if format == "saved_model" else work.ctranslate2
             found = measure(Path(folder) / "out", kind)
-        row = {
+        rows.append(add_row({
             "benchmark": "exports", "problem": work.run.config["problem"]["name"], "format": format, "precision": kind,
             "sentences": len(work.texts), "reference_score": work.reference.value, "score_name": work.reference.name,
-            **found, "command": command(), "commit": git_revision(), "machine": machine(),
-        }  # fmt: skip
-        report(f"{variant}: " + ", ".join(f"{name} {value}" for name, value in found.items() if value is not None))
-        if flags.json:
-            append_row(flags.json, row)
+            **found,
+        }, flags.json))  # fmt: skip
+        report(f"{variant} is measured")
+    print_section("decoding.exports", rows)
 
 
 class Work:

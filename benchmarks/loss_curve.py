@@ -15,7 +15,7 @@ import json
 import statistics
 from pathlib import Path
 
-from command_line import Parser, check_flags, number
+from command_line import Parser, add_row, check_flags, number, print_section
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import run_command
@@ -40,12 +40,8 @@ def main(arguments):
     if flags.save:
         Path(flags.save).write_text(json.dumps(trained(flags)) + "\n", encoding="utf-8")
     else:
-        row = compared(*map(curve, flags.compare.split(",")))
-        print(*(f"{name}: {value}" for name, value in row.items()), sep="\n")
-        if flags.json:
-            from keras_transformer.runs.manifest import append_row, command
-
-            append_row(flags.json, {**row, "command": command()})
+        row = add_row(compared(*map(curve, flags.compare.split(","))), flags.json)
+        print_section("training.loss_curves", [row])
 
 
 def trained(flags):
@@ -89,11 +85,11 @@ def compared(one, other):
         raise UserError(f"the trainings are of {len(one['losses'])} and {len(other['losses'])} updates")
     apart = [abs(a - b) for a, b in zip(one["losses"], other["losses"])]
     return {
-        "benchmark": "loss_curve", "problem": one["problem"], "commit": one["commit"],
+        "benchmark": "loss_curve", "problem": one["problem"],
         "commits": [one["commit"], other["commit"]],
         "seeds": [one["seed"], other["seed"]], "updates": len(apart),
         "first_loss": one["losses"][0], "last_loss": statistics.fmean(one["losses"][-20:]),
-        "greatest_difference": max(apart), "mean_difference": statistics.fmean(apart), "machine": one["machine"],
+        "greatest_difference": max(apart), "mean_difference": statistics.fmean(apart),
     }  # fmt: skip
 
 

@@ -11,10 +11,10 @@ import multiprocessing
 import resource
 
 import numpy as np
-from command_line import Parser, check_flags
+from command_line import Parser, add_row, check_flags, print_section
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.arguments import report, run_command
 from keras_transformer.utils.errors import UserError
 
 WAYS = {
@@ -42,25 +42,22 @@ def main(arguments):
     import keras
 
     from keras_transformer.config.hparams import load_hparams
-    from keras_transformer.runs.manifest import append_row, command, git_revision, machine
     from keras_transformer.training.memory import available_bytes
 
     updates = [
         (load_hparams(name, batch_tokens=tokens), name, tokens) for name in flags.hparams for tokens in flags.tokens
     ]
-    print(f"{keras.backend.backend()}, {flags.precision}, {flags.vocab_size:,} tokens in the vocabulary")
+    rows = []
     for (hparams, name, tokens), (way, options) in itertools.product(updates, WAYS.items()):
         free, options = available_bytes(), {"precision": flags.precision, **options}
         peak = peak_of(hparams, flags.vocab_size, flags.length, options, free)
-        print(f"{name}, {tokens:,} tokens, {way}: {f'{peak:,} MB' if peak else 'does not fit'}", flush=True)
-        row = {
+        report(f"{name}, {tokens:,} tokens, {way} are measured")
+        rows.append(add_row({
             "benchmark": "memory", "backend": keras.backend.backend(), "hparams": name, "tokens": tokens,
             "length": flags.length, "vocab_size": flags.vocab_size, "precision": flags.precision, "way": way,
             "peak_mb": peak, "free_mb": free and free >> 20,
-            "command": command(), "commit": git_revision(), "machine": machine(),
-        }  # fmt: skip
-        if flags.json:
-            append_row(flags.json, row)
+        }, flags.json))  # fmt: skip
+    print_section("training.memory", rows)
 
 
 def peak_of(*update):

@@ -15,7 +15,6 @@ Neither is told anything but the words. A sentence one of whose punctuation mark
 EVALB's rules and does not count. Seconds are CPU seconds of parsing, without those of reading the grammar.
 """
 
-import argparse
 import math
 import time
 from collections import Counter, defaultdict
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from command_line import Parser, add_row, check_flags
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import positive_int, report, run_command
@@ -45,7 +45,7 @@ FIGURES = ("f1", "f1_of_all_sentences", "recall", "precision", "complete_match",
 
 
 def main(arguments):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--problem", default="toy_parsing", help="registered parsing problem (default %(default)s)")
     parser.add_argument("--raw_dir", help="folder of the corpus files, where they are on disk")
     parser.add_argument(
@@ -55,8 +55,9 @@ def main(arguments):
         "--max_words", type=positive_int, default=150, help="longest sentence for the PCFG (default %(default)s)"
     )
     parser.add_argument("--output_dir", help="where to write gold.txt and the trees of each parser (default nowhere)")
-    parser.add_argument("--json", metavar="FILE", help="file that gets the rows")
+    parser.add_json()
     flags = parser.parse_args(arguments)
+    check_flags(flags)
     problem = load_problem(flags.problem, raw_dir=flags.raw_dir)
     if not isinstance(problem, ParsingProblem):
         raise UserError(f"problem {flags.problem!r} has no trees; choose a parsing problem, such as toy_parsing")
@@ -80,13 +81,9 @@ def main(arguments):
     ]
     shown = ("part", "parser", *FIGURES, "sentences", "errors", "fallbacks", "seconds")
     report_table(shown, *([str(row[column]) for column in shown] for row in rows))
-    if flags.json:
-        load_keras()  # which the next line imports, too, but with its chatter
-        from keras_transformer.runs.manifest import append_row, command, git_revision, machine
-
-        origin = {"command": command(), "commit": git_revision(), "machine": machine()}
-        for row in rows:
-            append_row(flags.json, {"benchmark": "parsing_baselines", **row, **origin})
+    load_keras()  # `add_row` would import it with its messages
+    for row in rows:
+        add_row({"benchmark": "parsing_baselines", **row}, flags.json)
 
 
 class Parse(NamedTuple):

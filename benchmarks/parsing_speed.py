@@ -5,29 +5,31 @@ search left out, in which the functions are traced. Every output is held against
 all its words.
 """
 
-import argparse
 import itertools
 import time
 
+from command_line import Parser, add_row, check_flags, print_section
+
 from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import run_command
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments):
+    parser = Parser(__doc__)
     parser.add_argument("--run", required=True, help="run directory of a parser")
     parser.add_argument("--checkpoint", help="best, last, averaged or a step")
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--skip", type=int, default=0, help="sentences of the split before the first one")
     parser.add_argument("--beam_size", type=int, default=21)
     parser.add_argument("--unconstrained", action="store_true")
-    parser.add_argument("--json", help="file that the row is added to")
-    flags = parser.parse_args()
+    parser.add_json()
+    flags = parser.parse_args(arguments)
+    check_flags(flags)
     load_keras()
     import keras
 
     from keras_transformer.decoding.translator import Translator
     from keras_transformer.parsing.tree import tree_of, unescaped
-    from keras_transformer.runs.manifest import append_row, command, git_revision, machine
     from keras_transformer.runs.run import Run
     from keras_transformer.utils.text import split_words
 
@@ -49,12 +51,9 @@ def main():
             list(map(unescaped, tree.words())) == list(map(unescaped, split_words(sentence)))
             for tree, sentence in zip(trees, sentences)
         ),
-        "command": command(), "commit": git_revision(), "machine": machine(),
     }  # fmt: skip
-    print(*(f"{name}: {value}" for name, value in row.items()), sep="\n")
-    if flags.json:
-        append_row(flags.json, row)
+    print_section("parsers.parsing_speed", [add_row(row, flags.json)])
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

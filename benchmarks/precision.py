@@ -11,9 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from command_line import Parser, check_flags
+from command_line import Parser, add_row, check_flags, print_section
 
-from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.arguments import report, run_command
 from keras_transformer.utils.errors import UserError
 
 
@@ -27,27 +27,20 @@ def main(arguments):
     parser.add_json()
     flags = parser.parse_args(arguments)
     check_flags(flags)
-    from keras_transformer.runs.manifest import append_row, command, git_revision, machine
-
+    rows = []
     for seed in flags.seeds:
         reference = None
         for precision in ["float32", *flags.precisions]:
             found = validation(flags, seed, precision)
             reference = reference or found
-            row = {
+            rows.append(add_row({
                 "benchmark": "precision", "problem": flags.problem, "hparams": flags.hparams, "seed": seed,
                 "precision": precision, **found,
                 "loss_over_float32": round(found["loss"] / reference["loss"], 5),
                 "nll_over_float32": round(found["nll"] / reference["nll"], 5),
-                "command": command(), "commit": git_revision(), "machine": machine(),
-            }  # fmt: skip
-            print(
-                f"seed {seed}, {precision}: loss {row['loss']:.4f} (× {row['loss_over_float32']:.4f}), nll "
-                f"{row['nll']:.4f} (× {row['nll_over_float32']:.4f}), score {row['score']:.2f}",
-                flush=True,
-            )
-            if flags.json:
-                append_row(flags.json, row)
+            }, flags.json))  # fmt: skip
+            report(f"seed {seed} in {precision} is trained")
+    print_section("training.precisions", rows)
 
 
 def validation(flags, seed, precision):

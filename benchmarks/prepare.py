@@ -22,45 +22,33 @@ import time
 from pathlib import Path
 
 import numpy as np
+from command_line import Parser, add_row, check_flags, number, print_section
 
-from keras_transformer.cli.arguments import report
+from keras_transformer.cli.arguments import report, run_command
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.tasks.problem import load_problem
-from keras_transformer.utils.timing import duration
 
-WMT_PAIRS = 36_000_000  # English-French (§5.1)
-LEARNING = "learning the vocabulary"
 RANKS = 2_000_000  # different words of a language
 ALPHABETS = {"en": ("bdfghklmnprstvwz", "aeiouy"), "de": ("bdfgklmnprstwzjq", "aeiouäöü")}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=5_000_000, help="pairs to prepare (default %(default)s)")
+def main(arguments):
+    parser = Parser(__doc__)
+    parser.add_argument("--pairs", type=number, default=5_000_000, help="pairs to prepare (default %(default)s)")
     parser.add_argument("--vocab_size", type=int, default=37_000, help="pieces to learn (default %(default)s)")
     parser.add_argument("--workers", type=int, help="worker processes (default: all cores, at most 8)")
     parser.add_argument("--filters", action="store_true", help="with max_length_ratio=2 and drop_duplicates")
     parser.add_argument("--folder", help="where the corpus is kept for the next time (default: nowhere)")
-    parser.add_argument("--json", help="file that gets the record as one more line of JSON")
+    parser.add_json()
     parser.add_argument("--generate", metavar="LANGUAGE", help=argparse.SUPPRESS)
-    flags = parser.parse_args()
+    flags = parser.parse_args(arguments)
+    check_flags(flags)
     if flags.generate:
         return generate(Path(flags.folder), flags.generate, flags.pairs)
     with contextlib.ExitStack() as stack:
         folder = Path(flags.folder or stack.enter_context(tempfile.TemporaryDirectory()))
         record = measure(folder, flags)
-    print(f"\n{'':<24}{'seconds':>9}{'CPU s':>9}{'pairs/s':>10}{'memory':>10}{'36 million':>12}")
-    for name, row in record["phases"].items():
-        # Only reading goes on growing once a sample is drawn.
-        whole = "" if name == LEARNING else duration(WMT_PAIRS / row["pairs_per_second"])
-        print(
-            f"{name:<24}{row['seconds']:>9,.1f}{row['cpu_seconds']:>9,.1f}{row['pairs_per_second']:>10,.0f}"
-            f"{row['peak_bytes'] / 1e9:>7.2f} GB{whole:>12}"
-        )
-    if flags.json:
-        from keras_transformer.runs.manifest import append_row
-
-        append_row(flags.json, record)
+    print_section("benchmarks.preparation", [add_row(record, flags.json)])
 
 
 def measure(folder, flags):
@@ -80,7 +68,7 @@ def measure(folder, flags):
     with Phase(phases, "reading the text", flags.pairs):
         for _ in problem.pairs("train"):
             pass
-    with Phase(phases, LEARNING, flags.pairs):
+    with Phase(phases, "learning the vocabulary", flags.pairs):
         tokenizer = problem.make_tokenizer()
     store = folder / "store"
     with Phase(phases, "encoding", flags.pairs):
@@ -90,12 +78,10 @@ def measure(folder, flags):
         )  # fmt: skip
     counts = TokenStore(store).manifest["splits"]["train"]
     shutil.rmtree(store)
-    from keras_transformer.runs.manifest import command, git_revision, machine  # imports Keras: its memory is not ours
-
     cores = len(os.sched_getaffinity(0))
     return {
         "benchmark": "prepare", "cores": cores, "workers": flags.workers, "filters": filters, "counts": counts,
-        "phases": phases, "command": command(), "commit": git_revision(), "machine": machine(),
+        "phases": phases,
     }  # fmt: skip
 
 
@@ -165,4 +151,4 @@ def spell(rank, syllables):
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -20,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-from command_line import Parser, check_flags, number
+from command_line import Parser, add_row, check_flags, number, print_section
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import report, run_command
@@ -45,20 +45,18 @@ def main(arguments):
     if not counts:
         raise UserError(f"--clients={flags.clients} takes numbers, divided by commas")
     questions = questions_of(flags.reference or flags.run, flags.sentences)
-    from keras_transformer.runs.manifest import append_row, command, git_revision, machine
-
+    rows = []
     with Served(flags.run, flags.server.split()) as served:
         for count in counts:
             served.load(questions, count, WARM_UP)
             found = served.load(questions, count, flags.seconds)
             about = served.about()
-            row = {
+            rows.append(add_row({
                 "benchmark": "serve", "problem": about["problem"], "model": about["model"], "clients": count,
-                "seconds": flags.seconds, **found, "command": command(), "commit": git_revision(), "machine": machine(),
-            }  # fmt: skip
-            report(f"{count} clients: " + ", ".join(f"{name} {value}" for name, value in found.items()))
-            if flags.json:
-                append_row(flags.json, row)
+                "seconds": flags.seconds, **found,
+            }, flags.json))  # fmt: skip
+            report(f"{count} clients are measured")
+    print_section("decoding.served", rows)
 
 
 def questions_of(run_dir, most):

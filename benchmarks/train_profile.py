@@ -17,7 +17,7 @@ import os
 import re
 import time
 
-from command_line import Parser, check_flags, names
+from command_line import Parser, add_row, check_flags, names, print_section
 from operations import profiled
 from train_step import PRECISIONS, SIZES
 
@@ -54,20 +54,15 @@ def main(arguments):
 
     tf.config.threading.set_intra_op_parallelism_threads(len(os.sched_getaffinity(0)))
     tf.config.threading.set_inter_op_parallelism_threads(1)
+    rows = []
     for size in sizes:
         for precision in precisions:
-            row = {**record(size, precision), "onednn": flags.onednn}
-            print(table(row))
-            if flags.json:
-                from keras_transformer.runs.manifest import append_row
-
-                append_row(flags.json, row)
+            rows.append(add_row({**record(size, precision), "onednn": flags.onednn}, flags.json))
+    print_section("training.training_profile", rows)
 
 
 def record(size, precision):
     """Returns the record of a model of a size."""
-    from keras_transformer.runs.manifest import command, git_revision, machine
-
     update, work = step_of(SIZES[size], precision)
     for _ in range(3):
         update()
@@ -89,7 +84,6 @@ def record(size, precision):
             {"part": part, "operations": kind, **of_part}
             for (part, kind), of_part in sorted(parts.items(), key=lambda item: -item[1]["seconds"])
         ],
-        "command": command(), "commit": git_revision(), "machine": machine(),
     }  # fmt: skip
 
 
@@ -169,24 +163,6 @@ def best_time(function):
         function()
         times.append(time.perf_counter() - began)
     return min(times)
-
-
-def table(row):
-    """Returns the record as a table."""
-    total = sum(part["seconds"] for part in row["parts"])
-    lines = [
-        f"{row['size']} {row['precision']}: {row['milliseconds']:,.0f} ms an update; limits "
-        f"{row['product_flops_per_second'] / 1e9:,.0f} GFLOP/s, {row['copy_bytes_per_second'] / 1e9:,.1f} GB/s"
-    ]
-    for part in row["parts"]:
-        spent = part["seconds"] or 1e-12
-        lines.append(
-            f"  {part['part']:14} {part['operations']:9} {spent / total:6.1%}"
-            f"  {part['flops'] / spent / 1e9:6,.0f} GFLOP/s"
-            f"  {part['bytes'] / spent / 1e9:6.1f} GB/s"
-            f"  {part['limit'] / spent:5.0%} of the limit"
-        )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

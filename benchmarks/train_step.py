@@ -26,7 +26,6 @@ process; no other one computes then.
 
 import collections
 import dataclasses
-import json
 import math
 import statistics
 import sys
@@ -34,7 +33,7 @@ import tempfile
 from pathlib import Path
 
 import peers
-from command_line import Parser, check_flags, names, number
+from command_line import Parser, add_row, check_flags, names, number, print_section
 
 from keras_transformer.backend.devices import cpu_has_bfloat16
 from keras_transformer.backend.loading import chosen_backend, load_keras
@@ -78,8 +77,6 @@ SIZED = {"fixed": SIZES, "multi30k": ("tiny",), "wmt": SIZES}
 BATCHES, WARM_UPDATES = 60, 2
 """Of random tokens in an epoch, of `wmt` about; before the first turn, and more where each shape is compiled."""
 CHECK = Size("tiny", 60, 0, 500, 1)
-ANCHOR = 82_059
-"""Target tokens a second of `big` on one A100, in mixed precision, as published with NVIDIA's PyTorch Transformer."""
 TOLERANCE = 1e-3
 """Greatest difference of two engines' losses, in nats."""
 
@@ -92,10 +89,8 @@ def main(arguments):
         rows = []
         for size in flags.sizes:
             for found in measured(size, flags, Path(folder) / size):
-                rows += found
-                if flags.json:  # what is there stays, whatever becomes of what is measured next
-                    write(found, rows, flags.json)
-    print("\n".join([table(rows), *anchored(rows)]))
+                rows += [add_row(row, flags.json) for row in found]
+    print_section("training.training", rows)
 
 
 def read_flags(arguments):
@@ -117,7 +112,7 @@ def read_flags(arguments):
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_machine()
     parser.add_argument("--check", action="store_true", help="compare what they compute; exits with 1 if it differs")
-    parser.add_json("file for the records, a JSON list; a .jsonl gets each as one more line")
+    parser.add_json()
     flags = parser.parse_args(arguments)
     flags.modes = {OURS: OUR_MODES[chosen_backend()], **MODES}
     workloads = flags.workloads or ("fixed,multi30k" if flags.raw_dir else "fixed")
@@ -305,8 +300,6 @@ def fastest_peers(rounds):
 
 def record(size, variant, workloads, rounds, fastest, flags):
     """Returns the record of one variant."""
-    from keras_transformer.runs.manifest import command, git_revision, machine
-
     known, engine, precision, mode = variant
     answers = [turn[variant] for turn in rounds]
 
@@ -329,7 +322,6 @@ def record(size, variant, workloads, rounds, fastest, flags):
         "peak_memory_mb": max(answer["peak_memory_mb"] or 0 for answer in answers),
         "turns_seconds": [answer["seconds"] for answer in answers],
         "repeats": len(rounds), "threads": flags.threads,
-        "command": command(), "commit": git_revision(), "machine": machine(),
     }  # fmt: skip
     if engine == PRODUCT:
         return row
@@ -343,51 +335,6 @@ def record(size, variant, workloads, rounds, fastest, flags):
         "over_own_product": ratio(("fixed", PRODUCT, precision, ""), "flops"),
         "over_fixed": ratio(("fixed", engine, precision, mode), "tokens") if known != "fixed" else None,
     }  # fmt: skip
-
-
-def table(rows):
-    """Returns the records as a table."""
-    heads = ["size", "workload", "engine", "mode", "precision", "tokens/s", "ms/step", "GFLOP/s", "of product", "MB"]
-    lines = [[*heads, "1st step", *(f"× {peer}" for peer in PEERS), "× fixed"]]
-    for row in rows:
-        ratios = [row.get("ratios", {}).get(peer) for peer in PEERS]
-        numbers = [
-            (row.get("target_tokens_per_second"), "{:,.0f}"), (row.get("milliseconds_per_step"), "{:,.0f}"),
-            (row["flops_per_second"] / 1e9, "{:,.0f}"), (row.get("over_product"), "{:.0%}"),
-            (row["peak_memory_mb"], "{:,.0f}"), (row.get("seconds_to_first_step"), "{:.1f} s"),
-            *((ratio, "{:.2f}") for ratio in [*ratios, row.get("over_fixed")]),
-        ]  # fmt: skip
-        lines.append(
-            [row["size"], row["workload"], row["engine"], row["mode"] or "", row["precision"]]
-            + ["" if value is None else form.format(value) for value, form in numbers]
-        )
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    text = 5  # columns of words; the others hold numbers
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line[:text], widths))
-        + "".join("  " + cell.rjust(width) for cell, width in zip(line[text:], widths[text:]))
-        for line in lines
-    )
-
-
-def anchored(rows):
-    """Returns the line that a GPU's fastest `big` is told in beside the published figure, if there is one."""
-    found = [row for row in rows if row["device"] == "gpu" and row["size"] == "big" and row["engine"] == OURS]
-    speed = max((row["target_tokens_per_second"] for row in found), default=None)
-    if speed is None:
-        return []
-    return [f"big: {speed:,.0f} target tokens/s, {speed / ANCHOR:.2f} × one A100's {ANCHOR:,} (NVIDIA's, published)"]
-
-
-def write(new, rows, path):
-    """Writes the records: all in a JSON list, or the new ones as lines added to a .jsonl."""
-    from keras_transformer.runs.manifest import append_row
-
-    if path.endswith(".jsonl"):
-        for row in new:
-            append_row(path, row)
-    else:
-        Path(path).write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def check(flags, folder):

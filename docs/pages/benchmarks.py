@@ -1,7 +1,7 @@
 """benchmarks.md: how fast things are, and how much memory they take."""
 
 from pages.decoding import decoding, decoding_profile, exports, served
-from pages.markdown import commands
+from pages.markdown import table
 from pages.training import loss_curves, memory, precisions, training, training_profile
 
 BENCHMARKS_HEAD = """# Benchmarks
@@ -12,7 +12,7 @@ machines were shared with other work, so what counts are ratios within one run.
 
 
 def benchmarks_page(files):
-    """Returns the text of benchmarks.md."""
+    """Return the text of benchmarks.md."""
     sections = {
         "train_step": training, "train_profile": training_profile, "loss_curve": loss_curves, "precision": precisions,
         "memory": memory,
@@ -24,23 +24,22 @@ def benchmarks_page(files):
 
 
 def preparation(rows):
-    """Returns how fast corpora are prepared."""
-    lines = [
-        "## Preparing a corpus\n",
-        "Pairs of random words, about 25 a sentence, made into pieces and stored. The time for the 36 million pairs",
-        "that the paper counts in WMT14 English-French is extrapolated. The vocabulary is learned from a sample, so",
-        "that hardly grows.\n",
-        "| pairs | kept | filters | vocabulary | encoding | pairs/s | most memory | 36 million pairs | machine |",
-        "|" + "---|" * 9,
-    ]
+    """Return how fast corpora are prepared."""
+    text = """## Preparing a corpus
+
+Pairs of random words, about 25 a sentence, made into pieces and stored. The time for the 36 million pairs
+that the paper counts in WMT14 English-French is extrapolated. The vocabulary is learned from a sample, so
+that hardly grows.
+"""
+    heads = "pairs, kept, filters, vocabulary, encoding, pairs/s, most memory, 36 million pairs, machine".split(", ")
+    cells = []
     for row in rows:
-        learning, encoding = row["phases"]["learning the vocabulary"], row["phases"]["encoding"]
-        counts = row["counts"]
+        phases, counts = row["phases"], row["counts"]
         pairs = counts["pairs"] + sum(count for name, count in counts.items() if name.startswith("dropped"))
-        rate, memory = encoding["pairs_per_second"], max(phase["peak_bytes"] for phase in row["phases"].values())
-        lines.append(
-            f"| {pairs:,} | {counts['pairs']:,} | {', '.join(row['filters']) or 'none'} | {learning['seconds']:.0f} s "
-            f"| {encoding['seconds']:.0f} s | {rate:,.0f} | {memory / 1e9:.2f} GB | {36e6 / rate / 60:.0f} min "
-            f"| {row['machine']} |"
-        )
-    return "\n".join([*lines, "", commands(rows)])
+        rate, memory = phases["encoding"]["pairs_per_second"], max(phase["peak_bytes"] for phase in phases.values())
+        seconds = [f"{phases[name]['seconds']:.0f} s" for name in ("learning the vocabulary", "encoding")]
+        cells.append([
+            f"{pairs:,}", f"{counts['pairs']:,}", ", ".join(row["filters"]) or "none", *seconds, f"{rate:,.0f}",
+            f"{memory / 1e9:.2f} GB", f"{36e6 / rate / 60:.0f} min", row["machine"],
+        ])  # fmt: skip
+    return table(text, heads, cells, rows)

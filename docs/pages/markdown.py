@@ -75,16 +75,26 @@ def mean(values):
 
 
 def head(heads):
-    """Returns the two lines that a table begins with."""
+    """Return the first two lines of a table."""
     return [line(heads), "|" + "---|" * len(heads)]
 
 
 def line(cells):
-    """Returns a line of a table."""
-    return "| " + " | ".join(cells) + " |"
+    """Return a line of a table. A cell is a text, a number, or None."""
+    return "| " + " | ".join("–" if cell is None else str(cell) for cell in cells) + " |"
+
+
+def form(value, spec):
+    """Return a formatted number, or None for None."""
+    return None if value is None else format(value, spec)
+
+
+def table(text, heads, cells, rows=()):
+    """Return a section: its text, a table with a line for each list of cells, and the commands that made the rows."""
+    return "\n".join([text, *head(heads), *map(line, cells), "", commands(rows)])
 
 
 def commands(rows):
-    """Returns the commands that printed rows, as code."""
+    """Return the commands that added rows, as code."""
     programs = dict.fromkeys(shlex.join(row["command"]) for row in rows)
     return "".join(f"    python benchmarks/{program}\n" for program in programs)

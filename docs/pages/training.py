@@ -1,6 +1,6 @@
 """Of benchmarks.md what training takes: speed, where the time goes, precision, memory."""
 
-from pages.markdown import commands, head, line
+from pages.markdown import commands, form, head, line, table
 
 
 def training(rows):
@@ -24,22 +24,17 @@ def training(rows):
 
 
 def training_lines(rows, peers):
-    """Returns the lines of the table of all engines and modes."""
-    lines = []
-    for row in rows:
-        if row["engine"] == "matmul":
-            continue
-        ratios = [row["ratios"][peer] for peer in peers]
-        cells = [
+    """Return the lines of the table of all engines and modes."""
+    return [
+        line([
             row["size"], row["workload"], row["engine"], row["mode"], row["precision"],
-            f"{row['target_tokens_per_second']:,.0f}",
-            *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
-            f"{row['over_product']:.0%}" if row["over_product"] else "–",
-            f"{row['peak_memory_mb']:,.0f} MB", f"{row['seconds_to_first_step']:.0f} s",
-            f"{row['over_fixed']:.2f}" if row["over_fixed"] else "–",
-        ]  # fmt: skip
-        lines.append(line(cells))
-    return lines
+            f"{row['target_tokens_per_second']:,.0f}", *(form(row["ratios"][peer], ".2f") for peer in peers),
+            form(row["over_product"], ".0%"), f"{row['peak_memory_mb']:,.0f} MB",
+            f"{row['seconds_to_first_step']:.0f} s", form(row["over_fixed"], ".2f"),
+        ])
+        for row in rows
+        if row["engine"] != "matmul"
+    ]  # fmt: skip
 
 
 def in_best_mode(rows, peers):
@@ -63,39 +58,37 @@ def in_best_mode(rows, peers):
             best(lambda row: row["over_product"], size, "float32", "fixed"),
             best(lambda row: row["over_fixed"], size, "float32", "multi30k"),
         ]
-        lines.append(f"| {size} | " + " | ".join(f"{number:.2f}" if number else "–" for number in numbers) + " |")
+        lines.append(line([size, *(form(number, ".2f") for number in numbers)]))
     return lines
 
 
 def training_profile(rows):
-    """Returns where the time of an update goes."""
-    lines = [
-        "### Where the time of an update goes\n",
-        "The workload `fixed` in graph mode, operations one after the other. `products` are matrix products. A part's",
-        "limit is the time at the machine's rates of a large product and of copying, whichever is longer; above 100%",
-        "arrays came from a cache.\n",
-        "| size | precision | part | operations | share | GFLOP/s | GB/s | of its limit |",
-        "|" + "---|" * 8,
-    ]
+    """Return where the time of an update goes."""
+    text = """### Where the time of an update goes
+
+The workload `fixed` in graph mode, operations one after the other. `products` are matrix products. A part's
+limit is the time at the machine's rates of a large product and of copying, whichever is longer; above 100%
+arrays came from a cache.
+"""
+    heads = ["size", "precision", "part", "operations", "share", "GFLOP/s", "GB/s", "of its limit"]
+    cells, notes = [], []
     for row in rows:
         total = sum(part["seconds"] for part in row["parts"])
         for part in row["parts"] if row["onednn"] == "on" else []:
             seconds = part["seconds"]
             if seconds >= 0.005 * total:
-                lines.append(
-                    f"| {row['size']} | {row['precision']} | {part['part']} | {part['operations']} "
-                    f"| {seconds / total:.1%} | {part['flops'] / seconds / 1e9:,.0f} "
-                    f"| {part['bytes'] / seconds / 1e9:,.1f} | {part['limit'] / seconds:.0%} |"
-                )
-    lines.append("")
-    for row in rows:
+                cells.append([
+                    row["size"], row["precision"], part["part"], part["operations"], f"{seconds / total:.1%}",
+                    f"{part['flops'] / seconds / 1e9:,.0f}", f"{part['bytes'] / seconds / 1e9:,.1f}",
+                    f"{part['limit'] / seconds:.0%}",
+                ])  # fmt: skip
         product, copying = row["product_flops_per_second"] / 1e9, row["copy_bytes_per_second"] / 1e9
-        lines.append(
+        notes.append(
             f"- {row['size']} {row['precision']}, oneDNN {row['onednn']}, {row['machine']}: "
             f"{row['milliseconds']:,.0f} ms an update; a large product {product:,.0f} GFLOP/s, "
             f"copying {copying:,.1f} GB/s. {bound(row)}"
         )
-    return "\n".join([*lines, "", commands(rows)])
+    return "\n".join([table(text, heads, cells) + "\n".join(notes), "", commands(rows)])
 
 
 def bound(row):
@@ -111,57 +104,50 @@ def bound(row):
 
 
 def loss_curves(rows):
-    """Returns how far apart the losses of two trainings are."""
-    heads = ["problem", "versions", "seeds", "updates", "loss at the end", "largest difference", "mean difference"]
-    lines = [
-        "### The same losses\n",
-        "Smoothed losses, in nats a token, of every update of two trainings without dropout: by two versions, or from",
-        "two seeds, which share nothing but the data.\n",
-        *head(heads),
-    ]
-    for row in rows:
-        cells = [
-            row["problem"], ", ".join(dict.fromkeys(commit[:7] for commit in row["commits"])),
-            ", ".join(dict.fromkeys(map(str, row["seeds"]))), f"{row['updates']:,}", f"{row['last_loss']:.3f}",
-            f"{row['greatest_difference']:.1e}", f"{row['mean_difference']:.1e}",
-        ]  # fmt: skip
-        lines.append(line(cells))
-    return "\n".join([*lines, "", commands(rows)])
+    """Return how far apart the losses of two training runs are."""
+    text = """### The same losses
+
+Smoothed losses, in nats a token, of every update of two trainings without dropout: by two versions, or from
+two seeds, which share nothing but the data.
+"""
+    heads = "problem, versions, seeds, updates, loss at the end, largest difference, mean difference".split(", ")
+    cells = (
+        [row["problem"], ", ".join(dict.fromkeys(commit[:7] for commit in row["commits"])),
+         ", ".join(dict.fromkeys(map(str, row["seeds"]))), f"{row['updates']:,}", f"{row['last_loss']:.3f}",
+         f"{row['greatest_difference']:.1e}", f"{row['mean_difference']:.1e}"]
+        for row in rows
+    )  # fmt: skip
+    return table(text, heads, cells, rows)
 
 
 def precisions(rows):
-    """Returns what fewer bits cost."""
-    lines = [
-        "## In fewer bits\n",
-        "The last evaluation of trainings that differ in `--precision` alone: label-smoothed and plain cross-entropy,",
-        "and their ratios to float32. How far apart two seeds are in float32 tells what is chance.\n",
-        "| problem | hparams | seed | precision | updates | loss | × | nll | × | score |",
-        "|" + "---|" * 10,
-    ]
-    for row in rows:
-        lines.append(
-            f"| {row['problem']} | {row['hparams']} | {row['seed']} | {row['precision']} | {row['step']:,} "
-            f"| {row['loss']:.4f} | {row['loss_over_float32']:.4f} | {row['nll']:.4f} | {row['nll_over_float32']:.4f} "
-            f"| {row['score']:.2f} |"
-        )
-    return "\n".join([*lines, "", commands(rows)])
+    """Return the effect of lower precision on losses."""
+    text = """## In fewer bits
+
+The last evaluation of trainings that differ in `--precision` alone: label-smoothed and plain cross-entropy,
+and their ratios to float32. How far apart two seeds are in float32 tells what is chance.
+"""
+    heads = "problem hparams seed precision updates loss × nll × score".split()
+    losses = ("loss", "loss_over_float32", "nll", "nll_over_float32")
+    cells = (
+        [row["problem"], row["hparams"], row["seed"], row["precision"], f"{row['step']:,}",
+         *(f"{row[name]:.4f}" for name in losses), f"{row['score']:.2f}"]
+        for row in rows
+    )  # fmt: skip
+    return table(text, heads, cells, rows)
 
 
 def memory(rows):
-    """Returns how much memory an update takes."""
+    """Return how much memory an update takes."""
     ways = list(dict.fromkeys(row["way"] for row in rows))
-    lines = [
-        "## Memory of an update\n",
-        f"Peaks of a process, in MiB, with {rows[0]['vocab_size']:,} symbols, in sequences of",
-        f"{rows[0]['length']} tokens; loading, weights and both slots are part of it.\n",
-        "| backend | hparams | precision | tokens | " + " | ".join(ways) + " |",
-        "|" + "---|" * (4 + len(ways)),
-    ]
+    text = f"""## Memory of an update
+
+Peaks of a process, in MiB, with {rows[0]["vocab_size"]:,} symbols, in sequences of
+{rows[0]["length"]} tokens; loading, weights and both slots are part of it.
+"""
     peaks = {}
     for row in rows:
-        key = row["backend"], row["hparams"], row["precision"], f"{row['tokens']:,}"
         peak = f"{row['peak_mb']:,}" if row["peak_mb"] else f"more than {row['free_mb']:,}"
-        peaks.setdefault(key, {})[row["way"]] = peak
-    for key, by_way in peaks.items():
-        lines.append(line([*key, *(by_way.get(way, "–") for way in ways)]))
-    return "\n".join([*lines, "", commands(rows)])
+        peaks.setdefault((row["backend"], row["hparams"], row["precision"], row["tokens"]), {})[row["way"]] = peak
+    cells = ([*key[:3], f"{key[3]:,}", *map(by_way.get, ways)] for key, by_way in peaks.items())
+    return table(text, ["backend", "hparams", "precision", "tokens", *ways], cells, rows)
