@@ -3,7 +3,6 @@
     python benchmarks/decode.py --json=docs/results/decode.jsonl
     python benchmarks/decode.py --engines=keras_transformer,ctranslate2 --precisions=float32 --sizes=tiny
     python benchmarks/decode.py --workloads=natural --run=runs/multi30k_ende-tiny
-    python benchmarks/decode.py --check          # not how fast they are, but whether they compute the same
 
 `forced`: random weights, 64 sentences of 25 source tokens in one batch, and 26 output tokens each: EOS is impossible
 before the last, and here it is the last. `natural`: a split of a trained run's problem with its weights, 64 sentences
@@ -27,14 +26,13 @@ import dataclasses
 import itertools
 import operator
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import peers
 from command_line import Parser, add_row, check_flags, names, number, print_section
-from engines.layout import assign_model, read_model, write_model
+from engines.layout import write_model
 
 from keras_transformer.backend.loading import chosen_backend, load_keras
 from keras_transformer.cli.arguments import report, run_command
@@ -62,8 +60,6 @@ def main(arguments):
     flags = read_flags(arguments)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        if flags.check:
-            return check(flags, folder)
         rows = []
         for name, size in flags.measured:
             (folder / f"{name}-{size}").mkdir()
@@ -89,7 +85,6 @@ def read_flags(arguments):
     parser.add_argument("--sentences", type=number, help="how many of its first sentences (default all)")
     parser.add_argument("--repeats", type=number, default=5, help="timed repeats (default %(default)s)")
     parser.add_machine()
-    parser.add_argument("--check", action="store_true", help="compare what they compute; exits with 1 if it differs")
     parser.add_json()
     flags = parser.parse_args(arguments)
     engines = names("engine", flags.engines, ENGINES)
@@ -166,18 +161,13 @@ def forced(flags, size, folder):
     preset, vocab_size = SIZES[size]
     hparams = kt.hparams(preset)
     write_model(folder / "model.npz", kt.Transformer.from_hparams(hparams, vocab_size=vocab_size))
-    return symbols(
-        "forced", size, folder, vocab_size, np.full(SENTENCES, LENGTH), hparams.alpha, extra_length=0, min_length=LENGTH
-    )
-
-
-def symbols(name, size, folder, vocab_size, lengths, alpha, extra_length, min_length=0):
-    """Returns a workload of random symbols, for the model in `folder`."""
     tokenizer = SymbolTokenizer([f"w{i}" for i in range(len(SPECIAL), vocab_size)])
     tokenizer.save(folder)
-    rng = np.random.default_rng(0)
-    texts = tokenizer.decode([rng.integers(len(SPECIAL), vocab_size, length).tolist() for length in lengths])
-    return Workload(name, size, folder / "model.npz", tokenizer, folder, texts, alpha, extra_length, min_length)
+    ids = np.random.default_rng(0).integers(len(SPECIAL), vocab_size, (SENTENCES, LENGTH))
+    return Workload(
+        "forced", size, folder / "model.npz", tokenizer, folder, tokenizer.decode(ids.tolist()), hparams.alpha,
+        extra_length=0, min_length=LENGTH,
+    )  # fmt: skip
 
 
 def natural(flags, size, folder):
@@ -258,53 +248,6 @@ def record(process, workload, flags, rounds):
         "sentences": len(outputs), "output_tokens": workload.tokens(outputs), "beam_size": workload.beam_size,
         "alpha": workload.alpha,
     }  # fmt: skip
-
-
-def check(flags, folder):
-    """Translates with α = 0, where all engines' scores are log-probabilities, and compares.
-
-    The model is a small one with random weights, or, with `--run`, a trained one.
-
-    Raises:
-        SystemExit: An engine computes something else.
-    """
-    load_keras()
-    from engines.agreement import compare, peaked
-
-    from keras_transformer.config.hparams import HParams
-    from keras_transformer.decoding.translator import Translator
-    from keras_transformer.models.transformer import Transformer
-
-    if flags.run:
-        workload = natural(flags, None, folder)
-        workload = dataclasses.replace(workload, texts=workload.texts[:SENTENCES], alpha=0.0)
-    else:
-        model = peaked(Transformer(60, HParams(num_layers=2, d_model=32, d_ff=64, num_heads=4)))
-        write_model(folder / "model.npz", model)
-        lengths = np.random.default_rng(1).integers(3, 13, SENTENCES)
-        workload = symbols("check", "random", folder, model.vocab_size, lengths, alpha=0.0, extra_length=30)
-    config, weights = read_model(workload.model)
-    hparams = HParams(**config["hparams"])
-    model = Transformer(config["vocab_size"], hparams)
-    assign_model(model, weights)
-    translator = Translator(model, workload.tokenizer, hparams)
-    engines = [OURS, *dict.fromkeys(engine for engine, *_ in flags.variants if engine != OURS)]
-    agree = True
-    for beam_size in (1, BEAM_SIZE):
-        workload = dataclasses.replace(workload, beam_size=beam_size)
-        variants = [
-            (engine, "float32", MODES[chosen_backend()][0] if engine == OURS else "default") for engine in engines
-        ]
-        processes = start(workload, flags, variants, folder / f"beam-{beam_size}")
-        try:
-            ours, *others = [process.repeat() for process in processes]
-        finally:
-            for process in processes:
-                process.close()
-        for engine, answer in zip(engines[1:], others):
-            agree &= compare(engine, beam_size, translator, workload, ours, answer)
-    if not agree:
-        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""English to German from an embedded grammar: a parallel corpus, with parse trees, that needs no download.
+"""English to German, with parse trees, from an embedded synchronous grammar: a corpus that needs no download.
 
-The grammar is synchronous: a rule builds a phrase of both languages at once, an English constituency tree and German
-words. It leaves no word and no attachment open that German would render in two ways: English determines German.
+A rule builds a phrase of both languages: an English constituency tree and German words. English determines German.
 """
 
 import dataclasses
