@@ -58,20 +58,6 @@ def analysis(part, row):
     return "\n".join([*lines, ""])
 
 
-def parsing_ablation(rows):
-    """Return what the word-aligned heads contribute."""
-    lines = [
-        "### Word-aligned heads\n",
-        "The test split of `parsing_english`, with and without a cross-attention head for the current word. The",
-        "figures are those that the evaluation printed, rounded.\n",
-        *head(["model", "preset", "seed", "precision", "updates", "F1", "errors", "sentences", "tags"]),
-    ]
-    for row in rows:
-        names = ("model", "preset", "seed", "precision", "steps", "f1", "errors", "sentences", "tagging_accuracy")
-        lines.append(line([row[name] if isinstance(row[name], str) else f"{row[name]:,}" for name in names]))
-    return "\n".join([*lines, ""])
-
-
 def parsing_speed(rows):
     """Returns how fast sentences are parsed."""
     lines = ["| sentences | words | beam | constraint | sentences/s | whole trees | machine |", "|" + "---|" * 7]

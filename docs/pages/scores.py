@@ -4,7 +4,7 @@ import re
 
 from pages.in_small import extrapolation, length_penalty, one_by_one, table3
 from pages.markdown import backend, by_seed, changes_of, head, line, mean
-from pages.parsers import parsers, parsing_ablation, parsing_speed
+from pages.parsers import parsers, parsing_speed
 from pages.published import CITED, multi30k
 
 HEAD = """# Results
@@ -40,8 +40,6 @@ def results_page(files):
     parts.append(multi30k(files["multi30k"], files.get("tiny_plus", [])))
     parts.extend(section(files[name]) for name, section in sections.items() if name in files)
     parts.append(parsers(files["parsing_baselines"], files["parsing_parts"]))
-    if "parsing_ablation" in files:
-        parts.append(parsing_ablation(files["parsing_ablation"]))
     if "parsing_speed" in files:
         parts.append(parsing_speed(files["parsing_speed"]))
     parts.append(CITED)
