@@ -36,15 +36,28 @@ the next one is written, so that `average` takes the same ones of a training tha
 
 ## Numbers that are not finite
 
-An update whose gradients are not finite is never made: weights and slots stay as they are. `--on_nonfinite=stop`, the
-default, ends the training with the update's number, the file that holds the sentences of its batch and where in the
-corpus they stand, and the last checkpoint, which is a good one. With `--on_nonfinite=skip` the training goes on, at
-most `--max_skipped` times; that may be given when a stopped training is resumed. metrics.jsonl holds the mean and the
-largest norm of the gradients since the line before; `--clip_norm` bounds it. At most 50 updates lie between a trouble
-and its being told; nothing is saved in between.
+The optimizer skips an update whose gradients are not finite: weights and moments keep their values. With
+`--on_nonfinite=stop`, the default, the run ends. The message names the update, the first training pairs of its batch
+and the last checkpoint, which is a good one. With `--on_nonfinite=skip` the run continues until it has skipped more
+than `--max_skipped` updates. You may set both flags when you resume a run.
 
-With `--precision=float16` this holds from a loss scale of 1 on. Before, an update that is not finite is left out and
-halves the scale ([distributed.md](distributed.md)): a loss that stays NaN is told after 15 to 24 of them.
+`train` checks for skipped updates with each line of the log, so at most 50 updates later and before every checkpoint.
+A line of metrics.jsonl with `"kind": "nonfinite"` holds the first skipped update, the number of skipped updates and all
+pairs of the first one's batch. This prints them:
+
+    from keras_transformer.runs.run import Run
+
+    run = Run.open("runs/mine")
+    problem = run.problem.prepare()
+    split = problem.store.split("train")
+    for row in (row for row in run.metrics() if row["kind"] == "nonfinite"):
+        for pair in row["rows"]:
+            print(row["step"], *(problem.tokenizer.decode(side[pair]) for side in (split.source, split.target)))
+
+metrics.jsonl also holds the mean and the largest gradient norm since the line before. `--clip_norm` bounds the norm.
+
+With `--precision=float16` this applies once the loss scale is 1. Before, a non-finite update is skipped and halves the
+scale ([distributed.md](distributed.md)), so `train` reports a loss that stays NaN after 15 to 24 updates.
 
 If the model's outputs are not finite while a validation is decoded, `train` logs that evaluation without a score and
 continues. An evaluation without a score is never better than one with a score, and `patience` counts it. `translate`,

@@ -90,13 +90,12 @@ class TokenBatches(keras.utils.PyDataset):
 
     def tokens(self, index):
         """Returns the source and target tokens of batch `index`, padding aside."""
-        rows = self.plan.batch(self.start + index).rows
+        rows = self.rows(index)
         return int(self.split.source.lengths[rows].sum() + self.split.target.lengths[rows].sum())
 
-    def sequences(self, index):
-        """Returns the sources and the targets of batch `index`, two lists of ids `[length]`, EOS included."""
-        rows = self.plan.batch(self.start + index).rows
-        return [[side[row] for row in rows] for side in (self.split.source, self.split.target)]
+    def rows(self, index):
+        """Return the rows of the split that make batch `index`, int `[rows]`."""
+        return self.plan.batch(self.start + index).rows
 
     def replace(self, **changes):
         """Returns the same batches with some of `start`, `endless`, `few_shapes`, … changed."""

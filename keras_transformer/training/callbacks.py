@@ -68,7 +68,7 @@ class ProgressLogger(StepCallback):
         batches: The `TokenBatches` that are trained on, to count tokens without asking the device.
         hparams: `train_steps` and `eval_steps` are read.
         update_flops: The model's function of rows and lengths; the model itself would be read from the device.
-        nonfinite: `NonFinite`, which is told of updates that were skipped.
+        nonfinite: `NonFinite`, which counts skipped updates.
         report: Called with each line.
         every: Updates between lines: the metrics are read from the device only then.
     """
@@ -134,7 +134,7 @@ class ProgressLogger(StepCallback):
             return
         with self.busy:  # the device may still be at work on updates that were only asked for
             metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}
-            norms, skipped = self.model.optimizer.watched()
+            norms, faults, first = self.model.optimizer.watched()
         self.model.reset_metrics()
         learning_rate = float(self.schedule(step - 1))  # of the last update that was made
         seconds = self.busy.reset()
@@ -155,7 +155,8 @@ class ProgressLogger(StepCallback):
             data_seconds=self.batches.stopwatch.reset(), **peak_memory(),
         )  # fmt: skip
         self.begin_line()
-        self.nonfinite.found(skipped)
+        if faults:
+            self.nonfinite.found(faults, first)
 
 
 class ValidationCallback(StepCallback):

@@ -1,65 +1,46 @@
-"""What becomes of updates that were not finite: told with their sentences, then the end, or a few are borne."""
+"""Reaction to updates whose loss or gradients are not finite."""
 
-import json
-
-from keras_transformer.data.lines import find_lines
 from keras_transformer.utils.errors import UserError
 
 
 class NonFinite:
-    """Ends a training whose updates are not finite, or lets at most `max_skipped` of them be skipped.
-
-    The updates that were skipped are in the run's log, so that a resumed training counts on.
+    """Counter of skipped updates, which the run's log keeps, so that a resumed run continues to count.
 
     Args:
-        start: Updates before this training.
+        start: Updates before this training run started or resumed.
         run: `Run`.
-        problem: `Problem`.
-        hparams: `on_nonfinite` and `max_skipped` are read.
-        batches: The `TokenBatches` that are trained on, from batch `start`.
+        hparams: `HParams`, of which `on_nonfinite` and `max_skipped` count.
+        batches: The `TokenBatches` of the run, from batch `start`.
         report: Called with each line.
     """
 
-    def __init__(self, start, run, problem, hparams, batches, report):
-        self.start, self.run, self.problem, self.hparams, self.report = start, run, problem, hparams, report
-        self.batches = batches
-        self.skipped = {row["step"] for row in run.metrics() if row["kind"] == "nonfinite" and row["step"] <= start}
+    def __init__(self, start, run, hparams, batches, report):
+        self.start, self.run, self.hparams, self.batches, self.report = start, run, hparams, batches, report
+        logged = [row for row in run.metrics() if row["kind"] == "nonfinite" and row["step"] <= start]
+        self.skipped = sum({row["step"]: row["updates"] for row in logged}.values())
 
-    def found(self, steps):
-        """Takes the numbers of updates that were skipped.
+    def found(self, updates, step):
+        """Log and report a number of skipped updates, the first of which was update `step`.
 
         Raises:
-            UserError: They are the end of the training.
+            UserError: `on_nonfinite` is "stop", or there were more than `max_skipped`.
         """
-        for step in steps:
-            self.skipped.add(step)
-            what = f"update {step:,}: the loss or a gradient is not finite"
-            stop = self.hparams.on_nonfinite == "stop"
-            if not stop and len(self.skipped) <= self.hparams.max_skipped:
-                self.run.log(kind="nonfinite", step=step)
-                self.report(f"{what}; skipped, its sentences are in {self.write(step)[0]}")
-                continue
-            path, lines = self.write(step)
-            where = f" ({', '.join(lines[:3])}{', …' * (len(lines) > 3)})" if lines else ""
-            last = [saved for saved in self.run.checkpoints.steps() if saved < step][-1:]
-            good = f"the last good checkpoint is of step {last[0]:,}" if last else "no checkpoint was written before"
+        rows = [int(row) for row in self.batches.rows(step - 1 - self.start)]
+        self.run.log(kind="nonfinite", step=step, updates=updates, rows=rows)
+        self.skipped += updates
+        more = f" and in {updates - 1:,} after it" * (updates > 1)
+        first_rows = ", ".join(map(str, rows[:5])) + ", …" * (len(rows) > 5)
+        what = f"the loss or a gradient is not finite in update {step:,}{more} (training pairs {first_rows})"
+        if self.hparams.on_nonfinite == "stop":
             hint = (
-                "try a smaller --learning_rate_scale or --clip_norm=1, in another --output_dir, or go on without such "
-                "batches: --on_nonfinite=skip"
-                if stop
-                else f"it is one more than --max_skipped={self.hparams.max_skipped}"
+                "try a smaller --learning_rate_scale or --clip_norm=1 in another --output_dir, or continue with "
+                "--on_nonfinite=skip"
             )
-            raise UserError(f"{what}; the sentences of its batch are in {path}{where}; {good}; {hint}")
-
-    def write(self, step):
-        """Writes the sentences of the batch of an update; returns the file, and where the first ones come from."""
-        index = step - 1 - self.start
-        sides = [self.problem.tokenizer.decode(ids) for ids in self.batches.sequences(index)]
-        pairs = list(zip(*sides))
-        lines = find_lines(pairs, self.problem.store.manifest.get("corpus", ()))  # which need not be there any more
-        path = self.run.path / f"nonfinite-{step:09d}.jsonl"
-        with self.run.atomic_open(path.name) as file:
-            for (source, target), places in zip(pairs, lines):
-                files = [{str(one): number, str(other): number} for one, other, number in places]
-                file.write(json.dumps({"source": source, "target": target, "lines": files}, ensure_ascii=False) + "\n")
-        return path, [f"{places[0][0]}:{places[0][2]}" for places in lines if places]
+        elif self.skipped > self.hparams.max_skipped:
+            hint = f"{self.skipped:,} updates were skipped, more than --max_skipped={self.hparams.max_skipped}"
+        else:
+            self.report(f"{what}; skipped")
+            return
+        saved = max((saved for saved in self.run.checkpoints.steps() if saved < step), default=None)
+        good = f"the last checkpoint is that of step {saved:,}" if saved else "there is no checkpoint before it"
+        raise UserError(f"{what}; {good}; {hint}")

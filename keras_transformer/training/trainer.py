@@ -146,7 +146,7 @@ def _train(run, problem, hparams, batches, options, stop, workers, report):
     run.create()
     batches = model.adapted(batches)
 
-    nonfinite = NonFinite(start, run, problem, hparams, batches, report)
+    nonfinite = NonFinite(start, run, hparams, batches, report)
     progress = ProgressLogger(start, run, batches, hparams, model.update_flops, nonfinite, report)
     evaluation = ValidationCallback(start, run, problem, validation, hparams, stop, workers, report)
     checkpointing = CheckpointCallback(

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data.corpus import download, existing_file, read_lines, read_pairs
-from keras_transformer.data.lines import find_lines
 from keras_transformer.utils.errors import UserError
 
 ENDINGS = ["txt", "txt.gz"]
@@ -182,14 +181,3 @@ def test_an_unreachable_server_is_said(tmp_path):
     with pytest.raises(UserError, match="cannot download .* fetch it elsewhere"):
         download("http://127.0.0.1:9/corpus", tmp_path / "corpus", CHECKSUM)
     assert not list(tmp_path.iterdir())
-
-
-def test_lines_are_found_in_both_files_whatever_the_spaces_and_forms_of_characters(tmp_path):
-    (tmp_path / "train.en").write_text("one\n two  ﬁsh\nthree\none\n", encoding="utf-8")
-    with gzip.open(tmp_path / "train.de.gz", "wt", encoding="utf-8") as file:
-        file.write("eins\nzwei Fische\ndrei\neins\n")
-    (tmp_path / "records").write_bytes(b"\xff\xfe\x00")
-    english, german = tmp_path / "train.en", tmp_path / "train.de.gz"
-    pairs = [("two fish", "zwei Fische"), ("eins", "one"), ("one", "drei"), ("four", "vier")]
-    found = find_lines(pairs, [english, german, tmp_path / "records", tmp_path / "gone"])
-    assert found == [[(english, german, 2)], [(german, english, 1), (german, english, 4)], [], []]

@@ -346,10 +346,9 @@ def test_progress_reports_compilations_and_leaves_them_out_of_eta(problem, monke
         tokens=lambda index: 10, stopwatch=Stopwatch(),
     )  # fmt: skip
     run = types.SimpleNamespace(log=lambda **row: None)
-    nonfinite = types.SimpleNamespace(found=lambda skipped: None)
     settings = hparams.replace(train_steps=100, eval_steps=100)
-    progress = ProgressLogger(0, run, batches, settings, lambda *shape: 1, nonfinite, lines.append, every=4)
-    optimizer = types.SimpleNamespace(watched=lambda: ({}, 0))
+    progress = ProgressLogger(0, run, batches, settings, lambda *shape: 1, None, lines.append, every=4)
+    optimizer = types.SimpleNamespace(watched=lambda: ({}, 0, 0))
     progress.set_model(
         types.SimpleNamespace(
             get_metrics_result=lambda: {"loss": 1.0, "perplexity": 2.0}, reset_metrics=lambda: None, optimizer=optimizer
