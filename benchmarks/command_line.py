@@ -1,4 +1,4 @@
-"""What the command lines of the benchmarks have in common."""
+"""Command line, records and tables that the benchmarks share."""
 
 import argparse
 import importlib
@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see --help")
 
     def add_machine(self):
-        """Adds `--threads` and `--environments`."""
+        """Add `--threads` and `--environments`."""
         cores = len(os.sched_getaffinity(0))
         self.add_argument(
             "--threads", type=number, default=cores, help="each engine's (default all cores: %(default)s)"
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         )  # fmt: skip
 
     def add_json(self, help="file that gets each record as one more line of JSON"):
-        """Adds `--json`."""
+        """Add `--json`."""
         self.add_argument("--json", metavar="FILE", help=help)
 
 
@@ -54,7 +54,7 @@ def print_section(section, rows):
 
 
 def check_flags(flags):
-    """Raises a `UserError` where there are fewer cores than threads, or no folder for the records."""
+    """Raise a `UserError` if there are fewer cores than threads, or no folder for the records."""
     cores = len(os.sched_getaffinity(0))
     if getattr(flags, "threads", 1) > cores:
         raise UserError(f"--threads={flags.threads}: there are {cores} cores")
@@ -64,7 +64,7 @@ def check_flags(flags):
 
 
 def names(kind, text, known):
-    """Returns the names in a comma-separated list, each of them known."""
+    """Return the names in a comma-separated list, each of them known."""
     found = [name for name in text.split(",") if name]
     for name in found:
         if name not in known:
@@ -75,7 +75,7 @@ def names(kind, text, known):
 
 
 def number(text):
-    """Returns a whole number from 1 on."""
+    """Return a positive integer."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"takes a whole number from 1 on, not {text!r}")
     return int(text)

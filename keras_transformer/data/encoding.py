@@ -60,9 +60,9 @@ def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
         first: Index of the first pair in its split, the seed of BPE-dropout.
 
     Returns:
-        {name: array}: `source.ids` and `target.ids`, each row ending with EOS; `source.lengths` and `target.lengths`,
-        int32 `[rows]`; `hashes` of the pairs, uint64 `[rows]`; and two numbers of pairs, `read` and `empty`, those that
-        were dropped because a side is empty.
+        {name: array}. `source.ids` and `target.ids` hold the rows one after the other, each with EOS. `source.lengths`
+        and `target.lengths`, int32 `[rows]`, count the ids of each row. `hashes`, uint64 `[rows]`, identify the pairs.
+        `read` is the number of pairs in the chunk, `empty` the number that was dropped because a side is empty.
     """
     read = len(pairs)
     sources, targets = zip(*pairs)

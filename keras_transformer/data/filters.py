@@ -26,11 +26,11 @@ class PairFilter:
         return ((source_lengths == 1) | (target_lengths == 1)) & self.drop_empty
 
     def alike(self, source_lengths, target_lengths):
-        """Returns which pairs are alike enough in length, bool `[pairs]`.
+        """Return which pairs satisfy `max_length_ratio`, bool `[pairs]`.
 
         Args:
-            source_lengths: int32 `[pairs]`, tokens with EOS, so that a blank side has a length, too.
-            target_lengths: int32 `[pairs]`, likewise.
+            source_lengths: int32 `[pairs]`, tokens with EOS; a blank side has length 1.
+            target_lengths: int32 `[pairs]`, the same for targets.
         """
         if self.max_length_ratio is None:
             return np.full(len(source_lengths), True)
@@ -39,9 +39,9 @@ class PairFilter:
 
 
 def hash_pairs(pairs):
-    """Returns a 64-bit hash of each pair of texts, uint64 `[pairs]`.
+    """Return a 64-bit hash of each pair of texts, uint64 `[pairs]`.
 
-    Two different ones of 40 million pairs have the same with a probability of 1 to 20,000.
+    Among 40 million pairs, two different ones have the same hash with a probability of 1 to 20,000.
     """
     digests = (
         hashlib.blake2b(f"{len(source)} {source}{target}".encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""Whether two systems' scores on the same lines differ by more than chance: the paired bootstrap (Koehn 2004)."""
+"""Significance of the difference between two systems' scores on the same lines: paired bootstrap (Koehn 2004)."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What `paired_bootstrap` found.
+    """Result of `paired_bootstrap`.
 
     Attributes:
         metric: Name of the score.
@@ -54,10 +54,10 @@ def check_comparable(metric):
 
 
 def paired_bootstrap(metric, outputs, others, references, tokenize="13a"):
-    """Compares two systems' outputs by 1,000 resamples of the lines, the same for both; the seed is fixed.
+    """Compare two systems' outputs by 1,000 resamples of the lines, the same for both, with a fixed seed.
 
-    For BLEU and chrF the p-value is sacreBLEU's, as of `sacrebleu --paired-bs`. It counts one tail only: of pairs of
-    equally good systems about one in ten comes below 0.05. For exact match and F1 it is two-sided.
+    BLEU and chrF use sacreBLEU's `PairedTest`, as `sacrebleu --paired-bs` does. Its p-value has one tail, so about one
+    in ten pairs of equally good systems gets a p-value below 0.05. Exact match and F1 get a two-sided p-value.
 
     Args:
         metric: Name of the score: "sacreBLEU", "tokenized BLEU", "lowercase BLEU", "chrF", "exact match", or one that
@@ -89,7 +89,7 @@ def _by_sacrebleu(metric, outputs, others, references, tokenize):
     (signature,) = signatures.values()
     (found,) = (results[name] for name in signatures)
     other, system = (Estimate(*map(float, (result.score, result.mean, result.ci))) for result in found)
-    # sacreBLEU does not ascribe a difference of nothing to chance, and calls equal outputs different with p = 0.001.
+    # sacreBLEU gives p = 0.001 to equal outputs.
     p_value = 1.0 if system.score == other.score else found[1].p_value
     return Comparison(metric, system, other, p_value, str(signature))
 
@@ -108,7 +108,7 @@ def by_resampling(metric, lines, score, signature):
     system, other = (
         Estimate(float(score), *map(float, estimate_ci(of_one))) for score, of_one in zip(score(lines), samples)
     )
-    # Shifted so that their mean is no difference, the resamples show what chance does.
+    # With their mean shifted to 0, the resampled differences show the effect of chance.
     differences = samples[0] - samples[1]
     as_far = np.abs(differences - differences.mean()) >= abs(system.score - other.score) - 1e-9
     p_value = (float(as_far.sum()) + 1) / (RESAMPLES + 1)
