@@ -94,7 +94,7 @@ def step_of(size, precision):
     from engines.workload import training_batches
 
     import keras_transformer as kt
-    from keras_transformer.training.model_building import PRECISIONS as POLICIES
+    from keras_transformer.training.options import PRECISIONS as POLICIES
 
     hparams = kt.hparams(size.preset)
     policy = keras.dtype_policies.get(POLICIES[precision])

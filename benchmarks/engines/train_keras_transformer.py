@@ -13,7 +13,7 @@ def make(job):
 
     from keras_transformer.config.hparams import HParams
     from keras_transformer.models.transformer import Transformer
-    from keras_transformer.training.model_building import PRECISIONS
+    from keras_transformer.training.options import PRECISIONS
     from keras_transformer.training.schedule import compile_arguments
 
     if keras.backend.backend() == "tensorflow":

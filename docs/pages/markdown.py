@@ -89,12 +89,12 @@ def form(value, spec):
     return None if value is None else format(value, spec)
 
 
-def table(text, heads, cells, rows=()):
-    """Return a section: its text, a table with a line for each list of cells, and the commands that made the rows."""
-    return "\n".join([text, *head(heads), *map(line, cells), "", commands(rows)])
+def table(text, heads, cells, rows=(), programs="benchmarks"):
+    """Return a section: its text, a table with a line for each list of cells, and the commands that added the rows."""
+    return "\n".join([text, *head(heads), *map(line, cells), "", commands(rows, programs)])
 
 
-def commands(rows):
-    """Return the commands that added rows, as code."""
+def commands(rows, folder="benchmarks"):
+    """Return the commands that added rows, as code; their programs are in `folder`."""
     programs = dict.fromkeys(shlex.join(row["command"]) for row in rows)
-    return "".join(f"    python benchmarks/{program}\n" for program in programs)
+    return "".join(f"    python {folder}/{program}\n" for program in programs)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pages.markdown import commands, head, line
+from pages.markdown import commands, head, line, table
 
 
 def parsers(baselines, parts):
@@ -32,38 +32,38 @@ def parsers(baselines, parts):
 
 
 def cell(figure):
-    """Return a figure as text: a float with two decimals, "–" for None."""
-    if figure is None:
-        return "–"
-    return f"{figure:,.2f}" if isinstance(figure, float) else f"{figure:,}"
+    """Return a text as it is and a number as text: a float with two decimals."""
+    return f"{figure:,.2f}" if isinstance(figure, float) else f"{figure:,}" if isinstance(figure, int) else figure
 
 
 def analysis(part, row):
-    """Returns where a parser errs, by the sentences' length and by the brackets' label."""
-    lines = [
-        f"### Where it errs on {part}\n",
-        "By words of the sentence, and by label, those with 40 brackets or more.\n",
-        "| words | sentences | errors | F1 | recall | precision | complete match | tags |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    figures = ("f1", "recall", "precision")
-    for words, scores in row["by_length"].items():
-        cells = [f"{scores[name]:.2f}" for name in (*figures, "complete_match", "tagging_accuracy")]
-        lines.append(line([words, f"{scores['sentences']:,}", f"{scores['errors']:,}", *cells]))
-    lines += ["", "| label | gold | parser's | F1 | recall | precision |", "|---|---|---|---|---|---|"]
-    for label, scores in row["by_label"].items():
-        if scores["gold"] >= 40:
-            cells = [f"{scores['gold']:,}", f"{scores['test']:,}", *(f"{scores[name]:.2f}" for name in figures)]
-            lines.append(line([label, *cells]))
-    return "\n".join([*lines, ""])
+    """Return the errors of a parser by sentence length and by label of the brackets."""
+    text = f"""### Where it errs on {part}
+
+By words of the sentence, and by label, those with 40 brackets or more.
+"""
+    lengths = (
+        [words, scores["sentences"], scores["errors"],
+         *map(scores.get, ("f1", "recall", "precision", "complete_match", "tagging_accuracy"))]
+        for words, scores in row["by_length"].items()
+    )  # fmt: skip
+    labels = (
+        [label, *map(scores.get, ("gold", "test", "f1", "recall", "precision"))]
+        for label, scores in row["by_label"].items()
+        if scores["gold"] >= 40
+    )
+    heads = "words, sentences, errors, F1, recall, precision, complete match, tags".split(", ")
+    by_length = [*head(heads), *(line(map(cell, cells)) for cells in lengths)]
+    by_label = [*head(["label", "gold", "parser's", *heads[3:6]]), *(line(map(cell, cells)) for cells in labels)]
+    return "\n".join([text, *by_length, "", *by_label, ""])
 
 
 def parsing_speed(rows):
-    """Returns how fast sentences are parsed."""
-    lines = ["| sentences | words | beam | constraint | sentences/s | whole trees | machine |", "|" + "---|" * 7]
-    lines += [
-        f"| {row['sentences']:,} of {row['problem']} | {row['words']:,} | {row['beam_size']} | {row['constraint']} "
-        f"| {row['sentences_per_second']:.2f} | {row['whole_trees']:,} | {row['machine']} |"
+    """Return the speed of parsing."""
+    heads = "sentences, words, beam, constraint, sentences/s, whole trees, machine".split(", ")
+    cells = (
+        [f"{row['sentences']:,} of {row['problem']}", f"{row['words']:,}", row["beam_size"], row["constraint"],
+         f"{row['sentences_per_second']:.2f}", f"{row['whole_trees']:,}", row["machine"]]
         for row in rows
-    ]
-    return "\n".join(["### How fast\n", *lines, "", commands(rows)])
+    )  # fmt: skip
+    return table("### How fast\n", heads, cells, rows)

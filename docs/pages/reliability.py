@@ -1,8 +1,6 @@
 """reliability.md: what may happen to a training, and what then."""
 
-import shlex
-
-from pages.markdown import commands
+from pages.markdown import table
 
 RELIABILITY_HEAD = """# Reliability
 
@@ -98,37 +96,31 @@ of the time of the training that was left alone are at the soak's interval of 10
 
 
 def reliability_page(rows, checkpoints):
-    """Returns the text of reliability.md."""
-    heads = (
-        "updates | kills | of these SIGTERM | inside a checkpoint write | survived | lost | a checkpoint | its share"
-    )
-    lines = [RELIABILITY_HEAD, f"| {heads} | machine |", "|" + "---|" * 9]
-    for row in rows:
-        share = row["checkpoint_share"]
-        lines.append(
-            f"| {row['updates']:,} | {row['kills']} | {row['sigterm']} | {row['inside_a_checkpoint_write']} "
-            f"| {row['survived']} | {row['lost']} | {1000 * share['seconds_each']:.0f} ms | {share['share']:.1%} "
-            f"| {row['machine']} |"
-        )
-    programs = dict.fromkeys(shlex.join(row["command"]) for row in rows)
-    lines += ["", *(f"    python tests/slow/{program}" for program in programs), ""]
-    return "\n".join([*lines, checkpoint_times(checkpoints)])
+    """Return the text of reliability.md."""
+    heads = "updates, kills, of these SIGTERM, inside a checkpoint write, survived, lost, a checkpoint, its share"
+    cells = (
+        [f"{row['updates']:,}", *(row[name] for name in ("kills", "sigterm", "inside_a_checkpoint_write", "survived")),
+         row["lost"], f"{1000 * row['checkpoint_share']['seconds_each']:.0f} ms",
+         f"{row['checkpoint_share']['share']:.1%}", row["machine"]]
+        for row in rows
+    )  # fmt: skip
+    soak = table(RELIABILITY_HEAD, [*heads.split(", "), "machine"], cells, rows, "tests/slow")
+    return "\n".join([soak, checkpoint_times(checkpoints)])
 
 
 def checkpoint_times(rows):
-    """Returns what checkpoints cost at the default interval."""
-    lines = [
-        "## What a checkpoint costs\n",
-        "Weights, Adam's state and a moving average, written with fsync and checksums, the median; its share at the",
-        f"default of a checkpoint every {rows[0]['checkpoint_steps']:,} updates, were these as small as the one beside",
-        "it, and how fast an update must be for a share of 2%.\n",
-        "| size | parameters | a checkpoint | written in | an update | of | share | 2% of updates of | machine |",
-        "|" + "---|" * 9,
-    ]
-    for row in rows:
-        lines.append(
-            f"| {row['size']} | {row['parameters']:,} | {row['megabytes']:,.0f} MB | {row['write_seconds']:.2f} s "
-            f"| {row['update_seconds']:.2f} s | {row['tokens']:,} tokens | {row['share']:.2%} "
-            f"| {0.98 / 0.02 * row['write_seconds'] / row['checkpoint_steps']:.3f} s | {row['machine']} |"
-        )
-    return "\n".join([*lines, "", commands(rows)])
+    """Return the cost of checkpoints at the default interval."""
+    text = f"""## What a checkpoint costs
+
+Weights, Adam's state and a moving average, written with fsync and checksums, the median; its share at the
+default of a checkpoint every {rows[0]["checkpoint_steps"]:,} updates, were these as small as the one beside
+it, and how fast an update must be for a share of 2%.
+"""
+    heads = "size, parameters, a checkpoint, written in, an update, of, share, 2% of updates of, machine".split(", ")
+    cells = (
+        [row["size"], f"{row['parameters']:,}", f"{row['megabytes']:,.0f} MB", f"{row['write_seconds']:.2f} s",
+         f"{row['update_seconds']:.2f} s", f"{row['tokens']:,} tokens", f"{row['share']:.2%}",
+         f"{0.98 / 0.02 * row['write_seconds'] / row['checkpoint_steps']:.3f} s", row["machine"]]
+        for row in rows
+    )  # fmt: skip
+    return table(text, heads, cells, rows)
