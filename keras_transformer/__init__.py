@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keras_transformer.config.registry import register_layer as register_layer
     from keras_transformer.config.registry import register_model as register_model
     from keras_transformer.config.registry import register_problem as register_problem
+    from keras_transformer.decoding.search_options import SearchOptions as SearchOptions
     from keras_transformer.decoding.translator import Hypothesis as Hypothesis
     from keras_transformer.decoding.translator import Translator as Translator
     from keras_transformer.exports.saved_model import export_saved_model as export_saved_model
@@ -50,6 +51,7 @@ _LOCATIONS = {
     "train_model": "training.trainer:train_model",
     "SmoothedCrossEntropy": "models.loss:SmoothedCrossEntropy",
     "compile_arguments": "training.schedule:compile_arguments",
+    "SearchOptions": "decoding.search_options:SearchOptions",
     "Translator": "decoding.translator:Translator",
     "Hypothesis": "decoding.translator:Hypothesis",
     "AttentionMaps": "visualization.attention:AttentionMaps",

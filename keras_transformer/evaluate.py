@@ -81,11 +81,10 @@ def main(arguments):
     Run.open(flags.run)  # a wrong directory is said before Keras is loaded
     load_keras()
     from keras_transformer.decoding.evaluation import evaluate
+    from keras_transformer.decoding.search_options import SearchOptions
 
-    result = evaluate(
-        flags.run, flags.checkpoint, flags.split, **decoding_arguments(flags), compare_with=flags.compare,
-        with_paper_bleu=flags.paper_bleu,
-    )  # fmt: skip
+    options = SearchOptions(**decoding_arguments(flags))
+    result = evaluate(flags.run, flags.checkpoint, flags.split, options, flags.compare, flags.paper_bleu)
     if flags.output_dir:
         for name in ("sources", "outputs", "references"):
             with atomic_open(Path(flags.output_dir) / f"{flags.split}.{name}.txt") as file:

@@ -54,6 +54,7 @@ def main(arguments):
         export_keras(run, folder, flags.checkpoint, precision, flags.force)
         report(f"{folder / MODEL}: for keras.saving.load_model, after `from keras_transformer import Transformer`")
         return
+    from keras_transformer.decoding.search_options import SearchOptions
     from keras_transformer.decoding.translator import Translator
     from keras_transformer.exports.saved_model import export_saved_model
 
@@ -61,10 +62,16 @@ def main(arguments):
     translator = Translator.load([flags.run, *flags.ensemble], checkpoints, precision)
     options = {name: value for name in OF_SEARCH if (value := getattr(flags, name)) is not None}
     options.setdefault("max_source_length", translator.hparams.max_length)
+    max_beam_size = options.pop("max_beam_size", None)
     runs = [run, *map(Run.open, flags.ensemble)]
     models = [describe(one, name) for one in runs for name in checkpoints or [None]]
     export_saved_model(
-        translator, folder, **options, force=flags.force, description={"precision": precision, "models": models}
+        translator,
+        folder,
+        SearchOptions(**options),
+        max_beam_size=max_beam_size,
+        force=flags.force,
+        description={"precision": precision, "models": models},
     )
     report(f"{folder}: for tf.saved_model.load and TensorFlow Serving; export.json tells what is fixed")
 

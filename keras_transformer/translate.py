@@ -40,7 +40,7 @@ def main(arguments):
     for path in (flags.run, *flags.ensemble):
         Run.open(path)  # a wrong directory is said before Keras is loaded
     load_keras()
-    from keras_transformer.decoding.beam_search import Sampling
+    from keras_transformer.decoding.search_options import Sampling
     from keras_transformer.decoding.translator import Translator
 
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None

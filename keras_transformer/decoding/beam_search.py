@@ -5,8 +5,6 @@ log-probability / ((5 + length) / 6)^α with EOS counted (Wu et al. 2016), and `
 same tokens.
 """
 
-import dataclasses
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from keras import ops
@@ -14,52 +12,6 @@ from keras import ops
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding.gather import take, take_rows
 from keras_transformer.decoding.token_selection import NEG_INF, gather_token_logits, sample_tokens, top_k_tokens
-from keras_transformer.utils.errors import UserError
-
-
-@dataclasses.dataclass(frozen=True)
-class Sampling:
-    """Draws tokens at random in place of searching for the best.
-
-    Attributes:
-        temperature: Logits are divided by it; small ones are nearly greedy.
-        top_k: Only the k most probable tokens are drawn from; 0 for all.
-        top_p: Only the most probable tokens that together have probability p are drawn from.
-        seed: Of the draws; the same text is drawn the same.
-
-    Raises:
-        UserError: One is out of range.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 1
-
-    def __post_init__(self):
-        if not (self.temperature > 0 and 0 < self.top_p <= 1 and self.top_k >= 0 and self.seed >= 0):
-            raise UserError(
-                f"{self}: temperature and top_p must be above 0, top_p at most 1, top_k and seed at least 0"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchOptions:
-    """What is asked of a search, for all sentences alike.
-
-    Attributes:
-        beam_size: K, the most beams of a sentence.
-        min_length: Tokens before which no hypothesis ends, EOS not counted; a sentence's limit goes before.
-        sampling: `Sampling`, which makes K draws a sentence, or None for the search.
-        constraint: Function of (tokens int32 [B, K, L], their number so far, `SearchInputs`) that says with bool
-            [B, K, V], computed by `keras.ops`, which tokens may come next; or None. At a sentence's limit EOS may.
-            At the first step of a search K is 1.
-    """
-
-    beam_size: int
-    min_length: int = 0
-    sampling: Sampling | None = None
-    constraint: Callable | None = None
 
 
 class SearchInputs(NamedTuple):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from keras_transformer.config.hparams import changed_fields
 from keras_transformer.data.corpus import read_lines
+from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.metrics.lengths import length_buckets, length_ratio
 from keras_transformer.metrics.paper_bleu import check_installed, paper_bleu
@@ -158,20 +159,16 @@ class Evaluation:
         append_row(path, row)
 
 
-def evaluate(
-    run_dir, checkpoint=None, split="test", beam_size=None, alpha=None, extra_length=None, compare_with=None,
-    with_paper_bleu=False, constraint="grammar",
-):  # fmt: skip
+def evaluate(run_dir, checkpoint=None, split="test", options=None, compare_with=None, with_paper_bleu=False):
     """Decodes a split of a run's problem and scores it.
 
     Args:
         run_dir: Run directory.
         checkpoint: "best", "last", "averaged", "ema" or a step.
         split: Name of the split.
-        beam_size, alpha, extra_length: Of the beam search; the run's by default.
+        options: `SearchOptions`.
         compare_with: File of another system's outputs for the same lines, plain or `.gz`.
-        with_paper_bleu: Whether the paper's own metric is among the scores, too.
-        constraint: See `Translator.translate`.
+        with_paper_bleu: Whether to add the paper's own metric to the scores.
 
     Returns:
         `Evaluation`.
@@ -187,22 +184,15 @@ def evaluate(
     others = None if compare_with is None else _read_outputs(compare_with, run.problem, split, references)
     arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
     translator = Translator(run.make_model(arrays["weights"]), run.tokenizer, run.hparams)
+    options = (options or SearchOptions()).complete(run.hparams, run.tokenizer.constraint)
     began = time.monotonic()
     with progress_bar("decoding", len(sources), unit="sentences") as advance:
-        translations = translator.translate(
-            sources, beam_size, alpha, extra_length=extra_length, constraint=constraint,
-            report=lambda done, total: advance(done),
-        )  # fmt: skip
+        translations = translator.translate(sources, **vars(options), report=lambda done, total: advance(done))
     seconds = time.monotonic() - began
     outputs = [hypotheses[0].text for hypotheses in translations]
-    hparams = run.hparams
-    decoding = {
-        "beam_size": beam_size or hparams.beam_size,
-        "alpha": hparams.alpha if alpha is None else alpha,
-        "extra_length": hparams.extra_length if extra_length is None else extra_length,
-    }
+    decoding = {name: getattr(options, name) for name in ("beam_size", "alpha", "extra_length")}
     if run.tokenizer.constraint:
-        decoding["constraint"] = constraint is not None
+        decoding["constraint"] = options.constraint is not None
     used = {"name": checkpoint or run.checkpoints.default(), "steps": state.get("steps") or [state["step"]]}
     scores = run.problem.all_scores(outputs, references)
     if with_paper_bleu:

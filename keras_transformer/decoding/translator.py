@@ -7,20 +7,16 @@ from typing import Any, overload
 import numpy as np
 from keras import ops
 
-from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE, compiled, rounded_up
-from keras_transformer.config.hparams import HParams, upper_bound
+from keras_transformer.backend.compilation import compiled
+from keras_transformer.config.hparams import HParams
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding.batched_search import BatchedBeamSearch
-from keras_transformer.decoding.beam_search import Sampling, SearchInputs, SearchOptions
+from keras_transformer.decoding.search_batches import by_length, padded, search_inputs
+from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.decoding.token_selection import NEG_INF
 from keras_transformer.models.loss import smoothed_cross_entropy
 from keras_transformer.utils.errors import NonFiniteOutputs, UserError
-from keras_transformer.utils.text import split_words
 from keras_transformer.visualization.attention import AttentionMaps, Tokens
-
-BATCH_TOKENS = 32_768
-"""Most source and target positions of all beams that are decoded together: memory, not results, depends on it."""
-BATCH_ROWS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,35 +150,25 @@ class Translator:
                 a text. A parser gives such a text a flat tree instead.
             NonFiniteOutputs: The model's outputs for a text are not finite.
         """
-        hparams = self.hparams
-        beam_size = hparams.beam_size if beam_size is None else beam_size
-        alpha = hparams.alpha if alpha is None else alpha
-        extra_length = hparams.extra_length if extra_length is None else extra_length
-        check_search(beam_size, alpha, nbest, extra_length, min_length, max_source_length)
+        options = SearchOptions(
+            beam_size, alpha, nbest, extra_length, min_length, max_source_length, sampling, constraint
+        ).complete(self.hparams, self.constraint)
         if isinstance(texts, str):
             if nbest != 1 or token_scores or alignments:
                 raise UserError("nbest, token_scores and alignments need a list of texts: translate([text], …)")
             texts, one_text = [texts], True
         else:
             texts, one_text = list(texts), False
-        constraint = self.constraint if constraint == "grammar" else constraint
-        if min_length and constraint is self.constraint is not None:
-            raise UserError("min_length is for translations: how long a tree is follows from its sentence")
-        options = SearchOptions(beam_size, min_length, sampling, constraint)
-        # The seed makes numbers that are given to the search: it need not be compiled anew for each.
-        compiled_options = dataclasses.replace(options, sampling=sampling and dataclasses.replace(sampling, seed=0))
         sources = self._source_ids(texts, max_source_length, cut)
         prefixes = self._prefix_ids(prefixes, len(texts))
         results = [[self._unparsed(text)] for text in texts]
         rows = [i for i, source in enumerate(sources) if len(source) > 1]
         done = len(texts) - len(rows)
-        for batch in _by_length(rows, sources, beam_size, extra_length):
-            source = _padded([sources[i] for i in batch], self._beam_search.few_shapes)
-            inputs = _search_inputs(
-                source, [texts[i] for i in batch], [prefixes[i] for i in batch], options, alpha, nbest, extra_length,
-                self._beam_search.few_shapes,
-            )  # fmt: skip
-            found = self._beam_search.search(source, inputs, compiled_options)
+        few_shapes = self._beam_search.few_shapes
+        for batch in by_length(rows, sources, options.beam_size, options.extra_length):
+            source = padded([sources[i] for i in batch], few_shapes)
+            inputs = search_inputs(source, [texts[i] for i in batch], [prefixes[i] for i in batch], options, few_shapes)
+            found = self._beam_search.search(source, inputs, options.static())
             for i, *best in zip(batch, *(values[:, :nbest] for values in found)):
                 results[i] = self._hypotheses(i, texts[i], *best)
             done += len(batch)
@@ -313,9 +299,9 @@ class Translator:
 
     def _scored(self, sources, targets, alignments=False):
         """Yield (row, log-probabilities `[tokens]`, alignment `[tokens, source_tokens]` or None), teacher-forced."""
-        for batch in _by_length(range(len(sources)), sources, 1, max(map(len, targets), default=0)):
+        for batch in by_length(range(len(sources)), sources, 1, max(map(len, targets), default=0)):
             log_p, weights = self._score(
-                _padded([sources[i] for i in batch]), _padded([targets[i] for i in batch]), alignments=alignments
+                padded([sources[i] for i in batch]), padded([targets[i] for i in batch]), alignments=alignments
             )
             log_p, weights = np.array(log_p), np.array(weights)
             for row, i in enumerate(batch):
@@ -341,70 +327,6 @@ class Translator:
             weights.append(ops.mean(recorded["cross"][-1], axis=1))
         log_p = ops.logsumexp(ops.stack(log_p), axis=0) - float(np.log(len(self.models)))
         return log_p, ops.mean(ops.stack(weights), axis=0) if alignments else ops.zeros((1,))
-
-
-def check_search(beam_size, alpha, nbest, extra_length, min_length, max_source_length):
-    """Raises a `UserError` if an argument of `translate` is out of range."""
-    if beam_size < 1 or not 1 <= nbest <= beam_size:
-        raise UserError(f"beam_size={beam_size} and nbest={nbest}: nbest must be from 1 to beam_size")
-    if not alpha >= 0:
-        raise UserError(f"alpha={alpha}: the length penalty's exponent must be at least 0")
-    if extra_length < 0:
-        raise UserError(f"extra_length={extra_length}: the tokens beyond the source's length must be at least 0")
-    if min_length < 0:
-        raise UserError(f"min_length={min_length}: the least tokens of a translation must be at least 0")
-    for name, value in (("beam_size", beam_size), ("alpha", alpha), ("extra_length", extra_length)):
-        if value > (most := upper_bound(name)):
-            raise UserError(f"{name} must be at most {most:,}, got {value}")
-    if max_source_length is not None and max_source_length < 2:
-        raise UserError(f"max_source_length={max_source_length}: a source needs room for a token and EOS")
-
-
-def _search_inputs(source, texts, prefixes, options, alpha, nbest, extra_length, few_shapes):
-    """Returns the `SearchInputs` of a batch, int `[batch, source_length]`; rows that only fill it up end at once."""
-    size = rounded_up if few_shapes else int
-    lengths = (source != PAD).sum(axis=1).astype("int32")
-    limits = np.where(lengths > 0, lengths + extra_length, 1).astype("int32")
-    prefix = np.full((len(source), size(max(1, *map(len, prefixes)))), PAD, "int32")
-    for row, ids in zip(prefix, prefixes):
-        row[: len(ids)] = ids
-    given = (prefix != PAD).sum(axis=1)
-    limits = np.maximum(limits, given + 1).astype("int32")
-    chances = np.zeros((len(source), 0, 0), "float32")
-    if options.sampling:
-        chances = np.zeros((len(source), options.beam_size, size(int(limits.max()))), "float32")
-        for row, ids in zip(chances, source):
-            # A text's chances are its own, wherever it stands.
-            generator = np.random.default_rng([options.sampling.seed, *ids[ids != PAD].tolist()])
-            row[:] = generator.random(row.shape[::-1], "float32").T
-    words = np.zeros(len(source), "int32")
-    words[: len(texts)] = [len(split_words(text)) for text in texts]
-    alphas, beams, counts = (
-        np.full(len(source), value, kind)
-        for value, kind in ((alpha, "float32"), (options.beam_size, "int32"), (nbest, "int32"))
-    )
-    return SearchInputs(limits, prefix, chances, words, alphas, beams, counts)
-
-
-def _by_length(rows, sources, beam_size, extra_length):
-    """Yields lists of row numbers, of about the same source length, longest first."""
-    rows = sorted(rows, key=lambda i: (-len(sources[i]), i))
-    while rows:
-        positions = beam_size * (2 * len(sources[rows[0]]) + extra_length)
-        count = max(1, min(BATCH_ROWS, BATCH_TOKENS // positions))
-        yield rows[:count]
-        rows = rows[count:]
-
-
-def _padded(sequences, few_shapes=COMPILES_EACH_SHAPE):
-    """int32 `[rows, longest]`; where every shape is compiled, both are rounded up to one of few numbers."""
-    rows, longest = len(sequences), max(map(len, sequences))
-    if few_shapes:
-        rows, longest = rounded_up(rows), rounded_up(max(longest, 8))
-    ids = np.full((rows, longest), PAD, dtype="int32")
-    for row, sequence in zip(ids, sequences):
-        row[: len(sequence)] = sequence
-    return ids
 
 
 def _listed(value):

@@ -1,5 +1,6 @@
 """A SavedModel that takes text and gives text: tokenizer, model and beam search in one TensorFlow graph."""
 
+import dataclasses
 import functools
 import os
 
@@ -10,9 +11,10 @@ from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.data.tokenizers.word_pieces import WordPieceTokenizer
-from keras_transformer.decoding.beam_search import SearchInputs, SearchOptions, length_penalty
+from keras_transformer.decoding.beam_search import SearchInputs, length_penalty
+from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.decoding.token_selection import NEG_INF
-from keras_transformer.decoding.translator import Translator, check_search
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.exports.description import atomic_export
 from keras_transformer.exports.graph_search import GraphBeamSearch
 from keras_transformer.exports.graph_tokenizers import (
@@ -29,14 +31,15 @@ from keras_transformer.utils.errors import UserError
 
 MOST_BEAMS = 8
 """Of `translate_with_options`, unless more are wanted."""
+FIXED = ("beam_size", "alpha", "nbest", "extra_length", "max_source_length")
+"""Options of the search that `export.json` lists."""
 EMPTY = {tf.string: "", tf.int32: 1, tf.float32: 1.0}
 """What stands for rows that are not there."""
 
 
 def export_saved_model(
-    translator: Translator, folder: str | os.PathLike, *, beam_size: int | None = None, alpha: float | None = None,
-    nbest: int = 1, extra_length: int | None = None, max_beam_size: int | None = None,
-    max_source_length: int | None = None, description: dict | None = None, force: bool = False,
+    translator: Translator, folder: str | os.PathLike, options: SearchOptions | None = None, *,
+    max_beam_size: int | None = None, description: dict | None = None, force: bool = False,
 ) -> None:  # fmt: skip
     """Writes a SavedModel, which TensorFlow and TensorFlow Text load without this package.
 
@@ -54,11 +57,10 @@ def export_saved_model(
     Args:
         translator: `Translator`.
         folder: The directory, which appears when it is complete.
-        beam_size, alpha, nbest, extra_length: As `Translator.translate` takes them; fixed but for the first two, and
-            `nbest`, of `translate_with_options`.
-        max_beam_size: Most beams of `translate_with_options`, whose time depends on it; by default `MOST_BEAMS`, or
-            `beam_size` if that is more.
-        max_source_length: Most tokens of a source, EOS counted, see `Translator.translate`; None for all.
+        options: `SearchOptions` without sampling, `min_length` and another constraint. The export fixes all of them except
+            `beam_size`, `alpha` and `nbest` in `translate_with_options`.
+        max_beam_size: Maximum `beam_size` of `translate_with_options`, whose time depends on it (default: `MOST_BEAMS`,
+            or `beam_size` if that is more).
         description: What is said of the model in `export.json`.
         force: Whether an export that is there may be replaced.
 
@@ -68,34 +70,28 @@ def export_saved_model(
     """
     if keras.backend.backend() != "tensorflow":
         raise UserError("a SavedModel is made with TensorFlow, which may read any run: set KERAS_BACKEND=tensorflow")
-    hparams = translator.hparams
-    beam_size = max(hparams.beam_size, nbest) if beam_size is None else beam_size
-    options: dict = {
-        "beam_size": beam_size,
-        "alpha": hparams.alpha if alpha is None else alpha,
-        "nbest": nbest,
-        "extra_length": hparams.extra_length if extra_length is None else extra_length,
-        "max_beam_size": max(MOST_BEAMS, beam_size) if max_beam_size is None else max_beam_size,
-        "max_source_length": max_source_length,
-    }
-    check_search(beam_size, options["alpha"], nbest, options["extra_length"], 0, max_source_length)
-    if beam_size > options["max_beam_size"]:
-        raise UserError(f"beam_size={beam_size} is more than max_beam_size={options['max_beam_size']}")
+    options = options or SearchOptions()
+    if options.sampling or options.min_length or options.constraint != "grammar":
+        raise UserError("a SavedModel searches without sampling, min_length and constraint; leave them out")
+    beam_size = options.beam_size or max(translator.hparams.beam_size, options.nbest)
+    options = dataclasses.replace(options, beam_size=beam_size).complete(translator.hparams, translator.constraint)
+    max_beam_size = max(MOST_BEAMS, beam_size) if max_beam_size is None else max_beam_size
+    if beam_size > max_beam_size:
+        raise UserError(f"beam_size={beam_size} is more than max_beam_size={max_beam_size}")
+    fixed = {name: getattr(options, name) for name in FIXED} | {"max_beam_size": max_beam_size}
     said = {"format": "saved_model", "tensorflow": tf.__version__, "trees": translator.constraint is not None}
-    said |= {**options, **(description or {})}
+    said |= {**fixed, **(description or {})}
     with atomic_export(folder, force, {"tokenizer_sha256": translator.tokenizer.fingerprint, **said}) as new:
-        module = TextTranslator(translator, **options)
+        module = TextTranslator(translator, options, max_beam_size)
         tf.saved_model.save(module, str(new), signatures=module.concrete_functions())
 
 
 class TextTranslator(tf.Module):
     """What is exported: its public methods are the signatures, see `export_saved_model`."""
 
-    def __init__(self, translator, *, beam_size, alpha, nbest, extra_length, max_beam_size, max_source_length):
+    def __init__(self, translator, options, max_beam_size):
         super().__init__()
-        self._beam_size, self._alpha, self._nbest = beam_size, alpha, nbest
-        self._extra_length, self._max_beam_size = extra_length, max_beam_size
-        self._max_source_length = max_source_length
+        self._options, self._max_beam_size = options, max_beam_size
         self._text, self._vocab_size = graph_tokenizer(translator.tokenizer), translator.tokenizer.vocab_size
         self._constraint, self._score_batch = translator.constraint, translator.score_batch
         self._search = GraphBeamSearch(translator.models).search
@@ -163,19 +159,19 @@ class TextTranslator(tf.Module):
         total = tf.reduce_sum(log_p, axis=1)
         return {
             "log_probabilities": total,
-            "scores": total / length_penalty(_lengths(labels), self._alpha),
+            "scores": total / length_penalty(_lengths(labels), self._options.alpha),
             "tokens": labels,
             "token_log_probabilities": log_p,
         }
 
     def _fixed(self, rows):
         """Beams, and those, α and nbest of each of the rows, as the export says."""
-        numbers = (self._beam_size, self._alpha, self._nbest)
-        return self._beam_size, *(tf.fill(tf.shape(rows), number) for number in numbers)
+        numbers = (self._options.beam_size, self._options.alpha, self._options.nbest)
+        return self._options.beam_size, *(tf.fill(tf.shape(rows), number) for number in numbers)
 
     def _source(self, ids):
         """What the encoder reads, int32 `[batch, length]`, of ragged ids; those that are too long are cut."""
-        if (most := self._max_source_length) is not None:
+        if (most := self._options.max_source_length) is not None:
             # Of a sentence that is too long there is no tree.
             kept = 0 if self._constraint else most - 1
             lengths = ids.row_lengths()
@@ -195,7 +191,7 @@ class TextTranslator(tf.Module):
         searched = lengths > 1
         batch = tf.shape(source)[0]
         inputs = SearchInputs(
-            limits=tf.where(searched, lengths + self._extra_length, 1), prefix=tf.fill([batch, 1], PAD),
+            limits=tf.where(searched, lengths + self._options.extra_length, 1), prefix=tf.fill([batch, 1], PAD),
             chances=tf.zeros([batch, 0, 0]), words=words, alphas=alphas, beams=beams, nbest=nbest,
         )  # fmt: skip
         tokens, _, scores = self._search(source, inputs, SearchOptions(beam_size, constraint=self._constraint))

@@ -84,13 +84,14 @@ class RunEngine(Engine):
 
         runs = [Run.open(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
         load_keras()
-        from keras_transformer.decoding.translator import Translator, check_search
+        from keras_transformer.decoding.search_options import SearchOptions
+        from keras_transformer.decoding.translator import Translator
 
         self._translator = Translator.load([run.path for run in runs], checkpoint, precision, jit_compile)
         hparams = self._translator.hparams
         self._search = {name: getattr(hparams, name) if value is None else value for name, value in search.items()}
         self.most_nbest = self._search["beam_size"]
-        check_search(self.most_nbest, self._search["alpha"], 1, self._search["extra_length"], 0, None)
+        SearchOptions(**self._search)  # checks them
         self.most_tokens = hparams.max_length
         self.trees = self._translator.tokenizer.constraint is not None
         self.shows_attention = not self.trees and hparams.encoder_attention == "full"

@@ -16,7 +16,7 @@ def eager_functions():
     """
     import keras  # only after conftest.py has called `load_keras`
 
-    from keras_transformer.decoding import translator
+    from keras_transformer.decoding import search_batches
 
     if keras.backend.backend() != "tensorflow":
         yield
@@ -26,7 +26,7 @@ def eager_functions():
     tf.config.run_functions_eagerly(True)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(translator, "BATCH_ROWS", 1024)
+            patch.setattr(search_batches, "BATCH_ROWS", 1024)
             yield
     finally:
         tf.config.run_functions_eagerly(False)

@@ -7,7 +7,7 @@ import pytest
 from helpers.commands import REVERSE
 
 from keras_transformer.config.hparams import HParams, field_types
-from keras_transformer.decoding.translator import check_search
+from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.distributed.cluster import Coordinator
 from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.training import memory
@@ -58,7 +58,7 @@ def test_flags_have_bounds(call, tmp_path, monkeypatch, command, flags, name):
 
 def test_check_search_bounds_the_beams():
     with pytest.raises(UserError, match="beam_size must be at most 1,000, got 100000"):
-        check_search(100_000, 0.6, 1, 50, 0, None)
+        SearchOptions(beam_size=100_000)
 
 
 def test_translate_refuses_more_prefixes_than_lines(call, home, tmp_path):

@@ -89,7 +89,7 @@ def exported(request, tmp_path_factory):
     translator, options = made(request.param), OPTIONS[request.param]
 
     def make(path):
-        export_saved_model(translator, path / "model", nbest=2, max_beam_size=4, **options)
+        export_saved_model(translator, path / "model", kt.SearchOptions(nbest=2, **options), max_beam_size=4)
 
     folder = shared_folder(tmp_path_factory, f"exported_{request.param}", make) / "model"
     loaded = tf.saved_model.load(folder)
@@ -211,15 +211,17 @@ def test_no_texts_have_no_translations(exported):
     [
         ({"nbest": 5, "beam_size": 4}, "beam_size=4 and nbest=5"),
         ({"beam_size": 0}, "beam_size=0"),
-        ({"beam_size": 9, "max_beam_size": 8}, "beam_size=9 is more than max_beam_size=8"),
+        ({"beam_size": 9}, "beam_size=9 is more than max_beam_size=8"),
+        ({"min_length": 2}, "without sampling, min_length and constraint"),
         ({"alpha": float("nan")}, "alpha=nan"),
-        ({"extra_length": -1}, "extra_length=-1"),
-        ({"max_source_length": 1}, "max_source_length=1"),
+        ({"extra_length": -1}, "extra_length must be at least 0, got -1"),
+        ({"max_source_length": 1}, "max_source_length must be at least 2.*got 1"),
     ],
 )
 def test_impossible_exports_are_refused(tmp_path, options, said):
     with pytest.raises(kt.UserError, match=said):
-        export_saved_model(translator_of(SymbolTokenizer("AB"), HPARAMS), tmp_path / "new", **options)
+        translator = translator_of(SymbolTokenizer("AB"), HPARAMS)
+        export_saved_model(translator, tmp_path / "new", kt.SearchOptions(**options), max_beam_size=8)
     assert not any(tmp_path.iterdir())
 
 

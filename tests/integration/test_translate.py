@@ -183,7 +183,7 @@ def test_translate_keeps_what_precedes_an_undecodable_line(home, call, tmp_path)
         (["--sample", "--temperature=0"], "--temperature must be above 0"),
         (["--token_scores"], "need --format=jsonl"),
         (["--nbest=5", "--beam_size=4"], "--nbest=5 needs --beam_size=5 or more, not 4"),
-        (["--max_source_length=1"], "a source needs room"),
+        (["--max_source_length=1"], "max_source_length must be at least 2"),
         (["--extra_length=-1"], "takes a whole number from 0 on"),
         (["--prefixes=nowhere.txt"], "nowhere.txt does not exist"),
         (["--ensemble=nowhere"], "nowhere"),

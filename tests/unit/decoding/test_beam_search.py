@@ -16,12 +16,12 @@ from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.decoding.beam_search import (
     BeamState,
     SearchInputs,
-    SearchOptions,
     beams_at_first,
     search,
     start,
     step,
 )
+from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.models.transformer import last_tokens
 
 LETTERS = "abc"
@@ -205,14 +205,14 @@ class Table:
         return SearchInputs(*map(ops.convert_to_tensor, (limits, prefix, chances, words, *asked)))
 
     def search(self, limits, beam_size=4, alpha=0.6, nbest=4, beams=None):
-        options = SearchOptions(beam_size)
+        options = SearchOptions(beam_size, constraint=None)
         inputs = self.inputs(limits, alpha, beams or beam_size, nbest)
         first = step(self.start(limits, options), self.decode, inputs, options)
         return search(first, self.decode, inputs, options, max(limits))
 
     def states(self, limits, beam_size=4, alpha=0.6):
         """Yields the state after every step, never stopping early."""
-        options, inputs = SearchOptions(beam_size), self.inputs(limits, alpha, beam_size, beam_size)
+        options, inputs = SearchOptions(beam_size, constraint=None), self.inputs(limits, alpha, beam_size, beam_size)
         state = self.start(limits, options)
         for _ in range(max(limits)):
             state = step(state, self.decode, inputs, options)

@@ -13,7 +13,7 @@ from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.decoding import batched_search
-from keras_transformer.decoding.beam_search import Sampling
+from keras_transformer.decoding.search_options import Sampling
 
 A, B = 4, 5
 SYMBOLS = (UNK, A, B)  # what may stand before EOS

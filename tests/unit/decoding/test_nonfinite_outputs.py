@@ -10,7 +10,7 @@ from helpers.quick import quick_runs
 
 import keras_transformer as kt
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
-from keras_transformer.decoding.beam_search import Sampling
+from keras_transformer.decoding.search_options import Sampling
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.runs.run import Run
 from keras_transformer.training.callbacks import ValidationCallback

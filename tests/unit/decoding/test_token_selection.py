@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_transformer.decoding.beam_search import Sampling
 from keras_transformer.decoding.gather import take, take_rows
 from keras_transformer.decoding.kv_tree import compact, extend_path, live_nodes
+from keras_transformer.decoding.search_options import Sampling
 from keras_transformer.decoding.token_selection import BLOCKS, NEG_INF, blockwise_top_k, sample_tokens, top_k_tokens
 from keras_transformer.utils.errors import UserError
 

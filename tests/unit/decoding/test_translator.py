@@ -8,7 +8,7 @@ import keras_transformer as kt
 from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE
 from keras_transformer.data.tokenizers.base import BOS, EOS, UNK
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
-from keras_transformer.decoding import translator as translator_module
+from keras_transformer.decoding import search_batches
 
 TEXTS = ["a", "a b c d", "", "d c", "b b b b b b", "   ", "c", "a"]
 
@@ -34,7 +34,7 @@ def test_translations_come_in_the_order_of_the_texts(translator, results):
 
 
 def test_order_is_kept_over_several_batches(translator, results, monkeypatch):
-    monkeypatch.setattr(translator_module, "BATCH_ROWS", 2)
+    monkeypatch.setattr(search_batches, "BATCH_ROWS", 2)
     done = []
     in_pairs = translator.translate(TEXTS, nbest=2, report=lambda *progress: done.append(progress))
     assert [[h.tokens for h in pair] for pair in in_pairs] == [[h.tokens for h in pair] for pair in results]
@@ -114,7 +114,7 @@ def test_impossible_sizes_are_refused(translator, sizes):
 def test_a_negative_alpha_is_refused(translator):
     with pytest.raises(kt.UserError, match="alpha=-1"):
         translator.translate(["a"], alpha=-1)
-    with pytest.raises(kt.UserError, match="extra_length=-1"):
+    with pytest.raises(kt.UserError, match="extra_length must be at least 0, got -1"):
         translator.translate(["a"], extra_length=-1)
 
 

@@ -9,7 +9,8 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding import batched_search
-from keras_transformer.decoding.beam_search import Sampling, SearchInputs
+from keras_transformer.decoding.beam_search import SearchInputs
+from keras_transformer.decoding.search_options import Sampling
 from keras_transformer.parsing.constraint import TreeConstraint
 from keras_transformer.parsing.grammar import LONGEST_CHAIN, Grammar
 from keras_transformer.parsing.linearize import delinearize, linearize, repaired

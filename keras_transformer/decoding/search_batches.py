@@ -1,0 +1,59 @@
+"""Batches of a search: which sentences go together, and their arrays."""
+
+import numpy as np
+
+from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE, rounded_up
+from keras_transformer.data.tokenizers.base import PAD
+from keras_transformer.decoding.beam_search import SearchInputs
+from keras_transformer.utils.text import split_words
+
+BATCH_TOKENS = 32_768
+"""Maximum number of source and target positions of all beams of a batch. Memory depends on it, results do not."""
+BATCH_ROWS = 64
+
+
+def search_inputs(source, texts, prefixes, options, few_shapes):
+    """Returns the `SearchInputs` of a batch, int `[batch, source_length]`; rows that only fill it up end at once."""
+    size = rounded_up if few_shapes else int
+    lengths = (source != PAD).sum(axis=1).astype("int32")
+    limits = np.where(lengths > 0, lengths + options.extra_length, 1).astype("int32")
+    prefix = np.full((len(source), size(max(1, *map(len, prefixes)))), PAD, "int32")
+    for row, ids in zip(prefix, prefixes):
+        row[: len(ids)] = ids
+    given = (prefix != PAD).sum(axis=1)
+    limits = np.maximum(limits, given + 1).astype("int32")
+    chances = np.zeros((len(source), 0, 0), "float32")
+    if options.sampling:
+        chances = np.zeros((len(source), options.beam_size, size(int(limits.max()))), "float32")
+        for row, ids in zip(chances, source):
+            # A text's chances are its own, wherever it stands.
+            generator = np.random.default_rng([options.sampling.seed, *ids[ids != PAD].tolist()])
+            row[:] = generator.random(row.shape[::-1], "float32").T
+    words = np.zeros(len(source), "int32")
+    words[: len(texts)] = [len(split_words(text)) for text in texts]
+    alphas, beams, counts = (
+        np.full(len(source), value, kind)
+        for value, kind in ((options.alpha, "float32"), (options.beam_size, "int32"), (options.nbest, "int32"))
+    )
+    return SearchInputs(limits, prefix, chances, words, alphas, beams, counts)
+
+
+def by_length(rows, sources, beam_size, extra_length):
+    """Yields lists of row numbers, of about the same source length, longest first."""
+    rows = sorted(rows, key=lambda i: (-len(sources[i]), i))
+    while rows:
+        positions = beam_size * (2 * len(sources[rows[0]]) + extra_length)
+        count = max(1, min(BATCH_ROWS, BATCH_TOKENS // positions))
+        yield rows[:count]
+        rows = rows[count:]
+
+
+def padded(sequences, few_shapes=COMPILES_EACH_SHAPE):
+    """int32 `[rows, longest]`; where every shape is compiled, both are rounded up to one of few numbers."""
+    rows, longest = len(sequences), max(map(len, sequences))
+    if few_shapes:
+        rows, longest = rounded_up(rows), rounded_up(max(longest, 8))
+    ids = np.full((rows, longest), PAD, dtype="int32")
+    for row, sequence in zip(ids, sequences):
+        row[: len(sequence)] = sequence
+    return ids
