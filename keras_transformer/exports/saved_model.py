@@ -57,8 +57,8 @@ def export_saved_model(
     Args:
         translator: `Translator`.
         folder: The directory, which appears when it is complete.
-        options: `SearchOptions` without sampling, `min_length` and another constraint. The export fixes all of them except
-            `beam_size`, `alpha` and `nbest` in `translate_with_options`.
+        options: `SearchOptions` without sampling, `min_length` and another constraint. The export fixes all of them;
+            only `translate_with_options` takes `beam_size`, `alpha` and `nbest`.
         max_beam_size: Maximum `beam_size` of `translate_with_options`, whose time depends on it (default: `MOST_BEAMS`,
             or `beam_size` if that is more).
         description: What is said of the model in `export.json`.

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.parsing.evalb_parameters import Parameters, read_parameters
-from keras_transformer.parsing.parseval import parse_scores, parseval, score_sentence, trees_as_lines
+from keras_transformer.parsing.parseval import parse_scores, parseval, trees_as_lines
+from keras_transformer.parsing.sentence_score import score_sentence
 from keras_transformer.utils.errors import UserError
 
 GOLD = "(S (NP (DT the) (NN dog)) (VP (VBZ eats) (NP (NN fish))) (. .))"
