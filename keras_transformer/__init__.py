@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keras_transformer.config.registry import register_layer as register_layer
     from keras_transformer.config.registry import register_model as register_model
     from keras_transformer.config.registry import register_problem as register_problem
+    from keras_transformer.decoding.search_options import Sampling as Sampling
     from keras_transformer.decoding.search_options import SearchOptions as SearchOptions
     from keras_transformer.decoding.translator import Hypothesis as Hypothesis
     from keras_transformer.decoding.translator import Translator as Translator
@@ -51,6 +52,7 @@ _LOCATIONS = {
     "train_model": "training.trainer:train_model",
     "SmoothedCrossEntropy": "models.loss:SmoothedCrossEntropy",
     "compile_arguments": "training.schedule:compile_arguments",
+    "Sampling": "decoding.search_options:Sampling",
     "SearchOptions": "decoding.search_options:SearchOptions",
     "Translator": "decoding.translator:Translator",
     "Hypothesis": "decoding.translator:Hypothesis",

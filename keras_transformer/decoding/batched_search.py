@@ -35,7 +35,7 @@ class BatchedBeamSearch:
         self._choose = compiled(_rows, *models)
 
     def search(self, source, inputs, options):
-        """Searches for the best translations of one batch.
+        """Search for the best translations of one batch.
 
         Args:
             source: int32 `[batch, source_length]`, NumPy.
@@ -77,7 +77,7 @@ class BatchedBeamSearch:
                 state = kept._replace(index=state.index)
 
     def _staying(self, going):
-        """Returns the rows of the batch that stay: those that go on, and others where leaving them out does not pay."""
+        """Return the rows of the batch that stay: those that go on, and others where leaving them out does not pay."""
         order = np.argsort(~going, kind="stable")
         count = int(going.sum())
         if not count:
@@ -93,7 +93,7 @@ class BatchedBeamSearch:
         return rounded_up(max(number, 2 * SEGMENT)) if self.few_shapes else number
 
     def _begin_batch(self, source, room, inputs, options, steps):
-        """Returns the state after the first step, and the `DecoderCache` of each model."""
+        """Return the state after the first step, and the `DecoderCache` of each model."""
         caches = [model.start_cache(source) for model in self.models]
         batch, beams = ops.shape(source)[0], beams_at_first(options)
         path = ops.zeros((batch, beams, beams), dtype="bool")
@@ -103,7 +103,7 @@ class BatchedBeamSearch:
         return state._replace(path=path, cache=()), with_past(caches, state.cache)
 
     def _run_segment(self, state, caches, inputs, options, steps):
-        """Returns the state after at most `steps` steps, and which sentences are not done, bool `[batch]`."""
+        """Return the state after at most `steps` steps, and which sentences are not done, bool `[batch]`."""
         decode = self._decoder(caches, options.beam_size, state.index)
         recent = self._empty(ops.shape(state.path)[0], steps * options.beam_size)
         state = search(state._replace(cache=recent), decode, inputs, options, steps)
@@ -114,7 +114,7 @@ class BatchedBeamSearch:
         return [model.empty_nodes(batch, nodes) for model in self.models]
 
     def _decoder(self, caches, beams, first=0):
-        """Returns the `decode` of `beam_search.step`, whose cache is written from step `first` on."""
+        """Return the `decode` of `beam_search.step`, whose cache is written from step `first` on."""
         caches = [cache._replace(kernels=model.step_kernels()) for model, cache in zip(self.models, caches)]
         past_length = ops.shape(tree.flatten(past_of(caches))[0])[2]
 
@@ -131,17 +131,17 @@ class BatchedBeamSearch:
 
 
 def past_of(caches):
-    """Returns the `past` of each `DecoderCache`."""
+    """Return the `past` of each `DecoderCache`."""
     return [cache.past for cache in caches]
 
 
 def with_past(caches, past):
-    """Returns each `DecoderCache` with another `past`."""
+    """Return each `DecoderCache` with another `past`."""
     return [cache._replace(past=nodes) for cache, nodes in zip(caches, past)]
 
 
 def mean_logits(logits):
-    """Returns logits of the mean of several models' probabilities: `[…, V]` each; of one model, its own."""
+    """Return logits of the mean of several models' probabilities: `[…, V]` each; of one model, its own."""
     if len(logits) == 1:
         return logits[0]
     log_p = [ops.log_softmax(ops.cast(one, "float32"), axis=-1) for one in logits]

@@ -65,12 +65,12 @@ def length_penalty(length, alpha):
 
 
 def beams_at_first(options):
-    """Returns the number of unfinished hypotheses before the first step: draws differ from the first token on."""
+    """Return the number of unfinished hypotheses before the first step: draws differ from the first token on."""
     return options.beam_size if options.sampling else 1
 
 
 def start(batch, length, options, path, cache):
-    """Returns the state before the first step.
+    """Return the state before the first step.
 
     Args:
         batch: Number of sentences.
@@ -93,7 +93,7 @@ def start(batch, length, options, path, cache):
 
 
 def step(state, decode, inputs, options):
-    """Decides one position of every hypothesis.
+    """Decide one position of every hypothesis.
 
     Args:
         state: `BeamState`.
@@ -154,7 +154,7 @@ def can_improve(state, inputs, options):
 
 
 def search(state, decode, inputs, options, steps):
-    """Takes steps until no unfinished hypothesis of any sentence can come among those that count.
+    """Take steps until no unfinished hypothesis of any sentence can come among those that count.
 
     Args:
         state: `BeamState`, after the first `step`, which makes K hypotheses of one.

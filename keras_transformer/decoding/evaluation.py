@@ -55,11 +55,11 @@ class Evaluation:
     comparison: Comparison | None = None
 
     def examples(self):
-        """Returns triples (source, output, reference)."""
+        """Return triples (source, output, reference)."""
         return list(zip(self.sources, self.outputs, self.references))
 
     def nll(self, rows=None):
-        """Returns the mean nats a token of the references: EOS counted, no smoothing, teacher-forced.
+        """Return the mean nats a token of the references: EOS counted, no smoothing, teacher-forced.
 
         A blank reference is its EOS alone, and a blank source its EOS; both count as any other.
 
@@ -75,7 +75,7 @@ class Evaluation:
         return perplexity(self.nll())
 
     def by_length(self):
-        """Returns a row for each bucket of source length, in words, that is not empty.
+        """Return a row for each bucket of source length, in words, that is not empty.
 
         Returns:
             [{"words", "lines", "score", "perplexity", "length_ratio"}, …]: the score is the one that counts, the
@@ -96,7 +96,7 @@ class Evaluation:
         return table
 
     def summary(self, samples=0):
-        """Returns all figures as one object for JSON; a figure that is not finite is None.
+        """Return all figures as one object for JSON; a figure that is not finite is None.
 
         Args:
             samples: How many of the examples are in it.
@@ -126,12 +126,12 @@ class Evaluation:
         return summary
 
     def settings(self):
-        """Returns {parameter: value} of the problem's parameters that differ from their defaults."""
+        """Return {parameter: value} of the problem's parameters that differ from their defaults."""
         usual = {field.name: field.default for field in dataclasses.fields(self.run.problem)}
         return {name: value for name, value in self.run.problem.parameters.items() if value != usual[name]}
 
     def append_row(self, path):
-        """Adds the result as a line of JSON to the file `path`, with all that made it."""
+        """Add the result as a line of JSON to the file `path`, with all that made it."""
         row = {
             "problem": self.run.problem.name,
             "settings": self.settings(),
@@ -160,7 +160,7 @@ class Evaluation:
 
 
 def evaluate(run_dir, checkpoint=None, split="test", options=None, compare_with=None, with_paper_bleu=False):
-    """Decodes a split of a run's problem and scores it.
+    """Decode a split of a run's problem and score it.
 
     Args:
         run_dir: Run directory.
@@ -207,14 +207,14 @@ def evaluate(run_dir, checkpoint=None, split="test", options=None, compare_with=
 
 
 def check_paper_bleu(problem):
-    """Raises a `UserError` unless the paper's BLEU can be computed of a problem's outputs."""
+    """Raise a `UserError` unless the paper's BLEU can be computed of a problem's outputs."""
     if getattr(problem, "tokenized", True):  # no translation, or one of tokens
         raise UserError(f"--paper_bleu: {problem.name} has no plain text of a language, which Moses could tokenise")
     check_installed()
 
 
 def score_checkpoints(run, names, split="validation"):
-    """Decodes a split with several checkpoints of a run, with one model.
+    """Decode a split with several checkpoints of a run, with one model.
 
     Args:
         run: `Run`.

@@ -13,7 +13,7 @@ from keras_transformer.decoding.gather import take_rows
 
 
 def extend_path(path, node, past_length, beam_size):
-    """Returns the path with each beam's own node on it.
+    """Return the path with each beam's own node on it.
 
     Args:
         path: bool `[batch, beams, nodes]`.
@@ -26,7 +26,7 @@ def extend_path(path, node, past_length, beam_size):
 
 
 def live_nodes(path, alive, size=lambda number: number):
-    """Returns the nodes that are on the path of a living beam, in NumPy.
+    """Return the nodes that are on the path of a living beam, in NumPy.
 
     Args:
         path: bool `[batch, beams, nodes]`.
@@ -42,7 +42,7 @@ def live_nodes(path, alive, size=lambda number: number):
 
 
 def compact(path, past, recent, nodes, steps, beam_size):
-    """Joins `past` and `recent` into a new `past`.
+    """Join `past` and `recent` into a new `past`.
 
     Args:
         path: bool `[batch, beams, nodes]`.

@@ -13,7 +13,7 @@ BATCH_ROWS = 64
 
 
 def search_inputs(source, texts, prefixes, options, few_shapes):
-    """Returns the `SearchInputs` of a batch, int `[batch, source_length]`; rows that only fill it up end at once."""
+    """Return the `SearchInputs` of a batch, int `[batch, source_length]`; rows that only fill it up end at once."""
     size = rounded_up if few_shapes else int
     lengths = (source != PAD).sum(axis=1).astype("int32")
     limits = np.where(lengths > 0, lengths + options.extra_length, 1).astype("int32")
@@ -39,7 +39,7 @@ def search_inputs(source, texts, prefixes, options, few_shapes):
 
 
 def by_length(rows, sources, beam_size, extra_length):
-    """Yields lists of row numbers, of about the same source length, longest first."""
+    """Yield lists of row numbers, of about the same source length, longest first."""
     rows = sorted(rows, key=lambda i: (-len(sources[i]), i))
     while rows:
         positions = beam_size * (2 * len(sources[rows[0]]) + extra_length)

@@ -13,7 +13,7 @@ divides the vocabulary; where none does, padding costs a copy."""
 
 
 def top_k_tokens(logits, allowed, count):
-    """Returns the most probable tokens.
+    """Return the most probable tokens.
 
     Args:
         logits: float32 [B, K, V].
@@ -37,7 +37,7 @@ def top_k_tokens(logits, allowed, count):
 
 
 def blockwise_top_k(logits, count):
-    """Returns the `count` largest of logits [B, K, V] and their places, as `top_k` does.
+    """Return the `count` largest of logits [B, K, V] and their places, as `top_k` does.
 
     The largest lie in the blocks with the largest maxima, and a maximum costs far less than a place in an order. Blocks
     in order keep the order of equal logits.
@@ -77,12 +77,12 @@ def log_sum_exp(logits, largest):
 
 
 def gather_token_logits(logits, tokens):
-    """Returns the logits, of [B, K, V], of one token each, int32 [B, K]."""
+    """Return the logits, of [B, K, V], of one token each, int32 [B, K]."""
     return take(logits, tokens[:, :, None])[:, :, 0]
 
 
 def sample_tokens(logits, allowed, chance, sampling):
-    """Returns random tokens.
+    """Return random tokens.
 
     Args:
         logits: float32 [B, K, V].

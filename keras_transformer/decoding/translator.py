@@ -179,7 +179,7 @@ class Translator:
         return results[0][0].text if one_text else results
 
     def score(self, sources: Iterable[str], targets: Iterable, alpha: float | None = None) -> list[Hypothesis]:
-        """Returns a `Hypothesis` for each pair: the target's log-probability and score, teacher-forced.
+        """Return a `Hypothesis` for each pair: the target's log-probability and score, teacher-forced.
 
         Args:
             sources: Source sentences.
@@ -204,7 +204,7 @@ class Translator:
         return results
 
     def attention(self, source: str, target: str | Sequence[int] | None = None) -> AttentionMaps:
-        """Returns the `AttentionMaps` of a source and its target, teacher-forced; of an ensemble its first model's.
+        """Return the `AttentionMaps` of a source and its target, teacher-forced; of an ensemble its first model's.
 
         Args:
             source: A source sentence.
@@ -311,7 +311,7 @@ class Translator:
                 yield i, log_p[row, :length], weights[row, :length, :source_length] if alignments else None
 
     def score_batch(self, source, labels, alignments=False):
-        """Returns log-probabilities of labels, float32 `[batch, length]`, teacher-forced, and alignments.
+        """Return log-probabilities of labels, float32 `[batch, length]`, teacher-forced, and alignments.
 
         Args:
             source: int `[batch, source_length]`.

@@ -22,7 +22,7 @@ QUANTIZATIONS = (
 
 
 def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", force=False):
-    """Writes a run's model for CTranslate2, with the tokenizer beside it and `export.json`; see `convert`.
+    """Write a run's model for CTranslate2, with the tokenizer beside it and `export.json`; see `convert`.
 
     Args:
         run: `Run`.
@@ -51,7 +51,7 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
 
 
 def convert(weights, hparams, tokens, folder, quantization=None):
-    """Writes the model into a new directory that `ctranslate2.Translator` reads.
+    """Write the model into a new directory that `ctranslate2.Translator` reads.
 
     It appends EOS to every source and begins every target with BOS, by itself. The result is the same function of the
     tokens, but its search is another: `length_penalty` divides by |y|^α where this project divides by
@@ -100,7 +100,7 @@ def convert(weights, hparams, tokens, folder, quantization=None):
 
 
 def sinusoids(length, d_model):
-    """Returns the interleaved sinusoids (§3.5) of positions 0, 1, …: float32 `[length, d_model]`."""
+    """Return the interleaved sinusoids (§3.5) of positions 0, 1, …: float32 `[length, d_model]`."""
     frequencies = (10000.0 ** (-np.arange(0, d_model, 2) / d_model)).astype("float32")
     angles = np.arange(length, dtype="float32")[:, None] * frequencies
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, d_model)
@@ -120,7 +120,7 @@ class _Weights:
 
 
 def _quantize(spec, quantization):
-    """Makes matrices what they are to be stored in."""
+    """Make matrices what they are to be stored in."""
     from ctranslate2.specs import model_spec
 
     spec.optimize({"bfloat16": "float32", "int8_bfloat16": "int8_float32"}.get(quantization, quantization))
@@ -145,7 +145,7 @@ def _specs():
 
 
 def _check(hparams, tokens):
-    """Raises a `UserError` where CTranslate2 has nothing that computes the same."""
+    """Raise a `UserError` where CTranslate2 has nothing that computes the same."""
     width = hparams.d_model // hparams.num_heads
     for what, value, known in (
         ("norm", hparams.norm, ("post", "pre")),
@@ -171,7 +171,7 @@ def _positions(weights, hparams):
 
 
 def _set_layer(spec, weights, name):
-    """Sets an encoder's or decoder's layer."""
+    """Set an encoder's or decoder's layer."""
     attentions = {"self_attention": spec.self_attention}
     if hasattr(spec, "attention"):
         attentions["cross_attention"] = spec.attention

@@ -13,7 +13,7 @@ DESCRIPTION = "export.json"
 
 @contextlib.contextmanager
 def atomic_export(folder, force, description):
-    """Yields a new directory that appears as `folder`, with `export.json`, when the block ends well.
+    """Yield a new directory that appears as `folder`, with `export.json`, when the block ends well.
 
     Args:
         folder: The directory.
@@ -32,7 +32,7 @@ def atomic_export(folder, force, description):
 
 
 def describe(run, checkpoint=None):
-    """Returns what an export tells of a run: {name: value}, for JSON.
+    """Return what an export tells of a run: {name: value}, for JSON.
 
     Args:
         run: `Run`.
@@ -52,7 +52,7 @@ def describe(run, checkpoint=None):
 
 
 def check_place(folder, force):
-    """Raises a `UserError` unless an export may be written to `folder`: nothing but an export is ever replaced.
+    """Raise a `UserError` unless an export may be written to `folder`: nothing but an export is ever replaced.
 
     Args:
         force: Whether an export that is there may be replaced.

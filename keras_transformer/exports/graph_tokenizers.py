@@ -19,7 +19,7 @@ BLANK = r" \t\n\r\f\v"
 
 
 def character_class(characters):
-    """Returns what RE2 takes inside brackets for any of the characters."""
+    """Return what RE2 takes inside brackets for any of the characters."""
     codes, ranges = sorted(map(ord, characters)), []
     for code in codes:
         if ranges and code == ranges[-1][1] + 1:
@@ -34,14 +34,14 @@ SPACES = character_class(char for char in map(chr, range(LAST_CODE + 1)) if char
 
 
 def split_words(texts):
-    """Returns the words, ragged strings `[batch, (words)]`, as `utils.text.split_words` finds them."""
+    """Return the words, ragged strings `[batch, (words)]`, as `utils.text.split_words` finds them."""
     texts = tf.strings.strip(tf.strings.regex_replace(texts, f"[{BLANK}]+", " "))
     words = tf.strings.split(texts, " ")
     return tf.ragged.boolean_mask(words, words != "")
 
 
 def checked(right, message, *tensors):
-    """Returns the tensors, once it is sure that all of `right`, bool, holds.
+    """Return the tensors, once it is sure that all of `right`, bool, holds.
 
     Raises:
         InvalidArgumentError: It does not; when the graph runs.
@@ -51,7 +51,7 @@ def checked(right, message, *tensors):
 
 
 def without_special(ids):
-    """Returns ids, int32 `[batch, length]`, without PAD, BOS and EOS: ragged `[batch, (ids)]`."""
+    """Return ids, int32 `[batch, length]`, without PAD, BOS and EOS: ragged `[batch, (ids)]`."""
     return tf.ragged.boolean_mask(ids, (ids != PAD) & (ids != BOS) & (ids != EOS))
 
 
@@ -59,19 +59,19 @@ class GraphTokenizer(tf.Module):
     """Base of tokenizers in a graph; texts are UTF-8, ids have no PAD, BOS and EOS."""
 
     def tokenize(self, texts):
-        """Returns the ids, ragged int32 `[batch, (ids)]`, of strings `[batch]`."""
+        """Return the ids, ragged int32 `[batch, (ids)]`, of strings `[batch]`."""
         raise NotImplementedError
 
     def tokenize_targets(self, texts):
-        """Returns the ids of targets, where these are not texts as sources are."""
+        """Return the ids of targets, where these are not texts as sources are."""
         return self.tokenize(texts)
 
     def detokenize(self, ids):
-        """Returns the texts, strings `[batch]`, of ragged ids."""
+        """Return the texts, strings `[batch]`, of ragged ids."""
         raise NotImplementedError
 
     def decode_outputs(self, sources, ids):
-        """Returns the texts of ragged ids that a model gave for the texts `sources`, strings `[batch]`."""
+        """Return the texts of ragged ids that a model gave for the texts `sources`, strings `[batch]`."""
         return self.detokenize(ids)
 
 
@@ -113,6 +113,6 @@ class GraphSymbols(GraphTokenizer):
 
 
 def symbol_table(symbols, ids):
-    """Returns the lookup table from symbols to ids, UNK for all others."""
+    """Return the lookup table from symbols to ids, UNK for all others."""
     entries = tf.lookup.KeyValueTensorInitializer(list(symbols), list(ids), tf.string, tf.int32)
     return tf.lookup.StaticHashTable(entries, UNK)

@@ -56,7 +56,7 @@ class GraphTrees(GraphSentencePiece):
         return super().tokenize(tf.strings.reduce_join(plain, axis=-1, separator=" "))
 
     def tokenize_targets(self, texts):
-        """Returns the ids of trees, texts in brackets; an empty text has none.
+        """Return the ids of trees, texts in brackets; an empty text has none.
 
         Raises:
             InvalidArgumentError: A text is not one tree of constituents; when the graph runs.
@@ -85,7 +85,7 @@ class GraphTrees(GraphSentencePiece):
         return tf.ragged.boolean_mask(self._ids.lookup(names), given)
 
     def decode_outputs(self, sources, ids):
-        """Returns the trees, in brackets, of ragged ids of whole trees; of no ids comes a flat one."""
+        """Return the trees, in brackets, of ragged ids of whole trees; of no ids comes a flat one."""
         words = split_words(sources)
         words = words.with_flat_values(_replaced(words.flat_values, ESCAPED))
         flat = tf.strings.join(["(TOP", tf.strings.reduce_join(_leaves(words), axis=-1), ")"])

@@ -32,7 +32,7 @@ class GraphWordPieces(GraphTokenizer):
         )  # fmt: skip
 
     def tokenize(self, texts):
-        """Returns the ids, a ragged int32 `[batch, (pieces)]`, of a string tensor `[batch]`, without BOS and EOS."""
+        """Return the ids, a ragged int32 `[batch, (pieces)]`, of a string tensor `[batch]`, without BOS and EOS."""
         texts = tf.strings.strip(tf.strings.regex_replace(texts, self._spaces, " "))
         characters, codes = (
             convert(texts, "UTF-8") for convert in (tf.strings.unicode_split, tf.strings.unicode_decode)
@@ -47,7 +47,7 @@ class GraphWordPieces(GraphTokenizer):
         return self._pieces.tokenize(runs).merge_dims(1, 2)
 
     def detokenize(self, ids):
-        """Returns the texts, strings `[batch]`, of int32 ids, ragged or `[batch, length]`."""
+        """Return the texts, strings `[batch]`, of int32 ids, ragged or `[batch, length]`."""
         texts = tf.strings.reduce_join(tf.gather(self._texts, ids), axis=-1)
         texts = tf.strings.regex_replace(texts, f"(?:{MARKER}|{self._spaces})+", " ")
         parts = tensorflow_text.regex_split(tf.strings.strip(texts), ESCAPED, ESCAPED)

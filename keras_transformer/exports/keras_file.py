@@ -6,7 +6,7 @@ MODEL = "model.keras"
 
 
 def export_keras(run, folder, checkpoint=None, precision="float32", force=False):
-    """Writes `model.keras`, which `keras.saving.load_model` opens after `from keras_transformer import Transformer`.
+    """Write `model.keras`, which `keras.saving.load_model` opens after `from keras_transformer import Transformer`.
 
     Args:
         run: `Run`.

@@ -41,7 +41,7 @@ def export_saved_model(
     translator: Translator, folder: str | os.PathLike, options: SearchOptions | None = None, *,
     max_beam_size: int | None = None, description: dict | None = None, force: bool = False,
 ) -> None:  # fmt: skip
-    """Writes a SavedModel, which TensorFlow and TensorFlow Text load without this package.
+    """Write a SavedModel, which TensorFlow and TensorFlow Text load without this package.
 
     Its signatures; texts are UTF-8, wrong bytes of which become U+FFFD:
 
@@ -104,7 +104,7 @@ class TextTranslator(tf.Module):
         self._weights = [variable.value for model in translator.models for variable in model.weights]
 
     def concrete_functions(self):
-        """Returns the signatures, {name: concrete function}."""
+        """Return the signatures, {name: concrete function}."""
 
         def argument(name, kind, *shape):
             return tf.TensorSpec([None, *shape], kind, name)
@@ -215,12 +215,12 @@ class TextTranslator(tf.Module):
 
 
 def well_formed(texts):
-    """Returns strings `[batch]` as UTF-8, with U+FFFD for wrong bytes."""
+    """Return strings `[batch]` as UTF-8, with U+FFFD for wrong bytes."""
     return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
 def _of_any(signature):
-    """Returns the signature for no rows, too: it is then computed of one."""
+    """Return the signature for no rows, too: it is then computed of one."""
 
     @functools.wraps(signature)
     def whole(*arguments):

@@ -13,7 +13,7 @@ MASKED_LOGIT = -1e9
 
 
 def padding_mask(tokens, pad=0):
-    """Returns bool `[batch, 1, 1, length]`: which of the tokens, int `[batch, length]`, may be attended to."""
+    """Return bool `[batch, 1, 1, length]`: which of the tokens, int `[batch, length]`, may be attended to."""
     return (tokens != pad)[:, None, None, :]
 
 
@@ -29,7 +29,7 @@ class PaddingMask(keras.Operation):
 
 
 def causal_mask(length):
-    """Returns bool `[1, 1, length, length]`: position i may attend to positions ≤ i (§3.2.3)."""
+    """Return bool `[1, 1, length, length]`: position i may attend to positions ≤ i (§3.2.3)."""
     position = ops.arange(length)
     return (position[None, :] <= position[:, None])[None, None]
 
@@ -63,7 +63,7 @@ def head_width(d_model, num_heads):
 
 
 def written(cache, position, new):
-    """Returns `cache`, `[batch, heads, length, d]`, with `new`, `[batch, heads, n, d]`, from a position on."""
+    """Return `cache`, `[batch, heads, length, d]`, with `new`, `[batch, heads, n, d]`, from a position on."""
     batch, heads, length, width = ops.shape(cache)
     # As rows of a matrix: for a slice's update TensorFlow would start XLA.
     rows = ops.arange(batch * heads)[:, None] * length + position + ops.arange(ops.shape(new)[2])[None]
@@ -177,25 +177,25 @@ class MultiHeadAttention(keras.layers.Layer):
         return attended
 
     def project_query(self, query, training=False):
-        """Returns queries `[batch, heads, length, d_k]` of `query`."""
+        """Return queries `[batch, heads, length, d_k]` of `query`."""
         return self._split_heads(matmul(query, self.query_kernel, training))
 
     def project_memory(self, memory, training=False):
-        """Returns keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]` of `memory`."""
+        """Return keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]` of `memory`."""
         kernel = self._side_by_side(self.key_kernel, self.value_kernel)
         return self._split_projection(matmul(memory, kernel, training), self.num_heads * self.d_k)
 
     def fused_kernel(self):
-        """Returns the kernels of queries, keys and values side by side, `[d_model, heads * (2 d_k + d_v)]`."""
+        """Return the kernels of queries, keys and values side by side, `[d_model, heads * (2 d_k + d_v)]`."""
         return self._side_by_side(self.query_kernel, self.key_kernel, self.value_kernel)
 
     def project_fused(self, x, fused_kernel, training=False):
-        """Returns queries, keys and values `[batch, heads, length, d]` of `x`: one product in place of three."""
+        """Return queries, keys and values `[batch, heads, length, d]` of `x`: one product in place of three."""
         keys = self.num_heads * self.d_k
         return self._split_projection(matmul(x, fused_kernel, training), keys, 2 * keys)
 
     def attend(self, query, keys, values, attention_mask=None, training=False):
-        """Attends from `query` `[batch, query_length, d_model]` to projected keys and values.
+        """Attend from `query` `[batch, query_length, d_model]` to projected keys and values.
 
         Returns:
             The output `[batch, query_length, d_model]`, and the weights
@@ -210,7 +210,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return self._join_heads(heads, training), weights
 
     def attend_to_parts(self, query, parts, attention_mask):
-        """Attends to keys and values that lie in several arrays, as if they were one: none is copied.
+        """Attend to keys and values that lie in several arrays, as if they were one: none is copied.
 
         Args:
             query: Projected, `[batch, heads, query_length, d_k]`.
@@ -235,11 +235,11 @@ class MultiHeadAttention(keras.layers.Layer):
         return scaled_dot_product_attention(query, keys, values, mask, dropout)
 
     def to_dense_weights(self, weights, key_length):
-        """Returns weights of `attend` as `[batch, heads, query_length, key_length]`, where they have another form."""
+        """Return weights of `attend` as `[batch, heads, query_length, key_length]`, where they have another form."""
         return weights
 
     def flops(self, rows, query_length, key_length):
-        """Returns the floating point operations of a call's matrix products; a multiply-add is two.
+        """Return the floating point operations of a call's matrix products; a multiply-add is two.
 
         Padding costs as much as tokens do, and hidden positions as much as seen ones.
         """
@@ -249,7 +249,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return 2 * rows * products * widths
 
     def pairs(self, query_length, key_length):
-        """Returns the number of (query, key) pairs that one head of one row computes."""
+        """Return the number of (query, key) pairs that one head of one row computes."""
         return query_length * key_length
 
     def _side_by_side(self, *kernels):

@@ -13,7 +13,7 @@ class ReplicaSeedGenerator(keras.random.SeedGenerator):
     drawn = None
 
     def next(self, ordered=True):
-        """Returns the next seed, `[2]`, and advances the state."""
+        """Return the next seed, `[2]`, and advance the state."""
         if self.drawn is not None:
             return self.drawn
         seed = super().next(ordered)
@@ -24,7 +24,7 @@ class ReplicaSeedGenerator(keras.random.SeedGenerator):
 
 
 def replica_id():
-    """Returns the number of the `tf.distribute` replica that runs this, or None outside of one."""
+    """Return the number of the `tf.distribute` replica that runs this, or None outside of one."""
     if keras.backend.backend() != "tensorflow":
         return None
     import tensorflow as tf

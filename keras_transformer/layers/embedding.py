@@ -36,7 +36,7 @@ class TiedEmbedding(keras.layers.Layer):
         return ops.cast(vectors, self.compute_dtype) * self.d_model**0.5
 
     def logits(self, states):
-        """Projects states `[..., d_model]` to logits `[..., vocab_size]`."""
+        """Project states `[..., d_model]` to logits `[..., vocab_size]`."""
         # Of two matrices TensorFlow reads one transposed where it lies; for more dimensions it would copy the table.
         rows = ops.reshape(states, (-1, self.d_model))
         logits = ops.matmul(rows, ops.transpose(ops.cast(self.table, states.dtype)))

@@ -7,7 +7,7 @@ from keras_transformer.backend.devices import on_cpu
 
 
 def matmul(x, kernel, training=False):
-    """Returns x · kernel, in the dtype of x.
+    """Return x · kernel, in the dtype of x.
 
     The gradient with respect to x is a product with the transposed kernel. On a CPU, in float32, TensorFlow takes up to
     a third longer for one that reads long rows of its second factor than for one that reads columns, so that the kernel

@@ -7,7 +7,7 @@ from keras_transformer.utils.errors import UserError
 
 
 def seed_generators(layer):
-    """Returns the seed generators of a layer and of those within.
+    """Return the seed generators of a layer and of those within.
 
     Raises:
         UserError: A seed of one cannot be drawn ahead: it is not this package's `Dropout`'s.
@@ -23,7 +23,7 @@ def seed_generators(layer):
 
 
 def rematerialized(layer):
-    """Returns a function like a layer that keeps only its inputs for the backward pass.
+    """Return a function like a layer that keeps only its inputs for the backward pass.
 
     Its dropout masks are those that the layer itself would draw, and the same both times: their seeds are drawn once,
     outside. Each dropout within is called once.

@@ -44,13 +44,13 @@ def restricted_attention(query, key, value, window, mask=None, dropout=None):
 
 
 def block_size(length, window):
-    """Returns the positions of a block, for an int or a scalar tensor `length`; a short sequence is one block."""
+    """Return the positions of a block, for an int or a scalar tensor `length`; a short sequence is one block."""
     reach = max(window // 2, 1)
     return max(min(length, reach), 1) if isinstance(length, int) else ops.clip(length, 1, reach)
 
 
 def to_dense_weights(weights, length):
-    """Returns weights of `restricted_attention` as `[batch, heads, length, length]`, 0 outside of neighbourhoods."""
+    """Return weights of `restricted_attention` as `[batch, heads, length, length]`, 0 outside of neighbourhoods."""
     batch, heads, blocks, block, reach = ops.shape(weights)
     rows = ops.reshape(weights, (batch, heads, blocks * block, reach))[:, :, :length]
     position = ops.arange(length)
@@ -77,7 +77,7 @@ def _neighbourhoods(x, block):
 
 
 def _band(block, window):
-    """Returns bool `[block, 3 * block]`: whether a block's position may attend to one of the neighbourhood's."""
+    """Return bool `[block, 3 * block]`: whether a block's position may attend to one of the neighbourhood's."""
     offset = ops.arange(3 * block)[None, :] - block - ops.arange(block)[:, None]
     return ops.logical_and(offset >= -(window // 2), offset < window - window // 2)
 

@@ -164,7 +164,7 @@ class Transformer(Seq2SeqModel):
         return keras.Model(inputs, project(self.states(inputs)), name=self.name)
 
     def states(self, inputs, training=False):
-        """Returns the decoder's states `[batch, target_length, d_model]`."""
+        """Return the decoder's states `[batch, target_length, d_model]`."""
         source, decoder_input = inputs
         memory = self.encode(source, training=training)
         x = self.target_dropout(self._embed(decoder_input), training=training)
@@ -196,7 +196,7 @@ class Transformer(Seq2SeqModel):
         return self.padding_mask(source)
 
     def logits(self, states: Any) -> Any:
-        """Projects states `[..., d_model]` to logits `[..., vocab_size]` (§3.4)."""
+        """Project states `[..., d_model]` to logits `[..., vocab_size]` (§3.4)."""
         return self.embedding.logits(states)
 
     def encode(self, source: Any, training: bool = False) -> Any:
@@ -206,7 +206,7 @@ class Transformer(Seq2SeqModel):
 
     @contextlib.contextmanager
     def recorded_attention(self):
-        """Makes calls inside a `with` block leave their attention weights behind.
+        """Make calls inside a `with` block leave their attention weights behind.
 
         Yields:
             {"encoder", "decoder", "cross"}: lists, of which each call's layers fill one entry after the other, float32
@@ -266,7 +266,7 @@ class Transformer(Seq2SeqModel):
         return self.logits(self.decoder.normalize(x)), recent
 
     def flops(self, rows: int, source_length: int, target_length: int) -> int:
-        """Returns the floating point operations of all matrix products of one forward pass; a multiply-add is two.
+        """Return the floating point operations of all matrix products of one forward pass; a multiply-add is two.
 
         Padding costs as much as tokens do, and hidden positions as much as seen ones.
         """

@@ -22,7 +22,7 @@ class TreeConstraint:
     grammar: Grammar
 
     def __call__(self, tokens, index, inputs):
-        """Returns bool [B, K, V]; see `SearchOptions`."""
+        """Return bool [B, K, V]; see `SearchOptions`."""
         kinds_table, labels_table = self.grammar.kinds, self.grammar.labels
         place = ops.arange(ops.shape(tokens)[2], dtype="int32")
         kinds = ops.take(kinds_table, tokens, axis=0)  # [B, K, L]; padding is of no kind

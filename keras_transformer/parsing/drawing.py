@@ -55,7 +55,7 @@ class _Node:
     end: int
 
     def nodes(self):
-        """Yields this node and all below, each before its children, from left to right."""
+        """Yield this node and all below, each before its children, from left to right."""
         stack = [self]
         while stack:
             node = stack.pop()
@@ -64,7 +64,7 @@ class _Node:
 
 
 def text_drawing(tree):
-    """Returns a tree as lines of text with Unicode's box-drawing characters, to be read in a fixed-width font.
+    """Return a tree as lines of text with Unicode's box-drawing characters, to be read in a fixed-width font.
 
     All words are in the last line and their tags in the one above; lines are as wide as they need to be.
     """
@@ -109,7 +109,7 @@ def _joined(pieces):
 
 
 def svg_drawing(tree):
-    """Returns a tree as a picture: an SVG file's text, which needs nothing from elsewhere.
+    """Return a tree as a picture: an SVG file's text, which needs nothing from elsewhere.
 
     Texts have the reader's own sans-serif font. Their widths are estimates, on the wide side.
     """
@@ -190,12 +190,12 @@ def _printable(text):
 
 
 def columns(text):
-    """Returns how many columns of a terminal a text takes: East Asian wide characters two, combining marks none."""
+    """Return how many columns of a terminal a text takes: East Asian wide characters two, combining marks none."""
     return sum(0 if _has_no_width(char) else 2 if _is_wide(char) else 1 for char in text)
 
 
 def pixels(text, kind):
-    """Returns about how many pixels a text takes in an SVG, rather too many: fonts differ.
+    """Return about how many pixels a text takes in an SVG, rather too many: fonts differ.
 
     Args:
         text: The text.

@@ -40,11 +40,11 @@ class Parameters:
             object.__setattr__(self, name, frozenset(map(frozenset, getattr(self, name))))
 
     def same_label(self, one, other):
-        """Returns whether two labels, or tags, are equal."""
+        """Return whether two labels, or tags, are equal."""
         return one == other or frozenset((one, other)) in self.equal_labels
 
     def same_word(self, one, other):
-        """Returns whether two words are equal."""
+        """Return whether two words are equal."""
         return one == other or frozenset((one, other)) in self.equal_words
 
     @functools.cached_property
@@ -54,7 +54,7 @@ class Parameters:
 
 
 def read_parameters(lines, name="the parameters"):
-    """Returns the `Parameters` that a file of EVALB's (`.prm`) holds: lines of a key and its value, and `#` comments.
+    """Return the `Parameters` that a file of EVALB's (`.prm`) holds: lines of a key and its value, and `#` comments.
 
     What the file does not name is empty; brackets are then labelled and the cut-off is 40, as in EVALB. DEBUG and
     MAX_ERROR have no effect: EVALB stops after so many errors, but a long run must not be cut short without a score.
@@ -87,7 +87,7 @@ def read_parameters(lines, name="the parameters"):
 
 
 def _check_key(key, place):
-    """Raises a `UserError` unless a file may have the key."""
+    """Raise a `UserError` unless a file may have the key."""
     if key == _REFUSED:
         raise UserError(f"{place}: {key} is not implemented, and scores without it would differ; remove the line")
     known = (*_LISTS, *_PAIRS, *_NUMBERS, *_WITHOUT_EFFECT)

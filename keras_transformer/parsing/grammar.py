@@ -43,7 +43,7 @@ class Grammar:
                 self.labels[i] = numbers[symbol[1:]]
 
     def allowed(self, prefix, words, limit):
-        """Returns bool `[V]`: the ids that may come next. `decoding.constraints` computes the same for many at once.
+        """Return bool `[V]`: the ids that may come next. `decoding.constraints` computes the same for many at once.
 
         Args:
             prefix: Ids so far, all of which were allowed.

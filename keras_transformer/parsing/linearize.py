@@ -11,7 +11,7 @@ ANY_TAG = "XX"
 
 
 def linearize(tree, tags=True):
-    """Returns the symbols of a constituent.
+    """Return the symbols of a constituent.
 
     Args:
         tree: `Tree`.
@@ -29,7 +29,7 @@ def is_bracket(symbol):
 
 
 def delinearize(symbols, words):
-    """Returns the `Tree` of symbols over words, as text writes these.
+    """Return the `Tree` of symbols over words, as text writes these.
 
     Raises:
         ValueError: The symbols are no tree of so many words; it says why.
@@ -62,7 +62,7 @@ def delinearize(symbols, words):
 
 
 def repaired(symbols, words):
-    """Returns the `Tree` of symbols over words whatever the symbols are; of a tree's symbols, that tree.
+    """Return the `Tree` of symbols over words whatever the symbols are; of a tree's symbols, that tree.
 
     A closing bracket closes the innermost open one of its label, and all inside of that one; where none is open, it is
     left out. Tags beyond the last word are left out. Words beyond the last tag get XX, inside of what is open at the

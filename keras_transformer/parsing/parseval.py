@@ -67,7 +67,7 @@ class LabelScore:
         return _harmonic_mean(self.recall, self.precision)
 
     def figures(self):
-        """Returns {name: figure} of all but the label."""
+        """Return {name: figure} of all but the label."""
         return {name: getattr(self, name) for name in ("gold", "test", "recall", "precision", "f1")}
 
 
@@ -84,13 +84,13 @@ class Parseval:
     parameters: Parameters
 
     def totals(self, cutoff=None):
-        """Returns the `Parseval` of the sentences up to a length; of all if it is None."""
+        """Return the `Parseval` of the sentences up to a length; of all if it is None."""
         if cutoff is None:
             return self
         return Parseval(tuple(one for one in self.sentences if one.length <= cutoff), self.parameters)
 
     def total(self, name):
-        """Returns the sum of a count, such as "matched", over the valid sentences."""
+        """Return the sum of a count, such as "matched", over the valid sentences."""
         return sum(getattr(sentence, name) for sentence in self._valid())
 
     @property
@@ -157,24 +157,24 @@ class Parseval:
         return percent(self.total("correct_tags"), self.total("words"))
 
     def rows(self):
-        """Returns the rows of EVALB's table, one for each sentence."""
+        """Return the rows of EVALB's table, one for each sentence."""
         return [str(sentence) for sentence in self.sentences]
 
     def table(self):
-        """Returns what EVALB prints: the table, its total row and the two summaries.
+        """Return what EVALB prints: the table, its total row and the two summaries.
 
         The total row's Cross column is the sum of the rows', as EVALB's later versions have it.
         """
         return "\n".join([*_HEADER, _RULE, *self.rows(), _RULE, self._total_row(), self.summary()])
 
     def summary(self):
-        """Returns the end of the table: the scores of all sentences, and of those up to the cut-off length."""
+        """Return the end of the table: the scores of all sentences, and of those up to the cut-off length."""
         cutoff = self.parameters.cutoff_length
         short = [f"-- len<={cutoff} --", *self.totals(cutoff)._lines()]
         return "\n".join(["=== Summary ===", "", "-- All --", *self._lines(), "", *short]) + "\n"
 
     def by_length(self):
-        """Returns {"1-10": `Parseval`, …}: the scores of the sentences of each length that there is."""
+        """Return {"1-10": `Parseval`, …}: the scores of the sentences of each length that there is."""
         buckets = length_buckets([sentence.length for sentence in self.sentences])
         return {
             words: Parseval(tuple(self.sentences[row] for row in rows), self.parameters)
@@ -182,7 +182,7 @@ class Parseval:
         }
 
     def by_label(self):
-        """Returns the `LabelScore`s of all labels, those with most gold brackets first.
+        """Return the `LabelScore`s of all labels, those with most gold brackets first.
 
         Where parameters make labels equal, a match counts for the gold side's label in its recall and for the test
         side's in its precision.
@@ -242,7 +242,7 @@ class Parseval:
 
 
 def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name="the test file"):
-    """Returns the `Parseval` of parses; blank lines at the end of both files are no sentences.
+    """Return the `Parseval` of parses; blank lines at the end of both files are no sentences.
 
     Args:
         golds: Lines of brackets, one sentence each; `trees_as_lines` makes them of other files.
@@ -280,7 +280,7 @@ def f1_of_counts(matched, gold, test):
 
 
 def trees_as_lines(lines, name, sentences=None):
-    """Returns the lines of a file of brackets, one sentence each, for `parseval`.
+    """Return the lines of a file of brackets, one sentence each, for `parseval`.
 
     Where each line is balanced by itself it is a sentence, also a blank one. Otherwise the trees are over several
     lines, as in the Penn Treebank, and each becomes one line.

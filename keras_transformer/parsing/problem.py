@@ -22,11 +22,11 @@ class ParsingProblem(Problem):
     train_share: float = setting(1.0, "share of the training trees to learn from, evenly spread", low=0.001, high=1)
 
     def trees(self, split):
-        """Yields the normalised `trees.tree.Tree`s of a split."""
+        """Yield the normalised `trees.tree.Tree`s of a split."""
         raise NotImplementedError
 
     def learned_trees(self, split):
-        """Yields the trees of a split; for training, those of `train_share`. A larger share has those of a smaller."""
+        """Yield the trees of a split; for training, those of `train_share`. A larger share has those of a smaller."""
         for number, tree in enumerate(self.trees(split)):
             # The golden ratio's multiples, the fraction of each, are spread more evenly than random numbers.
             if split != "train" or self.train_share == 1 or number * GOLDEN_RATIO % 1 < self.train_share:
@@ -93,7 +93,7 @@ class TreebankProblem(ParsingProblem):
 
     @staticmethod
     def normalized(tree):
-        """Returns a tree of the files as it is learned, or None."""
+        """Return a tree of the files as it is learned, or None."""
         from keras_transformer.parsing.normalize import penn
 
         return penn(tree)
@@ -108,5 +108,5 @@ class TreebankProblem(ParsingProblem):
 
 
 def sentence_of(tree):
-    """Returns the words of a tree as text writes them, between blanks."""
+    """Return the words of a tree as text writes them, between blanks."""
     return " ".join(map(unescaped, tree.words()))

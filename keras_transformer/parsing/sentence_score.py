@@ -88,7 +88,7 @@ class SentenceScore:
 
 
 def score_sentence(gold_text, test_text, parameters, number=1, gold_name="the gold file"):
-    """Returns the `SentenceScore` of a sentence.
+    """Return the `SentenceScore` of a sentence.
 
     Args:
         gold_text: Its brackets in the gold file.

@@ -40,7 +40,7 @@ class TreeTokenizer(SentencePieceTokenizer):
 
     @classmethod
     def train(cls, sentences, symbols, vocab_size):
-        """Learns subwords; the vocabulary is smaller than asked for where the sentences cannot fill it.
+        """Learn subwords; the vocabulary is smaller than asked for where the sentences cannot fill it.
 
         Args:
             sentences: Iterable of sentences.
@@ -89,7 +89,7 @@ class TreeTokenizer(SentencePieceTokenizer):
         return super().encode([_plain(text) for text in texts])
 
     def encode_targets(self, texts):
-        """Returns the ids of trees, texts in brackets, without BOS and EOS; of an empty text, none.
+        """Return the ids of trees, texts in brackets, without BOS and EOS; of an empty text, none.
 
         Raises:
             UserError: A text is not one tree.
@@ -99,7 +99,7 @@ class TreeTokenizer(SentencePieceTokenizer):
         return [[self.symbols.get(symbol, UNK) for symbol in row] for row in rows]
 
     def encode_prefixes(self, texts):
-        """Returns the ids of symbols between blanks: `(S (NP PRP`.
+        """Return the ids of symbols between blanks: `(S (NP PRP`.
 
         Raises:
             UserError: One is none of the vocabulary's, or no tree begins so.
@@ -117,14 +117,14 @@ class TreeTokenizer(SentencePieceTokenizer):
         return ids
 
     def decode(self, ids):
-        """Returns the text of each sequence: symbols between blanks, and words of what is not one symbol alone."""
+        """Return the text of each sequence: symbols between blanks, and words of what is not one symbol alone."""
         return [
             " ".join(self._names[i] for i in row) if set(row) <= self._names.keys() else words
             for row, words in zip(_without_special(ids), super().decode(ids))
         ]
 
     def decode_outputs(self, sources, ids):
-        """Returns the tree of each sequence, in brackets, over the words of its source; "" where there are none.
+        """Return the tree of each sequence, in brackets, over the words of its source; "" where there are none.
 
         What is no tree is made one, see `linearize.repaired`; of no symbols comes a flat one.
         """

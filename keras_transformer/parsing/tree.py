@@ -43,17 +43,17 @@ class Tree(NamedTuple):
         return "".join(text)
 
     def leaves(self):
-        """Returns the preterminals from left to right."""
+        """Return the preterminals from left to right."""
         if self.word is not None:
             return [self]
         return [leaf for child in self.children for leaf in child.leaves()]
 
     def words(self):
-        """Returns the words from left to right."""
+        """Return the words from left to right."""
         return [leaf.word for leaf in self.leaves()]
 
     def spans(self):
-        """Returns (label, start, end) of each constituent, the outer before the inner; preterminals are none."""
+        """Return (label, start, end) of each constituent, the outer before the inner; preterminals are none."""
         spans = []
 
         def visit(tree, start):
@@ -70,7 +70,7 @@ class Tree(NamedTuple):
         return spans
 
     def pretty(self, indent=0, width=100, closing=0):
-        """Returns the tree over several lines: what does not fit into `width` columns has a line for each child.
+        """Return the tree over several lines: what does not fit into `width` columns has a line for each child.
 
         Args:
             indent: Blanks that lines begin with.
@@ -86,7 +86,7 @@ class Tree(NamedTuple):
 
 
 def read_trees(lines, name="the text"):
-    """Yields the `Tree`s of a text in brackets, each over one line or several.
+    """Yield the `Tree`s of a text in brackets, each over one line or several.
 
     Args:
         lines: The lines of text.
@@ -100,7 +100,7 @@ def read_trees(lines, name="the text"):
 
 
 def numbered_trees(lines, name="the text"):
-    """Yields (number of the line that a tree begins in, `Tree`); see `read_trees`."""
+    """Yield (number of the line that a tree begins in, `Tree`); see `read_trees`."""
     stack, began, number = [], 0, 0  # of each open bracket: its label and what is in it
     for number, line in enumerate(lines, start=1):
         place = f"{name}:{number}"
@@ -130,7 +130,7 @@ def numbered_trees(lines, name="the text"):
 
 
 def tree_of(text):
-    """Returns the one `Tree` of a text.
+    """Return the one `Tree` of a text.
 
     Raises:
         UserError: The text is not one tree.
@@ -155,14 +155,14 @@ def _closed(label, inside, place):
 
 
 def escaped(word):
-    """Returns a word as a tree writes it: -LRB- for the bracket "(", which would be part of the tree."""
+    """Return a word as a tree writes it: -LRB- for the bracket "(", which would be part of the tree."""
     for bracket, escape in ESCAPED.items():
         word = word.replace(bracket, escape)
     return word
 
 
 def unescaped(word):
-    """Returns a word of a tree as text writes it: the bracket "(" for -LRB-."""
+    """Return a word of a tree as text writes it: the bracket "(" for -LRB-."""
     for escape, bracket in ESCAPES.items():
         word = word.replace(escape, bracket)
     return word

@@ -17,7 +17,7 @@ _WSJ_FILE = re.compile(r"wsj_(\d\d)(\d\d)\.mrg")
 
 
 def read_treebank(paths):
-    """Yields the `Tree`s of files, as they are written there.
+    """Yield the `Tree`s of files, as they are written there.
 
     Raises:
         UserError: A file is missing or no text, or its brackets are wrong; it says in which line.
@@ -27,7 +27,7 @@ def read_treebank(paths):
 
 
 def wsj_files(folder):
-    """Returns {split: paths} of the Penn Treebank's Wall Street Journal.
+    """Return {split: paths} of the Penn Treebank's Wall Street Journal.
 
     Args:
         folder: What holds the files wsj_SSNN.mrg, in the folders of sections or all in one. Where no section from 02 on
@@ -67,7 +67,7 @@ GUM_PARTITIONS = {"train": "train", "validation": "dev", "test": "test"}
 
 
 def gum_files(folder):
-    """Returns {split: paths} of GUM's constituent trees, by its official partition, `splits.md`.
+    """Return {split: paths} of GUM's constituent trees, by its official partition, `splits.md`.
 
     Documents from Reddit may be missing, since their words are not distributed.
 
@@ -99,7 +99,7 @@ HELD_OUT_SHARE = 0.05
 
 
 def icepahc_files(folder):
-    """Returns the .psd files of IcePaHC.
+    """Return the .psd files of IcePaHC.
 
     Raises:
         UserError: There is none.
@@ -110,7 +110,7 @@ def icepahc_files(folder):
 
 
 def part_of_text(trees, split):
-    """Returns the part of a text's trees that belongs to a split: the last 5% are test, the 5% before validation.
+    """Return the part of a text's trees that belongs to a split: the last 5% are test, the 5% before validation.
 
     So each split has all centuries, of which IcePaHC has ten, and no paragraph is divided but two of each text.
     """

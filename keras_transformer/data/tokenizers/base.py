@@ -29,7 +29,7 @@ class Tokenizer:
 
     file_name: str
     constraint = None
-    """What a search may output, a `constraint` of `decoding.beam_search.SearchOptions`; None for texts."""
+    """What a search may output, a `constraint` of `decoding.search_options.SearchOptions`; None for texts."""
 
     @property
     def word_starts(self):

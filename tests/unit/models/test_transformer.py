@@ -22,6 +22,7 @@ from helpers.small_transformer import (
     reset_seeds,
     seed_states,
     small,
+    values,
 )
 from keras import ops
 
@@ -359,6 +360,16 @@ def test_metrics_weigh_tokens_whatever_the_batches(eager):
     assert float(result["perplexity"]) == pytest.approx(np.exp(np.concatenate(plain).mean()), rel=1e-4)
     assert float(result["loss"]) == pytest.approx(np.concatenate(smoothed).mean(), rel=1e-4)
     assert abs(np.mean([batch.mean() for batch in plain]) - np.concatenate(plain).mean()) > 0.01
+
+
+def test_an_update_changes_every_weight_of_3_and_1_layers():
+    model = make_model(num_layers=3, num_decoder_layers=1, compile=True)
+    assert (len(model.encoder.layers), len(model.decoder.layers)) == (3, 1)
+    before = values(model.trainable_variables)
+    with eager_functions():
+        model.fit(INPUTS, LABELS, sample_weight=WEIGHTS, verbose=0)
+    for path, value in values(model.trainable_variables).items():
+        assert (value != before[path]).any(), path
 
 
 # Decoding step by step
