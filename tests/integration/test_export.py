@@ -260,7 +260,7 @@ def test_export_takes_a_precision(home, call, tmp_path, monkeypatch):
     monkeypatch.setattr(saved_model, "export_saved_model", lambda *given, **options: exported.append((given, options)))
     flags = f"--run={home.run}", "--format=saved_model", "--precision=bfloat16", f"--output_dir={tmp_path}/half"
     call("export", *flags).succeeded_with_warnings()
-    (((translator, _), options),) = exported
+    (((translator, *_), options),) = exported
     assert translator.model.compute_dtype == options["description"]["precision"] == "bfloat16"
 
 

@@ -158,7 +158,7 @@ class TokenCopier(Copier):
         self.loss = SmoothedCrossEntropy(label_smoothing=0.5)
 
     def encode(self, source):
-        return ops.one_hot(source, 7), None
+        return ops.one_hot(source, 7)
 
     def states(self, inputs, training):
         return ops.one_hot(inputs[0], 7)
