@@ -22,6 +22,7 @@ from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding import evaluation
 from keras_transformer.decoding.evaluation import evaluate
+from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.decoding.translator import Hypothesis, Translator
 from keras_transformer.evaluate import report_text
 from keras_transformer.metrics.bleu import exact_match, sacre_bleu
@@ -126,7 +127,7 @@ def test_perplexity_is_of_the_models_probabilities_blank_lines_included(run, res
 
 def test_perplexity_is_what_training_measured(run):
     (logged,) = (row for row in Run.open(run).metrics() if row["kind"] == "validation")
-    found = evaluate(run, "last", "validation", beam_size=1)
+    found = evaluate(run, "last", "validation", SearchOptions(beam_size=1))
     assert found.nll() == pytest.approx(logged["nll"], rel=1e-4)
     assert found.perplexity == pytest.approx(logged["perplexity"], rel=1e-3)
 
