@@ -40,7 +40,7 @@ def main(arguments):
 
 
 def measure(size, flags):
-    """Returns the row of a size."""
+    """Return the row of a size."""
     import keras_transformer as kt
     from keras_transformer.runs.checkpoint import Checkpoints, training_arrays
 
@@ -65,7 +65,7 @@ def measure(size, flags):
 
 
 def timed(times, function):
-    """Returns the median seconds of calls with the numbers 0, 1, …"""
+    """Return the median seconds of calls with the numbers 0, 1, …"""
     seconds = []
     for number in range(times):
         began = time.monotonic()

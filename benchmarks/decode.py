@@ -69,7 +69,7 @@ def main(arguments):
 
 
 def read_flags(arguments):
-    """Returns the flags, with `variants` [(engine, precision, mode)] and `measured` [(workload, size)] added.
+    """Return the flags, with `variants` [(engine, precision, mode)] and `measured` [(workload, size)] added.
 
     Raises:
         UserError: A flag or a name is wrong, or nothing is left to measure.
@@ -140,11 +140,11 @@ class Workload:
     beam_size: int = BEAM_SIZE
 
     def tokens(self, outputs):
-        """Returns the number of output tokens that count."""
+        """Return the number of output tokens that count."""
         return len(outputs) * (self.min_length + 1) if self.min_length else sum(map(len, outputs))
 
     def job(self, threads):
-        """Returns what an engine is told, for JSON."""
+        """Return what an engine is told, for JSON."""
         return {
             "model": str(self.model), "tokenizer": str(self.folder), "texts": self.texts,
             "sources": self.tokenizer.encode(self.texts), "beam_size": self.beam_size, "alpha": self.alpha,
@@ -154,7 +154,7 @@ class Workload:
 
 
 def forced(flags, size, folder):
-    """Returns the workload of random weights and equal lengths."""
+    """Return the workload of random weights and equal lengths."""
     load_keras()
     import keras_transformer as kt
 
@@ -171,7 +171,7 @@ def forced(flags, size, folder):
 
 
 def natural(flags, size, folder):
-    """Returns the workload of a trained run."""
+    """Return the workload of a trained run."""
     load_keras()
     from keras_transformer.runs.run import Run
 
@@ -187,7 +187,7 @@ def natural(flags, size, folder):
 
 
 def measure(workload, flags, folder):
-    """Returns the records of one workload, and appends them to `--json`."""
+    """Return the records of one workload, and appends them to `--json`."""
     processes = start(workload, flags, flags.variants, folder)
     rounds = []
     try:
@@ -205,7 +205,7 @@ def measure(workload, flags, folder):
 
 
 def start(workload, flags, variants, folder):
-    """Returns a `Process` for each (engine, precision, mode), loaded one after the other."""
+    """Return a `Process` for each (engine, precision, mode), loaded one after the other."""
     processes = []
     try:
         for engine, precision, mode in variants:
@@ -220,7 +220,7 @@ def start(workload, flags, variants, folder):
 
 
 def record(process, workload, flags, rounds):
-    """Returns the record of one engine; `rounds` are {process: answer}."""
+    """Return the record of one engine; `rounds` are {process: answer}."""
     answers = [turn[process] for turn in rounds]
     outputs = answers[-1]["outputs"]
     forced_length = workload.min_length + (process.engine != OURS)

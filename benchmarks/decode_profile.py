@@ -45,7 +45,7 @@ def main(arguments):
 
 
 def record(workload, mode, precision):
-    """Returns the record of one way to translate the workload."""
+    """Return the record of one way to translate the workload."""
     import decode_keras_transformer as engine
     import tensorflow as tf
 
@@ -72,7 +72,7 @@ def record(workload, mode, precision):
 
 
 def products(workload):
-    """Returns the floating point operations of the workload's matrix products, without padding and past tokens."""
+    """Return the floating point operations of the workload's matrix products, without padding and past tokens."""
     from engines.layout import read_model
 
     from keras_transformer.config.hparams import HParams

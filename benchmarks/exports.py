@@ -77,7 +77,7 @@ class Work:
         self.reference = self._score([best.text for best in self.expected])
 
     def saved_model(self, folder, precision):
-        """Returns the figures of a SavedModel."""
+        """Return the figures of a SavedModel."""
         import tensorflow as tf
 
         import keras_transformer as kt
@@ -119,7 +119,7 @@ class Work:
         }  # fmt: skip
 
     def ctranslate2(self, folder, quantization):
-        """Returns the figures of CTranslate2."""
+        """Return the figures of CTranslate2."""
         import ctranslate2
 
         from keras_transformer.exports.ctranslate2 import export_ctranslate2

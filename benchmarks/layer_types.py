@@ -68,7 +68,7 @@ def main(arguments):
 
 
 def check(flags):
-    """Raises a `UserError` before anything is measured, where the end would fail."""
+    """Raise a `UserError` before anything is measured, where the end would fail."""
     for name, values in (("--lengths", flags.lengths), ("--widths", flags.widths)):
         if len(set(values)) < 2:
             raise UserError(f"{name} takes two different numbers or more: a slope needs them")
@@ -82,7 +82,7 @@ def check(flags):
 
 
 def kinds():
-    """Returns all kinds of layers; imports Keras."""
+    """Return all kinds of layers; imports Keras."""
     import keras
     from keras import ops
 
@@ -152,7 +152,7 @@ def kinds():
 
 
 def measure(flags):
-    """Returns the rows, one for each layer, size and pass; times are in seconds."""
+    """Return the rows, one for each layer, size and pass; times are in seconds."""
     load_keras()
     import keras
 
@@ -193,7 +193,7 @@ def measure(flags):
 
 
 def passes(layer, batch, n, d):
-    """Returns {"forward": f, "both": f}: functions without arguments that run the layer and wait for its end.
+    """Return {"forward": f, "both": f}: functions without arguments that run the layer and wait for its end.
 
     "both" is forward and backward: the gradients of the sum of squared outputs, of the input and of each weight.
     """
@@ -240,7 +240,7 @@ def passes(layer, batch, n, d):
 
 
 def exponent(rows, layer, axis, name, value="seconds"):
-    """Returns the slope of log `value` over log n or log d (`axis`), of one layer's pass `name`, or NaN of one size."""
+    """Return the slope of log `value` over log n or log d (`axis`), of one layer's pass `name`, or NaN of one size."""
     points = sorted(
         (row[axis], row[value])
         for row in rows
@@ -251,7 +251,7 @@ def exponent(rows, layer, axis, name, value="seconds"):
 
 
 def tables(rows):
-    """Returns two Markdown tables: how times grow, beside Table 1, and what they are at the greatest common length."""
+    """Return two Markdown tables: how times grow, beside Table 1, and what they are at the greatest common length."""
     first_of = {row["layer"]: row for row in reversed(rows)}
     heads = ["layer", "per layer", "sequential", "path"]
     for axis in "nd":
@@ -281,12 +281,12 @@ def tables(rows):
 
 
 def unit(rows):
-    """Returns what the times of rows are called."""
+    """Return what the times of rows are called."""
     return {"wall": "milliseconds", "cpu": "milliseconds of processor time"}[rows[0]["clock"]]
 
 
 def draw(rows, path):
-    """Draws time over n and over d, forward, on logarithmic axes."""
+    """Draw time over n and over d, forward, on logarithmic axes."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -313,7 +313,7 @@ def draw(rows, path):
 
 
 def read(path):
-    """Returns the rows of a file that `--json` wrote.
+    """Return the rows of a file that `--json` wrote.
 
     Raises:
         UserError: It cannot be read, or holds no such rows.

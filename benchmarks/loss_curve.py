@@ -45,7 +45,7 @@ def main(arguments):
 
 
 def trained(flags):
-    """Returns {"problem", "commit", "seed", "machine", "losses"} of a new training."""
+    """Return {"problem", "commit", "seed", "machine", "losses"} of a new training."""
     load_keras()
     import keras_transformer as kt
     from keras_transformer.runs.manifest import git_revision, machine
@@ -67,7 +67,7 @@ def trained(flags):
 
 
 def curve(path):
-    """Returns what `trained` wrote.
+    """Return what `trained` wrote.
 
     Raises:
         UserError: The file is not there, or not such a one.
@@ -80,7 +80,7 @@ def curve(path):
 
 
 def compared(one, other):
-    """Returns how far apart two curves are: a dictionary of results."""
+    """Return how far apart two curves are: a dictionary of results."""
     if len(one["losses"]) != len(other["losses"]):
         raise UserError(f"the trainings are of {len(one['losses'])} and {len(other['losses'])} updates")
     apart = [abs(a - b) for a, b in zip(one["losses"], other["losses"])]

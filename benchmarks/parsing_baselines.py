@@ -95,7 +95,7 @@ class Parse(NamedTuple):
 
 
 def gold_trees(problem, split):
-    """Returns the (treebank, `Tree`) of a split; the treebank is what its files' names begin with: "wsj" or "gum"."""
+    """Return the (treebank, `Tree`) of a split; the treebank is what its files' names begin with: "wsj" or "gum"."""
     if split not in getattr(problem, "files", {}):  # not made of whole files
         return [("", tree) for tree in problem.trees(split)]
     return [
@@ -106,7 +106,7 @@ def gold_trees(problem, split):
 
 
 def timed(parser, golds):
-    """Returns the `Parse`s that a parser, which returns (`Tree`, fallback), makes of the gold trees' words."""
+    """Return the `Parse`s that a parser, which returns (`Tree`, fallback), makes of the gold trees' words."""
     parses = []
     for number, (_, gold) in enumerate(golds, start=1):
         began = time.process_time()
@@ -118,7 +118,7 @@ def timed(parser, golds):
 
 
 def figures(golds, parses, part):
-    """Returns what a row says of a part's parses."""
+    """Return what a row says of a part's parses."""
     pairs = [(gold, parse) for (treebank, gold), parse in zip(golds, parses) if part in ("all", treebank)]
     result = parseval([str(gold) for gold, _ in pairs], [str(parse.tree) for _, parse in pairs])
     return {
@@ -151,7 +151,7 @@ class Baselines:
 
 
 def right_branching(words, tags, label):
-    """Returns (X (DT the) (X (NN cat) (X (VBD sat) (RB down))) (. .)): X is the label, and the root ends the clause."""
+    """Return (X (DT the) (X (NN cat) (X (VBD sat) (RB down))) (. .)): X is the label, and the root ends the clause."""
     leaves = [Tree(tag, (), word) for tag, word in zip(tags, words)]
     end = len(leaves)
     while end and tags[end - 1] in PUNCTUATION:
@@ -182,7 +182,7 @@ ROOT = Symbol("")
 
 
 def binarised(tree):
-    """Returns a `Tree` with `Symbol`s for labels and at most two children each, below `ROOT`."""
+    """Return a `Tree` with `Symbol`s for labels and at most two children each, below `ROOT`."""
 
     def annotated(tree, parent):
         symbol = Symbol(tree.label, parent)
@@ -199,7 +199,7 @@ def binarised(tree):
 
 
 def unbinarised(tree):
-    """Returns the `Tree` that a binarised one was made of."""
+    """Return the `Tree` that a binarised one was made of."""
 
     def parts(tree):
         if tree.word is not None:
@@ -228,7 +228,7 @@ class Lexicon:
             self.of[None][leaf.label] += 1
 
     def chances(self, word):
-        """Returns {symbol: probability} of a word: relative frequencies, interpolated with those of its kind."""
+        """Return {symbol: probability} of a word: relative frequencies, interpolated with those of its kind."""
         chances = {symbol: number / self.of[None].total() for symbol, number in self.of[None].items()}
         for key, weight in ((kind(word), KIND_WEIGHT), (word, KNOWN_WEIGHT)):
             found = self.of.get(key, Counter())
@@ -239,12 +239,12 @@ class Lexicon:
         return chances
 
     def scores(self, word):
-        """Returns {symbol: log probability} of the word given the symbol, less the word's own, which is the same."""
+        """Return {symbol: log probability} of the word given the symbol, less the word's own, which is the same."""
         whole = self.symbols.total()
         return {symbol: math.log(p * whole / self.symbols[symbol]) for symbol, p in self.chances(word).items()}
 
     def most_frequent_tag(self, word):
-        """Returns the part of speech that is the most probable of a word, whatever is above it."""
+        """Return the part of speech that is the most probable of a word, whatever is above it."""
         tags = Counter()
         for symbol, chance in self.chances(word).items():
             tags[symbol.label] += chance
@@ -252,13 +252,13 @@ class Lexicon:
 
 
 def kind(word):
-    """Returns what says most about a word that is not known: capitals, digits, hyphens and its ending."""
+    """Return what says most about a word that is not known: capitals, digits, hyphens and its ending."""
     ending = "".join("0" if sign.isdigit() else sign for sign in word[-2:].lower())
     return word[0].isupper(), any(map(str.isdigit, word)), "-" in word, ending
 
 
 def rule_scores(trees):
-    """Returns ({(symbol, symbols of its children): log probability}, `Counter` of symbols) of binarised trees."""
+    """Return ({(symbol, symbols of its children): log probability}, `Counter` of symbols) of binarised trees."""
     rules, symbols, left = Counter(), Counter(), list(trees)
     while left:
         tree = left.pop()
@@ -270,7 +270,7 @@ def rule_scores(trees):
 
 
 def best_chains(symbols, rules):
-    """Returns {(top, bottom): (log probability, symbols from top to bottom)} of the best chains of unary rules.
+    """Return {(top, bottom): (log probability, symbols from top to bottom)} of the best chains of unary rules.
 
     Args:
         symbols: All symbols, each of which is a chain by itself.
@@ -329,7 +329,7 @@ class Grammar:
         return np.array([[self.places[symbol] for symbol in row] for row in rows]).T.copy()
 
     def parse(self, words, beam=BEAM):
-        """Returns the (log probability, binarised `Tree`) of the most probable parse, or None where there is none.
+        """Return the (log probability, binarised `Tree`) of the most probable parse, or None where there is none.
 
         Args:
             words: Words of the sentence.
@@ -387,7 +387,7 @@ class Grammar:
 
 
 def grouped_max(scores, groups):
-    """Returns (different groups, best score of each); `groups` are sorted."""
+    """Return (different groups, best score of each); `groups` are sorted."""
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
     return groups[starts], np.maximum.reduceat(scores, starts)
 

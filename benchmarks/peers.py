@@ -50,7 +50,7 @@ REQUIREMENTS = {
 
 
 def python_of(engine, environments, report=print):
-    """Returns the path of the interpreter that runs an engine; makes its environment where there is none.
+    """Return the path of the interpreter that runs an engine; makes its environment where there is none.
 
     Args:
         engine: One of `REQUIREMENTS`, or another, which runs in this environment.
@@ -132,7 +132,7 @@ class Process:
         return self._answer()
 
     def close(self):
-        """Ends the process."""
+        """End the process."""
         self.child.stdin.close()
         self.child.wait()
         self.child.stdout.close()

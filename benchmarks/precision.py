@@ -44,7 +44,7 @@ def main(arguments):
 
 
 def validation(flags, seed, precision):
-    """Returns the last evaluation of a new training: {"backend", "step", "loss", "nll", "score", "seconds"}."""
+    """Return the last evaluation of a new training: {"backend", "step", "loss", "nll", "score", "seconds"}."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         done = subprocess.run(

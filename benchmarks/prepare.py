@@ -52,7 +52,7 @@ def main(arguments):
 
 
 def measure(folder, flags):
-    """Returns the record of one preparation."""
+    """Return the record of one preparation."""
     corpus = folder / f"{flags.pairs}"
     if not corpus.is_dir():
         print("writing the corpus")
@@ -86,7 +86,7 @@ def measure(folder, flags):
 
 
 class Phase:
-    """Measures a `with` block and adds {name: figures} to `phases`."""
+    """Measure a `with` block and adds {name: figures} to `phases`."""
 
     def __init__(self, phases, name, pairs):
         self.phases, self.name, self.pairs, self.peak = phases, name, pairs, 0
@@ -127,7 +127,7 @@ def resident_bytes():
 
 
 def generate(folder, language, count):
-    """Writes `count` sentences of one language, and two for validation."""
+    """Write `count` sentences of one language, and two for validation."""
     rng = np.random.default_rng(ord(language[0]))
     syllables = [consonant + vowel for consonant in ALPHABETS[language][0] for vowel in ALPHABETS[language][1]]
     words = [spell(rank, syllables) for rank in range(RANKS)]
@@ -142,7 +142,7 @@ def generate(folder, language, count):
 
 
 def spell(rank, syllables):
-    """Returns a word, short if it is frequent."""
+    """Return a word, short if it is frequent."""
     word = ""
     while rank >= 0:
         rank, syllable = divmod(rank, len(syllables))

@@ -88,7 +88,7 @@ class Training:
         ]  # fmt: skip
 
     def rows(self):
-        """Returns the evaluations, a row each."""
+        """Return the evaluations, a row each."""
         checkpoints = ("best", "averaged", *(["ema"] if self.overrides.get("ema_decay") else []))
         return self.evaluations or [Evaluation(name, split) for name in checkpoints for split in SPLITS]
 
@@ -204,7 +204,7 @@ def main(arguments):
 
 
 def open_evaluations(training, path):
-    """Returns the evaluations of a training that have no row in a file."""
+    """Return the evaluations of a training that have no row in a file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     rows = list(filter(training.made, map(json.loads, lines)))
     return [evaluation for evaluation in training.rows() if not any(map(evaluation.made, rows))]
@@ -233,7 +233,7 @@ def train(training, flags, lock, averaged):
 
 
 def train_alone(training, flags):
-    """Trains and averages; returns the run directory, None where another process is at it."""
+    """Train and averages; returns the run directory, None where another process is at it."""
     with lock_file(Path(flags.runs) / f"{training.name}.lock") as lock:
         if lock:
             return train(training, flags, lock, averaged=True)
@@ -242,7 +242,7 @@ def train_alone(training, flags):
 
 
 def teach(training, flags):
-    """Writes what a training's teachers, an ensemble, translate of the training text; returns whether it is there."""
+    """Write what a training's teachers, an ensemble, translate of the training text; returns whether it is there."""
     problem = load_problem(training.problem, raw_dir=flags.raw_dir, data_dir=flags.data_dir)
     sources, targets = (Path(f"{TAUGHT}.{language}") for language in (problem.source, problem.target))
     with lock_file(Path(f"{TAUGHT}.lock")) as lock:
@@ -261,7 +261,7 @@ def teach(training, flags):
 
 
 def python(command, *flags, lock):
-    """Runs a command of the package; a signal to this process is one to the command, and a command's failure the end.
+    """Run a command of the package; a signal to this process is one to the command, and a command's failure the end.
 
     Args:
         lock: The locked file of the training, which the command keeps locked where this process is killed.

@@ -60,7 +60,7 @@ def main(arguments):
 
 
 def questions_of(run_dir, most):
-    """Returns [(sentence, translation)] of a run's test split."""
+    """Return [(sentence, translation)] of a run's test split."""
     load_keras()
     import keras_transformer as kt
     from keras_transformer.runs.run import Run
@@ -88,18 +88,18 @@ class Served:
         self._process.wait()
 
     def about(self):
-        """Returns what the server tells of itself."""
+        """Return what the server tells of itself."""
         connection = http.client.HTTPConnection(self._address)
         connection.request("GET", "/model")
         return json.loads(connection.getresponse().read())
 
     def memory(self):
-        """Returns the server's memory, in megabytes."""
+        """Return the server's memory, in megabytes."""
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) // 1000
 
     def load(self, questions, clients, seconds):
-        """Returns the figures of some clients that ask for some seconds."""
+        """Return the figures of some clients that ask for some seconds."""
         first = time.monotonic()
         latencies, wrong, errors = [], [], []
 
@@ -137,7 +137,7 @@ class Served:
 
 
 def asked(connection, text):
-    """Returns the translation of a text.
+    """Return the translation of a text.
 
     Raises:
         ValueError: There was none.

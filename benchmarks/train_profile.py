@@ -62,7 +62,7 @@ def main(arguments):
 
 
 def record(size, precision):
-    """Returns the record of a model of a size."""
+    """Return the record of a model of a size."""
     update, work = step_of(SIZES[size], precision)
     for _ in range(3):
         update()
@@ -88,7 +88,7 @@ def record(size, precision):
 
 
 def step_of(size, precision):
-    """Returns a function that makes an update, and {operation's name: (floating point operations, bytes)}."""
+    """Return a function that makes an update, and {operation's name: (floating point operations, bytes)}."""
     import keras
     import tensorflow as tf
     from engines.workload import training_batches
@@ -108,7 +108,7 @@ def step_of(size, precision):
 
 
 def work_of(graph):
-    """Returns {name: (floating point operations, bytes)} of the operations of a `GraphDef`, functions included."""
+    """Return {name: (floating point operations, bytes)} of the operations of a `GraphDef`, functions included."""
     import tensorflow as tf
 
     work = {}
@@ -133,12 +133,12 @@ def work_of(graph):
 
 
 def elements(shape):
-    """Returns how many there are, 0 where a length is not known."""
+    """Return how many there are, 0 where a length is not known."""
     return math.prod(max(length, 0) for length in shape)
 
 
 def product_rate(precision):
-    """Returns the floating point operations a second of a large matrix product."""
+    """Return the floating point operations a second of a large matrix product."""
     import tensorflow as tf
 
     side = 2048
@@ -147,7 +147,7 @@ def product_rate(precision):
 
 
 def copy_rate():
-    """Returns the bytes a second that are read and written where one is added to a large array."""
+    """Return the bytes a second that are read and written where one is added to a large array."""
     import tensorflow as tf
 
     x = tf.ones(1 << 26)
@@ -155,7 +155,7 @@ def copy_rate():
 
 
 def best_time(function):
-    """Returns the least seconds of some calls: a limit is what the machine can, not what it does beside others."""
+    """Return the least seconds of some calls: a limit is what the machine can, not what it does beside others."""
     function()
     times = []
     for _ in range(10):

@@ -94,7 +94,7 @@ def main(arguments):
 
 
 def read_flags(arguments):
-    """Returns the flags; names in lists.
+    """Return the flags; names in lists.
 
     Raises:
         UserError: A flag or a name is wrong.
@@ -155,12 +155,12 @@ class Workload:
     flops: list
 
     def job_of(self, mode):
-        """Returns what an engine is told that runs so: where shapes are compiled, all are met before it is timed."""
+        """Return what an engine is told that runs so: where shapes are compiled, all are met before it is timed."""
         every_shape = mode == "jax" and self.name != "fixed"
         return {**self.job, "warm_updates": len(self.tokens)} if every_shape else self.job
 
     def of_turn(self, turn, mode):
-        """Returns the target tokens and operations of a turn, counted from 0."""
+        """Return the target tokens and operations of a turn, counted from 0."""
         before = 1 + self.job_of(mode)["warm_updates"]
         first = before + turn * (1 + self.job["updates"]) + 1
         numbers = [i % len(self.tokens) for i in range(first, first + self.job["updates"])]
@@ -168,7 +168,7 @@ class Workload:
 
 
 def workload(name, size, flags, folder, **hparams):
-    """Writes the files of a `Workload` of one size; returns it."""
+    """Write the files of a `Workload` of one size; returns it."""
     load_keras()
     import numpy as np
     from engines.arrays import write_batches
@@ -209,7 +209,7 @@ def workload(name, size, flags, folder, **hparams):
 
 
 def measured(name, flags, folder):
-    """Yields the records of one size in lists: with the peers in float32, and with those in bfloat16 if asked for."""
+    """Yield the records of one size in lists: with the peers in float32, and with those in bfloat16 if asked for."""
     size = SIZES[name]
     workloads = {
         known: workload(known, size, flags, folder / known) for known in flags.workloads if name in SIZED[known]
@@ -289,7 +289,7 @@ def turns(variants, workloads, flags, folder):
 
 
 def fastest_peers(rounds):
-    """Returns {(workload, peer): mode} of the peers' fastest modes."""
+    """Return {(workload, peer): mode} of the peers' fastest modes."""
     fastest = {}
     for known, engine, precision, mode in rounds[0]:
         if engine in PEERS:
@@ -299,7 +299,7 @@ def fastest_peers(rounds):
 
 
 def record(size, variant, workloads, rounds, fastest, flags):
-    """Returns the record of one variant."""
+    """Return the record of one variant."""
     known, engine, precision, mode = variant
     answers = [turn[variant] for turn in rounds]
 

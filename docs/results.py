@@ -1,4 +1,4 @@
-"""Writes results.md, benchmarks.md and reliability.md from the rows of docs/results/*.jsonl: `python docs/results.py`.
+"""Write results.md, benchmarks.md and reliability.md from the rows of docs/results/*.jsonl: `python docs/results.py`.
 
 A figure stands in the documentation only as such a row, which `python -m keras_transformer.evaluate --results=FILE`
 or a program in benchmarks/ adds. `python docs/results.py --check` exits with status 1 where a page is not what the rows

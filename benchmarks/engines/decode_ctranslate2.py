@@ -15,7 +15,7 @@ from keras_transformer.data.tokenizers.base import SPECIAL
 
 
 def convert(job):
-    """Writes the job's model as CTranslate2's."""
+    """Write the job's model as CTranslate2's."""
     from keras_transformer.exports.ctranslate2 import convert
 
     config, weights = layout.read_model(job["model"])
@@ -24,7 +24,7 @@ def convert(job):
 
 
 def pieces(vocab_size):
-    """Returns the name of each id: the number itself, but for the special ones."""
+    """Return the name of each id: the number itself, but for the special ones."""
     return [*SPECIAL, *map(str, range(len(SPECIAL), vocab_size))]
 
 

@@ -9,7 +9,7 @@ SEEDS = "seed_generator_state"
 
 
 def write_model(path, model):
-    """Writes a `Transformer`: its vocabulary's size, its hparams, and each variable but the states of seeds.
+    """Write a `Transformer`: its vocabulary's size, its hparams, and each variable but the states of seeds.
 
     Args:
         path: The file, with the suffix .npz.
@@ -21,7 +21,7 @@ def write_model(path, model):
 
 
 def read_model(path):
-    """Returns the ({"vocab_size", "hparams"}, weights) of a file; an array of weights is read when it is asked for."""
+    """Return the ({"vocab_size", "hparams"}, weights) of a file; an array of weights is read when it is asked for."""
     weights = np.load(path)
     return json.loads(str(weights[CONFIG])), weights
 
@@ -33,7 +33,7 @@ def assign_model(model, weights):
 
 
 def _variables(model):
-    """Yields (name, variable): the path without the model's own name, "encoder/layer_1/self_attention/query"."""
+    """Yield (name, variable): the path without the model's own name, "encoder/layer_1/self_attention/query"."""
     for variable in model.variables:
         if not variable.path.endswith(SEEDS):
             yield variable.path.partition("/")[2], variable

@@ -7,7 +7,7 @@ import time
 
 
 def serve(make):
-    """Runs an engine until stdin ends.
+    """Run an engine until stdin ends.
 
     Args:
         make: Function of the job, as `peers.Process` was given it, that loads the engine and returns a function that
@@ -30,7 +30,7 @@ def serve(make):
 
 
 def trained(job, train):
-    """Returns the work of an engine that trains; makes the first update, and some more before any is timed.
+    """Return the work of an engine that trains; makes the first update, and some more before any is timed.
 
     One comes before those of each turn: other engines have had theirs meanwhile, and the caches.
 
@@ -53,7 +53,7 @@ def trained(job, train):
 
 
 def peak_memory():
-    """Returns the most memory, in MB of 10⁶ bytes, that was ever resident in this process; None without /proc."""
+    """Return the most memory, in MB of 10⁶ bytes, that was ever resident in this process; None without /proc."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             return next(int(line.split()[1]) * 1024 / 1e6 for line in file if line.startswith("VmHWM"))
@@ -62,7 +62,7 @@ def peak_memory():
 
 
 def batches(sources, rows=64):
-    """Yields lists of row numbers, of about the same length, longest first: what every engine translates at once."""
+    """Yield lists of row numbers, of about the same length, longest first: what every engine translates at once."""
     order = sorted(range(len(sources)), key=lambda i: (-len(sources[i]), i))
     for first in range(0, len(order), rows):
         yield order[first : first + rows]

@@ -55,7 +55,7 @@ class Positions(keras.layers.Layer):
 
 
 def build(config):
-    """Returns the model of (source, decoder's input) that gives logits, and its stacks of layers."""
+    """Return the model of (source, decoder's input) that gives logits, and its stacks of layers."""
     h = config["hparams"]
     embedding = keras_hub.layers.ReversibleEmbedding(config["vocab_size"], h["d_model"], tie_weights=True)
     options = dict(intermediate_dim=h["d_ff"], num_heads=h["num_heads"], dropout=h["dropout"], layer_norm_epsilon=1e-6)

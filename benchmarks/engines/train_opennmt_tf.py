@@ -58,7 +58,7 @@ def make(job):
 
 
 def example(source, inputs, labels):
-    """Returns the features and labels of a batch of our ids."""
+    """Return the features and labels of a batch of our ids."""
 
     def length(array):
         return tf.constant((array != 0).sum(axis=1).astype("int32"))

@@ -12,7 +12,7 @@ MEAN_LENGTH = 29
 
 
 def training_batches(corpus):
-    """Returns the `TokenBatches` of a training, as Keras' `fit` takes them.
+    """Return the `TokenBatches` of a training, as Keras' `fit` takes them.
 
     Args:
         corpus: {"problem", "data_dir", "raw_dir"}: a problem that is prepared there, with the batches of `hparams`; or
@@ -33,7 +33,7 @@ def training_batches(corpus):
 
 
 def wmt_lengths(count):
-    """Returns lengths int `[2, count]` as WMT's English and German have them in pieces: log-normal, the median 24; a
+    """Return lengths int `[2, count]` as WMT's English and German have them in pieces: log-normal, the median 24; a
     target is some 16% longer or shorter than its source."""
     random = np.random.default_rng(0)
     source = np.clip(np.exp(np.log(24) + 0.62 * random.normal(size=count)), 3, 250).astype(int)

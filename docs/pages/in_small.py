@@ -58,7 +58,7 @@ FIGURE_HEADS = [f"{figure}, {split}" for split, figure in FIGURES]
 
 
 def table3(rows):
-    """Returns Table 3 in small: what each variation of `tiny_short` makes of it, by the last checkpoint."""
+    """Return Table 3 in small: what each variation of `tiny_short` makes of it, by the last checkpoint."""
     lines = [
         "## Table 3 in small\n",
         "`tiny_short` on `multi30k_ende_tok`, one field changed at a time, once two, as `make reproduce-table3` trains",
@@ -85,13 +85,13 @@ def table3(rows):
 
 
 def validated(splits):
-    """Returns a training's perplexity and BLEU on validation, None where there are none; `splits` are {split: row}."""
+    """Return a training's perplexity and BLEU on validation, None where there are none; `splits` are {split: row}."""
     row = splits.get("validation")
     return row and (row["perplexity"], row["tokenized_bleu"])
 
 
 def papers(changes):
-    """Returns perplexity and BLEU of the paper's row that is like a variation, from its preset; None without one."""
+    """Return perplexity and BLEU of the paper's row that is like a variation, from its preset; None without one."""
     registry.load_catalog()
     preset = ROW_OF_TABLE_3.get(changes[0]) if len(changes) == 1 else None
     figures = re.search(r"PPL ([\d.]+), BLEU ([\d.]+)", dict(registry.hparams.describe()).get(preset, ""))
@@ -99,14 +99,14 @@ def papers(changes):
 
 
 def difference(figures, others):
-    """Returns by how much figures are more than others, "–" where either is missing."""
+    """Return by how much figures are more than others, "–" where either is missing."""
     if not (figures and others):
         return "–"
     return " / ".join(f"{figure - other:+.2f}" for figure, other in zip(figures, others))
 
 
 def extrapolation(rows, others):
-    """Returns scores by source length, of trainings on short sentences and, from Table 3 in small, of those on all."""
+    """Return scores by source length, of trainings on short sentences and, from Table 3 in small, of those on all."""
     lines = [
         "## Sentences longer than in training\n",
         "`tiny_short` on `multi30k_ende_tok`, as `make reproduce-extrapolation` trains it: without the pairs of which",
@@ -132,7 +132,7 @@ def extrapolation(rows, others):
 
 
 def one_by_one(rows, others):
-    """Returns what makes `tiny`, which is one of `others`, better: `tiny_plus`, and what is added to it."""
+    """Return what makes `tiny`, which is one of `others`, better: `tiny_plus`, and what is added to it."""
     lines = [
         "## A better `tiny`\n",
         "On `multi30k_ende_tok`, as `make reproduce-tiny_plus` trains it: `tiny`; the smaller updates of `tiny_plus`;",
@@ -158,7 +158,7 @@ def one_by_one(rows, others):
 
 
 def step_to_better(row):
-    """Returns how a training is named that is `tiny`, or `tiny_plus` with something added."""
+    """Return how a training is named that is `tiny`, or `tiny_plus` with something added."""
     if row["preset"] == "tiny" and not changes_of(row):
         return "`tiny`"
     changes = {**changed_fields("tiny_plus", row["hparams"]), **row.get("settings", {})}
@@ -167,7 +167,7 @@ def step_to_better(row):
 
 
 def length_penalty(rows):
-    """Returns what the exponent of the length penalty makes of a training, by the mean over its seeds."""
+    """Return what the exponent of the length penalty makes of a training, by the mean over its seeds."""
     alphas = {}
     for row in rows:
         alphas.setdefault(row["decoding"]["alpha"], {})[row["seed"]] = row
@@ -188,6 +188,6 @@ def length_penalty(rows):
 
 
 def figures_of(splits):
-    """Returns the cells of a training's `FIGURES`; `splits` are {split: row}."""
+    """Return the cells of a training's `FIGURES`; `splits` are {split: row}."""
     figures = [splits.get(split, {}).get(name) for (split, _), name in FIGURES.items()]
     return ["–" if figure is None else f"{figure:.2f}" for figure in figures]

@@ -32,7 +32,7 @@ def rows_of(path):
 
 
 def as_preset(hparams):
-    """Returns {"preset", "overrides"} of the preset that hparams are, whatever the seed; {} if they are none."""
+    """Return {"preset", "overrides"} of the preset that hparams are, whatever the seed; {} if they are none."""
     registry.load_catalog()
     for preset, _ in registry.hparams.describe():
         found = {"preset": preset, "overrides": changed_fields(preset, hparams)}
@@ -42,17 +42,17 @@ def as_preset(hparams):
 
 
 def changes_of(row):
-    """Returns {field: value} of the hparams that differ from the preset's, the seed aside."""
+    """Return {field: value} of the hparams that differ from the preset's, the seed aside."""
     return {name: value for name, value in row["overrides"].items() if name != "seed"}
 
 
 def backend(row):
-    """Returns what a row's training was computed with, and in which precision if it tells."""
+    """Return what a row's training was computed with, and in which precision if it tells."""
     return ", ".join(filter(None, [row.get("backend", "tensorflow"), row["training"].get("precision")]))
 
 
 def by_seed(rows):
-    """Returns lists of rows that differ in nothing but the seed; of several with one seed the last counts."""
+    """Return lists of rows that differ in nothing but the seed; of several with one seed the last counts."""
     groups = {}
     for row in rows:
         setup = (
@@ -69,7 +69,7 @@ def by_seed(rows):
 
 
 def mean(values):
-    """Returns the mean of values, and their standard deviation if they are several."""
+    """Return the mean of values, and their standard deviation if they are several."""
     spread = f" ± {statistics.stdev(values):.2f}" if values[1:] else ""
     return f"{statistics.mean(values):.2f}{spread}"
 

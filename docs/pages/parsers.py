@@ -6,7 +6,7 @@ from pages.markdown import commands, head, line, table
 
 
 def parsers(baselines, parts):
-    """Returns the F1 of parsers on parts of a test split, baselines first."""
+    """Return the F1 of parsers on parts of a test split, baselines first."""
     figures = {
         "f1": "F1", "f1_of_all_sentences": "F1 of all sentences", "recall": "recall", "precision": "precision",
         "complete_match": "complete match", "tagging_accuracy": "tags", "sentences": "sentences", "errors": "errors",

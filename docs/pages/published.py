@@ -64,7 +64,7 @@ sacreBLEU of {raw} on raw text (`multi30k_enfr`), and {lower} with both sides lo
 
 
 def multi30k(rows, better):
-    """Returns the published figure beside those of `tiny`, of `rows`, and of `tiny_plus`, of `better`."""
+    """Return the published figure beside those of `tiny`, of `rows`, and of `tiny_plus`, of `better`."""
     lines = [TINY, *head(["system", "direction", "BLEU on tokens", "of"]), line(PUBLISHED)]
     for preset, found, checkpoint in (("tiny", rows, "averaged"), ("tiny_plus", better, "ema")):
         ours = [row for row in found if (row["split"], row["checkpoint"]["name"]) == ("test", checkpoint)]

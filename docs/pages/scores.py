@@ -23,7 +23,7 @@ TREES = {
 
 
 def results_page(files):
-    """Returns the text of results.md; `files` are {name: rows}."""
+    """Return the text of results.md; `files` are {name: rows}."""
     parts, sections = (
         [HEAD],
         {
@@ -47,7 +47,7 @@ def results_page(files):
 
 
 def table(rows):
-    """Returns a Markdown table, a line for each row."""
+    """Return a Markdown table, a line for each row."""
     scores = TREES if "f1" in rows[0] else BLEU
     heads = ["problem", "preset", "seed", "backend", "split", "checkpoint", *scores.values(), "steps", "training"]
     heads.append("commit")
@@ -71,18 +71,18 @@ def figure(row, score):
 
 
 def problem(row):
-    """Returns a row's problem, with the parameters that are not its defaults."""
+    """Return a row's problem, with the parameters that are not its defaults."""
     return ", ".join([row["problem"], *(f"{name}={value}" for name, value in row.get("settings", {}).items())])
 
 
 def preset(row):
-    """Returns a row's preset, with the fields that differ, if they are few."""
+    """Return a row's preset, with the fields that differ, if they are few."""
     changes = [f"{name}={value}" for name, value in changes_of(row).items()]
     return ", ".join([row["preset"], *(changes if len(changes) <= 3 else ["changed"])])
 
 
 def means(rows):
-    """Returns the lines of a table of means over seeds and their standard deviations, none where no two are alike."""
+    """Return the lines of a table of means over seeds and their standard deviations, none where no two are alike."""
     scores, lines = TREES if "f1" in rows[0] else BLEU, []
     for alike in by_seed(rows):
         if alike[1:]:
@@ -96,7 +96,7 @@ def means(rows):
 
 
 def curve(row):
-    """Returns the validation curve of a row's training as a Markdown table, and its command."""
+    """Return the validation curve of a row's training as a Markdown table, and its command."""
     points = row["training"]["curve"]
     command = "python -m keras_transformer.train " + " ".join(row["commands"]["train"][1:])
     if "backend" in row:
@@ -107,5 +107,5 @@ def curve(row):
 
 
 def first_of_run(rows, row):
-    """Returns the first row of the same training run: its curve is shown once."""
+    """Return the first row of the same training run: its curve is shown once."""
     return next(other for other in rows if other["manifest_sha256"] == row["manifest_sha256"])

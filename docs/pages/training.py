@@ -4,7 +4,7 @@ from pages.markdown import commands, form, head, line, table
 
 
 def training(rows):
-    """Returns how fast models are trained, beside other engines."""
+    """Return how fast models are trained, beside other engines."""
     peers = {"opennmt_tf": "OpenNMT-tf", "pytorch": "PyTorch", "keras_hub": "keras-hub"}
     heads = "size workload engine mode precision tokens/s".split()
     heads += [*(f"×{peer}" for peer in peers.values()), "of product", "memory", "first step", "×fixed"]
@@ -38,7 +38,7 @@ def training_lines(rows, peers):
 
 
 def in_best_mode(rows, peers):
-    """Returns the lines of a table of this project's fastest mode in `fixed` beside the other engines' fastest."""
+    """Return the lines of a table of this project's fastest mode in `fixed` beside the other engines' fastest."""
     heads = ["size", *(f"float32 ×{peer}" for peer in peers.values()), "bfloat16 ×OpenNMT-tf", "float32 of product"]
     lines = ["This project's fastest mode beside the others' fastest in float32; Multi30k beside `fixed` in the"]
     lines += ["same mode:\n", *head([*heads, "multi30k ×fixed"])]
@@ -92,7 +92,7 @@ arrays came from a cache.
 
 
 def bound(row):
-    """Returns a sentence on how fast an update could become whose products stayed as they are."""
+    """Return a sentence on how fast an update could become whose products stayed as they are."""
     products = [part for part in row["parts"] if part["operations"] == "products"]
     seconds = sum(part["seconds"] for part in products)
     share = seconds / sum(part["seconds"] for part in row["parts"])

@@ -92,7 +92,7 @@ class BatchPlan:
         self._orders = {}  # of the last two epochs asked for
 
     def batch(self, index):
-        """Returns `Batch` number `index`, counted from 0 through all epochs.
+        """Return `Batch` number `index`, counted from 0 through all epochs.
 
         It is a look-up, but for the first of an epoch, which orders that epoch's rows.
         """
@@ -110,7 +110,7 @@ class BatchPlan:
         )
 
     def real_share(self, padded_to="longest"):
-        """Returns the real tokens of an epoch, source and target, as a share of the tokens after padding.
+        """Return the real tokens of an epoch, source and target, as a share of the tokens after padding.
 
         Args:
             padded_to: "longest", each batch to its own longest source and target, or "shape", to its `shape`.
@@ -124,7 +124,7 @@ class BatchPlan:
         return self._real_tokens / int(padded)
 
     def budget_share(self):
-        """Returns the mean over batches of rows * length of the longer side, as a share of `batch_tokens`."""
+        """Return the mean over batches of rows * length of the longer side, as a share of `batch_tokens`."""
         used = (self._stops - self._starts) * np.maximum(self._sources, self._targets)
         return float(used.mean() / self.batch_tokens)
 
@@ -151,7 +151,7 @@ class BatchPlan:
 
 
 def group_by_lengths(source_lengths, target_lengths):
-    """Groups pairs of equal lengths and numbers the groups in the plan's order: neighbours are alike.
+    """Group pairs of equal lengths and numbers the groups in the plan's order: neighbours are alike.
 
     Args:
         source_lengths: Integers `[pairs]`, tokens.
@@ -170,7 +170,7 @@ def group_by_lengths(source_lengths, target_lengths):
 
 
 def cut_into_segments(source, target, size, batch_tokens, max_shapes):
-    """Cuts the ordered groups into the segments, at most `max_shapes`, that pad least.
+    """Cut the ordered groups into the segments, at most `max_shapes`, that pad least.
 
     Pairs that fill no batch of their segment are left to the next one, so only the very last batch may be
     partly filled. No length may exceed `batch_tokens`.

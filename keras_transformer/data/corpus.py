@@ -21,7 +21,7 @@ BYTE_ORDER_MARKS = {
 
 
 def read_lines(path, may_be_empty=False, undecodable=None):
-    """Yields the lines of a UTF-8 text file, plain or `.gz`, without their ends.
+    """Yield the lines of a UTF-8 text file, plain or `.gz`, without their ends.
 
     Only "\\n" and "\\r\\n" end a line: a form feed or U+2028 inside one must not shift the two sides of a corpus.
 
@@ -62,12 +62,12 @@ def _check_byte_order_mark(name, number, line):
 
 
 def one_line(text):
-    """Returns a text without line ends, as `read_lines` knows them: a piece may hold one, a line must not."""
+    """Return a text without line ends, as `read_lines` knows them: a piece may hold one, a line must not."""
     return " ".join(text.replace("\r", "\n").split("\n"))
 
 
 def read_pairs(source_path, target_path):
-    """Yields the pairs (source, target) of two files with as many lines.
+    """Yield the pairs (source, target) of two files with as many lines.
 
     Raises:
         UserError: Their line counts differ (both are said), or `read_lines` says so.
@@ -86,7 +86,7 @@ def read_pairs(source_path, target_path):
 
 
 def in_chunks(lines, size):
-    """Yields lists of at most `size` lines; those before a wrong one come before its error."""
+    """Yield lists of at most `size` lines; those before a wrong one come before its error."""
     chunk = []
     try:
         for line in lines:
@@ -162,7 +162,7 @@ class PlainFiles:
     names: dict
 
     def paths(self, split):
-        """Returns the files of source and target.
+        """Return the files of source and target.
 
         Raises:
             UserError: One of them, or both, are missing.
@@ -181,7 +181,7 @@ class PlainFiles:
         raise UserError(f"{self.folder} lacks the files of the {split} split: {wanted}, each plain or .gz{hint}")
 
     def files(self):
-        """Returns the paths of all files."""
+        """Return the paths of all files."""
         return [path for split in self.names for path in self.paths(split)]
 
     def pairs(self, split):

@@ -92,7 +92,7 @@ def _lengths(rows):
 
 
 class ChunkWriter:
-    """Encodes chunks of pairs to `.npz` files, which appear whole or not at all; a context manager.
+    """Encode chunks of pairs to `.npz` files, which appear whole or not at all; a context manager.
 
     Args:
         tokenizer: `Tokenizer`.

@@ -7,7 +7,7 @@ UNSPACED = 12  # so many times a text without spaces between words counts
 
 
 def sample_texts(texts, characters=SAMPLE_CHARACTERS):
-    """Returns all texts of a small corpus, and of a larger one a random part that is small enough.
+    """Return all texts of a small corpus, and of a larger one a random part that is small enough.
 
     The same texts give the same sample. What SentencePiece needs grows with the characters of distinct words: 1.35 GB
     were measured for 100 million characters of two languages of two million words each. Without spaces a whole sentence

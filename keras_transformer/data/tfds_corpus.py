@@ -58,7 +58,7 @@ class TfdsCorpus:
         return self.home.joinpath(*self.name.replace(":", "/").split("/"))
 
     def files(self):
-        """Returns the paths of the stored corpus, its record files and their description; fetches it if it is missing.
+        """Return the paths of the stored corpus, its record files and their description; fetches it if it is missing.
 
         Raises:
             UserError: It is missing and cannot be fetched, or what was fetched is damaged.
@@ -128,7 +128,7 @@ class TfdsCorpus:
             raise
 
     def _check_server(self):
-        """Asks once for a file that is to be downloaded.
+        """Ask once for a file that is to be downloaded.
 
         Raises:
             UserError: There is no answer.
@@ -141,7 +141,7 @@ class TfdsCorpus:
             raise self._unreachable(getattr(error, "reason", error)) from None
 
     def _import(self):
-        """Returns the modules tensorflow_datasets and tensorflow.
+        """Return the modules tensorflow_datasets and tensorflow.
 
         Raises:
             UserError: One of them is not installed.

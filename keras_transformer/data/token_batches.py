@@ -78,7 +78,7 @@ class TokenBatches(keras.utils.PyDataset):
         part[:] = np.where(chances < self.word_dropout, self.hidden_ids[part], part)
 
     def shape(self, index):
-        """Returns (rows, source_length, target_length) of batch `index`, padding included."""
+        """Return (rows, source_length, target_length) of batch `index`, padding included."""
         batch = self.plan.batch(self.start + index)
         rows, *lengths = batch.shape if self.few_shapes else (len(batch.rows), batch.source_length, batch.target_length)
         return -(-rows // self.row_multiple) * self.row_multiple, *lengths
@@ -89,7 +89,7 @@ class TokenBatches(keras.utils.PyDataset):
         return list(dict.fromkeys(map(self.shape, range(min(count, every)))))
 
     def tokens(self, index):
-        """Returns the source and target tokens of batch `index`, padding aside."""
+        """Return the source and target tokens of batch `index`, padding aside."""
         rows = self.rows(index)
         return int(self.split.source.lengths[rows].sum() + self.split.target.lengths[rows].sum())
 
@@ -98,13 +98,13 @@ class TokenBatches(keras.utils.PyDataset):
         return self.plan.batch(self.start + index).rows
 
     def replace(self, **changes):
-        """Returns the same batches with some of `start`, `endless`, `few_shapes`, … changed."""
+        """Return the same batches with some of `start`, `endless`, `few_shapes`, … changed."""
         names = ("start", "endless", "row_multiple", "few_shapes", "stopwatch", "word_dropout", "hidden_ids",
                  "part")  # fmt: skip
         return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)
 
     def as_dataset(self, replicas=1):
-        """Returns a `tf.data.Dataset` of the batches with open shapes, so that fit is traced once.
+        """Return a `tf.data.Dataset` of the batches with open shapes, so that fit is traced once.
 
         Args:
             replicas: Each batch is cut into as many equal blocks of rows, which come one after the other.

@@ -14,7 +14,7 @@ ID_TYPES = ("uint16", "uint32")
 
 
 class TokenStore:
-    """Opens what `TokenStore.write` wrote.
+    """Open what `TokenStore.write` wrote.
 
     Args:
         path: Its directory.
@@ -38,7 +38,7 @@ class TokenStore:
         self._sides = SIDES[::-1] if reverse else SIDES
 
     def split(self, name):
-        """Returns the `Split` called `name`.
+        """Return the `Split` called `name`.
 
         Raises:
             UserError: The corpus has no such split, or its files are not as they were written.
@@ -49,7 +49,7 @@ class TokenStore:
 
     @staticmethod
     def write(path, splits, tokenizer, manifest, **options):
-        """Encodes pairs of texts to a new store at `path`, which appears only once it is whole.
+        """Encode pairs of texts to a new store at `path`, which appears only once it is whole.
 
         Args:
             path: Directory to make; one that is there is replaced.

@@ -57,17 +57,17 @@ def lowercase_bleu(hypotheses, references, tokenize="13a"):
 
 
 def tokenized_bleu(hypotheses, references):
-    """Returns BLEU on the texts' own tokens, which spaces divide; what papers on tokenised corpora report."""
+    """Return BLEU on the texts' own tokens, which spaces divide; what papers on tokenised corpora report."""
     return _score("tokenized BLEU", hypotheses, references)
 
 
 def chrf(hypotheses, references):
-    """Returns chrF2, 0 to 100: the F-score, recall twice as heavy, of character n-grams up to 6; spaces left out."""
+    """Return chrF2, 0 to 100: the F-score, recall twice as heavy, of character n-grams up to 6; spaces left out."""
     return _score("chrF", hypotheses, references)
 
 
 def exact_match(hypotheses, references):
-    """Returns the share of outputs that equal their reference, in per cent."""
+    """Return the share of outputs that equal their reference, in per cent."""
     same = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     return Score(EXACT_MATCH, 100 * same / len(references), "share of equal lines, %")
 

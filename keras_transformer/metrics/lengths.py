@@ -4,7 +4,7 @@ WIDTH, LONG = 10, 50
 
 
 def length_buckets(words):
-    """Returns {"1-10": [row, …], …, "51+": …}: the rows whose numbers of words are `words`, without empty buckets.
+    """Return {"1-10": [row, …], …, "51+": …}: the rows whose numbers of words are `words`, without empty buckets.
 
     Those without a word are a bucket "0" of their own, so that the buckets hold every row once.
     """
@@ -15,7 +15,7 @@ def length_buckets(words):
 
 
 def length_ratio(outputs, references):
-    """Returns the words of all outputs / the words of all references, or None where the references have none."""
+    """Return the words of all outputs / the words of all references, or None where the references have none."""
     words, expected = (sum(len(text.split()) for text in texts) for texts in (outputs, references))
     return words / expected if expected else None
 

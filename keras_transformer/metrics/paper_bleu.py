@@ -14,7 +14,7 @@ COMPOUND = re.compile(r"(\S)-(\S)")
 
 
 def paper_bleu(hypotheses, references, language):
-    """Returns the paper's BLEU, 0 to 100, of detokenised texts.
+    """Return the paper's BLEU, 0 to 100, of detokenised texts.
 
     Args:
         hypotheses, references: Lists of texts.
@@ -34,7 +34,7 @@ def paper_bleu(hypotheses, references, language):
 
 
 def moses_tokenizer(language):
-    """Returns the function from a text to its tokens, joined by spaces.
+    """Return the function from a text to its tokens, joined by spaces.
 
     Raises:
         UserError: sacremoses is not installed.
@@ -47,12 +47,12 @@ def moses_tokenizer(language):
 
 
 def split_compounds(tokens):
-    """Returns the tokens, joined by spaces, with every hyphen inside a token a token of its own."""
+    """Return the tokens, joined by spaces, with every hyphen inside a token a token of its own."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens)
 
 
 def check_installed():
-    """Raises a `UserError` where sacremoses is missing."""
+    """Raise a `UserError` where sacremoses is missing."""
     try:
         import sacremoses  # noqa: F401
     except ImportError:

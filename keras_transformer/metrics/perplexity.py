@@ -4,7 +4,7 @@ import math
 
 
 def nats_per_token(log_probabilities, lengths):
-    """Returns the mean negative log-probability of a token, in nats.
+    """Return the mean negative log-probability of a token, in nats.
 
     Args:
         log_probabilities: log p of each text, the sum over its tokens.
@@ -14,7 +14,7 @@ def nats_per_token(log_probabilities, lengths):
 
 
 def perplexity(nll):
-    """Returns e^`nll`, of nats a token; infinity where a float does not hold it."""
+    """Return e^`nll`, of nats a token; infinity where a float does not hold it."""
     try:
         return math.exp(nll)
     except OverflowError:

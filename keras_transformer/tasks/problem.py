@@ -63,38 +63,38 @@ class Problem:
     # What a subclass says
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yields the pairs (source, target) of texts, in the corpus's own direction."""
+        """Yield the pairs (source, target) of texts, in the corpus's own direction."""
         raise NotImplementedError
 
     def make_tokenizer(self) -> "Tokenizer":
-        """Returns the tokenizer, learned from the training text where it is learned."""
+        """Return the tokenizer, learned from the training text where it is learned."""
         raise NotImplementedError
 
     def corpus_files(self) -> list:
-        """Returns the paths of the corpus files; fetches what is missing. An embedded corpus is its own code."""
+        """Return the paths of the corpus files; fetches what is missing. An embedded corpus is its own code."""
         try:
             return [inspect.getfile(type(self))]
         except (TypeError, OSError):  # written in a notebook
             return []
 
     def further_files(self) -> list:
-        """Returns the paths of files beside the corpus that training pairs come from."""
+        """Return the paths of files beside the corpus that training pairs come from."""
         return []
 
     def further_pairs(self) -> Iterable[tuple[str, str]]:
-        """Yields training pairs beside the corpus's, in its own direction; no vocabulary is learned from them."""
+        """Yield training pairs beside the corpus's, in its own direction; no vocabulary is learned from them."""
         return ()
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
-        """Returns the `metrics.bleu.Score`s of outputs against references, the one that counts last."""
+        """Return the `metrics.bleu.Score`s of outputs against references, the one that counts last."""
         raise NotImplementedError
 
     def all_scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
-        """Returns all `Score`s that `evaluate` reports; those of `score`, which a validation computes, come last."""
+        """Return all `Score`s that `evaluate` reports; those of `score`, which a validation computes, come last."""
         return self.score(hypotheses, references)
 
     def table(self, hypotheses: Sequence[str], references: Sequence[str]) -> str | None:
-        """Returns a longer report on the outputs, text of many lines that ends with its summary, or None."""
+        """Return a longer report on the outputs, text of many lines that ends with its summary, or None."""
 
     # What all do with it
 
@@ -115,7 +115,7 @@ class Problem:
         return {}
 
     def examples(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yields the pairs (source, target) of texts.
+        """Yield the pairs (source, target) of texts.
 
         Raises:
             UserError: There is no such split, or a corpus file is missing or damaged.
@@ -137,7 +137,7 @@ class Problem:
         return [self.corpus, {field.name: getattr(self, field.name) for field in fields}, raw]
 
     def prepare(self, report: Callable[[str], Any] = lambda message: None) -> "Problem":
-        """Learns the vocabulary and writes the token store, unless that was done; returns the problem.
+        """Learn the vocabulary and writes the token store, unless that was done; returns the problem.
 
         Rerun a preparation that was killed to resume it, with the same result. A second process waits for the first.
         `pairs` is called in this process; the encoding of a large corpus is shared among all cores.
@@ -205,7 +205,7 @@ class Problem:
         return [*self.corpus_files(), *self.further_files()]
 
     def _stored_pairs(self, split):
-        """Yields the pairs of a split that are encoded: those for training once for each segmentation."""
+        """Yield the pairs of a split that are encoded: those for training once for each segmentation."""
         for _ in range(self.num_segmentations if split == "train" else 1):
             yield from self.pairs(split)
             if split == "train":
@@ -224,7 +224,7 @@ class Problem:
         return self.store.tokenizer
 
     def batches(self, split: str, hparams: HParams, start: int = 0) -> "TokenBatches":
-        """Returns the `TokenBatches` of a split; prepares the corpus where that was not done.
+        """Return the `TokenBatches` of a split; prepares the corpus where that was not done.
 
         Args:
             split: "train" gives endless, shuffled batches; others go through the split once.
@@ -281,7 +281,7 @@ class Problem:
 
 
 def load_problem(name: str, **arguments: Any) -> Problem:
-    """Returns the problem registered as `name`.
+    """Return the problem registered as `name`.
 
     Args:
         name: A registered name.
@@ -305,14 +305,14 @@ def load_problem(name: str, **arguments: Any) -> Problem:
 
 
 def parse_parameters(name, texts):
-    """Returns the parameters of problem `name` from {parameter: text}, as `--set problem.PARAMETER=TEXT` gives them."""
+    """Return the parameters of problem `name` from {parameter: text}, as `--set problem.PARAMETER=TEXT` gives them."""
     registry.load_catalog()
     problem = registry.problems.get(name)
     return {parameter: parse_value(problem, parameter, text, f"problem {name}") for parameter, text in texts.items()}
 
 
 def problem_parameters(name):
-    """Returns the names of what `--set problem.NAME=VALUE` may set of a problem."""
+    """Return the names of what `--set problem.NAME=VALUE` may set of a problem."""
     registry.load_catalog()
     fields = dataclasses.fields(registry.problems.get(name))
     return {field.name for field in fields if "doc" in field.metadata}
@@ -339,6 +339,6 @@ def _is_same(path, known):
 
 
 def require(condition, message):
-    """Raises the `UserError` with `message` unless `condition`."""
+    """Raise the `UserError` with `message` unless `condition`."""
     if not condition:
         raise UserError(message)

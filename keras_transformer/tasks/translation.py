@@ -98,7 +98,7 @@ class TranslationProblem(Problem):
 
     @classmethod
     def reverse_class(cls, name):
-        """Returns the class of the problem in the other direction, which shares the prepared corpus."""
+        """Return the class of the problem in the other direction, which shares the prepared corpus."""
         return type(
             f"{cls.__name__}Reversed",
             (cls,),
@@ -106,7 +106,7 @@ class TranslationProblem(Problem):
         )
 
     def make_tokenizer(self) -> "Tokenizer":
-        """Returns the joint vocabulary, learned from as many training texts as memory allows: see `sample_texts`."""
+        """Return the joint vocabulary, learned from as many training texts as memory allows: see `sample_texts`."""
         from keras_transformer.data.sampling import sample_texts
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
@@ -115,7 +115,7 @@ class TranslationProblem(Problem):
         return SentencePieceTokenizer.train(texts, self.vocab_size, normalization=self.normalization)
 
     def training_texts(self):
-        """Yields both sides of all training pairs; their number tells later how much is left to encode."""
+        """Yield both sides of all training pairs; their number tells later how much is left to encode."""
         count = 0
         for pair in self.pairs("train"):
             yield from pair

@@ -123,11 +123,10 @@ class WorkDirectory:
     Attributes:
         folder: Where it is, for now.
         keep: Whether it is worth keeping if the work is broken off; False at first.
-        waited: Whether another process had it before.
     """
 
-    def __init__(self, folder, path, waited=False):
-        self.folder, self._path, self.waited, self.keep = Path(folder), path, waited, False
+    def __init__(self, folder, path):
+        self.folder, self._path, self.keep = Path(folder), path, False
 
     def clear(self):
         """Removes all that was made."""
@@ -161,7 +160,7 @@ def work_directory(path, identity, report=lambda message: None):
     path = _place_of_directory(path)
     folder = path.with_name(f".{path.name}.{identity}{WORK}")
     try:
-        lock, waited = _lock_directory(folder, report)
+        lock = _lock_directory(folder, report)
     except OSError as error:
         raise cannot_write(path, error) from None
     with lock:
@@ -170,7 +169,7 @@ def work_directory(path, identity, report=lambda message: None):
                 _remove_unlocked(other)
         for stray in folder.glob(".*"):  # of `atomic_open`, when it was killed
             stray.unlink()
-        work = WorkDirectory(folder, path, waited)
+        work = WorkDirectory(folder, path)
         try:
             yield work
         finally:
@@ -206,11 +205,10 @@ def remove_directory(path):
 
 
 def _lock_directory(folder, report):
-    """Makes a directory, or finds it, and locks the file in it; returns that and whether others had to be waited for.
+    """Makes a directory, or finds it, and locks the file in it; returns the locked file.
 
     The lock ends with the process, however that ends.
     """
-    waited = False
     while True:
         with contextlib.ExitStack() as stack:
             try:
@@ -222,7 +220,6 @@ def _lock_directory(folder, report):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 report(f"waiting for another process that works in {folder}")
-                waited = True
                 fcntl.flock(lock, fcntl.LOCK_EX)
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
@@ -230,7 +227,7 @@ def _lock_directory(folder, report):
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(folder / LOCK), os.fstat(lock.fileno())):
                     stack.pop_all()
-                    return lock, waited
+                    return lock
 
 
 def _remove_unlocked(folder):

@@ -154,7 +154,7 @@ def test_a_work_directory_in_use_is_waited_for_and_not_removed(tmp_path):
 
     def second():
         with work_directory(tmp_path / "store", "a", order.append) as work:
-            order.append((work.waited, (tmp_path / "store").is_dir(), names(work.folder)))
+            order.append(((tmp_path / "store").is_dir(), names(work.folder)))
 
     with work_directory(tmp_path / "store", "a") as work:
         thread = threading.Thread(target=second)
@@ -164,7 +164,7 @@ def test_a_work_directory_in_use_is_waited_for_and_not_removed(tmp_path):
             assert work.folder.is_dir()
         work.finish()
     thread.join()
-    assert order == [f"waiting for another process that works in {work.folder}", (True, True, ["lock"])]
+    assert order == [f"waiting for another process that works in {work.folder}", (True, ["lock"])]
     assert names(tmp_path) == ["store"] and names(tmp_path / "store") == []
 
 
