@@ -187,7 +187,7 @@ def natural(flags, size, folder):
 
 
 def measure(workload, flags, folder):
-    """Return the records of one workload, and appends them to `--json`."""
+    """Return the records of one workload, and append them to `--json`."""
     processes = start(workload, flags, flags.variants, folder)
     rounds = []
     try:

@@ -50,7 +50,7 @@ REQUIREMENTS = {
 
 
 def python_of(engine, environments, report=print):
-    """Return the path of the interpreter that runs an engine; makes its environment where there is none.
+    """Return the path of the interpreter that runs an engine. Make its environment if it is missing.
 
     Args:
         engine: One of `REQUIREMENTS`, or another, which runs in this environment.

@@ -86,7 +86,7 @@ def measure(folder, flags):
 
 
 class Phase:
-    """Measure a `with` block and adds {name: figures} to `phases`."""
+    """Measurement of a `with` block, which adds {name: figures} to `phases`."""
 
     def __init__(self, phases, name, pairs):
         self.phases, self.name, self.pairs, self.peak = phases, name, pairs, 0

@@ -233,7 +233,7 @@ def train(training, flags, lock, averaged):
 
 
 def train_alone(training, flags):
-    """Train and averages; returns the run directory, None where another process is at it."""
+    """Train and average. Return the run directory, or None if another process is at work on it."""
     with lock_file(Path(flags.runs) / f"{training.name}.lock") as lock:
         if lock:
             return train(training, flags, lock, averaged=True)
@@ -242,7 +242,7 @@ def train_alone(training, flags):
 
 
 def teach(training, flags):
-    """Write what a training's teachers, an ensemble, translate of the training text; returns whether it is there."""
+    """Write what a training's teachers, an ensemble, translate of the training text. Return whether the file exists."""
     problem = load_problem(training.problem, raw_dir=flags.raw_dir, data_dir=flags.data_dir)
     sources, targets = (Path(f"{TAUGHT}.{language}") for language in (problem.source, problem.target))
     with lock_file(Path(f"{TAUGHT}.lock")) as lock:

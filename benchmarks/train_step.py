@@ -168,7 +168,7 @@ class Workload:
 
 
 def workload(name, size, flags, folder, **hparams):
-    """Write the files of a `Workload` of one size; returns it."""
+    """Write the files of a `Workload` of one size. Return the workload."""
     load_keras()
     import numpy as np
     from engines.arrays import write_batches

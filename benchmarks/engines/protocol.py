@@ -30,7 +30,7 @@ def serve(make):
 
 
 def trained(job, train):
-    """Return the work of an engine that trains; makes the first update, and some more before any is timed.
+    """Return the work of an engine that trains. Make the first update, and some more before any is timed.
 
     One comes before those of each turn: other engines have had theirs meanwhile, and the caches.
 

@@ -151,7 +151,7 @@ class BatchPlan:
 
 
 def group_by_lengths(source_lengths, target_lengths):
-    """Group pairs of equal lengths and numbers the groups in the plan's order: neighbours are alike.
+    """Group pairs of equal lengths and number the groups in the plan's order: neighbours are alike.
 
     Args:
         source_lengths: Integers `[pairs]`, tokens.

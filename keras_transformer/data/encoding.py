@@ -92,7 +92,7 @@ def _lengths(rows):
 
 
 class ChunkWriter:
-    """Encode chunks of pairs to `.npz` files, which appear whole or not at all; a context manager.
+    """Writer of encoded chunks of pairs to `.npz` files, which appear whole or not at all; a context manager.
 
     Args:
         tokenizer: `Tokenizer`.

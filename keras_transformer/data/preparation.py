@@ -24,7 +24,7 @@ class ChangedTexts(Exception):
 
 
 class Progress:
-    """Reports the progress of a split, at most every `SECONDS`, and nothing for a small corpus.
+    """Report of the progress of a split, at most every `SECONDS`, and nothing for a small corpus.
 
     Args:
         report: Function of a line of text.

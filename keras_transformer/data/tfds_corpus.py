@@ -58,7 +58,7 @@ class TfdsCorpus:
         return self.home.joinpath(*self.name.replace(":", "/").split("/"))
 
     def files(self):
-        """Return the paths of the stored corpus, its record files and their description; fetches it if it is missing.
+        """Return the paths of the stored corpus, its record files and their description. Fetch a missing corpus.
 
         Raises:
             UserError: It is missing and cannot be fetched, or what was fetched is damaged.

@@ -14,7 +14,7 @@ ID_TYPES = ("uint16", "uint32")
 
 
 class TokenStore:
-    """Open what `TokenStore.write` wrote.
+    """A prepared corpus on disk, which `TokenStore.write` wrote.
 
     Args:
         path: Its directory.

@@ -71,7 +71,7 @@ class Problem:
         raise NotImplementedError
 
     def corpus_files(self) -> list:
-        """Return the paths of the corpus files; fetches what is missing. An embedded corpus is its own code."""
+        """Return the paths of the corpus files. Fetch missing ones. An embedded corpus is its own code."""
         try:
             return [inspect.getfile(type(self))]
         except (TypeError, OSError):  # written in a notebook
@@ -137,7 +137,7 @@ class Problem:
         return [self.corpus, {field.name: getattr(self, field.name) for field in fields}, raw]
 
     def prepare(self, report: Callable[[str], Any] = lambda message: None) -> "Problem":
-        """Learn the vocabulary and writes the token store, unless that was done; returns the problem.
+        """Learn the vocabulary and write the token store, unless that was done. Return the problem.
 
         Rerun a preparation that was killed to resume it, with the same result. A second process waits for the first.
         `pairs` is called in this process; the encoding of a large corpus is shared among all cores.
@@ -224,7 +224,7 @@ class Problem:
         return self.store.tokenizer
 
     def batches(self, split: str, hparams: HParams, start: int = 0) -> "TokenBatches":
-        """Return the `TokenBatches` of a split; prepares the corpus where that was not done.
+        """Return the `TokenBatches` of a split. Prepare the corpus if that was not done.
 
         Args:
             split: "train" gives endless, shuffled batches; others go through the split once.
