@@ -35,7 +35,8 @@ from command_line import Parser, add_row, check_flags, names, number, print_sect
 from engines.layout import write_model
 
 from keras_transformer.backend.loading import chosen_backend, load_keras
-from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.output import report
 from keras_transformer.data.tokenizers.base import SPECIAL
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.utils.errors import UserError

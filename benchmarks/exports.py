@@ -19,7 +19,8 @@ import numpy as np
 from command_line import Parser, add_row, check_flags, names, number, print_section
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.output import report
 
 QUANTIZATIONS = ("float32", "bfloat16", "int8", "int8_float32")
 VARIANTS = (

@@ -25,7 +25,8 @@ import numpy as np
 from command_line import Parser, add_row, check_flags
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import positive_int, report, run_command
+from keras_transformer.cli.arguments import positive_int, run_command
+from keras_transformer.cli.output import report
 from keras_transformer.evaluate import report_table
 from keras_transformer.parsing.evalb_parameters import Parameters
 from keras_transformer.parsing.parseval import parseval

@@ -24,7 +24,8 @@ from pathlib import Path
 import numpy as np
 from command_line import Parser, add_row, check_flags, number, print_section
 
-from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.output import report
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.tasks.problem import load_problem
 

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from command_line import Parser, check_flags
 
-from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.output import report
 from keras_transformer.config.hparams import HParams, changed_fields, load_hparams
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.files import atomic_open, lock_file

@@ -37,7 +37,8 @@ from command_line import Parser, add_row, check_flags, names, number, print_sect
 
 from keras_transformer.backend.devices import cpu_has_bfloat16
 from keras_transformer.backend.loading import chosen_backend, load_keras
-from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.output import report
 from keras_transformer.utils.errors import UserError
 
 OURS, PRODUCT = "keras_transformer", "matmul"

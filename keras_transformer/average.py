@@ -1,7 +1,8 @@
 """python -m keras_transformer.average: average the last checkpoints of a run (§6.1)."""
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import Parser, positive_int, report, run_command, user_path
+from keras_transformer.cli.arguments import Parser, positive_int, run_command, user_path
+from keras_transformer.cli.output import report
 from keras_transformer.runs.run import Run
 
 

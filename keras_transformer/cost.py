@@ -1,7 +1,8 @@
 """python -m keras_transformer.cost: what a training will cost, by counting and by the paper's method."""
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import Parser, non_negative_float, positive_int, report, run_command
+from keras_transformer.cli.arguments import Parser, non_negative_float, positive_int, run_command
+from keras_transformer.cli.output import report
 from keras_transformer.config.hparams import load_hparams
 from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
 

@@ -11,10 +11,10 @@ from keras_transformer.cli.arguments import (
     add_run_flags,
     decoding_arguments,
     non_negative_int,
-    report,
     run_command,
     user_path,
 )
+from keras_transformer.cli.output import report
 from keras_transformer.data.corpus import one_line, read_lines
 from keras_transformer.parsing.parseval import F1_OF_ALL
 from keras_transformer.runs.run import Run

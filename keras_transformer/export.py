@@ -10,10 +10,10 @@ from keras_transformer.cli.arguments import (
     beam_size,
     extra_length,
     positive_int,
-    report,
     run_command,
     user_path,
 )
+from keras_transformer.cli.output import report
 from keras_transformer.exports.description import check_place, describe
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError, unknown

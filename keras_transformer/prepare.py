@@ -1,6 +1,7 @@
 """python -m keras_transformer.prepare: learns the vocabulary and writes the token store, once."""
 
-from keras_transformer.cli.arguments import Parser, add_problem_flags, read_problem_flags, report_if_read, run_command
+from keras_transformer.cli.arguments import Parser, add_problem_flags, read_problem_flags, run_command
+from keras_transformer.cli.output import report_if_read
 
 
 def main(arguments):

@@ -12,10 +12,10 @@ from keras_transformer.cli.arguments import (
     non_negative_float,
     non_negative_int,
     positive_int,
-    report,
     run_command,
     user_path,
 )
+from keras_transformer.cli.output import report
 from keras_transformer.utils.errors import UserError
 
 CONNECTIONS = 900

@@ -10,11 +10,11 @@ from keras_transformer.cli.arguments import (
     number,
     positive_int,
     read_problem_flags,
-    report_if_read,
     run_command,
     user_path,
 )
 from keras_transformer.distributed.cluster import Coordinator
+from keras_transformer.utils.logs import terminal_log
 
 
 def main(arguments):
@@ -88,10 +88,11 @@ def main(arguments):
         jit_compile={"auto": "auto", "on": True, "off": False}[flags.jit_compile],
     )
     output_dir = Path(flags.output_dir or f"runs/{flags.problem}-{flags.hparams}")
-    train_model(
-        problem, hparams, output_dir, options, preset=flags.hparams, init_from=init_from,
-        dry_run=flags.dry_run, report=report_if_read,
-    )  # fmt: skip
+    with terminal_log():
+        train_model(
+            problem, hparams, output_dir, options, preset=flags.hparams, init_from=init_from,
+            dry_run=flags.dry_run,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

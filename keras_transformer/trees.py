@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from keras_transformer.cli.arguments import Parser, positive_int, report, report_if_read, run_command, user_path
+from keras_transformer.cli.arguments import Parser, positive_int, run_command, user_path
+from keras_transformer.cli.output import report, report_if_read
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.parsing.drawing import svg_drawing, text_drawing
 from keras_transformer.parsing.tree import Tree, read_trees

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import Parser, add_run_flags, positive_int, report, run_command, user_path
+from keras_transformer.cli.arguments import Parser, add_run_flags, positive_int, run_command, user_path
+from keras_transformer.cli.output import report
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import lines_by_step
 from keras_transformer.utils.errors import UserError

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import errno
+import logging
 import math
 import os
 import re
@@ -14,6 +15,7 @@ from keras_transformer.config.hparams import MOST, HParams, load_hparams, parse_
 from keras_transformer.config.plugins import load_plugin, located_errors
 from keras_transformer.tasks.problem import load_problem, parse_parameters, problem_parameters
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.logs import discard_output, terminal_log
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -83,14 +85,14 @@ def run_command(main):
     # Before the first import of the backend, which reads it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        with located_errors():
+        with located_errors(), terminal_log(logging.WARNING, "stderr"):
             main(sys.argv[1:])
         sys.stdout.flush()
     except UserError as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)
         sys.exit(error.status)
     except BrokenPipeError:  # the reader has what it wanted
-        _silence()
+        discard_output()
         sys.exit(0)
     except OSError as error:  # a full disk, a file in the way
         if error.errno in FULL_DISK:
@@ -179,24 +181,6 @@ def decoding_arguments(flags):
     """Returns the arguments of `Translator.translate` that the flags of beam search give."""
     asked = {"beam_size": flags.beam_size, "alpha": flags.alpha, "extra_length": flags.extra_length}
     return {**asked, "constraint": None if flags.unconstrained else "grammar"}
-
-
-def report(line):
-    """Prints a line of progress at once."""
-    print(line, flush=True)
-
-
-def report_if_read(line):
-    """Prints a line of progress; without a reader what is reported on goes on in silence."""
-    try:
-        report(line)
-    except BrokenPipeError:
-        _silence()
-
-
-def _silence():
-    """Has nobody read stdout; otherwise Python would complain once more while it closes it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def user_path(text):

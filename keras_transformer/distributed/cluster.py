@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import logging
 import os
 import socket
 import time
 
 from keras_transformer.utils.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 BETWEEN = 0.2
@@ -78,14 +81,13 @@ def read_tf_config():
     return addresses, index + (len(chiefs) if kind == "worker" else 0)
 
 
-def wait_for_others(addresses, number, patience, report):
+def wait_for_others(addresses, number, patience):
     """Waits until all other workers answer at their addresses, as this one does at its own meanwhile.
 
     Args:
         addresses: "host:port" of each worker.
         number: That of this one.
         patience: Seconds to wait at most.
-        report: Called with a line about who is waited for.
 
     Raises:
         UserError: One does not answer in time, or this one's port is taken.
@@ -109,7 +111,8 @@ def wait_for_others(addresses, number, patience, report):
                     "whether it runs and the address is right, or wait longer: --worker_patience=SECONDS"
                 )
             if missing and waited > 2 and not told:
-                report(f"worker {number} waits for {', '.join(f'{other} at {addresses[other]}' for other in missing)}")
+                others = ", ".join(f"{other} at {addresses[other]}" for other in missing)
+                logger.info(f"worker {number} waits for {others}")
                 told = True
             time.sleep(BETWEEN if missing else 0)
 

@@ -55,7 +55,7 @@ class InMemoryRun(Run):
 
 class _InMemoryCheckpoints(Checkpoints):
     def __init__(self, path, state):
-        super().__init__(path, report=lambda line: None)
+        super().__init__(path)
         self.state = state
 
     def steps(self):

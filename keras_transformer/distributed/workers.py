@@ -192,7 +192,7 @@ def _leave(status):
     os._exit(status)
 
 
-def join(strategy, devices=None, coordinator=None, patience=300, report=print):
+def join(strategy, devices=None, coordinator=None, patience=300):
     """Meets the other workers, before the backend computes anything; returns the `Workers`.
 
     Args:
@@ -200,7 +200,6 @@ def join(strategy, devices=None, coordinator=None, patience=300, report=print):
         devices: How many devices of this process, likewise.
         coordinator: On JAX, the `Coordinator`; None: the cluster's environment.
         patience: Seconds to wait for the others.
-        report: Called with a line about who is waited for.
 
     Raises:
         UserError: There are none to be met, or they do not come.
@@ -210,7 +209,7 @@ def join(strategy, devices=None, coordinator=None, patience=300, report=print):
     if keras.backend.backend() == "jax":
         return _join_on_jax(coordinator or Coordinator(), patience)
     addresses, number = read_tf_config()
-    wait_for_others(addresses, number, patience, report)
+    wait_for_others(addresses, number, patience)
     strategy = make_strategy(strategy, devices)
     return _TensorFlowWorkers(strategy, number, len(addresses)) if len(addresses) > 1 else Workers()
 

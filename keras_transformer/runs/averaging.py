@@ -1,16 +1,19 @@
 """§6.1: averaging the last checkpoints."""
 
+import logging
 import os
 
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> list[int]:
     """Average the weights of a run's last checkpoints (§6.1) into its checkpoint "averaged".
 
     The average includes the best checkpoint only if that is one of the `keep_checkpoints` latest ones. If there are
-    fewer than `last` checkpoints, the function averages these and prints how many on stderr.
+    fewer than `last` checkpoints, the function averages these and logs how many.
 
     Args:
         run_dir: Run directory.
@@ -44,5 +47,5 @@ def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> 
         why = f"the run keeps only its latest {keep} (keep_checkpoints={keep})"
         if len(steps) < keep:
             why = f"{run.checkpoints.path} holds no more"
-        run.checkpoints.report(f"averaged {len(steps)} of {last} checkpoints: {why}")
+        logger.warning(f"averaged {len(steps)} of {last} checkpoints: {why}")
     return steps

@@ -1,10 +1,10 @@
 """Checkpoints: variables by path, as .npz without pickle, checksummed, whole or not there at all."""
 
 import contextlib
+import logging
 import math
 import re
 import shutil
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -13,6 +13,8 @@ import numpy as np
 
 from keras_transformer.utils.errors import UserError, shell_flag
 from keras_transformer.utils.files import atomic_directory, read_json, remove_directory, sha256, write_json
+
+logger = logging.getLogger(__name__)
 
 VERSION = 1
 NAME = re.compile(r"step-(\d{9})")
@@ -23,22 +25,16 @@ class OtherVersion(UserError):
     """A checkpoint is whole, but another version of this program wrote it."""
 
 
-def warn(line):
-    """Prints a line to stderr: stdout may be taken by translations."""
-    print(line, file=sys.stderr, flush=True)
-
-
 class Checkpoints:
     """The checkpoints of a run, each a directory `step-NNNNNNNNN`: weights.npz, optimizer.npz, state.json, and ema.npz
     where a moving average of the weights is kept.
 
     Args:
         path: Their directory.
-        report: Called with a line about each damaged or outdated checkpoint.
     """
 
-    def __init__(self, path, report=warn):
-        self.path, self.report = Path(path), report
+    def __init__(self, path):
+        self.path = Path(path)
 
     def steps(self):
         """Returns the steps of the checkpoints, ascending."""
@@ -124,7 +120,7 @@ class Checkpoints:
             parts: What to read of it, as far as it is there.
             flag: What a user asks for another one with, for the sentence of an error; "" if that is not possible.
 
-        A line is reported if the weights of "averaged" are read and training has continued since.
+        A warning is logged if the weights of "averaged" are read and training has continued since.
 
         Raises:
             UserError: There is none of that name, or it is damaged.
@@ -165,14 +161,14 @@ class Checkpoints:
             raise UserError(f"{error}; {hint}" if flag or step is None else str(error)) from None
 
     def load_latest(self, parts=PARTS):
-        """Returns `load` of the newest whole checkpoint, or None; damaged ones are reported and passed over."""
+        """Returns `load` of the newest whole checkpoint, or None; it logs and skips damaged ones."""
         for step in reversed(self.steps()):
             try:
                 return _read(self._directory(step), parts)
             except OtherVersion:
                 raise
             except UserError as error:
-                self.report(f"{error}; using the one before it")
+                logger.warning(f"{error}; using the one before it")
         return None
 
     @property
@@ -184,7 +180,7 @@ class Checkpoints:
         """Report that training has continued since the checkpoint at `step` was the last one averaged."""
         newest = max(self.steps(), default=step)
         if newest > step:
-            self.report(
+            logger.warning(
                 f"{self.path / 'averaged'} ends at step {step:,}, but training has continued to step {newest:,}; to "
                 f"refresh it, run {self._average}"
             )

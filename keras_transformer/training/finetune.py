@@ -1,5 +1,6 @@
 """A training that begins with the weights of another run, its embeddings carried over by piece."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,8 @@ import numpy as np
 from keras_transformer.runs.checkpoint import model_arrays
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError, shell_flag
+
+logger = logging.getLogger(__name__)
 
 INIT_FLAG = "--init_checkpoint"
 _ALIKE = "the models must be built alike (model, num_layers, d_model and so on), only the vocabulary may differ"
@@ -19,7 +22,7 @@ def complete(init_from):
     return {"run": str(Path(init_from["run"]).resolve()), "checkpoint": str(init_from.get("checkpoint") or "best")}
 
 
-def initialise(model, tokenizer, init_from, report):
+def initialise(model, tokenizer, init_from):
     """Gives a model the weights of another run's checkpoint.
 
     A row of the embeddings (§3.4) goes to the same piece; a piece that the other vocabulary lacks keeps its own initial
@@ -29,7 +32,6 @@ def initialise(model, tokenizer, init_from, report):
         model: The new model, with its initial weights.
         tokenizer: Its `Tokenizer`.
         init_from: {"run": directory, "checkpoint": name}.
-        report: Called with a line about what was carried over.
 
     Raises:
         UserError: There is no such run or checkpoint, or its weights are not those of such a model.
@@ -57,7 +59,7 @@ def initialise(model, tokenizer, init_from, report):
             )
         weight.assign(array)
     of_step = f", step {state['step']:,}" if "step" in state else ""
-    report(
+    logger.info(
         f"  weights of {run.path}{of_step}; {len(rows):,} of {tokenizer.vocab_size:,} pieces are in its vocabulary, too"
     )
 

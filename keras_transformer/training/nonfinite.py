@@ -1,6 +1,10 @@
 """Reaction to updates whose loss or gradients are not finite."""
 
+import logging
+
 from keras_transformer.utils.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 class NonFinite:
@@ -11,11 +15,10 @@ class NonFinite:
         run: `Run`.
         hparams: `HParams`, of which `on_nonfinite` and `max_skipped` count.
         batches: The `TokenBatches` of the run, from batch `start`.
-        report: Called with each line.
     """
 
-    def __init__(self, start, run, hparams, batches, report):
-        self.start, self.run, self.hparams, self.batches, self.report = start, run, hparams, batches, report
+    def __init__(self, start, run, hparams, batches):
+        self.start, self.run, self.hparams, self.batches = start, run, hparams, batches
         logged = [row for row in run.metrics() if row["kind"] == "nonfinite" and row["step"] <= start]
         self.skipped = sum({row["step"]: row["updates"] for row in logged}.values())
 
@@ -39,7 +42,7 @@ class NonFinite:
         elif self.skipped > self.hparams.max_skipped:
             hint = f"{self.skipped:,} updates were skipped, more than --max_skipped={self.hparams.max_skipped}"
         else:
-            self.report(f"{what}; skipped")
+            logger.warning(f"{what}; skipped")
             return
         saved = max((saved for saved in self.run.checkpoints.steps() if saved < step), default=None)
         good = f"the last checkpoint is that of step {saved:,}" if saved else "there is no checkpoint before it"

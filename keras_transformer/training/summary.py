@@ -1,5 +1,6 @@
-"""What a training is about to do, as a table."""
+"""The summary of a run before it starts, as a table."""
 
+import logging
 import math
 
 import keras
@@ -11,6 +12,8 @@ from keras_transformer.training.memory import available_bytes, estimated_bytes, 
 from keras_transformer.training.schedule import make_schedule
 from keras_transformer.utils.timing import duration
 
+logger = logging.getLogger(__name__)
+
 PRODUCTS, OTHER = 1.15, 0.5
 """Time of an update on a CPU, by docs/benchmarks.md: that of its matrix products and that of all other work, each as
 a multiple of the time that a large product with as many operations takes. Other work takes as long in any precision."""
@@ -19,18 +22,28 @@ HIGH_RATE = 0.01
 MANY_EPOCHS = 1000
 
 
-def overview(run, problem, model, batches, options, distribution, workers=1):
-    """Yields the lines of the table.
+def log_summary(run, problem, model, batches, options, distribution, workers=1):
+    """Log a table of what a run is about to do.
 
     Args:
         run: `Run`.
         problem: The prepared `Problem`.
         model: The compiled model.
-        batches: The `TokenBatches` that it is trained on.
+        batches: The `TokenBatches` of training, from the first batch of this process on.
         options: `TrainOptions`.
-        distribution: What joins its devices, or None.
-        workers: How many processes train together.
+        distribution: The strategy that joins the devices, or None.
+        workers: Number of processes.
     """
+    logger.info(str(run.path))
+    for title, lines in _rows(run, problem, model, batches, options, distribution, workers).items():
+        for index, line in enumerate(lines):
+            logger.info(f"  {'' if index else title:<9} {line}")
+    if batches.start:
+        logger.info(f"  resuming after update {batches.start:,}")
+
+
+def _rows(run, problem, model, batches, options, distribution, workers):
+    """Return {title: lines} of the table."""
     hparams, plan = run.hparams, batches.plan
     vocabulary = f"{problem.tokenizer.vocab_size:,} tokens in the vocabulary"
     times = getattr(problem, "num_segmentations", 1)
@@ -56,9 +69,7 @@ def overview(run, problem, model, batches, options, distribution, workers=1):
         rows["problem"].append(
             f"{plan.num_dropped:,} pairs are longer than max_length={hparams.max_length} tokens and left out"
         )
-    for title, lines in rows.items():
-        for number, line in enumerate(lines):
-            yield f"  {'' if number else title:<9} {line}"
+    return rows
 
 
 def _sizes(run):

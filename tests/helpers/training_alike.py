@@ -92,14 +92,14 @@ def assert_train_resumes_and_ends_alike(strategy, folder):
     with quick_runs():
         problem = kt.problem("reverse", data_dir=folder / "data", num_symbols=4, longest=5, train_pairs=30)
         hparams = small(train_steps=6, checkpoint_steps=4, eval_steps=6, beam_size=1, extra_length=2)
-        whole = train_model(problem, hparams, folder / "one", kt.TrainOptions(strategy="one", devices=1), report=str)
+        whole = train_model(problem, hparams, folder / "one", kt.TrainOptions(strategy="one", devices=1))
     shutil.copytree(whole.path, folder / strategy)
     resumed = Run.open(folder / strategy)
     shutil.rmtree(resumed.checkpoints.path / "step-000000006")
     (resumed.checkpoints.path / "best.json").unlink()
     (resumed.path / "metrics.jsonl").unlink()
     with quick_runs(eager=False):
-        train_model(problem, hparams, resumed.path, kt.TrainOptions(strategy=strategy, devices=2), report=str)
+        train_model(problem, hparams, resumed.path, kt.TrainOptions(strategy=strategy, devices=2))
     (found, state), (expected, _) = (run.checkpoints.load("last") for run in (resumed, whole))
     assert state["step"] == 6 and found["weights"].keys() == expected["weights"].keys()
     for path, value in expected["weights"].items():

@@ -11,6 +11,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers import commands
+from helpers.logs import logged_lines
 
 from keras_transformer.config import registry
 from keras_transformer.runs.run import Run
@@ -31,9 +32,9 @@ def home(home, tmp_path):
 
 def load(path):
     """Reads all that a command needs of a run and of its corpus."""
-    run, said = Run.open(path), []
-    run.checkpoints.report = said.append
-    arrays, _ = run.checkpoints.load("last")
+    run = Run.open(path)
+    with logged_lines() as said:
+        arrays, _ = run.checkpoints.load("last")
     if said:
         raise UserError(said[0])
     store = run.problem.store
@@ -98,10 +99,8 @@ def test_a_run_of_another_version_is_told(home, call, command):
 def test_a_checkpoint_under_another_step_is_told(home, call):
     checkpoints = home.run / "checkpoints"
     (checkpoints / "step-000000006").rename(checkpoints / "step-000000012")
-    said = []
-    run = Run.open(home.run)
-    run.checkpoints.report = said.append
-    assert run.checkpoints.load("last")[1]["step"] == 3
+    with logged_lines() as said:
+        assert Run.open(home.run).checkpoints.load("last")[1]["step"] == 3
     assert "step-000000012 is of step 6" in said[0]
 
 
@@ -109,10 +108,9 @@ def test_a_checkpoint_under_another_step_is_told(home, call):
 def test_a_renamed_part_of_a_checkpoint_is_told(home, part):
     state = home.run / "checkpoints" / "step-000000006" / "state.json"
     state.write_text(state.read_text().replace(f'"{part}"', f'"{part[:-1]}u"'))
-    said = []
-    run = Run.open(home.run)
-    run.checkpoints.report = said.append
-    assert run.checkpoints.load("last")[1]["step"] == 3 and "step-000000006 is damaged" in said[0]
+    with logged_lines() as said:
+        assert Run.open(home.run).checkpoints.load("last")[1]["step"] == 3
+    assert "step-000000006 is damaged" in said[0]
 
 
 class Harm:

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers.logs import logged_lines
 from helpers.quick import quick_runs
 
 import keras_transformer as kt
@@ -32,12 +33,12 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def source(folder):
     """The run whose weights the others begin with."""
-    return train_model(problem(folder, 5), HPARAMS, folder / "source", report=str)
+    return train_model(problem(folder, 5), HPARAMS, folder / "source")
 
 
-def start(folder, name, source, num_symbols, hparams=STILL, checkpoint=None, report=str):
+def start(folder, name, source, num_symbols, hparams=STILL, checkpoint=None):
     init_from = source and {"run": str(source.path), "checkpoint": checkpoint}
-    return train_model(problem(folder, num_symbols), hparams, folder / name, init_from=init_from, report=report)
+    return train_model(problem(folder, num_symbols), hparams, folder / name, init_from=init_from)
 
 
 def weights(run, checkpoint="last"):
@@ -48,8 +49,8 @@ def weights(run, checkpoint="last"):
 
 @pytest.mark.parametrize("checkpoint", [None, "ema"])
 def test_with_the_same_vocabulary_all_weights_are_the_others(folder, source, checkpoint):
-    said = []
-    run = start(folder, f"same-{checkpoint}", source, 5, checkpoint=checkpoint, report=said.append)
+    with logged_lines() as said:
+        run = start(folder, f"same-{checkpoint}", source, 5, checkpoint=checkpoint)
     expected = weights(source, checkpoint)
     for path, array in weights(run).items():
         np.testing.assert_array_equal(array, expected[path], err_msg=path)
@@ -88,7 +89,7 @@ def test_another_size_is_refused_and_nothing_is_left(folder, source):
 def test_a_part_that_one_of_both_lacks_is_refused(source, changes, said):
     model = kt.Transformer.from_hparams(STILL.replace(**changes), vocab_size=source.tokenizer.vocab_size)
     with pytest.raises(kt.UserError, match=said):
-        initialise(model, source.tokenizer, {"run": source.path, "checkpoint": "last"}, str)
+        initialise(model, source.tokenizer, {"run": source.path, "checkpoint": "last"})
 
 
 def test_init_from_resumes_and_refuses_another_beginning(folder, source):

@@ -236,5 +236,5 @@ def test_wrong_init_from_is_quoted(monkeypatch, tmp_path):
     model = SimpleNamespace(weights=[], vocabulary_weights=[], vocabulary_tables=[], trainable_variables=[])
     monkeypatch.setattr(finetune, "model_arrays", lambda _: {})
     with pytest.raises(UserError) as caught:
-        finetune.initialise(model, SYMBOLS, {"run": path, "checkpoint": "best"}, print)
+        finetune.initialise(model, SYMBOLS, {"run": path, "checkpoint": "best"})
     assert shlex.split(str(caught.value).partition(": it holds")[0]) == [f"--init_from={path}"]

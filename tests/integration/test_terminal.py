@@ -20,7 +20,7 @@ def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
     out = call("train", *flags, "--dry_run", "--accumulate=2", "--precision=bfloat16").succeeded()
     table = out[out.index(str(tmp_path / "run")) + 1 :]
     assert [line[:12].strip() for line in table] == [
-        "problem", "model", "", "batch", "schedule", "devices", "results", "time", "note",
+        "problem", "model", "", "batch", "schedule", "devices", "memory", "results", "time", "note",
     ]  # fmt: skip
     rows = [line[12:] for line in table]
     model = kt.Transformer(24, kt.hparams("toy", num_layers=1, d_model=16, d_ff=32, num_heads=2))
@@ -39,10 +39,11 @@ def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
         and f"up to {float(kt.TransformerSchedule(16, 2)(1)):.2e} at update 2," in rows[4]
     )
     assert re.fullmatch(r"\d devices?; tensorflow, bfloat16, no XLA", rows[5])
-    assert rows[6] == "validation every 3 updates, a checkpoint every 3, both at the end"
-    assert re.match(r"about 0:0\d:\d\d of updates here: \d\.\de\+\d\d floating point operations at ", rows[7])
+    assert re.match(r"about \d+ MB for the largest update, \d+ pairs of ", rows[6])
+    assert rows[7] == "validation every 3 updates, a checkpoint every 3, both at the end"
+    assert re.match(r"about 0:0\d:\d\d of updates here: \d\.\de\+\d\d floating point operations at ", rows[8])
     assert (
-        rows[8]
+        rows[9]
         == "the learning rate is twice that of any preset or more: raise warmup_steps, or lower learning_rate_scale"
     )
     assert not (tmp_path / "run").exists() and (tmp_path / "data").exists()

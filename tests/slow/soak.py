@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.output import report
 from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 from keras_transformer.runs.run import Run

@@ -72,6 +72,6 @@ def test_loss_falls_on_real_captions(captions, fresh_seed, precision):
 def test_toy_grammar_is_learned(tmp_path, fresh_seed):
     problem = kt.problem("toy_parsing", data_dir=tmp_path / "data", train_pairs=6000)
     hparams = kt.hparams("parsing_toy", seed=fresh_seed, train_steps=350, eval_steps=350, beam_size=1)
-    run = train_model(problem, hparams, tmp_path / "run", report=print)
+    run = train_model(problem, hparams, tmp_path / "run")
     (score,) = [row["score"] for row in Run.open(run.path).metrics() if row["kind"] == "validation"]
     assert score >= 80

@@ -40,7 +40,7 @@ def trained_alone(folder, run, steps):
     problem = kt.problem("reverse", data_dir=folder / "data", **PARAMETERS)
     hparams = small(**CHANGES, train_steps=steps)
     options = TrainOptions(strategy="one")
-    return train_model(problem, hparams, folder / run, options, preset="base", report=str)
+    return train_model(problem, hparams, folder / run, options, preset="base")
 
 
 def interrupt(processes, steps, interrupt_one):

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers.logs import logged_lines
 from helpers.quick import quick_runs
 
 import keras_transformer as kt
@@ -103,8 +104,8 @@ def trained(problem, tmp_path, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(ValidationCallback, "evaluate", evaluate)
-            lines = []
-            run = train_model(problem, dataclasses.replace(TRAINING, **changes), tmp_path / "run", report=lines.append)
+            with logged_lines() as lines:
+                run = train_model(problem, dataclasses.replace(TRAINING, **changes), tmp_path / "run")
         return run, lines
 
     return trained

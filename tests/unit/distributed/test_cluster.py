@@ -7,6 +7,7 @@ import time
 
 import keras
 import pytest
+from helpers.logs import logged_lines
 from helpers.workers import free_ports, tf_config
 
 import keras_transformer as kt
@@ -51,41 +52,40 @@ def test_tf_config_counts_workers_from_the_chief(monkeypatch):
 
 def test_workers_wait_for_each_other():
     addresses = [f"localhost:{port}" for port in free_ports(3)]
-    said, all_met = [], threading.Event()
+    all_met = threading.Event()
 
-    def come(number, report=str):
-        wait_for_others(addresses, number, 60, report)
+    def come(number):
+        wait_for_others(addresses, number, 60)
         with socket.create_server(("", int(addresses[number].rpartition(":")[2]))):  # as TensorFlow's does from now on
             all_met.wait(60)
 
-    others = [threading.Thread(target=come, args=(number,)) for number in (1, 2)]
-    starts = [threading.Timer(seconds, thread.start) for seconds, thread in zip((0.1, 4), others)]
-    for start in starts:
-        start.start()
-    own = threading.Thread(target=come, args=(0, said.append))
-    own.start()
-    for start in starts:
-        start.join()
-    time.sleep(3 * cluster.BETWEEN)
-    all_met.set()
-    for thread in (own, *others):
-        thread.join()
-    assert said == [f"worker 0 waits for 2 at {addresses[2]}"]
+    threads = [threading.Thread(target=come, args=(number,)) for number in range(3)]
+    starts = [threading.Timer(seconds, thread.start) for seconds, thread in zip((0, 0.1, 4), threads)]
+    with logged_lines() as lines:
+        for start in starts:
+            start.start()
+        for start in starts:
+            start.join()
+        time.sleep(3 * cluster.BETWEEN)
+        all_met.set()
+        for thread in threads:
+            thread.join()
+    assert sorted(lines) == [f"worker {number} waits for 2 at {addresses[2]}" for number in (0, 1)]
 
 
 def test_waiting_reports_a_worker_that_does_not_answer():
     addresses = [f"localhost:{port}" for port in free_ports(2)]
     with pytest.raises(kt.UserError, match=f"worker 1 at {addresses[1]} does not answer after 0.5 seconds"):
-        wait_for_others(addresses, 0, 0.5, str)
+        wait_for_others(addresses, 0, 0.5)
     with pytest.raises(kt.UserError, match="worker 1 at nowhere.invalid:1 does not answer"):
-        wait_for_others([addresses[0], "nowhere.invalid:1"], 0, 0, str)
+        wait_for_others([addresses[0], "nowhere.invalid:1"], 0, 0)
 
 
 def test_waiting_reports_a_port_that_is_taken():
     with socket.create_server(("", 0)) as taken:
         address = f"localhost:{taken.getsockname()[1]}"
         with pytest.raises(kt.UserError, match=f"worker 0 cannot listen at {address}: Address already in use"):
-            wait_for_others([address, "localhost:1"], 0, 1, str)
+            wait_for_others([address, "localhost:1"], 0, 1)
 
 
 @pytest.mark.backend

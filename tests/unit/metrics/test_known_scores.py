@@ -83,7 +83,7 @@ class EchoRun(Run):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluation, "Translator", CopyingTranslator)
-    monkeypatch.setattr(callbacks, "Translator", CopyingTranslator)
+    monkeypatch.setattr(callbacks.validation, "Translator", CopyingTranslator)
     run, model = EchoRun(tmp_path, {"hparams": {}}), Copier()
     for step in range(1, 5):
         model.errors.assign(step)
@@ -133,12 +133,10 @@ def test_paper_bleu_is_of_the_target_language(run, monkeypatch, problem, languag
 @pytest.mark.parametrize("problem", [Echo(), EchoReversed()])
 def test_validation_decodes_the_sources_of_its_split(run, monkeypatch, problem):
     health = {"encoder_deviation": 1.0, "nll_shuffled": 9.0}
-    monkeypatch.setattr(callbacks, "SourceHealth", lambda *_: types.SimpleNamespace(measure=lambda: health))
+    monkeypatch.setattr(callbacks.validation, "SourceHealth", lambda *_: types.SimpleNamespace(measure=lambda: health))
     model = Copier()
     model.evaluate = lambda *_, **__: {"loss": 3.0, "nll": 2.0, "perplexity": 7.4}
-    callback = callbacks.ValidationCallback(
-        0, run, problem, None, kt.HParams(), StopRequest(), Workers(), lambda line: None
-    )
+    callback = callbacks.ValidationCallback(0, run, problem, None, kt.HParams(), StopRequest(), Workers())
     callback.set_model(model)
     for errors in (1, 0):
         model.errors.assign(errors)

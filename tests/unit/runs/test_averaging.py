@@ -37,44 +37,45 @@ def averaged(run):
     return arrays["weights"]["table"].tolist(), arrays["weights"]["seed"].tolist(), state["steps"]
 
 
-def test_average_leaves_out_a_best_that_was_spared(make_run, capsys):
+def test_average_leaves_out_a_best_that_was_spared(make_run, caplog):
     run = make_run([4, 8, 10, 12], best=4, keep_checkpoints=2, average_last=3)
     assert run.checkpoints.steps() == [4, 10, 12]
     assert kt.average_checkpoints(run.path) == [10, 12]
     assert averaged(run) == ([11.0] * 3, [12, 0], [10, 12])
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = caplog.messages
     assert "averaged 2 of 3 checkpoints" in line and "keep_checkpoints=2" in line
 
 
-def test_average_counts_a_best_among_the_last(make_run, capsys):
+def test_average_counts_a_best_among_the_last(make_run, caplog):
     run = make_run([4, 8, 10, 12], best=10, keep_checkpoints=3, average_last=3)
     assert kt.average_checkpoints(run.path) == [8, 10, 12]
     assert averaged(run) == ([10.0] * 3, [12, 0], [8, 10, 12])
     assert kt.average_checkpoints(run.path, last=2) == [10, 12]
     assert averaged(run) == ([11.0] * 3, [12, 0], [10, 12])
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("last", [None, 5, 9])
-def test_average_of_fewer_says_how_many_and_why(make_run, capsys, last):
+def test_average_of_fewer_says_how_many_and_why(make_run, caplog, last):
     run = make_run([2, 6], best=2, keep_checkpoints=5, average_last=5)
     assert kt.average_checkpoints(run.path, last) == [2, 6]
     assert averaged(run) == ([4.0] * 3, [6, 0], [2, 6])
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = caplog.messages
     assert f"averaged 2 of {last or 5} checkpoints" in line and "holds no more" in line
 
 
-def test_averaged_warns_once_training_has_continued(make_run, capsys):
+def test_averaged_warns_once_training_has_continued(make_run, caplog):
     run = make_run([2, 4], keep_checkpoints=2, average_last=2)
     kt.average_checkpoints(run.path)
     run.checkpoints.load("averaged")
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages
     save(run, 6)
     assert averaged(run) == ([3.0] * 3, [4, 0], [2, 4])
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = caplog.messages
     assert "training has continued to step 6" in line
     assert line.endswith(f"python -m keras_transformer.average --run={run.path}")
+    caplog.clear()
     run.checkpoints.load("averaged", parts=())  # a description, which comes with the weights
     kt.average_checkpoints(run.path)
     assert averaged(run) == ([5.0] * 3, [6, 0], [4, 6])
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages

@@ -4,6 +4,7 @@ import types
 
 import numpy as np
 import pytest
+from helpers.logs import logged_lines
 
 import keras_transformer as kt
 from keras_transformer.distributed.workers import Workers
@@ -30,7 +31,7 @@ def found(score, nll=1.0, loss=2.0):
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    return Checkpoints(tmp_path, report=lambda line: None)
+    return Checkpoints(tmp_path)
 
 
 def test_checkpoints_are_in_numerical_order(checkpoints):
@@ -67,11 +68,11 @@ def flip_a_bit(path):
     ids=["cut", "missing", "flipped bit", "no state", "empty state"],
 )
 def test_load_latest_skips_every_kind_of_damage(tmp_path, file, change):
-    lines = []
-    checkpoints = Checkpoints(tmp_path, report=lines.append)
+    checkpoints = Checkpoints(tmp_path)
     save(checkpoints, 5, 10)
     change(tmp_path / "step-000000010" / file)
-    assert checkpoints.load_latest()[1]["step"] == 5
+    with logged_lines() as lines:
+        assert checkpoints.load_latest()[1]["step"] == 5
     assert sum("using the one before it" in line for line in lines) == 1
 
 
@@ -112,7 +113,7 @@ class Evaluated:
 @pytest.fixture
 def checkpointing(tmp_path, monkeypatch):
     """Return a function that makes the callback `CheckpointCallback` from evaluations {step: metrics}."""
-    monkeypatch.setattr(callbacks, "training_arrays", lambda model: ARRAYS)
+    monkeypatch.setattr(callbacks.checkpoint, "training_arrays", lambda model: ARRAYS)
 
     def make(results, start=0, from_signal=False, **hparams):
         run = Run(tmp_path, {})
@@ -171,8 +172,8 @@ def test_checkpoint_from_signal_gives_way_to_next(checkpointing):
 
 
 def test_patience_counts_regular_evaluations_after_the_best(tmp_path):
-    run, lines = Run(tmp_path, {}), []
-    evaluation = types.SimpleNamespace(evaluated=lambda step: step % 5 == 0, report=lines.append)
+    run = Run(tmp_path, {})
+    evaluation = types.SimpleNamespace(evaluated=lambda step: step % 5 == 0)
     stopping = callbacks.EarlyStopping(0, run, kt.HParams(patience=2, eval_steps=5), evaluation)
     stopping.set_model(types.SimpleNamespace(stop_training=False))
     for step in (5, 10, 13, 15, 20):  # at 13 a shorter training run had ended
@@ -183,9 +184,10 @@ def test_patience_counts_regular_evaluations_after_the_best(tmp_path):
     run.log(kind="validation", step=10)  # evaluated again after a crash
     ended = [callbacks.ended_early(run, stopping.hparams, step) for step in (5, 10, 13, 14, 15, 20)]
     assert ended == [False] * 4 + [True] * 2
-    for step in (10, 14, 15):
-        stopping.on_step(step)
-        assert stopping.model.stop_training == (step == 15)
+    with logged_lines() as lines:
+        for step in (10, 14, 15):
+            stopping.on_step(step)
+            assert stopping.model.stop_training == (step == 15)
     assert len(lines) == 1 and "2 evaluations" in lines[0]
 
 

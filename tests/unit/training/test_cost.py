@@ -12,6 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from helpers.logs import logged_lines
 from helpers.paths import ROOT
 from helpers.quick import quick_runs
 
@@ -44,9 +45,10 @@ def problem(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run_and_lines(problem, tmp_path_factory):
     """A run of four updates, resumed after two, and the lines that it printed after resuming."""
-    path, lines = tmp_path_factory.mktemp("runs") / "run", []
-    train_model(problem, shallow.replace(train_steps=2), path, report=str)
-    return train_model(problem, shallow, path, report=lines.append), lines
+    path = tmp_path_factory.mktemp("runs") / "run"
+    train_model(problem, shallow.replace(train_steps=2), path)
+    with logged_lines() as lines:
+        return train_model(problem, shallow, path), lines
 
 
 # Counting operations
@@ -275,12 +277,11 @@ def test_memory_is_in_megabytes_and_the_peak_stays():
 
 def estimate(problem, path, monkeypatch, rates=(1e9, 1e9), **options):
     """Return the lines on time of a dry run with given device rates in float32 and bfloat16."""
-    lines, rates = [], dict(zip(("float32", "bfloat16"), rates))
+    rates = dict(zip(("float32", "bfloat16"), rates))
     monkeypatch.setattr("keras_transformer.training.summary.device_rate", lambda dtype="float32": rates[dtype])
     monkeypatch.setattr("keras_transformer.training.summary.compilation_seconds", lambda model, *shape: 7.0)
-    train_model(
-        problem, shallow.replace(train_steps=1000), path, kt.TrainOptions(**options), dry_run=True, report=lines.append
-    )
+    with logged_lines() as lines:
+        train_model(problem, shallow.replace(train_steps=1000), path, kt.TrainOptions(**options), dry_run=True)
     first = next(i for i, line in enumerate(lines) if line.startswith("  time "))
     return [line[12:] for line in lines[first:] if line[2] in " t"]
 
@@ -338,7 +339,7 @@ def test_compilation_seconds_fills_the_cache_of_fit(problem, tmp_path, monkeypat
 
 def test_progress_reports_compilations_and_leaves_them_out_of_eta(problem, monkeypatch):
     """Two shapes alternate. The first update of a shape takes 20 s, any other update 1 s."""
-    times, lines = iter([0, 20, 20, 40, 40, 41, 41, 42, 42, 42]), []
+    times = iter([0, 20, 20, 40, 40, 41, 41, 42, 42, 42])
     monkeypatch.setattr("keras_transformer.utils.timing.time.monotonic", lambda: next(times))
     shapes = [(4, 5, 6), (2, 9, 9)]
     batches = types.SimpleNamespace(
@@ -347,16 +348,17 @@ def test_progress_reports_compilations_and_leaves_them_out_of_eta(problem, monke
     )  # fmt: skip
     run = types.SimpleNamespace(log=lambda **row: None)
     settings = hparams.replace(train_steps=100, eval_steps=100)
-    progress = ProgressLogger(0, run, batches, settings, lambda *shape: 1, None, lines.append, every=4)
+    progress = ProgressLogger(0, run, batches, settings, lambda *shape: 1, None, every=4)
     optimizer = types.SimpleNamespace(watched=lambda: ({}, 0, 0))
     progress.set_model(
         types.SimpleNamespace(
             get_metrics_result=lambda: {"loss": 1.0, "perplexity": 2.0}, reset_metrics=lambda: None, optimizer=optimizer
         )
     )
-    for _ in range(4):
-        progress.on_train_batch_begin(0)
-        progress.on_train_batch_end(0)
+    with logged_lines() as lines:
+        for _ in range(4):
+            progress.on_train_batch_begin(0)
+            progress.on_train_batch_end(0)
     assert lines[:2] == [f"  compiled the update for batch shape {n} of 2 in 20.0 s" for n in (1, 2)]
     assert lines[2].endswith("  1 tokens/s  ETA 0:01:36")
     assert lines[3] == "  at this rate 0:02:18 of updates in all, evaluations and checkpoints aside"

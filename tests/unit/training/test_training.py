@@ -8,6 +8,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from helpers.logs import logged_lines
 from helpers.quick import quick_runs
 from helpers.sharing import shared_folder
 
@@ -43,7 +44,7 @@ def folder(quick, tmp_path_factory):
     """The folder of the prepared corpus and of an undisturbed run, shared by all test processes."""
 
     def make(path):
-        train_model(kt.problem("reverse", data_dir=path, **PROBLEM), hparams, path / "whole", report=str)
+        train_model(kt.problem("reverse", data_dir=path, **PROBLEM), hparams, path / "whole")
 
     return shared_folder(tmp_path_factory, "training", make)
 
@@ -104,7 +105,7 @@ def test_resumed_run_ends_bit_equal_after_damage(problem, whole, copied, monkeyp
     content[len(content) // 2] ^= 1
     (newest / "weights.npz").write_bytes(content)
     shutil.copy(older / "optimizer.npz", before)
-    seen, lines = [], []
+    seen = []
 
     def getitem(self, index, original=TokenBatches.__getitem__):
         if self.endless:
@@ -112,7 +113,8 @@ def test_resumed_run_ends_bit_equal_after_damage(problem, whole, copied, monkeyp
         return original(self, index)
 
     monkeypatch.setattr(TokenBatches, "__getitem__", getitem)
-    run = train_model(problem, hparams, copied.path, report=lines.append)
+    with logged_lines() as lines:
+        run = train_model(problem, hparams, copied.path)
     for path in (newest / "weights.npz", before / "optimizer.npz"):
         assert any(str(path) in line and "damaged" in line for line in lines)
     assert any("resuming after update 8" in line for line in lines)
@@ -125,7 +127,7 @@ def test_a_training_goes_on_in_another_precision(problem, copied):
     """float16 scales its loss; checkpoints of other precisions lack the scale."""
     assert not [path for path in copied.checkpoints.load("last")[0]["optimizer"] if "scale" in path]
     more = hparams.replace(train_steps=14)
-    run = train_model(problem, more, copied.path, kt.TrainOptions(precision="float16"), report=str)
+    run = train_model(problem, more, copied.path, kt.TrainOptions(precision="float16"))
     arrays, state = run.checkpoints.load("last")
     assert state["step"] == 14 and all(array.dtype != "float16" for array in arrays["weights"].values())
     assert arrays["optimizer"]["adam/loss_scale"] == 2**15 and arrays["optimizer"]["adam/good_updates"] == 2
@@ -139,8 +141,9 @@ def test_a_finished_run_is_left_alone(problem, copied):
         hashes = file_hashes(copied.path)
         return {path: value for path, value in hashes.items() if path.name != "manifest.json"}
 
-    before, lines = kept(), []
-    train_model(problem, hparams, copied.path, report=lines.append)
+    before = kept()
+    with logged_lines() as lines:
+        train_model(problem, hparams, copied.path)
     assert kept() == before
     assert any("nothing to do" in line for line in lines)
 
@@ -150,13 +153,13 @@ def test_a_finished_run_is_left_alone(problem, copied):
 )
 def test_changed_hparams_are_refused(problem, copied, change):
     with pytest.raises(kt.UserError, match=f"{list(change)[-1]}="):
-        train_model(problem, hparams.replace(**change), copied.path, report=str)
+        train_model(problem, hparams.replace(**change), copied.path)
 
 
 def test_another_problem_is_refused(problem, copied):
     other = kt.problem("copy", data_dir=problem.data_dir, **PROBLEM)
     with pytest.raises(kt.UserError, match="reverse"):
-        train_model(other, hparams, copied.path, report=str)
+        train_model(other, hparams, copied.path)
 
 
 # Contents of a run
@@ -201,7 +204,7 @@ def test_an_evaluation_that_was_not_finite_does_not_keep_a_run_from_going_on(pro
             row.update(loss=None, nll=None, perplexity=None)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     longer = dataclasses.replace(hparams, train_steps=13)
-    assert train_model(problem, longer, copied.path, report=str).checkpoints.steps()[-1] == 13
+    assert train_model(problem, longer, copied.path).checkpoints.steps()[-1] == 13
 
 
 def test_train_rows_count_all_real_tokens(problem, whole):
@@ -223,8 +226,8 @@ def test_validation_rows(whole):
 def test_a_collapsed_encoder_is_told(problem, tmp_path):
     """At a learning rate of 0.25, Adam soon gives a post-norm encoder the same output at all positions."""
     steep = dataclasses.replace(hparams, num_layers=2, dropout=0.1, warmup_steps=1, train_steps=10, eval_steps=10)
-    lines = []
-    run = train_model(problem, steep, tmp_path / "steep", report=lines.append)
+    with logged_lines() as lines:
+        run = train_model(problem, steep, tmp_path / "steep")
     (row,) = [row for row in run.metrics() if row["kind"] == "validation"]
     (told,) = [line for line in lines if "the encoder has collapsed" in line]
     assert f"(deviation {row['encoder_deviation']:.4f})" in told and "--warmup_steps" in told
@@ -337,9 +340,10 @@ def test_fit_again_continues_with_the_next_batch(problem, monkeypatch):
 
 
 def test_validation_decodes_at_its_interval_and_the_end(problem, tmp_path):
-    lines, changes = [], {"best_metric": "nll", "eval_steps": 2, "decode_steps": 3, "checkpoint_steps": 2}
+    changes = {"best_metric": "nll", "eval_steps": 2, "decode_steps": 3, "checkpoint_steps": 2}
     seldom = dataclasses.replace(hparams, **changes, train_steps=6)
-    run = train_model(problem, seldom, tmp_path / "run", report=lines.append)
+    with logged_lines() as lines:
+        run = train_model(problem, seldom, tmp_path / "run")
     rows = {row["step"]: row for row in run.metrics() if row["kind"] == "validation"}
     assert list(rows) == [2, 4, 6] and {step for step, row in rows.items() if "score" in row} == {4, 6}
     best = min(rows.values(), key=lambda row: row["nll"])
@@ -371,8 +375,8 @@ def test_early_stopping_counts_on_when_training_resumes(problem, tmp_path):
     )  # fmt: skip
 
     def trained(**changes):
-        lines = []
-        run = train_model(problem, dataclasses.replace(unchanging, **changes), tmp_path / "run", report=lines.append)
+        with logged_lines() as lines:
+            run = train_model(problem, dataclasses.replace(unchanging, **changes), tmp_path / "run")
         return run.checkpoints, lines
 
     checkpoints, lines = trained()

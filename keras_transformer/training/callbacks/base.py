@@ -1,0 +1,40 @@
+"""Callbacks that count updates on the host, without reading anything from the device."""
+
+import keras
+
+
+class StepCallbacks(keras.callbacks.CallbackList):
+    """A list of callbacks that does not pass on the metrics of each update, which Keras would read from the device."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        for callback in self.callbacks:
+            callback.on_train_batch_begin(batch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        for callback in self.callbacks:
+            callback.on_train_batch_end(batch)
+
+
+class StepCallback(keras.callbacks.Callback):
+    """Base class of callbacks with `on_step(step)` after each update and `on_end(step)` after the last.
+
+    Args:
+        start: Number of updates before this call of `fit`.
+    """
+
+    def __init__(self, start):
+        super().__init__()
+        self.step = start
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        self.on_step(self.step)
+
+    def on_train_end(self, logs=None):
+        self.on_end(self.step)
+
+    def on_step(self, step):
+        """Called after update number `step`, counted from 1."""
+
+    def on_end(self, step):
+        """Called after the last update."""

@@ -1,0 +1,106 @@
+"""Checkpoints: regular ones, the best one, and the one that a signal asks for."""
+
+import logging
+import math
+import time
+
+from keras_transformer.runs.checkpoint import training_arrays
+from keras_transformer.training.callbacks.base import StepCallback
+from keras_transformer.training.signals import MEET_EVERY, Interrupted
+from keras_transformer.utils.files import finite_or_null
+from keras_transformer.utils.timing import Stopwatch
+
+logger = logging.getLogger(__name__)
+
+BEST = ("score", "nll", "loss")
+"""Metrics that are stored with the mark of the best checkpoint."""
+
+
+class CheckpointCallback(StepCallback):
+    """Write a checkpoint every n-th update and every few minutes, and mark the best one by the latest evaluation.
+
+    Args:
+        start: Number of updates before this call of `fit`.
+        run: `Run`.
+        hparams: `HParams`.
+        progress: `ProgressLogger`, which must come before this callback.
+        validation: `ValidationCallback`, which must come before this callback.
+        stop: `StopRequest`; after a signal the callback writes a checkpoint and raises `Interrupted`.
+        workers: `Workers`.
+        from_signal: Whether the run resumes from a checkpoint that was written for a signal. The next save removes
+            that checkpoint, so an interrupted run keeps the same checkpoints as an uninterrupted one.
+    """
+
+    def __init__(self, start, run, hparams, progress, validation, stop, workers, from_signal=False):
+        super().__init__(start)
+        self.run, self.hparams, self.progress, self.validation = run, hparams, progress, validation
+        self.stop, self.workers = stop, workers
+        self.from_signal = start if from_signal else None
+        self.written, self.saved_at = start, time.monotonic()
+
+    def on_step(self, step):
+        # In this order, because workers must communicate in the same order.
+        if self.time_is_over(step) or step % self.hparams.checkpoint_steps == 0 or self.is_best(step):
+            self.save(step)
+        self.stop_if_requested(step)
+
+    def on_end(self, step):
+        if self.written != step or self.is_best(step):
+            self.save(step)
+        if not self.validation.evaluated(step):
+            self.stop_if_requested(None)
+
+    def time_is_over(self, step):
+        """Return whether a checkpoint is due by the clock, which several workers compare only at every n-th update."""
+        minutes = self.hparams.checkpoint_minutes
+        if not minutes or (self.workers.count > 1 and step % MEET_EVERY):
+            return False
+        return self.workers.any(time.monotonic() - self.saved_at >= 60 * minutes)
+
+    def stop_if_requested(self, step):
+        """Write a checkpoint and raise `Interrupted` if a signal arrived."""
+        if signal := self.stop.look(step):
+            step = self.step
+            if self.written != step:
+                self.save(step, from_signal=True)
+            saved = f"stopped after update {step:,}, which is saved in a checkpoint"
+            logger.info(f"{signal.name}: {saved}; the same command resumes from there")
+            raise Interrupted(signal)
+
+    def is_best(self, step):
+        """Return whether the evaluation at this step, if there was one, is better than that of the best checkpoint."""
+        if not self.validation.evaluated(step):
+            return False
+        best = self.run.checkpoints.best()  # read from a file, so not after every update
+        # The best checkpoint may be damaged; then this one replaces it.
+        again = best and best["step"] == step and self.written != step
+        return not best or again or self.ranking_key(self.validation.latest) > self.ranking_key(best)
+
+    def ranking_key(self, metrics):
+        """Return the sort key of an evaluation: its `best_metric`, then nats per token where scores are equal.
+
+        A value that is missing or not finite is the worst.
+        """
+        metric = self.hparams.best_metric
+        signs = {"score": 1, "nll": -1} if metric == "score" else {metric: -1}
+        metrics = finite_or_null(metrics)
+        return tuple(-math.inf if metrics.get(name) is None else sign * metrics[name] for name, sign in signs.items())
+
+    def save(self, step, from_signal=False):
+        """Write the checkpoint of this step; `from_signal` marks one that the next save replaces."""
+        checkpoints = self.run.checkpoints
+        self.progress.end_line(step)  # a resumed log then has every update once
+        with Stopwatch() as stopwatch:
+            latest = self.validation.latest and finite_or_null(self.validation.latest)
+            if self.written != step:
+                state = {"evaluation": latest, "from_signal": from_signal}
+                checkpoints.save(step, training_arrays(self.model), state)
+                checkpoints.drop(self.from_signal)
+                self.from_signal = step if from_signal else None
+            if self.is_best(step):
+                checkpoints.mark_best(step, {name: latest[name] for name in BEST if name in latest})
+            if self.from_signal is None:
+                checkpoints.prune(self.hparams.keep_checkpoints, step)
+        if self.written != step:
+            self.run.log(kind="checkpoint", step=step, seconds=stopwatch.seconds)
+        self.written, self.saved_at = step, time.monotonic()

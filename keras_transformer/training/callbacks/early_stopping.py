@@ -1,0 +1,44 @@
+"""Early stopping, by the evaluations in the log of the run."""
+
+import logging
+
+from keras_transformer.training.callbacks.base import StepCallback
+
+logger = logging.getLogger(__name__)
+
+
+class EarlyStopping(StepCallback):
+    """Stop training after `patience` evaluations in a row that were not better than the best one.
+
+    The callback counts in the log of the run, so that a resumed run continues to count.
+
+    Args:
+        start: Number of updates before this call of `fit`.
+        run: `Run`.
+        hparams: `HParams`.
+        validation: `ValidationCallback`, which must come before this callback, as must `CheckpointCallback`.
+    """
+
+    def __init__(self, start, run, hparams, validation):
+        super().__init__(start)
+        self.run, self.hparams, self.validation = run, hparams, validation
+
+    def on_step(self, step):
+        if self.validation.evaluated(step) and ended_early(self.run, self.hparams, step):
+            logger.info(f"{self.hparams.patience} evaluations without a better one: training ends early")
+            self.model.stop_training = True
+
+
+def ended_early(run, hparams, step):
+    """Return whether `patience` evaluations up to `step` were no better than the best one.
+
+    Args:
+        run: `Run`.
+        hparams: `HParams`.
+        step: Number of updates.
+    """
+    if hparams.patience is None or (best := run.checkpoints.best_step()) is None:
+        return False
+    evaluated = {row["step"] for row in run.metrics() if row["kind"] == "validation"}
+    # The last evaluation of a shorter run was between two multiples.
+    return sum(best < one <= step and one % hparams.eval_steps == 0 for one in evaluated) >= hparams.patience

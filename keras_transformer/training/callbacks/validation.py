@@ -1,0 +1,145 @@
+"""Evaluation on the validation split: loss, signs of a collapsed encoder, and the score of translations."""
+
+import logging
+import time
+
+import keras
+
+from keras_transformer.decoding.translator import Translator
+from keras_transformer.training.callbacks.base import StepCallback
+from keras_transformer.training.collapse import SourceHealth, complaint
+from keras_transformer.utils.errors import NonFiniteOutputs
+from keras_transformer.utils.progress import progress_bar
+from keras_transformer.utils.timing import duration
+
+logger = logging.getLogger(__name__)
+
+SAMPLES = 5
+"""Number of translations in the log of an evaluation."""
+
+
+class ValidationCallback(StepCallback):
+    """Evaluate every `eval_steps` updates and at the end; decode and score every `decode_steps` updates.
+
+    Args:
+        start: Number of updates before this call of `fit`.
+        run: `Run`.
+        problem: `Problem`.
+        batches: The `TokenBatches` of its validation split.
+        hparams: `HParams`.
+        stop: `StopRequest`. A signal interrupts an evaluation, and the resumed run repeats it.
+        workers: `Workers`. All of them evaluate, and the results of the chief count.
+
+    Attributes:
+        latest: The latest metrics, or None.
+    """
+
+    def __init__(self, start, run, problem, batches, hparams, stop, workers):
+        super().__init__(start)
+        self.run, self.problem, self.batches, self.hparams = run, problem, batches, hparams
+        self.stop, self.workers = stop, workers
+        self.examples = list(problem.examples("validation"))
+        self.translator = None
+        self.latest = None
+
+    def on_step(self, step):
+        if step % self.hparams.eval_steps == 0:
+            self.evaluate(step)
+
+    def on_end(self, step):
+        if not self.evaluated(step):
+            self.evaluate(step)
+
+    def evaluate_if_missing(self, step):
+        """Evaluate the model at the step that a run resumes from, if an evaluation is due and not in the log.
+
+        A signal may have interrupted it. If it is in the log, it may not have been marked as the best yet.
+        """
+        logged = [row for row in self.run.metrics() if row["kind"] == "validation" and row["step"] == step]
+        if logged:
+            self.latest = {name: value for name, value in logged[-1].items() if name != "kind"}
+        elif step % self.hparams.eval_steps == 0 or step >= self.hparams.train_steps:
+            self.evaluate(step)
+
+    def should_decode(self, step):
+        """Return whether to decode at a step: at the last, and at the first from each multiple of `decode_steps` on."""
+        h, every = self.hparams, self.hparams.decoding_interval
+        return step // every > (step - h.eval_steps) // every or step >= h.train_steps
+
+    def evaluated(self, step):
+        """Return whether the latest evaluation was at a step."""
+        return self.latest is not None and self.latest["step"] == step
+
+    def evaluate(self, step):
+        """Evaluate the model at `step` and keep the metrics in `latest`, unless a signal interrupts the evaluation."""
+        try:
+            latest, scores = self._measure(step)
+        except _Interruption:
+            return
+        self.latest = latest = self.workers.broadcast(latest)
+        self.run.log(kind="validation", **latest)
+        figures = f"loss {latest['loss']:.4f}", f"perplexity {latest['perplexity']:.2f}", *map(str, scores)
+        logger.info(f"validation at step {step:,}: {'  '.join(figures)}  ({duration(latest['seconds'])})")
+        for sample in latest.get("samples", [])[:1]:
+            logger.info(f"  e.g. {sample['source']} => {sample['output']}")
+        if wrong := complaint(latest, self.hparams.norm):
+            logger.warning(wrong)
+
+    def _measure(self, step):
+        """Return the metrics for the log, and the scores for the terminal."""
+        began = time.monotonic()
+        if self.translator is None:
+            self.translator = Translator(self.model, self.problem, self.hparams)
+            self.health = SourceHealth(self.model, self.batches)
+        metrics = self.model.evaluate(self.batches, verbose=0, return_dict=True, callbacks=[_StopEvaluation(self.stop)])
+        self.model.reset_metrics()
+        self._raise_if_stopped()
+        scores, decoded = self._decode() if self.should_decode(step) else ((), {})
+        return {
+            "step": step, "loss": metrics["loss"], "nll": metrics["nll"], "perplexity": metrics["perplexity"],
+            **self.health.measure(), **decoded, "seconds": time.monotonic() - began,
+        }, scores  # fmt: skip
+
+    def _decode(self):
+        """Return the scores of the decoded validation split for the terminal and for the log.
+
+        If the outputs of the model are not finite, there is no score, and nothing to log.
+        """
+        sources, references = zip(*self.examples)
+        with progress_bar("validation", len(sources), unit="sentences") as advance:
+
+            def on_batch(done, total):
+                advance(done)
+                self._raise_if_stopped()
+
+            try:
+                found = self.translator.translate(sources, report=on_batch)
+            except NonFiniteOutputs:
+                return ("no score: the model's outputs are not finite",), {}
+        outputs = [hypotheses[0].text for hypotheses in found]
+        scores = self.problem.score(outputs, references)
+        samples = [dict(zip(("source", "output", "reference"), texts)) for texts in zip(sources, outputs, references)]
+        return scores, {
+            **{score.name: score.value for score in scores}, "score": scores[-1].value,
+            "signatures": {score.name: score.signature for score in scores}, "samples": samples[:SAMPLES],
+        }  # fmt: skip
+
+    def _raise_if_stopped(self):
+        if self.stop.look():
+            raise _Interruption
+
+
+class _Interruption(Exception):
+    """A signal arrived during an evaluation."""
+
+
+class _StopEvaluation(keras.callbacks.Callback):
+    """Stop the evaluation of Keras when a signal arrived."""
+
+    def __init__(self, stop):
+        super().__init__()
+        self.stop = stop
+
+    def on_test_batch_begin(self, batch, logs=None):  # after a batch, Keras would read the metrics from the device
+        if self.stop.look():
+            self.model.stop_evaluating = True

@@ -1,0 +1,78 @@
+"""The log of the package on the terminal."""
+
+import contextlib
+import logging
+import os
+import sys
+
+LOGGER = logging.getLogger("keras_transformer")
+
+
+def discard_output():
+    """Send stdout to nowhere. Otherwise Python would complain again when it closes a pipe that nobody reads."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class TerminalHandler(logging.Handler):
+    """Prints each record as a line, on stdout or stderr as they are at that time.
+
+    If nobody reads stdout any more, the program continues in silence.
+
+    Args:
+        stream: "stdout" or "stderr".
+    """
+
+    def __init__(self, stream):
+        super().__init__()
+        self.stream = stream
+
+    def format(self, record):
+        prefix = "warning: " if record.levelno >= logging.WARNING else ""
+        return f"{prefix}{record.getMessage()}"
+
+    def emit(self, record):
+        try:
+            print(self.format(record), file=getattr(sys, self.stream), flush=True)
+        except BrokenPipeError:
+            discard_output()
+
+
+@contextlib.contextmanager
+def terminal_log(level=logging.INFO, stream="stdout"):
+    """Print the log of the package on a stream inside a `with` block, and nowhere else.
+
+    Args:
+        level: Minimum level of a record.
+        stream: "stdout" or "stderr".
+    """
+    before = LOGGER.handlers, LOGGER.level, LOGGER.propagate
+    LOGGER.handlers, LOGGER.propagate = [TerminalHandler(stream)], False
+    LOGGER.setLevel(level)
+    try:
+        yield
+    finally:
+        LOGGER.handlers, level, LOGGER.propagate = before
+        LOGGER.setLevel(level)
+
+
+@contextlib.contextmanager
+def default_log():
+    """Print the log inside a `with` block or a decorated function, unless the application has configured logging.
+
+    The application has done so if the logger "keras_transformer" has a level or a handler, or if a handler of the root
+    logger gets its records of level INFO.
+    """
+    configured = LOGGER.level or LOGGER.handlers or (logging.root.handlers and LOGGER.isEnabledFor(logging.INFO))
+    with contextlib.nullcontext() if configured else terminal_log():
+        yield
+
+
+@contextlib.contextmanager
+def silent_log():
+    """Drop the log of the package inside a `with` block."""
+    level = LOGGER.level
+    LOGGER.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        LOGGER.setLevel(level)

@@ -1,0 +1,20 @@
+"""What the package logs."""
+
+import contextlib
+import logging
+
+
+@contextlib.contextmanager
+def logged_lines():
+    """Yield the list of messages that the package logs inside a `with` block, and keep them off the terminal."""
+    lines, logger = [], logging.getLogger("keras_transformer")
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
