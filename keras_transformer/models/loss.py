@@ -7,6 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.data.tokenizers.base import PAD
+from keras_transformer.layers.dropout import replica_id
 from keras_transformer.models.r_drop import divergence
 from keras_transformer.utils.errors import UserError
 
@@ -134,3 +136,14 @@ def divisor(loss, labels, weights):
 
 def _reduction(loss):
     return getattr(loss, "reduction", "sum_over_batch_size")
+
+
+def token_weights(labels):
+    """Return float32 `[batch, length]`: 1 / (tokens of the batch on all replicas), 0 on padding."""
+    mask = ops.cast(labels != PAD, "float32")
+    tokens = ops.sum(mask)
+    if replica_id() is not None:
+        import tensorflow as tf
+
+        tokens = tf.distribute.get_replica_context().all_reduce("SUM", tokens)
+    return mask / ops.maximum(tokens, 1.0)

@@ -1,4 +1,4 @@
-"""How a model learns from `TokenBatches` with Keras' `fit`: one update, the same on any number of devices."""
+"""A model of token sequences, whose updates are the same on any number of devices."""
 
 import contextlib
 import weakref
@@ -10,8 +10,9 @@ from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.layers.dropout import replica_id
 from keras_transformer.layers.remat import seed_generators
-from keras_transformer.models.fused_loss import divided, fused_linear_cross_entropy
-from keras_transformer.models.loss import SmoothedCrossEntropy, check_loss, divisor, smoothed_cross_entropy
+from keras_transformer.models.batch_source import source_of, steps_of
+from keras_transformer.models.fused_loss import fused_linear_cross_entropy
+from keras_transformer.models.loss import SmoothedCrossEntropy, check_loss, smoothed_cross_entropy, token_weights
 from keras_transformer.models.r_drop import side_by_side, twice
 from keras_transformer.models.train_step import Steps
 from keras_transformer.utils.errors import UserError
@@ -24,17 +25,6 @@ class Perplexity(keras.metrics.Mean):
     def result(self):
         """Returns the perplexity so far."""
         return ops.exp(super().result())
-
-
-def token_weights(labels):
-    """Return float32 `[batch, length]`: 1 / (tokens of the batch on all replicas), 0 on padding."""
-    mask = ops.cast(labels != PAD, "float32")
-    tokens = ops.sum(mask)
-    if replica_id() is not None:
-        import tensorflow as tf
-
-        tokens = tf.distribute.get_replica_context().all_reduce("SUM", tokens)
-    return mask / ops.maximum(tokens, 1.0)
 
 
 class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
@@ -77,7 +67,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         tokens, so there such a loss should have `reduction="sum"`.
 
         Args:
-            accumulate: The slices of a batch whose gradients are added before an update.
+            accumulate: Number of micro-batches whose gradients are added for an update.
             remat: Whether layers that can, the encoder's and the decoder's, are computed once more in the backward
                 pass, so that what lies inside them is not kept.
 
@@ -206,41 +196,6 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             self._compile_metrics.update_state(labels, logits, sample_weight=mask)
         return loss
 
-    def added_over_slices(self, gradients_of, data, state):
-        """Add up the gradients of a batch's `accumulate` micro-batches, computed one after the other to save memory.
-
-        Args:
-            gradients_of: Function of a micro-batch (inputs, labels, weights, share) and the state; returns gradients,
-                a list of arrays like the trainable variables, and the next state.
-            data: A batch.
-            state: Nested arrays, passed from each micro-batch to the next.
-
-        Returns:
-            The sum, and the last state.
-        """
-        inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
-        if weights is None and self.sums_tokens:
-            weights = token_weights(labels)  # of the whole batch
-        if self.accumulate == 1:
-            return gradients_of((inputs, labels, weights, None), state)
-        if weights is None:  # then those of the rows that fill up micro-batches are 0
-            weights = ops.ones_like(labels, dtype="float32")
-        batch = (inputs, labels, weights)
-        whole = None if self.sums_tokens else divisor(self.loss, labels, weights)
-
-        # Each slice holds every n-th row, and as many as the others: empty ones weigh nothing.
-        slices = keras.tree.map_structure(lambda array: divided(array, self.accumulate), batch)
-
-        def add(number, carried):
-            total, state = carried
-            part = keras.tree.map_structure(lambda array: array[:, number], slices)
-            share = None if whole is None else divisor(self.loss, *part[1:]) / whole
-            gradients, state = gradients_of((*part, share), state)
-            return [a + b for a, b in zip(total, gradients)], state
-
-        zeros = [ops.zeros(variable.shape, variable.dtype) for variable in self.trainable_variables]
-        return self.in_turn(self.accumulate, add, (zeros, state))
-
     def flops(self, rows, source_length, target_length):
         """Returns the floating point operations of a forward pass: here as if every parameter met every token."""
         return 2 * self.count_params() * rows * (source_length + target_length)
@@ -263,16 +218,16 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
                 "the model must be compiled before fit. Call "
                 "model.compile(**keras_transformer.compile_arguments(model.hparams))."
             )
-        if steps := self._steps_of(validation_data):
+        if steps := steps_of(self, validation_data):
             kwargs.setdefault("validation_steps", steps)
-        validation_data = self._source_of(validation_data, endless=False)
+        validation_data = source_of(self, validation_data, endless=False)
         if not isinstance(x, TokenBatches):
             with self._on_its_devices():
                 return super().fit(x, *args, validation_data=validation_data, **kwargs)
         kwargs.setdefault("steps_per_epoch", x.batches_per_epoch)
         kwargs["shuffle"] = False
         read, before = self.batches_read.get(x, 0), self._updates()
-        source = self._source_of(x.replace(start=x.start + read), endless=True)
+        source = source_of(self, x.replace(start=x.start + read), endless=True)
         try:
             with self._on_its_devices():
                 return super().fit(source, *args, validation_data=validation_data, **kwargs)
@@ -284,10 +239,10 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
     def evaluate(self, x=None, *args, **kwargs):
         """As in Keras; `TokenBatches` are gone through once."""
-        if steps := self._steps_of(x):
+        if steps := steps_of(self, x):
             kwargs.setdefault("steps", steps)
         with self._on_its_devices():
-            return super().evaluate(self._source_of(x, endless=False), *args, **kwargs)
+            return super().evaluate(source_of(self, x, endless=False), *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         """Return logits `[rows, target_length, vocab_size]` as a NumPy array, as in Keras.
@@ -318,46 +273,9 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
     def compile_from_config(self, config):
         self.compile(**keras.saving.deserialize_keras_object(config))
 
-    def adapted(self, batches):
-        """Returns `TokenBatches` as this model's `fit` pads them: for its replicas, for XLA; on JAX this process's
-        part of them."""
-        if keras.backend.backend() != "tensorflow":
-            if self.distribution is None:
-                return batches
-            import jax
-
-            part = jax.process_index(), jax.process_count()
-            return batches.replace(row_multiple=self.distribution.num_model_replicas, part=part)
-        strategy = self.distribute_strategy
-        replicas = strategy.num_replicas_in_sync if strategy else 1
-        return batches.replace(row_multiple=replicas, few_shapes=bool(self.jit_compile))
-
     def _on_its_devices(self):
-        """What `fit` has to be within, on JAX; a model of TensorFlow's remembers its strategy by itself."""
+        """Return the scope of the model's distribution on JAX. On TensorFlow, Keras enters that of the strategy."""
         return self.distribution.scope() if self.distribution else contextlib.nullcontext()
-
-    def _source_of(self, batches, endless):
-        """What Keras is to read: on TensorFlow a dataset, with open shapes unless XLA compiles each shape."""
-        if not isinstance(batches, TokenBatches):
-            return batches
-        batches = self.adapted(batches).replace(endless=endless)
-        if keras.backend.backend() != "tensorflow":
-            return batches
-        strategy = self.distribute_strategy
-        if not strategy or strategy.num_replicas_in_sync == 1:
-            return batches.as_dataset()
-
-        def of_worker(context):
-            workers = context.num_input_pipelines
-            part = batches.replace(part=(context.input_pipeline_id, workers), endless=True)  # see _steps_of
-            return part.as_dataset(context.num_replicas_in_sync // workers)
-
-        return strategy.distribute_datasets_from_function(of_worker)
-
-    def _steps_of(self, batches):
-        """How often to read batches of several replicas on TensorFlow, where Keras cannot know; else None."""
-        several = keras.backend.backend() == "tensorflow" and self.distribute_strategy.num_replicas_in_sync > 1
-        return batches.batches_per_epoch if several and isinstance(batches, TokenBatches) else None
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Nothing is left to build; Keras' own takes a batch away and fails on uneven replicas."""

@@ -10,6 +10,7 @@ import time
 from keras_transformer.distributed.in_memory_run import InMemoryRun, state_of
 from keras_transformer.distributed.strategy import check_rows, count_accelerators, make_strategy
 from keras_transformer.distributed.workers import join
+from keras_transformer.models.batch_source import adapt_batches
 from keras_transformer.runs.checkpoint import assign_training, model_arrays
 from keras_transformer.runs.manifest import make_manifest, versions
 from keras_transformer.runs.run import Run
@@ -111,7 +112,7 @@ def _dry_run(run, problem, batches, options, workers):
     if ended := _finished(run, start):
         logger.info(ended)
         return
-    batches = model.adapted(batches).replace(start=start)
+    batches = adapt_batches(model, batches).replace(start=start)
     log_summary(run, problem, model, batches, options, distribution, workers.count)
 
 
@@ -148,7 +149,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
     if not start:  # before the run exists, whose `keep_checkpoints` cannot change
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.create()
-    batches = model.adapted(batches)
+    batches = adapt_batches(model, batches)
 
     nonfinite = NonFinite(start, run, hparams, batches)
     progress = ProgressLogger(start, run, batches, hparams, model.update_flops, nonfinite)
