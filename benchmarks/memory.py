@@ -14,7 +14,8 @@ import numpy as np
 from command_line import Parser, add_row, check_flags, print_section
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.output import report
 from keras_transformer.utils.errors import UserError
 
 WAYS = {

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from command_line import Parser, add_row, check_flags, print_section
 
-from keras_transformer.cli.arguments import report, run_command
+from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.output import report
 from keras_transformer.utils.errors import UserError
 
 

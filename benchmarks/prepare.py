@@ -25,9 +25,9 @@ import numpy as np
 from command_line import Parser, add_row, check_flags, number, print_section
 
 from keras_transformer.cli.arguments import run_command
-from keras_transformer.cli.output import report
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.logs import terminal_log
 
 RANKS = 2_000_000  # different words of a language
 ALPHABETS = {"en": ("bdfghklmnprstvwz", "aeiouy"), "de": ("bdfgklmnprstwzjq", "aeiouäöü")}
@@ -72,9 +72,9 @@ def measure(folder, flags):
     with Phase(phases, "learning the vocabulary", flags.pairs):
         tokenizer = problem.make_tokenizer()
     store = folder / "store"
-    with Phase(phases, "encoding", flags.pairs):
+    with Phase(phases, "encoding", flags.pairs), terminal_log():
         TokenStore.write(
-            store, {"train": problem.pairs("train")}, tokenizer, {}, filters=problem.filters, report=report,
+            store, {"train": problem.pairs("train")}, tokenizer, {}, filters=problem.filters,
             expected={"train": flags.pairs}, workers=flags.workers,
         )  # fmt: skip
     counts = TokenStore(store).manifest["splits"]["train"]

@@ -2,6 +2,7 @@
 
 from keras_transformer.cli.arguments import Parser, add_problem_flags, read_problem_flags, run_command
 from keras_transformer.cli.output import report_if_read
+from keras_transformer.utils.logs import terminal_log
 
 
 def main(arguments):
@@ -14,7 +15,8 @@ def main(arguments):
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
     flags = parser.parse_args(arguments)
     problem, _ = read_problem_flags(flags)
-    problem.prepare(report_if_read)
+    with terminal_log():
+        problem.prepare()
     report_if_read(f"{problem.name} is prepared in {problem.prepared_dir}")
 
 

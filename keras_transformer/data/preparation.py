@@ -5,6 +5,7 @@ resumes with the chunks whose files are missing.
 """
 
 import contextlib
+import logging
 import time
 
 import numpy as np
@@ -13,6 +14,8 @@ from keras_transformer.data.encoding import SERIAL_PAIRS, ChunkWriter
 from keras_transformer.data.filters import PairFilter, first_occurrences
 from keras_transformer.utils.files import sha256
 from keras_transformer.utils.timing import duration
+
+logger = logging.getLogger(__name__)
 
 SIDES = ("source", "target")
 CHUNKS = "*.npz"
@@ -24,16 +27,15 @@ class ChangedTexts(Exception):
 
 
 class Progress:
-    """Report of the progress of a split, at most every `SECONDS`, and nothing for a small corpus.
+    """Log of the progress of a split, at most every `SECONDS`, and nothing for a small corpus.
 
     Args:
-        report: Function of a line of text.
         split: Name of the split.
         expected: Number of pairs, if it is known.
     """
 
-    def __init__(self, report, split, expected=None):
-        self._report, self._split, self._expected = report, split, expected
+    def __init__(self, split, expected=None):
+        self._split, self._expected = split, expected
         self._encoded = self._skipped = 0
         self._start = self._last = time.monotonic()
 
@@ -44,23 +46,21 @@ class Progress:
         else:
             if self._skipped and not self._encoded:
                 self._start = time.monotonic()
-                self._report(f"  {self._split}: resuming after {self._skipped:,} pairs")
+                logger.info(f"  {self._split}: resuming after {self._skipped:,} pairs")
             self._encoded += pairs
-            self._report_rate()
+            self._log_rate()
         return self._encoded + self._skipped
 
-    def _report_rate(self):
+    def _log_rate(self):
         now, done = time.monotonic(), self._encoded + self._skipped
         if done > SERIAL_PAIRS and now - self._last >= SECONDS:
             self._last = now
             rate = self._encoded / (now - self._start)
             left = f", {duration((self._expected - done) / rate)} left" if self._expected else ""
-            self._report(f"  {self._split}: {done:,} pairs, {rate:,.0f} pairs/s{left}")
+            logger.info(f"  {self._split}: {done:,} pairs, {rate:,.0f} pairs/s{left}")
 
 
-def write_columns(
-    work, splits, tokenizer, filters=None, expected=None, report=lambda message: None, workers=None, bpe_dropout=None
-):  # fmt: skip
+def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=None, bpe_dropout=None):
     """Encode pairs of texts to the files of a store, except its manifest. Resume an interrupted preparation.
 
     Memory is that of a few chunks per worker, plus about 32 bytes per pair with `drop_duplicates`.
@@ -71,7 +71,6 @@ def write_columns(
         tokenizer: `Tokenizer`.
         filters: {name of a split: `PairFilter`}.
         expected: {name of a split: number of pairs}, if known.
-        report: Function of a line about the progress of a large corpus.
         workers: As for `ChunkWriter`.
         bpe_dropout: {name of a split: probability that BPE-dropout skips a merge}.
 
@@ -88,7 +87,7 @@ def write_columns(
     with ChunkWriter(tokenizer, work.folder, workers) as writer:
         for split, pairs in splits.items():
             chunks[split], pair_filter = [], filters.get(split, PairFilter())
-            progress = Progress(report, split, expected.get(split))
+            progress = Progress(split, expected.get(split))
             for path, count, skipped in writer.write(split, pairs, pair_filter, bpe_dropout.get(split, 0.0)):
                 chunks[split].append(path)
                 work.keep |= progress.update(count, skipped) > SERIAL_PAIRS

@@ -56,7 +56,7 @@ class TokenStore:
             splits: {name: iterable of (source, target) texts}.
             tokenizer: `Tokenizer`; kept in the store.
             manifest: Dictionary of what else is worth knowing of the corpus.
-            **options: `filters`, `expected`, `report`, `workers` and `bpe_dropout`, as for `preparation.write_columns`.
+            **options: `filters`, `expected`, `workers` and `bpe_dropout`, as for `preparation.write_columns`.
         """
         with atomic_directory(path) as folder:
             TokenStore.fill(WorkDirectory(folder, path), splits, tokenizer, manifest, **options)

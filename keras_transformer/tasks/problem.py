@@ -5,7 +5,8 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,11 +14,14 @@ from keras_transformer.config import registry
 from keras_transformer.config.hparams import HParams, parse_value, setting, validate
 from keras_transformer.utils.errors import UserError, unknown
 from keras_transformer.utils.files import sha256, work_directory
+from keras_transformer.utils.logs import default_log
 
 if TYPE_CHECKING:
     from keras_transformer.data.token_batches import TokenBatches
     from keras_transformer.data.token_store import TokenStore
     from keras_transformer.data.tokenizers.base import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 PARTS = 3  # version of the chunks of an interrupted preparation
 
@@ -136,29 +140,33 @@ class Problem:
         fields = [field for field in dataclasses.fields(self) if field.metadata.get("of_corpus")]
         return [self.corpus, {field.name: getattr(self, field.name) for field in fields}, raw]
 
-    def prepare(self, report: Callable[[str], Any] = lambda message: None) -> "Problem":
+    @default_log()
+    def prepare(self) -> "Problem":
         """Learn the vocabulary and write the token store, unless that was done. Return the problem.
 
         Rerun a preparation that was killed to resume it, with the same result. A second process waits for the first.
         `pairs` is called in this process; the encoding of a large corpus is shared among all cores.
-        Held-out pairs that are also training pairs are counted, and reported each time.
-
-        Args:
-            report: Called with a line about what is being done.
+        The method logs its progress, and each time a warning about held-out pairs that are also training pairs.
         """
-        if not self._is_prepared(report):
-            self._prepare(report)
+        self._prepare_if_needed()
         for split, counts in self.store.manifest["splits"].items():
             if common := counts.get("pairs_also_in_training"):
-                report(
-                    f"warning: {common:,} of {counts['pairs']:,} {split} pairs are also in the training text, so "
+                logger.warning(
+                    f"{common:,} of {counts['pairs']:,} {split} pairs are also in the training text, so "
                     f"{split} scores are too high; remove these pairs from the training text"
                 )
         return self
 
-    def _prepare(self, report):
+    def _prepare_if_needed(self):
+        current, remark = self._check_store()
+        if remark:
+            logger.info(remark)
+        if not current:
+            self._prepare()
+
+    def _prepare(self):
         """Write the prepared corpus."""
-        report(f"preparing {self.corpus} in {self.prepared_dir}")
+        logger.info(f"preparing {self.corpus} in {self.prepared_dir}")
         files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
         if self.raw_dir and not Path(self.raw_dir).is_dir():  # of a problem that reads no files
             raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}, which is none. Leave the flag out.")
@@ -166,10 +174,10 @@ class Problem:
         checksums = {path: known["sha256"] for path, known in files.items()}
         code = [sha256(path) for path in Problem.corpus_files(self)]  # it may give other pairs when it has been mended
         identity = _hash([PARTS, self._identity, checksums, code])[:16]
-        with work_directory(self.prepared_dir, identity, report) as work:
-            if self._is_prepared(lambda line: None):  # another process did it meanwhile
+        with work_directory(self.prepared_dir, identity) as work:
+            if self._check_store()[0]:  # another process did it meanwhile
                 return
-            self._write(work, manifest, report)
+            self._write(work, manifest)
             for path, known in files.items():
                 if not Path(path).is_file() or not _is_same(Path(path), known):
                     work.clear()
@@ -177,9 +185,11 @@ class Problem:
             work.finish()
         self.__dict__.pop("store", None)
         for split, counts in self.store.manifest["splits"].items():
-            report(f"  {split}: " + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in counts.items()))
+            logger.info(
+                f"  {split}: " + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in counts.items())
+            )
 
-    def _write(self, work, manifest, report):
+    def _write(self, work, manifest):
         """Fills a `WorkDirectory` with vocabulary, token store and manifest."""
         from keras_transformer.data.preparation import ChangedTexts
         from keras_transformer.data.token_store import TokenStore
@@ -193,13 +203,13 @@ class Problem:
         splits = {split: self._stored_pairs(split) for split in self.splits}
         try:
             TokenStore.fill(
-                work, splits, tokenizer, manifest, filters=self.filters, expected=expected, report=report,
+                work, splits, tokenizer, manifest, filters=self.filters, expected=expected,
                 bpe_dropout={"train": self.bpe_dropout},
             )  # fmt: skip
         except ChangedTexts:
-            report(f"the texts of {self.corpus} have changed since the interrupted preparation; starting again")
+            logger.info(f"the texts of {self.corpus} have changed since the interrupted preparation; starting again")
             work.clear()
-            self._write(work, manifest, report)
+            self._write(work, manifest)
 
     def _files(self):
         return [*self.corpus_files(), *self.further_files()]
@@ -238,7 +248,8 @@ class Problem:
         from keras_transformer.data.token_batches import TokenBatches
 
         training = split == "train"
-        pairs = self.prepare().store.split(split)
+        self._prepare_if_needed()
+        pairs = self.store.split(split)
         try:
             plan = BatchPlan(
                 pairs.source.lengths, pairs.target.lengths, hparams.batch_tokens, seed=hparams.seed, shuffle=training,
@@ -251,33 +262,27 @@ class Problem:
             hidden = {"word_dropout": hparams.word_dropout, "hidden_ids": self.tokenizer.hidden_ids}
         return TokenBatches(pairs, plan, start=start, endless=training, **hidden)
 
-    def _is_prepared(self, report):
-        """Whether there is a prepared corpus, and a current one."""
+    def _check_store(self):
+        """Return whether there is a prepared corpus of the present corpus files, and a remark for the log or None."""
         self.__dict__.pop("store", None)  # another process may have replaced it
-        return (self.prepared_dir / "manifest.json").is_file() and self._is_current(report)
-
-    def _is_current(self, report):
-        """Whether the prepared corpus was made from the corpus files as they are now."""
+        if not (self.prepared_dir / "manifest.json").is_file():
+            return False, None
         corpus = {Path(path).resolve(): known for path, known in self.store.manifest.get("corpus", {}).items()}
-        gone = [path for path in corpus if not path.is_file()]
+        missing = [path for path in corpus if not path.is_file()]
         for path, known in corpus.items():
-            if path not in gone and not _is_same(path, known):
-                report(f"{path} has changed since it was prepared")
-                return False
+            if path not in missing and not _is_same(path, known):
+                return False, f"{path} has changed since it was prepared"
         try:
-            # What is gone would be downloaded again.
-            files = self.further_files() if gone and self.raw_dir is None else self._files()
+            # `_files` would download missing files again.
+            files = self.further_files() if missing and self.raw_dir is None else self._files()
         except (UserError, OSError):
-            if not gone:
+            if not missing:
                 raise
             files = []
         for path in files:
             if Path(path).resolve() not in corpus:
-                report(f"{path} is new since the corpus was prepared")
-                return False
-        if gone:
-            report(f"{gone[0]} is gone; using the corpus prepared from it")
-        return True
+                return False, f"{path} is new since the corpus was prepared"
+        return True, f"{missing[0]} is gone; using the corpus prepared from it" if missing else None
 
 
 def load_problem(name: str, **arguments: Any) -> Problem:

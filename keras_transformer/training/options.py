@@ -15,7 +15,7 @@ PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mi
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """How `train_model` executes a run. All options may differ when the run resumes.
+    """Options of `train_model` that decide how it executes a run. All of them may differ when the run resumes.
 
     Attributes:
         strategy: "one" device; "mirrored" on TensorFlow or "jax" on JAX for all devices of this process; "multiworker"

@@ -69,7 +69,7 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
     workers = join(options.strategy, options.devices, options.coordinator, options.worker_patience)
     if workers.is_chief:
         return _train_as_worker(workers, configure, problem, options, dry_run)
-    logger.info(f"worker {workers.number} of {workers.count} trains along; worker 0 reports")
+    logger.info(f"worker {workers.number} of {workers.count} takes part; worker 0 logs the progress")
     with silent_log():
         return _train_as_worker(workers, configure, problem, options, dry_run)
 
@@ -82,7 +82,7 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
         if (init_from := run.config["init_from"]) and not run.checkpoints.steps():
             # Errors come before the corpus is prepared.
             Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=(), flag=INIT_FLAG)
-        batches = problem.prepare(logger.info).batches("train", hparams)
+        batches = problem.prepare().batches("train", hparams)
         workers.watch()
         check_weights(hparams, problem.tokenizer.vocab_size)
         if dry_run:

@@ -6,6 +6,7 @@ import fcntl
 import glob
 import hashlib
 import json
+import logging
 import math
 import os
 import shutil
@@ -15,6 +16,8 @@ import tempfile
 from pathlib import Path
 
 from keras_transformer.utils.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 WORK, LOCK = ".work", "lock"
 
@@ -143,7 +146,7 @@ class WorkDirectory:
 
 
 @contextlib.contextmanager
-def work_directory(path, identity, report=lambda message: None):
+def work_directory(path, identity):
     """Yields a `WorkDirectory` beside `path`, the same for the same `identity`: what a killed process left is in it.
 
     It is hidden and belongs to one process at a time: others wait until that one has ended. Those of other identities
@@ -152,7 +155,6 @@ def work_directory(path, identity, report=lambda message: None):
     Args:
         path: Where the directory is to appear.
         identity: Text for a file name: a hash of all that the content depends on.
-        report: Called with a line if another process has to be waited for.
 
     Raises:
         UserError: The place cannot be written.
@@ -160,7 +162,7 @@ def work_directory(path, identity, report=lambda message: None):
     path = _place_of_directory(path)
     folder = path.with_name(f".{path.name}.{identity}{WORK}")
     try:
-        lock = _lock_directory(folder, report)
+        lock = _lock_directory(folder)
     except OSError as error:
         raise cannot_write(path, error) from None
     with lock:
@@ -204,7 +206,7 @@ def remove_directory(path):
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _lock_directory(folder, report):
+def _lock_directory(folder):
     """Makes a directory, or finds it, and locks the file in it; returns the locked file.
 
     The lock ends with the process, however that ends.
@@ -219,7 +221,7 @@ def _lock_directory(folder, report):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                report(f"waiting for another process that works in {folder}")
+                logger.info(f"waiting for another process that works in {folder}")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks

@@ -1,4 +1,4 @@
-"""What the package logs."""
+"""The log of the package as a list of lines."""
 
 import contextlib
 import logging

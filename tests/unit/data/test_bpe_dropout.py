@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 import sentencepiece
+from helpers.logs import logged_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -167,19 +168,17 @@ def test_a_preparation_that_was_killed_goes_on_to_the_same(tokenizer, tmp_path, 
         yield from pairs[:60]
         raise ConnectionError
 
-    said = []
-
     def fill(texts):
-        with work_directory(tmp_path / "resumed", "identity", lambda line: None) as work:
+        with work_directory(tmp_path / "resumed", "identity") as work:
             TokenStore.fill(
                 work, {"train": texts}, tokenizer, {}, expected={"train": 100}, bpe_dropout={"train": 0.2},
-                report=said.append,
             )  # fmt: skip
             work.finish()
 
     with pytest.raises(ConnectionError):
         fill(broken_off())
-    fill(pairs)
+    with logged_lines() as said:
+        fill(pairs)
     assert "  train: resuming after 56 pairs" in said
     TokenStore.write(tmp_path / "whole", {"train": pairs}, tokenizer, {}, bpe_dropout={"train": 0.2})
     for name in ("train.source.ids", "train.target.ids", "train.source.lengths"):

@@ -4,6 +4,7 @@ import gzip
 import random
 
 import pytest
+from helpers.logs import logged_lines
 
 from keras_transformer.data import encoding, preparation
 from keras_transformer.data.corpus import existing_file, read_lines
@@ -128,8 +129,8 @@ def test_utf16_file_is_recognized_by_its_mark(tmp_path, encoding):
 def test_training_pairs_with_an_empty_side_are_dropped(corpus):
     write(corpus, [*PAIRS, ("", "a"), ("b", " \u3000"), ("", "")])
     write(corpus, [("", "a"), *PAIRS[:2]], "validation")
-    said = []
-    problem = parallel(corpus, max_length_ratio=100).prepare(said.append)
+    with logged_lines() as said:
+        problem = parallel(corpus, max_length_ratio=100).prepare()
     counts = problem.store.manifest["splits"]
     assert counts["train"]["pairs"] == len(PAIRS) and counts["train"]["dropped_with_an_empty_side"] == 3
     assert counts["train"]["dropped_for_their_length_ratio"] == 0
@@ -171,9 +172,9 @@ def test_validation_pairs_in_training_are_counted_once(corpus, parameters):
 def test_held_out_pairs_cause_no_warning(corpus):
     for language in ("en", "de"):
         (corpus / f"validation.{language}").unlink()
-    said = []
-    parallel(corpus).prepare(said.append)
-    assert not [line for line in said if "warning" in line]
+    with logged_lines() as lines:
+        parallel(corpus).prepare()
+    assert not [line for line in lines if "in the training text" in line]
 
 
 def test_resumed_preparation_counts_the_same(tmp_path, monkeypatch):

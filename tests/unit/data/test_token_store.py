@@ -7,6 +7,7 @@ import random
 import keras
 import numpy as np
 import pytest
+from helpers.logs import logged_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,9 +161,9 @@ def parallel(folder, **parameters):
 
 def test_preparing_twice_writes_once(corpus):
     first = parallel(corpus).prepare().prepared_dir
-    before, said = snapshot(first), []
-    again = parallel(corpus)
-    assert again.prepare(said.append) is again
+    before, again = snapshot(first), parallel(corpus)
+    with logged_lines() as said:
+        assert again.prepare() is again
     assert (again.prepared_dir, snapshot(first), said) == (first, before, [])
 
 
@@ -188,9 +189,10 @@ def test_a_changed_corpus_file_is_noticed(corpus):
     lines = (corpus / "train.de").read_text(encoding="utf-8").splitlines()
     lines[7] = "ein anderer Satz"
     (corpus / "train.de").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    said = []
-    anew = parallel(corpus).prepare(said.append)
+    with logged_lines() as said:
+        anew = parallel(corpus).prepare()
     assert said[0] == f"{corpus}/train.de has changed since it was prepared"
+    assert sum("has changed" in line for line in said) == 1
     assert anew.store.fingerprint != old
     targets = [content(anew.store.split(split).target) for split in ("train", "validation")]
     assert "ein anderer Satz" in anew.tokenizer.decode(sum(targets, []))
@@ -211,8 +213,8 @@ def test_a_file_added_to_the_corpus_is_noticed(corpus):
 def test_a_prepared_corpus_outlives_its_files(corpus):
     before = snapshot(parallel(corpus).prepare().prepared_dir)
     (corpus / "train.de").unlink()
-    said = []
-    assert snapshot(parallel(corpus).prepare(said.append).prepared_dir) == before
+    with logged_lines() as said:
+        assert snapshot(parallel(corpus).prepare().prepared_dir) == before
     assert said == [f"{corpus}/train.de is gone; using the corpus prepared from it"]
 
 
@@ -231,8 +233,8 @@ def test_a_file_in_place_of_one_that_is_gone_is_noticed(corpus, changed):
         german = (corpus / "train.de").read_bytes().splitlines(keepends=True)
         (corpus / "train.de").write_bytes(b"".join([*german[1:], german[0]]))
         said = f"{corpus}/train.de has changed since it was prepared"
-    told = []
-    assert parallel(corpus).prepare(told.append).store.fingerprint != old
+    with logged_lines() as told:
+        assert parallel(corpus).prepare().store.fingerprint != old
     assert told[0] == said
 
 

@@ -10,6 +10,7 @@ import threading
 import urllib.request
 
 import pytest
+from helpers.logs import logged_lines
 from helpers.quick import eager_functions
 
 from keras_transformer import evaluate, prepare, train
@@ -119,8 +120,8 @@ def test_french_is_prepared_with_word_pieces_and_keeps_its_spaces(data):
     targets = problem.store.split("test").target
     found = problem.tokenizer.decode([targets[row] for row in range(len(targets))])
     assert sorted(found) == sorted(target for _, target in without_entities(english_and_french("test"), "test"))
-    said = []
-    assert load_problem("wmt14_fren", data_dir=data, vocab_size=200).prepare(said.append).store and not said
+    with logged_lines() as said:
+        assert load_problem("wmt14_fren", data_dir=data, vocab_size=200).prepare().store and not said
 
 
 def test_the_manifest_names_the_record_files_and_a_changed_one_is_noticed(data):
@@ -130,8 +131,8 @@ def test_the_manifest_names_the_record_files_and_a_changed_one_is_noticed(data):
     assert {path: entry["sha256"] for path, entry in known.items()} == {str(path): sum for path, sum in files.items()}
     assert len([path for path in files if "tfrecord" in path.name]) == 3
     (german(data) / "dataset_info.json").write_text((german(data) / "dataset_info.json").read_text() + "\n")
-    said = []
-    load_problem("wmt14_ende", data_dir=data, vocab_size=300).prepare(said.append)
+    with logged_lines() as said:
+        load_problem("wmt14_ende", data_dir=data, vocab_size=300).prepare()
     assert said[0].endswith("dataset_info.json has changed since it was prepared")
 
 
@@ -141,7 +142,9 @@ def test_prepared_corpus_needs_neither_tfds_nor_tensorflow(data, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     for name in ("tensorflow_datasets", "tensorflow_text"):
         monkeypatch.setitem(sys.modules, name, None)
-    problem = load_problem("wmt14_enfr", data_dir=data, vocab_size=200).prepare(pytest.fail)
+    with logged_lines() as lines:
+        problem = load_problem("wmt14_enfr", data_dir=data, vocab_size=200).prepare()
+    assert not lines
     assert problem.tokenizer.decode(problem.tokenizer.encode(["« a »"])) == ["« a »"]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers.encoders import workers_of
+from helpers.logs import logged_lines
 
 from keras_transformer.config.registry import PACKAGE
 from keras_transformer.data import encoding, preparation
@@ -150,20 +151,19 @@ def test_a_work_directory_is_found_again_and_cleaned(tmp_path):
 
 
 def test_a_work_directory_in_use_is_waited_for_and_not_removed(tmp_path):
-    order = []
-
     def second():
-        with work_directory(tmp_path / "store", "a", order.append) as work:
+        with work_directory(tmp_path / "store", "a") as work:
             order.append(((tmp_path / "store").is_dir(), names(work.folder)))
 
-    with work_directory(tmp_path / "store", "a") as work:
-        thread = threading.Thread(target=second)
-        thread.start()
-        wait_for(lambda: order)
-        with work_directory(tmp_path / "store", "b"):
-            assert work.folder.is_dir()
-        work.finish()
-    thread.join()
+    with logged_lines() as order:
+        with work_directory(tmp_path / "store", "a") as work:
+            thread = threading.Thread(target=second)
+            thread.start()
+            wait_for(lambda: order)
+            with work_directory(tmp_path / "store", "b"):
+                assert work.folder.is_dir()
+            work.finish()
+        thread.join()
     assert order == [f"waiting for another process that works in {work.folder}", (True, ["lock"])]
     assert names(tmp_path) == ["store"] and names(tmp_path / "store") == []
 
@@ -188,10 +188,10 @@ def test_what_another_process_prepares_meanwhile_is_taken(tmp_path, monkeypatch)
     """The other process ends after this one found nothing prepared and before this one starts."""
     first, second = (load_problem("copy", data_dir=tmp_path, train_pairs=20) for _ in range(2))
 
-    def late(path, identity, report):
+    def late(path, identity):
         monkeypatch.undo()
         first.prepare()
-        return work_directory(path, identity, report)
+        return work_directory(path, identity)
 
     monkeypatch.setattr("keras_transformer.tasks.problem.work_directory", late)
     second._write = lambda *arguments: pytest.fail("prepared twice")
@@ -203,9 +203,8 @@ def test_what_another_process_prepares_meanwhile_is_taken(tmp_path, monkeypatch)
 
 def test_progress_reports_speed_and_time_left(tmp_path, small_chunks, monkeypatch):
     monkeypatch.setattr(preparation, "SECONDS", 0)
-    lines = []
-    with work_directory(tmp_path / "store", "identity") as work:
-        TokenStore.fill(work, {"train": pairs_of(500)}, SYMBOLS, {}, expected={"train": 500}, report=lines.append)
+    with logged_lines() as lines, work_directory(tmp_path / "store", "identity") as work:
+        TokenStore.fill(work, {"train": pairs_of(500)}, SYMBOLS, {}, expected={"train": 500})
         work.finish()
     speed = [line for line in lines if "pairs/s" in line]
     assert speed and all(
@@ -214,17 +213,19 @@ def test_progress_reports_speed_and_time_left(tmp_path, small_chunks, monkeypatc
 
 
 def test_progress_is_rare_and_absent_for_small_corpora(tmp_path, monkeypatch):
-    said, now = [], [0.0]
+    now = [0.0]
     monkeypatch.setattr(preparation.time, "monotonic", lambda: now[0])
-    progress = preparation.Progress(said.append, "train")
-    progress.update(60_000, skipped=True)
-    for second in range(12):
-        now[0] = second
-        progress.update(1000, skipped=False)
-    assert said == [
+    progress = preparation.Progress("train")
+    with logged_lines() as lines:
+        progress.update(60_000, skipped=True)
+        for second in range(12):
+            now[0] = second
+            progress.update(1000, skipped=False)
+    assert lines == [
         "  train: resuming after 60,000 pairs", "  train: 66,000 pairs, 1,200 pairs/s",
         "  train: 71,000 pairs, 1,100 pairs/s",
     ]  # fmt: skip
     monkeypatch.setattr(preparation, "SECONDS", 0)
-    TokenStore.write(tmp_path / "store", {"train": pairs_of(300)}, SYMBOLS, {}, report=said.append)
-    assert len(said) == 3 and names(tmp_path) == ["store"]
+    with logged_lines() as lines:
+        TokenStore.write(tmp_path / "store", {"train": pairs_of(300)}, SYMBOLS, {})
+    assert not lines and names(tmp_path) == ["store"]
