@@ -1,7 +1,7 @@
-"""Writes commands.md and presets.md, from what the commands and the registered hparams say of themselves.
+"""Generate commands.md and presets.md from the help texts of the commands and the registered hparams.
 
-python docs/reference.py            # writes both
-python docs/reference.py --check    # tells whether they are what would be written; status 1 if not
+python docs/reference.py            # writes both pages
+python docs/reference.py --check    # exits with status 1 if a page is outdated
 """
 
 import contextlib
@@ -24,22 +24,28 @@ WIDTH = "96"
 RESULTS = "toy_ende", "parallel_text", "multi30k", "tiny_plus", "parsing"
 METRICS = {"f1": "F1", "tokenized_bleu": "BLEU on tokens", "sacrebleu": "sacreBLEU"}
 THE_PAPERS = (
-    ("base", "`wmt14_ende`", "100,000", "BLEU 27.3", "12 hours", "8 P100, the paper's"),
-    ("big", "`wmt14_ende`", "300,000", "BLEU 28.4", "3.5 days", "8 P100, the paper's"),
-    ("big_enfr", "`wmt14_enfr`", "300,000", "BLEU 41.8", "3.5 days", "8 P100, the paper's"),
-    ("parsing_wsj", "`parsing_wsj`", "", "F1 91.3", "", "the paper's"),
-    ("parsing_semisupervised", "`parsing_wsj_semisupervised`", "", "F1 92.7", "", "the paper's"),
+    ("base", "`wmt14_ende`", "100,000", "BLEU 27.3", "12 hours", "8 P100 (paper)"),
+    ("big", "`wmt14_ende`", "300,000", "BLEU 28.4", "3.5 days", "8 P100 (paper)"),
+    ("big_enfr", "`wmt14_enfr`", "300,000", "BLEU 41.8", "3.5 days", "8 P100 (paper)"),
+    ("parsing_wsj", "`parsing_wsj`", "", "F1 91.3", "", "paper"),
+    ("parsing_semisupervised", "`parsing_wsj_semisupervised`", "", "F1 92.7", "", "paper"),
 )
 MADE = "<!-- Written by docs/reference.py. -->\n"
 
 
 def commands_page():
-    """Returns commands.md: each command's own help."""
+    """Return commands.md: the help text of each command."""
     parts = [
         "# Commands",
         MADE
-        + "Every flag is `--NAME=VALUE`. A mistake is told in one sentence, with exit status 2; 75 means that another "
-        "worker is gone, 130 and 143 that a signal ended the work.",
+        + "This page shows the help text of each command. Run a command as `python -m keras_transformer.COMMAND`, and write "
+        "flags as `--NAME=VALUE`.\n\n"
+        "| exit status | meaning |\n|---|---|\n"
+        "| 0 | success |\n"
+        "| 1 | a bug, with a traceback |\n"
+        "| 2 | a mistake in the command or its input, with one sentence that names the remedy |\n"
+        "| 75 | another worker of a distributed run is lost |\n"
+        "| 130, 143 | interrupted by Ctrl-C or SIGTERM |",
     ]
     for command, what in COMMANDS.items():
         parts += [f"## {command}", what, f"```text\n{help_of(command).strip()}\n```"]
@@ -47,7 +53,7 @@ def commands_page():
 
 
 def help_of(command):
-    """Returns what a command prints when it is asked for help."""
+    """Return the output of a command with `--help`."""
     name = f"keras_transformer.{command}"
     if importlib.util.find_spec(name).submodule_search_locations:  # a package, whose command is its __main__
         name += ".__main__"
@@ -58,7 +64,7 @@ def help_of(command):
 
 
 def presets_page():
-    """Returns presets.md: sizes and cost of all registered hparams."""
+    """Return presets.md: sizes and costs of all registered hparams."""
     from keras_transformer.backend.loading import load_keras
 
     load_keras()
@@ -76,39 +82,51 @@ def presets_page():
     table = "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
     return f"""# Presets
 
-{MADE}All with a vocabulary of {VOCABULARY:,} tokens and sentences of 30, as
-`python -m keras_transformer.cost --hparams=NAME` counts; a preset that is trained on another vocabulary has other
-numbers, which `train --dry_run` prints. Tokens are those of an update, on either side. FLOPs are those of the whole
-run, with updates that are full on both sides.
+{MADE}Select a preset with `--hparams=NAME`. The table assumes a vocabulary of {VOCABULARY:,} tokens and sentences of 30 tokens.
+
+- **tokens**: maximum number of source tokens, and of target tokens, in an update
+- **parameters**: number of parameters with this vocabulary; `train --dry_run` prints the number for your vocabulary
+- **FLOPs**: operations of the whole run, with updates that are full on both sides
+  (`python -m keras_transformer.cost --hparams=NAME`)
 
 {table}
 
-`base`, `big` and the presets of Table 3 drop pairs with more than 256 tokens on a side, and the checkpoints that
-`average` takes of `base` and `big` have other distances than the paper's
-([reproduce.md](reproduce.md#table-2-translation)). `parsing_wsj` and `parsing_semisupervised` have the paper's sizes,
-but not its tuning on section 22 ([parsing.md](parsing.md#problems)).
+```{{note}}
+Three things differ from the paper:
 
-## What to expect
+- `base`, `big` and the presets of Table 3 drop pairs with more than 256 tokens on a side.
+- The checkpoints that `average` uses for `base` and `big` have other intervals
+  ([reproduce.md](reproduce.md#table-2-translation)).
+- `parsing_wsj` and `parsing_semisupervised` have the paper's sizes, but were not tuned on section 22
+  ([parsing.md](parsing.md#problems)).
+```
 
-The longest run of each that was measured, and the paper's own results (§5.2, Tables 2 and 4), which nobody has
-repeated with this project. A row says "other hparams" where no run has the preset's. With several seeds, score and time
-are means, with the score's standard deviation. The time is that of the updates; validation and decoding come on top.
+## Expected results
+
+The table lists the longest measured run of each preset, and the results of the paper (§5.2, Tables 2 and 4), which nobody has
+reproduced with this project yet.
+
+- "other hparams" marks presets that were only run with changed settings.
+- For several seeds, score and time are means, with the standard deviation of the score.
+- The time covers the updates, without validation and decoding.
 
 {expected()}
 
-[results.md](results.md) has the commands, seeds and curves; [benchmarks.md](benchmarks.md) the speed of an update;
-[cost.md](cost.md) hours by hardware; [reproduce.md](reproduce.md) the commands for the paper's figures.
+A small translation model or parser trains within minutes to two hours on a CPU. The models of the paper need GPUs.
+
+See also [results.md](results.md) for commands, seeds and curves, [benchmarks.md](benchmarks.md) for the speed of an update,
+[cost.md](cost.md) for hours by hardware, and [reproduce.md](reproduce.md) for the commands of the paper's results.
 """
 
 
 def expected():
-    """Returns the table of results and times: the paper's, and those of the rows in docs/results."""
+    """Return the table of results and times of the paper and of the rows in docs/results."""
     shown = {}
     for rows in by_seed(row for name in RESULTS for row in rows_of(DOCS / "results" / f"{name}.jsonl")):
         kind = rows[0]["preset"], rows[0]["problem"]
         if rows[0]["split"] == "test" and precedence(rows) >= precedence(shown.get(kind, rows)):
             shown[kind] = rows
-    lines = ["| preset | problem | updates | score on the test set | time | on |", "| --- " * 6 + "|"]
+    lines = ["| preset | problem | updates | score on the test set | time | hardware |", "| --- " * 6 + "|"]
     lines += [f"| `{preset}` | {' | '.join(cells)} |" for preset, *cells in THE_PAPERS]
     for (preset, problem), rows in sorted(shown.items()):
         row, seeds = rows[0], f", {len(rows)} seeds" * (len(rows) > 1)
@@ -124,17 +142,17 @@ def expected():
 
 
 def precedence(rows):
-    """What makes trainings those that are shown: the preset as it is, then the longer training."""
+    """Return the sort key of the runs to show: unchanged presets first, then longer runs."""
     return not changes_of(rows[0]), average(rows, "steps")
 
 
 def average(rows, name):
-    """Returns the mean over rows of what they tell of their training."""
+    """Return the mean over rows of a field of their training."""
     return statistics.mean(row["training"][name] for row in rows)
 
 
 def main(arguments):
-    """Writes or, with `--check`, compares the pages; returns the exit status."""
+    """Write the pages or, with `--check`, compare them; return the exit status."""
     registry.load_catalog()
     stale = []
     for name, make in (("commands.md", commands_page), ("presets.md", presets_page)):
@@ -144,7 +162,7 @@ def main(arguments):
         elif not path.is_file() or path.read_text(encoding="utf-8") != text:
             stale.append(name)
     if stale:
-        print(f"not what docs/reference.py writes: {', '.join(stale)}", file=sys.stderr)
+        print(f"outdated, run `python docs/reference.py`: {', '.join(stale)}", file=sys.stderr)
     return bool(stale)
 
 

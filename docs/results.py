@@ -1,8 +1,10 @@
-"""Write results.md, benchmarks.md and reliability.md from the rows of docs/results/*.jsonl: `python docs/results.py`.
+"""Generate results.md, benchmarks.md and reliability.md from the rows of docs/results/*.jsonl.
 
-A figure stands in the documentation only as such a row, which `python -m keras_transformer.evaluate --results=FILE`
-or a program in benchmarks/ adds. `python docs/results.py --check` exits with status 1 where a page is not what the rows
-say. What the pages say around the rows is in `docs/pages/`.
+python docs/results.py            # writes the pages
+python docs/results.py --check    # exits with status 1 if a page is outdated
+
+`python -m keras_transformer.evaluate --results=FILE` and the programs in benchmarks/ add the rows. The text around the
+tables is in `docs/pages/`.
 """
 
 import sys
