@@ -1,4 +1,4 @@
-"""results.md: experiments with `tiny` on Multi30k: Table 3, long sentences, a better `tiny`, the length penalty."""
+"""Sections of results.md about `tiny` on Multi30k: Table 3, long sentences, distillation, the length penalty."""
 
 import re
 import statistics
@@ -20,35 +20,45 @@ ROW_OF_TABLE_3 = {
     ("dropout", 0.0): "base_dropout0", ("label_smoothing", 0.0): "base_smoothing0",
     ("label_smoothing", 0.2): "base_smoothing02", ("positions", "learned"): "base_learned_positions",
 }  # fmt: skip
-"""The paper's row, as a preset, that a variation of `tiny_short` is in small."""
+"""For each variation of `tiny_short`, the preset of the corresponding row in the paper."""
 BASE_OF_TABLE_3 = 4.92, 25.8
-"""Perplexity and BLEU of the paper's base model, on newstest2013."""
+"""Perplexity and BLEU of the paper's base model on newstest2013."""
 WHAT_HOLDS = """
-One seed a line. A second seed of the first line has almost the same perplexity, 6.86, and 1.2 less BLEU on validation:
-little differences of BLEU tell nothing, of perplexity they may. What the lines say of the paper's conclusions:
+Each row is a single run. A second seed of the first row has almost the same perplexity (6.86), but 1.2 BLEU less on
+validation. Small differences in BLEU are therefore meaningless; small differences in perplexity may be real.
 
-- (A) One head is worse than several, and too many are worse than some: it holds. One head costs as much perplexity as
-  in the paper; of its BLEU the two splits say opposite things. Two are as good as the four of `tiny`. Eight, of size
-  16, cost some perplexity already, and sixteen, of size 8, far more of it and BLEU; the paper's model, four times as
-  wide, loses by 32 heads of size 16.
-- (B) Smaller keys are worse: it holds, and by perplexity more than in the paper.
-- (C) Larger models are better: it holds for `d_ff` and for the width, both ways; for the layers from two to three.
-  Half of `d_ff` costs as much perplexity as in the paper, and hardly any BLEU; twice as much lowers it somewhat more
-  than there. Half the width costs far more here than half the layers; in the paper a third of the layers costs more
-  than half the width. Twice the width gains more than in the paper, too: the best perplexity of the table, and the
-  best BLEU on test. Three layers are better than the four of `tiny`, by perplexity as much as they are worse in the
-  paper. Six learned nothing: their encoder collapsed, its outputs being the same at every position; BLEU on
-  validation is below 1 after 500 updates, where the learning rate is highest, and less afterwards. With pre-norm six
-  learn, and have a better perplexity than three and four, which may be the norm's doing: no other line has it. A
-  longer warmup was not tried.
-- (D) Dropout helps against overfitting: it holds, and more than in the paper. Without it BLEU on validation rises as
-  fast as any at first, and falls between updates 1,000 and 1,500, which are 17 and 25 epochs of 29,000 pairs. For so
-  short a training less is enough than the 0.3 of `tiny`: with 0.2 all three figures are the best of the lines of
-  its size.
-- (D) Label smoothing makes perplexity worse and BLEU better: half of it holds. Twice the smoothing costs as much
-  perplexity as in the paper. Without smoothing perplexity is worse, too: by it the paper's 0.1 is the best of the
-  three. Of BLEU on validation the seeds differ by more than these lines.
-- (E) Learned positions are as good as sinusoids: it holds, by perplexity.
+| | conclusion of the paper | here |
+|---|---|---|
+| A | one head is worse than several, and too many heads are also worse | holds |
+| B | smaller keys are worse | holds |
+| C | larger models are better | holds for width and `d_ff`; for layers only from two to three |
+| D | dropout reduces overfitting | holds, and the effect is larger |
+| D | label smoothing makes perplexity worse and BLEU better | holds for more smoothing, not for none |
+| E | learned positions are as good as sinusoids | holds, in perplexity |
+
+**A, heads.** One head costs as much perplexity as in the paper; its BLEU is better on validation and worse on test. Two heads
+are as good as the four of `tiny`. Eight heads (of size 16) cost some perplexity, and sixteen (of size 8) cost much more. The
+paper's model is four times as wide and loses with 32 heads of size 16.
+
+**B, key size.** The loss in perplexity is larger than in the paper.
+
+**C, model size.**
+
+- Half of `d_ff` costs as much perplexity as in the paper, and hardly any BLEU. Doubling it gains slightly more than in the paper.
+- Half of the width costs far more than half of the layers. In the paper, a third of the layers costs more than half of the
+  width. Twice the width gives the best perplexity of the table and the best BLEU on test.
+- Three layers are better than the four of `tiny`. Six layers learned nothing: the encoder collapsed to the same output at every
+  position. Validation BLEU was below 1 after 500 updates, where the learning rate peaks, and fell further. Longer warm-up was
+  not tried.
+- With pre-norm, six layers train. Their perplexity is better than with three and four layers, but the cause may be pre-norm,
+  which no other row uses.
+
+**D, dropout.** Without dropout, validation BLEU first rises as fast as with it. It falls between updates 1,000 and 1,500, which
+are epochs 17 and 25 of 29,000 pairs. For such a short run, dropout of 0.2 is better than the 0.3 of `tiny`: all three figures are
+the best among models of this size.
+
+**D, label smoothing.** Twice the smoothing costs as much perplexity as in the paper. Without smoothing, perplexity is also worse,
+so 0.1 is the best of the three values. The differences in validation BLEU are smaller than between seeds.
 """
 FIGURES = {
     ("validation", "perplexity"): "perplexity", ("validation", "BLEU"): "tokenized_bleu",
@@ -60,12 +70,12 @@ FIGURE_HEADS = [f"{figure}, {split}" for split, figure in FIGURES]
 def table3(rows):
     """Return Table 3 in small: what each variation of `tiny_short` makes of it, by the last checkpoint."""
     lines = [
-        "## Table 3 in small\n",
-        "`tiny_short` on `multi30k_ende_tok`, one field changed at a time, once two, as `make reproduce-table3` trains",
-        "it. The last checkpoint, as in the paper's Table 3 without averaging; perplexity is a piece's, BLEU that on",
-        "tokens. Δ are differences from the first line, perplexity / BLEU on validation, and those of the paper's row",
-        "that is most alike, from its base model.\n",
-        *head(["", "changed", "backend", "parameters", "updates", *FIGURE_HEADS, "Δ", "Δ, the paper's", "seed"]),
+        "## Table 3 on a small scale\n",
+        "`make reproduce-table3` trains `tiny_short` on `multi30k_ende_tok` and changes one field per run (in one run",
+        "two). Scores are from the last checkpoint, without averaging, as in Table 3 of the paper. Perplexity is per",
+        "subword, and BLEU is computed on tokens. Δ is the difference from the first row in perplexity / BLEU on",
+        "validation. \"Δ, paper\" is the difference of the corresponding row of the paper from its base model.\n",
+        *head(["", "changed", "backend", "parameters", "updates", *FIGURE_HEADS, "Δ", "Δ, paper", "seed"]),
     ]
     found = {}
     for row in rows:
@@ -109,11 +119,14 @@ def extrapolation(rows, others):
     """Return scores by source length, of trainings on short sentences and, from Table 3 in small, of those on all."""
     lines = [
         "## Sentences longer than in training\n",
-        "`tiny_short` on `multi30k_ende_tok`, as `make reproduce-extrapolation` trains it: without the pairs of which",
-        "a side has more than `max_length` tokens, EOS counted. The last checkpoint on the test split, by the words of",
-        "the source; the length ratio is words of the outputs / words of the references.",
-        "Trainings on all pairs are those of Table 3 in small. Learned positions are as many as `max_length`; places",
-        "beyond share the last one.\n",
+        "The paper expects that sinusoids extrapolate to sequences longer than those in training (§3.5). To test this,",
+        "`make reproduce-extrapolation` trains `tiny_short` on `multi30k_ende_tok` without pairs that have more than 16",
+        "tokens on a side (`max_length`, including EOS). The table shows the last checkpoint on the test split, by the",
+        "number of words in the source. The length ratio is words in the outputs / words in the references. The runs",
+        "with `max_length` = 256 are those of Table 3 above. There are `max_length` learned positions, and longer",
+        "sequences reuse the last one.\n",
+        "After training on short sentences, BLEU on long ones drops by half with both kinds of positions. Sinusoids are",
+        "better than learned positions there, most clearly in perplexity.\n",
         *head(
             "positions, max_length, backend, updates, words, lines, BLEU, length ratio, perplexity, seed".split(", ")
         ),
@@ -135,12 +148,17 @@ def one_by_one(rows, others):
     """Return what makes `tiny`, which is one of `others`, better: `tiny_plus`, and what is added to it."""
     lines = [
         "## A better `tiny`\n",
-        "On `multi30k_ende_tok`, as `make reproduce-tiny_plus` trains it: `tiny`; the smaller updates of `tiny_plus`;",
-        "and what is added to these (+). `averaged` is the mean of the last ten checkpoints, `ema` a moving average of",
-        "the weights, which changes nothing in training; `extra_train` are what three trainings of `tiny`, together,",
-        "make of the training text. Perplexity is a piece's, BLEU that on tokens; means over seeds, and standard",
-        "deviations.\n",
-        *head(["training", "checkpoint", "backend", "parameters", "tokens", *FIGURE_HEADS, "seeds"]),
+        "`make reproduce-tiny_plus` starts from `tiny` on `multi30k_ende_tok`, reduces the batch size (\"smaller",
+        "updates\"), and then adds single changes (+):\n",
+        "- `norm=pre`: pre-norm",
+        "- `r_drop`: R-Drop",
+        "- `extra_train`: knowledge distillation from an ensemble of three `tiny` models",
+        "  ([how to](own_data.md#knowledge-distillation))\n",
+        "The checkpoint `averaged` is the mean of the last ten checkpoints, and `ema` is a moving average of the",
+        "weights, which does not change training. Perplexity is per subword, BLEU is computed on tokens, and several",
+        "seeds give means and standard deviations. Distillation gives the best BLEU; its perplexity is higher, because",
+        "the model learns the style of its teachers.\n",
+        *head(["run", "checkpoint", "backend", "parameters", "tokens", *FIGURE_HEADS, "seeds"]),
     ]
     found = {}
     for alike in by_seed([*(row for row in others if row["preset"] == "tiny" and not changes_of(row)), *rows]):
@@ -174,9 +192,11 @@ def length_penalty(rows):
     lengths = [part["words"] for part in rows[0]["by_length"]]
     lines = [
         "## The length penalty\n",
-        "`tiny` on the validation split of `multi30k_ende_tok`, the mean of the last checkpoints and five beams, as",
-        "`make reproduce-length_penalty` evaluates it: BLEU on tokens, and words of the outputs / words of the",
-        "references, by words of the source. Means over seeds, and the standard deviation.\n",
+        "`make reproduce-length_penalty` evaluates `tiny` on the validation split of `multi30k_ende_tok` with different",
+        "exponents α, averaged checkpoints and five beams. The table shows BLEU on tokens, and the length ratio (words",
+        "in the outputs / words in the references) by the number of words in the source. Values are means over seeds.\n",
+        "α = 1.3 gives the best BLEU. A larger α makes outputs longer; at α = 2, outputs of long sentences are far too",
+        "long, and BLEU falls.\n",
         *head(["α", "BLEU", *(f"length ratio, {words}" for words in lengths), "seeds"]),
     ]
     for alpha, seeds in sorted(alphas.items()):
