@@ -82,7 +82,8 @@ def presets_page():
     table = "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
     return f"""# Presets
 
-{MADE}Select a preset with `--hparams=NAME`. The table assumes a vocabulary of {VOCABULARY:,} tokens and sentences of 30 tokens.
+{MADE}Select a preset with `--hparams=NAME`. The table assumes a vocabulary of {VOCABULARY:,} tokens and sentences of
+30 tokens.
 
 - **tokens**: maximum number of source tokens, and of target tokens, in an update
 - **parameters**: number of parameters with this vocabulary; `train --dry_run` prints the number for your vocabulary
@@ -103,8 +104,8 @@ Three things differ from the paper:
 
 ## Expected results
 
-The table lists the longest measured run of each preset, and the results of the paper (§5.2, Tables 2 and 4), which nobody has
-reproduced with this project yet.
+The table lists the longest measured run of each preset, and the results of the paper (§5.2, Tables 2 and 4), which
+nobody has reproduced with this project yet.
 
 - "other hparams" marks presets that were only run with changed settings.
 - For several seeds, score and time are means, with the standard deviation of the score.
@@ -114,8 +115,9 @@ reproduced with this project yet.
 
 A small translation model or parser trains within minutes to two hours on a CPU. The models of the paper need GPUs.
 
-See also [results.md](results.md) for commands, seeds and curves, [benchmarks.md](benchmarks.md) for the speed of an update,
-[cost.md](cost.md) for hours by hardware, and [reproduce.md](reproduce.md) for the commands of the paper's results.
+See also [results.md](results.md) for commands, seeds and curves, [benchmarks.md](benchmarks.md) for the speed of an
+update, [cost.md](cost.md) for hours by hardware, and [reproduce.md](reproduce.md) for the commands of the paper's
+results.
 """
 
 

@@ -8,10 +8,18 @@ def decoding(rows):
     sentences = {row["workload"]: f"{row['sentences']:,}" for row in rows}
     text = f"""## Decoding
 
-Beam {rows[0]["beam_size"]}, {rows[0]["threads"]} threads, one process an engine, the same weights, loading
-left out. `forced`: random weights, 25 tokens and EOS in and out. `natural`: a trained run. Tokens are output
-tokens; × is to that engine in float32, the median of rounds in which all take turns; `same` is the share of
-outputs equal to ours in float32. `benchmarks/decode.py` tells how the engines' searches differ.
+All engines use the same weights, a beam size of {rows[0]["beam_size"]} and {rows[0]["threads"]} threads, each in a
+process of its own. Loading is not included. The docstring of `benchmarks/decode.py` explains how the searches differ.
+
+| name | meaning |
+|---|---|
+| forced | random weights; 25 tokens and EOS as input and output |
+| natural | a trained model |
+| tokens/s | output tokens per second |
+| ×CTranslate2, ×OpenNMT-tf | speed relative to that engine in float32, median over alternating rounds |
+| same | share of outputs equal to those of this project in float32 |
+
+With XLA, this project is the fastest engine in float32.
 """
     heads = "workload size engine mode precision tokens/s ×CTranslate2 ×OpenNMT-tf memory BLEU same".split()
     cells = (
@@ -28,11 +36,21 @@ def exports(rows):
     """Return how exports compare with `Translator`."""
     text = """## Exports
 
-What exports say beside `Translator` in float32. `same`: share of equal translations of a test split, in
-batches of 64; `same-precision`: beside `Translator` in the same one; `alone`: one by one; `awkward`: of
-strings that are blank, long, not UTF-8, …; `greedy`: with one beam. `difference`: the largest of a score,
-for CTranslate2 of a token's log-probability. The score is the problem's: sacreBLEU, or F1. CTranslate2's
-beam search is another one ([serving.md](serving.md)).
+The outputs of exports, compared with those of `Translator` in float32. CTranslate2 uses another beam search
+([serving.md](serving.md)).
+
+| column | meaning |
+|---|---|
+| same | share of equal translations on a test split, in batches of 64 |
+| same-precision | the same, compared with `Translator` in the precision of the export |
+| alone | the same, one sentence at a time |
+| awkward | the same for special strings: blank, long, not UTF-8, … |
+| greedy | the same with one beam |
+| difference | largest difference of a score; for CTranslate2, of the log-probability of a token |
+| score, ours | sacreBLEU or F1 of the export and of `Translator` |
+
+A float32 SavedModel gives identical outputs. CTranslate2 in float32 is identical with one beam, and three times as
+fast.
 """
     heads = "problem format precision same same-precision alone awkward greedy difference score ours sentences/s MB"
     shares = ("same", "same_precision", "same_alone", "awkward", "same_greedy")
@@ -50,9 +68,12 @@ def served(rows):
     """Return how many answers a server gives, and how late."""
     text = """## Server
 
-Clients that ask for one sentence at a time, and at once for the next; they run on the same machine, and take
-part of its cores. × is beside one client, in the same run; latencies are from a request to its answer.
-Every answer is compared with `Translator`'s. Memory is the server's, early and at the end.
+Each client sends one sentence after the other without a pause. The clients run on the same machine and use part of
+its cores. × is the speed relative to one client in the same run, and latencies (p50, p95, p99) are from request to
+answer. The benchmark compares every answer with that of `Translator`. The memory of the server is shown at the
+beginning and at the end.
+
+With more clients, larger batches increase the throughput at the price of latency. There were no wrong answers.
 """
     heads = "model clients seconds answers answers/s × p50 p95 p99 wrong refused memory".split()
 
@@ -76,8 +97,9 @@ def decoding_profile(rows):
     kinds = list(dict.fromkeys(kind for row in rows for kind in row["shares"]))
     text = """### Where the time goes
 
-Shares of the time of operations, in the workload `forced`. The rate is that of its matrix products, beside
-the rate of one large float32 product on the same machine.
+Shares of the operations in the time of the workload `forced`. The last two columns compare the rate of its matrix
+products with the rate of a single large float32 product on the same machine. At the size of `base` in float32, most
+of the time goes into matrix products.
 """
     heads = ["size", "mode", "precision", *kinds, "GFLOP/s in products", "of one large product"]
     cells = (

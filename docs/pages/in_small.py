@@ -27,38 +27,39 @@ WHAT_HOLDS = """
 Each row is a single run. A second seed of the first row has almost the same perplexity (6.86), but 1.2 BLEU less on
 validation. Small differences in BLEU are therefore meaningless; small differences in perplexity may be real.
 
-| | conclusion of the paper | here |
-|---|---|---|
-| A | one head is worse than several, and too many heads are also worse | holds |
-| B | smaller keys are worse | holds |
-| C | larger models are better | holds for width and `d_ff`; for layers only from two to three |
-| D | dropout reduces overfitting | holds, and the effect is larger |
-| D | label smoothing makes perplexity worse and BLEU better | holds for more smoothing, not for none |
-| E | learned positions are as good as sinusoids | holds, in perplexity |
+The conclusions of the paper, compared with these runs:
 
-**A, heads.** One head costs as much perplexity as in the paper; its BLEU is better on validation and worse on test. Two heads
-are as good as the four of `tiny`. Eight heads (of size 16) cost some perplexity, and sixteen (of size 8) cost much more. The
-paper's model is four times as wide and loses with 32 heads of size 16.
+- **A:** One head is worse than several, and too many heads are also worse. *Holds.*
+- **B:** Smaller keys are worse. *Holds.*
+- **C:** Larger models are better. *Holds for the width and `d_ff`; for layers only from two to three.*
+- **D:** Dropout reduces overfitting. *Holds, and the effect is larger.*
+- **D:** Label smoothing makes perplexity worse and BLEU better. *Holds in part, for perplexity with more smoothing.*
+- **E:** Learned positions are as good as sinusoids. *Holds in perplexity.*
+
+**A, heads.** One head costs as much perplexity as in the paper; its BLEU is better on validation and worse on test.
+Two heads are as good as the four of `tiny`. Eight heads (of size 16) cost some perplexity, and sixteen (of size 8)
+cost much more. The paper's model is four times as wide and loses with 32 heads of size 16.
 
 **B, key size.** The loss in perplexity is larger than in the paper.
 
 **C, model size.**
 
-- Half of `d_ff` costs as much perplexity as in the paper, and hardly any BLEU. Doubling it gains slightly more than in the paper.
-- Half of the width costs far more than half of the layers. In the paper, a third of the layers costs more than half of the
-  width. Twice the width gives the best perplexity of the table and the best BLEU on test.
-- Three layers are better than the four of `tiny`. Six layers learned nothing: the encoder collapsed to the same output at every
-  position. Validation BLEU was below 1 after 500 updates, where the learning rate peaks, and fell further. Longer warm-up was
-  not tried.
-- With pre-norm, six layers train. Their perplexity is better than with three and four layers, but the cause may be pre-norm,
-  which no other row uses.
+- Half of `d_ff` costs as much perplexity as in the paper, and hardly any BLEU. Doubling it gains slightly more than
+  in the paper.
+- Half of the width costs far more than half of the layers. In the paper, a third of the layers costs more than half
+  of the width. Twice the width gives the best perplexity of the table and the best BLEU on test.
+- Three layers are better than the four of `tiny`. Six layers learned nothing: the encoder collapsed to the same
+  output at every position. Validation BLEU was below 1 after 500 updates, where the learning rate peaks, and fell
+  further. Longer warm-up was not tried.
+- With pre-norm, six layers train. Their perplexity is better than with three and four layers, but the cause may be
+  pre-norm, which no other row uses.
 
-**D, dropout.** Without dropout, validation BLEU first rises as fast as with it. It falls between updates 1,000 and 1,500, which
-are epochs 17 and 25 of 29,000 pairs. For such a short run, dropout of 0.2 is better than the 0.3 of `tiny`: all three figures are
-the best among models of this size.
+**D, dropout.** Without dropout, validation BLEU first rises as fast as with it. It falls between updates 1,000 and
+1,500, which are epochs 17 and 25 of 29,000 pairs. For such a short run, dropout of 0.2 is better than the 0.3 of
+`tiny`: all three figures are the best among models of this size.
 
-**D, label smoothing.** Twice the smoothing costs as much perplexity as in the paper. Without smoothing, perplexity is also worse,
-so 0.1 is the best of the three values. The differences in validation BLEU are smaller than between seeds.
+**D, label smoothing.** Twice the smoothing costs as much perplexity as in the paper. Without smoothing, perplexity is
+also worse, so 0.1 is the best of the three values. The differences in validation BLEU are smaller than between seeds.
 """
 FIGURES = {
     ("validation", "perplexity"): "perplexity", ("validation", "BLEU"): "tokenized_bleu",
@@ -68,13 +69,13 @@ FIGURE_HEADS = [f"{figure}, {split}" for split, figure in FIGURES]
 
 
 def table3(rows):
-    """Return Table 3 in small: what each variation of `tiny_short` makes of it, by the last checkpoint."""
+    """Return the table of all variations of `tiny_short`, scored with the last checkpoint."""
     lines = [
         "## Table 3 on a small scale\n",
         "`make reproduce-table3` trains `tiny_short` on `multi30k_ende_tok` and changes one field per run (in one run",
         "two). Scores are from the last checkpoint, without averaging, as in Table 3 of the paper. Perplexity is per",
         "subword, and BLEU is computed on tokens. Δ is the difference from the first row in perplexity / BLEU on",
-        "validation. \"Δ, paper\" is the difference of the corresponding row of the paper from its base model.\n",
+        'validation. "Δ, paper" is the difference of the corresponding row of the paper from its base model.\n',
         *head(["", "changed", "backend", "parameters", "updates", *FIGURE_HEADS, "Δ", "Δ, paper", "seed"]),
     ]
     found = {}
@@ -95,7 +96,7 @@ def table3(rows):
 
 
 def validated(splits):
-    """Return a training's perplexity and BLEU on validation, None where there are none; `splits` are {split: row}."""
+    """Return perplexity and BLEU of a run on validation, or None without them; `splits` are {split: row}."""
     row = splits.get("validation")
     return row and (row["perplexity"], row["tokenized_bleu"])
 
@@ -116,17 +117,17 @@ def difference(figures, others):
 
 
 def extrapolation(rows, others):
-    """Return scores by source length, of trainings on short sentences and, from Table 3 in small, of those on all."""
+    """Return scores by source length of runs on short sentences (`rows`) and on all sentences (`others`)."""
     lines = [
         "## Sentences longer than in training\n",
         "The paper expects that sinusoids extrapolate to sequences longer than those in training (§3.5). To test this,",
-        "`make reproduce-extrapolation` trains `tiny_short` on `multi30k_ende_tok` without pairs that have more than 16",
+        "`make reproduce-extrapolation` trains `tiny_short` on `multi30k_ende_tok` without pairs of more than 16",
         "tokens on a side (`max_length`, including EOS). The table shows the last checkpoint on the test split, by the",
         "number of words in the source. The length ratio is words in the outputs / words in the references. The runs",
         "with `max_length` = 256 are those of Table 3 above. There are `max_length` learned positions, and longer",
         "sequences reuse the last one.\n",
-        "After training on short sentences, BLEU on long ones drops by half with both kinds of positions. Sinusoids are",
-        "better than learned positions there, most clearly in perplexity.\n",
+        "After training on short sentences, BLEU on sentences of 21 to 30 words is about half as high. In these single",
+        "runs, sinusoids are better there than learned positions, most clearly in perplexity.\n",
         *head(
             "positions, max_length, backend, updates, words, lines, BLEU, length ratio, perplexity, seed".split(", ")
         ),
@@ -148,16 +149,15 @@ def one_by_one(rows, others):
     """Return what makes `tiny`, which is one of `others`, better: `tiny_plus`, and what is added to it."""
     lines = [
         "## A better `tiny`\n",
-        "`make reproduce-tiny_plus` starts from `tiny` on `multi30k_ende_tok`, reduces the batch size (\"smaller",
-        "updates\"), and then adds single changes (+):\n",
+        '`make reproduce-tiny_plus` starts from `tiny` on `multi30k_ende_tok`, reduces the batch size ("smaller',
+        'updates"), and then adds single changes (+):\n',
         "- `norm=pre`: pre-norm",
         "- `r_drop`: R-Drop",
         "- `extra_train`: knowledge distillation from an ensemble of three `tiny` models",
         "  ([how to](own_data.md#knowledge-distillation))\n",
         "The checkpoint `averaged` is the mean of the last ten checkpoints, and `ema` is a moving average of the",
         "weights, which does not change training. Perplexity is per subword, BLEU is computed on tokens, and several",
-        "seeds give means and standard deviations. Distillation gives the best BLEU; its perplexity is higher, because",
-        "the model learns the style of its teachers.\n",
+        "seeds give means and standard deviations. Distillation gives the best BLEU, but a higher perplexity.\n",
         *head(["run", "checkpoint", "backend", "parameters", "tokens", *FIGURE_HEADS, "seeds"]),
     ]
     found = {}
@@ -176,7 +176,7 @@ def one_by_one(rows, others):
 
 
 def step_to_better(row):
-    """Return how a training is named that is `tiny`, or `tiny_plus` with something added."""
+    """Return the name of a run of `tiny`, or of `tiny_plus` with additions."""
     if row["preset"] == "tiny" and not changes_of(row):
         return "`tiny`"
     changes = {**changed_fields("tiny_plus", row["hparams"]), **row.get("settings", {})}
@@ -185,16 +185,16 @@ def step_to_better(row):
 
 
 def length_penalty(rows):
-    """Return what the exponent of the length penalty makes of a training, by the mean over its seeds."""
+    """Return the scores by exponent of the length penalty, as means over seeds."""
     alphas = {}
     for row in rows:
         alphas.setdefault(row["decoding"]["alpha"], {})[row["seed"]] = row
     lengths = [part["words"] for part in rows[0]["by_length"]]
     lines = [
         "## The length penalty\n",
-        "`make reproduce-length_penalty` evaluates `tiny` on the validation split of `multi30k_ende_tok` with different",
+        "`make reproduce-length_penalty` evaluates `tiny` on the validation split of `multi30k_ende_tok` with several",
         "exponents α, averaged checkpoints and five beams. The table shows BLEU on tokens, and the length ratio (words",
-        "in the outputs / words in the references) by the number of words in the source. Values are means over seeds.\n",
+        "in the outputs / words in the references) by the number of words in the source, as means over seeds.\n",
         "α = 1.3 gives the best BLEU. A larger α makes outputs longer; at α = 2, outputs of long sentences are far too",
         "long, and BLEU falls.\n",
         *head(["α", "BLEU", *(f"length ratio, {words}" for words in lengths), "seeds"]),

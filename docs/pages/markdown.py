@@ -14,9 +14,8 @@ RENAMED = {"more_pairs": "extra_train"}
 def rows_of(path):
     """Return the rows of a .jsonl file, settings by their present names.
 
-    "overrides" are the fields that differ from the preset as it is now.
-
-    A training with changes that make it just another preset is that one's.
+    "overrides" holds the fields that differ from the current preset. If the changes of a run lead to another preset,
+    the row is assigned to that preset.
     """
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for row in rows:
@@ -32,7 +31,7 @@ def rows_of(path):
 
 
 def as_preset(hparams):
-    """Return {"preset", "overrides"} of the preset that hparams are, whatever the seed; {} if they are none."""
+    """Return {"preset", "overrides"} of the preset with these hparams, except for the seed, or {} without one."""
     registry.load_catalog()
     for preset, _ in registry.hparams.describe():
         found = {"preset": preset, "overrides": changed_fields(preset, hparams)}
@@ -47,7 +46,7 @@ def changes_of(row):
 
 
 def backend(row):
-    """Return what a row's training was computed with, and in which precision if it tells."""
+    """Return the backend of a row's run, and its precision if it is known."""
     return ", ".join(filter(None, [row.get("backend", "tensorflow"), row["training"].get("precision")]))
 
 

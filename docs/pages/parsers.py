@@ -14,7 +14,7 @@ def parsers(baselines, parts):
     lines = [
         "## Parsers on each treebank\n",
         "F1 on the test split of `parsing_english`, in total and by treebank, as EVALB computes it. EVALB excludes error",
-        "sentences, in which punctuation is tagged as a word, or a word as punctuation. \"F1 of all sentences\" counts",
+        'sentences, in which punctuation is tagged as a word, or a word as punctuation. "F1 of all sentences" counts',
         "their brackets as unmatched; older rows lack it. There are two baselines",
         "(`benchmarks/parsing_baselines.py`): `right_branching` uses the most frequent label for all constituents, and",
         "`pcfg` is estimated from the same training trees.\n",
@@ -42,7 +42,8 @@ def analysis(part, row):
     """Return the errors of a parser by sentence length and by label of the brackets."""
     text = f"""### Errors on {part}
 
-Scores of the Transformer by sentence length, and by label (labels with 40 brackets or more). Long sentences are hardest:
+Scores of the Transformer by sentence length, and by label (labels with 40 brackets or more). Long sentences are
+hardest:
 """
     lengths = (
         [words, scores["sentences"], scores["errors"],

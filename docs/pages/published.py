@@ -8,8 +8,8 @@ CITED = """## Results of the paper
 
 These numbers are quoted from the paper, not measured here.
 
-Table 2 lists BLEU on newstest2014, which `evaluate --paper_bleu` computes in the same way, and training cost in floating
-point operations ([cost.md](cost.md)). The big Transformer has the highest BLEU in both directions.
+Table 2 lists BLEU on newstest2014, which `evaluate --paper_bleu` computes in the same way, and training cost in
+floating point operations ([cost.md](cost.md)). The big Transformer has the highest BLEU in both directions.
 
 | system | en-de | en-fr | cost en-de | cost en-fr |
 |---|---|---|---|---|
@@ -46,16 +46,16 @@ Table 4 lists F1 on section 23 of the WSJ. The Transformer is second among the p
 
 TINY = """## Multi30k, compared with published results
 
-BLEU on the lower-cased tokens of the 2016 test set (12,103 words), with five beams. The published model and `tiny` average
-the last ten checkpoints; `tiny_plus` uses the moving average of its weights (`ema`). The published score is from a single
-run of Wu et al. (2021), "Good for Misconceived Reasons". Their repository (LividWo/Revisit-MMT on GitHub,
-README-baseline.md) lists the settings and the score.
+BLEU on the lower-cased tokens of the 2016 test set (12,103 words), with five beams. The published model and `tiny`
+average the last ten checkpoints; `tiny_plus` uses the moving average of its weights (`ema`). The published score is
+from a single run of Wu et al. (2021), "Good for Misconceived Reasons". Their repository (LividWo/Revisit-MMT on
+GitHub, README-baseline.md) lists the settings and the score.
 """
 PUBLISHED = "Transformer-Tiny, Wu et al. 2021", "en-de", "41.02", "one run"
 NOT_THEIRS = """
-The mean of `tiny` is 0.37 BLEU below the published score. This is about one standard deviation of a seed, so three seeds
-cannot distinguish it from chance. `tiny_plus` is 0.69 BLEU above the published score; [a section below](#a-better-tiny)
-shows the changes.
+The mean of `tiny` is 0.37 BLEU below the published score. This is about one standard deviation of a seed, so three
+seeds cannot distinguish it from chance. `tiny_plus` is 0.69 BLEU above the published score; [a section
+below](#a-better-tiny) shows the changes.
 
 Known differences between `tiny` and the published model:
 
@@ -64,7 +64,7 @@ Known differences between `tiny` and the published model:
 | Adam's ε | 1e-8 | 1e-9 |
 | precision | float32 | bfloat16 |
 | gradient clipping | global norm 25 | none |
-| length penalty | log-probability / length | the paper's, with α = 1.3, which is the [best on validation](#the-length-penalty) |
+| length penalty | log-probability / length | of the paper, α = 1.3 ([best on validation](#the-length-penalty)) |
 | end of the search | as many finished hypotheses as beams | no unfinished hypothesis can become the best |
 
 The two length penalties grow at the same rate at the length of a caption.

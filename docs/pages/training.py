@@ -1,26 +1,52 @@
-"""Of benchmarks.md what training takes: speed, where the time goes, precision, memory."""
+"""Sections of benchmarks.md about training: speed, profiles, precision, memory."""
 
 from pages.markdown import commands, form, head, line, table
 
 
 def training(rows):
-    """Return how fast models are trained, beside other engines."""
+    """Return the speed of training, compared with other engines."""
     peers = {"opennmt_tf": "OpenNMT-tf", "pytorch": "PyTorch", "keras_hub": "keras-hub"}
     heads = "size workload engine mode precision tokens/s".split()
     heads += [*(f"×{peer}" for peer in peers.values()), "of product", "memory", "first step", "×fixed"]
     lines = [
         "## Training\n",
-        f"{rows[0]['threads']} threads, one process an engine; initial weights, batches, rates, dropout are the same,",
-        "and without dropout and smoothing so are the losses (`--check`). `fixed`: no padding. `multi30k`: batches of",
-        "its epoch, here from the store. Tokens are real target tokens; × is to that engine in float32, in `fixed` in",
-        "its fastest mode, `of product` the rate beside a large float32 matrix product's, each the median of turns. A",
-        "mode without ratios was slower than the same engine's other one in a first turn, and had no more.",
-        "`benchmarks/train_step.py` tells more; `make bench` runs it, and with `RAW_DIR=FOLDER` Multi30k, too.",
+        f"All engines use {rows[0]['threads']} threads, each in a process of its own, with the same initial weights,",
+        "batches, learning rates and dropout. Without dropout and label smoothing, their losses are also the same",
+        "(`--check`). `make bench` runs the benchmark; add `RAW_DIR=FOLDER` to include Multi30k. The docstring of",
+        "`benchmarks/train_step.py` has the details.\n",
+        "| name | meaning |",
+        "|---|---|",
+        "| fixed | batches without padding |",
+        "| multi30k | the batches of an epoch of Multi30k; this project reads them from its token store |",
+        "| tokens/s | real target tokens per second |",
+        "| ×OpenNMT-tf, ×PyTorch, ×keras-hub | speed relative to the engine in float32 (`fixed`: fastest mode) |",
+        "| of product | rate of the operations, relative to a large float32 matrix product |",
+        "| ×fixed | speed relative to `fixed` in the same mode |",
+        "\nRatios are medians over rounds in which the engines alternate. A mode without ratios was slower than",
+        "another mode of the same engine in the first round and was not measured again.",
     ]
     for machine in dict.fromkeys(row["machine"] for row in rows):
         there = [row for row in rows if row["machine"] == machine]
         lines += [f"\n### On {machine}\n", *head(heads), *training_lines(there, peers), "", *in_best_mode(there, peers)]
     return "\n".join([*lines, "", commands(rows)])
+
+
+def speed_chart(rows):
+    """Return a chart of the speed of engines at the size of `base`, on the first machine with bfloat16 instructions."""
+    machine = next(row["machine"] for row in rows if row["precision"] == "bfloat16")
+    there = [row for row in rows if (row["machine"], row["size"], row["workload"]) == (machine, "base", "fixed")]
+    ratios = {}
+    measured = [row for row in there if row["engine"] != "matmul" and row["ratios"]["opennmt_tf"]]
+    for row in sorted(measured, key=lambda row: (row["repeats"], row["target_tokens_per_second"])):
+        ratios[row["engine"], row["precision"]] = row["ratios"]["opennmt_tf"]
+    bars = (
+        f"{engine:<18}{precision:<10}{ratio:>5.2f}  {'█' * round(20 * ratio)}"
+        for (engine, precision), ratio in sorted(ratios.items(), key=lambda item: -item[1])
+    )
+    text = "Training speed at the size of `base` without padding, relative to OpenNMT-tf in float32. Each engine runs in its"
+    return "\n".join(
+        [text, f"fastest mode, on {machine}:\n", "```text", "engine            precision ratio", *bars, "```\n"]
+    )
 
 
 def training_lines(rows, peers):
@@ -38,14 +64,16 @@ def training_lines(rows, peers):
 
 
 def in_best_mode(rows, peers):
-    """Return the lines of a table of this project's fastest mode in `fixed` beside the other engines' fastest."""
+    """Return the lines of a table that compares the fastest mode of this project with those of other engines."""
     heads = ["size", *(f"float32 ×{peer}" for peer in peers.values()), "bfloat16 ×OpenNMT-tf", "float32 of product"]
-    lines = ["This project's fastest mode beside the others' fastest in float32; Multi30k beside `fixed` in the"]
-    lines += ["same mode:\n", *head([*heads, "multi30k ×fixed"])]
+    lines = [
+        "Summary: the fastest mode of this project relative to the fastest float32 mode of the others, and Multi30k"
+    ]
+    lines += ["relative to `fixed` in the same mode:\n", *head([*heads, "multi30k ×fixed"])]
     own = [row for row in rows if row["engine"] == "keras_transformer"]
 
     def best(figure, *key):
-        """The figure of the mode that was fastest in most repeats, among those that have it."""
+        """Return the figure of the fastest mode with the most repeats, among the modes that have it."""
         found = [row for row in own if (row["size"], row["precision"], row["workload"]) == key and figure(row)]
         row = max(found, key=lambda row: (row["repeats"], row["target_tokens_per_second"]), default=None)
         return row and figure(row)
@@ -66,9 +94,9 @@ def training_profile(rows):
     """Return where the time of an update goes."""
     text = """### Where the time of an update goes
 
-The workload `fixed` in graph mode, operations one after the other. `products` are matrix products. A part's
-limit is the time at the machine's rates of a large product and of copying, whichever is longer; above 100%
-arrays came from a cache.
+The workload `fixed` in graph mode, with one operation at a time; `products` are matrix products. The limit of a part
+is the longer of two times: its products at the rate of a large product, and its memory traffic at the rate of
+copying. Values above 100% mean that arrays came from a cache. Most of the time goes into matrix products.
 """
     heads = ["size", "precision", "part", "operations", "share", "GFLOP/s", "GB/s", "of its limit"]
     cells, notes = [], []
@@ -85,30 +113,30 @@ arrays came from a cache.
         product, copying = row["product_flops_per_second"] / 1e9, row["copy_bytes_per_second"] / 1e9
         notes.append(
             f"- {row['size']} {row['precision']}, oneDNN {row['onednn']}, {row['machine']}: "
-            f"{row['milliseconds']:,.0f} ms an update; a large product {product:,.0f} GFLOP/s, "
+            f"{row['milliseconds']:,.0f} ms per update; a large product {product:,.0f} GFLOP/s, "
             f"copying {copying:,.1f} GB/s. {bound(row)}"
         )
     return "\n".join([table(text, heads, cells) + "\n".join(notes), "", commands(rows)])
 
 
 def bound(row):
-    """Return a sentence on how fast an update could become whose products stayed as they are."""
+    """Return sentences about the rate of an update with the same matrix products and nothing else."""
     products = [part for part in row["parts"] if part["operations"] == "products"]
     seconds = sum(part["seconds"] for part in products)
     share = seconds / sum(part["seconds"] for part in row["parts"])
     rate = sum(part["flops"] for part in products) / seconds / row["product_flops_per_second"]
     return (
-        f"Products take {share:.0%} of the time, at {rate:.0%} of a large one's rate, narrow as they are: that is "
-        "what an update would reach if all else took no time."
+        f"Products take {share:.0%} of the time, at {rate:.0%} of the rate of a large product, as they are narrow. "
+        "An update cannot exceed this rate, even if everything else took no time."
     )
 
 
 def loss_curves(rows):
     """Return how far apart the losses of two training runs are."""
-    text = """### The same losses
+    text = """### Losses of two versions
 
-Smoothed losses, in nats a token, of every update of two trainings without dropout: by two versions, or from
-two seeds, which share nothing but the data.
+Label-smoothed losses, in nats per token, of all updates of two runs without dropout: with two versions of the code,
+or with two seeds. Two versions with the same seed differ only by rounding.
 """
     heads = "problem, versions, seeds, updates, loss at the end, largest difference, mean difference".split(", ")
     cells = (
@@ -122,10 +150,11 @@ two seeds, which share nothing but the data.
 
 def precisions(rows):
     """Return the effect of lower precision on losses."""
-    text = """## In fewer bits
+    text = """## Precision
 
-The last evaluation of trainings that differ in `--precision` alone: label-smoothed and plain cross-entropy,
-and their ratios to float32. How far apart two seeds are in float32 tells what is chance.
+The last evaluation of runs that differ only in `--precision`: label-smoothed cross-entropy (loss), plain
+cross-entropy (nll), and their ratios to float32. The difference between two seeds in float32 shows the size of random
+effects. The scores of lower precisions differ from those of float32 by hardly more than this.
 """
     heads = "problem hparams seed precision updates loss × nll × score".split()
     losses = ("loss", "loss_over_float32", "nll", "nll_over_float32")
@@ -142,8 +171,9 @@ def memory(rows):
     ways = list(dict.fromkeys(row["way"] for row in rows))
     text = f"""## Memory of an update
 
-Peaks of a process, in MiB, with {rows[0]["vocab_size"]:,} symbols, in sequences of
-{rows[0]["length"]} tokens; loading, weights and both slots are part of it.
+Peak memory of a process in MiB, including the library, the weights and the optimizer state. The vocabulary has
+{rows[0]["vocab_size"]:,} tokens, and sequences have {rows[0]["length"]} tokens. `--remat` and `--accumulate` save
+most of the memory of large batches:
 """
     peaks = {}
     for row in rows:
