@@ -38,8 +38,8 @@ def commands_page():
     parts = [
         "# Commands",
         MADE
-        + "This page shows the help text of each command. Run a command as `python -m keras_transformer.COMMAND`, and write "
-        "flags as `--NAME=VALUE`.\n\n"
+        + "This page shows the help text of each command. Run a command as `python -m keras_transformer.COMMAND`, and "
+        "write flags as `--NAME=VALUE`.\n\n"
         "| exit status | meaning |\n|---|---|\n"
         "| 0 | success |\n"
         "| 1 | a bug, with a traceback |\n"

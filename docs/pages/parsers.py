@@ -13,9 +13,9 @@ def parsers(baselines, parts):
     }  # fmt: skip
     lines = [
         "## Parsers on each treebank\n",
-        "F1 on the test split of `parsing_english`, in total and by treebank, as EVALB computes it. EVALB excludes error",
-        'sentences, in which punctuation is tagged as a word, or a word as punctuation. "F1 of all sentences" counts',
-        "their brackets as unmatched; older rows lack it. There are two baselines",
+        "F1 on the test split of `parsing_english`, in total and by treebank, as EVALB computes it. EVALB excludes",
+        "error sentences, in which punctuation is tagged as a word, or a word as punctuation. The F1 of all sentences",
+        "counts their brackets as unmatched; older rows lack it. There are two baselines",
         "(`benchmarks/parsing_baselines.py`): `right_branching` uses the most frequent label for all constituents, and",
         "`pcfg` is estimated from the same training trees.\n",
         "The Transformer is clearly better than the PCFG on the WSJ, and slightly better on GUM.\n",

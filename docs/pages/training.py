@@ -43,9 +43,11 @@ def speed_chart(rows):
         f"{engine:<18}{precision:<10}{ratio:>5.2f}  {'█' * round(20 * ratio)}"
         for (engine, precision), ratio in sorted(ratios.items(), key=lambda item: -item[1])
     )
-    text = "Training speed at the size of `base` without padding, relative to OpenNMT-tf in float32. Each engine runs in its"
+    text = (
+        "Training speed at the size of `base` without padding, relative to OpenNMT-tf in float32. Each engine runs in"
+    )
     return "\n".join(
-        [text, f"fastest mode, on {machine}:\n", "```text", "engine            precision ratio", *bars, "```\n"]
+        [text, f"its fastest mode, on {machine}:\n", "```text", "engine            precision ratio", *bars, "```\n"]
     )
 
 
