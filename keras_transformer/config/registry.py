@@ -93,6 +93,7 @@ positions = Registry("positions")
 norms = Registry("norm")
 attentions = Registry("encoder_attention")
 layers = {"positions": positions, "norm": norms, "encoder_attention": attentions}
+REGISTRIES = (problems, hparams, models, *layers.values())
 
 register_model = models.register
 
@@ -161,16 +162,20 @@ def register_problem(name: str, reverse: str | None = None) -> Callable:
     return decorate
 
 
+def entries():
+    """Return {(kind, name): entry} of all registries."""
+    return {(one.kind, name): entry for one in REGISTRIES for name, entry in one._entries.items()}
+
+
 @contextlib.contextmanager
 def all_or_nothing():
-    """Takes the names that are registered inside the block out again if it raises."""
-    registries = (problems, hparams, models, *layers.values())
-    before = [(dict(entries._entries), dict(entries._descriptions)) for entries in registries]
+    """Remove the names that were registered inside the block if it raises."""
+    before = [(dict(one._entries), dict(one._descriptions)) for one in REGISTRIES]
     try:
         yield
     except BaseException:
-        for entries, (names, descriptions) in zip(registries, before):
-            entries._entries, entries._descriptions = names, descriptions
+        for one, (entries, descriptions) in zip(REGISTRIES, before):
+            one._entries, one._descriptions = entries, descriptions
         raise
 
 

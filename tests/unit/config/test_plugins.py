@@ -1,5 +1,6 @@
 """Plug-ins: the example of the documentation, the plug-ins that a run records, and mistakes."""
 
+import importlib
 import io
 import re
 import shlex
@@ -20,9 +21,8 @@ from keras_transformer.utils.errors import UserError
 PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 SMALL = ("--num_layers=1", "--d_model=16", "--d_ff=32", "--num_heads=2", "--batch_tokens=512", "--warmup_steps=2",
          "--train_steps=3", "--beam_size=1", "--extra_length=3")  # fmt: skip
-KINDS = (registry.problems, registry.hparams, registry.models, *registry.layers.values())
 registry.load_catalog()
-BUILT_IN = {entries: (dict(entries._entries), dict(entries._descriptions)) for entries in KINDS}
+BUILT_IN = {one: (dict(one._entries), dict(one._descriptions)) for one in registry.REGISTRIES}
 
 PROBLEM = '''
 import keras_transformer as kt
@@ -44,17 +44,12 @@ def function():
 '''
 
 
-def names():
-    """Return all registered names."""
-    return [dict(entries.describe()).keys() for entries in KINDS]
-
-
 @pytest.fixture(autouse=True)
 def scratch(monkeypatch, tmp_path):
     """Work in a temporary folder and unload all plug-ins afterwards."""
-    for entries in KINDS:
-        monkeypatch.setattr(entries, "_entries", dict(entries._entries))
-        monkeypatch.setattr(entries, "_descriptions", dict(entries._descriptions))
+    for one in registry.REGISTRIES:
+        monkeypatch.setattr(one, "_entries", dict(one._entries))
+        monkeypatch.setattr(one, "_descriptions", dict(one._descriptions))
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file changed within a second looks the same
@@ -81,10 +76,10 @@ def hparams(name):
 
 def complaint(plugin):
     """Return the message of the `UserError` that loading raises, and assert that loading leaves nothing behind."""
-    before, path = names(), list(sys.path)
+    before = registry.entries()
     with pytest.raises(UserError) as caught:
         kt.load_plugin(plugin)
-    assert names() == before and sys.path == path and not plugins.loaded()
+    assert registry.entries() == before and not plugins.loaded()
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -132,7 +127,7 @@ def test_page_example_runs_and_resumes(example, call, monkeypatch, tmp_path):
     assert run().checkpoints.steps()[-1] == 4
 
 
-def test_the_example_from_python(example):
+def test_page_example_works_from_python(example):
     assert kt.load_plugin("numbers_plugin").words(241) == ("two hundred and forty-one", "zweihunderteinundvierzig")
     problem = kt.problem("numbers_ende", largest=500)
     splits = {split: list(problem.examples(split)) for split in problem.splits}
@@ -145,40 +140,42 @@ def test_the_example_from_python(example):
 
 def test_files_of_one_name_do_not_collide():
     for name in ("one", "two"):
-        module = kt.load_plugin(write(f"{name}/plugin.py", hparams(name)))
-        assert kt.hparams(name) == kt.hparams("toy") and module.__name__ in sys.modules
+        kt.load_plugin(write(f"{name}/plugin.py", hparams(name)))
+        assert kt.hparams(name) == kt.hparams("toy")
     assert plugins.loaded() == [str(Path(f"{name}/plugin.py").absolute()) for name in ("one", "two")]
 
 
-@pytest.mark.parametrize("first", ["plugin.py", "plugin", "./plugin.py"])
-@pytest.mark.parametrize("second", ["plugin.py", "plugin", "folder/../plugin.py"])
-def test_the_same_plugin_is_loaded_once(first, second):
+@pytest.mark.parametrize(("first", "second"), [("plugin.py", "folder/../plugin.py"), ("plugin", "plugin")])
+def test_plugin_is_loaded_once(first, second):
     write("plugin.py", hparams("mine"))
     Path("folder").mkdir()
     assert kt.load_plugin(first) is kt.load_plugin(second)
     assert len(plugins.loaded()) == 1
 
 
-@pytest.mark.parametrize("plugin", ["package", "package/", "package/__init__.py"])
-def test_a_folder_imports_its_own_files(plugin):
+@pytest.mark.parametrize(
+    ("plugin", "recorded"),
+    [("package/", "FOLDER"), ("package/__init__.py", "FOLDER"), ("package.part", "package.part")],
+)
+def test_package_imports_its_own_files(plugin, recorded):
     write("package/__init__.py", "from . import part\n")
     write("package/part.py", hparams("mine"))
-    assert kt.load_plugin(plugin).part.function() == kt.hparams("mine")
-    assert plugins.loaded() == [str(Path("package").absolute())]
+    module = kt.load_plugin(plugin)
+    assert getattr(module, "part", module).function() == kt.hparams("mine")
+    assert plugins.loaded() == [recorded.replace("FOLDER", str(Path("package").absolute()))]
 
 
-def test_a_module_of_a_package():
-    write("package/__init__.py", "")
-    write("package/part.py", hparams("mine"))
-    assert kt.load_plugin("package.part").__name__ == plugins.loaded()[0] == "package.part"
-    assert kt.hparams("mine")
-
-
-def test_a_file_beside_it_is_found(tmp_path):
+def test_plugin_imports_a_file_of_its_folder(tmp_path):
     write("elsewhere/beside_it.py", "NAME = 'mine'\n")
     text = HPARAMS.replace("import keras", "import beside_it\nimport keras").replace('"NAME"', "beside_it.NAME")
     kt.load_plugin(write("elsewhere/plugin.py", text))
     assert kt.hparams("mine")
+
+
+def test_plugin_may_be_imported_before():
+    write("plugin_mine.py", hparams("mine"))
+    module = importlib.import_module("plugin_mine")
+    assert kt.load_plugin("plugin_mine") is module and plugins.loaded() == ["plugin_mine"]
 
 
 # Mistakes
@@ -199,7 +196,7 @@ WRONG = {
 
 @pytest.mark.parametrize("plugin", ["plugin.py", "plugin"])
 @pytest.mark.parametrize(("text", "said"), WRONG.items())
-def test_a_mistake_is_one_sentence_with_its_line_and_can_be_mended(tmp_path, text, said, plugin):
+def test_error_in_a_plugin_names_its_line_and_can_be_fixed(tmp_path, text, said, plugin):
     write("plugin.py", (hparams("mine").strip() + "\n" if "register" not in text else "") + text.removeprefix("\n"))
     before = 6 if "register" not in text else 0
     said = re.sub(r":(\d+):", lambda line: f":{int(line[1]) + before}:", said, count=1)
@@ -209,16 +206,7 @@ def test_a_mistake_is_one_sentence_with_its_line_and_can_be_mended(tmp_path, tex
     assert kt.hparams("mine")
 
 
-def test_a_mistake_beside_it_can_be_mended(tmp_path):
-    write("plugin.py", "import beside_it\n" + HPARAMS.replace('"NAME"', "beside_it.NAME"))
-    write("beside_it.py", "NAME = 'base'\n")
-    assert "plugin.py:5: ValueError: hparams 'base'" in complaint("plugin.py")
-    write("beside_it.py", "NAME = 'mine'\n")
-    kt.load_plugin("plugin.py")
-    assert kt.hparams("mine")
-
-
-def test_a_plugin_that_fails_takes_out_those_that_it_loaded(tmp_path):
+def test_failing_plugin_unloads_those_that_it_loaded(tmp_path):
     write("inner.py", hparams("inner"))
     write("plugin.py", "import keras_transformer as kt\nkt.load_plugin('inner.py')\n1 / 0\n")
     assert "plugin.py:3: ZeroDivisionError" in complaint("plugin.py")
@@ -227,20 +215,27 @@ def test_a_plugin_that_fails_takes_out_those_that_it_loaded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "plugin", ["", "nowhere", "nowhere.py", "a/nowhere", "a.b.nowhere", "..", "empty", "empty.nowhere", "no module"]
+    "plugin", ["", "nowhere", "nowhere.py", "a/nowhere", "a.b.nowhere", "..", "empty/", "empty.nowhere", "no module"]
 )
-def test_a_plugin_that_does_not_exist_is_named(tmp_path, plugin):
+def test_missing_plugin_is_named(tmp_path, plugin):
     Path("empty").mkdir()
     said = complaint(plugin)
     assert said.startswith(f"there is no plug-in {plugin!r}: ") and str(tmp_path) in said
 
 
-def test_what_is_no_python_is_said(tmp_path):
+@pytest.mark.parametrize("plugin", ["abc", "json.decoder", "empty", "nothing.py"])
+def test_plugin_that_registers_nothing_is_refused(tmp_path, plugin):
+    Path("empty").mkdir()
+    write("nothing.py", "import keras_transformer\n")
+    assert "must register a problem, hparams, a layer or a model, but registers nothing" in complaint(plugin)
+
+
+def test_plugin_must_be_a_python_file(tmp_path):
     write("notes.txt", "notes")
     assert complaint("notes.txt") == f"{tmp_path}/notes.txt is not a Python file"
 
 
-def test_a_command_ends_with_the_sentence(call):
+def test_commands_refuse_a_wrong_plugin(call):
     write("plugin.py", "1 / 0\n")
     call("prepare", "--plugin=plugin.py").refused("error: plug-in /")
     call("prepare", "--plugin=nowhere.py", "--problem=copy").refused("there is no plug-in 'nowhere.py'")
@@ -261,7 +256,7 @@ def test_later_exception_ends_with_its_line(tmp_path, call, line, error, note):
     assert caught.value.__notes__[-1] == f"error: plug-in {tmp_path}/plugin.py:8: {note}"
 
 
-def test_an_exception_of_the_projects_own_says_nothing_of_plugins():
+def test_exception_elsewhere_does_not_name_a_plugin():
     with pytest.raises(ZeroDivisionError) as caught, plugins.located_errors():
         1 / 0  # noqa: B018
     assert not hasattr(caught.value, "__notes__")
@@ -294,23 +289,23 @@ def open_run(*flags):
     return plugins.loaded()
 
 
-def test_a_run_opens_with_its_plugins(run, tmp_path):
+def test_run_opens_with_its_plugins(run, tmp_path):
     assert open_run() == Run.open("run").config["plugins"] == [str(tmp_path / "plugin.py")]
 
 
-def test_a_plugin_that_is_gone_is_named(run, tmp_path, call):
+def test_run_names_a_missing_plugin(run, tmp_path, call):
     Path("plugin.py").unlink()
     said = f"no plug-in '{tmp_path}/plugin.py'", "the run run was", "--plugin=MODULE_OR_PATH"
     call("average", "--run=run").refused(*said)
 
 
 @pytest.mark.parametrize("move", [shutil.move, shutil.copy])
-def test_a_given_plugin_takes_the_place_of_the_recorded_one(run, tmp_path, move):
+def test_given_plugin_replaces_the_recorded_one(run, tmp_path, move):
     Path("moved").mkdir()
     move("plugin.py", "moved/plugin.py")
     assert open_run("--plugin=moved/plugin.py") == [str(tmp_path / "moved" / "plugin.py")]
 
 
-def test_one_that_brings_other_names_does_not(run, tmp_path):
+def test_given_plugin_with_other_names_does_not_replace(run, tmp_path):
     write("other.py", hparams("my_other"))
     assert open_run("--plugin=other.py") == [str(tmp_path / "other.py"), str(tmp_path / "plugin.py")]
