@@ -50,9 +50,9 @@ class GuardedAdam(keras.optimizers.Optimizer):
             average.assign(ops.copy(variable.value))  # JAX would give both one buffer
         self.scale_variables = []
         if self.scales_loss:
-            self.loss_scale, self.good_updates = self._scalars("float32", "loss_scale", "good_updates")
+            self.scale_variables = [*self._scalars("float32", "loss_scale"), *self._scalars("int32", "good_updates")]
+            self.loss_scale, self.good_updates = self.scale_variables
             self.loss_scale.assign(FIRST_LOSS_SCALE)
-            self.scale_variables = [self.loss_scale, self.good_updates]
         # What `watched` reads is no state of the run: checkpoints leave these variables out.
         self.watch_variables = [
             *self._scalars("float32", "norm_total", "norm_largest"),
