@@ -1,36 +1,45 @@
-"""reliability.md: what may happen to a training, and what then."""
+"""reliability.md: faults and how training recovers from them."""
 
 from pages.markdown import table
 
 RELIABILITY_HEAD = """# Reliability
 
-Faults and how training recovers from them, as tested in `tests/slow` and `tests/integration` (TensorFlow) and in
-`tests/unit/training/test_training.py` (both backends), on CPUs. "The same" means that weights, optimizer state and best
-checkpoint are bit-for-bit identical to those of an uninterrupted run, with
-dropout. On GPUs this was not tested.
+This page lists faults and how training recovers from them. The tests are in `tests/slow` and `tests/integration`
+(TensorFlow) and in `tests/unit/training/test_training.py` (both backends). They run on CPUs; recovery on GPUs was not
+tested.
+
+"Identical" means that weights, optimizer state and best checkpoint are bit-for-bit identical to those of an
+uninterrupted run, including dropout.
+
+## Faults
 
 | fault | what happens |
 |---|---|
-| SIGTERM, SIGINT (Ctrl-C) | the update is finished, a checkpoint written, exit status 143 or 130 |
-| the same during an evaluation | it is broken off, and made up for when the training goes on |
-| another signal, more than a second later | the process ends at once; the checkpoint before stays |
-| SIGKILL, also inside a checkpoint write | the same command goes on from the newest whole checkpoint, to the same |
-| newest checkpoint cut short, a bit flipped, a file of it gone or of another step | told, the one before is taken |
-| disk full while a checkpoint is written | one sentence, exit status 2; with room again, to the same |
-| too little room on the disk for all checkpoints | refused before the first update |
-| a directory that cannot be written | refused, nothing is changed |
-| a second training in the same directory | refused; a killed process leaves no lock behind |
-| the corpus has changed since training began | refused: checksums of the prepared corpus |
-| a bit flipped in the prepared corpus, vocabulary or configuration | refused, it says where |
-| a checkpoint of another model or a newer format | refused, it says which |
-| a clock that goes backwards | nothing: times are monotonic, and files are compared by content |
-| a loss or gradient that is not finite | the end, or the update is skipped: see below |
-| a batch that does not fit into memory | one sentence that names the flags that help, exit status 2: see below |
+| SIGTERM, SIGINT (Ctrl-C) | `train` finishes the update, writes a checkpoint and exits with status 143 or 130 |
+| SIGTERM or SIGINT during a validation | `train` stops the validation and repeats it after the restart |
+| a second signal, more than a second later | the process ends immediately; the previous checkpoint stays |
+| SIGKILL, also during a checkpoint write | the same command resumes from the newest complete checkpoint: identical |
+| newest checkpoint truncated, corrupt or incomplete | `train` prints a warning and uses the previous one |
+| disk full during a checkpoint write | one-sentence error, exit status 2; with free space, the same command resumes |
+| too little disk space for all checkpoints | error before the first update |
+| directory not writable | error; nothing changes |
+| second run in the same directory | error; a killed process leaves no lock behind |
+| corpus changed since the run began | error (checksums of the prepared corpus) |
+| bit flipped in the prepared corpus, vocabulary or configuration | error that names the file |
+| checkpoint of another model or of a newer format | error that names the difference |
+| system clock set back | no effect: times are monotonic, and files are compared by content |
+| loss or gradient not finite | the run stops or skips the update ([below](#numbers-that-are-not-finite)) |
+| batch does not fit into memory | one-sentence error that names helpful flags, exit status 2 ([below](#memory)) |
 
-`--checkpoint_steps` and `--checkpoint_minutes` say how often a checkpoint is written, `--keep_checkpoints` how many
-stay; the best one (`--best_metric=score`, `nll` or `loss`) stays besides. `--patience=N` ends a training after N
-evaluations without a better one; what was counted survives a stop, too. A checkpoint that a signal asked for goes when
-the next one is written, so that `average` takes the same ones of a training that was stopped.
+| flag | effect |
+|---|---|
+| `--checkpoint_steps`, `--checkpoint_minutes` | interval between checkpoints |
+| `--keep_checkpoints` | number of latest checkpoints to keep; the best one is kept in addition |
+| `--best_metric=score`, `nll` or `loss` | criterion for the best checkpoint |
+| `--patience=N` | stop after N validations without improvement; the count survives a restart |
+
+A checkpoint that was written because of a signal is deleted when the next one is written. `average` therefore uses the
+same checkpoints as in an uninterrupted run.
 
 ## Numbers that are not finite
 
@@ -52,14 +61,17 @@ pairs of the first one's batch. This prints them:
         for pair in row["rows"]:
             print(row["step"], *(problem.tokenizer.decode(side[pair]) for side in (split.source, split.target)))
 
-metrics.jsonl also holds the mean and the largest gradient norm since the line before. `--clip_norm` bounds the norm.
+`metrics.jsonl` also holds the mean and the maximum gradient norm since the previous line. `--clip_norm` limits the
+norm.
 
-With `--precision=float16` this applies once the loss scale is 1. Before, a non-finite update is skipped and halves the
-scale ([distributed.md](distributed.md)), so `train` reports a loss that stays NaN after 15 to 24 updates.
+```{note}
+With `--precision=float16`, a non-finite update first halves the loss scale ([distributed.md](distributed.md)). The
+rules above apply once the scale is 1. A loss that stays NaN is therefore reported after 15 to 24 updates.
+```
 
-If the model's outputs are not finite while a validation is decoded, `train` logs that evaluation without a score and
-continues. An evaluation without a score is never better than one with a score, and `patience` counts it. `translate`,
-`evaluate` and `score` stop with an error; `serve` answers with status 500.
+If the outputs of the model are not finite during a validation, `train` logs the validation without a score and
+continues. Such a validation never counts as an improvement. `translate`, `evaluate` and `score` stop with an error;
+`serve` answers with status 500.
 
 ## Memory
 
@@ -72,26 +84,31 @@ the shell). The same command then resumes from the last checkpoint. Add one of t
 
 ## Corpora
 
-A pair is a line and a line, or nothing is prepared: other numbers of lines, bytes that are no UTF-8, a gzip file that
-ends early, and a file that changes while it is read are refused, with their place. What a line may hold (a byte order
-mark at the beginning, a NUL, U+2028, a form feed, returns) is kept in its place. The manifest counts the training pairs
-that are dropped because a side is empty, or because `drop_duplicates` finds them again. Longer pairs than `max_length`
-are left out of training, and how many is told.
+`prepare` only accepts complete pairs of lines. It raises an error with the file and the line if
 
-A prepared corpus is used as long as its files are what they were, also when they are gone; one that has changed, or
-another in its place (`train.en` for `train.en.gz`), is noticed, and the corpus prepared anew. Several processes that
-need the same one prepare it once.
+- two files have different numbers of lines,
+- a line is not valid UTF-8,
+- a compressed file ends early,
+- a file changes while it is read.
 
-## Files from elsewhere
+Special characters in a line (a byte order mark at the beginning, NUL, U+2028, form feeds, carriage returns) are kept.
+The manifest counts the training pairs that were dropped because of an empty side or by `drop_duplicates`. `train`
+prints the number of pairs that are longer than `max_length` and dropped.
 
-Opening a run executes nothing of it: arrays are read without pickle, names are looked up in the registries, and types
-and file names in a manifest are this program's own. Plug-ins are the exception: they are your code.
+A prepared corpus is valid as long as its source files are unchanged or missing. If a file has changed, or another one
+replaces it (`train.en` instead of `train.en.gz`), the corpus is prepared again. Several processes that need the same
+corpus prepare it only once.
 
-## The soak
+## Untrusted runs
 
-One training of `toy_ende`, killed over and over at random moments, each time after it wrote at least one new
-checkpoint; every third kill is aimed at a checkpoint write: `make soak`. A checkpoint's time, the median, and its share
-of the time of the training that was left alone are at the soak's interval of 10 updates.
+Opening a run does not execute any code from it: arrays are loaded without pickle, and names are looked up in the
+registries. Plug-ins are the exception, because they are your own code.
+
+## Soak test
+
+`make soak` trains `toy_ende` and kills the run again and again at random moments, each time after at least one new
+checkpoint. Every third kill hits a checkpoint write. The table also shows the median time of a checkpoint, and its
+share of an uninterrupted run with a checkpoint every 10 updates. No kill lost a run.
 """
 
 
@@ -110,11 +127,11 @@ def reliability_page(rows, checkpoints):
 
 def checkpoint_times(rows):
     """Return the cost of checkpoints at the default interval."""
-    text = f"""## What a checkpoint costs
+    text = f"""## Cost of a checkpoint
 
-Weights, Adam's state and a moving average, written with fsync and checksums, the median; its share at the
-default of a checkpoint every {rows[0]["checkpoint_steps"]:,} updates, were these as small as the one beside
-it, and how fast an update must be for a share of 2%.
+Median time to write the weights, the optimizer state and a moving average, with fsync and checksums. The share
+assumes the default interval of {rows[0]["checkpoint_steps"]:,} updates of the given size. The column "2% of updates
+of" is the update time for which checkpoints take 2% of the time.
 """
     heads = "size, parameters, a checkpoint, written in, an update, of, share, 2% of updates of, machine".split(", ")
     cells = (
