@@ -12,13 +12,13 @@ COMMANDS = {
     "train": "Trains a model; repeated, it resumes.",
     "evaluate": "Decodes a split and scores it; or scores trees as EVALB does.",
     "translate": "Translates, or parses, lines of text.",
-    "score": "Tells how probable given translations are.",
+    "score": "Scores given translations.",
     "trees": "Draws trees.",
     "average": "Averages the last checkpoints of a run.",
     "export": "Writes a run as SavedModel, for CTranslate2 or as .keras file.",
-    "visualize": "Draws what a model attends to, and curves of trainings.",
+    "visualize": "Draws attention maps and learning curves.",
     "serve": "Serves a model over HTTP, with a page for people.",
-    "cost": "Tells what a training will cost.",
+    "cost": "Estimates the cost of a training run.",
 }
 
 
