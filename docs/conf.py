@@ -1,12 +1,42 @@
-"""How Sphinx makes pages of this folder: `make docs`."""
+"""Sphinx configuration of the documentation, which `make docs` builds."""
+
+from sphinx.util.inspect import signature, stringify_signature
 
 from keras_transformer import __version__
+from keras_transformer.backend.loading import load_keras
+
+load_keras()
 
 project = "keras_transformer"
 version = release = __version__
-extensions = ["myst_parser"]
-myst_enable_extensions = ["dollarmath"]
-myst_heading_anchors = 3
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_copybutton",
+    "sphinx_design",
+]  # fmt: skip
 exclude_patterns = ["_build"]
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+default_role = "code"  # docstrings put names and shapes between single backticks
+autosummary_generate = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the Args section of each docstring describes the types
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Call arguments", "params_style")]
+
 html_theme = "furo"
 html_title = "keras_transformer"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+
+
+def constructor_signature(app, what, name, obj, options, arguments, returned):
+    """Show the arguments of `__init__`, which Keras hides behind the `__new__` of its layers."""
+    if what == "class" and "__init__" in vars(obj):
+        return stringify_signature(signature(obj.__init__, bound_method=True), show_annotation=False), None
+    return None
+
+
+def setup(app):
+    app.connect("autodoc-process-signature", constructor_signature)

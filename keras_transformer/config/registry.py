@@ -132,7 +132,7 @@ def register_hparams(name: str) -> Callable:
 
 
 def register_problem(name: str, reverse: str | None = None) -> Callable:
-    """Returns a decorator for a `Problem` class; a translation problem is registered as `name`_rev, too.
+    """Return a decorator for a `Problem` class, which also registers a translation problem's reverse, `{name}_rev`.
 
     Args:
         name: Its name, and that of its corpus.

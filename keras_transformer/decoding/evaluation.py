@@ -32,7 +32,7 @@ class Evaluation:
         checkpoint: {"name", "steps"}: which weights.
         decoding: {"beam_size", "alpha", "extra_length"}.
         sources, outputs, references: Lists of texts.
-        scores: `Score`s, the one that counts last.
+        scores: List of `Score`; the last one counts.
         seconds: Time of the decoding.
         table: The problem's longer report, text, or None.
         scored: The references as `Hypothesis`, with their log-probabilities, teacher-forced.

@@ -249,7 +249,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
         Args:
             x: (source, decoder_input), int `[rows, source_length]` and `[rows, target_length]`.
-            *args, **kwargs: As in Keras.
+            *args: As in Keras.
+            **kwargs: As in Keras.
 
         Raises:
             UserError: `x` is `TokenBatches`, whose batches have logits of different shapes.

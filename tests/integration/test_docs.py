@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.paths import ROOT
 
+import keras_transformer
 from keras_transformer import layers
 
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
@@ -71,7 +72,7 @@ def test_the_comparison_names_tests_that_are_there():
 
 
 def named_tests_of(page):
-    """Returns the names of the tests that a page names, `file: name` or, after one of the same file, `name`.
+    """Return the names of the tests that a page names, `file: name` or, after one of the same file, `name`.
 
     Raises:
         AssertionError: One is not there.
@@ -97,17 +98,16 @@ def test_readme_names_every_command():
         assert home.with_suffix(".py").exists() or (home / "__main__.py").exists()
 
 
-def test_readme_api_example_runs(tmp_path, monkeypatch):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_first_example_runs(page, tmp_path, monkeypatch, capsys):
     # The same calls, on less data.
     smaller = f'kt.problem("toy_ende", data_dir={str(tmp_path)!r}, train_pairs=400)'
-    code = code.replace('kt.problem("toy_ende")', smaller)
-    code = code.replace("epochs=10", "epochs=1, verbose=0")
+    code = code_of(page).replace('kt.problem("toy_ende")', smaller)
+    code = code.replace("epochs=8, verbose=2", "epochs=1, verbose=0")
     monkeypatch.chdir(tmp_path)
-    namespace = {}
-    exec(code.replace("translator.translate([", "hypotheses = translator.translate(["), namespace)
-    assert len(namespace["hypotheses"][0]) == 2
+    exec(code, {})
+    _, *hypotheses = capsys.readouterr().out.splitlines()[-3:]
+    assert all(re.match(r"-\d+\.\d\d  ", line) for line in hypotheses) and len(hypotheses) == 2
 
 
 def code_of(page):
@@ -141,6 +141,18 @@ def test_the_code_of_layers_runs_and_its_model_is_saved(tmp_path):
 def test_layers_page_names_every_layer():
     page = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in layers.__all__)
+
+
+def test_api_reference_has_every_public_name():
+    for module, page in ((keras_transformer, "kt.md"), (layers, "layers.md")):
+        text = (ROOT / "docs" / "api" / page).read_text(encoding="utf-8")
+        documented = set(re.findall(r"^\.\. auto(?:class|function):: (\w+)$", text, flags=re.MULTILINE))
+        assert documented == set(module.__all__) - {"layers"}
+
+
+def test_versions_agree():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {keras_transformer.__version__}\n" in citation
 
 
 def test_commands_page_matches_the_commands(generators, monkeypatch):
