@@ -10,8 +10,7 @@ load_keras()
 project = "keras_transformer"
 version = release = __version__
 extensions = [
-    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_copybutton",
-    "sphinx_design",
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design",
 ]  # fmt: skip
 exclude_patterns = ["_build"]
 
@@ -19,7 +18,7 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 default_role = "code"  # docstrings put names and shapes between single backticks
-autosummary_generate = False
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the Args section of each docstring describes the types
 napoleon_use_rtype = False

@@ -124,7 +124,7 @@ class MultiHeadAttention(keras.layers.Layer):
 
     Args:
         d_model: Width of the output.
-        num_heads: h.
+        num_heads: Number of heads, h in the paper.
         d_k: Width of one head's queries and keys (default: d_model / num_heads).
         d_v: Width of one head's values (default: d_model / num_heads).
         dropout: Dropout of the attention weights (0 in the paper).
