@@ -1,5 +1,7 @@
 """Sphinx configuration of the documentation, which `make docs` builds."""
 
+import re
+
 from sphinx.util.inspect import signature, stringify_signature
 
 from keras_transformer import __version__
@@ -17,7 +19,6 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
-default_role = "code"  # docstrings put names and shapes between single backticks
 toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the Args section of each docstring describes the types
@@ -37,5 +38,12 @@ def constructor_signature(app, what, name, obj, options, arguments, returned):
     return None
 
 
+def code_spans(app, what, name, obj, options, lines):
+    """Turn the code spans of docstrings, which stand between single backticks, into literals of reStructuredText."""
+    text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``\\ ", "\n".join(lines))
+    lines[:] = text.split("\n")
+
+
 def setup(app):
+    app.connect("autodoc-process-docstring", code_spans, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", constructor_signature)
