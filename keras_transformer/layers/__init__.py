@@ -1,4 +1,4 @@
-"""§3 of the paper as Keras layers, one idea a file.
+"""Keras layers of the Transformer (§3), one idea per module.
 
 Importing this package imports Keras and registers the layers, so that `keras.saving.load_model` finds them.
 """

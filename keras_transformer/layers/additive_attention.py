@@ -1,4 +1,4 @@
-"""§3.2.1: additive attention, the alternative that the paper compares with dot products."""
+"""Additive attention (§3.2.1), which the paper compares with dot-product attention."""
 
 import keras
 from keras import ops
@@ -8,19 +8,19 @@ from keras_transformer.layers.initializers import projection
 
 
 def additive_attention(query, key, value, score, mask=None, dropout=None):
-    """softmax(logits)V with logit vᵀtanh(q + k): a feed-forward network of one hidden layer compares q and k.
+    """Compute softmax(logits)V with the logits vᵀtanh(q + k), a feed-forward network with one hidden layer.
 
     Args:
         query: `[batch, heads, query_length, d_k]`.
         key: `[batch, heads, key_length, d_k]`.
         value: `[batch, heads, key_length, d_v]`.
-        score: `[heads, d_k]`, each head's v.
+        score: `[heads, d_k]`, the vector v of each head.
         mask, dropout: As in `scaled_dot_product_attention`.
 
     Returns:
-        What `scaled_dot_product_attention` returns.
+        As `scaled_dot_product_attention`.
     """
-    # Every pair of positions has a hidden layer of its own: d_k times the memory of dot products.
+    # Each pair of positions has its own hidden layer, so this takes d_k times the memory of dot products.
     hidden = ops.tanh(query[:, :, :, None] + key[:, :, None])  # [batch, heads, query_length, key_length, d_k]
     logits = ops.matmul(hidden, score[:, None, :, None])[..., 0]
     return weighted_values(logits, value, mask, dropout)
@@ -28,9 +28,9 @@ def additive_attention(query, key, value, score, mask=None, dropout=None):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class AdditiveAttention(MultiHeadAttention):
-    """Multi-head attention with logit vᵀtanh(W_q q + W_k k) in each head.
+    """Multi-head attention with the logits vᵀtanh(W_q q + W_k k) in each head.
 
-    Args, call arguments and result: `MultiHeadAttention`'s.
+    Arguments, call arguments and result are those of `MultiHeadAttention`.
 
     References:
         Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate" (2015), A.1.2.

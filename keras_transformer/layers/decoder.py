@@ -1,27 +1,27 @@
-"""§3.1: the decoder, which also attends to the encoder's output; whole targets at once, or one token a step."""
+"""The decoder (§3.1), for complete target sequences and for decoding step by step."""
 
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention import MultiHeadAttention, causal_mask, with_padding, written
+from keras_transformer.layers.attention import MultiHeadAttention, causal_mask, update_cache, with_padding
 from keras_transformer.layers.stack import Stack, StackLayer
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class DecoderLayer(StackLayer):
-    """Masked self-attention, attention to the encoder's output, the feed-forward network (§3.1).
+    """Masked self-attention, cross-attention and feed-forward network, each with a residual connection (§3.1).
 
     Args:
         d_model, d_ff, num_heads: Sizes, as in the paper.
-        d_k, d_v: Widths of one head's keys and values (default: d_model / num_heads).
+        d_k, d_v: Widths of the keys and values of a head (default: d_model / num_heads).
         **arguments: Other arguments of `StackLayer`.
 
     Call arguments:
         x: `[batch, target_length, d_model]`.
         memory: `[batch, source_length, d_model]`, the encoder's output.
-        self_mask: bool, broadcasts to `[batch, heads, target_length, target_length]` (default: False on the future).
+        self_mask: bool, broadcasts to `[batch, heads, target_length, target_length]` (default: the causal mask).
         cross_mask: bool, broadcasts to `[batch, heads, target_length, source_length]`; False on padding.
-        training: Whether to drop.
+        training: Whether to apply dropout.
         x_mask: bool `[batch, target_length]`, False on padding, combined with `self_mask`. Keras passes the mask of
             `x`.
         memory_mask: bool `[batch, source_length]`, False on padding, combined with `cross_mask`. Keras passes the mask
@@ -65,29 +65,31 @@ class DecoderLayer(StackLayer):
         )
 
     def step(self, x, node, kernel, past, recent, memory, past_mask, memory_mask):
-        """One target position of every beam of a search, with keys and values of the earlier positions kept.
+        """Compute one target position of every beam of a search, using cached keys and values.
 
         Args:
             x: `[batch, beams, d_model]`.
-            node: Scalar int, where in `recent` the beams' keys and values are written, side by side.
-            kernel: The self-attention's `fused_kernel`.
-            past: (keys, values) that do not change, `[batch, heads, past_length, d]`.
-            recent: (keys, values) `[batch, heads, recent_length, d]`, written up to `node`.
-            memory: Cross-attention's (keys, values) `[batch, heads, source_length, d]`: a sentence's beams share them.
-            past_mask: bool `[batch, 1, beams, past_length + recent_length]`: what comes before each beam, and itself.
+            node: Index into `recent` where the step writes the keys and values of all beams, a scalar int.
+            kernel: `fused_kernel` of the self-attention.
+            past: (keys, values) `[batch, heads, past_length, d]`, not modified.
+            recent: (keys, values) `[batch, heads, recent_length, d]`, filled up to `node`.
+            memory: (keys, values) of the cross-attention, `[batch, heads, source_length, d]`, shared by the beams of a
+                sentence.
+            past_mask: bool `[batch, 1, beams, past_length + recent_length]`, True for the preceding positions of each
+                beam and for this position.
             memory_mask: bool, broadcasts to `[batch, heads, beams, source_length]`; False on padding.
 
         Returns:
-            `[batch, beams, d_model]`, and `recent` with this position's keys and values.
+            `[batch, beams, d_model]`, and `recent` with the keys and values of this position.
         """
 
         def attend_to_past(y):
             query, *new = self.self_attention.project_fused(y, kernel)
-            caches.extend(written(old, node, part) for old, part in zip(recent, new))
+            caches.extend(update_cache(old, node, part) for old, part in zip(recent, new))
             return self.self_attention.attend_to_parts(query, [past, caches], past_mask)
 
         def attend_to_memory(y):
-            # Beams stand where positions do: attention to memory does not mix them.
+            # Beams take the axis of positions, which cross-attention does not mix.
             return self.cross_attention.attend(y, *memory, memory_mask)[0]
 
         caches = []
@@ -98,13 +100,13 @@ class DecoderLayer(StackLayer):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Decoder(Stack):
-    """`num_layers` decoder layers, with a final normalization where the norm asks for one.
+    """Stack of decoder layers, with a final normalization if the norm requires one.
 
     Args:
-        num_layers: N.
+        num_layers: Number of layers, N.
         **arguments: Arguments of `DecoderLayer`.
 
-    Call arguments and result: as for `DecoderLayer`, without `self_mask`: the decoder hides the future itself.
+    Call arguments and result are those of `DecoderLayer`, without `self_mask`: the decoder applies the causal mask.
     """
 
     layer_class = DecoderLayer

@@ -1,13 +1,14 @@
-"""Dropout whose masks depend on the seed, the step and the replica, and on nothing else."""
+"""Dropout whose masks depend only on the seed, the step and the replica."""
 
 import keras
 
 
 class ReplicaSeedGenerator(keras.random.SeedGenerator):
-    """A seed generator that folds the replica's number in; Keras' own gives all replicas the same masks.
+    """Seed generator whose seeds differ between replicas, unlike those of Keras.
 
     Attributes:
-        drawn: A seed that was drawn ahead and is next until it is taken away, for what is computed twice; or None.
+        drawn: Seed that `next` returns, without advancing the state, or None. `layers.remat` sets it to compute a
+            layer twice with the same masks.
     """
 
     drawn = None
@@ -24,7 +25,7 @@ class ReplicaSeedGenerator(keras.random.SeedGenerator):
 
 
 def replica_id():
-    """Return the number of the `tf.distribute` replica that runs this, or None outside of one."""
+    """Return the index of the current `tf.distribute` replica, or None if there is only one."""
     if keras.backend.backend() != "tensorflow":
         return None
     import tensorflow as tf
@@ -37,15 +38,15 @@ def replica_id():
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Dropout(keras.layers.Layer):
-    """Sets a share `rate` of its inputs to 0 in training and scales the rest by 1 / (1 - rate) (§5.4).
+    """Dropout (§5.4): in training, sets a fraction of the inputs to 0 and scales the others by 1 / (1 - rate).
 
     Args:
-        rate: Share that is dropped, 0 to 1; on TensorFlow the nearest multiple of 2⁻¹⁶.
-        seed: Seed of the masks; None draws one.
+        rate: Fraction of inputs to drop, from 0 to 1. TensorFlow rounds it to a multiple of 2⁻¹⁶.
+        seed: Seed of the masks; None for a random seed.
 
     Call arguments:
-        inputs: Any shape, floating.
-        training: Whether to drop; else the inputs are returned.
+        inputs: Array of any shape, floating point.
+        training: Whether to apply dropout. Otherwise the layer returns its inputs.
     """
 
     def __init__(self, rate, seed=None, **kwargs):
@@ -55,7 +56,7 @@ class Dropout(keras.layers.Layer):
         self.seed = seed
 
     def build(self, input_shape=None):
-        # Made here, not in __init__: here the variable's path names the layer, so a checkpoint can.
+        # Made in `build`, where the path of the seed's variable includes the layer's name, as checkpoints require.
         self.seed_generator = ReplicaSeedGenerator(self.seed, name="seed") if self.rate else None
 
     def call(self, inputs, training=False):
@@ -69,12 +70,12 @@ class Dropout(keras.layers.Layer):
         return input_shape
 
     def save_own_variables(self, store):
-        """Save the seed's state, which Keras leaves out of its files, so that a loaded model draws the next masks."""
+        """Save the state of the seed, which Keras does not save, so that a loaded model continues with new masks."""
         if self.seed_generator:
             store["seed"] = keras.ops.convert_to_numpy(self.seed_generator.state)
 
     def load_own_variables(self, store):
-        """Restore the seed's state."""
+        """Restore the state of the seed."""
         if self.seed_generator:
             self.seed_generator.state.assign(store["seed"])
 
@@ -83,18 +84,18 @@ class Dropout(keras.layers.Layer):
 
 
 def _on_tensorflow(inputs, rate, seed):
-    """Keras' own draws twice as many bits, which takes longest, and selects where this multiplies."""
+    """Apply dropout faster than Keras: draw 16 bits per input instead of 32, and multiply instead of selecting."""
     import tensorflow as tf
 
     dropped = round(rate * 2**16)
-    seed = tf.cast(tf.math.floormod(seed, tf.int32.max - 1), tf.int32)  # XLA takes no other
+    seed = tf.cast(tf.math.floormod(seed, tf.int32.max - 1), tf.int32)  # XLA requires int32 seeds
 
     @tf.custom_gradient
     def masked(x):
         count = tf.size(x)
-        drawn = tf.random.stateless_uniform([(count + 1) // 2], seed, None, None, tf.int32, alg="philox")
-        drawn = tf.reshape(tf.reshape(tf.bitcast(drawn, tf.uint16), [-1])[:count], tf.shape(x))
-        kept = tf.cast(drawn >= tf.constant(dropped, tf.uint16), x.dtype) * tf.cast(2**16 / (2**16 - dropped), x.dtype)
-        return x * kept, lambda grad_out: grad_out * kept
+        bits = tf.random.stateless_uniform([(count + 1) // 2], seed, None, None, tf.int32, alg="philox")
+        bits = tf.reshape(tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:count], tf.shape(x))
+        mask = tf.cast(bits >= tf.constant(dropped, tf.uint16), x.dtype) * tf.cast(2**16 / (2**16 - dropped), x.dtype)
+        return x * mask, lambda grad_out: grad_out * mask
 
     return masked(inputs)

@@ -1,4 +1,4 @@
-"""§3.4: one matrix for both embeddings and the pre-softmax projection."""
+"""Tied embedding (§3.4): one matrix for both embeddings and the projection to logits."""
 
 import keras
 from keras import ops
@@ -8,7 +8,7 @@ from keras_transformer.layers.initializers import embedding
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TiedEmbedding(keras.layers.Layer):
-    """Embeds tokens, times √d_model, and projects states to logits with the same matrix.
+    """Token embedding, scaled by √d_model, whose matrix also projects states to logits.
 
     Args:
         vocab_size: Number of tokens.
@@ -37,7 +37,7 @@ class TiedEmbedding(keras.layers.Layer):
 
     def logits(self, states):
         """Project states `[..., d_model]` to logits `[..., vocab_size]`."""
-        # Of two matrices TensorFlow reads one transposed where it lies; for more dimensions it would copy the table.
+        # TensorFlow transposes a factor without a copy only if both factors are matrices.
         rows = ops.reshape(states, (-1, self.d_model))
         logits = ops.matmul(rows, ops.transpose(ops.cast(self.table, states.dtype)))
         return ops.reshape(logits, (*ops.shape(states)[:-1], self.vocab_size))

@@ -1,4 +1,4 @@
-"""§3.1: the encoder, a stack of self-attention and feed-forward layers."""
+"""The encoder (§3.1), a stack of self-attention and feed-forward layers."""
 
 import keras
 
@@ -9,21 +9,21 @@ from keras_transformer.layers.stack import Stack, StackLayer
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class EncoderLayer(StackLayer):
-    """Self-attention, then the feed-forward network, each in a residual (§3.1).
+    """Self-attention and feed-forward network, each with a residual connection (§3.1).
 
     Args:
         d_model, d_ff, num_heads: Sizes, as in the paper.
-        d_k, d_v: Widths of one head's keys and values (default: d_model / num_heads).
+        d_k, d_v: Widths of the keys and values of a head (default: d_model / num_heads).
         attention: Registered name of the self-attention.
-        attention_window: Number of positions that one position attends to, for a self-attention that takes a `window`.
+        attention_window: Number of positions that each position attends to, for a self-attention with a `window`.
         **arguments: Other arguments of `StackLayer`.
 
     Call arguments:
         x: `[batch, source_length, d_model]`.
         attention_mask: bool `[batch, 1, 1, source_length]`, False on padding.
-        training: Whether to drop.
+        training: Whether to apply dropout.
         mask, x_mask: bool `[batch, source_length]`, False on padding, combined with `attention_mask`. Keras passes the
-            mask of `x` as one of the two: as `x_mask` if `attention_mask` is given.
+            mask of `x` as `x_mask` if `attention_mask` is given, and as `mask` otherwise.
 
     Returns:
         `[batch, source_length, d_model]`, with the Keras mask of `x`.
@@ -37,7 +37,7 @@ class EncoderLayer(StackLayer):
     ):
         super().__init__(d_model, d_ff, num_heads, d_k, d_v, **arguments)
         self._arguments |= {"attention": attention, "attention_window": attention_window}
-        # An attention without a window raises if it gets one.
+        # Passed only if it is set: an attention without a window rejects the argument.
         window = {} if attention_window is None else {"window": attention_window}
         self.self_attention, self.self_attention_residual = self.add_attention(
             "self_attention", registry.attentions.get(attention), **window
@@ -58,19 +58,19 @@ class EncoderLayer(StackLayer):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Encoder(Stack):
-    """`num_layers` encoder layers, with a final normalization where the norm asks for one.
+    """Stack of encoder layers, with a final normalization if the norm requires one.
 
     Args:
-        num_layers: N.
+        num_layers: Number of layers, N.
         **arguments: Arguments of `EncoderLayer`.
 
-    Call arguments and result: as for `EncoderLayer`.
+    Call arguments and result are those of `EncoderLayer`.
     """
 
     layer_class = EncoderLayer
 
     def call(self, x, attention_mask=None, training=False, mask=None, x_mask=None):
-        # Passed on explicitly: inputs of rematerialized layers carry no Keras masks.
+        # Passed explicitly, because inputs of rematerialized layers carry no Keras masks.
         attention_mask = with_padding(attention_mask, mask, x_mask)
         for layer in self.layers_for(training):
             x = layer(x, attention_mask=attention_mask, training=training)

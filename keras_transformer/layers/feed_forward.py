@@ -1,4 +1,4 @@
-"""§3.3: the position-wise feed-forward network."""
+"""Position-wise feed-forward network (§3.3)."""
 
 import keras
 
@@ -9,19 +9,18 @@ from keras_transformer.layers.matmul import matmul
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class FeedForward(keras.layers.Layer):
-    """FFN(x) = max(0, xW₁ + b₁)W₂ + b₂, equation 2, the same at every position.
+    """Position-wise feed-forward network FFN(x) = max(0, xW₁ + b₁)W₂ + b₂, equation 2.
 
     Args:
         d_model: Width of input and output.
-        d_ff: Width between.
+        d_ff: Width of the hidden layer.
         dropout: Dropout rate after the activation (0 in the paper).
         seed: Seed of initial weights and dropout.
-        activation: Name of the function between the two products, as `keras.activations.get` takes it. The paper's is
-            ReLU.
+        activation: Name of a Keras activation (ReLU in the paper).
 
     Call arguments:
         x: `[..., d_model]`.
-        training: Whether to drop.
+        training: Whether to apply dropout.
 
     Returns:
         `[..., d_model]`.

@@ -1,6 +1,6 @@
-"""How weights begin: drawn with NumPy from (seed, name), so that every backend begins with the same.
+"""Weight initializers that draw with NumPy from (seed, name), so that all backends start from the same weights.
 
-The paper does not say how; `docs/design_notes.md` says why these were chosen.
+The paper does not specify initializers. `docs/design_notes.md` explains the choice.
 """
 
 import math
@@ -11,29 +11,28 @@ from keras import ops
 
 
 def projection(seed, name):
-    """Glorot uniform `[rows, columns]`, for output projections and feed-forward kernels."""
+    """Return a Glorot uniform initializer `[rows, columns]`, for output projections and feed-forward kernels."""
     return _uniform(seed, name, gain=1.0)
 
 
 def query_key_value(seed, name):
-    """Glorot uniform with half its variance, as if query, key and value kernels were one matrix.
+    """Return a Glorot uniform initializer with half the variance, as if query, key and value kernels were one matrix.
 
-    With plain Glorot a small post-norm encoder collapses: its outputs hardly differ between positions.
+    With the full variance, a small post-norm encoder collapses: its outputs hardly differ between positions.
     """
     return _uniform(seed, name, gain=math.sqrt(0.5))
 
 
 def embedding(seed, name):
-    """N(0, 1/d_model) `[rows, d_model]`: times √d_model (§3.4) an embedding has unit variance."""
+    """Return an initializer N(0, 1/d_model) `[rows, d_model]`. Scaled by √d_model (§3.4), it has unit variance."""
+    return _Initializer(lambda shape: _generator(seed, name).standard_normal(shape, dtype="float32") * shape[1] ** -0.5)
 
-    return _Drawn(lambda shape: _generator(seed, name).standard_normal(shape, dtype="float32") * shape[1] ** -0.5)
 
+class _Initializer:
+    """Initializer that calls a function from a shape to an array.
 
-class _Drawn:
-    """An initializer of a function from a shape to an array.
-
-    An object: where a large variable is for several devices Keras has JAX compile its initializer's `__call__`, and JAX
-    fails on that of a function, to which there is no weak reference.
+    A plain function fails for large variables on several devices: Keras compiles the initializer's `__call__` with JAX,
+    and the `__call__` of a function does not support weak references.
     """
 
     def __init__(self, draw):
@@ -48,7 +47,7 @@ def _uniform(seed, name, gain):
         limit = np.float32(gain * math.sqrt(6.0 / (shape[0] + shape[1])))
         return (_generator(seed, name).random(shape, dtype="float32") * 2 - 1) * limit
 
-    return _Drawn(draw)
+    return _Initializer(draw)
 
 
 def _generator(seed, name):

@@ -1,4 +1,4 @@
-"""§3.5: where a token stands."""
+"""Positional encodings (§3.5)."""
 
 import keras
 import numpy as np
@@ -9,10 +9,12 @@ from keras_transformer.utils.errors import UserError
 
 
 class PositionIds(keras.Operation):
-    """The positions of tokens, counted from 0.
+    """Positions of tokens, counted from 0.
+
+    This is an operation because `ops.arange` does not accept the symbolic lengths of functional models.
 
     Call arguments:
-        tokens: `[batch, length]`. An operation, as `ops.arange` takes no length that is known only at run time.
+        tokens: `[batch, length]`.
 
     Returns:
         int32 `[length]`.
@@ -26,19 +28,19 @@ class PositionIds(keras.Operation):
 
 
 class Positions(keras.layers.Layer):
-    """Base of the positional encodings; a subclass gives `encode(positions)`.
+    """Base class of positional encodings. Subclasses implement `encode(positions)`.
 
     Args:
         d_model: Width of an encoding.
-        max_length: Number of positions with a vector of their own, if that number is limited.
-        seed: Seed of initial vectors, if there are any.
+        max_length: Number of positions with separate encodings, for encodings that limit this number.
+        seed: Seed of the initial weights, for encodings that have weights.
 
     Call arguments:
         inputs: Positions, int `[length]`, counted from 0; or embeddings `[batch, length, d_model]`.
 
     Returns:
-        The encodings `[length, d_model]` of positions; or embeddings plus encodings `[batch, length, d_model]`, with
-        the Keras mask of the embeddings, which `embeddings + encodings` would lose.
+        For positions, their encodings `[length, d_model]`. For embeddings, the sum of embeddings and encodings
+        `[batch, length, d_model]`, with the Keras mask of the embeddings.
 
     Raises:
         UserError: The inputs have neither of the two shapes.
@@ -68,15 +70,16 @@ class Positions(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class SinusoidalPositions(Positions):
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(the same): interleaved.
+    """Sinusoidal positional encoding, interleaved and computed in float32 (§3.5).
 
-    Any position has an encoding, also one beyond every length seen in training. Encodings are computed in float32.
+    PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)). The encoding is
+    defined for positions beyond every length seen in training.
 
     Args:
-        d_model: Width of an encoding; even.
-        max_length, seed: Not used; other kinds of positions need them.
+        d_model: Width of an encoding, an even number.
+        max_length, seed: Not used.
 
-    Call arguments and result: `Positions`'.
+    Call arguments and result are those of `Positions`.
     """
 
     def build(self, input_shape=None):
@@ -90,14 +93,14 @@ class SinusoidalPositions(Positions):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class LearnedPositions(Positions):
-    """One trained vector a position (Table 3, row E); positions from `max_length` on share the last one.
+    """Learned positional embedding (Table 3, row E).
 
     Args:
-        d_model: Width of an encoding.
-        max_length: Number of positions with a vector of their own.
-        seed: Seed of the initial vectors.
+        d_model: Width of an embedding.
+        max_length: Number of embeddings. Positions from `max_length` on share the last embedding.
+        seed: Seed of the initial weights.
 
-    Call arguments and result: `Positions`'.
+    Call arguments and result are those of `Positions`.
     """
 
     def __init__(self, d_model, max_length, seed=None, **kwargs):
@@ -110,15 +113,15 @@ class LearnedPositions(Positions):
 
     def encode(self, positions):
         rows = ops.take(self.table, ops.minimum(positions, self.max_length - 1), axis=0)
-        # Scaled like the token embeddings that they are added to (§3.4).
+        # Scaled like the token embeddings (§3.4).
         return ops.cast(rows, self.compute_dtype) * self.d_model**0.5
 
 
 def _are_positions(shape):
-    """Return whether inputs of this shape are positions; otherwise they are embeddings."""
+    """Return True if inputs of this shape are positions, and False if they are embeddings."""
     if len(shape) not in (1, 3):
         raise UserError(
             f"positions must be int [length] or embeddings [batch, length, d_model], got shape {tuple(shape)}. "
-            "Embed tokens before you add positions."
+            "Embed the tokens first."
         )
     return len(shape) == 1

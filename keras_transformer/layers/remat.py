@@ -1,4 +1,4 @@
-"""Less memory for more time: what lies inside a layer is computed a second time, in the backward pass."""
+"""Rematerialization: recompute a layer in the backward pass instead of keeping its activations."""
 
 import keras
 
@@ -7,37 +7,37 @@ from keras_transformer.utils.errors import UserError
 
 
 def seed_generators(layer):
-    """Return the seed generators of a layer and of those within.
+    """Return the seed generators of a layer and of its sublayers.
 
     Raises:
-        UserError: A seed of one cannot be drawn ahead: it is not this package's `Dropout`'s.
+        UserError: A seed generator is not a `ReplicaSeedGenerator`, so that it cannot repeat its seeds.
     """
-    found = [generator for part in layer._flatten_layers() for generator in part._seed_generators]
-    for generator in found:
+    generators = [generator for sublayer in layer._flatten_layers() for generator in sublayer._seed_generators]
+    for generator in generators:
         if not isinstance(generator, ReplicaSeedGenerator):
             raise UserError(
-                f"remat: layer {layer.name} draws random numbers by {type(generator).__name__}, and could not draw the "
-                "same ones again; let it use keras_transformer.layers.dropout.Dropout"
+                f"with remat, the random numbers of layer {layer.name} must come from "
+                f"keras_transformer.layers.dropout.Dropout, got {type(generator).__name__}. Use this dropout layer."
             )
-    return found
+    return generators
 
 
 def rematerialized(layer):
-    """Return a function like a layer that keeps only its inputs for the backward pass.
+    """Return a function that computes a layer and keeps only its inputs for the backward pass.
 
-    Its dropout masks are those that the layer itself would draw, and the same both times: their seeds are drawn once,
-    outside. Each dropout within is called once.
+    The function draws the seeds of all dropout masks once, so that both computations use the masks that the layer
+    itself would use. The layer must call each of its dropout layers once.
 
     Args:
-        layer: A layer of arrays by position, and of what has no gradient by keyword.
+        layer: A layer that takes differentiable arrays by position, and other arguments by keyword.
     """
     generators = seed_generators(layer)
 
     def call(*arrays, **constants):
         seeds = [generator.next() for generator in generators]
 
-        def computed(*arrays):
-            for generator, seed in zip(generators, seeds):  # replicas take turns: no reduction lies within
+        def compute(*arrays):
+            for generator, seed in zip(generators, seeds):  # safe, because replicas run this one after the other
                 generator.drawn = seed
             try:
                 return layer(*arrays, **constants)
@@ -45,6 +45,6 @@ def rematerialized(layer):
                 for generator in generators:
                     generator.drawn = None
 
-        return keras.remat(computed)(*arrays)
+        return keras.remat(compute)(*arrays)
 
     return call

@@ -1,4 +1,4 @@
-"""§3.1 and §5.4: how a sub-layer's output joins the residual stream."""
+"""Residual connections with normalization and dropout (§3.1, §5.4)."""
 
 import keras
 
@@ -6,27 +6,27 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.normalization import LayerNormalization
 
 EPSILON = 1e-6
-"""Layer normalisation's ε; the paper gives none."""
+"""The ε of layer normalization. The paper does not specify it."""
 
 
 class Residual(keras.layers.Layer):
-    """Base of the norms that hparams choose by name: a sub-layer with dropout, residual and normalisation.
+    """Base class of the norms, which hparams select by name: a sublayer with dropout, residual and normalization.
 
     Args:
-        dropout: Dropout of the sub-layer's output.
-        seed: Seed of that dropout.
+        dropout: Dropout rate of the sublayer's output.
+        seed: Seed of the dropout.
 
     Call arguments:
-        x: `[batch, length, d_model]`, the stream.
-        sublayer: Function of `[batch, length, d_model]` with the same shape as result.
-        training: Whether to drop.
+        x: `[batch, length, d_model]`.
+        sublayer: Function of an array `[batch, length, d_model]` that returns an array of the same shape.
+        training: Whether to apply dropout.
 
     Returns:
         `[batch, length, d_model]`.
     """
 
     normalizes_stack = False
-    """Whether a stack of layers ends with one more normalisation."""
+    """Whether a stack of layers ends with a final normalization."""
 
     def __init__(self, dropout=0.0, seed=None, **kwargs):
         super().__init__(**kwargs)
@@ -48,7 +48,7 @@ class Residual(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class PostNorm(Residual):
-    """LayerNorm(x + Dropout(Sublayer(x))), as in the paper."""
+    """Post-norm residual LayerNorm(x + Dropout(Sublayer(x))), as in the paper."""
 
     def call(self, x, sublayer, training=False):
         return self.normalization(x + self.dropout(sublayer(x), training=training))
@@ -56,7 +56,7 @@ class PostNorm(Residual):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class PreNorm(Residual):
-    """x + Dropout(Sublayer(LayerNorm(x))), tensor2tensor's later order; a stack ends with a normalisation."""
+    """Pre-norm residual x + Dropout(Sublayer(LayerNorm(x))), as in later versions of tensor2tensor."""
 
     normalizes_stack = True
 

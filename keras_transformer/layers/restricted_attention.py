@@ -1,4 +1,4 @@
-"""§4: self-attention restricted to a neighbourhood, in time and memory that grow with r · n · d (Table 1)."""
+"""Restricted self-attention (§4), with time and memory proportional to r · n · d (Table 1)."""
 
 import keras
 from keras import ops
@@ -7,50 +7,56 @@ from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_pr
 
 
 def restricted_attention(query, key, value, window, mask=None, dropout=None):
-    """Scaled dot-product attention of each position to the `window` positions around it.
+    """Compute scaled dot-product attention of each position to the `window` positions around it.
 
-    Position i attends to i - ⌊window / 2⌋, …, i + ⌈window / 2⌉ - 1, as far as they exist: an even window reaches one
-    further back. The sequence is cut into blocks of ⌊window / 2⌋, so that a block's positions see only that block and
-    the two beside it, and nothing has length × length numbers.
+    Position i attends to the existing positions among i - ⌊window / 2⌋, …, i + ⌈window / 2⌉ - 1. The function divides
+    the sequence into blocks of ⌊window / 2⌋ positions. A block attends only to itself and its two neighbours, so no
+    array has length × length elements.
 
     Args:
         query, key: `[batch, heads, length, d_k]`.
         value: `[batch, heads, length, d_v]`.
-        window: r, the number of positions that a position attends to, itself among them.
-        mask: bool `[batch or 1, heads or 1, 1, length]`, False where a key is hidden from all queries.
-        dropout: Function of the attention weights, if any.
+        window: r, the number of positions that a position attends to, including itself.
+        mask: bool `[batch or 1, heads or 1, 1, length]`. False hides a key from all queries.
+        dropout: Function applied to the attention weights, or None.
 
     Returns:
         The attended values `[batch, heads, length, d_v]`, and the weights `[batch, heads, blocks, block, 3 * block]`,
-        float32; the last axis runs over the block before, the query's own, and the one after.
+        float32. The last axis covers the block before the query's, the query's own, and the block after it.
 
     Raises:
         ValueError: Queries and keys differ in number, or the mask differs between queries.
     """
     if query.shape[2] != key.shape[2]:
-        raise ValueError(f"restricted attention is self-attention: {query.shape[2]} queries, {key.shape[2]} keys")
+        raise ValueError(
+            f"restricted attention requires as many keys as queries, got {key.shape[2]} keys and {query.shape[2]} "
+            "queries. Use it for self-attention only."
+        )
     if mask is not None and mask.shape[2] != 1:
-        raise ValueError(f"restricted attention takes a mask of keys, [batch, heads, 1, length], not {mask.shape}")
+        raise ValueError(
+            f"the mask of restricted attention must be of shape [batch, heads, 1, length], got {tuple(mask.shape)}. "
+            "Use full attention for other masks."
+        )
     batch, heads, length = ops.shape(query)[:3]
     block = block_size(length, window)
-    # What pads the ends is hidden like any other padding.
-    legal = ops.ones((1, 1, length, 1), dtype="bool") if mask is None else ops.swapaxes(mask, 2, 3)
-    legal = ops.logical_and(ops.swapaxes(_neighbourhoods(legal, block), 3, 4), _band(block, window))
+    # The positions that pad the last block are masked like any other padding.
+    mask = ops.ones((1, 1, length, 1), dtype="bool") if mask is None else ops.swapaxes(mask, 2, 3)
+    mask = ops.logical_and(ops.swapaxes(_neighbourhoods(mask, block), 3, 4), _band(block, window))
     values, weights = scaled_dot_product_attention(
-        _blocks(query, block), _neighbourhoods(key, block), _neighbourhoods(value, block), legal, dropout
+        _blocks(query, block), _neighbourhoods(key, block), _neighbourhoods(value, block), mask, dropout
     )
     values = ops.reshape(values, (batch, heads, ops.shape(values)[2] * block, value.shape[3]))
     return values[:, :, :length], weights
 
 
 def block_size(length, window):
-    """Return the positions of a block, for an int or a scalar tensor `length`; a short sequence is one block."""
+    """Return the number of positions in a block, for an int or scalar tensor `length`."""
     reach = max(window // 2, 1)
     return max(min(length, reach), 1) if isinstance(length, int) else ops.clip(length, 1, reach)
 
 
 def to_dense_weights(weights, length):
-    """Return weights of `restricted_attention` as `[batch, heads, length, length]`, 0 outside of neighbourhoods."""
+    """Convert weights of `restricted_attention` to `[batch, heads, length, length]`, 0 outside the window."""
     batch, heads, blocks, block, reach = ops.shape(weights)
     rows = ops.reshape(weights, (batch, heads, blocks * block, reach))[:, :, :length]
     position = ops.arange(length)
@@ -60,48 +66,51 @@ def to_dense_weights(weights, length):
 
 
 def _blocks(x, block, around=0):
-    """`[batch, heads, length, d]` → `[batch, heads, blocks, block, d]`, `around` more blocks of zeros at each end."""
+    """Split `[batch, heads, length, d]` into `[batch, heads, blocks, block, d]`.
+
+    Pads the last block with zeros, and adds `around` blocks of zeros at each end.
+    """
     batch, heads, length = ops.shape(x)[:3]
-    missing, margin = -length % block, around * block
-    x = ops.pad(x, ((0, 0), (0, 0), (margin, missing + margin), (0, 0)))
-    return ops.reshape(x, (batch, heads, (length + missing) // block + 2 * around, block, x.shape[3]))
+    padding, margin = -length % block, around * block
+    x = ops.pad(x, ((0, 0), (0, 0), (margin, padding + margin), (0, 0)))
+    return ops.reshape(x, (batch, heads, (length + padding) // block + 2 * around, block, x.shape[3]))
 
 
 def _neighbourhoods(x, block):
-    """`[batch, heads, length, d]` → `[batch, heads, blocks, 3 * block, d]`: each block between its neighbours."""
+    """Split `[batch, heads, length, d]` into blocks with their neighbours, `[batch, heads, blocks, 3 * block, d]`."""
     x = _blocks(x, block, around=1)
     batch, heads, blocks, _, width = ops.shape(x)
-    # ops.slice, not x[:, :, …]: on TensorFlow the gradient of the latter takes several times as long.
+    # On TensorFlow, the gradient of ops.slice is several times faster than that of x[:, :, …].
     shape = (batch, heads, blocks - 2, block, width)
     return ops.concatenate([ops.slice(x, (0, 0, first, 0, 0), shape) for first in range(3)], axis=3)
 
 
 def _band(block, window):
-    """Return bool `[block, 3 * block]`: whether a block's position may attend to one of the neighbourhood's."""
+    """Return bool `[block, 3 * block]`, True where a key is in the window of a query of the block."""
     offset = ops.arange(3 * block)[None, :] - block - ops.arange(block)[:, None]
     return ops.logical_and(offset >= -(window // 2), offset < window - window // 2)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class RestrictedAttention(MultiHeadAttention):
-    """Multi-head self-attention of each position to its neighbourhood; the weights are `MultiHeadAttention`'s.
+    """Multi-head self-attention of each position to a window around it.
 
     Args:
-        d_model, num_heads, d_k, d_v, dropout, seed: `MultiHeadAttention`'s.
-        window: r, the number of positions that a position attends to, centred on it.
+        d_model, num_heads, d_k, d_v, dropout, seed: As in `MultiHeadAttention`.
+        window: r, the number of positions that a position attends to, centered on the position.
 
-    Call arguments and result: `MultiHeadAttention`'s, where `memory` has the length of `query` and the mask is one of
-    keys, `[batch or 1, heads or 1, 1, length]`. The weights of `attend` are those of `restricted_attention`.
+    Call arguments and result are those of `MultiHeadAttention`. `memory` must have the length of `query`, and the mask
+    must be `[batch or 1, heads or 1, 1, length]`. `attend` returns the weights of `restricted_attention`.
 
     Raises:
-        ValueError: The window is below 1; in a call, what `restricted_attention` raises.
-        UserError: As `MultiHeadAttention`.
+        ValueError: The window is less than 1, or a call raises as `restricted_attention`.
+        UserError: As in `MultiHeadAttention`.
     """
 
     def __init__(self, d_model, num_heads, d_k=None, d_v=None, dropout=0.0, seed=None, *, window, **kwargs):
         super().__init__(d_model, num_heads, d_k, d_v, dropout, seed, **kwargs)
         if window < 1:
-            raise ValueError(f"window must be at least 1, not {window}")
+            raise ValueError(f"window must be at least 1, got {window}. Choose an odd number to center it.")
         self.window = window
 
     def attend_heads(self, query, keys, values, mask, dropout):
@@ -112,7 +121,7 @@ class RestrictedAttention(MultiHeadAttention):
 
     def pairs(self, query_length, key_length):
         block = block_size(query_length, self.window)
-        return -(-query_length // block) * block * 3 * block  # the last block's padding included
+        return -(-query_length // block) * block * 3 * block  # includes the padding of the last block
 
     def get_config(self):
         return {**super().get_config(), "window": self.window}

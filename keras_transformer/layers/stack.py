@@ -1,4 +1,4 @@
-"""§3.1: the common part of encoder and decoder, a stack of layers whose sub-layers are residual."""
+"""Base classes of encoder and decoder (§3.1): a stack of layers with residual connections."""
 
 import keras
 
@@ -10,18 +10,18 @@ from keras_transformer.layers.residual import EPSILON
 
 
 class StackLayer(keras.layers.Layer):
-    """Base of `EncoderLayer` and `DecoderLayer`: attentions, then the feed-forward network (§3.1).
+    """Base class of `EncoderLayer` and `DecoderLayer`: attentions and a feed-forward network (§3.1).
 
-    A subclass makes its sub-layers in `__init__`, in the order of their calls.
+    A subclass makes its sublayers in `__init__`, in the order of their calls.
 
     Args:
         d_model, d_ff, num_heads: Sizes, as in the paper.
-        d_k, d_v: Widths of one head's keys and values (default: d_model / num_heads).
-        dropout, attention_dropout, activation_dropout: Dropout rates of sub-layer outputs, of attention weights and
-            inside the feed-forward network.
+        d_k, d_v: Widths of the keys and values of a head (default: d_model / num_heads).
+        dropout, attention_dropout, activation_dropout: Dropout rates of the sublayers' outputs, of the attention
+            weights and inside the feed-forward network.
         activation: Name of the feed-forward network's activation.
         norm: Registered name of the residual.
-        seed: Seed of initial weights and dropouts. Each sub-layer and each residual adds its own number.
+        seed: Seed of initial weights and dropout. Each sublayer and each residual adds its own offset.
 
     Raises:
         UserError: `d_k` or `d_v` is missing, and `d_model` is not divisible by `num_heads`.
@@ -38,23 +38,17 @@ class StackLayer(keras.layers.Layer):
             "attention_dropout": attention_dropout, "activation_dropout": activation_dropout,
             "activation": activation, "norm": norm, "seed": seed,
         }  # fmt: skip
-        self._sublayers = []  # their names
+        self._sublayers = []  # names of attributes
 
     def add_attention(self, name, attention_class, **arguments):
         """Return a new attention and its residual."""
-        of = self._arguments
-        return self._add(
-            name, attention_class, of["d_model"], of["num_heads"], of["d_k"], of["d_v"], of["attention_dropout"],
-            **arguments,
-        )  # fmt: skip
+        sizes = [self._arguments[argument] for argument in ("d_model", "num_heads", "d_k", "d_v", "attention_dropout")]
+        return self._add(name, attention_class, *sizes, **arguments)
 
     def add_feed_forward(self):
         """Return a new feed-forward network and its residual."""
-        of = self._arguments
-        return self._add(
-            "feed_forward", FeedForward, of["d_model"], of["d_ff"], of["activation_dropout"],
-            activation=of["activation"],
-        )  # fmt: skip
+        sizes = [self._arguments[argument] for argument in ("d_model", "d_ff", "activation_dropout")]
+        return self._add("feed_forward", FeedForward, *sizes, activation=self._arguments["activation"])
 
     def _add(self, name, layer_class, *args, **arguments):
         seed, policy = self._arguments["seed"] + len(self._sublayers), self.dtype_policy
@@ -76,16 +70,16 @@ class StackLayer(keras.layers.Layer):
 
 
 class Stack(keras.layers.Layer):
-    """Base of `Encoder` and `Decoder`: layers, and a final normalization where the norm asks for one.
+    """Base class of `Encoder` and `Decoder`: layers, and a final normalization if the norm requires one.
 
     Args:
-        num_layers: N.
+        num_layers: Number of layers, N.
         **arguments: Arguments of each layer. Layer i adds 10 · i to the seed.
     """
 
     layer_class: type[StackLayer]
     remat = False
-    """Whether training keeps only the inputs of each layer, and computes the layer again in the backward pass."""
+    """Whether training recomputes each layer in the backward pass instead of keeping its activations."""
 
     def __init__(self, num_layers, d_model, d_ff, num_heads, d_k=None, d_v=None, *, norm="post", seed=0, **arguments):
         base = {name: arguments.pop(name) for name in ("name", "dtype", "trainable") if name in arguments}
@@ -108,7 +102,7 @@ class Stack(keras.layers.Layer):
             self.final_norm.build(input_shape)
 
     def layers_for(self, training):
-        """Return the functions to call one after the other."""
+        """Return the layers as functions, rematerialized in training if `remat` is set."""
         return map(rematerialized, self.layers) if self.remat and training else self.layers
 
     def normalize(self, x):

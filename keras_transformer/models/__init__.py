@@ -1,1 +1,1 @@
-"""Models: layers joined by hparams."""
+"""Models, built from the layers by hparams."""

@@ -1,4 +1,4 @@
-"""`TokenBatches` as the input of Keras' `fit` and `evaluate`, for any number of devices."""
+"""Conversion of `TokenBatches` to the input of Keras' `fit` and `evaluate`, for any number of devices."""
 
 import keras
 
@@ -8,7 +8,7 @@ ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
 
 def adapt_batches(model, batches):
-    """Return `TokenBatches` padded for the replicas of a model and for XLA; on JAX only those rows of this process.
+    """Return `batches` padded for the replicas of a model and for XLA. On JAX, keep only the rows of this process.
 
     Args:
         model: `Seq2SeqModel`, compiled.
@@ -24,12 +24,12 @@ def adapt_batches(model, batches):
     return batches.replace(row_multiple=model.distribution.num_model_replicas, part=part)
 
 
-def source_of(model, batches, endless):
-    """Return what Keras reads: on TensorFlow a dataset, with open shapes unless XLA compiles each shape.
+def to_keras_input(model, batches, endless):
+    """Return `batches` in the form that Keras reads: a `tf.data.Dataset` on TensorFlow, `TokenBatches` on JAX.
 
     Args:
         model: `Seq2SeqModel`, compiled.
-        batches: `TokenBatches`; anything else is returned as it is.
+        batches: `TokenBatches`. Any other object is returned unchanged.
         endless: Whether the batches continue after an epoch.
     """
     if not isinstance(batches, TokenBatches):
@@ -40,23 +40,26 @@ def source_of(model, batches, endless):
     if _num_replicas(model) == 1:
         return batches.as_dataset()
 
-    def of_worker(context):
+    def worker_dataset(context):
         workers = context.num_input_pipelines
-        part = batches.replace(part=(context.input_pipeline_id, workers), endless=True)  # see `steps_of`
+        # Endless, because `count_steps` bounds the number of batches.
+        part = batches.replace(part=(context.input_pipeline_id, workers), endless=True)
         return part.as_dataset(context.num_replicas_in_sync // workers)
 
-    return model.distribute_strategy.distribute_datasets_from_function(of_worker)
+    return model.distribute_strategy.distribute_datasets_from_function(worker_dataset)
 
 
-def steps_of(model, batches):
-    """Return the batches per epoch for several replicas on TensorFlow, where Keras cannot know the number; else None.
+def count_steps(model, batches):
+    """Return the number of batches per epoch, or None where Keras determines the number.
+
+    Keras cannot determine the number for `TokenBatches` with several replicas on TensorFlow.
 
     Args:
         model: `Seq2SeqModel`.
-        batches: `TokenBatches`, or anything else that Keras accepts.
+        batches: `TokenBatches`, or any other input that Keras accepts.
     """
-    several = ON_TENSORFLOW and _num_replicas(model) > 1
-    return batches.batches_per_epoch if several and isinstance(batches, TokenBatches) else None
+    distributed = ON_TENSORFLOW and _num_replicas(model) > 1
+    return batches.batches_per_epoch if distributed and isinstance(batches, TokenBatches) else None
 
 
 def _num_replicas(model):

@@ -1,8 +1,8 @@
-"""§3.4 and §5.4 in one operation: projection to logits and label-smoothed cross-entropy, a chunk of tokens at a time.
+"""Projection to logits (§3.4) fused with label-smoothed cross-entropy (§5.4), one chunk of tokens at a time.
 
-All logits at once are the largest array of a training, `[tokens, vocab_size]` and as much again for their gradient.
-Here only those of a chunk are there at any time. The gradient is computed with the loss: it is linear in what comes
-from above, a scalar.
+The logits `[tokens, vocab_size]` and their gradient are the largest arrays of a training step. This operation holds
+only those of one chunk in memory. It computes the gradient in the forward pass, because the gradient is linear in
+the scalar gradient of the output.
 """
 
 import keras
@@ -12,28 +12,29 @@ from keras_transformer.backend.devices import on_cpu
 from keras_transformer.models.r_drop import divergence
 
 CHUNK_LOGITS = 1 << 24
-"""Logits of a chunk at most: 64 MiB in float32."""
+"""Maximum number of logits in a chunk: 64 MiB in float32."""
 CHUNK_TOKENS = 2048
-"""Tokens of a chunk at most: in float16 a sum over more could overflow."""
-CACHED = 1 << 22
-"""Logits of a chunk on a CPU, about: 16 MiB, which stay in its cache from one pass to the next."""
+"""Maximum number of tokens in a chunk. A float16 sum over more tokens could overflow."""
+CACHED_LOGITS = 1 << 22
+"""Approximate number of logits in a chunk on a CPU: 16 MiB, which stay in the CPU's cache between operations."""
 
 
 def fused_linear_cross_entropy(states, table, labels, weights, label_smoothing, training=True, r_drop=0.0):
-    """Returns Σ weight · smoothed cross-entropy of the logits states · tableᵀ, and both cross-entropies of each token.
+    """Return the weighted, label-smoothed cross-entropy of the logits `states · tableᵀ`.
 
     Args:
-        states: `[tokens, d_model]`, any floating dtype, in which products are computed.
+        states: `[tokens, d_model]`, floating point. Matrix products are computed in this dtype.
         table: float32 `[vocab_size, d_model]`.
         labels: int `[tokens]`.
-        weights: float32 `[tokens]`, from 0 on.
+        weights: float32 `[tokens]`, non-negative.
         label_smoothing: ε.
-        training: Whether there may be a gradient, with respect to states and table.
-        r_drop: α of R-Drop, which is part of the smoothed cross-entropy in training: tokens 2i and 2i + 1 are two
-            passes of one. 0: they are not.
+        training: Whether the loss is differentiated with respect to `states` and `table`.
+        r_drop: α of R-Drop. If it is positive, tokens 2i and 2i + 1 are the two passes of one token, and the smoothed
+            cross-entropy includes the R-Drop term in training.
 
     Returns:
-        Scalar float32; smoothed and plain cross-entropy, float32 `[tokens]` in nats, which are constants to a gradient.
+        The loss, Σ weight · smoothed cross-entropy, a float32 scalar; and the smoothed and the plain cross-entropy of
+        each token, float32 `[tokens]`, in nats. No gradient flows through the latter two.
     """
     if not training:
         (smoothed, plain), _ = _chunked(states, table, labels, weights, label_smoothing, 0.0, False)
@@ -51,7 +52,7 @@ def _on_tensorflow(regularisation, states, table, labels, weights):
         losses, gradients = _chunked(states, table, labels, weights, *regularisation, True)
 
         def backward(grad_out, *_):
-            return _times(grad_out, gradients, (states.dtype, table.dtype))
+            return _scale_gradients(grad_out, gradients, (states.dtype, table.dtype))
 
         return (ops.sum(losses[0] * weights), *losses), backward
 
@@ -71,39 +72,44 @@ def _on_jax(regularisation, states, table, labels, weights):
         return (ops.sum(losses[0] * weights), *losses), gradients
 
     def backward(gradients, grad_out):
-        return *_times(grad_out[0], gradients, (states.dtype, "float32")), None, None
+        return *_scale_gradients(grad_out[0], gradients, (states.dtype, "float32")), None, None
 
     fused.defvjp(forward, backward)
     loss, smoothed, plain = fused(states, ops.convert_to_tensor(table), labels, weights)
     return loss, jax.lax.stop_gradient(smoothed), jax.lax.stop_gradient(plain)
 
 
-def _times(grad_out, gradients, dtypes):
+def _scale_gradients(grad_out, gradients, dtypes):
     scale, *gradients = gradients
     return [ops.cast(grad_out * scale * gradient, dtype) for gradient, dtype in zip(gradients, dtypes)]
 
 
 def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
-    """Both cross-entropies `[tokens]`, and the gradient: a scale, and what it multiplies, of states and of table.
+    """Compute the losses and the gradient chunk by chunk.
 
-    The gradient of a logit is its token's weight times p, less 1 − ε at the label, less ε/V; with R-Drop p has what the
-    divergence adds. All else is multiplied with rows of d_model numbers, not with all logits: a pass over those takes
-    as long as a tenth of a product.
+    The gradient with respect to the logits of a token is `weight · (p − (1 − ε) · onehot(label) − ε/V)`, where R-Drop
+    adds the gradient of the divergence to `p`. Only `p` passes through the matrix products. The other terms are added
+    to arrays of width d_model, because each operation on all logits costs a tenth of a matrix product.
+
+    Returns:
+        The smoothed and the plain cross-entropy `[tokens]`; and (scale, gradient of states, gradient of table), where
+        both gradients must be multiplied by the scale, or None unless `training`.
     """
     passes, (vocab_size, width) = 2 if r_drop else 1, table.shape
     tokens = ops.shape(states)[0] // passes
-    # Relative to the largest the weights are near 1, so that their products in float16 do not vanish.
+    # Divided by their maximum, the weights are near 1, so their float16 products do not underflow.
     scale = ops.maximum(ops.max(weights), 1e-30)
     weights, labels, confidence = weights / scale, ops.cast(labels, "int32"), 1.0 - label_smoothing
     kernel = ops.cast(table, states.dtype)
-    # Accelerators may round the factors of float32 products, too.
+    # Accelerators may also round the factors of float32 products.
     exact = keras.backend.standardize_dtype(kernel.dtype) == "float32" and on_cpu()
     mean_row = ops.mean(ops.cast(kernel, "float32"), axis=0)
 
     def add_chunk(grad_table, *rows):
-        states, labels, weights = (merged(ops.swapaxes(array, 0, 1)) for array in rows)  # pass after pass
+        # All tokens of the first pass, then all tokens of the second.
+        states, labels, weights = (merge_axes(ops.swapaxes(array, 0, 1)) for array in rows)
         logits = ops.cast(ops.matmul(states, ops.transpose(kernel)), "float32")
-        # log Σ exp from the softmax, whose largest value does not vanish: its logit, less its logarithm.
+        # log Σ exp z = max z − log max p. This reuses the softmax, whose maximum cannot underflow.
         p = ops.softmax(logits)
         normalizer = ops.max(logits, axis=-1) - ops.log(ops.max(p, axis=-1))
         gold = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
@@ -112,35 +118,36 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
         if not training:
             return grad_table, losses
         if r_drop:
-            both, norms = halves(logits), halves(normalizer)
-            added, grad_divergence = divergence(halves(p), both[0] - both[1] - (norms[0] - norms[1])[:, None], r_drop)
-            losses[0], grad_divergence = losses[0] + ops.tile(added, 2), merged(grad_divergence)
+            both, norms = split_halves(logits), split_halves(normalizer)
+            gap = both[0] - both[1] - (norms[0] - norms[1])[:, None]
+            penalty, grad_divergence = divergence(split_halves(p), gap, r_drop)
+            losses[0], grad_divergence = losses[0] + ops.tile(penalty, 2), merge_axes(grad_divergence)
             p = p + grad_divergence
         grad_logits = ops.cast(p, states.dtype)
-        if not exact:  # rounded, p and 1 − ε would not cancel out in a sum of products
-            places = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=1)
+        if not exact:  # after rounding, p and 1 − ε would not cancel out in a sum of products
+            indices = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=1)
             at_label = ops.exp(gold - normalizer) - confidence
             if r_drop:
                 at_label += ops.take_along_axis(grad_divergence, labels[:, None], axis=-1)[:, 0]
-            grad_logits = ops.scatter_update(grad_logits, places, ops.cast(at_label, grad_logits.dtype))
+            grad_logits = ops.scatter_update(grad_logits, indices, ops.cast(at_label, grad_logits.dtype))
         grad_states = ops.cast(ops.matmul(grad_logits, kernel), "float32") * weights[:, None]
         weighted = states * ops.cast(weights[:, None], states.dtype)
         grad_table = grad_table + ops.cast(ops.matmul(ops.transpose(grad_logits), weighted), "float32")
         return grad_table, [*losses, grad_states]
 
     grad_table = ops.zeros((vocab_size, width) if training else (), "float32")
-    chunks = -(-tokens // max(chunk_tokens(vocab_size, width) // passes, 1))
+    chunks = -(-tokens // max(max_chunk_tokens(vocab_size, width) // passes, 1))
 
-    def joined(array):
-        """`[chunks, passes · tokens of a chunk, …]` → `[tokens · passes, …]`"""
+    def join_chunks(array):
+        """Reshape `[chunks, passes · chunk_tokens, …]` to `[tokens · passes, …]`."""
         array = ops.reshape(array, (chunks, passes, -1, *array.shape[2:]))
-        return merged(merged(ops.moveaxis(array, 2, 0))[:tokens])
+        return merge_axes(merge_axes(ops.moveaxis(array, 2, 0))[:tokens])
 
-    # A chunk has every n-th token: part of each device's, where devices share the tokens.
+    # Each chunk holds every n-th token, so that all devices that share the tokens take part in it.
     rows = [ops.reshape(array, (-1, passes, *array.shape[1:])) for array in (states, labels, weights)]
-    rows = [ops.swapaxes(divided(array, chunks), 0, 1) for array in rows]
-    grad_table, losses = in_turn(add_chunk, grad_table, rows, outputs=3 if training else 2)
-    smoothed, plain, *grad_states = map(joined, losses)
+    rows = [ops.swapaxes(split_rows(array, chunks), 0, 1) for array in rows]
+    grad_table, losses = scan(add_chunk, grad_table, rows, num_outputs=3 if training else 2)
+    smoothed, plain, *grad_states = map(join_chunks, losses)
     if not training:
         return (smoothed, plain), None
     (grad_states,), weighted = grad_states, ops.cast(states, "float32") * weights[:, None]
@@ -153,55 +160,57 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
     return (smoothed, plain), (scale, grad_states, grad_table)
 
 
-def chunk_tokens(vocab_size, width):
-    """Returns how many tokens a chunk has at most."""
+def max_chunk_tokens(vocab_size, width):
+    """Return the maximum number of tokens in a chunk."""
     tokens = min(CHUNK_LOGITS // vocab_size, CHUNK_TOKENS)
     if on_cpu():
-        # With fewer tokens than d_model, to add up the table's gradient would take longer than passes over the logits.
-        tokens = min(tokens, max(CACHED // vocab_size, width))
+        # With fewer than d_model tokens, adding up the table's gradient would dominate the time.
+        tokens = min(tokens, max(CACHED_LOGITS // vocab_size, width))
     return max(tokens, 1)
 
 
-def halves(array):
-    """`[2 · rows, …]` → `[2, rows, …]`."""
+def split_halves(array):
+    """Reshape `[2 · rows, …]` to `[2, rows, …]`."""
     return ops.reshape(array, (2, -1, *array.shape[1:]))
 
 
-def merged(array):
-    """`[rows, columns, …]` → `[rows · columns, …]`."""
+def merge_axes(array):
+    """Reshape `[rows, columns, …]` to `[rows · columns, …]`."""
     return ops.reshape(array, (-1, *array.shape[2:]))
 
 
-def divided(array, parts):
-    """`[rows, …]` → `[rows / parts, parts, …]`, filled up with zeros."""
+def split_rows(array, parts):
+    """Reshape `[rows, …]` to `[⌈rows / parts⌉, parts, …]`, padded with zeros."""
     rows, *lengths = ops.shape(array)
     array = ops.pad(array, [(0, -rows % parts), *((0, 0) for _ in lengths)])
     return ops.reshape(array, (-1, parts, *lengths))
 
 
-def in_turn(function, carried, arrays, outputs):
-    """Returns what a function carries on over the first axis of arrays, one after the other, and its outputs, stacked.
+def scan(function, carry, arrays, num_outputs):
+    """Scan a function over the first axis of arrays, like `jax.lax.scan`, one step after the other.
 
     Args:
-        function: Of what is carried and of a part of each array; returns what is carried on, and a list of float32.
-        carried: An array.
-        arrays: A list.
-        outputs: How many there are.
+        function: Function of the carry and of one element of each array. It returns the next carry and a list of
+            `num_outputs` float32 arrays.
+        carry: Initial carry, an array.
+        arrays: List of arrays `[steps, …]`.
+        num_outputs: Number of outputs of the function.
+
+    Returns:
+        The last carry, and the outputs, each stacked to `[steps, …]`.
     """
     if keras.backend.backend() == "jax":
         import jax
 
-        return jax.lax.scan(lambda carried, parts: function(carried, *parts), carried, arrays)
+        return jax.lax.scan(lambda carry, elements: function(carry, *elements), carry, arrays)
     import tensorflow as tf
 
-    parts = ops.shape(arrays[0])[0]
-    written = [tf.TensorArray("float32", parts) for _ in range(outputs)]
+    steps = ops.shape(arrays[0])[0]
+    outputs = [tf.TensorArray("float32", steps) for _ in range(num_outputs)]
 
-    def step(number, carried, written):
-        carried, values = function(carried, *[array[number] for array in arrays])
-        return number + 1, carried, [array.write(number, output) for array, output in zip(written, values)]
+    def step(index, carry, outputs):
+        carry, values = function(carry, *[array[index] for array in arrays])
+        return index + 1, carry, [output.write(index, value) for output, value in zip(outputs, values)]
 
-    _, carried, written = tf.while_loop(
-        lambda number, *_: number < parts, step, (0, carried, written), parallel_iterations=1
-    )
-    return carried, [array.stack() for array in written]
+    _, carry, outputs = tf.while_loop(lambda index, *_: index < steps, step, (0, carry, outputs), parallel_iterations=1)
+    return carry, [output.stack() for output in outputs]

@@ -1,4 +1,4 @@
-"""§5.4: label-smoothed cross-entropy, summed with weights that already hold the mean."""
+"""Label-smoothed cross-entropy (§5.4), and helpers for other Keras losses."""
 
 import inspect
 from typing import Any
@@ -14,14 +14,15 @@ from keras_transformer.utils.errors import UserError
 
 
 def smoothed_cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> tuple[Any, Any]:
-    """Cross-entropy against (1 − ε) on the label plus ε/V on every symbol, and without smoothing.
+    """Return the label-smoothed and the plain cross-entropy of each token.
 
-    −Σ_v q(v) log p(v) with log p(v) = z_v − log Σ exp z is log Σ exp z − (1 − ε) z_label − ε mean(z): no one-hot
-    targets, no second `[tokens, vocab_size]` tensor.
+    The target distribution is (1 − ε) on the label plus ε/V on every token of the vocabulary. The smoothed
+    cross-entropy log Σ exp z − (1 − ε) z_label − ε mean(z) needs no one-hot targets and no second
+    `[tokens, vocab_size]` tensor.
 
     Args:
         labels: int `[batch, length]`.
-        logits: `[batch, length, vocab_size]`, any floating dtype; computed with in float32.
+        logits: `[batch, length, vocab_size]`, floating point. Cast to float32.
         label_smoothing: ε.
 
     Returns:
@@ -39,14 +40,14 @@ def smoothed_cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class SmoothedCrossEntropy(keras.losses.Loss):
-    """Σ weight · smoothed cross-entropy over tokens.
+    """Label-smoothed cross-entropy (§5.4), summed over tokens: Σ weight · smoothed cross-entropy.
 
-    A label's weight is 1 / (target tokens of the whole update), 0 on padding, so this plain sum is the mean over
-    tokens, and devices, workers and accumulated slices add up to the same update.
+    The weight of a label is 1 / (number of target tokens of the whole update), and 0 on padding. The sum is therefore
+    the mean over tokens, and the update does not depend on how it is divided into devices, workers or micro-batches.
 
     Args:
-        label_smoothing: ε (§5.4).
-        r_drop: α of R-Drop (`models.r_drop`), with which a `Seq2SeqModel` learns; 0: there is none.
+        label_smoothing: ε.
+        r_drop: α of R-Drop (`models.r_drop`), applied by `Seq2SeqModel`; 0 disables R-Drop.
     """
 
     def __init__(self, label_smoothing=0.0, name="smoothed_cross_entropy", reduction="sum", dtype=None, r_drop=0.0):
@@ -54,23 +55,23 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        # Keras' own would cast labels and logits to the loss's dtype: bfloat16 rounds label ids above 256.
+        # keras.losses.Loss would cast labels and logits to the loss's dtype, and bfloat16 rounds label ids above 256.
         smoothed, _ = self.token_losses(y_true, y_pred)
         return ops.sum(smoothed if sample_weight is None else smoothed * sample_weight)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Returns the smoothed cross-entropy `[batch, length]`, in nats."""
+        """Return the smoothed cross-entropy `[batch, length]`, in nats."""
         return self.token_losses(y_true, y_pred)[0]
 
     def token_losses(self, labels, logits):
-        """Returns `smoothed_cross_entropy` with this loss's ε."""
+        """Return `smoothed_cross_entropy` with the ε of this loss."""
         return smoothed_cross_entropy(labels, logits, self.label_smoothing)
 
     def pair_losses(self, logits):
-        """Returns what R-Drop adds to the loss of each token's two passes.
+        """Return the R-Drop term of each token in each of its two passes.
 
         Args:
-            logits: `[2 · tokens, vocab_size]`, a token's passes next to each other.
+            logits: `[2 · tokens, vocab_size]`, with the two passes of a token next to each other.
 
         Returns:
             float32 `[2 · tokens]`, in nats.
@@ -81,15 +82,15 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "label_smoothing": self.label_smoothing}
-        return {**config, "r_drop": self.r_drop} if self.r_drop else config  # a subclass may not take it
+        return {**config, "r_drop": self.r_drop} if self.r_drop else config  # a subclass may not accept r_drop
 
 
 def check_loss(loss, accumulate, vocab_size):
-    """Raise `UserError` if a Keras loss is of probabilities, is not reduced, or cannot be accumulated.
+    """Raise `UserError` if a Keras loss takes probabilities, is not reduced, or cannot be accumulated.
 
     Args:
         loss: The `loss` of `compile`: `keras.losses.Loss`, function, name or None.
-        accumulate: Number of micro-batches of an update.
+        accumulate: Number of micro-batches per update.
         vocab_size: Size of the last axis of the logits.
     """
     if loss is None or hasattr(loss, "token_losses"):
@@ -108,19 +109,19 @@ def check_loss(loss, accumulate, vocab_size):
         raise UserError('loss must have a reduction, got None. Use reduction="sum_over_batch_size" or "sum".')
     if accumulate > 1:
         function = loss.call if isinstance(loss, keras.losses.Loss) else loss
-        found = tuple(function(np.zeros((2, 3), "float32"), np.zeros((2, 3, vocab_size), "float32")).shape)
-        if found != (2, 3):
+        shape = tuple(function(np.zeros((2, 3), "float32"), np.zeros((2, 3, vocab_size), "float32")).shape)
+        if shape != (2, 3):
             raise UserError(
                 f"loss must return one value per label, [batch, length], with accumulate={accumulate}, got shape "
-                f"{list(found)} for labels [2, 3]. Use accumulate=1, or leave the reduction to Keras."
+                f"{list(shape)} for labels [2, 3]. Use accumulate=1, or leave the reduction to Keras."
             )
 
 
 def divisor(loss, labels, weights):
-    """Return the number, scalar float32, by which Keras divides the sum of a loss's weighted values.
+    """Return the number by which Keras divides the weighted sum of a loss, a float32 scalar.
 
     Args:
-        loss: As of `check_loss`.
+        loss: As in `check_loss`.
         labels: int `[batch, length]`.
         weights: float32 `[batch, length]`.
     """

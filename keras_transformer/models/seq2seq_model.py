@@ -1,4 +1,4 @@
-"""A model of token sequences, whose updates are the same on any number of devices."""
+"""Base class of sequence-to-sequence models, with the same updates on any number of devices."""
 
 import contextlib
 import weakref
@@ -10,7 +10,7 @@ from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.layers.dropout import replica_id
 from keras_transformer.layers.remat import seed_generators
-from keras_transformer.models.batch_source import source_of, steps_of
+from keras_transformer.models.batch_source import count_steps, to_keras_input
 from keras_transformer.models.fused_loss import fused_linear_cross_entropy
 from keras_transformer.models.loss import SmoothedCrossEntropy, check_loss, smoothed_cross_entropy, token_weights
 from keras_transformer.models.r_drop import side_by_side, twice
@@ -20,82 +20,86 @@ from keras_transformer.utils.errors import UserError
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Perplexity(keras.metrics.Mean):
-    """e to the mean of its values, in nats per token."""
+    """Exponential of the mean of its values, which are in nats per token."""
 
     def result(self):
-        """Returns the perplexity so far."""
+        """Return the perplexity so far."""
         return ops.exp(super().result())
 
 
 class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
-    """A model of tokens given tokens: loss and metrics are weighted by token, whatever the batch looks like.
+    """Model of target tokens given source tokens, whose loss and metrics are averaged over tokens.
 
-    A subclass gives `states(inputs, training)`, from which `logits(states)` follow. The loss is computed from
-    the states (`compute_loss`), so that projection and cross-entropy can be one operation.
+    A subclass implements `states(inputs, training)`, which returns the decoder's states, and `logits(states)`.
+    `compute_loss` takes the states, so that projection and cross-entropy can be fused.
     """
 
     accumulate, remat = 1, False
     distribution = None
-    """The `keras.distribution.Distribution` within whose scope the model was made, if there was one."""
+    """The `keras.distribution.Distribution` in whose scope the model was made, or None."""
 
     @property
     def vocabulary_weights(self):
-        """The weights whose first axis is the vocabulary; here none are known."""
+        """Weights whose first axis is the vocabulary. The default is an empty list."""
         return []
 
     @property
     def vocabulary_tables(self):
-        """The weights that a model is told by its vocabulary, and does not learn; here none."""
+        """Weights that are determined by the vocabulary and not trained. The default is an empty list."""
         return []
 
     @property
     def projection(self):
-        """The matrix `[vocab_size, d_model]` whose products with states are logits; None where they are not."""
+        """Matrix `[vocab_size, d_model]` that maps states to logits, or None if logits are computed otherwise."""
         return None
 
     def build_metrics(self):
-        """Makes the metrics; called where the variables are made, in the strategy's scope if there is one."""
+        """Make the metrics. `build` calls this method in the scope in which the variables are made."""
         self.distribution = keras.distribution.distribution()
-        self.batches_read = weakref.WeakKeyDictionary()  # of each TokenBatches, so that the next `fit` continues there
+        # Batches read so far from each TokenBatches, where the next `fit` continues.
+        self.batches_read = weakref.WeakKeyDictionary()
         self.token_metrics = [keras.metrics.Mean(name="nll"), Perplexity(name="perplexity")]
 
     def compile(self, *args, accumulate=1, remat=False, **kwargs):
-        """Compile as Keras does, with two more options that save memory and make the same updates.
+        """Compile the model as in Keras, with two options that save memory and do not change the updates.
 
-        `SmoothedCrossEntropy` sums each label's loss times its sample weight. Any other loss that takes logits is
-        weighted and reduced as Keras does it. The sample weights of `TokenBatches` already divide by the number of
-        tokens, so there such a loss should have `reduction="sum"`.
+        `SmoothedCrossEntropy` sums the losses of all labels times their sample weights. Keras weights and reduces any
+        other loss, which must take logits. The sample weights of `TokenBatches` already divide by the number of tokens,
+        so use `reduction="sum"` with them.
 
         Args:
-            accumulate: Number of micro-batches whose gradients are added for an update.
-            remat: Whether layers that can, the encoder's and the decoder's, are computed once more in the backward
-                pass, so that what lies inside them is not kept.
+            *args, **kwargs: As in Keras.
+            accumulate: Number of micro-batches whose gradients are accumulated for one update.
+            remat: Whether to recompute the layers of encoder and decoder in the backward pass (rematerialization),
+                instead of keeping their activations.
 
         Raises:
-            UserError: The model was made within the scope of a Keras distribution, and this is another; or no layer of
-                it can be computed once more; or the loss takes probabilities or, with `accumulate`, does not return
-                one value per label.
+            UserError: The model was made in the scope of another Keras distribution. Or `remat` is set, and the model
+                has neither an encoder nor a decoder. Or the loss takes probabilities or, with `accumulate`, does not
+                return one value per label.
         """
         if keras.distribution.distribution() is not self.distribution:
             raise UserError(
-                "a model's optimizer belongs on the same devices: make and compile the model within one scope of the "
-                "keras.distribution"
+                "the model must be made and compiled in the same scope of keras.distribution, got two different "
+                "scopes. Move both calls into one scope."
             )
         check_loss(kwargs.get("loss", args[1] if len(args) > 1 else None), accumulate, self.vocab_size)
         self.accumulate, self.remat = accumulate, remat
         stacks = [layer for layer in self._flatten_layers(include_self=False) if hasattr(layer, "remat")]
         if remat and not stacks:
-            raise UserError(f"remat is of models with an encoder or a decoder, which {type(self).__name__} has not")
+            raise UserError(
+                f"remat requires a model with an encoder or a decoder, got {type(self).__name__}. Use remat=False."
+            )
         for stack in stacks:
             stack.remat = remat
             for layer in stack.layers if remat else ():
-                seed_generators(layer)  # or it is told now that there are others
+                seed_generators(layer)  # raises now instead of in the first update
         optimizer = kwargs.get("optimizer", args[0] if args else None)
-        if hasattr(optimizer, "scales_loss"):  # one that does itself what Keras would wrap it for
+        if hasattr(optimizer, "scales_loss"):  # an optimizer that scales the loss itself needs no LossScaleOptimizer
             optimizer.scales_loss = self.dtype_policy.name == "mixed_float16"
             kwargs["auto_scale_loss"] = False
         super().compile(*args, **kwargs)
-        # All variables are made here: inside a first update they could not be, under a strategy or on JAX.
+        # Make all variables now. Under a strategy or on JAX, the first update could not make them.
         self.optimizer.build(self.trainable_variables)
         if self._compile_metrics is not None:
             self._compile_metrics.build(
@@ -104,23 +108,24 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
     @property
     def passes(self):
-        """How often an update goes forward through the model: twice with R-Drop."""
+        """Number of forward passes per update: 2 with R-Drop, otherwise 1."""
         return 2 if getattr(getattr(self, "loss", None), "r_drop", 0) else 1
 
     @property
     def sums_tokens(self):
-        """Whether the loss is a sum over tokens, like `SmoothedCrossEntropy`, and not one that Keras reduces."""
+        """True if the loss is a sum over tokens, like `SmoothedCrossEntropy`; False if Keras reduces the loss."""
         return hasattr(getattr(self, "loss", None), "token_losses")
 
     def loss_of(self, inputs, labels, weights, share=None, *, training):
         """Return the loss of a batch or micro-batch.
 
         Args:
-            inputs: What `states` takes.
+            inputs: The inputs of `states`.
             labels: int `[batch, target_length]`.
-            weights: float32 `[batch, target_length]`, or None where nothing is trained or Keras reduces the loss.
-            share: Scalar float32, the factor that makes a micro-batch's loss its part of the batch's; None is 1.
-            training: Whether to drop, and whether there may be a gradient.
+            weights: float32 `[batch, target_length]`, or None in evaluation and for a loss that Keras reduces.
+            share: The micro-batch's share of the batch, a float32 scalar by which a loss that Keras reduces is
+                multiplied, or None for 1.
+            training: Whether to apply dropout, and whether the loss is differentiated.
         """
         if not self.sums_tokens:
             return self._keras_loss(labels, self.states(inputs, training=training), weights, share)
@@ -131,32 +136,33 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         return self.compute_loss(None, labels, states, weights)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Returns the loss to minimise and updates the metrics.
+        """Return the loss to minimize, and update the metrics.
 
         Args:
             x: Not used.
-            y: Labels, int `[batch, target_length]`; with R-Drop in training `[batch, target_length, 2]`, alike.
-            y_pred: The decoder's states `[batch, target_length, d_model]`, not logits; or of both passes
-                `[batch, target_length, 2, d_model]`.
-            sample_weight: float32, like `y`; 0 on padding; None is `token_weights`, or nothing for a loss that Keras
-                reduces.
-            training: Whether there may be a gradient.
+            y: Labels, int `[batch, target_length]`. With R-Drop in training they are repeated for both passes,
+                `[batch, target_length, 2]`.
+            y_pred: The decoder's states, not logits: `[batch, target_length, d_model]`. With R-Drop in training,
+                those of both passes, `[batch, target_length, 2, d_model]`.
+            sample_weight: float32, shaped like `y`, 0 on padding. None means `token_weights`, or no weights for a
+                loss that Keras reduces.
+            training: Whether the loss is differentiated.
 
         Returns:
-            Scalar float32: Σ weight · smoothed cross-entropy, including the R-Drop term, if any; or the value of a
-            loss that Keras reduces.
+            The loss, a float32 scalar: Σ weight · smoothed cross-entropy including the R-Drop term, or the value of
+            the loss that Keras reduces.
         """
         if not self.sums_tokens:
             return self._keras_loss(y, y_pred, sample_weight)
         if sample_weight is None:
             sample_weight = token_weights(y)
-        # Flat: of a matrix a Keras metric would take the mean over positions first, padding included.
+        # Flattened, because Keras metrics first average a matrix over positions, padding included.
         labels, weights = ops.reshape(y, (-1,)), ops.reshape(sample_weight, (-1,))
         states = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
         in_pairs = self.passes == 2 and len(y_pred.shape) == 4
         mask = ops.cast(weights > 0, "float32") / (2 if in_pairs else 1)
-        wants_logits = self._compile_metrics is not None  # the user's own metrics
-        if type(self.loss) is SmoothedCrossEntropy and self.projection is not None and not wants_logits:
+        needs_logits = self._compile_metrics is not None  # for the user's metrics
+        if type(self.loss) is SmoothedCrossEntropy and self.projection is not None and not needs_logits:
             r_drop = self.loss.r_drop if in_pairs else 0.0
             loss, smoothed, plain = fused_linear_cross_entropy(
                 states, self.projection, labels, weights, self.loss.label_smoothing, training, r_drop
@@ -170,17 +176,17 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         self._loss_tracker.update_state(smoothed, sample_weight=mask)
         for metric in self.token_metrics:
             metric.update_state(plain, sample_weight=mask)
-        if wants_logits:
+        if needs_logits:
             self._compile_metrics.update_state(labels, logits, sample_weight=mask)
         return loss
 
     def _keras_loss(self, labels, states, weights, share=None):
-        """Return the loss as Keras reduces it, times `share`, and update the metrics."""
+        """Return `share` times the loss that Keras reduces, and update the metrics."""
         logits = self.logits(states)
         loss = super().compute_loss(None, labels, logits, weights)
         if share is not None:
             loss = loss * share
-        # Keras divides a replica's loss by the number of replicas.
+        # Keras divides the loss of a replica by the number of replicas.
         replicas = 1 if replica_id() is None else self.distribute_strategy.num_replicas_in_sync
         parts = 1 if share is None else self.accumulate
         self._loss_tracker.update_state(loss * (replicas * parts), sample_weight=ops.shape(labels)[0])
@@ -197,18 +203,19 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         return loss
 
     def flops(self, rows, source_length, target_length):
-        """Returns the floating point operations of a forward pass: here as if every parameter met every token."""
+        """Return the floating-point operations of a forward pass, estimated as two per parameter and token."""
         return 2 * self.count_params() * rows * (source_length + target_length)
 
     def update_flops(self, rows, source_length, target_length):
-        """Returns the floating point operations of an update: a backward pass is two forward passes."""
+        """Return the floating-point operations of an update. A backward pass counts as two forward passes."""
         return 3 * self.passes * self.flops(rows, source_length, target_length)
 
     def fit(self, x=None, *args, validation_data=None, **kwargs):
-        """Train as Keras does; with `TokenBatches` an epoch is the corpus once, unless `steps_per_epoch` is given.
+        """Train the model as in Keras.
 
-        Another `fit` of this model on the same `TokenBatches` continues with the batch after the last update, in the
-        order and with the hidden words of the epochs that follow. A new `TokenBatches` begins at its `start`.
+        With `TokenBatches`, an epoch is one pass over the corpus unless `steps_per_epoch` is given. Another call with
+        the same `TokenBatches` continues with the batch after the last update. A new `TokenBatches` begins at its
+        `start`.
 
         Raises:
             UserError: The model is not compiled.
@@ -218,31 +225,31 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
                 "the model must be compiled before fit. Call "
                 "model.compile(**keras_transformer.compile_arguments(model.hparams))."
             )
-        if steps := steps_of(self, validation_data):
+        if steps := count_steps(self, validation_data):
             kwargs.setdefault("validation_steps", steps)
-        validation_data = source_of(self, validation_data, endless=False)
+        validation_data = to_keras_input(self, validation_data, endless=False)
         if not isinstance(x, TokenBatches):
-            with self._on_its_devices():
+            with self._device_scope():
                 return super().fit(x, *args, validation_data=validation_data, **kwargs)
         kwargs.setdefault("steps_per_epoch", x.batches_per_epoch)
         kwargs["shuffle"] = False
-        read, before = self.batches_read.get(x, 0), self._updates()
-        source = source_of(self, x.replace(start=x.start + read), endless=True)
+        batches_before, updates_before = self.batches_read.get(x, 0), self._num_updates()
+        batches = to_keras_input(self, x.replace(start=x.start + batches_before), endless=True)
         try:
-            with self._on_its_devices():
-                return super().fit(source, *args, validation_data=validation_data, **kwargs)
+            with self._device_scope():
+                return super().fit(batches, *args, validation_data=validation_data, **kwargs)
         finally:
-            self.batches_read[x] = read + self._updates() - before
+            self.batches_read[x] = batches_before + self._num_updates() - updates_before
 
-    def _updates(self):
+    def _num_updates(self):
         return int(ops.convert_to_numpy(self.optimizer.iterations))
 
     def evaluate(self, x=None, *args, **kwargs):
-        """As in Keras; `TokenBatches` are gone through once."""
-        if steps := steps_of(self, x):
+        """Evaluate the model as in Keras. With `TokenBatches`, make one pass over the corpus."""
+        if steps := count_steps(self, x):
             kwargs.setdefault("steps", steps)
-        with self._on_its_devices():
-            return super().evaluate(source_of(self, x, endless=False), *args, **kwargs)
+        with self._device_scope():
+            return super().evaluate(to_keras_input(self, x, endless=False), *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         """Return logits `[rows, target_length, vocab_size]` as a NumPy array, as in Keras.
@@ -253,33 +260,30 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             **kwargs: As in Keras.
 
         Raises:
-            UserError: `x` is `TokenBatches`, whose batches have logits of different shapes.
+            UserError: `x` is a `TokenBatches`. Its batches have logits of different shapes.
         """
         if isinstance(x, TokenBatches):
             raise UserError(
-                "predict takes arrays (source, decoder_input), got TokenBatches. To translate texts, use "
-                "Translator(model, problem).translate(texts)."
+                "the input of predict must be two arrays, (source, decoder_input), got TokenBatches. To translate "
+                "texts, use Translator(model, problem).translate(texts)."
             )
-        with self._on_its_devices():
+        with self._device_scope():
             return super().predict(x, *args, **kwargs)
 
     def get_compile_config(self):
         config = super().get_compile_config()
-        return config and {
-            **config,
-            "accumulate": self.accumulate,
-            "remat": self.remat,
-        }  # nothing, where the model is not compiled
+        # The configuration of a model that is not compiled is empty.
+        return config and {**config, "accumulate": self.accumulate, "remat": self.remat}
 
     def compile_from_config(self, config):
         self.compile(**keras.saving.deserialize_keras_object(config))
 
-    def _on_its_devices(self):
-        """Return the scope of the model's distribution on JAX. On TensorFlow, Keras enters that of the strategy."""
+    def _device_scope(self):
+        """Return the scope of the model's distribution on JAX. On TensorFlow, Keras enters the strategy's scope."""
         return self.distribution.scope() if self.distribution else contextlib.nullcontext()
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Nothing is left to build; Keras' own takes a batch away and fails on uneven replicas."""
+        """Do nothing: the model is built. Keras would consume a batch, and would fail on uneven replicas."""
 
     def _symbolic_build(self, iterator=None, data_batch=None):
-        """Nothing is left to build."""
+        """Do nothing: the model is built."""

@@ -1,51 +1,51 @@
-"""An update with accumulated gradients, and an evaluated batch, as `fit` of each backend calls them."""
+"""Training step with gradient accumulation, and test step, for `fit` and `evaluate` of each backend."""
 
 import keras
 from keras import ops
 
-from keras_transformer.models.fused_loss import divided
+from keras_transformer.models.fused_loss import split_rows
 from keras_transformer.models.loss import divisor, token_weights
 
 
-def accumulate_gradients(model, gradients_of, data, state):
-    """Add up the gradients of a batch's micro-batches, computed one after the other to save memory.
+def accumulate_gradients(model, compute_gradients, data, state):
+    """Accumulate gradients over the micro-batches of a batch, one after the other to save memory.
 
     Args:
-        model: `Seq2SeqModel`, compiled; `model.accumulate` is the number of micro-batches.
-        gradients_of: Function of a micro-batch (inputs, labels, weights, share) and the state. It returns gradients,
-            a list of arrays like the trainable variables, and the next state.
+        model: `Seq2SeqModel`, compiled. `model.accumulate` is the number of micro-batches.
+        compute_gradients: Function of a micro-batch (inputs, labels, weights, share) and the state. It returns the
+            gradients, a list of arrays like the trainable variables, and the next state.
         data: A batch, as in Keras.
         state: Nested arrays, passed from each micro-batch to the next.
 
     Returns:
-        The sum, and the last state.
+        The sum of the gradients, and the last state.
     """
     inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
     if weights is None and model.sums_tokens:
         weights = token_weights(labels)  # of the whole batch
     if model.accumulate == 1:
-        return gradients_of((inputs, labels, weights, None), state)
-    if weights is None:  # the weights of rows that fill up micro-batches are then 0
-        weights = ops.ones_like(labels, dtype="float32")
+        return compute_gradients((inputs, labels, weights, None), state)
+    if weights is None:
+        weights = ops.ones_like(labels, dtype="float32")  # `split_rows` adds rows of weight 0
     batch = (inputs, labels, weights)
-    whole = None if model.sums_tokens else divisor(model.loss, labels, weights)
+    batch_divisor = None if model.sums_tokens else divisor(model.loss, labels, weights)
 
-    # Each micro-batch holds every n-th row, and as many as the others: empty rows have no weight.
-    micro_batches = keras.tree.map_structure(lambda array: divided(array, model.accumulate), batch)
+    # Each micro-batch holds every n-th row.
+    micro_batches = keras.tree.map_structure(lambda array: split_rows(array, model.accumulate), batch)
 
-    def add(index, carried):
-        total, state = carried
-        part = keras.tree.map_structure(lambda array: array[:, index], micro_batches)
-        share = None if whole is None else divisor(model.loss, *part[1:]) / whole
-        gradients, state = gradients_of((*part, share), state)
+    def add_micro_batch(index, carry):
+        total, state = carry
+        micro_batch = keras.tree.map_structure(lambda array: array[:, index], micro_batches)
+        share = None if batch_divisor is None else divisor(model.loss, *micro_batch[1:]) / batch_divisor
+        gradients, state = compute_gradients((*micro_batch, share), state)
         return [a + b for a, b in zip(total, gradients)], state
 
     zeros = [ops.zeros(variable.shape, variable.dtype) for variable in model.trainable_variables]
-    return model.loop(model.accumulate, add, (zeros, state))
+    return model.loop(model.accumulate, add_micro_batch, (zeros, state))
 
 
 class TensorFlowSteps:
-    """Steps that change the model's variables."""
+    """Steps that update the model's variables in place."""
 
     def train_step(self, data):
         """Make one update with the accumulated gradients of a batch."""
@@ -58,22 +58,22 @@ class TensorFlowSteps:
 
         metrics = self.get_metrics_result()
         if isinstance(self.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            # Keras takes the mean over workers along an axis, which scalars do not have.
+            # Keras averages over workers along the first axis, which a scalar lacks.
             metrics = {name: tf.reshape(value, (1,)) for name, value in metrics.items()}
         return metrics
 
     @staticmethod
     def loop(count, function, value):
-        """Return function(… function(1, function(0, value)))."""
+        """Return `function(count - 1, … function(1, function(0, value)))`."""
         import tensorflow as tf
 
-        def step(number, value):
-            return number + 1, function(number, value)
+        def step(index, value):
+            return index + 1, function(index, value)
 
-        return tf.while_loop(lambda number, _: number < count, step, (0, value), parallel_iterations=1)[1]
+        return tf.while_loop(lambda index, _: index < count, step, (0, value), parallel_iterations=1)[1]
 
     def _gradients(self, batch, state):
-        """Returns the gradients of the scaled loss, and the state, nothing."""
+        """Return the gradients of the scaled loss, and `state` unchanged."""
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
@@ -81,20 +81,20 @@ class TensorFlowSteps:
         gradients = tape.gradient(
             loss, self.trainable_variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )  # fmt: skip
-        # The embedding's may be sparse.
+        # The gradient of the embedding may be sparse.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], state
 
     def test_step(self, data):
-        """Compute loss and metrics of one batch, without dropout."""
+        """Compute the loss and metrics of one batch, without dropout."""
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
         self.loss_of(inputs, labels, weights, training=False)
         return self._metrics_for_keras()
 
 
 class JaxSteps:
-    """Steps from the variables' values to their next values.
+    """Stateless steps, which map values of variables to their next values.
 
-    A step's state is (trainable, other, optimizer, metrics) variables' values, lists of arrays.
+    The state of a training step is (trainable, other, optimizer, metrics): lists of the values of these variables.
     """
 
     def train_step(self, state, data):
@@ -102,17 +102,17 @@ class JaxSteps:
         import jax
 
         trainable, other, optimizer, metrics = state
-        gradients_of = jax.grad(self._loss_and_state, has_aux=True)
+        compute_gradients = jax.grad(self._loss_and_state, has_aux=True)
 
         def gradients_and_state(batch, state):
-            return gradients_of(trainable, state[0], optimizer, state[1], batch)
+            return compute_gradients(trainable, state[0], optimizer, state[1], batch)
 
         gradients, (other, metrics) = accumulate_gradients(self, gradients_and_state, data, (other, metrics))
         trainable, optimizer = self.optimizer.stateless_apply(optimizer, gradients, trainable)
         return self._metrics_result(metrics), (trainable, other, optimizer, metrics)
 
     def test_step(self, state, data):
-        """Compute loss and metrics of one batch, without dropout. This state lacks the variables of the optimizer."""
+        """Compute the loss and metrics of one batch, without dropout. The state lacks the optimizer's variables."""
         trainable, other, metrics = state
         batch = keras.utils.unpack_x_y_sample_weight(data)
         _, (other, metrics) = self._loss_and_state(trainable, other, None, metrics, batch, training=False)
@@ -120,14 +120,14 @@ class JaxSteps:
 
     @staticmethod
     def loop(count, function, value):
-        """Return function(… function(1, function(0, value)))."""
+        """Return `function(count - 1, … function(1, function(0, value)))`."""
         return keras.ops.fori_loop(0, count, function, value)
 
     def _loss_and_state(self, trainable, other, optimizer, metrics, batch, training=True):
-        """Returns the scaled loss, and the next values of the other and the metrics' variables."""
+        """Return the scaled loss, and the next values of the other variables and of the metrics' variables."""
         variables = [*self.trainable_variables, *self.non_trainable_variables, *self.metrics_variables]
         values = [*trainable, *other, *metrics]
-        if training:  # a loss scale is a variable of the optimizer
+        if training:  # the loss scale is a variable of the optimizer
             variables, values = variables + self.optimizer.variables, values + optimizer
         with keras.StatelessScope(zip(variables, values)) as scope:
             loss = self.loss_of(*batch, training=training)

@@ -1,4 +1,4 @@
-"""The Transformer (§3): encoder and decoder joined by one embedding."""
+"""The Transformer (§3)."""
 
 import contextlib
 import dataclasses
@@ -24,9 +24,10 @@ from keras_transformer.utils.errors import UserError
 
 
 class DecoderCache(NamedTuple):
-    """The decoder's memory of a batch during a search. Lists have one entry per decoder layer.
+    """The decoder's key/value cache for a batch during a search. Lists have one entry per decoder layer.
 
-    Beams of a sentence are side by side: the keys and values of one target position of one beam are a *node*.
+    A *node* is the keys and values of one target position of one beam. The nodes of a sentence are stored along the
+    length axis.
     """
 
     source: Any
@@ -34,27 +35,27 @@ class DecoderCache(NamedTuple):
     memory: list
     """Keys and values of the encoder's output, `[batch, heads, source_length, d]` each."""
     past: list
-    """Keys and values of earlier nodes that steps only read, `[batch, heads, past_length, d]` each."""
+    """Keys and values of earlier nodes, which steps only read, `[batch, heads, past_length, d]` each."""
     recent: list
-    """Keys and values of nodes that steps write, `[batch, heads, recent_length, d]` each."""
+    """Keys and values of recent nodes, which steps write, `[batch, heads, recent_length, d]` each."""
     kernels: list
-    """`fused_kernel` of each self-attention, made once for many steps."""
+    """`fused_kernel` of each self-attention, computed once for all steps."""
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Transformer(Seq2SeqModel):
-    """Encoder and decoder over one vocabulary (§3).
+    """Encoder and decoder that share one vocabulary (§3).
 
     Args:
-        vocab_size: Number of tokens.
-        hparams: `HParams`, or the dictionary of its fields (default: those of the paper's base model, with the `d_ff`
-            of its proportions, 4 · `d_model`).
-        **fields: Fields of `HParams` to change, such as `num_layers=2`; also `name`, `dtype` and `trainable` of Keras.
+        vocab_size: Number of tokens in the vocabulary.
+        hparams: `HParams`, or a dictionary of its fields (default: the paper's base model, with `d_ff` equal to
+            4 · `d_model`).
+        **fields: Fields of `HParams` to change, such as `num_layers=2`, and Keras' `name`, `dtype` and `trainable`.
 
     Call arguments:
         inputs: (source, decoder_input), int `[batch, source_length]` and `[batch, target_length]`; 0 is padding.
-            The decoder's input is the target shifted right by one: it begins with BOS.
-        training: Whether to drop.
+            The decoder's input is the target shifted right by one, so it begins with BOS.
+        training: Whether to apply dropout.
 
     Returns:
         Logits `[batch, target_length, vocab_size]`.
@@ -71,10 +72,10 @@ class Transformer(Seq2SeqModel):
             fields = {"d_ff": 4 * fields.get("d_model", hparams.d_model), **fields}
         hparams = (hparams if isinstance(hparams, HParams) else HParams(**hparams)).replace(**fields)
         self.vocab_size, self.hparams = vocab_size, hparams
-        # Room for the layers' own numbers, within the 32 bits that a mask's seed may have.
+        # Leaves room for the offsets of the layers within the 32 bits of a dropout seed.
         seed = hparams.seed * 10_000 % 2**31
         policy, width = self.dtype_policy, hparams.d_model
-        # Layers take hparams by name, so that a new one of a layer need not be listed here.
+        # Layers take hparams by name, so that a new argument of a layer need not be listed here.
         names = inspect.signature(StackLayer).parameters.keys() - {"seed"}
         shared = {name: getattr(hparams, name) for name in names if hasattr(hparams, name)}
         self.embedding = TiedEmbedding(vocab_size, width, seed, dtype=policy, name="embedding")
@@ -95,14 +96,15 @@ class Transformer(Seq2SeqModel):
     def from_hparams(
         cls, hparams: HParams, problem: Any = None, *, vocab_size: int | None = None, **kwargs: Any
     ) -> "Transformer":
-        """Return a new model of the class that `hparams.model` names, or of the subclass that this is called on.
+        """Return a new model of the class that `hparams.model` names, or of the subclass on which this is called.
 
-        The initial weights depend on `hparams.seed` alone.
+        The initial weights depend only on `hparams.seed`.
 
         Args:
             hparams: `HParams`.
-            problem: The problem whose vocabulary the model has. It is prepared if necessary.
-            vocab_size: Number of tokens, instead of a problem.
+            problem: The problem that provides the vocabulary. It is prepared if necessary.
+            vocab_size: Number of tokens in the vocabulary, instead of a problem.
+            **kwargs: Other arguments of the constructor.
 
         Raises:
             UserError: Both `problem` and `vocab_size` are given, or neither.
@@ -110,7 +112,8 @@ class Transformer(Seq2SeqModel):
         if cls is Transformer:
             cls = registry.models.get(hparams.model)
         if (problem is None) == (vocab_size is None):
-            raise UserError("Transformer.from_hparams takes a problem or a vocab_size, and not both")
+            given = "neither" if problem is None else "both"
+            raise UserError(f"Transformer.from_hparams requires either problem or vocab_size, got {given}. Pass one.")
         if problem is None:
             return cls(vocab_size, hparams, **kwargs)  # type: ignore[arg-type]
         tokenizer = problem.prepare().tokenizer
@@ -119,12 +122,12 @@ class Transformer(Seq2SeqModel):
         return model
 
     def adopt(self, tokenizer: Any) -> None:
-        """Set what a subclass needs to know about the vocabulary. This class needs nothing."""
+        """Initialize state that depends on the tokenizer. Subclasses may override this method; it does nothing."""
 
     def build(self, input_shape=None):
         if self.built:
             return
-        # With shapes, although the weights do not depend on them: `summary` shows the output shapes that follow.
+        # The weights do not depend on these shapes, but `summary` shows the output shapes that follow from them.
         shape = (None, None, self.hparams.d_model)
         self.embedding.build((None, None))
         self.positions.build((None,))
@@ -150,12 +153,12 @@ class Transformer(Seq2SeqModel):
     def functional(self) -> keras.Model:
         """Return a functional Keras model of the same layers and weights.
 
-        `keras.utils.plot_model` draws a subclassed model as a single box, and a functional model part by part. The
-        outputs of all parts are available, for example `keras.Model(model.inputs, model.get_layer("encoder").output)`.
+        Use it for `keras.utils.plot_model`, which draws a subclassed model as a single box, and for the outputs of
+        single layers, such as `keras.Model(model.inputs, model.get_layer("encoder").output)`.
 
         Returns:
-            Model from (source, decoder_input), int `[batch, source_length]` and `[batch, target_length]`, to logits
-            `[batch, target_length, vocab_size]`.
+            Model that maps (source, decoder_input), int `[batch, source_length]` and `[batch, target_length]`, to
+            logits `[batch, target_length, vocab_size]`.
         """
         inputs = tuple(keras.Input((None,), dtype="int32", name=name) for name in ("source", "decoder_input"))
         project = keras.layers.Lambda(
@@ -172,14 +175,14 @@ class Transformer(Seq2SeqModel):
         return self.decoder(x, memory, cross_mask=mask, training=training)
 
     def memory_mask(self, source: Any, decoder_input: Any) -> Any:
-        """Return which source tokens each head may attend to from each target position; here all but padding.
+        """Return the cross-attention mask. By default it hides only padding.
 
         Args:
             source: int `[batch, source_length]`.
             decoder_input: int `[batch, target_length]`.
 
         Returns:
-            bool, broadcasts to `[batch, heads, target_length, source_length]`.
+            bool, broadcasts to `[batch, heads, target_length, source_length]`. False hides a source token.
         """
         return self.padding_mask(source)
 
@@ -188,7 +191,7 @@ class Transformer(Seq2SeqModel):
 
         Args:
             source: int `[batch, source_length]`.
-            tokens: int `[batch, beams, length]`, the hypotheses so far without BOS, then PAD.
+            tokens: int `[batch, beams, length]`, the hypotheses so far without BOS, padded with PAD.
 
         Returns:
             bool, broadcasts to `[batch, heads, beams, source_length]`.
@@ -200,17 +203,18 @@ class Transformer(Seq2SeqModel):
         return self.embedding.logits(states)
 
     def encode(self, source: Any, training: bool = False) -> Any:
-        """Return the encoder's output `[batch, source_length, d_model]` for source, int `[batch, source_length]`."""
+        """Return the encoder's output `[batch, source_length, d_model]` for `source`, int `[batch, source_length]`."""
         x = self.source_dropout(self._embed(source), training=training)
         return self.encoder(x, attention_mask=self.padding_mask(source), training=training)
 
     @contextlib.contextmanager
     def recorded_attention(self):
-        """Make calls inside a `with` block leave their attention weights behind.
+        """Record the attention weights of all calls inside a `with` block.
 
         Yields:
-            {"encoder", "decoder", "cross"}: lists, of which each call's layers fill one entry after the other, float32
-            `[batch, heads, query_length, key_length]`. A plug-in's attention may have weights of its own kind.
+            Dictionary with the keys "encoder", "decoder" and "cross". Its values are lists, to which each call appends
+            the weights of each layer, float32 `[batch, heads, query_length, key_length]`. The weights of an attention
+            from a plug-in may have another form.
         """
         layers = {
             "encoder": [layer.self_attention for layer in self.encoder.layers],
@@ -228,13 +232,13 @@ class Transformer(Seq2SeqModel):
                 attention.on_weights = None
 
     def start_cache(self, source: Any) -> DecoderCache:
-        """Encode source, int `[batch, source_length]`, and return a `DecoderCache` that has no nodes."""
+        """Encode `source`, int `[batch, source_length]`, and return a `DecoderCache` without nodes."""
         memory = self.encode(source)
         projected = [layer.cross_attention.project_memory(memory) for layer in self.decoder.layers]
         return DecoderCache(source, projected, self.empty_nodes(ops.shape(source)[0], 0), [], [])
 
     def empty_nodes(self, batch: Any, count: Any) -> list:
-        """Return room for the keys and values of `count` nodes: `[batch, heads, count, d]` each, per layer."""
+        """Return zeros for the (keys, values) of `count` nodes, `[batch, heads, count, d]` each, per decoder layer."""
         heads, d_k, d_v = self.hparams.num_heads, self.hparams.key_width, self.hparams.value_width
         return [
             tuple(ops.zeros((batch, heads, count, width), dtype=self.compute_dtype) for width in (d_k, d_v))
@@ -242,38 +246,39 @@ class Transformer(Seq2SeqModel):
         ]
 
     def step_kernels(self) -> list:
-        """Return the `kernels` of a `DecoderCache`."""
+        """Return the field `kernels` of a `DecoderCache`."""
         return [layer.self_attention.fused_kernel() for layer in self.decoder.layers]
 
     def decode_step(self, tokens: Any, index: Any, cache: DecoderCache, node: Any, path: Any) -> tuple[Any, list]:
         """Run the decoder on one position of every hypothesis of a search.
 
         Args:
-            tokens: int `[batch, beams, length]`, the hypotheses so far without BOS, then PAD.
-            index: Scalar int, the number of tokens so far.
-            cache: `DecoderCache`, with room in `recent`.
-            node: Scalar int, where in `recent` the nodes of this position are written, side by side.
-            path: bool `[batch, beams, past_length + recent_length]`, the nodes of each hypothesis, including this one.
+            tokens: int `[batch, beams, length]`, the hypotheses so far without BOS, padded with PAD.
+            index: Number of tokens so far, a scalar int.
+            cache: `DecoderCache`, with free space in `recent`.
+            node: Index into `recent` where the step writes the nodes of this position, a scalar int.
+            path: bool `[batch, beams, past_length + recent_length]`, the nodes of each hypothesis, including those of
+                this position.
 
         Returns:
             Logits `[batch, beams, vocab_size]`, and `cache.recent` with the nodes of this position.
         """
         x = self.embedding(last_tokens(tokens, index)) + self.positions(ops.reshape(index, (1,)))
         memory_mask, recent = self.step_memory_mask(cache.source, tokens), []
-        for layer, *parts in zip(self.decoder.layers, cache.kernels, cache.past, cache.recent, cache.memory):
-            x, keys_and_values = layer.step(x, node, *parts, path[:, None], memory_mask)
+        for layer, *caches in zip(self.decoder.layers, cache.kernels, cache.past, cache.recent, cache.memory):
+            x, keys_and_values = layer.step(x, node, *caches, path[:, None], memory_mask)
             recent.append(keys_and_values)
         return self.logits(self.decoder.normalize(x)), recent
 
     def flops(self, rows: int, source_length: int, target_length: int) -> int:
-        """Return the floating point operations of all matrix products of one forward pass; a multiply-add is two.
+        """Return the floating-point operations of all matrix products of a forward pass. A multiply-add counts as two.
 
-        Padding costs as much as tokens do, and hidden positions as much as seen ones.
+        Padding and masked positions count like all others.
         """
         h, decoder = self.hparams, self.decoder.layers[0]
-        # A plug-in's attention that does not tell its cost counts as full.
+        # An attention without `flops`, from a plug-in, counts as full attention.
         encoder_attention = getattr(self.encoder.layers[0].self_attention, "flops", decoder.self_attention.flops)
-        feed_forward = 4 * rows * h.d_model * h.d_ff  # of a position
+        feed_forward = 4 * rows * h.d_model * h.d_ff  # per position
         encoder_layer = encoder_attention(rows, source_length, source_length) + source_length * feed_forward
         decoder_layer = decoder.self_attention.flops(rows, target_length, target_length)
         decoder_layer += decoder.cross_attention.flops(rows, target_length, source_length)
@@ -282,7 +287,7 @@ class Transformer(Seq2SeqModel):
         return h.num_layers * encoder_layer + h.decoder_depth * decoder_layer + logits
 
     def _embed(self, tokens):
-        """`[batch, length]` → `[batch, length, d_model]`: embeddings and positions, summed (§3.4, §3.5)."""
+        """Return the sum of token embeddings and positional encodings `[batch, length, d_model]` (§3.4, §3.5)."""
         return self.embedding(tokens) + self.positions(self.position_ids(tokens))
 
     def get_config(self):
@@ -292,6 +297,6 @@ class Transformer(Seq2SeqModel):
 
 
 def last_tokens(tokens, index):
-    """Return the token before position `index` of each hypothesis `[batch, beams, length]`: BOS before the first."""
+    """Return the token before position `index` of each hypothesis, `[batch, beams]`; BOS for index 0."""
     previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)
     return ops.where(index == 0, BOS, previous)
