@@ -22,6 +22,7 @@ OF_SEARCH = ("beam_size", "alpha", "nbest", "extra_length", "max_beam_size", "ma
 FORMATS = {
     "saved_model": ("ensemble", "precision", *OF_SEARCH),
     "ctranslate2": ("quantization",),
+    "huggingface": (),
     "keras": ("precision",),
 }
 """Each with the flags that it alone, or with others, takes."""
@@ -38,6 +39,12 @@ def main(arguments):
 
         export_ctranslate2(run, folder, flags.checkpoint, flags.quantization or "float32", flags.force)
         report(f"{folder}: for ctranslate2.Translator; sentences of up to {POSITIONS:,} tokens")
+        return
+    if flags.format == "huggingface":
+        from keras_transformer.exports.huggingface import POSITIONS, export_huggingface
+
+        export_huggingface(run, folder, flags.checkpoint, flags.force)
+        report(f"{folder}: for MarianMTModel of transformers; sentences of up to {POSITIONS:,} tokens")
         return
     if flags.format == "saved_model":
         then = ", then export with KERAS_BACKEND=tensorflow"

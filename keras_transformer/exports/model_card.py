@@ -1,0 +1,74 @@
+"""The model card of an export: a README.md with the metadata that Hugging Face's hub reads."""
+
+from keras_transformer.runs.summary import lines_by_step
+
+CARD = """---
+library_name: transformers
+pipeline_tag: translation
+language:
+- {source}
+- {target}
+tags:
+- translation
+- marian
+---
+
+# {name}
+
+A Transformer ("Attention Is All You Need") that translates from `{source}` to `{target}`. It was trained with
+`keras_transformer` and has the format of `MarianMTModel`.
+
+```python
+from transformers import MarianMTModel, MarianTokenizer
+
+model = MarianMTModel.from_pretrained("{name}")
+tokenizer = MarianTokenizer.from_pretrained("{name}")
+batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
+```
+
+The input is one sentence per text.
+
+| | |
+|---|---|
+{rows}
+
+License: not stated. Add `license:` above before you publish the model; it depends on the training data.
+
+Intended use: translation of sentences like those of the training data. Outputs can be wrong or fluent nonsense on
+other text, so check them before you rely on them.
+"""
+
+
+def model_card(run, description):
+    """Return the text of a model card.
+
+    Args:
+        run: `Run`.
+        description: What `export.json` contains, see `description.describe`.
+    """
+    problem, manifest, hparams = run.problem, run.manifest(), run.hparams
+    languages = (problem.source, problem.target)
+    source, target = reversed(languages) if problem.reversed else languages
+    validations = lines_by_step(run.metrics())["validation"]
+    scores = [validations[step] for step in description["steps"] if "signatures" in validations.get(step, {})]
+    rows = {
+        "problem": problem.name,
+        "training pairs": f"{manifest['corpus']['splits']['train']['pairs']:,}",
+        "corpus files (SHA-256)": ", ".join(
+            f"{path.rpartition('/')[2]} `{known['sha256'][:12]}…`"
+            for path, known in manifest["corpus"].items()
+            if "sha256" in known
+        ),
+        "parameters": f"{manifest['parameters']['total']:,}",
+        "layers, d_model, d_ff, heads": f"{hparams.num_layers}, {hparams.d_model}, {hparams.d_ff}, {hparams.num_heads}",
+        "updates": ", ".join(map(str, description["steps"])),
+        "validation scores": ", ".join(
+            f"{name} {row[name]:.2f} (`{signature}`)" for row in scores for name, signature in row["signatures"].items()
+        ),
+        "training command": f"`python -m keras_transformer.{' '.join(manifest['command']).replace('.py', '', 1)}`",
+    }
+    return CARD.format(
+        source=source, target=target, name=description["run"],
+        rows="\n".join(f"| {name} | {value} |" for name, value in rows.items() if value),
+    )  # fmt: skip

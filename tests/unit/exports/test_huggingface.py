@@ -1,0 +1,135 @@
+"""The directory for Hugging Face transformers."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from helpers.languages import toy_pairs
+from helpers.quick import quick_runs
+
+import keras_transformer as kt
+from keras_transformer.exports import huggingface
+from keras_transformer.exports.huggingface import export_huggingface, marian_config, marian_weights
+from keras_transformer.runs.run import Run
+from keras_transformer.training.trainer import train_model
+from keras_transformer.utils.errors import UserError
+
+VOCABULARY = 20
+
+
+@pytest.fixture(scope="module")
+def hparams():
+    return kt.HParams(num_layers=2, num_decoder_layers=1, d_model=8, d_ff=16, num_heads=2, activation="swish")
+
+
+@pytest.fixture(scope="module")
+def model(hparams):
+    model = kt.Transformer(VOCABULARY, hparams)
+    model.build([(None, None), (None, None)])
+    for index, variable in enumerate(model.variables):  # biases and norms must differ as well
+        variable.assign(np.random.default_rng(index).normal(size=variable.shape, scale=0.3))
+    return model
+
+
+@pytest.fixture(scope="module")
+def trained_run(tmp_path_factory, hparams):
+    """A run of two updates on toy text."""
+    folder = tmp_path_factory.mktemp("marian")
+    pairs = toy_pairs("tr", seed=1)[:300]
+    (folder / "train.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
+    problem = kt.problem("parallel_text", raw_dir=folder, data_dir=folder / "data", vocab_size=120, target="tr")
+    with quick_runs():
+        train_model(problem, hparams.replace(train_steps=2, warmup_steps=2, best_metric="nll"), folder / "run")
+    return folder / "run"
+
+
+def marian_logits(weights, config, source, target):
+    """Return the logits of a Marian model in NumPy, as transformers computes them, `[target_length, vocabulary]`."""
+    heads, width = config["encoder_attention_heads"], config["d_model"]
+
+    def embed(ids):
+        angles = np.arange(len(ids))[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+        return weights["model.shared.weight"][ids] * width**0.5 + np.concatenate([np.sin(angles), np.cos(angles)], 1)
+
+    def linear(x, name):
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def norm(x, name):
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        return x * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    def attention(x, memory, name, causal=False):
+        query, key, value = (
+            linear(states, f"{name}.{part}_proj").reshape(len(states), heads, -1).swapaxes(0, 1)
+            for states, part in ((x, "q"), (memory, "k"), (memory, "v"))
+        )
+        scores = query @ key.swapaxes(1, 2) * (width // heads) ** -0.5
+        scores = np.where(np.tri(len(x), len(memory), dtype=bool) | (not causal), scores, -np.inf)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        context = scores / scores.sum(-1, keepdims=True) @ value
+        return linear(context.swapaxes(0, 1).reshape(len(x), -1), f"{name}.out_proj")
+
+    def layer(x, name, memory=None):
+        x = norm(x + attention(x, x, f"{name}.self_attn", memory is not None), f"{name}.self_attn_layer_norm")
+        if memory is not None:
+            x = norm(x + attention(x, memory, f"{name}.encoder_attn"), f"{name}.encoder_attn_layer_norm")
+        inner = linear(x, f"{name}.fc1")
+        inner = inner / (1 + np.exp(-inner)) if config["activation_function"] == "swish" else np.maximum(inner, 0)
+        return norm(x + linear(inner, f"{name}.fc2"), f"{name}.final_layer_norm")
+
+    memory, states = embed(source), embed(target)
+    for index in range(config["encoder_layers"]):
+        memory = layer(memory, f"model.encoder.layers.{index}")
+    for index in range(config["decoder_layers"]):
+        states = layer(states, f"model.decoder.layers.{index}", memory)
+    return states @ weights["model.shared.weight"].T + weights["final_logits_bias"]
+
+
+def test_marian_is_the_same_function(model, hparams, fresh_seed):
+    weights = {variable.path.partition("/")[2]: np.asarray(variable) for variable in model.variables}
+    rng = np.random.default_rng(fresh_seed)
+    source, target = rng.integers(4, VOCABULARY, size=7), rng.integers(4, VOCABULARY, size=5)
+    expected = np.asarray(model((source[None], target[None])))[0]
+    config = marian_config(hparams, VOCABULARY)
+    assert (config["encoder_layers"], config["decoder_layers"]) == (2, 1)
+    found = marian_logits(marian_weights(weights, hparams), config, source, target)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def test_export_holds_all_files(trained_run, tmp_path):
+    from safetensors.numpy import load_file
+
+    run = Run.open(trained_run)
+    export_huggingface(run, tmp_path / "exported")
+    names = {path.name for path in (tmp_path / "exported").iterdir()}
+    assert names == {
+        "README.md", "config.json", "export.json", "generation_config.json", "model.safetensors", "source.spm",
+        "target.spm", "tokenizer_config.json", "vocab.json",
+    }  # fmt: skip
+    vocabulary = json.loads((tmp_path / "exported" / "vocab.json").read_text())
+    assert [vocabulary[piece] for piece in ("<pad>", "</s>", "<s>", "<unk>")] == [0, 1, 2, 3]
+    weights = load_file(tmp_path / "exported" / "model.safetensors")
+    assert weights["model.shared.weight"].shape == (len(vocabulary), run.hparams.d_model)
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert run.problem.name in card and "language:\n- en\n- tr\n" in card
+
+
+def test_export_refuses_models_that_marian_lacks(trained_run, tmp_path, monkeypatch):
+    run = Run.open(trained_run)
+    for change, words in (
+        ({"norm": "pre"}, "norm=post, got pre"),
+        ({"positions": "learned"}, "positions=sinusoidal, got learned"),
+        ({"d_k": 3}, "d_k="),
+    ):
+        monkeypatch.setattr(Run, "hparams", run.hparams.replace(**change))
+        with pytest.raises(UserError, match=words):
+            export_huggingface(run, tmp_path / "exported")
+        monkeypatch.undo()
+    assert not list(tmp_path.iterdir())
+
+
+def test_export_names_the_missing_package(trained_run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(UserError, match=r"pip install 'keras-transformer-toolkit\[huggingface\]'"):
+        huggingface.export_huggingface(Run.open(trained_run), tmp_path / "exported")
