@@ -154,7 +154,7 @@ def test_names_in_a_run_are_looked_up_and_not_imported(home, call, tmp_path):
     for name in ("evil", "evil:Model", str(tmp_path / "evil.py"), "../evil", "os.system"):
         for change in ("model", "problem"):
             config = json.loads((home.run / "config.json").read_text())
-            config[change] = {**config["problem"], "name": name} if change == "problem" else name
+            config["hparams" if change == "model" else change]["model" if change == "model" else "name"] = name
             other = tmp_path / "other"
             shutil.copytree(home.run, other)
             (other / "manifest.json").unlink()  # which would give it away
@@ -203,7 +203,6 @@ READERS = {
     ("config/registry.py", "spec.loader.exec_module"),  # problems/, hparams/ and plug-ins
     ("config/plugins.py", "importlib.import_module"),
     ("data/tokenizers/loading.py", "importlib.import_module"),  # of the class of a file
-    ("data/encoding.py", "pickle.load"),  # what a process and the worker that it started say to each other
     ("models/seq2seq_model.py", "keras.saving.deserialize_keras_object"),  # in Keras' own loading, in safe mode
 }
 
