@@ -89,8 +89,8 @@ class SearchOptions:
         Raises:
             UserError: `nbest` exceeds the beam size; or `min_length` is given for a grammar, which decides the length.
         """
-        names = ("beam_size", "alpha", "extra_length")
-        given = {name: getattr(hparams, name) for name in names if getattr(self, name) is None}
+        defaults = {"beam_size": hparams.beam_size, "alpha": hparams.alpha, "extra_length": hparams.extra_length}
+        given = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         constraint = grammar if self.constraint == "grammar" else self.constraint
         if self.min_length and constraint is grammar is not None:
             raise UserError("min_length is for translations: how long a tree is follows from its sentence")

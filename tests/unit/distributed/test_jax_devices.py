@@ -113,7 +113,7 @@ def test_jax_devices_begin_with_the_weights_of_one_however_keras_makes_them(monk
 def test_a_model_is_compiled_where_it_was_made():
     with make_strategy("jax").scope():
         model = kt.Transformer(9, small())
-    with pytest.raises(kt.UserError, match="within one scope"):
+    with pytest.raises(kt.UserError, match="in the same scope"):
         model.compile(**kt.compile_arguments(small()))
 
 
