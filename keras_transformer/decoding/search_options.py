@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from keras_transformer.config.hparams import HParams, upper_bound
 from keras_transformer.utils.errors import UserError
@@ -89,7 +90,11 @@ class SearchOptions:
         Raises:
             UserError: `nbest` exceeds the beam size; or `min_length` is given for a grammar, which decides the length.
         """
-        defaults = {"beam_size": hparams.beam_size, "alpha": hparams.alpha, "extra_length": hparams.extra_length}
+        defaults: dict[str, Any] = {
+            "beam_size": hparams.beam_size,
+            "alpha": hparams.alpha,
+            "extra_length": hparams.extra_length,
+        }
         given = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         constraint = grammar if self.constraint == "grammar" else self.constraint
         if self.min_length and constraint is grammar is not None:

@@ -17,11 +17,16 @@ import keras
 import numpy as np
 
 from keras_transformer.distributed.cluster import Coordinator, read_tf_config, wait_for_others
+from keras_transformer.distributed.heartbeat import SILENCE, Heartbeat
 from keras_transformer.distributed.strategy import make_strategy
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.progress import stop_bars
 
 HEARTBEAT = 60
-"""Seconds without a heartbeat after which JAX aborts the other workers; collective operations on CPUs fail earlier."""
+"""Seconds after which JAX itself gives up a worker that gives no sign of life, later than `Heartbeat` does; on
+TensorFlow about 20, its own choice."""
+PIECE = 1 << 24
+"""Bytes that are told at once."""
 LOST = re.compile(
     r"[Gg]loo|NCCL|heartbeat|unhealthy|[Ss]ocket closed|[Cc]onnection (reset|closed|refused)|[Ff]ailed to connect"
 )
@@ -79,6 +84,9 @@ class Workers:
                 "same command, corpus and version of this package"
             )
 
+    def watch(self):
+        """Begins to watch whether the others are there, where the backend does not; once nothing holds Python up."""
+
     @contextlib.contextmanager
     def together(self):
         """Makes a `with` block, in which workers wait for each other, raise `WorkerLost` when another one is gone."""
@@ -107,11 +115,15 @@ class _Together(Workers):
         return found
 
     def _broadcast_bytes(self, data, size):
-        """Return the chief's bytes, uint8 `[size]`, as a sum over workers, since TensorFlow has no broadcast."""
-        words = np.zeros(-(-size // 4), np.int32)
-        if self.is_chief:
-            words.view(np.uint8)[:size] = data
-        return self.all_reduce_sum(words).view(np.uint8)[:size]
+        """The first worker's bytes, uint8 `[size]`, piece by piece."""
+        found = np.empty(size, np.uint8)
+        for start in range(0, size, PIECE):
+            length = min(PIECE, size - start)
+            words = np.zeros(-(-length // 4), np.int32)
+            if self.is_chief:
+                words.view(np.uint8)[:length] = data[start : start + length]
+            found[start : start + length] = self.all_reduce_sum(words).view(np.uint8)[:length]
+        return found
 
     @contextlib.contextmanager
     def together(self):
@@ -122,10 +134,7 @@ class _Together(Workers):
         except Exception as error:
             if not LOST.search(f"{type(error).__name__}: {error}"):
                 raise
-            raise WorkerLost(
-                f"another worker is gone ({' '.join(str(error).split())[:200]}); start the same command again on all "
-                "workers: it goes on from the last checkpoint"
-            ) from error
+            raise _lost(" ".join(str(error).split())[:200]) from error
 
 
 class _TensorFlowWorkers(_Together):
@@ -148,32 +157,36 @@ class _TensorFlowWorkers(_Together):
 class _JaxWorkers(_Together):
     """Processes of `jax.distributed`."""
 
-    def __init__(self):
+    def __init__(self, store):
         import jax
 
         self.number, self.count = jax.process_index(), jax.process_count()
+        self.heartbeat = Heartbeat(store, self.number, self.count, _leave_without)
+
+    def watch(self):
+        self.heartbeat.start()
 
     def all_reduce_sum(self, values):
         from jax.experimental.multihost_utils import process_allgather
 
         return np.asarray(process_allgather(np.asarray(values, np.int32), tiled=False)).sum(axis=0, dtype=np.int32)
 
-    def _broadcast_bytes(self, data, size):
-        from jax.experimental.multihost_utils import broadcast_one_to_all
-
-        return np.asarray(broadcast_one_to_all(data if self.is_chief else np.zeros(size, np.uint8)))
-
     @contextlib.contextmanager
     def leaving(self):
         try:
             yield
         except Exception as error:
-            # When Python exits, JAX would wait for the others for minutes.
+            # JAX would wait for the others for minutes first, and they for us.
             atexit.register(_leave, getattr(error, "status", 1))
             raise
+        except BaseException:  # a signal came
+            self.heartbeat.end()
+            raise
+        self.heartbeat.end()
 
 
 def _leave(status):
+    stop_bars()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -218,7 +231,24 @@ def _join_on_jax(coordinator, patience):
         ) from None
     except RuntimeError as error:
         raise UserError(f"cannot join the other processes at {where}: {' '.join(str(error).split())}") from None
-    return _JaxWorkers() if jax.process_count() > 1 else Workers()
+    if jax.process_count() == 1:
+        return Workers()
+    from jax._src.distributed import global_state  # JAX has no public way to its store
+
+    return _JaxWorkers(global_state.client)
+
+
+def _lost(why):
+    return WorkerLost(
+        f"another worker is gone ({why}); start the same command again on all workers: it goes on from the last "
+        "checkpoint"
+    )
+
+
+def _leave_without(other):
+    """Ends this process, whose main thread may wait for the lost one forever, as commands end at a `WorkerLost`."""
+    print(f"error: {_lost(f'nothing was heard of worker {other} for {SILENCE} seconds')}", file=sys.stderr)
+    _leave(WorkerLost.status)
 
 
 def _digest(value):

@@ -19,7 +19,7 @@ from keras_transformer.runs.checkpoint import Checkpoints, assign_model
 from keras_transformer.runs.tensorboard import open_events
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.errors import UserError, shell_flag
-from keras_transformer.utils.files import append_line, finite_or_null, lock_file, read_json, write_json
+from keras_transformer.utils.files import append_line, atomic_open, finite_or_null, lock_file, read_json, write_json
 
 MAY_CHANGE = ("train_steps", "patience", "on_nonfinite", "max_skipped")
 
@@ -126,6 +126,10 @@ class Run:
     def write_manifest(self, manifest):
         """Writes the manifest, of `make_manifest`."""
         write_json(self.path / "manifest.json", manifest)
+
+    def atomic_open(self, name):
+        """Return a `files.atomic_open` of a file in the directory."""
+        return atomic_open(self.path / name)
 
     @contextlib.contextmanager
     def locked(self):

@@ -83,6 +83,7 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
             # Errors come before the corpus is prepared.
             Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=(), flag=INIT_FLAG)
         batches = problem.prepare().batches("train", hparams)
+        workers.watch()
         check_weights(hparams, problem.tokenizer.vocab_size)
         if dry_run:
             if workers.is_chief:

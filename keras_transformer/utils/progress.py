@@ -38,6 +38,12 @@ def progress_bar(what, total, done=0, unit="updates"):
             _terminal = None
 
 
+def stop_bars():
+    """Takes all bars away, where a process ends without leaving the blocks that show them."""
+    if _terminal:
+        _terminal.stop()
+
+
 def _bars():
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn

@@ -12,13 +12,15 @@ import keras
 import pytest
 from helpers.workers import free_ports
 
-from keras_transformer.distributed.workers import HEARTBEAT, WorkerLost
+from keras_transformer.distributed.heartbeat import SILENCE
+from keras_transformer.distributed.workers import WorkerLost
 
 JOINED = """
     import sys
     from keras_transformer.distributed.cluster import Coordinator
     from keras_transformer.distributed.workers import join
     workers = join("multiworker", coordinator=Coordinator(sys.argv[1], 2, int(sys.argv[2])))
+    workers.watch()
     print("joined", flush=True)
     with workers.leaving(), workers.together():
         while True:
@@ -38,11 +40,12 @@ def test_hanging_worker_ends_the_others_with_a_remedy():
     try:
         assert all(process.stdout.readline() == "joined\n" for process in (first, second))
         second.send_signal(signal.SIGSTOP)
-        _, err = first.communicate(timeout=2 * HEARTBEAT)
+        _, err = first.communicate(timeout=2 * SILENCE)
     finally:
         first.kill()
         second.kill()
         drained.join()
     assert first.returncode == WorkerLost.status == os.EX_TEMPFAIL, err
-    said = r"another worker is gone \(.*Gloo.* goes on from"
+    # Heartbeat reports it, or JAX, which gives up soon after, and on a busy machine before.
+    said = r"another worker is gone \((nothing was heard of worker 1|.*Gloo).* goes on from"
     assert re.search(said, err.splitlines()[-1]), err

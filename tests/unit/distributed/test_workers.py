@@ -64,7 +64,9 @@ def test_workers_receive_the_values_of_the_chief(value, count):
     assert Workers().broadcast(value) == value
 
 
-def test_workers_receive_arrays_bit_for_bit(fresh_seed):
+@pytest.mark.parametrize("piece", (8, 1 << 20))
+def test_workers_receive_arrays_bit_for_bit(monkeypatch, piece, fresh_seed):
+    monkeypatch.setattr("keras_transformer.distributed.workers.PIECE", piece)
     random = np.random.default_rng(fresh_seed)
     arrays = {
         "weights": random.normal(size=(3, 5)).astype("float32"),
@@ -114,6 +116,8 @@ def test_shadow_run_decides_as_the_run_and_writes_nothing(home, tmp_path):
     for one in ("best", "steps"):
         assert getattr(shadow.checkpoints, one)() == getattr(run.checkpoints, one)()
     assert [row for row in run.metrics() if row["kind"] == "validation"] == shadow.metrics()
+    with shadow.locked(), shadow.atomic_open("file") as file:
+        file.write("text")
     shadow.create()
     shadow.write_manifest({})
     shadow.log(kind="validation", step=9)

@@ -1,0 +1,116 @@
+"""The heartbeat of a worker: the others detect that it is gone or hangs."""
+
+import contextlib
+import signal
+import time
+
+import keras
+import pytest
+
+from keras_transformer.distributed import heartbeat as heartbeat_module
+from keras_transformer.distributed.heartbeat import DONE, Heartbeat
+from keras_transformer.distributed.workers import _JaxWorkers
+from keras_transformer.training.signals import Interrupted
+
+
+class Store(dict):
+    """What a coordinator keeps, until it is closed."""
+
+    open = True
+
+    def key_value_set(self, key, value, allow_overwrite):
+        if not self.open or not allow_overwrite:
+            raise RuntimeError("UNAVAILABLE")
+        self[key] = value
+
+    def key_value_dir_get(self, folder):
+        return [(key, value) for key, value in sorted(self.items()) if key.startswith(folder)]
+
+
+def started(store, number, count, **seconds):
+    """A running `Heartbeat`, and the list of the processes that it gave up."""
+    lost = []
+    heartbeat = Heartbeat(store, number, count, lost.append, **seconds)
+    heartbeat.start()
+    return heartbeat, lost
+
+
+def test_processes_that_count_are_there_until_the_store_is_closed():
+    store = Store()
+    all_of_them = [started(store, number, 3, every=0.01, silence=60) for number in range(3)]
+    deadline = time.monotonic() + 30
+    while len(store) < 3 or min(map(int, store.values())) < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert all(heartbeat.is_alive() for heartbeat, _ in all_of_them)
+    store.open = False
+    for heartbeat, lost in all_of_them:
+        heartbeat.join(5)
+        assert not heartbeat.is_alive() and not lost
+
+
+def test_one_that_counts_no_more_is_given_up_by_number():
+    store = Store({"present/1": "7"})
+    began = time.monotonic()
+    heartbeat, lost = started(store, 0, 3, every=0.01, silence=0.5)
+    other, _ = started(store, 2, 3, every=0.01, silence=60)
+    heartbeat.join(10)
+    assert lost == [1] and time.monotonic() - began >= 0.5 and other.is_alive()
+    store.open = False
+
+
+def test_one_that_has_not_begun_to_count_is_waited_for():
+    store = Store()
+    heartbeat, lost = started(store, 0, 2, every=0.01, silence=0.2)
+    time.sleep(1)
+    assert heartbeat.is_alive() and not lost
+    store["present/1"] = "1"
+    heartbeat.join(10)
+    assert lost == [1]
+
+
+def test_one_that_stood_still_itself_gives_nobody_up(monkeypatch):
+    """An hour passes at once for it, as when something held Python up, or the machine slept."""
+    clock = {"now": 0.0}
+    monkeypatch.setattr(heartbeat_module.time, "monotonic", lambda: clock["now"])
+    naps = iter([1, 1, 3600, 1, 1])
+
+    def sleep(seconds):
+        clock["now"] += next(naps, None) or stop()
+
+    def stop():
+        raise SystemExit
+
+    lost = []
+    heartbeat = Heartbeat(Store({"present/1": "7"}), 0, 2, lost.append)
+    monkeypatch.setattr(heartbeat.over, "wait", sleep)
+    with pytest.raises(SystemExit):
+        heartbeat.run()
+    assert not lost
+
+
+def test_one_that_has_done_its_part_says_so_and_is_not_missed():
+    store = Store()
+    heartbeat, lost = started(store, 0, 2, every=0.01, silence=0.2)
+    other, _ = started(store, 1, 2, every=60, silence=60)
+    while "present/1" not in store:
+        time.sleep(0.01)
+    other.end()
+    assert not other.is_alive() and store["present/1"] == DONE
+    time.sleep(1)
+    assert heartbeat.is_alive() and not lost
+    heartbeat.end()
+
+
+@pytest.mark.backend
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow watches its workers by itself")
+@pytest.mark.parametrize("ending", [None, Interrupted(signal.SIGTERM)])
+def test_nothing_is_watched_any_more_when_python_ends(ending):
+    """A thread that came back from JAX's store while Python ended aborted the process."""
+    workers = _JaxWorkers(Store())
+    with contextlib.suppress(Interrupted), workers.leaving():
+        workers.watch()
+        assert workers.heartbeat.is_alive()
+        if ending:
+            raise ending
+    assert not workers.heartbeat.is_alive() and workers.heartbeat.store["present/0"] == DONE
