@@ -68,7 +68,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         so use `reduction="sum"` with them.
 
         Args:
-            *args, **kwargs: As in Keras.
+            *args: As in Keras.
+            **kwargs: As in Keras.
             accumulate: Number of micro-batches whose gradients are accumulated for one update.
             remat: Whether to recompute the layers of encoder and decoder in the backward pass (rematerialization),
                 instead of keeping their activations.
