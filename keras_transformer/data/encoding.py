@@ -2,8 +2,10 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import itertools
 import multiprocessing
+import multiprocessing.resource_tracker
 import os
 import signal
 import sys
@@ -158,8 +160,19 @@ class ChunkWriter:
                 self._workers, multiprocessing.get_context("spawn"), _start_worker, (self._folder,)
             )
         # A worker would import the user's program, which may load Keras or lack a guard of `__main__`.
-        with mock.patch.dict(sys.modules, {"__main__": types.ModuleType("__main__")}):
+        with without_ctrl_c(), mock.patch.dict(sys.modules, {"__main__": types.ModuleType("__main__")}):
             return self._pool.submit(_write_chunk_in_worker, path, chunk, *options)
+
+
+@contextlib.contextmanager
+def without_ctrl_c():
+    """Hold back SIGINT, as a context manager. Processes started inside never get it, because this one handles it."""
+    multiprocessing.resource_tracker.ensure_running()  # starting it would unblock the signal
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _is_done(task):
@@ -184,9 +197,8 @@ def _write_chunk_in_worker(path, *arguments):
 
 
 def _start_worker(folder):
-    """Prepare a worker process: the parent handles Ctrl-C, and the worker exits when the parent has gone."""
+    """Prepare a worker process, which exits when its parent has gone."""
     global _tokenizer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     _tokenizer = load_tokenizer(folder)
 
