@@ -145,7 +145,7 @@ class Workload:
         return len(outputs) * (self.min_length + 1) if self.min_length else sum(map(len, outputs))
 
     def job(self, threads):
-        """Return what an engine is told, for JSON."""
+        """Return the job of an engine, for JSON."""
         return {
             "model": str(self.model), "tokenizer": str(self.folder), "texts": self.texts,
             "sources": self.tokenizer.encode(self.texts), "beam_size": self.beam_size, "alpha": self.alpha,

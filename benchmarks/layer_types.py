@@ -251,7 +251,7 @@ def exponent(rows, layer, axis, name, value="seconds"):
 
 
 def tables(rows):
-    """Return two Markdown tables: how times grow, beside Table 1, and what they are at the greatest common length."""
+    """Return two Markdown tables: the growth of times next to Table 1, and times at the longest common length."""
     first_of = {row["layer"]: row for row in reversed(rows)}
     heads = ["layer", "per layer", "sequential", "path"]
     for axis in "nd":

@@ -330,7 +330,7 @@ class Grammar:
         return np.array([[self.places[symbol] for symbol in row] for row in rows]).T.copy()
 
     def parse(self, words, beam=BEAM):
-        """Return the (log probability, binarised `Tree`) of the most probable parse, or None where there is none.
+        """Return the (log probability, binarised `Tree`) of the most probable parse, or None if there is no parse.
 
         Args:
             words: Words of the sentence.

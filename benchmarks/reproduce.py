@@ -187,7 +187,7 @@ def main(arguments):
     parser.add_argument("--data_dir", default="data", help="where prepared corpora are kept (default %(default)s)")
     parser.add_argument("--runs", default="runs/reproduce", help="where runs are kept (default %(default)s)")
     parser.add_argument("--precision", default="float32", help="what trainings compute in (default %(default)s)")
-    parser.add_argument("--list", action="store_true", help="tell what is done and what is open, and end")
+    parser.add_argument("--list", action="store_true", help="list finished and open experiments and exit")
     parser.add_json("file of the rows (default docs/results/EXPERIMENT.jsonl)")
     flags = parser.parse_args(arguments)
     check_flags(flags)
@@ -205,7 +205,7 @@ def main(arguments):
 
 
 def open_evaluations(training, path):
-    """Return the evaluations of a training that have no row in a file."""
+    """Return the evaluations of a run that have no row in a file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     rows = list(filter(training.made, map(json.loads, lines)))
     return [evaluation for evaluation in training.rows() if not any(map(evaluation.made, rows))]

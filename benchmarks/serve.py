@@ -89,7 +89,7 @@ class Served:
         self._process.wait()
 
     def about(self):
-        """Return what the server tells of itself."""
+        """Return the server's own description."""
         connection = http.client.HTTPConnection(self._address)
         connection.request("GET", "/model")
         return json.loads(connection.getresponse().read())

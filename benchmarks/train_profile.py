@@ -155,7 +155,7 @@ def copy_rate():
 
 
 def best_time(function):
-    """Return the least seconds of some calls: a limit is what the machine can, not what it does beside others."""
+    """Return the minimum time of several calls, in seconds, since other processes only make a call slower."""
     function()
     times = []
     for _ in range(10):

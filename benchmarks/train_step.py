@@ -156,7 +156,7 @@ class Workload:
     flops: list
 
     def job_of(self, mode):
-        """Return what an engine is told that runs so: where shapes are compiled, all are met before it is timed."""
+        """Return the job of an engine in this mode. If it compiles shapes, it meets all of them before it is timed."""
         every_shape = mode == "jax" and self.name != "fixed"
         return {**self.job, "warm_updates": len(self.tokens)} if every_shape else self.job
 

@@ -36,7 +36,7 @@ def theirs(i):
 
 
 def build(config, params):
-    """Return OpenNMT-tf's model, with variables of its own and with dropout where the paper has it.
+    """Return OpenNMT-tf's model with new variables and the paper's dropout.
 
     Args:
         config: Of `layout.read_model`.

@@ -7,7 +7,7 @@ nor need they be installed.
 import numpy as np
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, UNK
-from keras_transformer.exports.description import atomic_export, describe
+from keras_transformer.exports.description import atomic_export, describe, first_unsupported, load_weights
 from keras_transformer.utils.errors import UserError, unknown
 from keras_transformer.utils.files import atomic_directory
 
@@ -40,8 +40,7 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
     if (model := run.hparams.model) != "transformer":
         raise UserError(f"CTranslate2 does not compute the model {model}, only transformer")
     tokenizer = run.tokenizer
-    weights = run.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"]
-    weights = {path.partition("/")[2]: array for path, array in weights.items()}
+    weights = load_weights(run, checkpoint)
     said = {"format": "ctranslate2", "quantization": quantization, "most_tokens": POSITIONS}
     said |= {name: getattr(run.hparams, name) for name in ("beam_size", "alpha", "extra_length")}
     with atomic_export(folder, force, {**said, **describe(run, checkpoint)}) as new:
@@ -146,17 +145,11 @@ def _specs():
 
 def _check(hparams, tokens):
     """Raise a `UserError` where CTranslate2 has nothing that computes the same."""
-    width = hparams.d_model // hparams.num_heads
-    for what, value, known in (
-        ("norm", hparams.norm, ("post", "pre")),
-        ("positions", hparams.positions, ("sinusoidal", "learned")),
-        ("encoder_attention", hparams.encoder_attention, ("full",)),
-        ("d_k", hparams.key_width, (width,)),
-        ("d_v", hparams.value_width, (width,)),
-    ):
-        if value not in known:
-            names = " or ".join(map(str, known))
-            raise UserError(f"CTranslate2 does not compute models with {what}={value}, only with {names}")
+    if unsupported := first_unsupported(hparams, norms=("post", "pre"), positions=("sinusoidal", "learned")):
+        name, value, known = unsupported
+        raise UserError(
+            f"CTranslate2 does not compute models with {name}={value}, only with {' or '.join(map(str, known))}"
+        )
     if len(set(tokens)) != len(tokens):
         raise UserError("CTranslate2 tells tokens apart by their pieces, and two of this vocabulary are equal")
 

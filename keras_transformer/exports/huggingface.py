@@ -11,8 +11,8 @@ import json
 
 import numpy as np
 
-from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL
-from keras_transformer.exports.description import atomic_export, describe
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK
+from keras_transformer.exports.description import atomic_export, describe, first_unsupported, load_weights
 from keras_transformer.exports.model_card import model_card
 from keras_transformer.utils.errors import UserError
 
@@ -35,8 +35,7 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
     save_file = _save_file()
     hparams, tokenizer = run.hparams, run.tokenizer
     _check(run)
-    weights = run.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"]
-    weights = {path.partition("/")[2]: np.asarray(array, "float32") for path, array in weights.items()}
+    weights = {name: np.asarray(array, "float32") for name, array in load_weights(run, checkpoint).items()}
     description = {"format": "huggingface", "most_tokens": POSITIONS, **describe(run, checkpoint)}
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     with atomic_export(folder, force, description) as new:
@@ -131,11 +130,10 @@ def generation_config(hparams):
 
 def tokenizer_config(problem):
     """Return the content of tokenizer_config.json."""
-    languages = (problem.source, problem.target)
-    source, target = reversed(languages) if problem.reversed else languages
     return {
-        "tokenizer_class": "MarianTokenizer", "source_lang": source, "target_lang": target,
-        "pad_token": SPECIAL[PAD], "eos_token": SPECIAL[EOS], "unk_token": "<unk>",
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": problem.input_language, "target_lang": problem.output_language,
+        "pad_token": SPECIAL[PAD], "eos_token": SPECIAL[EOS], "unk_token": SPECIAL[UNK],
         "model_max_length": POSITIONS, "separate_vocabs": False, "clean_up_tokenization_spaces": False,
     }  # fmt: skip
 
@@ -151,18 +149,13 @@ def _save_file():
 
 def _check(run):
     """Raise a `UserError` if Marian of transformers has nothing that computes the same."""
-    hparams, width = run.hparams, run.hparams.d_model // run.hparams.num_heads
-    for name, value, known in (
-        ("model", hparams.model, "transformer"),
-        ("norm", hparams.norm, "post"),
-        ("positions", hparams.positions, "sinusoidal"),
-        ("encoder_attention", hparams.encoder_attention, "full"),
-        ("d_k", hparams.key_width, width),
-        ("d_v", hparams.value_width, width),
-        ("the tokenizer file", run.tokenizer.file_name, "tokenizer.model"),
-    ):
-        if value != known:
-            raise UserError(
-                f"the Marian model of transformers must have {name}={known}, got {value}. "
-                "Export with --format=saved_model."
-            )
+    unsupported = first_unsupported(run.hparams, norms=("post",), positions=("sinusoidal",))
+    if run.hparams.model != "transformer":
+        unsupported = "model", run.hparams.model, ("transformer",)
+    elif run.tokenizer.file_name != "tokenizer.model":
+        unsupported = "the tokenizer file", run.tokenizer.file_name, ("tokenizer.model",)
+    if unsupported:
+        name, value, (known,) = unsupported
+        raise UserError(
+            f"the Marian model of transformers must have {name}={known}, got {value}. Export with --format=saved_model."
+        )

@@ -48,8 +48,6 @@ def model_card(run, description):
         description: What `export.json` contains, see `description.describe`.
     """
     problem, manifest, hparams = run.problem, run.manifest(), run.hparams
-    languages = (problem.source, problem.target)
-    source, target = reversed(languages) if problem.reversed else languages
     validations = lines_by_step(run.metrics())["validation"]
     scores = [validations[step] for step in description["steps"] if "signatures" in validations.get(step, {})]
     rows = {
@@ -69,6 +67,6 @@ def model_card(run, description):
         "training command": f"`python -m keras_transformer.{' '.join(manifest['command']).replace('.py', '', 1)}`",
     }
     return CARD.format(
-        source=source, target=target, name=description["run"],
+        source=problem.input_language, target=problem.output_language, name=description["run"],
         rows="\n".join(f"| {name} | {value} |" for name, value in rows.items() if value),
     )  # fmt: skip

@@ -131,6 +131,7 @@ def score_sentence(gold_text, test_text, parameters, number=1, gold_name="the go
 
 
 def percent(part, whole):
+    """Return 100 · part / whole, or 0.0 if the whole is 0."""
     return 100 * part / whole if whole else 0.0
 
 

@@ -124,6 +124,11 @@ class TranslationProblem(Problem):
         self._expected = {"train": count * self.num_segmentations}
 
     @property
+    def input_language(self) -> str:
+        """Code of the language that a model of this problem reads."""
+        return self.target if self.reversed else self.source
+
+    @property
     def output_language(self) -> str:
         """Code of the language that a model of this problem writes."""
         return self.source if self.reversed else self.target

@@ -6,12 +6,12 @@ import inspect
 import re
 
 import pytest
+from helpers.errors import complaint
 
 from keras_transformer.cli.arguments import Parser, add_problem_flags, read_problem_flags
 from keras_transformer.config import registry
 from keras_transformer.config.hparams import HParams, changed_fields, load_hparams, parse_value
 from keras_transformer.layers.stack import StackLayer
-from keras_transformer.utils.errors import UserError
 
 FIELDS = [field.name for field in dataclasses.fields(HParams)]
 registry.load_catalog()
@@ -46,13 +46,6 @@ PAPER = {
     "alpha": (0.6, 0.6),
     "extra_length": (50, 50),
 }
-
-
-def complaint(call, *arguments, **keywords):
-    """Returns the sentence of the `UserError` that a call raises."""
-    with pytest.raises(UserError) as caught:
-        call(*arguments, **keywords)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(("column", "preset"), [(0, "base"), (1, "big")])

@@ -4,6 +4,7 @@ import gzip
 import random
 
 import pytest
+from helpers.errors import complaint
 from helpers.logs import logged_lines
 
 from keras_transformer.data import encoding, preparation
@@ -36,14 +37,6 @@ def corpus(tmp_path):
 def parallel(folder, **parameters):
     arguments = {"vocab_size": 40, "data_dir": folder.parent / "data", **parameters}
     return load_problem("parallel_text", raw_dir=folder, **arguments)
-
-
-def complaint(call, *arguments):
-    """Return the sentence of the `UserError` that a call, or the iteration over its result, raises."""
-    with pytest.raises(UserError) as caught:
-        list(call(*arguments))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 # Names of files

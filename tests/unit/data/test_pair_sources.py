@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from helpers.errors import complaint
 
 from keras_transformer.config.registry import load_catalog
 from keras_transformer.data.pair_sources import find_source, parse_sources
 from keras_transformer.tasks.problem import load_problem
-from keras_transformer.utils.errors import UserError
 
 LANGUAGES = ("en", "de")
 
@@ -23,12 +23,6 @@ def write_sides(folder, name, rows):
 
 def write_tsv(folder, name, rows):
     (folder / f"{name}.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in rows))
-
-
-def complaint(function, *arguments):
-    with pytest.raises(UserError) as error:
-        function(*arguments)
-    return str(error.value)
 
 
 @pytest.mark.parametrize("name", ["train.tsv", "train.jsonl", "train.tmx", "train.tsv.gz"])

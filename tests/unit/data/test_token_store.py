@@ -2,12 +2,13 @@
 
 import dataclasses
 import gzip
-import random
 
 import keras
 import numpy as np
 import pytest
+from helpers.errors import complaint
 from helpers.logs import logged_lines
+from helpers.sample_text import SYMBOLS, sentences
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,20 +21,6 @@ from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.errors import UserError
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
-WORDS = "ein Haus der Bär läuft über die Straße und ruft laut nach einem Freund".split()
-SYMBOLS = SymbolTokenizer([f"s{i}" for i in range(20)])
-
-
-def sentences(count, seed=1):
-    rng = random.Random(seed)
-    return [f"{' '.join(rng.choices(WORDS, k=rng.randint(1, 8)))} {i}" for i in range(count)]
-
-
-def complaint(call, *arguments, **keywords):
-    """Returns the sentence of the `UserError` that a call raises."""
-    with pytest.raises(UserError) as caught:
-        call(*arguments, **keywords)
-    return str(caught.value)
 
 
 def snapshot(folder):

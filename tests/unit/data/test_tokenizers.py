@@ -4,27 +4,13 @@ import random
 import re
 
 import pytest
+from helpers.errors import complaint
+from helpers.sample_text import SYMBOLS, sentences
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
-from keras_transformer.utils.errors import UserError
-
-WORDS = "ein Haus der Bär läuft über die Straße und ruft laut nach einem Freund".split()
-SYMBOLS = SymbolTokenizer([f"s{i}" for i in range(20)])
-
-
-def sentences(count, seed=1):
-    rng = random.Random(seed)
-    return [f"{' '.join(rng.choices(WORDS, k=rng.randint(1, 8)))} {i}" for i in range(count)]
-
-
-def complaint(call, *arguments, **keywords):
-    """Return the sentence of the `UserError` that a call raises."""
-    with pytest.raises(UserError) as caught:
-        call(*arguments, **keywords)
-    return str(caught.value)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import re
 import sys
 
 import pytest
+from helpers.errors import complaint
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.data.tokenizers.word_pieces import ALWAYS, WordPieceTokenizer, count_words
-from keras_transformer.utils.errors import UserError
 
 SENTENCES = [
     "Il a dit : « non » ! Vraiment ? Oui ; c'est l'homme de 1 234 ans.",
@@ -50,12 +50,6 @@ def captions(test_data):
 def of_captions(captions):
     pytest.importorskip("tensorflow_text")
     return WordPieceTokenizer.train(captions[:6000], 3000)
-
-
-def complaint(call, *arguments):
-    with pytest.raises(UserError) as caught:
-        call(*arguments)
-    return str(caught.value)
 
 
 # Identity

@@ -4,6 +4,7 @@ import itertools
 import random
 
 import pytest
+from helpers.errors import complaint
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.data.tokenizers.loading import load_tokenizer
@@ -15,17 +16,9 @@ from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.parsing.tree import escaped, tree_of, unescaped
 from keras_transformer.parsing.treebanks import gum_files, icepahc_files, part_of_text, read_treebank, wsj_files
 from keras_transformer.tasks.problem import load_problem
-from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import split_words
 
 SPLITS = ("train", "validation", "test")
-
-
-def complaint(call, *arguments, **keywords):
-    """Returns the sentence of the `UserError` that a call raises."""
-    with pytest.raises(UserError) as caught:
-        list(call(*arguments, **keywords))
-    return str(caught.value)
 
 
 def write_trees(path, words):

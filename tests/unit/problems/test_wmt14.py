@@ -10,12 +10,12 @@ import threading
 import urllib.request
 
 import pytest
+from helpers.errors import complaint
 from helpers.logs import logged_lines
 from helpers.quick import eager_functions
 
 from keras_transformer import evaluate, prepare, train
 from keras_transformer.tasks.problem import load_problem
-from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import sha256
 
 COUNTS = {"train": 600, "validation": 10, "test": 8}
@@ -78,14 +78,6 @@ def data(stored, tmp_path, monkeypatch):
 
 def german(data):
     return data / "tensorflow_datasets" / "wmt14_translate" / "de-en" / "1.0.0"
-
-
-def complaint(call, *arguments):
-    """Return the message of the `UserError` that a call, or the iteration over its result, raises."""
-    with pytest.raises(UserError) as caught:
-        list(call(*arguments))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 # TensorFlow Datasets

@@ -5,6 +5,7 @@ import random
 import sys
 
 import pytest
+from helpers.errors import complaint
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -17,13 +18,6 @@ from keras_transformer.utils.files import sha256
 registry.load_catalog()
 MULTI30K = ["multi30k_ende", "multi30k_ende_tok", "multi30k_enfr"]
 SIZES = {"train": 29_000, "validation": 1_014, "test": 1_000}
-
-
-def complaint(call, *arguments, **keywords):
-    """Return the message of the `UserError` that a call raises."""
-    with pytest.raises(UserError) as caught:
-        list(call(*arguments, **keywords))
-    return str(caught.value)
 
 
 # Multi30k
