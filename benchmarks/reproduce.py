@@ -98,8 +98,7 @@ class Training:
         theirs = changed_fields(row["preset"], row["hparams"])  # the preset may have changed since
         theirs.pop("seed", None)
         same = (row["problem"], row["preset"], row["seed"]) == (self.problem, self.preset, self.seed)
-        settings = {RENAMED.get(name, name): value for name, value in row.get("settings", {}).items()}
-        return same and settings == self.settings and theirs == self.overrides
+        return same and row.get("settings", {}) == self.settings and theirs == self.overrides
 
 
 def short(seed=1, **changes):
@@ -130,7 +129,6 @@ def parser(seed, overrides, settings):
 
 
 PUBLISHED = [Training("multi30k_ende_tok", "tiny", seed) for seed in (1, 2, 3)]
-RENAMED = {"more_pairs": "extra_train"}  # settings that had another name when rows were added
 TAUGHT = "runs/reproduce/taught"
 """Beginning of the names of the files of what teachers translated."""
 EXPERIMENTS = {

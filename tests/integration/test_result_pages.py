@@ -1,11 +1,12 @@
 """Pages of results, and the experiments whose rows they show."""
 
 import dataclasses
+import json
 
 import pytest
 from helpers.paths import ROOT
 
-from keras_transformer.config.hparams import changed_fields, load_hparams
+from keras_transformer.config.hparams import HParams, changed_fields, load_hparams
 from keras_transformer.tasks.problem import load_problem
 
 
@@ -69,3 +70,15 @@ def test_experiments_have_valid_directory_names(monkeypatch):
     before = trainings[0].name
     monkeypatch.setattr("reproduce.load_hparams", lambda preset, **changes: load_hparams(preset, alpha=9.0, **changes))
     assert trainings[0].name != before
+
+
+def test_rows_have_only_hparams_of_today():
+    today = {field.name for field in dataclasses.fields(HParams)}
+    rows = [
+        json.loads(line)
+        for path in (ROOT / "docs" / "results").glob("*.jsonl")
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    trained = [row["hparams"] for row in rows if isinstance(row.get("hparams"), dict)]
+    assert trained
+    assert all(hparams.keys() <= today for hparams in trained)  # else reproduce.py does finished runs again
