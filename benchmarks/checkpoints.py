@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from command_line import Parser, add_row, check_flags, print_section
+from command_line import Parser, add_row, check_flags, print_table
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import run_command
@@ -36,7 +36,7 @@ def main(arguments):
     rows = []
     for size in flags.sizes.split(","):
         rows.append(add_row(measure(size, flags), flags.json))
-    print_section("reliability.checkpoint_times", rows)
+    print_table("checkpoint_times", rows)
 
 
 def measure(size, flags):

@@ -46,11 +46,10 @@ def add_row(row, path):
     return row
 
 
-def print_section(section, rows):
-    """Print rows as the documentation shows them: `section` is "module.function" in docs/pages."""
+def print_table(name, rows):
+    """Print rows as the documentation shows them: `name` is a function of docs/results.py."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
-    module, _, function = section.partition(".")
-    print(getattr(importlib.import_module(f"pages.{module}"), function)(rows))
+    print(importlib.import_module("results").FUNCTIONS[name](rows))
 
 
 def check_flags(flags):

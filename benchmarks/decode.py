@@ -31,7 +31,7 @@ from pathlib import Path
 
 import numpy as np
 import peers
-from command_line import Parser, add_row, check_flags, names, number, print_section
+from command_line import Parser, add_row, check_flags, names, number, print_table
 from engines.layout import write_model
 
 from keras_transformer.backend.loading import chosen_backend, load_keras
@@ -66,7 +66,7 @@ def main(arguments):
             (folder / f"{name}-{size}").mkdir()
             workload = (forced if name == "forced" else natural)(flags, size, folder / f"{name}-{size}")
             rows += measure(workload, flags, folder / f"{name}-{size}")
-    print_section("decoding.decoding", rows)
+    print_table("decoding", rows)
 
 
 def read_flags(arguments):

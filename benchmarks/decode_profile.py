@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import decode
-from command_line import Parser, add_row, check_flags, print_section
+from command_line import Parser, add_row, check_flags, print_table
 from engines.protocol import bound_threads
 from operations import profiled
 
@@ -41,7 +41,7 @@ def main(arguments):
             for mode, precision in (("xla", "float32"), ("graph", "float32"), ("graph", "bfloat16")):
                 row = record(workload, mode, precision)
                 rows.append(add_row(row, flags.json))
-    print_section("decoding.decoding_profile", rows)
+    print_table("decoding_profile", rows)
 
 
 def record(workload, mode, precision):

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from command_line import Parser, add_row, check_flags, names, number, print_section
+from command_line import Parser, add_row, check_flags, names, number, print_table
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import run_command
@@ -58,7 +58,7 @@ def main(arguments):
             **found,
         }, flags.json))  # fmt: skip
         report(f"{variant} is measured")
-    print_section("decoding.exports", rows)
+    print_table("exports", rows)
 
 
 class Work:

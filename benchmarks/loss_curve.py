@@ -15,7 +15,7 @@ import json
 import statistics
 from pathlib import Path
 
-from command_line import Parser, add_row, check_flags, number, print_section
+from command_line import Parser, add_row, check_flags, number, print_table
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import run_command
@@ -41,7 +41,7 @@ def main(arguments):
         Path(flags.save).write_text(json.dumps(trained(flags)) + "\n", encoding="utf-8")
     else:
         row = add_row(compared(*map(curve, flags.compare.split(","))), flags.json)
-        print_section("training.loss_curves", [row])
+        print_table("loss_curves", [row])
 
 
 def trained(flags):

@@ -11,7 +11,7 @@ import multiprocessing
 import resource
 
 import numpy as np
-from command_line import Parser, add_row, check_flags, print_section
+from command_line import Parser, add_row, check_flags, print_table
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import run_command
@@ -58,7 +58,7 @@ def main(arguments):
             "length": flags.length, "vocab_size": flags.vocab_size, "precision": flags.precision, "way": way,
             "peak_mb": peak, "free_mb": free and free >> 20,
         }, flags.json))  # fmt: skip
-    print_section("training.memory", rows)
+    print_table("memory", rows)
 
 
 def peak_of(*update):

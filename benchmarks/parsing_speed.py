@@ -8,7 +8,7 @@ all its words.
 import itertools
 import time
 
-from command_line import Parser, add_row, check_flags, print_section
+from command_line import Parser, add_row, check_flags, print_table
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import run_command
@@ -52,7 +52,7 @@ def main(arguments):
             for tree, sentence in zip(trees, sentences)
         ),
     }  # fmt: skip
-    print_section("parsers.parsing_speed", [add_row(row, flags.json)])
+    print_table("parsing_speed", [add_row(row, flags.json)])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from command_line import Parser, add_row, check_flags, print_section
+from command_line import Parser, add_row, check_flags, print_table
 
 from keras_transformer.cli.arguments import run_command
 from keras_transformer.cli.output import report
@@ -41,7 +41,7 @@ def main(arguments):
                 "nll_over_float32": round(found["nll"] / reference["nll"], 5),
             }, flags.json))  # fmt: skip
             report(f"seed {seed} in {precision} is trained")
-    print_section("training.precisions", rows)
+    print_table("precisions", rows)
 
 
 def validation(flags, seed, precision):

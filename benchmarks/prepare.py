@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from command_line import Parser, add_row, check_flags, number, print_section
+from command_line import Parser, add_row, check_flags, number, print_table
 
 from keras_transformer.cli.arguments import run_command
 from keras_transformer.data.token_store import TokenStore
@@ -49,7 +49,7 @@ def main(arguments):
     with contextlib.ExitStack() as stack:
         folder = Path(flags.folder or stack.enter_context(tempfile.TemporaryDirectory()))
         record = measure(folder, flags)
-    print_section("benchmarks.preparation", [add_row(record, flags.json)])
+    print_table("preparation", [add_row(record, flags.json)])
 
 
 def measure(folder, flags):

@@ -20,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-from command_line import Parser, add_row, check_flags, number, print_section
+from command_line import Parser, add_row, check_flags, number, print_table
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import run_command
@@ -57,7 +57,7 @@ def main(arguments):
                 "seconds": flags.seconds, **found,
             }, flags.json))  # fmt: skip
             report(f"{count} clients are measured")
-    print_section("decoding.served", rows)
+    print_table("server", rows)
 
 
 def questions_of(run_dir, most):

@@ -17,7 +17,7 @@ import os
 import re
 import time
 
-from command_line import Parser, add_row, check_flags, names, print_section
+from command_line import Parser, add_row, check_flags, names, print_table
 from operations import profiled
 from train_step import PRECISIONS, SIZES
 
@@ -58,7 +58,7 @@ def main(arguments):
     for size in sizes:
         for precision in precisions:
             rows.append(add_row({**record(size, precision), "onednn": flags.onednn}, flags.json))
-    print_section("training.training_profile", rows)
+    print_table("training_profile", rows)
 
 
 def record(size, precision):

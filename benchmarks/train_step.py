@@ -33,7 +33,7 @@ import tempfile
 from pathlib import Path
 
 import peers
-from command_line import Parser, add_row, check_flags, names, number, print_section
+from command_line import Parser, add_row, check_flags, names, number, print_table
 
 from keras_transformer.backend.devices import cpu_has_bfloat16
 from keras_transformer.backend.loading import chosen_backend, load_keras
@@ -91,7 +91,7 @@ def main(arguments):
         for size in flags.sizes:
             for found in measured(size, flags, Path(folder) / size):
                 rows += [add_row(row, flags.json) for row in found]
-    print_section("training.training", rows)
+    print_table("training", rows)
 
 
 def read_flags(arguments):

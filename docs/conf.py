@@ -14,7 +14,7 @@ version = release = __version__
 extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design",
 ]  # fmt: skip
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "pages"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -39,7 +39,7 @@ def constructor_signature(app, what, name, obj, options, arguments, returned):
 
 
 def code_spans(app, what, name, obj, options, lines):
-    """Turn the code spans of docstrings, which stand between single backticks, into literals of reStructuredText."""
+    """Turn code spans in single backticks into literals of reStructuredText."""
     text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``\\ ", "\n".join(lines))
     lines[:] = text.split("\n")
 

@@ -1,35 +1,50 @@
 """Generate results.md, benchmarks.md and reliability.md from the rows of docs/results/*.jsonl.
 
-python docs/results.py            # writes the pages
-python docs/results.py --check    # exits with status 1 if a page is outdated
+    python docs/results.py            # write the pages
+    python docs/results.py --check    # exit with status 1 if a page is outdated
 
-`python -m keras_transformer.evaluate --results=FILE` and the programs in benchmarks/ add the rows. The text around the
-tables is in `docs/pages/`.
+The text is in docs/pages/*.md. There, `{{ NAME FILE … }}` stands for the output of the function NAME of
+docs/pages/*.py, called with the rows of each docs/results/FILE.jsonl. The programs in benchmarks/ and
+`python -m keras_transformer.evaluate --results=FILE` add rows.
 """
 
+import re
 import sys
 from pathlib import Path
 
-from pages.benchmarks import benchmarks_page
-from pages.markdown import rows_of
-from pages.reliability import reliability_page
-from pages.scores import results_page
+from pages import benchmarks, scores, tables
 
 DOCS = Path(__file__).parent
+FUNCTIONS = vars(tables) | vars(scores) | vars(benchmarks)
 
 
-def main():
-    files = {path.stem: rows_of(path) for path in sorted((DOCS / "results").glob("*.jsonl"))}
-    pages = {
-        DOCS / "results.md": results_page(files),
-        DOCS / "benchmarks.md": benchmarks_page(files),
-        DOCS / "reliability.md": reliability_page(files["reliability"], files["checkpoints"]),
-    }
-    if "--check" in sys.argv:
-        sys.exit(int(any(path.read_text(encoding="utf-8") != text for path, text in pages.items())))
-    for path, text in pages.items():
-        path.write_text(text, encoding="utf-8")
+def page(name, functions=FUNCTIONS):
+    """Return the text of a page: its template with all tables."""
+
+    def fill(match):
+        function, *files = match[1].split()
+        return functions[function](*map(tables.rows_of, files))
+
+    return re.sub(r"\{\{(.*?)\}\}", fill, (DOCS / "pages" / name).read_text(encoding="utf-8"))
+
+
+def write(pages, arguments):
+    """Write {name: text} or, with `--check`, compare the texts with the files. Return the exit status."""
+    stale = []
+    for name, text in pages.items():
+        path = DOCS / name
+        if "--check" not in arguments:
+            path.write_text(text, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
+            stale.append(name)
+    if stale:
+        print(f"outdated, run `python {sys.argv[0]}`: {', '.join(stale)}", file=sys.stderr)
+    return int(bool(stale))
+
+
+def main(arguments):
+    return write({name: page(name) for name in ("results.md", "benchmarks.md", "reliability.md")}, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -1,63 +1,213 @@
-"""benchmarks.md: how fast things are, and how much memory they take."""
+"""Tables and charts of benchmarks.md and reliability.md."""
 
-from pages.decoding import decoding, decoding_profile, exports, served
-from pages.markdown import table
-from pages.training import loss_curves, memory, precisions, speed_chart, training, training_profile
+from pages.tables import bars, table
 
-BENCHMARKS_HEAD = """# Benchmarks
-
-`python docs/results.py` generates this page from `docs/results/*.jsonl`, to which the programs in `benchmarks/` add
-rows. All measurements are on CPUs. The machines also had other work, so compare ratios within a run, not absolute
-values.
-
-## Findings
-
-- **Training speed.** In float32, this project is 1.14 to 1.17 times as fast as OpenNMT-tf at the size of `tiny`, and
-  0.98 to 1.11 times at the size of `base`. It is 1.12 to 1.61 times as fast as PyTorch and 1.12 to 1.64 times as fast
-  as keras-hub ([table](#training)).
-- **bfloat16.** On a CPU with bfloat16 instructions, training is 1.54 (`tiny`) and 1.72 (`base`) times as fast as
-  OpenNMT-tf in float32. The scores of `toy_ende` differ hardly more than those of two seeds ([table](#precision)).
-- **Decoding speed.** With XLA in float32, this project is 1.08 to 1.33 times as fast as CTranslate2 and 1.53 to 3.04
-  times as fast as OpenNMT-tf. CTranslate2 needs less memory ([table](#decoding)).
-- **Exports.** A float32 SavedModel gives the same translations as `Translator` in all cases ([table](#exports)).
-- **Server.** 64 clients get 61.5 answers per second, 7.9 times as many as one client, without a wrong answer
-  ([table](#server)).
-- **Memory.** `--accumulate=8` reduces the memory of `base` with 25,000 tokens from 13.5 to 4.1 GB, and together with
-  `--remat` to 2.9 GB ([table](#memory-of-an-update)).
-- **Data.** Five million pairs are encoded in about two minutes ([table](#preparing-a-corpus)).
-
-"""
+PEERS = {"opennmt_tf": "OpenNMT-tf", "pytorch": "PyTorch", "keras_hub": "keras-hub"}
 
 
-def benchmarks_page(files):
-    """Return the text of benchmarks.md."""
-    sections = {
-        "train_step": training, "train_profile": training_profile, "loss_curve": loss_curves, "precision": precisions,
-        "memory": memory,
-        "decode": decoding, "decode_profile": decoding_profile, "exports": exports, "serve": served,
-        "prepare": preparation,
+def training(rows):
+    """Return the speed of training by engine and mode, and a summary, for each machine."""
+    columns = {
+        "size": "{size}", "workload": "{workload}", "engine": "{engine}", "mode": "{mode}", "precision": "{precision}",
+        "tokens/s": "{target_tokens_per_second:,.0f}",
+        **{f"×{name}": f"{{ratios[{peer}]:.2f}}" for peer, name in PEERS.items()},
+        "of product": "{over_product:.0%}", "memory": "{peak_memory_mb:,.0f} MB",
+        "first step": "{seconds_to_first_step:.0f} s", "×fixed": "{over_fixed:.2f}",
     }  # fmt: skip
-    parts = [section(files[name]) for name, section in sections.items() if name in files]
-    return "\n".join([BENCHMARKS_HEAD + speed_chart(files["train_step"]), *parts])
+    parts = []
+    for machine in dict.fromkeys(row["machine"] for row in rows):
+        engines = [row for row in rows if row["machine"] == machine and row["engine"] != "matmul"]
+        parts += [f"### On {machine}", table(engines, columns), SUMMARY, best_modes(engines)]
+    return "\n\n".join(parts)
+
+
+SUMMARY = """Summary: the fastest mode of this project relative to the fastest float32 mode of the others, and Multi30k
+relative to `fixed` in the same mode:"""
+
+
+def best_modes(rows):
+    """Return a table that compares the fastest mode of this project with those of other engines."""
+    own = [row for row in rows if row["engine"] == "keras_transformer"]
+
+    def best(precision, workload, value):
+        """Return the cell of a size: the value of the fastest mode that has it, preferring more repeats."""
+
+        def cell(size):
+            found = [
+                row for row in own if (row["size"], row["precision"], row["workload"]) == (size, precision, workload)
+            ]
+            found = [row for row in found if value(row)]
+            row = max(found, key=lambda row: (row["repeats"], row["target_tokens_per_second"]), default=None)
+            return row and f"{value(row):.2f}"
+
+        return cell
+
+    def over(peer):
+        return lambda row: row["ratios"][peer]
+
+    columns = {
+        "size": str,
+        **{f"float32 ×{name}": best("float32", "fixed", over(peer)) for peer, name in PEERS.items()},
+        "bfloat16 ×OpenNMT-tf": best("bfloat16", "fixed", over("opennmt_tf")),
+        "float32 of product": best("float32", "fixed", lambda row: row["over_product"]),
+        "multi30k ×fixed": best("float32", "multi30k", lambda row: row["over_fixed"]),
+    }
+    return table(dict.fromkeys(row["size"] for row in own), columns)
+
+
+def training_chart(rows):
+    """Return a chart of the speed of engines at the size of `base`, on the first machine with bfloat16 instructions."""
+    machine = next(row["machine"] for row in rows if row["precision"] == "bfloat16")
+    there = [row for row in rows if (row["machine"], row["size"], row["workload"]) == (machine, "base", "fixed")]
+    measured = [row for row in there if row["engine"] != "matmul" and row["ratios"]["opennmt_tf"]]
+    measured.sort(key=lambda row: (row["repeats"], row["target_tokens_per_second"]))
+    ratios = {(row["engine"], row["precision"]): row["ratios"]["opennmt_tf"] for row in measured}
+    values = [
+        (f"{engine:<17} {precision:<8}", f"{ratio:5.2f}", ratio)
+        for (engine, precision), ratio in sorted(ratios.items(), key=lambda item: -item[1])
+    ]
+    return bars("engine            precision ratio", values, scale=20)
+
+
+def training_profile(rows):
+    """Return the time of an update by part of the model, and notes on each profile."""
+    parts, notes = [], []
+    for row in rows:
+        total = sum(part["seconds"] for part in row["parts"])
+        parts += [
+            {**row, **part, "share": part["seconds"] / total}
+            for part in row["parts"]
+            if row["onednn"] == "on" and part["seconds"] >= 0.005 * total
+        ]
+        products = [part for part in row["parts"] if part["operations"] == "products"]
+        seconds = sum(part["seconds"] for part in products)
+        rate = sum(part["flops"] for part in products) / seconds
+        notes.append(
+            f"- {row['size']} {row['precision']}, oneDNN {row['onednn']}, {row['machine']}: "
+            f"{row['milliseconds']:,.0f} ms per update. A large product reaches "
+            f"{row['product_flops_per_second'] / 1e9:,.0f} GFLOP/s, copying {row['copy_bytes_per_second'] / 1e9:,.1f} "
+            f"GB/s. Products take {seconds / total:.0%} of the time, at {rate / row['product_flops_per_second']:.0%} "
+            "of the rate of a large product."
+        )
+    columns = {
+        "size": "{size}", "precision": "{precision}", "part": "{part}", "operations": "{operations}",
+        "share": "{share:.1%}", "GFLOP/s": lambda part: f"{part['flops'] / part['seconds'] / 1e9:,.0f}",
+        "GB/s": lambda part: f"{part['bytes'] / part['seconds'] / 1e9:,.1f}",
+        "of its limit": lambda part: f"{part['limit'] / part['seconds']:.0%}",
+    }  # fmt: skip
+    return "\n".join([table(parts, columns), "", *notes])
+
+
+def loss_curves(rows):
+    """Return the differences between the losses of two runs."""
+    return table(rows, {
+        "problem": "{problem}",
+        "versions": lambda row: ", ".join(dict.fromkeys(commit[:7] for commit in row["commits"])),
+        "seeds": lambda row: ", ".join(dict.fromkeys(map(str, row["seeds"]))), "updates": "{updates:,}",
+        "loss at the end": "{last_loss:.3f}", "largest difference": "{greatest_difference:.1e}",
+        "mean difference": "{mean_difference:.1e}",
+    })  # fmt: skip
+
+
+def precisions(rows):
+    """Return the effect of lower precision on losses."""
+    return table(rows, {
+        "problem": "{problem}", "hparams": "{hparams}", "seed": "{seed}", "precision": "{precision}",
+        "updates": "{step:,}", "loss": "{loss:.4f}", "loss ×": "{loss_over_float32:.4f}", "nll": "{nll:.4f}",
+        "nll ×": "{nll_over_float32:.4f}", "score": "{score:.2f}",
+    })  # fmt: skip
+
+
+def memory(rows):
+    """Return the memory of an update, with a column for each way to save memory."""
+    peaks = {}
+    for row in rows:
+        peak = f"{row['peak_mb']:,}" if row["peak_mb"] else f"more than {row['free_mb']:,}"
+        key = row["backend"], row["hparams"], row["precision"], row["tokens"]
+        peaks.setdefault(key, row)[row["way"]] = peak
+    columns = {name: f"{{{name}}}" for name in ("backend", "hparams", "precision")} | {"tokens": "{tokens:,}"}
+    ways = dict.fromkeys(row["way"] for row in rows)
+    return table(peaks.values(), columns | {way: lambda row, way=way: row.get(way) for way in ways})
+
+
+def decoding(rows):
+    """Return the speed of translation by engine."""
+    return table(rows, {
+        "workload": "{workload}, {sentences:,} sentences", "size": "{size}", "engine": "{engine}", "mode": "{mode}",
+        "precision": "{precision}", "tokens/s": "{output_tokens_per_second:,.0f}",
+        "×CTranslate2": "{ratios[ctranslate2]:.2f}", "×OpenNMT-tf": "{ratios[opennmt_tf]:.2f}",
+        "memory": "{peak_memory_mb:,.0f} MB", "BLEU": "{bleu:.2f}", "same": "{same_as_ours:.1%}",
+    })  # fmt: skip
+
+
+def decoding_profile(rows):
+    """Return the shares of kinds of operations in the time of decoding."""
+    kinds = dict.fromkeys(kind for row in rows for kind in row["shares"])
+    return table(rows, {
+        "size": "{size}", "mode": "{mode}", "precision": "{precision}",
+        **{kind: lambda row, kind=kind: f"{row['shares'].get(kind, 0):.0%}" for kind in kinds},
+        "GFLOP/s in products": lambda row: f"{row['products_flops_per_second'] / 1e9:.0f}",
+        "of one large product": lambda row: f"{row['device_flops_per_second'] / 1e9:.0f}",
+    })  # fmt: skip
+
+
+def exports(rows):
+    """Return the comparison of exports with `Translator`."""
+    return table(rows, {
+        "problem": "{problem}, {sentences:,} sentences", "format": "{format}", "precision": "{precision}",
+        "same": "{same:.1%}", "same-precision": "{same_precision:.1%}", "alone": "{same_alone:.1%}",
+        "awkward": "{awkward:.1%}", "greedy": "{same_greedy:.1%}",
+        "difference": lambda row: f"{row.get('max_score_difference', row.get('max_log_probability_difference')):.0e}",
+        "score": "{score:.2f}", "ours": "{reference_score:.2f}", "sentences/s": "{sentences_per_second:,.0f}",
+        "MB": "{megabytes:,.1f}",
+    })  # fmt: skip
+
+
+def server(rows):
+    """Return the throughput and the latency of the server."""
+    alone = {repr(row["command"]): row["sentences_per_second"] for row in rows if row["clients"] == 1}
+    for row in rows:
+        one = alone.get(repr(row["command"]))
+        row["speedup"] = one and row["sentences_per_second"] / one
+    return table(rows, {
+        "model": "{model} ({problem})", "clients": "{clients}", "seconds": "{seconds}", "answers": "{answers:,}",
+        "answers/s": "{sentences_per_second:.1f}", "×": "{speedup:.1f}",
+        **{f"p{share}": f"{{p{share}_ms:,}} ms" for share in (50, 95, 99)}, "wrong": "{wrong}", "refused": "{errors}",
+        "memory": "{memory_mb[0]:,} → {memory_mb[1]:,} MB",
+    })  # fmt: skip
 
 
 def preparation(rows):
-    """Return how fast corpora are prepared."""
-    text = """## Preparing a corpus
-
-The corpus consists of random words, about 25 per sentence, which `prepare` encodes and stores. The time for 36
-million pairs, the size of WMT14 English–French in the paper, is extrapolated. The vocabulary is learned from a
-sample, so this time hardly grows. Encoding the paper's largest corpus would take less than 20 minutes.
-"""
-    heads = "pairs, kept, filters, vocabulary, encoding, pairs/s, peak memory, 36 million pairs, machine".split(", ")
-    cells = []
+    """Return the speed of preparing corpora."""
     for row in rows:
-        phases, counts = row["phases"], row["counts"]
-        pairs = counts["pairs"] + sum(count for name, count in counts.items() if name.startswith("dropped"))
-        rate, memory = phases["encoding"]["pairs_per_second"], max(phase["peak_bytes"] for phase in phases.values())
-        seconds = [f"{phases[name]['seconds']:.0f} s" for name in ("learning the vocabulary", "encoding")]
-        cells.append([
-            f"{pairs:,}", f"{counts['pairs']:,}", ", ".join(row["filters"]) or "none", *seconds, f"{rate:,.0f}",
-            f"{memory / 1e9:.2f} GB", f"{36e6 / rate / 60:.0f} min", row["machine"],
-        ])  # fmt: skip
-    return table(text, heads, cells, rows)
+        row["pairs"] = sum(n for name, n in row["counts"].items() if name == "pairs" or name.startswith("dropped"))
+        row["rate"] = row["phases"]["encoding"]["pairs_per_second"]
+        row["gigabytes"] = max(phase["peak_bytes"] for phase in row["phases"].values()) / 1e9
+    return table(rows, {
+        "pairs": "{pairs:,}", "kept": "{counts[pairs]:,}", "filters": lambda row: ", ".join(row["filters"]) or "none",
+        "vocabulary": "{phases[learning the vocabulary][seconds]:.0f} s",
+        "encoding": "{phases[encoding][seconds]:.0f} s", "pairs/s": "{rate:,.0f}",
+        "peak memory": "{gigabytes:.2f} GB",
+        "36 million pairs": lambda row: f"{36e6 / row['rate'] / 60:.0f} min", "machine": "{machine}",
+    })  # fmt: skip
+
+
+def soak(rows):
+    """Return the kills that training survived."""
+    return table(rows, {
+        "updates": "{updates:,}", "kills": "{kills}", "of these SIGTERM": "{sigterm}",
+        "inside a checkpoint write": "{inside_a_checkpoint_write}", "survived": "{survived}", "lost": "{lost}",
+        "a checkpoint": lambda row: f"{1000 * row['checkpoint_share']['seconds_each']:.0f} ms",
+        "its share": "{checkpoint_share[share]:.1%}", "machine": "{machine}",
+    })  # fmt: skip
+
+
+def checkpoint_times(rows):
+    """Return the cost of checkpoints at the default interval."""
+    return table(rows, {
+        "size": "{size}", "parameters": "{parameters:,}", "a checkpoint": "{megabytes:,.0f} MB",
+        "written in": "{write_seconds:.2f} s", "an update": "{update_seconds:.2f} s", "of": "{tokens:,} tokens",
+        "share": "{share:.2%}",
+        "2% of updates of": lambda row: f"{0.98 / 0.02 * row['write_seconds'] / row['checkpoint_steps']:.3f} s",
+        "machine": "{machine}",
+    })  # fmt: skip

@@ -1,118 +1,74 @@
-"""results.md: scores of models, by problem, seed and parser."""
+"""Tables and charts of results.md."""
 
 import re
+import statistics
+from pathlib import Path
 
-from pages.in_small import extrapolation, length_penalty, one_by_one, table3
-from pages.markdown import backend, by_seed, changes_of, head, line, mean
-from pages.parsers import parsers, parsing_speed
-from pages.published import CITED, multi30k
+from pages.tables import backend, bars, by_seed, changes_of, first_per, mean, table
 
-HEAD = """# Results
-
-All scores on this page come from outputs decoded with beam search, never from teacher-forced predictions.
-`python docs/results.py` generates the page from `docs/results/*.jsonl`. Each row there holds the commands, settings,
-signatures, seed, commit and machine of a score. [reproduce.md](reproduce.md) shows how to run the experiments.
-
-```{warning}
-Nobody has trained on WMT14 or the whole WSJ with this project yet. The results below are from small corpora.
-```
-
-## Findings
-
-- **Translation.** On Multi30k, `tiny` reaches 40.65 ± 0.36 BLEU (three seeds), compared with a
-  [published](#multi30k-compared-with-published-results) 41.02 from a single run.
-- **Distillation.** A model of the same size that also learns from the translations of three others, `tiny_plus`,
-  reaches [41.71 ± 0.46](#a-better-tiny).
-- **Raw text.** `tiny` reaches a sacreBLEU of 40.01 from English into German, 42.23 from German into English, and 60.73
-  from English into French (one seed each).
-- **Your own text.** With 5,500 pairs and two minutes of updates, `quick` reaches [23.2 BLEU](#parallel_text).
-- **Parsing.** On WSJ's sample and GUM, a parser reaches F1 76.90 after 97 minutes of updates in float32, and 76.80
-  after 40 minutes in bfloat16. A PCFG from the same trees has [75.21](#parsers-on-each-treebank).
-- **The paper's ablations.** [On a small scale](#table-3-on-a-small-scale), most conclusions of Table 3 hold.
-- **Backends.** After 3,000 updates with the same seed, validation BLEU is 32.7 with TensorFlow and 32.1 with JAX.
-
-"""
-
-CHART = """BLEU of `tiny` on the validation split of Multi30k (`multi30k_ende_tok`), seed 1. The score rises quickly
-in the first 1,500 updates and changes little after 3,500:
-"""
-
-LOGS = """## Validation logs
-
-The validation score during each run, with the command of the run.
-"""
+from keras_transformer.config import registry
+from keras_transformer.config.hparams import changed_fields
 
 BLEU = {"sacrebleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU"}
-
 TREES = {
     "f1": "F1", "error_sentences": "errors", "f1_of_all_sentences": "F1 of all sentences", "recall": "recall",
     "precision": "precision", "tagging_accuracy": "tags", "exact_match": "exact",
 }  # fmt: skip
+PARSEVAL = {
+    "F1": "{f1:,.2f}", "F1 of all sentences": "{f1_of_all_sentences:,.2f}", "recall": "{recall:,.2f}",
+    "precision": "{precision:,.2f}", "complete match": "{complete_match:,.2f}", "tags": "{tagging_accuracy:,.2f}",
+    "sentences": "{sentences:,}", "errors": "{errors:,}",
+}  # fmt: skip
+FIGURES = {
+    "perplexity, validation": ("validation", "perplexity"), "BLEU, validation": ("validation", "tokenized_bleu"),
+    "BLEU, test": ("test", "tokenized_bleu"),
+}  # fmt: skip
+PART_OF_TABLE_3 = {
+    "num_heads": "A", "d_k": "B", "num_layers": "C", "d_model": "C", "d_ff": "C", "dropout": "D",
+    "label_smoothing": "D", "positions": "E",
+}  # fmt: skip
+ROW_OF_TABLE_3 = {
+    ("num_heads", 1): "base_h1", ("num_heads", 2): "base_h4", ("num_heads", 8): "base_h16",
+    ("num_heads", 16): "base_h32", ("d_k", 8): "base_dk16", ("d_k", 16): "base_dk32", ("num_layers", 2): "base_n2",
+    ("num_layers", 3): "base_n4", ("num_layers", 6): "base_n8", ("d_model", 64): "base_d256",
+    ("d_model", 256): "base_d1024", ("d_ff", 128): "base_ff1024", ("d_ff", 512): "base_ff4096",
+    ("dropout", 0.0): "base_dropout0", ("label_smoothing", 0.0): "base_smoothing0",
+    ("label_smoothing", 0.2): "base_smoothing02", ("positions", "learned"): "base_learned_positions",
+}  # fmt: skip
+"""For each variation of `tiny_short`, the preset of the corresponding row in the paper."""
+BASE_OF_TABLE_3 = 4.92, 25.8
+"""Perplexity and BLEU of the paper's base model on newstest2013."""
 
 
-def results_page(files):
-    """Return the text of results.md; `files` are {name: rows}."""
-    logs = [LOGS]
-    parts, sections = (
-        [HEAD + chart(files["multi30k"])],
-        {
-            "length_penalty": length_penalty,
-            "table3": table3,
-            "extrapolation": lambda rows: extrapolation(rows, files.get("table3", [])),
-            "tiny_plus": lambda rows: one_by_one(rows, files["multi30k"]),
-        },
-    )
-    for name, rows in files.items():
-        if "benchmark" not in rows[0] and name not in sections:
-            parts.append("\n".join([f"## {name}\n", table(rows), *means(rows), ""]))
-            logs.extend(curve(row) for row in rows if row["training"]["curve"] and row is first_of_run(rows, row))
-    parts.append(multi30k(files["multi30k"], files.get("tiny_plus", [])))
-    parts.extend(section(files[name]) for name, section in sections.items() if name in files)
-    parts.append(parsers(files["parsing_baselines"], files["parsing_parts"]))
-    if "parsing_speed" in files:
-        parts.append(parsing_speed(files["parsing_speed"]))
-    return "\n".join([*parts, CITED, *logs])
-
-
-def chart(rows):
+def validation_chart(rows):
     """Return a chart of the validation scores of the first run of `tiny` on Multi30k."""
-    run = next(
-        row for row in rows if (row["problem"], row["preset"]) == ("multi30k_ende_tok", "tiny") and is_plain(row)
-    )
-    bars = (
-        f"{point['step']:>6,}  {point['score']:5.2f}  {'█' * round(point['score'])}"
-        for point in run["training"]["curve"]
-    )
-    return "\n".join([CHART, "```text", "update   BLEU", *bars, "```\n"])
+    run = next(row for row in rows if is_tiny(row))
+    points = ((f"{point['step']:>6,}", f"{point['score']:5.2f}", point["score"]) for point in run["training"]["curve"])
+    return bars("update   BLEU", points)
 
 
-def is_plain(row):
-    """Return whether a row's run has the hparams of its preset, except for the seed."""
-    return not changes_of(row)
+def is_tiny(row):
+    """Return whether a row is from a run of unchanged `tiny` on tokenized Multi30k."""
+    return (row["problem"], row["preset"]) == ("multi30k_ende_tok", "tiny") and not changes_of(row)
 
 
-def table(rows):
-    """Return a Markdown table with a line for each row."""
-    scores = TREES if "f1" in rows[0] else BLEU
-    heads = ["problem", "preset", "seed", "backend", "split", "checkpoint", *scores.values(), "steps", "training"]
-    heads.append("commit")
-    lines = head(heads)
-    for row in rows:
-        training = row["training"]
-        cells = [
-            problem(row), preset(row), row["seed"], backend(row), row["split"], row["checkpoint"]["name"],
-            *(figure(row, score) for score in scores), f"{training['steps']:,}",
-            f"{training['seconds'] / 60:.0f} min", row["commit"],
-        ]  # fmt: skip
-        lines.append(line(map(str, cells)))
-    return "\n".join(lines)
+def scores(rows):
+    """Return a table with a line for each row."""
+    metrics = TREES if "f1" in rows[0] else BLEU
+    return table(rows, {
+        "problem": problem, "preset": preset, "seed": "{seed}", "backend": backend, "split": "{split}",
+        "checkpoint": "{checkpoint[name]}",
+        **{name: lambda row, metric=metric: score(row, metric) for metric, name in metrics.items()},
+        "steps": "{training[steps]:,}", "training": lambda row: f"{row['training']['seconds'] / 60:.0f} min",
+        "commit": "{commit}",
+    })  # fmt: skip
 
 
-def figure(row, score):
-    """Return a score of a row, or "–". In older rows only EVALB's signature holds the number of error sentences."""
-    if score == "error_sentences" and score not in row:
+def score(row, metric):
+    """Return a score of a row, or None. In older rows only EVALB's signature holds the number of error sentences."""
+    if metric == "error_sentences" and metric not in row:
         return int(re.search(r"\((\d+) errors", row["signatures"]["F1"])[1])
-    return row.get(score, "–")
+    return row.get(metric)
 
 
 def problem(row):
@@ -121,36 +77,209 @@ def problem(row):
 
 
 def preset(row):
-    """Return the preset of a row with the fields that differ, if they are few."""
+    """Return the preset of a row with the fields that differ, if they are at most three."""
     changes = [f"{name}={value}" for name, value in changes_of(row).items()]
     return ", ".join([row["preset"], *(changes if len(changes) <= 3 else ["changed"])])
 
 
 def means(rows):
-    """Return the lines of a table of means over seeds with standard deviations, or no lines for single seeds."""
-    scores, lines = TREES if "f1" in rows[0] else BLEU, []
-    for alike in by_seed(rows):
-        if alike[1:]:
-            row, seeds = alike[0], ", ".join(str(row["seed"]) for row in alike)
-            found = [[value for row in alike if (value := figure(row, score)) != "–"] for score in scores]
-            cells = [mean(one) if one[1:] else "–" for one in found]
-            names = problem(row), preset(row), backend(row), row["split"], row["checkpoint"]["name"]
-            lines.append(line([*names, seeds, *cells]))
-    heads = ["problem", "preset", "backend", "split", "checkpoint", "seeds", *scores.values()]
-    return ["", "Means and standard deviations over seeds:\n", *head(heads), *lines] if lines else []
+    """Return a table of means over seeds with standard deviations."""
+
+    def cell(metric):
+        def of_group(rows):
+            found = [value for row in rows if (value := score(row, metric)) is not None]
+            return mean(found) if found[1:] else None
+
+        return of_group
+
+    metrics = TREES if "f1" in rows[0] else BLEU
+    return table([group for group in by_seed(rows) if group[1:]], {
+        "problem": lambda rows: problem(rows[0]), "preset": lambda rows: preset(rows[0]),
+        "backend": lambda rows: backend(rows[0]), "split": lambda rows: rows[0]["split"],
+        "checkpoint": lambda rows: rows[0]["checkpoint"]["name"], "seeds": seeds_of,
+        **{name: cell(metric) for metric, name in metrics.items()},
+    })  # fmt: skip
 
 
-def curve(row):
-    """Return the validation scores of a row's run as a Markdown table, with the command of the run."""
-    points = row["training"]["curve"]
-    command = "python -m keras_transformer.train " + " ".join(row["commands"]["train"][1:])
-    if "backend" in row:
-        command = f"KERAS_BACKEND={row['backend']} {command}"
-    lines = [f"    {command}\n", "| update | score |", "|---|---|"]
-    lines += [f"| {point['step']:,} | {point['score']:.2f} |" for point in points]
-    return "\n".join(lines) + "\n"
+def seeds_of(rows):
+    """Return the seeds of rows as text."""
+    return ", ".join(str(row["seed"]) for row in rows)
 
 
-def first_of_run(rows, row):
-    """Return the first row of the same run, whose log is shown once."""
-    return next(other for other in rows if other["manifest_sha256"] == row["manifest_sha256"])
+def validation_logs(*files):
+    """Return the validation scores of all runs in the rows of several files, with the command of each run."""
+    parts = []
+    for rows in files:
+        for row in first_per(rows, lambda row: row["manifest_sha256"]):
+            if curve := row["training"]["curve"]:
+                command = "python -m keras_transformer.train " + " ".join(row["commands"]["train"][1:])
+                command = f"KERAS_BACKEND={row['backend']} {command}" if "backend" in row else command
+                parts += [f"    {command}", table(curve, {"update": "{step:,}", "score": "{score:.2f}"})]
+    return "\n\n".join(parts)
+
+
+def published(multi30k, tiny_plus):
+    """Return the table of the published score on Multi30k, `tiny` and `tiny_plus`."""
+    lines = [["Transformer-Tiny, Wu et al. 2021", "en-de", "41.02", "one run"]]
+    for preset, rows, checkpoint in (("tiny", multi30k, "averaged"), ("tiny_plus", tiny_plus, "ema")):
+        ours = [row for row in rows if (row["split"], row["checkpoint"]["name"]) == ("test", checkpoint)]
+        for group in by_seed([row for row in ours if is_preset(row, preset)]):
+            bleu = [row["tokenized_bleu"] for row in group]
+            lines.append([f"`{preset}`", "en-de", mean(bleu), f"{len(bleu)} seeds, best {max(bleu):.2f}"])
+    heads = "system", "direction", "BLEU on tokens", "runs"
+    return table(lines, {head: lambda cells, i=i: cells[i] for i, head in enumerate(heads)})
+
+
+def is_preset(row, preset):
+    """Return whether a row is from a run of an unchanged preset on `multi30k_ende_tok`."""
+    changes = {**changed_fields(preset, row["hparams"]), **row.get("settings", {})}
+    return row["problem"] == "multi30k_ende_tok" and changes.keys() <= {"seed", "extra_train"}
+
+
+def length_penalty(rows):
+    """Return the scores by exponent of the length penalty, as means over seeds."""
+    alphas = {}
+    for row in rows:
+        alphas.setdefault(row["decoding"]["alpha"], {})[row["seed"]] = row
+
+    def ratio(i):
+        return lambda rows: f"{statistics.mean(row['by_length'][i]['length_ratio'] for row in rows):.3f}"
+
+    return table([[row for _, row in sorted(alphas[alpha].items())] for alpha in sorted(alphas)], {
+        "α": lambda rows: f"{rows[0]['decoding']['alpha']:g}",
+        "BLEU": lambda rows: mean([row["tokenized_bleu"] for row in rows]),
+        **{f"length ratio, {part['words']}": ratio(i) for i, part in enumerate(rows[0]["by_length"])},
+        "seeds": seeds_of,
+    })  # fmt: skip
+
+
+def table3(rows):
+    """Return the table of all variations of `tiny_short`, scored with the last checkpoint."""
+    runs = {}
+    for row in rows:
+        if row["checkpoint"]["name"] == "last":
+            runs.setdefault((tuple(changes_of(row).items()), row["seed"]), {})[row["split"]] = row
+    base = runs[(), 1]["validation"]
+    order = sorted((PART_OF_TABLE_3[changes[0][0]] if changes else "", changes, seed) for changes, seed in runs)
+    lines = []
+    for part, changes, seed in order:
+        splits = runs[changes, seed]
+        row = next(iter(splits.values()))
+        found = splits.get("validation")
+        lines.append({
+            "part": part, "changed": ", ".join(f"{field}={value}" for field, value in changes) or "–", **row,
+            "seed": seed,
+            **{head: splits[split][figure] for head, (split, figure) in FIGURES.items() if split in splits},
+            "difference": difference(found is not base and perplexity_and_bleu(found), perplexity_and_bleu(base)),
+            "in_the_paper": difference(paper_figures(changes), BASE_OF_TABLE_3),
+        })  # fmt: skip
+    return table(lines, {
+        "": "{part}", "changed": "{changed}", "backend": backend, "parameters": "{parameters:,}",
+        "updates": "{training[steps]:,}", **{head: f"{{{head}:.2f}}" for head in FIGURES},
+        "Δ": "{difference}", "Δ, paper": "{in_the_paper}", "seed": "{seed}",
+    })  # fmt: skip
+
+
+def perplexity_and_bleu(row):
+    """Return the perplexity and the BLEU of a row, or None without a row."""
+    return row and (row["perplexity"], row["tokenized_bleu"])
+
+
+def paper_figures(changes):
+    """Return perplexity and BLEU of the paper's row for a variation, or None without such a row."""
+    registry.load_catalog()
+    preset = ROW_OF_TABLE_3.get(changes[0]) if len(changes) == 1 else None
+    figures = re.search(r"PPL ([\d.]+), BLEU ([\d.]+)", dict(registry.hparams.describe()).get(preset, ""))
+    return figures and tuple(map(float, figures.groups()))
+
+
+def difference(figures, others):
+    """Return the differences of figures from others as text, or None without figures."""
+    return " / ".join(f"{figure - other:+.2f}" for figure, other in zip(figures, others)) if figures else None
+
+
+def extrapolation(rows, others):
+    """Return scores by source length of runs on short sentences (`rows`) and on all sentences (`others`)."""
+    parts = [
+        {**row, **part}
+        for row in [*others, *rows]
+        if (row["split"], row["checkpoint"]["name"]) == ("test", "last")
+        and changes_of(row).keys() <= {"positions", "max_length"}
+        for part in row.get("by_length", ())
+    ]
+    return table(parts, {
+        "positions": lambda row: changes_of(row).get("positions", "sinusoidal"), "max_length": "{hparams[max_length]}",
+        "backend": backend, "updates": "{training[steps]:,}", "words": "{words}", "lines": "{lines}",
+        "BLEU": "{score:.2f}", "length ratio": "{length_ratio:.2f}", "perplexity": "{perplexity:.2f}",
+        "seed": "{seed}",
+    })  # fmt: skip
+
+
+def tiny_plus(rows, multi30k):
+    """Return the effect of single changes to `tiny`, whose runs are among the rows of `multi30k`."""
+    runs = {}
+    for group in by_seed([*filter(is_tiny, multi30k), *rows]):
+        row, checkpoint = group[0], group[0]["checkpoint"]["name"]
+        if row["problem"] == "multi30k_ende_tok" and checkpoint != "best":
+            runs.setdefault((step_to_better(row), checkpoint), {})[row["split"]] = group
+
+    def figure(split, name):
+        return lambda splits: mean([row[name] for row in splits[split]]) if split in splits else None
+
+    def first(value):
+        return lambda splits: value(next(iter(splits.values())))
+
+    return table(runs.values(), {
+        "run": first(lambda rows: step_to_better(rows[0])),
+        "checkpoint": first(lambda rows: rows[0]["checkpoint"]["name"]),
+        "backend": first(lambda rows: backend(rows[0])), "parameters": first(lambda rows: f"{rows[0]['parameters']:,}"),
+        "tokens": first(lambda rows: f"{statistics.mean(row['training']['tokens'] for row in rows) / 1e6:.0f}M"),
+        **{head: figure(*key) for head, key in FIGURES.items()}, "seeds": first(seeds_of),
+    })  # fmt: skip
+
+
+def step_to_better(row):
+    """Return the name of a run: `tiny`, or `tiny_plus` with its additions."""
+    if is_tiny(row):
+        return "`tiny`"
+    changes = {**changed_fields("tiny_plus", row["hparams"]), **row.get("settings", {})}
+    added = [f"{name}={value}" for name, value in changes.items() if name not in ("seed", "ema_decay")]
+    return "+ " + ", ".join(added) if added else "smaller updates"
+
+
+def parsers(baselines, parts):
+    """Return the F1 of parsers on parts of a test split, baselines first."""
+    own = [{**row, "part": Path(row["gold"]).stem, "parser": Path(row["test"]).parent.name} for row in parts]
+    rows = sorted([*baselines, *own], key=lambda row: row["part"])
+    return table(rows, {"treebank": "{part}", "parser": "{parser}", **PARSEVAL})
+
+
+def evaluations(rows):
+    """Return the `evaluate` commands that added the rows, as code."""
+    programs = dict.fromkeys(" ".join(row["command"]).replace(".py", "", 1) for row in rows)
+    return "\n".join(f"    python -m keras_transformer.{program}" for program in programs)
+
+
+def parser_errors(rows):
+    """Return the scores of a parser on each treebank by sentence length and by label."""
+    figures = {name: PARSEVAL[name] for name in ("F1", "recall", "precision")}
+    more = {name: PARSEVAL[name] for name in ("complete match", "tags")}
+    parts = []
+    for row in rows:
+        lengths = [{"words": words, **scores} for words, scores in row["by_length"].items()]
+        labels = [{"label": label, **scores} for label, scores in row["by_label"].items() if scores["gold"] >= 40]
+        counts = {name: PARSEVAL[name] for name in ("sentences", "errors")}
+        parts += [
+            f"#### {Path(row['gold']).stem}", table(lengths, {"words": "{words}", **counts, **figures, **more}),
+            table(labels, {"label": "{label}", "gold": "{gold:,}", "predicted": "{test:,}", **figures}),
+        ]  # fmt: skip
+    return "\n\n".join(parts)
+
+
+def parsing_speed(rows):
+    """Return the speed of parsing."""
+    return table(rows, {
+        "sentences": "{sentences:,} of {problem}", "words": "{words:,}", "beam": "{beam_size}",
+        "constraint": "{constraint}", "sentences/s": "{sentences_per_second:.2f}", "whole trees": "{whole_trees:,}",
+        "machine": "{machine}",
+    })  # fmt: skip

@@ -41,10 +41,10 @@ def draw_curves(runs, over="step"):
         scores.plot(places, [row["score"] for row in rows], color=color, marker="o", markersize=4)
         names |= set(map(_score_name, rows))
     titles = {
-        losses: "nats a token: training, with dropout (thin), validation (dots)",
+        losses: "nats per token: training with dropout (thin), validation (dots)",
         scores: f"{' and '.join(sorted(names)) or 'score'} in validation",
         rates: "learning rate",
-        speeds: "tokens a second",
+        speeds: "tokens per second",
     }
     for axes, title in titles.items():
         axes.set_title(title, fontsize=10, loc="left")

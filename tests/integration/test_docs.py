@@ -3,7 +3,6 @@
 import importlib
 import json
 import re
-import sys
 
 import keras
 import numpy as np
@@ -22,18 +21,20 @@ def generators(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
 
 
-def test_results_pages_match_the_rows(generators, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["results.py", "--check"])
-    with pytest.raises(SystemExit) as end:
-        importlib.import_module("results").main()
-    assert end.value.code == 0
+def test_results_pages_match_the_rows(generators):
+    assert importlib.import_module("results").main(["--check"]) == 0
+
+
+def test_generator_reports_outdated_pages(generators, capsys):
+    assert importlib.import_module("results").write({"results.md": "old"}, ["--check"]) == 1
+    assert "results.md" in capsys.readouterr().err
 
 
 def test_results_table_shows_error_sentences(generators):
     scores = importlib.import_module("pages.scores")
     old = json.loads((ROOT / "docs" / "results" / "parsing.jsonl").read_text(encoding="utf-8").splitlines()[1])
     new = {**old, "error_sentences": 7, "f1_of_all_sentences": 75.5}
-    heads, _, *rows = ([cell.strip() for cell in line.split("|")] for line in scores.table([old, new]).splitlines())
+    heads, _, *rows = ([cell.strip() for cell in line.split("|")] for line in scores.scores([old, new]).splitlines())
     places = [heads.index(name) for name in ("F1", "errors", "F1 of all sentences")]
     assert [[row[place] for place in places] for row in rows] == [["76.9", "14", "–"], ["76.9", "7", "75.5"]]
 
@@ -159,7 +160,7 @@ def test_commands_page_matches_the_commands(generators, monkeypatch):
     reference = importlib.import_module("reference")
     monkeypatch.setenv("COLUMNS", reference.WIDTH)
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    assert page == reference.commands_page(), "python docs/reference.py writes docs/commands.md"
+    assert page == reference.results.page("commands.md", vars(reference)), "run `python docs/reference.py`"
 
 
 def test_troubleshooting_quotes_what_is_said():

@@ -17,7 +17,7 @@ def paths(monkeypatch):
 
 
 def test_table3_variations_change_as_in_the_paper():
-    from pages.in_small import ROW_OF_TABLE_3
+    from pages.scores import ROW_OF_TABLE_3
     from reproduce import EXPERIMENTS
 
     changes = [tuple(training.overrides.items()) for training in EXPERIMENTS["table3"]]

@@ -1,0 +1,123 @@
+"""Result rows, and Markdown tables of rows."""
+
+import json
+import shlex
+import statistics
+import string
+from pathlib import Path
+
+from keras_transformer.config import registry
+from keras_transformer.config.hparams import changed_fields
+
+RESULTS = Path(__file__).parent.parent / "results"
+RENAMED = {"more_pairs": "extra_train"}
+"""Problem settings that had another name when their rows were added."""
+
+
+def rows_of(name):
+    """Return the rows of docs/results/NAME.jsonl, with the current names of settings.
+
+    "overrides" holds the fields that differ from the current preset. If the changes of a run lead to another preset,
+    the row is assigned to that preset.
+    """
+    rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        if "settings" in row:
+            row["settings"] = {RENAMED.get(name, name): value for name, value in row["settings"].items()}
+        if "overrides" in row:
+            if row["hparams"].pop("word_heads", 0):  # a field of earlier rows, now a model
+                row["hparams"]["model"] = "word_aligned_transformer"
+            row["overrides"] = changed_fields(row["preset"], row["hparams"])
+            if changes_of(row):
+                row.update(as_preset(row["hparams"]))
+    return rows
+
+
+def as_preset(hparams):
+    """Return {"preset", "overrides"} of the preset with these hparams, except for the seed, or {} without one."""
+    registry.load_catalog()
+    for preset, _ in registry.hparams.describe():
+        found = {"preset": preset, "overrides": changed_fields(preset, hparams)}
+        if not changes_of(found):
+            return found
+    return {}
+
+
+def changes_of(row):
+    """Return {field: value} of the hparams that differ from those of the preset, except for the seed."""
+    return {name: value for name, value in row["overrides"].items() if name != "seed"}
+
+
+def backend(row):
+    """Return the backend of a run, and its precision if the row has it."""
+    return ", ".join(filter(None, [row.get("backend", "tensorflow"), row["training"].get("precision")]))
+
+
+def by_seed(rows):
+    """Return lists of rows that differ only in the seed. The last row of a seed replaces earlier ones."""
+    groups = {}
+    for row in rows:
+        setup = row["problem"], row.get("settings"), row["preset"], changes_of(row), row["decoding"], backend(row)
+        key = repr((setup, row["split"], row["checkpoint"]["name"]))
+        groups.setdefault(key, {})[row["seed"]] = row
+    return [[row for _, row in sorted(seeds.items())] for seeds in groups.values()]
+
+
+def mean(values):
+    """Return the mean of values, with the standard deviation if there are several."""
+    spread = f" ± {statistics.stdev(values):.2f}" if values[1:] else ""
+    return f"{statistics.mean(values):.2f}{spread}"
+
+
+def first_per(rows, key):
+    """Return the first row for each key, in order; `key` is a function of a row."""
+    return list({key(row): row for row in reversed(rows)}.values())[::-1]
+
+
+class _Formatter(string.Formatter):
+    """A `str.format` that shows "–" for None and for missing keys."""
+
+    def get_field(self, name, args, kwargs):
+        try:
+            return super().get_field(name, args, kwargs)
+        except KeyError:
+            return None, name
+
+    def format_field(self, value, spec):
+        return "–" if value is None else super().format_field(value, spec)
+
+
+def table(rows, columns):
+    """Return a Markdown table with a line for each row.
+
+    Args:
+        rows: Dictionaries.
+        columns: {heading: column}. A column is a format string for the row, such as "{seconds:.1f} s", or a function
+            that returns a cell from the row.
+    """
+    form = _Formatter().vformat
+    cells = (
+        [form(column, (), row) if isinstance(column, str) else column(row) for column in columns.values()]
+        for row in rows
+    )
+    return "\n".join([line(columns), "|" + "---|" * len(columns), *map(line, cells)])
+
+
+def line(cells):
+    """Return a line of a table. None is shown as "–"."""
+    return "| " + " | ".join("–" if cell is None else str(cell) for cell in cells) + " |"
+
+
+def bars(heading, values, scale=1):
+    """Return a bar chart, as a code block, of [(label, text of the value, value)]."""
+    lines = (f"{label}  {text}  {'█' * round(scale * value)}" for label, text, value in values)
+    return "\n".join(["```text", heading, *lines, "```"])
+
+
+def commands(rows):
+    """Return the commands that added the rows, as code."""
+    programs = dict.fromkeys(shlex.join(row["command"]) for row in rows)
+    return "\n".join(
+        f"    python {'tests/slow' if program.startswith('soak.py') else 'benchmarks'}/{program}"
+        for program in programs
+    )
