@@ -43,7 +43,7 @@ def imported(path):
             )
 
 
-def test_levels_name_every_package_and_command():
+def test_levels_name_all_packages_and_commands():
     assert {name.partition(".")[0] for name in MODULES} == LEVEL.keys()
 
 
@@ -55,7 +55,7 @@ def test_imports_point_downwards(module):
         assert package == own or LEVEL[package] > LEVEL[own], f"{module} imports {other}"
 
 
-def test_no_module_imports_itself_through_others():
+def test_imports_have_no_cycle():
     arrows = {module: set(imported(path)) - {module} for module, path in MODULES.items()}
     while leaves := [module for module, targets in arrows.items() if not targets & arrows.keys()]:
         for module in leaves:

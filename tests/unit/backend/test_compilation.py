@@ -23,7 +23,7 @@ def make_model(problem):
 
 
 @pytest.mark.skipif(not COMPILES_EACH_SHAPE, reason="TensorFlow compiles a step once for all shapes")
-def test_fit_compiles_a_step_for_planned_shapes_only(problem, monkeypatch):
+def test_fit_compiles_planned_shapes_only(problem, monkeypatch):
     traced, states = set(), kt.Transformer.states
 
     def trace(model, inputs, training=False):
@@ -36,7 +36,7 @@ def test_fit_compiles_a_step_for_planned_shapes_only(problem, monkeypatch):
     assert traced == set(batches.plan.shapes) and 1 < len(traced) <= 24
 
 
-def test_callbacks_read_the_variables_of_the_last_update(problem):
+def test_callbacks_read_variables_of_last_update(problem):
     """Within an epoch, JAX keeps the variables outside of the model."""
     model, seen = make_model(problem), []
 

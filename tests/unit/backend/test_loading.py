@@ -90,7 +90,7 @@ def test_export_names_all_missing_packages(home, call, tmp_path, monkeypatch, mi
         ("/y", "/x", {}),  # JAX_COMPILATION_CACHE_DIR, which JAX reads itself
     ],
 )
-def test_keep_compilations_uses_the_cache_of_the_user(monkeypatch, given, cache_home, kept):
+def test_keep_compilations_uses_user_cache(monkeypatch, given, cache_home, kept):
     updates = {}
     config = types.SimpleNamespace(jax_compilation_cache_dir=given, update=updates.__setitem__)
     monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(config=config))
@@ -103,7 +103,7 @@ def test_keep_compilations_uses_the_cache_of_the_user(monkeypatch, given, cache_
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a setting of TensorFlow")
-def test_tensorflow_computes_with_onednn_by_default():
+def test_tensorflow_uses_onednn_by_default():
     from tensorflow.python.util import _pywrap_util_port
 
     assert _pywrap_util_port.IsMklEnabled() == (os.environ["TF_ENABLE_ONEDNN_OPTS"] != "0")

@@ -138,7 +138,7 @@ def test_page_example_works_from_python(example):
 # Finding a plug-in
 
 
-def test_files_of_one_name_do_not_collide():
+def test_plugin_files_of_one_name_do_not_collide():
     for name in ("one", "two"):
         kt.load_plugin(write(f"{name}/plugin.py", hparams(name)))
         assert kt.hparams(name) == kt.hparams("toy")
@@ -157,7 +157,7 @@ def test_plugin_is_loaded_once(first, second):
     ("plugin", "recorded"),
     [("package/", "FOLDER"), ("package/__init__.py", "FOLDER"), ("package.part", "package.part")],
 )
-def test_package_imports_its_own_files(plugin, recorded):
+def test_plugin_package_imports_its_own_files(plugin, recorded):
     write("package/__init__.py", "from . import part\n")
     write("package/part.py", hparams("mine"))
     module = kt.load_plugin(plugin)
@@ -196,7 +196,7 @@ WRONG = {
 
 @pytest.mark.parametrize("plugin", ["plugin.py", "plugin"])
 @pytest.mark.parametrize(("text", "said"), WRONG.items())
-def test_error_in_a_plugin_names_its_line_and_can_be_fixed(tmp_path, text, said, plugin):
+def test_plugin_error_names_its_line_and_can_be_fixed(tmp_path, text, said, plugin):
     write("plugin.py", (hparams("mine").strip() + "\n" if "register" not in text else "") + text.removeprefix("\n"))
     before = 6 if "register" not in text else 0
     said = re.sub(r":(\d+):", lambda line: f":{int(line[1]) + before}:", said, count=1)
@@ -206,7 +206,7 @@ def test_error_in_a_plugin_names_its_line_and_can_be_fixed(tmp_path, text, said,
     assert kt.hparams("mine")
 
 
-def test_failing_plugin_unloads_those_that_it_loaded(tmp_path):
+def test_failing_plugin_unloads_nested_plugins(tmp_path):
     write("inner.py", hparams("inner"))
     write("plugin.py", "import keras_transformer as kt\nkt.load_plugin('inner.py')\n1 / 0\n")
     assert "plugin.py:3: ZeroDivisionError" in complaint("plugin.py")
@@ -224,7 +224,7 @@ def test_missing_plugin_is_named(tmp_path, plugin):
 
 
 @pytest.mark.parametrize("plugin", ["abc", "json.decoder", "empty", "nothing.py"])
-def test_plugin_that_registers_nothing_is_refused(tmp_path, plugin):
+def test_plugin_without_registrations_is_rejected(tmp_path, plugin):
     Path("empty").mkdir()
     write("nothing.py", "import keras_transformer\n")
     assert "must register a problem, hparams, a layer or a model, but registers nothing" in complaint(plugin)
@@ -235,7 +235,7 @@ def test_plugin_must_be_a_python_file(tmp_path):
     assert complaint("notes.txt") == f"{tmp_path}/notes.txt is not a Python file"
 
 
-def test_commands_refuse_a_wrong_plugin(call):
+def test_commands_reject_wrong_plugin(call):
     write("plugin.py", "1 / 0\n")
     call("prepare", "--plugin=plugin.py").refused("error: plug-in /")
     call("prepare", "--plugin=nowhere.py", "--problem=copy").refused("there is no plug-in 'nowhere.py'")
@@ -249,14 +249,14 @@ def test_commands_refuse_a_wrong_plugin(call):
         ('open("nowhere")', OSError, "FileNotFoundError: [Errno 2] No such file or directory: 'nowhere'"),
     ],
 )
-def test_later_exception_ends_with_its_line(tmp_path, call, line, error, note):
+def test_later_plugin_exception_ends_with_its_line(tmp_path, call, line, error, note):
     write("plugin.py", PROBLEM.replace("return", f"{line}\n        return"))
     with pytest.raises(error) as caught:
         call("prepare", "--plugin=plugin.py", "--problem=mine")
     assert caught.value.__notes__[-1] == f"error: plug-in {tmp_path}/plugin.py:8: {note}"
 
 
-def test_exception_elsewhere_does_not_name_a_plugin():
+def test_exception_elsewhere_names_no_plugin():
     with pytest.raises(ZeroDivisionError) as caught, plugins.located_errors():
         1 / 0  # noqa: B018
     assert not hasattr(caught.value, "__notes__")
@@ -293,14 +293,14 @@ def test_run_opens_with_its_plugins(run, tmp_path):
     assert open_run() == Run.open("run").config["plugins"] == [str(tmp_path / "plugin.py")]
 
 
-def test_run_names_a_missing_plugin(run, tmp_path, call):
+def test_run_names_missing_plugin(run, tmp_path, call):
     Path("plugin.py").unlink()
     said = f"no plug-in '{tmp_path}/plugin.py'", "the run run was", "--plugin=MODULE_OR_PATH"
     call("average", "--run=run").refused(*said)
 
 
 @pytest.mark.parametrize("move", [shutil.move, shutil.copy])
-def test_given_plugin_replaces_the_recorded_one(run, tmp_path, move):
+def test_given_plugin_replaces_recorded_one(run, tmp_path, move):
     Path("moved").mkdir()
     move("plugin.py", "moved/plugin.py")
     assert open_run("--plugin=moved/plugin.py") == [str(tmp_path / "moved" / "plugin.py")]

@@ -67,23 +67,23 @@ def properties(hparams):
 
 
 @pytest.mark.parametrize("name", TABLE_3)
-def test_a_row_changes_what_the_table_says_and_nothing_else(name):
+def test_table_3_preset_changes_only_its_row(name):
     assert properties(load_hparams(name)) == properties(load_hparams("base")) | TABLE_3[name][0]
 
 
 @pytest.mark.parametrize("name", TABLE_3)
-def test_a_row_s_description_has_the_paper_s_figures(name):
+def test_table_3_description_has_paper_figures(name):
     _, perplexity, bleu, millions = TABLE_3[name]
     description = dict(registry.hparams.describe())[name]
     assert description.endswith(f"PPL {perplexity}, BLEU {bleu}, {millions or 65}M parameters.")
 
 
-def test_there_is_no_other_variation_of_base():
+def test_table_3_covers_all_base_variations():
     assert {name for name in PRESETS if name.startswith("base_")} == set(TABLE_3)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_parameters_are_the_equations(name):
+def test_parameter_counts_follow_equations(name):
     assert parameters(load_hparams(name), VOCAB) == PARAMETERS[name]
 
 
@@ -91,11 +91,11 @@ def test_parameters_are_the_equations(name):
     ("name", "millions"),
     [("base", 65), ("big", 213), *((name, row[3]) for name, row in TABLE_3.items() if row[3])],
 )
-def test_parameters_are_the_paper_s_column_within_7_percent(name, millions):
+def test_parameter_counts_within_7_percent_of_paper(name, millions):
     assert parameters(load_hparams(name), VOCAB) == pytest.approx(millions * 1e6, rel=0.07)
 
 
-def test_the_other_rows_weigh_what_base_weighs():
+def test_other_rows_have_base_parameter_count():
     for name in ("base_h1", "base_h4", "base_h16", "base_h32", "base_dropout02", "base_smoothing0", "big_enfr"):
         base = "big" if name.startswith("big") else "base"
         assert parameters(load_hparams(name), VOCAB) == PARAMETERS[base]
@@ -103,26 +103,26 @@ def test_the_other_rows_weigh_what_base_weighs():
     assert learned == PARAMETERS["base"] + 256 * 512
 
 
-def test_big_for_french_differs_by_its_dropout():
+def test_big_enfr_differs_by_dropout_only():
     assert load_hparams("big_enfr") == load_hparams("big", dropout=0.1)
 
 
 @pytest.mark.parametrize("name", ["parsing_wsj", "parsing_semisupervised"])
-def test_parsing_is_section_6_3(name):
+def test_parsing_presets_match_section_6_3(name):
     changes = dict(
         num_layers=4, d_model=1024, key_width=128, value_width=128, beam_size=21, alpha=0.3, extra_length=300
     )
     assert properties(load_hparams(name)) == properties(load_hparams("base")) | changes
 
 
-def test_documented_differences_from_the_paper_hold():
+def test_presets_differ_from_paper_as_documented():
     base, parser = load_hparams("base"), load_hparams("parsing_wsj")
     assert base.max_length == parser.max_length == 256
     assert ((base.average_last - 1) * base.checkpoint_steps, base.checkpoint_minutes) == (4000, 10)
     assert (parser.attention_dropout, parser.dropout) == (0, base.dropout)
 
 
-def test_tensor2tensor_s_settings_have_names_of_their_own():
+def test_t2t_presets_have_tensor2tensor_settings():
     for name in ("t2t_base", "t2t_big", "t2t_tiny"):
         hparams = load_hparams(name)
         assert (hparams.norm, hparams.adam_beta_2, hparams.warmup_steps) == ("pre", 0.997, 8000)

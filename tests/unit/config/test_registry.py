@@ -34,19 +34,19 @@ def scratch(monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "name"), ENTRIES)
-def test_every_entry_has_a_one_line_description(kind, name):
+def test_entries_have_one_line_descriptions(kind, name):
     description = dict(KINDS[kind].describe())[name]
     assert 10 < len(description) <= 150 and "\n" not in description
     assert description.endswith(".")
 
 
 @pytest.mark.parametrize(("kind", "name"), [entry for entry in ENTRIES if entry[0] in ("model", *registry.layers)])
-def test_every_location_leads_to_a_class(kind, name):
+def test_locations_resolve_to_classes(kind, name):
     assert isinstance(KINDS[kind].get(name), type)
 
 
 @pytest.mark.parametrize("name", [name for kind, name in ENTRIES if kind == "problem"])
-def test_every_translation_problem_has_a_reverse(name):
+def test_translation_problems_have_a_reverse(name):
     problem = registry.problems.get(name)
     if problem.reversed:
         assert not registry.problems.get(problem.corpus).reversed
@@ -64,17 +64,17 @@ def test_every_translation_problem_has_a_reverse(name):
         ("model", "transfromer", "transformer"), ("positions", "sinusoid", "sinusoidal"), ("norm", "prenorm", "pre"),
     ],
 )  # fmt: skip
-def test_an_unknown_name_is_answered_with_the_nearest(kind, wrong, right):
+def test_unknown_name_suggests_nearest(kind, wrong, right):
     with pytest.raises(UserError, match=f"unknown {kind} {wrong!r}: did you mean .*{right}"):
         KINDS[kind].get(wrong)
 
 
-def test_a_name_unlike_any_other_is_answered_with_all():
+def test_unfamiliar_name_lists_all():
     with pytest.raises(UserError, match="there are: base, .*big, "):
         registry.hparams.get("qqqqqq")
 
 
-def test_a_name_is_registered_once(scratch):
+def test_name_cannot_be_registered_twice(scratch):
     with pytest.raises(ValueError, match="'base' is registered twice"):
         registry.register_hparams("base")(lambda: None)
 
@@ -82,7 +82,7 @@ def test_a_name_is_registered_once(scratch):
 # Entries of users
 
 
-def test_a_users_problem(scratch):
+def test_user_problem_is_registered(scratch):
     @keras_transformer.register_problem("mine_ende")
     @dataclasses.dataclass(kw_only=True)
     class Mine(TranslationProblem):
@@ -101,13 +101,13 @@ def test_a_users_problem(scratch):
         load_problem("mine_ende", line=2)
 
 
-def test_a_problem_that_is_no_translation_has_no_reverse(scratch):
+def test_non_translation_problem_has_no_reverse(scratch):
     registry.register_problem("mine")(type("Mine", (Problem,), {"__doc__": "Mine."}))
     with pytest.raises(UserError):
         registry.problems.get("mine_rev")
 
 
-def test_a_reverse_may_have_a_natural_name_too(scratch):
+def test_reverse_may_have_a_second_name(scratch):
     registry.register_problem("mine_ende", reverse="mine_deen")(type("Mine", (TranslationProblem,), {}))
     for name in ("mine_ende_rev", "mine_deen"):  # a run records either name
         reverse = registry.problems.get(name)
@@ -115,7 +115,7 @@ def test_a_reverse_may_have_a_natural_name_too(scratch):
 
 
 @pytest.mark.parametrize("taken", ["mine_rev", "enim"])
-def test_a_problem_whose_reverse_is_taken_is_not_registered_either(scratch, taken):
+def test_problem_with_taken_reverse_is_not_registered(scratch, taken):
     registry.register_problem(taken)(type("Mine", (Problem,), {}))
     with pytest.raises(ValueError, match=f"{taken}' is registered twice"):
         registry.register_problem("mine", reverse="enim")(type("Mine", (TranslationProblem,), {}))
@@ -130,21 +130,21 @@ def test_a_problem_whose_reverse_is_taken_is_not_registered_either(scratch, take
         (type("Mine", (Problem,), {"lines": setting(3, "lines")}), "put @dataclasses.dataclass.* and class Mine"),
     ],
 )
-def test_what_is_no_problem_is_refused(scratch, problem, said):
+def test_register_problem_rejects_non_problems(scratch, problem, said):
     with pytest.raises(UserError, match=said):
         registry.register_problem("mine")(problem)
     assert "mine" not in registry.problems
 
 
 @pytest.mark.parametrize("method", ["pairs", "make_tokenizer", "score"])
-def test_a_problem_without_a_method_is_refused_before_it_is_prepared(scratch, method):
+def test_problem_with_missing_method_is_rejected(scratch, method):
     methods = {name: lambda self: None for name in ("pairs", "make_tokenizer", "score") if name != method}
     registry.register_problem("mine")(type("Mine", (Problem,), methods))
     with pytest.raises(UserError, match=rf"problem 'mine': class Mine lacks {method}\(\)"):
         load_problem("mine")
 
 
-def test_a_cell_of_a_notebook_may_be_run_again(scratch):
+def test_notebook_cell_may_register_again(scratch):
     def cell(name, module="__main__"):
         return type(name, (TranslationProblem,), {"__module__": module})
 
@@ -156,7 +156,7 @@ def test_a_cell_of_a_notebook_may_be_run_again(scratch):
             registry.register_problem("mine")(other)
 
 
-def test_a_users_hparams(scratch):
+def test_user_hparams_are_registered(scratch):
     @keras_transformer.register_hparams("my_tiny")
     def my_tiny():
         """Mine."""
@@ -168,13 +168,13 @@ def test_a_users_hparams(scratch):
 
 
 @pytest.mark.parametrize("result", [None, "tiny", keras_transformer.HParams])
-def test_hparams_that_are_none_are_refused(scratch, result):
+def test_user_hparams_must_return_hparams(scratch, result):
     registry.register_hparams("mine")(lambda: result)
     with pytest.raises(UserError, match=r"hparams 'mine': .*\(\) must return HParams, not "):
         keras_transformer.hparams("mine")
 
 
-def test_a_users_layer_is_built_into_the_model(scratch):
+def test_user_layer_is_built_into_model(scratch):
     from keras_transformer.layers.residual import PostNorm
 
     with pytest.raises(UserError, match="unknown norm 'mine'"):
@@ -189,12 +189,12 @@ def test_a_users_layer_is_built_into_the_model(scratch):
     assert sum(isinstance(layer, Mine) for layer in model._flatten_layers()) == 5
 
 
-def test_a_layer_of_an_unknown_kind_is_refused():
+def test_register_layer_rejects_unknown_kind():
     with pytest.raises(UserError, match="unknown layer kind 'norms': did you mean norm"):
         keras_transformer.register_layer("norms", "mine")
 
 
-def test_a_users_model(scratch):
+def test_user_model_is_registered(scratch):
     @keras_transformer.register_model("mine")
     class Mine:
         """Mine."""
@@ -203,13 +203,13 @@ def test_a_users_model(scratch):
 
 
 @pytest.mark.parametrize("kind", ["problem", "hparams", "model"])
-def test_a_decorator_needs_a_name(kind):
+def test_register_decorator_needs_a_name(kind):
     with pytest.raises(UserError, match=f"{kind} Mine has no name; write @register_"):
         getattr(registry, f"register_{kind}")(type("Mine", (), {}))
 
 
 @pytest.mark.parametrize(("kind", "entries"), list(KINDS.items())[1:])
-def test_what_cannot_be_called_is_not_registered(scratch, kind, entries):
+def test_register_rejects_non_callables(scratch, kind, entries):
     register = registry.register_layer(kind, "mine") if kind in registry.layers else getattr(
         registry, f"register_{kind}"
     )("mine")  # fmt: skip
@@ -226,21 +226,21 @@ def test_public_names_resolve(name):
     assert callable(getattr(keras_transformer, name)) or name == "layers"
 
 
-def test_dir_shows_the_public_api_only():
+def test_dir_lists_public_api_only():
     assert set(dir(keras_transformer)) == {*keras_transformer.__all__, "__version__"}
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error():
+def test_unknown_attribute_raises_attribute_error():
     with pytest.raises(AttributeError, match="nothing"):
         keras_transformer.nothing  # noqa: B018
 
 
-def test_no_submodule_bears_the_name_of_a_public_function():
+def test_submodules_do_not_shadow_public_functions():
     modules = {module.name for module in pkgutil.iter_modules(keras_transformer.__path__)}
     assert modules & set(keras_transformer.__all__) == {"layers"}
 
 
-def test_every_command_is_listed():
+def test_commands_all_have_main():
     for name in COMMANDS:
         module = importlib.import_module(f"keras_transformer.{name}")
         if hasattr(module, "__path__"):  # a package that is also a command
@@ -263,11 +263,11 @@ def test_console_script_runs_commands_by_name(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_opens_with_an_example(call, command):
+def test_help_starts_with_an_example(call, command):
     lines = call("trees" if command == "trees" else command, "--help").succeeded()
     assert f"Example: python -m keras_transformer.{command} --" in "\n".join(lines)
 
 
-def test_listing_names_every_command_and_entry(call):
+def test_listing_names_all_commands_and_entries(call):
     listed = {line.split()[0] for line in call("__main__").succeeded() if line.startswith("  ")}
     assert listed == {*COMMANDS, *(name for _, name in ENTRIES)}

@@ -36,7 +36,7 @@ def anew(tokenizer, texts, rate, seed=1):
     return tokenizer.resegment(tokenizer.encode(texts), rate, seed)
 
 
-def test_without_dropout_the_pieces_are_the_tokenizers(tokenizer):
+def test_bpe_dropout_0_keeps_the_pieces(tokenizer):
     assert anew(tokenizer, TEXTS, 0.0) == tokenizer.encode(TEXTS)
 
 
@@ -44,13 +44,13 @@ def test_without_dropout_the_pieces_are_the_tokenizers(tokenizer):
     text=st.lists(st.sampled_from(" ".join(TEXTS).split()) | st.text("aeinrst ▁ß日\u00a0", max_size=9)).map(" ".join),
     rate=st.floats(0, 0.9),
 )
-def test_whatever_the_text_it_stays(tokenizer, text, rate):
+def test_bpe_dropout_keeps_any_text(tokenizer, text, rate):
     (before,), (after,) = tokenizer.encode([text]), anew(tokenizer, [text], rate)
     assert tokenizer.decode([after]) == tokenizer.decode([before]) and after.count(UNK) == before.count(UNK)
     assert anew(tokenizer, [text], 0.0) == [before]
 
 
-def test_real_text_stays_and_without_dropout_its_pieces(test_data):
+def test_bpe_dropout_keeps_multi30k(test_data):
     with open(test_data / "multi30k" / "tok" / "val.lc.norm.tok.de", encoding="utf-8") as file:
         lines = file.read().splitlines()
     tokenizer = SentencePieceTokenizer.train(lines, 3000)
@@ -58,7 +58,7 @@ def test_real_text_stays_and_without_dropout_its_pieces(test_data):
     assert tokenizer.decode(anew(tokenizer, lines, 0.3)) == tokenizer.decode(tokenizer.encode(lines))
 
 
-def test_a_symbol_is_never_cut():
+def test_bpe_dropout_never_splits_symbols():
     """A word with one stays as it is, whether or not the symbol's characters are pieces, and is not put together."""
     tokenizer = SentencePieceTokenizer.train(["the cat sat on the mat", "a dog ate the cat"], 36, symbols=["<x>", "at"])
     texts = ["the cat <x> sat", "on<x>the mat ate"]
@@ -72,7 +72,7 @@ def test_a_symbol_is_never_cut():
     assert len({str(cut) for cut in rows}) > 1  # "the" and "on" are cut
 
 
-def test_a_joint_is_left_out_as_often_as_said():
+def test_bpe_dropout_skips_merges_at_its_rate():
     """A word of one joint, so that it is one piece but for the dropout."""
     tokenizer = SentencePieceTokenizer.train(["a a a"], 7)
     assert set(tokenizer.pieces([4, 5, 6])) == {"▁a", "▁", "a"}
@@ -81,7 +81,7 @@ def test_a_joint_is_left_out_as_often_as_said():
     assert set(lengths) == {1, 2} and abs(lengths[2] / 4000 - 0.3) < 0.04
 
 
-def test_a_pair_that_was_passed_over_may_be_joined_later():
+def test_bpe_dropout_redraws_before_each_merge():
     """Algorithm 1 of Provilkov et al.: with merges ab, then cd, all are drawn anew before each merge."""
     pieces = ["<pad>", "</s>", "<s>", "<unk>", "ab", "cd", "a", "b", "c", "d"]
     cut, rng, rate = BPEDropout(pieces, -np.arange(10.0), np.zeros(10), range(4)), random.Random(1), 0.3
@@ -95,7 +95,7 @@ def test_a_pair_that_was_passed_over_may_be_joined_later():
         assert found[cuts] / 20_000 == pytest.approx(share, abs=0.015), cuts
 
 
-def test_a_word_too_long_to_be_cut_quickly_stays(tokenizer):
+def test_bpe_dropout_leaves_very_long_words(tokenizer):
     text = "an" * 50_000 + " an Hand"
     (before,), (after,) = tokenizer.encode([text]), anew(tokenizer, [text], 0.9)
     last = len(tokenizer.encode(["an Hand"])[0])
@@ -112,7 +112,7 @@ def ids_of(store, split, side):
     return [rows[i].tolist()[:-1] for i in range(len(rows))]
 
 
-def test_each_chunk_and_each_side_has_draws_of_its_own(tokenizer, tmp_path, monkeypatch):
+def test_bpe_dropout_draws_by_chunk_and_side(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK_PAIRS", 100)
     alike = [(text, text) for text in TEXTS[:100]]
     store = stored(tmp_path, tokenizer, 2 * alike)
@@ -121,7 +121,7 @@ def test_each_chunk_and_each_side_has_draws_of_its_own(tokenizer, tmp_path, monk
         assert np.mean([a != b for a, b in zip(one, other)]) > 0.5
 
 
-def test_no_draw_decides_which_pairs_are_alike_in_length(tokenizer, tmp_path):
+def test_bpe_dropout_does_not_affect_length_filter(tokenizer, tmp_path):
     pairs, options = list(zip(TEXTS[::2], TEXTS[1::2])), {"filters": {"train": PairFilter(max_length_ratio=1.3)}}
     TokenStore.write(tmp_path / "plain", {"train": pairs}, tokenizer, {}, **options)
     plain, cut = TokenStore(tmp_path / "plain"), stored(tmp_path / "cut", tokenizer, pairs, **options)
@@ -130,7 +130,7 @@ def test_no_draw_decides_which_pairs_are_alike_in_length(tokenizer, tmp_path):
         assert texts == others and 0 < len(texts) < len(pairs)
 
 
-def test_what_is_stored_is_the_same_from_several_workers(tokenizer, tmp_path, monkeypatch):
+def test_bpe_dropout_is_independent_of_workers(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK_PAIRS", 7)
     monkeypatch.setattr(encoding, "SERIAL_PAIRS", 20)
     pairs = list(zip(TEXTS[::2], TEXTS[1::2]))[:100]
@@ -140,7 +140,7 @@ def test_what_is_stored_is_the_same_from_several_workers(tokenizer, tmp_path, mo
     assert ids_of(here, "test", "source") == tokenizer.encode([source for source, _ in pairs])
 
 
-def test_a_training_pair_is_stored_in_several_segmentations(tmp_path):
+def test_training_pairs_are_stored_in_num_segmentations(tmp_path):
     arguments = {"data_dir": tmp_path, "train_pairs": 200, "vocab_size": 300}
     problem = load_problem("toy_ende", bpe_dropout=0.1, num_segmentations=3, **arguments)
     plain = load_problem("toy_ende", **arguments)
@@ -157,7 +157,7 @@ def test_a_training_pair_is_stored_in_several_segmentations(tmp_path):
         assert [own[i].tolist() for i in range(len(own))] == [other[i].tolist() for i in range(len(other))]
 
 
-def test_a_preparation_that_was_killed_goes_on_to_the_same(tokenizer, tmp_path, monkeypatch):
+def test_interrupted_preparation_resumes_bpe_dropout(tokenizer, tmp_path, monkeypatch):
     from keras_transformer.utils.files import work_directory
 
     monkeypatch.setattr(encoding, "CHUNK_PAIRS", 7)
@@ -185,7 +185,7 @@ def test_a_preparation_that_was_killed_goes_on_to_the_same(tokenizer, tmp_path, 
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_what_cannot_be_is_told(tmp_path):
+def test_bpe_dropout_rejects_contradictory_settings(tmp_path):
     with pytest.raises(UserError, match="num_segmentations=4 would all be the same; add --set problem.bpe_dropout=0.1"):
         load_problem("toy_ende", num_segmentations=4)
     with pytest.raises(UserError, match="drop_duplicates would leave one of num_segmentations=4"):
@@ -198,7 +198,7 @@ def test_what_cannot_be_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "byte_fallback", "trees", "symbols"])
-def test_a_tokenizer_that_is_not_of_byte_pairs_alone_is_told(tmp_path, model_type):
+def test_bpe_dropout_rejects_other_tokenizers(tmp_path, model_type):
     if model_type == "symbols":
         tokenizer, what = SymbolTokenizer([*"abc"]), "a SymbolTokenizer"
     elif model_type == "trees":
@@ -231,7 +231,7 @@ def test_a_tokenizer_that_is_not_of_byte_pairs_alone_is_told(tmp_path, model_typ
     assert not list(tmp_path.glob("*/manifest.json"))
 
 
-def test_the_draw_is_by_seed(tokenizer):
+def test_bpe_dropout_depends_on_seed(tokenizer):
     assert anew(tokenizer, TEXTS, 0.2, seed=3) == anew(tokenizer, TEXTS, 0.2, seed=3)
     assert anew(tokenizer, TEXTS, 0.2, seed=3) != anew(tokenizer, TEXTS, 0.2, seed=4)
     rng = random.Random(0)

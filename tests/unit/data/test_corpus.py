@@ -43,28 +43,28 @@ def complaint(lines):
         ("\n", [""]),
     ],
 )
-def test_only_newlines_end_lines(tmp_path, ending, content, lines):
+def test_read_lines_splits_at_newlines_only(tmp_path, ending, content, lines):
     assert list(read_lines(write(tmp_path / f"corpus.{ending}", content.encode()))) == lines
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @given(lines=st.lists(st.text().filter(lambda text: not set("\r\n\ufeff") & set(text)), min_size=1))
-def test_any_text_comes_back_as_it_was_written(tmp_path_factory, ending, lines):
+def test_read_lines_returns_any_text_unchanged(tmp_path_factory, ending, lines):
     path = tmp_path_factory.mktemp("corpus") / f"corpus.{ending}"
     write(path, "".join(f"{line}\n" for line in lines).encode())
     assert list(read_lines(path)) == lines
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_missing_file_is_named(tmp_path):
     assert str(tmp_path / "train.en") in complaint(read_lines(tmp_path / "train.en"))
 
 
-def test_a_directory_is_no_file(tmp_path):
+def test_directory_is_rejected(tmp_path):
     assert "Is a directory" in complaint(read_lines(tmp_path))
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_an_empty_file_is_named(tmp_path, ending):
+def test_empty_file_is_named(tmp_path, ending):
     path = write(tmp_path / f"corpus.{ending}", b"")
     assert complaint(read_lines(path)).startswith(f"{path} is empty")
 
@@ -75,20 +75,20 @@ def test_invalid_utf8_is_located(tmp_path, ending):
     assert complaint(read_lines(path)).startswith(f"{path}:2: not UTF-8 at byte 4")
 
 
-def test_a_gzip_file_that_ends_early_is_named(tmp_path):
+def test_truncated_gzip_file_is_named(tmp_path):
     path = write(tmp_path / "corpus.gz", "".join(f"line {i}\n" for i in range(1000)).encode())
     path.write_bytes(path.read_bytes()[:-20])
     assert complaint(read_lines(path)).startswith(f"{path}: the compressed file ends early")
 
 
 @pytest.mark.parametrize("content", [b"plain text\n", b"\x1f\x8b\x08\x00" + bytes(6) + b"\xff\xff\xff"])
-def test_what_is_no_gzip_is_named(tmp_path, content):
+def test_invalid_gzip_file_is_named(tmp_path, content):
     path = tmp_path / "corpus.gz"
     path.write_bytes(content)
     assert complaint(read_lines(path)).startswith(f"{path}: is not a valid compressed file")
 
 
-def test_a_gzip_file_with_a_wrong_byte_is_named(tmp_path):
+def test_gzip_file_with_wrong_checksum_is_named(tmp_path):
     path = write(tmp_path / "corpus.gz", "".join(f"line {i}\n" for i in range(1000)).encode())
     content = bytearray(path.read_bytes())
     content[-8] ^= 1  # its checksum
@@ -96,25 +96,25 @@ def test_a_gzip_file_with_a_wrong_byte_is_named(tmp_path):
     assert complaint(read_lines(path)).startswith(f"{path}: is not a valid compressed file")
 
 
-def test_pairs_are_lines_side_by_side(tmp_path):
+def test_read_pairs_joins_lines(tmp_path):
     source = write(tmp_path / "a", b"one\n\nthree\n")
     target = write(tmp_path / "b.gz", b"eins\nzwei\ndrei")
     assert list(read_pairs(source, target)) == [("one", "eins"), ("", "zwei"), ("three", "drei")]
 
 
 @pytest.mark.parametrize(("first", "second"), [(3, 5), (5, 3), (1, 2)])
-def test_line_counts_that_differ_are_both_said(tmp_path, first, second):
+def test_read_pairs_names_different_line_counts(tmp_path, first, second):
     source, target = write(tmp_path / "a", b"x\n" * first), write(tmp_path / "b", b"x\n" * second)
     assert complaint(read_pairs(source, target)).startswith(f"{source} has {first} lines and {target} has {second};")
 
 
-def test_lines_of_stdin_are_counted_without_reading_it_again(tmp_path, monkeypatch):
+def test_read_pairs_counts_lines_of_stdin(tmp_path, monkeypatch):
     (tmp_path / "target").write_text("a\nb\nc\n")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"1\n2\n")))
     assert complaint(read_pairs("-", tmp_path / "target")).startswith(f"stdin has 2 lines and {tmp_path}/target has 3;")
 
 
-def test_a_corpus_file_may_be_gzip(tmp_path):
+def test_corpus_file_may_be_gzip(tmp_path):
     assert existing_file(tmp_path, "train.en") is None
     path = write(tmp_path / "train.en.gz", b"one\n")
     assert existing_file(tmp_path, "train.en") == path
@@ -153,14 +153,14 @@ def server():
         thread.join()
 
 
-def test_a_download_with_the_right_checksum_is_kept(tmp_path, server):
+def test_download_with_right_checksum_is_kept(tmp_path, server):
     path = tmp_path / "downloads" / "corpus"
     download(f"{server}/corpus", path, CHECKSUM)
     assert path.read_bytes() == CONTENT
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_is_there_is_not_fetched_again(tmp_path):
+def test_download_skips_existing_file(tmp_path):
     path = write(tmp_path / "corpus", b"already here")
     download("http://127.0.0.1:9/unreachable", path, CHECKSUM)
     assert path.read_bytes() == b"already here"
@@ -170,14 +170,14 @@ def test_what_is_there_is_not_fetched_again(tmp_path):
     ("page", "checksum", "reason"),
     [("corpus", "0" * 64, f"SHA-256 is {CHECKSUM}"), ("cut", CHECKSUM, "SHA-256"), ("missing", CHECKSUM, "Not Found")],
 )
-def test_a_bad_download_is_refused_and_removed(tmp_path, server, page, checksum, reason):
+def test_bad_download_is_rejected_and_removed(tmp_path, server, page, checksum, reason):
     with pytest.raises(UserError, match=reason) as caught:
         download(f"{server}/{page}", tmp_path / "corpus", checksum)
     assert f"{server}/{page}" in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unreachable_server_is_said(tmp_path):
+def test_download_reports_unreachable_server(tmp_path):
     with pytest.raises(UserError, match="cannot download .* fetch it elsewhere"):
         download("http://127.0.0.1:9/corpus", tmp_path / "corpus", CHECKSUM)
     assert not list(tmp_path.iterdir())

@@ -24,7 +24,7 @@ def pairs_of(count):
 
 
 @pytest.mark.parametrize(("ratio", "unique"), [(None, True), (2.0, False), (1.5, True), (1, True)])
-def test_filters_leave_out_and_count(tmp_path, monkeypatch, ratio, unique):
+def test_filters_drop_and_count_pairs(tmp_path, monkeypatch, ratio, unique):
     monkeypatch.setattr(encoding, "CHUNK_PAIRS", 7)
     pairs = pairs_of(400) + [("", ""), ("s1", "  "), ("s1 s2 s3 s4", "")]
     sizes = [sorted(len(text.split()) + 1 for text in pair) for pair in pairs]
@@ -46,19 +46,19 @@ def test_filters_leave_out_and_count(tmp_path, monkeypatch, ratio, unique):
 
 
 @given(blocks=st.lists(st.lists(st.sampled_from([0, 1, 2, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1))))
-def test_first_occurrences_are_all_but_the_duplicates(blocks):
+def test_first_occurrences_excludes_duplicates(blocks):
     hashes = [each for block in blocks for each in block]
     first = first_occurrences(np.array(block, np.uint64) for block in blocks)
     assert first.tolist() == [each not in hashes[:i] for i, each in enumerate(hashes)]
 
 
-def test_hashes_tell_the_sides_apart():
+def test_hash_pairs_distinguishes_sides():
     pairs = [("a b", "c"), ("a", "b c"), ("a", " b c"), ("", "abc"), ("abc", ""), ("1", "2"), ("", "1 2")]
     assert len({*hash_pairs(pairs).tolist()}) == len(pairs)
     assert hash_pairs(pairs).tolist() == hash_pairs([tuple(pair) for pair in map(list, pairs)]).tolist()
 
 
-def test_filters_are_part_of_the_prepared_name(tmp_path):
+def test_filters_are_part_of_prepared_directory_name(tmp_path):
     changes = ({}, {"max_length_ratio": 3}, {"drop_duplicates": True})
     problems = [load_problem("toy_ende", data_dir=tmp_path, **change) for change in changes]
     assert len({problem.prepared_dir.name for problem in problems}) == 3
@@ -68,7 +68,7 @@ def test_filters_are_part_of_the_prepared_name(tmp_path):
 # Samples
 
 
-def test_a_sample_is_all_of_a_small_text_and_a_random_part_of_a_large_one():
+def test_sample_texts_is_random_and_bounded():
     texts = [f"sentence number {i}" for i in range(1000)]
     assert list(sample_texts(iter(texts))) == texts
     sample = list(sample_texts(iter(texts), 5000))

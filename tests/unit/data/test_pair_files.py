@@ -39,13 +39,13 @@ def test_tsv_columns_are_source_and_target(tmp_path):
     assert read(tmp_path / "train.tsv", "en\tde\n" + text) == PAIRS
 
 
-def test_tsv_header_gives_the_order_of_columns(tmp_path):
+def test_tsv_header_sets_column_order(tmp_path):
     text = "de\ten\n" + "".join(f"{target}\t{source}\n" for source, target in PAIRS)
     assert read(tmp_path / "train.tsv", text) == PAIRS
 
 
 @pytest.mark.parametrize("line, count", [("only one", 1), ("one\ttwo\tthree", 3)])
-def test_tsv_wrong_number_of_columns_names_the_line(tmp_path, line, count):
+def test_tsv_wrong_column_count_names_line(tmp_path, line, count):
     message = complaint(tmp_path / "train.tsv", f"a\tb\n{line}\n")
     assert message.startswith(f"{tmp_path}/train.tsv:2: must have 2 columns") and message.endswith(f"got {count}")
 
@@ -100,13 +100,13 @@ def test_tmx_skipped_units_are_counted(tmp_path, caplog):
         (b"\xff\xfe\xfa", "memory.tmx:1: is not valid XML"),
     ],
 )
-def test_tmx_mistakes(tmp_path, text, words):
+def test_tmx_errors_are_named(tmp_path, text, words):
     assert words in complaint(tmp_path / "memory.tmx", text)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 @pytest.mark.parametrize("name", ["train.tsv", "train.jsonl", "train.tmx"])
-def test_compressed_files(tmp_path, name, suffix):
+def test_pair_files_may_be_compressed(tmp_path, name, suffix):
     if suffix == ".zst":
         compress = pytest.importorskip("backports.zstd").compress
     else:
@@ -124,7 +124,7 @@ def test_compressed_files(tmp_path, name, suffix):
     assert "not a valid compressed file" in complaint(path, b"plain")
 
 
-def test_missing_file(tmp_path):
+def test_missing_pair_file_is_named(tmp_path):
     with pytest.raises(UserError, match="gone.tmx does not exist"):
         list(read_pair_file(tmp_path / "gone.tmx", "en", "de"))
 
@@ -149,7 +149,7 @@ TRANSLATE_TOOLKIT = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-def test_tmx_of_another_program_is_read(tmp_path):
+def test_tmx_of_translate_toolkit_is_read(tmp_path):
     assert read(tmp_path / "memory.tmx", TRANSLATE_TOOLKIT) == [("A dog.", "Ein Hund.")]
 
 

@@ -32,7 +32,7 @@ def test_find_source_finds_each_format(tmp_path, name):
     assert find_source(tmp_path, "train", LANGUAGES).paths == (tmp_path / name,)
 
 
-def test_find_source_refuses_two_corpora(tmp_path):
+def test_find_source_rejects_two_corpora(tmp_path):
     write_tsv(tmp_path, "train", pairs(3))
     write_sides(tmp_path, "train", pairs(3))
     message = complaint(find_source, tmp_path, "train", LANGUAGES)
@@ -51,7 +51,7 @@ def test_weights_are_copies_and_shares(tmp_path):
 
 
 @pytest.mark.parametrize("weight", ["x", "", "0", "-1", "nan", "inf", "1001"])
-def test_bad_weights_are_refused(tmp_path, weight):
+def test_bad_weights_are_rejected(tmp_path, weight):
     write_tsv(tmp_path, "a", pairs(3))
     message = complaint(parse_sources, f"a.tsv:{weight}", tmp_path, LANGUAGES)
     assert message == f"a.tsv:{weight}: the weight must be a number above 0 and at most 1000, got {weight!r}"
@@ -87,7 +87,7 @@ def test_problem_mixes_formats_with_weights(tmp_path):
     assert list(reverse.examples("validation")) == [(target, source) for source, target in pairs(3, "held out")]
 
 
-def test_held_out_pairs_are_unweighted_and_not_trained_on(tmp_path):
+def test_held_out_pairs_are_unweighted_and_untrained(tmp_path):
     write_tsv(tmp_path, "web", pairs(200))
     weighted = problem(tmp_path, train="web.tsv:3")
     held_out, train = list(weighted.examples("validation")), list(weighted.examples("train"))
@@ -103,6 +103,6 @@ def test_named_files_of_other_splits(tmp_path):
     assert [list(parts.examples(split)) for split in parts.splits] == [pairs(9, name) for name in "abc"]
 
 
-def test_drop_duplicates_refuses_copies(tmp_path):
+def test_drop_duplicates_rejects_copies(tmp_path):
     write_tsv(tmp_path, "a", pairs(9))
     assert "drop_duplicates" in complaint(problem(tmp_path, train="a.tsv:2", drop_duplicates=True).prepare)

@@ -45,7 +45,7 @@ def content(sequences):
 
 
 @given(train=rows, test=rows)
-def test_a_store_gives_back_what_was_written(tmp_path_factory, train, test):
+def test_store_round_trip(tmp_path_factory, train, test):
     store = store_of(tmp_path_factory.mktemp("store") / "store", train=train, test=test)
     for name, pairs in (("train", train), ("test", test)):
         split = store.split(name)
@@ -56,7 +56,7 @@ def test_a_store_gives_back_what_was_written(tmp_path_factory, train, test):
 
 
 @pytest.mark.parametrize("size", [100, 70_000])
-def test_ids_take_as_many_bytes_as_they_need(tmp_path, size):
+def test_store_uses_smallest_id_dtype(tmp_path, size):
     tokenizer = SymbolTokenizer([f"s{i}" for i in range(size)])
     TokenStore.write(tmp_path / "store", {"train": [(f"s{size - 1}", "s0")]}, tokenizer, {})
     store = TokenStore(tmp_path / "store")
@@ -64,31 +64,31 @@ def test_ids_take_as_many_bytes_as_they_need(tmp_path, size):
     assert (store.path / "train.source.ids").stat().st_size == 2 * (2 if size == 100 else 4)
 
 
-def test_a_reversed_store_swaps_the_sides(tmp_path):
+def test_reversed_store_swaps_sides(tmp_path):
     split = store_of(tmp_path / "store", reverse=True, train=[([4], [5, 6])]).split("train")
     assert (content(split.source), content(split.target)) == ([[5, 6, EOS]], [[4, EOS]])
 
 
-def test_an_unknown_split_is_refused(tmp_path):
+def test_store_rejects_unknown_split(tmp_path):
     assert "no split 'test'" in complaint(store_of(tmp_path / "store", train=[([4], [5])]).split, "test")
 
 
 @pytest.mark.parametrize("name", ["train.source.ids", "train.target.lengths"])
 @pytest.mark.parametrize("damage", ["shorter", "gone"])
-def test_a_damaged_store_is_refused(tmp_path, name, damage):
+def test_store_names_damaged_file(tmp_path, name, damage):
     store = store_of(tmp_path / "store", train=[([4, 5, 6], [7])] * 3)
     path = store.path / name
     path.write_bytes(path.read_bytes()[:-1]) if damage == "shorter" else path.unlink()
     assert complaint(store.split, "train").startswith(f"{path} is missing or damaged; remove {store.path}")
 
 
-def test_a_damaged_manifest_says_what_to_do(tmp_path):
+def test_store_names_damaged_manifest(tmp_path):
     path = store_of(tmp_path / "store", train=[([4], [5])]).path
     (path / "manifest.json").write_text("{")
     assert f"remove it to prepare it anew: {path}/manifest.json is damaged" in complaint(TokenStore, path)
 
 
-def test_an_interrupted_write_leaves_nothing(tmp_path):
+def test_store_write_interrupted_leaves_nothing(tmp_path):
     def interrupted():
         yield "s1", "s2"
         raise KeyboardInterrupt
@@ -98,7 +98,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_bad_corpus_leaves_the_old_store(tmp_path):
+def test_store_write_error_keeps_old_store(tmp_path):
     def damaged():
         yield "s1", "s2"
         raise UserError("corpus:2: not UTF-8")
@@ -109,14 +109,14 @@ def test_a_bad_corpus_leaves_the_old_store(tmp_path):
     assert snapshot(tmp_path / "store") == old
 
 
-def test_a_store_replaces_the_old_one_whole(tmp_path):
+def test_store_write_replaces_old_store(tmp_path):
     store_of(tmp_path / "store", train=[([4], [5])], test=[([4], [5])])
     assert list(store_of(tmp_path / "store", train=[([6], [7])]).manifest["splits"]) == ["train"]
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     assert not (tmp_path / "store" / "test.source.ids").exists()
 
 
-def test_a_file_in_the_way_of_a_store_stays(tmp_path):
+def test_store_write_keeps_a_file_in_its_way(tmp_path):
     (tmp_path / "store").write_text("mine")
     assert f"cannot write {tmp_path}/store" in complaint(store_of, tmp_path / "store", train=[([4], [5])])
     assert (tmp_path / "store").read_text() == "mine"
@@ -146,7 +146,7 @@ def parallel(folder, **parameters):
     )
 
 
-def test_preparing_twice_writes_once(corpus):
+def test_prepare_twice_writes_once(corpus):
     first = parallel(corpus).prepare().prepared_dir
     before, again = snapshot(first), parallel(corpus)
     with logged_lines() as said:
@@ -154,7 +154,7 @@ def test_preparing_twice_writes_once(corpus):
     assert (again.prepared_dir, snapshot(first), said) == (first, before, [])
 
 
-def test_a_problem_and_its_reverse_share_what_is_prepared(corpus):
+def test_prepare_shares_store_with_reverse(corpus):
     forwards = parallel(corpus).prepare()
     before = snapshot(forwards.prepared_dir)
     backwards = load_problem("parallel_text_rev", data_dir=corpus.parent / "data", raw_dir=corpus, vocab_size=60)
@@ -163,7 +163,7 @@ def test_a_problem_and_its_reverse_share_what_is_prepared(corpus):
     assert content(split.source) == content(forwards.store.split("train").target)
 
 
-def test_other_parameters_and_corpora_have_other_directories(corpus):
+def test_prepared_directory_depends_on_parameters(corpus):
     other = corpus.parent / "other"
     other.mkdir()
     write_corpus(other)
@@ -171,7 +171,7 @@ def test_other_parameters_and_corpora_have_other_directories(corpus):
     assert len({problem.prepared_dir for problem in problems}) == 3
 
 
-def test_a_changed_corpus_file_is_noticed(corpus):
+def test_prepare_notices_changed_file(corpus):
     old = parallel(corpus).prepare().store.fingerprint
     lines = (corpus / "train.de").read_text(encoding="utf-8").splitlines()
     lines[7] = "ein anderer Satz"
@@ -185,19 +185,19 @@ def test_a_changed_corpus_file_is_noticed(corpus):
     assert "ein anderer Satz" in anew.tokenizer.decode(sum(targets, []))
 
 
-def test_a_touched_file_with_the_old_content_is_the_old_one(corpus):
+def test_prepare_ignores_modification_time(corpus):
     before = snapshot(parallel(corpus).prepare().prepared_dir)
     (corpus / "train.de").touch()
     assert snapshot(parallel(corpus).prepare().prepared_dir) == before
 
 
-def test_a_file_added_to_the_corpus_is_noticed(corpus):
+def test_prepare_notices_added_file(corpus):
     assert "test" not in parallel(corpus).prepare().store.manifest["splits"]
     write_corpus(corpus, "test", 10)
     assert parallel(corpus).prepare().store.manifest["splits"]["test"]["pairs"] == 10
 
 
-def test_a_prepared_corpus_outlives_its_files(corpus):
+def test_prepared_corpus_survives_deleted_files(corpus):
     before = snapshot(parallel(corpus).prepare().prepared_dir)
     (corpus / "train.de").unlink()
     with logged_lines() as said:
@@ -206,7 +206,7 @@ def test_a_prepared_corpus_outlives_its_files(corpus):
 
 
 @pytest.mark.parametrize("changed", ["itself", "another"])
-def test_a_file_in_place_of_one_that_is_gone_is_noticed(corpus, changed):
+def test_prepare_notices_replaced_file(corpus, changed):
     """Compressed, or not any more; or a change of a file that comes after one that is gone."""
     old = parallel(corpus).prepare().store.fingerprint
     lines = (corpus / "train.en").read_bytes().splitlines(keepends=True)
@@ -236,7 +236,7 @@ def reverse(tmp_path_factory):
 HPARAMS = HParams(batch_tokens=200, max_length=20, seed=3)
 
 
-def test_batches_shapes_are_those_of_the_next_batches(reverse):
+def test_batches_shapes_are_of_next_batches(reverse):
     batches = reverse.batches("train", HPARAMS).replace(few_shapes=True, start=3)
     assert batches.shapes(2) == list(dict.fromkeys([batches.shape(0), batches.shape(1)]))
     assert len(batches.shapes(2)) < len(batches.plan.shapes) == len(batches.shapes(10**9))
@@ -260,7 +260,7 @@ def test_batches_hold_shifted_targets_and_token_weights(reverse):
 
 
 @pytest.mark.parametrize("multiple", [1, 3, 8])
-def test_empty_rows_fill_up_and_weigh_nothing(reverse, multiple):
+def test_batches_fill_rows_with_weight_0(reverse, multiple):
     plain = reverse.batches("train", HPARAMS)
     filled = TokenBatches(plain.split, plain.plan, row_multiple=multiple)
     for index in range(plain.batches_per_epoch):
@@ -274,7 +274,7 @@ def test_empty_rows_fill_up_and_weigh_nothing(reverse, multiple):
 
 
 @pytest.mark.parametrize("start", [1, 17, 1000])
-def test_a_start_counts_on(reverse, start):
+def test_batches_start_at_any_index(reverse, start):
     whole, resumed = reverse.batches("train", HPARAMS), reverse.batches("train", HPARAMS, start=start)
     for index in range(3):
         for a, b in zip(flat(whole[start + index]), flat(resumed[index])):
@@ -287,7 +287,7 @@ def flat(batch):
     return source, decoder_input, labels, weights
 
 
-def test_training_is_endless_and_validation_ends(reverse):
+def test_batches_are_endless_in_training_only(reverse):
     training, validation = reverse.batches("train", HPARAMS), reverse.batches("validation", HPARAMS)
     assert training.num_batches is None
     assert training[5 * training.batches_per_epoch + 2]
@@ -297,14 +297,14 @@ def test_training_is_endless_and_validation_ends(reverse):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data is of TensorFlow")
-def test_tf_data_has_no_thread_that_delays_the_end_of_fit(reverse):
+def test_dataset_disables_autotune(reverse):
     dataset = reverse.batches("train", HPARAMS).as_dataset()
     assert dataset.options().autotune.enabled is False  # docs/upstream.md: it waits 10 s, sometimes
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data is of TensorFlow")
 @pytest.mark.parametrize("split, replicas", [("validation", 1), ("validation", 3), ("train", 2)])
-def test_tf_data_has_the_same_batches_in_blocks(reverse, split, replicas):
+def test_dataset_splits_batches_into_replica_blocks(reverse, split, replicas):
     batches = reverse.batches(split, HPARAMS).replace(row_multiple=replicas, few_shapes=False)
     endless = batches.num_batches is None
     count = 2 * batches.batches_per_epoch if endless else batches.num_batches
@@ -319,7 +319,7 @@ def test_tf_data_has_the_same_batches_in_blocks(reverse, split, replicas):
     assert cardinality == (-1 if endless else replicas * count)
 
 
-def test_long_pairs_are_left_out_of_training_and_counted(reverse):
+def test_batches_drop_long_pairs_in_training_only(reverse):
     short = dataclasses.replace(HPARAMS, max_length=5)
     lengths = reverse.store.split("train").source.lengths
     assert reverse.batches("train", short).plan.num_dropped == (lengths > 5).sum() > 0
@@ -327,13 +327,13 @@ def test_long_pairs_are_left_out_of_training_and_counted(reverse):
     assert reverse.batches("validation", short).plan.num_dropped == 0
 
 
-def test_batches_prepare_what_is_missing(tmp_path):
+def test_batches_prepare_missing_corpus(tmp_path):
     problem = load_problem("copy", data_dir=tmp_path, train_pairs=20)
     assert problem.batches("train", HPARAMS).plan.num_pairs == 20
     assert problem.prepared_dir.is_dir()
 
 
-def test_a_plan_of_the_store_is_a_plan_of_its_lengths(reverse):
+def test_batches_plan_uses_stored_lengths(reverse):
     split = reverse.store.split("train")
     plan = BatchPlan(split.source.lengths, split.target.lengths, 200, seed=3, max_length=20)
     assert plan.batch(7).rows.tolist() == reverse.batches("train", HPARAMS).plan.batch(7).rows.tolist()

@@ -18,12 +18,12 @@ def tokenizer():
     return SentencePieceTokenizer.train(sentences(200), 60)
 
 
-def test_subwords_come_back_as_text(tokenizer):
+def test_sentencepiece_round_trip(tokenizer):
     texts = [*sentences(20, seed=2), "", "ein  Haus"]
     assert tokenizer.decode(tokenizer.encode(texts)) == [" ".join(text.split()) for text in texts]
 
 
-def test_special_ids_are_fixed(tokenizer):
+def test_tokenizer_special_ids_are_fixed(tokenizer):
     for each in (tokenizer, SYMBOLS):
         assert each.pieces([PAD, EOS, BOS, UNK]) == ["<pad>", "</s>", "<s>", "<unk>"]
         assert UNK in each.encode(["日本"])[0]
@@ -32,13 +32,13 @@ def test_special_ids_are_fixed(tokenizer):
         assert each.decode([[BOS, *ids, EOS, PAD]]) == each.decode([ids])
 
 
-def test_the_vocabulary_has_the_size_that_was_asked_for(tokenizer):
+def test_vocabulary_has_requested_size(tokenizer):
     assert tokenizer.vocab_size == 60
     assert max(max(ids) for ids in tokenizer.encode(sentences(200))) < 60
 
 
 @pytest.mark.parametrize("kind", ["subwords", "symbols"])
-def test_a_saved_tokenizer_is_the_same(tmp_path, tokenizer, kind):
+def test_tokenizer_saves_and_loads(tmp_path, tokenizer, kind):
     saved = tokenizer if kind == "subwords" else SYMBOLS
     saved.save(tmp_path)
     loaded = load_tokenizer(tmp_path)
@@ -47,46 +47,46 @@ def test_a_saved_tokenizer_is_the_same(tmp_path, tokenizer, kind):
     assert loaded.encode(texts) == saved.encode(texts)
 
 
-def test_other_vocabularies_have_other_fingerprints(tokenizer):
+def test_fingerprint_depends_on_vocabulary(tokenizer):
     assert len({tokenizer.fingerprint, SYMBOLS.fingerprint, SymbolTokenizer(["s0"]).fingerprint}) == 3
 
 
-def test_a_vocabulary_too_large_names_the_largest():
+def test_vocabulary_too_large_names_maximum():
     said = complaint(SentencePieceTokenizer.train, sentences(50), 100_000)
     largest = int(re.search(r"vocabulary of 100000 pieces, at most (\d+)", said)[1])
     assert SentencePieceTokenizer.train(sentences(50), largest).vocab_size == largest
     assert f"at most {largest}" in complaint(SentencePieceTokenizer.train, sentences(50), largest + 1)
 
 
-def test_a_vocabulary_too_small_names_the_smallest():
+def test_vocabulary_too_small_names_minimum():
     said = complaint(SentencePieceTokenizer.train, sentences(50), 8)
     smallest = int(re.search(r"at least (\d+); change it with --set problem.vocab_size", said)[1])
     assert SentencePieceTokenizer.train(sentences(50), smallest).vocab_size == smallest
     assert f"at least {smallest}" in complaint(SentencePieceTokenizer.train, sentences(50), smallest - 1)
 
 
-def test_blank_text_gives_no_vocabulary():
+def test_vocabulary_of_blank_text_is_rejected():
     assert "blank lines" in complaint(SentencePieceTokenizer.train, ["", "  "], 60)
 
 
 @pytest.mark.parametrize("content", [b"", b"no model", "half"])
-def test_a_damaged_model_file_is_named(tmp_path, tokenizer, content, capfd):
+def test_damaged_model_file_is_named(tmp_path, tokenizer, content, capfd):
     whole = tokenizer.to_bytes()
     (tmp_path / "tokenizer.model").write_bytes(whole[: len(whole) // 2] if content == "half" else content)
     assert complaint(load_tokenizer, tmp_path).startswith(f"{tmp_path}/tokenizer.model is damaged")
     assert capfd.readouterr().err == ""
 
 
-def test_a_damaged_list_of_symbols_is_named(tmp_path):
+def test_damaged_symbols_file_is_named(tmp_path):
     (tmp_path / "symbols.txt").write_bytes(b"s0\n\xff\n")
     assert complaint(load_tokenizer, tmp_path).startswith(f"{tmp_path}/symbols.txt is damaged")
 
 
-def test_a_folder_without_tokenizer_is_named(tmp_path):
+def test_folder_without_tokenizer_is_named(tmp_path):
     assert complaint(load_tokenizer, tmp_path).startswith(f"{tmp_path} holds no tokenizer")
 
 
-def test_a_vocabulary_is_learned_from_long_lines_too():
+def test_vocabulary_includes_long_lines():
     """SentencePiece leaves lines of more than 4,192 bytes out, unless it is told otherwise."""
     long = " ".join(["zażółć gęślą jaźń"] * 400)
     tokenizer = SentencePieceTokenizer.train([long], 40)

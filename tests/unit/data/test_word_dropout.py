@@ -19,7 +19,7 @@ def sources(problem, split="train", start=0, count=10, **changes):
     return [batches[i][0][0] for i in range(count)], [batches[i][1] for i in range(count)]
 
 
-def test_the_share_that_was_asked_for_is_unknown(problem):
+def test_word_dropout_hides_its_rate_of_words(problem):
     whole, labels = sources(problem, word_dropout=0.0)
     hidden, same_labels = sources(problem)
     tokens = unknown = 0
@@ -33,14 +33,14 @@ def test_the_share_that_was_asked_for_is_unknown(problem):
         np.testing.assert_array_equal(label, other)
 
 
-def test_a_resumed_training_hides_the_same(problem):
+def test_word_dropout_is_the_same_after_resuming(problem):
     whole, _ = sources(problem)
     resumed, _ = sources(problem, start=4, count=6)
     for source, other in zip(whole[4:], resumed):
         np.testing.assert_array_equal(source, other)
 
 
-def test_another_batch_or_seed_hides_others(problem):
+def test_word_dropout_depends_on_batch_and_seed(problem):
     def hidden(seed, number):
         batches = problem.batches("train", kt.HParams(batch_tokens=1024, word_dropout=0.3, seed=seed))
         rows, length = len(batches.plan.batch(number).rows), batches.plan.batch(number).source_length
@@ -53,7 +53,7 @@ def test_another_batch_or_seed_hides_others(problem):
     assert not np.array_equal(hidden(1, 0), hidden(1, problem.batches("train", kt.HParams()).batches_per_epoch))
 
 
-def test_hidden_words_are_independent_of_the_order(problem):
+def test_word_dropout_is_independent_of_row_order(problem):
     batches = problem.batches("train", kt.HParams(batch_tokens=1024, word_dropout=0.3))
     batch = batches.plan.batch(0)
     source = np.full((len(batch.rows), batch.source_length), 7, "int32")
@@ -62,7 +62,7 @@ def test_hidden_words_are_independent_of_the_order(problem):
     assert not np.array_equal(source != 7, order < 0.3)
 
 
-def test_padding_makes_no_difference(problem):
+def test_word_dropout_is_independent_of_padding(problem):
     hparams = kt.HParams(batch_tokens=1024, word_dropout=0.3)
     batches = problem.batches("train", hparams)
     own, padded = (batches.replace(few_shapes=few_shapes) for few_shapes in (False, True))
@@ -72,7 +72,7 @@ def test_padding_makes_no_difference(problem):
         np.testing.assert_array_equal(wide[: len(source), : source.shape[1]], source)
 
 
-def test_words_are_counted_all_the_same():
+def test_word_dropout_keeps_word_starts():
     tokenizer = SentencePieceTokenizer.train(["some words and others which are longer"] * 9, 40)
     ids = np.array(tokenizer.encode(["some others are words"])[0])
     hidden = tokenizer.hidden_ids[ids]
@@ -81,5 +81,5 @@ def test_words_are_counted_all_the_same():
     np.testing.assert_array_equal(tokenizer.hidden_ids[[PAD, EOS, BOS]], [PAD, EOS, BOS])
 
 
-def test_validation_hides_nothing(problem):
+def test_word_dropout_is_off_in_validation(problem):
     assert not any((source == UNK).any() for source in sources(problem, "validation", count=1)[0])

@@ -56,36 +56,36 @@ def of_captions(captions):
 
 
 @given(text=texts)
-def test_any_text_comes_back_with_one_space_for_each_run_of_white_space(tokenizer, text):
+def test_word_pieces_restore_any_text(tokenizer, text):
     ids = tokenizer.encode([text])
     assert tokenizer.decode(ids) == [normalised(text)]
     assert not {PAD, EOS, BOS, UNK} & set(ids[0]) and all(0 <= i < tokenizer.vocab_size for i in ids[0])
 
 
 @pytest.mark.parametrize("text", AWKWARD + SENTENCES[:4])
-def test_awkward_texts_come_back(tokenizer, text):
+def test_word_pieces_restore_awkward_texts(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode([text])) == [normalised(text)]
 
 
-def test_french_punctuation_keeps_its_spaces(tokenizer):
+def test_word_pieces_keep_french_spacing(tokenizer):
     apart, joined = "dit : « non » ! Oui ; non ?", "dit: «non»! Oui; non?"
     assert tokenizer.decode(tokenizer.encode([apart, joined])) == [apart, joined]
     assert tokenizer.encode([apart]) != tokenizer.encode([joined])
     assert tokenizer.encode([apart.replace(" ", "\u00a0")]) == tokenizer.encode([apart])
 
 
-def test_real_text_comes_back(of_captions, captions):
+def test_word_pieces_restore_multi30k(of_captions, captions):
     assert of_captions.decode(of_captions.encode(captions)) == [normalised(text) for text in captions]
 
 
 @given(ids=st.lists(st.integers(0, SIZE - 1)))
-def test_any_ids_give_one_line(tokenizer, ids):
+def test_word_pieces_decode_any_ids_to_one_line(tokenizer, ids):
     (text,) = tokenizer.decode([ids])
     assert text == normalised(text)
 
 
 @pytest.mark.parametrize("made_up", ["\\32;", "\\10;", "\\55296;", "\\9999999;", "\\1114112;", "\\;", "\\65"])
-def test_an_escape_that_no_text_has_stays_as_it_is(made_up):
+def test_word_pieces_keep_invalid_escapes(made_up):
     tokenizer = WordPieceTokenizer(ALWAYS)
     ids = [4 + ALWAYS.index(char) for char in made_up]
     assert tokenizer.decode([ids]) == [made_up]
@@ -94,7 +94,7 @@ def test_an_escape_that_no_text_has_stays_as_it_is(made_up):
 # Pieces
 
 
-def test_pieces_are_the_longest_from_the_left():
+def test_word_pieces_match_longest_first():
     tokenizer = WordPieceTokenizer([*ALWAYS, *"abc«,", "▁ab", "▁abc", "bc", "ab", "ca", "a,"])
 
     def pieces(text):
@@ -105,19 +105,19 @@ def test_pieces_are_the_longest_from_the_left():
     assert pieces("d") == ["▁", "\\", *"100", ";"]
 
 
-def test_frequent_words_are_one_piece(of_captions):
+def test_frequent_words_are_single_pieces(of_captions):
     assert of_captions.pieces(of_captions.encode(["Un homme avec un chapeau."])[0]) == [
         "▁Un", "▁homme", "▁avec", "▁un", "▁chapeau", ".",
     ]  # fmt: skip
 
 
-def test_special_ids_are_fixed(tokenizer):
+def test_word_piece_special_ids_are_fixed(tokenizer):
     assert tokenizer.pieces([PAD, EOS, BOS, UNK]) == ["<pad>", "</s>", "<s>", "<unk>"]
     ids = tokenizer.encode(["the kings"])[0]
     assert tokenizer.decode([[BOS, *ids, EOS, PAD], [UNK]]) == ["the kings", "⁇"]
 
 
-def test_words_are_counted_as_they_are_parted():
+def test_count_words_splits_like_encode():
     assert count_words(["l'été, l'été", "« été »"]) == {
         "▁l": 2, "'": 2, "été": 2, ",": 1, "▁«": 1, "▁été": 1, "▁»": 1,
     }  # fmt: skip
@@ -127,13 +127,13 @@ def test_words_are_counted_as_they_are_parted():
 
 
 @pytest.mark.parametrize("size", [SIZE - 10, SIZE, SIZE + 5])
-def test_the_vocabulary_has_the_size_that_was_asked_for(tokenizer, size):
+def test_word_piece_vocabulary_has_requested_size(tokenizer, size):
     learned = WordPieceTokenizer.train(iter(SENTENCES), size)
     assert learned.vocab_size == size
     assert (learned.fingerprint == tokenizer.fingerprint) == (size == SIZE)  # the same every time
 
 
-def test_a_vocabulary_of_a_wrong_size_names_the_bound(tokenizer):
+def test_word_piece_vocabulary_size_bounds_are_named(tokenizer):
     largest = int(re.search(r"at most (\d+); change it with", complaint(WordPieceTokenizer.train, SENTENCES, 9999))[1])
     smallest = int(re.search(r"at least (\d+); change it with", complaint(WordPieceTokenizer.train, SENTENCES, 20))[1])
     for size in (smallest, largest):
@@ -142,11 +142,11 @@ def test_a_vocabulary_of_a_wrong_size_names_the_bound(tokenizer):
         assert f" {size + 1 if size < smallest else size - 1};" in complaint(WordPieceTokenizer.train, SENTENCES, size)
 
 
-def test_blank_text_gives_no_vocabulary(tokenizer):
+def test_word_piece_vocabulary_of_blank_text_is_rejected(tokenizer):
     assert "blank lines" in complaint(WordPieceTokenizer.train, ["", " \n"], 60)
 
 
-def test_without_tensorflow_text_one_sentence_says_what_to_install(monkeypatch):
+def test_missing_tensorflow_text_is_named(monkeypatch):
     for name in list(sys.modules):
         if name.partition(".")[0] == "tensorflow_text":
             monkeypatch.delitem(sys.modules, name)
@@ -154,14 +154,14 @@ def test_without_tensorflow_text_one_sentence_says_what_to_install(monkeypatch):
     assert "pip install tensorflow-text" in complaint(WordPieceTokenizer.train, SENTENCES, SIZE)
 
 
-def test_a_saved_or_pickled_tokenizer_is_the_same(tmp_path, tokenizer):
+def test_word_pieces_save_and_pickle(tmp_path, tokenizer):
     tokenizer.save(tmp_path)
     for other in (load_tokenizer(tmp_path), pickle.loads(pickle.dumps(tokenizer))):
         assert (other.fingerprint, other.vocab_size) == (tokenizer.fingerprint, SIZE)
         assert other.encode(AWKWARD) == tokenizer.encode(AWKWARD)
 
 
-def test_a_store_keeps_it(tmp_path, tokenizer):
+def test_store_keeps_word_pieces(tmp_path, tokenizer):
     TokenStore.write(tmp_path / "store", {"train": [(SENTENCES[0], AWKWARD[8])]}, tokenizer, {"corpus": {}})
     store = TokenStore(tmp_path / "store")
     assert store.tokenizer.fingerprint == store.manifest["tokenizer"] == tokenizer.fingerprint
@@ -178,7 +178,7 @@ def test_a_store_keeps_it(tmp_path, tokenizer):
         (lambda content: b"", "is not among its pieces"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path, tokenizer, change, said):
+def test_damaged_word_piece_file_is_named(tmp_path, tokenizer, change, said):
     (tmp_path / "word_pieces.txt").write_bytes(change(tokenizer.to_bytes()))
     assert re.match(rf"{tmp_path}/word_pieces.txt is damaged: .*{said}", complaint(load_tokenizer, tmp_path))
 
@@ -198,7 +198,7 @@ def graph(tokenizer):
     return graph_of(tokenizer)
 
 
-def test_a_graph_gives_the_same_on_thousands_of_sentences(of_captions, captions):
+def test_graph_word_pieces_match_on_multi30k(of_captions, captions):
     graph, some = graph_of(of_captions), [*captions[5000:9000], *AWKWARD]
     ids = graph.tokenize(some)
     assert ids.to_list() == of_captions.encode(some)
@@ -206,18 +206,18 @@ def test_a_graph_gives_the_same_on_thousands_of_sentences(of_captions, captions)
 
 
 @given(batch=st.lists(texts, min_size=1, max_size=5))
-def test_a_graph_gives_the_same_on_any_text(tokenizer, graph, batch):
+def test_graph_word_pieces_match_on_any_text(tokenizer, graph, batch):
     ids = graph.tokenize(batch)
     assert ids.to_list() == tokenizer.encode(batch)
     assert [text.decode() for text in graph.detokenize(ids).numpy()] == [normalised(text) for text in batch]
 
 
 @given(ids=st.lists(st.integers(0, SIZE - 1) | st.integers(4, 16), min_size=1))
-def test_a_graph_gives_the_same_text_of_any_ids(tokenizer, graph, ids):
+def test_graph_word_pieces_decode_any_ids_alike(tokenizer, graph, ids):
     assert graph.detokenize([ids]).numpy()[0].decode() == tokenizer.decode([ids])[0]
 
 
-def test_a_graph_is_saved_without_python(tmp_path, tokenizer, graph):
+def test_graph_word_pieces_are_saved_without_python(tmp_path, tokenizer, graph):
     tf = pytest.importorskip("tensorflow")
     module = tf.Module()
     module.words = graph

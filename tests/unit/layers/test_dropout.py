@@ -17,7 +17,7 @@ def dropped(layer, x, dtype="float32"):
 @pytest.mark.backend
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
-def test_it_drops_its_share_and_scales_what_it_keeps(rate, dtype, fresh_seed):
+def test_dropout_drops_its_rate_and_rescales(rate, dtype, fresh_seed):
     layer, x = (
         Dropout(rate, seed=fresh_seed, dtype=f"mixed_{dtype}" if dtype != "float32" else dtype),
         np.ones((99, 1001)),
@@ -35,14 +35,14 @@ def test_it_drops_its_share_and_scales_what_it_keeps(rate, dtype, fresh_seed):
 
 
 @pytest.mark.backend
-def test_without_training_or_a_rate_nothing_is_dropped():
+def test_dropout_is_identity_at_inference_or_rate_0():
     x = np.ones((10, 100), "float32")
     np.testing.assert_array_equal(Dropout(0.5, seed=1)(x), x)
     np.testing.assert_array_equal(Dropout(0.0, seed=1)(x, training=True), x)
 
 
 @pytest.mark.parametrize("shape", [(1,), (7,), (3, 5), (2, 3, 4, 5)])
-def test_any_shape_is_dropped_from(shape, fresh_seed):
+def test_dropout_handles_any_shape(shape, fresh_seed):
     x = np.random.default_rng(fresh_seed).normal(size=shape).astype("float32")
     layer = Dropout(0.5, seed=fresh_seed)
     results = [dropped(layer, x) for _ in range(20)]
@@ -53,7 +53,7 @@ def test_any_shape_is_dropped_from(shape, fresh_seed):
 
 @pytest.mark.skipif(not TENSORFLOW, reason="on JAX the gradient is Keras' own")
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_the_gradient_has_the_mask_of_the_output(jit_compile, fresh_seed):
+def test_dropout_gradient_uses_the_output_mask(jit_compile, fresh_seed):
     import tensorflow as tf
 
     random = np.random.default_rng(fresh_seed)

@@ -61,7 +61,7 @@ def close(actual, expected, tolerance=2e-5):
 @given(
     batch=widths, heads=widths, n=widths, m=widths, d_k=widths, d_v=widths, masked=st.booleans(), seed=st.integers(0)
 )
-def test_attention_is_equation_1(batch, heads, n, m, d_k, d_v, masked, seed):
+def test_attention_matches_equation_1(batch, heads, n, m, d_k, d_v, masked, seed):
     query, key, value = (
         3 * normal([seed, i], batch, heads, rows, columns)
         for i, (rows, columns) in enumerate([(n, d_k), (m, d_k), (m, d_v)])
@@ -76,7 +76,7 @@ def test_attention_is_equation_1(batch, heads, n, m, d_k, d_v, masked, seed):
     close(weights, expected_weights)
 
 
-def test_an_illegal_connection_weighs_exactly_nothing():
+def test_attention_gives_masked_keys_zero_weight():
     query, key, value = normal(0, 1, 1, 2, 4), 50 * normal(1, 1, 1, 3, 4), normal(2, 1, 1, 3, 4)
     mask = np.array([[True, False, True], [False, False, False]])
     weights = np.asarray(scaled_dot_product_attention(query, key, value, mask)[1])[0, 0]
@@ -85,13 +85,13 @@ def test_an_illegal_connection_weighs_exactly_nothing():
 
 
 @pytest.mark.backend
-def test_masks():
+def test_causal_and_padding_masks():
     legal = np.asarray(causal_mask(5))
     np.testing.assert_array_equal(legal, np.tril(np.ones((1, 1, 5, 5), bool)))
     np.testing.assert_array_equal(padding_mask(np.array([[7, 1, 0], [0, 0, 0]]))[:, 0, 0], [[1, 1, 0], [0, 0, 0]])
 
 
-def test_attention_to_parts_is_attention_to_the_whole():
+def test_attention_to_parts_equals_attention_to_whole():
     layer = MultiHeadAttention(8, 2, 3, 5)
     layer.build()
     randomize(layer)
@@ -104,7 +104,7 @@ def test_attention_to_parts_is_attention_to_the_whole():
 
 
 @pytest.mark.parametrize("d_k, d_v", [(3, 3), (3, 5)])
-def test_the_fused_projection_is_the_three_side_by_side(d_k, d_v):
+def test_fused_projection_equals_three_projections(d_k, d_v):
     layer = MultiHeadAttention(8, 2, d_k, d_v)
     layer.build()
     randomize(layer)
@@ -120,7 +120,7 @@ def test_the_fused_projection_is_the_three_side_by_side(d_k, d_v):
 
 @pytest.mark.backend
 @pytest.mark.parametrize("num_heads, d_k, d_v", [(1, 4, 4), (2, 3, 5), (3, 5, 1), (4, 2, 2)])
-def test_multi_head_attention_is_the_papers(num_heads, d_k, d_v):
+def test_multi_head_attention_matches_oracle(num_heads, d_k, d_v):
     layer = MultiHeadAttention(8, num_heads, d_k, d_v)
     layer.build()
     weights = oracles.attention_weights(randomize(layer))
@@ -135,7 +135,7 @@ def test_multi_head_attention_is_the_papers(num_heads, d_k, d_v):
     )
 
 
-def test_attention_dropout_falls_on_weights_in_training_alone():
+def test_attention_dropout_applies_in_training_only():
     layer = MultiHeadAttention(8, 2, 4, 4, dropout=0.5, seed=1)
     x = normal(0, 2, 5, 8)
     close(layer(x, x), oracles.multi_head_attention(x, x, oracles.attention_weights(layer), 2))
@@ -143,7 +143,7 @@ def test_attention_dropout_falls_on_weights_in_training_alone():
 
 
 @pytest.mark.backend
-def test_softmax_stays_float32_under_bfloat16():
+def test_attention_softmax_stays_float32_in_bfloat16():
     layer = MultiHeadAttention(8, 2, 4, 4, dtype="mixed_bfloat16")
     layer.build()
     x = ops.cast(normal(0, 1, 300, 8), "bfloat16")
@@ -158,7 +158,7 @@ def test_softmax_stays_float32_under_bfloat16():
 @pytest.mark.backend
 @pytest.mark.parametrize("shape", [(2, 6), (2, 3, 6), (2, 3, 4, 6)])
 @pytest.mark.parametrize("activation", ["relu", "swish", "gelu"])
-def test_feed_forward_is_equation_2(shape, activation):
+def test_feed_forward_matches_equation_2(shape, activation):
     layer = FeedForward(6, 10, activation=activation)
     layer.build()
     weights = oracles.feed_forward_weights(randomize(layer))
@@ -168,7 +168,7 @@ def test_feed_forward_is_equation_2(shape, activation):
 
 @pytest.mark.backend
 @pytest.mark.parametrize("residual, oracle", [(PostNorm, oracles.post_norm), (PreNorm, oracles.pre_norm)])
-def test_where_a_sublayer_is_normalised(residual, oracle):
+def test_residual_normalizes_in_the_right_place(residual, oracle):
     layer = residual()
     layer.build((None, None, 8))
     norm = oracles.norm_weights(randomize(layer).normalization)
@@ -177,7 +177,7 @@ def test_where_a_sublayer_is_normalised(residual, oracle):
 
 
 @pytest.mark.parametrize("residual", [PostNorm, PreNorm])
-def test_dropout_falls_on_the_sublayers_output_before_it_is_added_and_normalised(residual):
+def test_residual_drops_sublayer_output_before_addition(residual):
     layer = residual(dropout=0.5, seed=1)
     x = 7 * np.ones((2, 3, 64), "float32")
     y = np.asarray(layer(x, sublayer=ops.ones_like, training=True))
@@ -192,7 +192,7 @@ def test_dropout_falls_on_the_sublayers_output_before_it_is_added_and_normalised
 
 
 @pytest.mark.backend
-def test_one_matrix_embeds_times_root_d_model_and_projects():
+def test_tied_embedding_scales_and_shares_its_matrix():
     layer = TiedEmbedding(7, 16, seed=1)
     tokens, states = np.array([[0, 6, 3], [3, 3, 1]]), normal(0, 2, 3, 16)
     close(layer(tokens), oracles.array(layer.table)[tokens] * 4)
@@ -203,7 +203,7 @@ def test_one_matrix_embeds_times_root_d_model_and_projects():
 # How weights begin
 
 
-def test_query_key_and_value_begin_with_half_of_glorots_variance():
+def test_qkv_start_with_half_glorot_variance():
     layer = MultiHeadAttention(256, 4, d_k=32, d_v=96, seed=1)
     layer.build()
     for name, weights in oracles.attention_weights(layer).items():
@@ -215,7 +215,7 @@ def test_query_key_and_value_begin_with_half_of_glorots_variance():
     assert not np.allclose(layer.query_kernel, layer.key_kernel)
 
 
-def test_feed_forward_begins_with_glorot_and_no_bias():
+def test_feed_forward_starts_glorot_with_zero_bias():
     layer = FeedForward(128, 512, seed=1)
     layer.build()
     weights = oracles.feed_forward_weights(layer)
@@ -226,7 +226,7 @@ def test_feed_forward_begins_with_glorot_and_no_bias():
 
 
 @pytest.mark.parametrize("layer", [TiedEmbedding(1000, 256, seed=1), LearnedPositions(256, 1000, seed=1)])
-def test_tables_begin_normal_with_variance_1_over_d_model(layer):
+def test_tables_start_normal_with_variance_1_over_d_model(layer):
     layer.build()
     table = oracles.array(layer.table)
     assert table.std() == pytest.approx(256**-0.5, rel=0.02)
@@ -243,7 +243,7 @@ MASK = np.arange(6) < np.array([[6], [2], [4]])
 
 @pytest.mark.backend
 @pytest.mark.parametrize("norm, residual", NORMS)
-def test_encoder_layer_is_the_papers(norm, residual):
+def test_encoder_layer_matches_oracle(norm, residual):
     layer = EncoderLayer(**STACK, norm=norm)
     layer.build((None, None, 8))
     weights = oracles.layer_weights(randomize(layer))
@@ -253,7 +253,7 @@ def test_encoder_layer_is_the_papers(norm, residual):
 
 @pytest.mark.backend
 @pytest.mark.parametrize("norm, residual", NORMS)
-def test_decoder_layer_is_the_papers(norm, residual):
+def test_decoder_layer_matches_oracle(norm, residual):
     layer = DecoderLayer(**STACK, norm=norm)
     layer.build((None, None, 8))
     weights = oracles.layer_weights(randomize(layer))
@@ -262,7 +262,7 @@ def test_decoder_layer_is_the_papers(norm, residual):
 
 
 @pytest.mark.parametrize("stack", [Encoder, Decoder])
-def test_only_a_pre_norm_stack_ends_with_a_normalisation(stack):
+def test_only_pre_norm_stack_ends_with_normalization(stack):
     assert stack(2, **STACK).final_norm is None
     assert stack(2, **STACK, norm="pre").final_norm is not None
 
@@ -312,11 +312,11 @@ def layer_classes():
     return classes - {Residual, Positions, Stack, StackLayer}
 
 
-def test_every_layer_class_has_a_case():
+def test_layer_classes_all_have_a_case():
     assert layer_classes() == {case.layer for case in CASES.values()}
 
 
-def test_layers_package_exports_every_layer():
+def test_layers_package_exports_all_layers():
     exported = {name: getattr(keras_transformer.layers, name) for name in keras_transformer.layers.__all__}
     assert {entry for entry in exported.values() if inspect.isclass(entry)} == layer_classes()
     assert all(entry.__name__ == name for name, entry in exported.items())
@@ -324,7 +324,7 @@ def test_layers_package_exports_every_layer():
 
 
 @every_layer
-def test_a_layer_comes_back_from_its_config(case):
+def test_layer_round_trips_through_config(case):
     layer = case.layer(**case.arguments, name="mine")
     config = json.loads(json.dumps(layer.get_config()))
     copies = [case.layer.from_config(config), keras.saving.deserialize_keras_object(serialized(layer))]
@@ -352,7 +352,7 @@ def reset_seeds(layer):
 
 @every_layer
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_shape_and_dtype(case, policy):
+def test_layer_output_shape_and_dtype(case, policy):
     layer = case.layer(**case.arguments, dtype=policy)
     output = layer(*case.inputs, **case.call)
     assert keras.backend.standardize_dtype(output.dtype) == policy.removeprefix("mixed_")
@@ -363,7 +363,7 @@ def test_shape_and_dtype(case, policy):
 
 
 @every_layer
-def test_a_symbolic_call_builds_the_layer(case):
+def test_layer_is_built_by_symbolic_call(case):
     inputs = [keras.Input(x.shape[1:], batch_size=len(x), dtype=x.dtype) for x in case.inputs]
     layer = case.layer(**case.arguments)
     assert layer(*inputs, **case.call).shape == case.shape
@@ -371,7 +371,7 @@ def test_a_symbolic_call_builds_the_layer(case):
 
 
 @every_layer
-def test_a_gradient_step_changes_every_weight(case):
+def test_layer_gradient_step_changes_every_weight(case):
     tf = pytest.importorskip("tensorflow")
     layer = case.layer(**case.arguments)
     layer(*case.inputs, **case.call)

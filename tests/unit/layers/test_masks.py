@@ -69,7 +69,7 @@ def test_attention_honours_keras_masks(layer, explicit):
     assert abs(np.asarray(layer(plain, plain)) - np.asarray(expected)).max() > 1e-3
 
 
-def test_cross_attention_honours_the_memorys_keras_mask():
+def test_cross_attention_honours_memory_keras_mask():
     layer = MultiHeadAttention(**ATTENTION)
     expected = layer(embedded(TARGET, False), embedded(SOURCE, False), attention_mask=padding_mask(SOURCE))
     np.testing.assert_allclose(layer(embedded(TARGET, False), embedded(SOURCE, True)), expected, atol=1e-6)
@@ -99,7 +99,7 @@ def test_decoders_honour_keras_masks(stack, norm, explicit):
     assert abs(np.asarray(layer(*plain)) - np.asarray(expected))[TARGET != 0].max() > 1e-3
 
 
-def test_decoder_layers_honour_padding_on_the_left():
+def test_decoder_layers_honour_left_padding():
     layer, target = DecoderLayer(**STACK), TARGET[:, ::-1]
     memory = embedded(SOURCE, False)
     mask = np.asarray(causal_mask(4)) & np.asarray(padding_mask(target))
@@ -108,7 +108,7 @@ def test_decoder_layers_honour_padding_on_the_left():
     close(Decoder(1, **STACK)(embedded(target, True), memory), expected, target)  # its only layer has the same seed
 
 
-def test_decoder_layers_hide_the_future_by_default():
+def test_decoder_layers_are_causal_by_default():
     layer, x, memory = DecoderLayer(**STACK), embedded(TARGET, False), embedded(SOURCE, False)
     np.testing.assert_allclose(layer(x, memory), layer(x, memory, self_mask=causal_mask(4)), atol=1e-6)
 
@@ -146,18 +146,18 @@ def seen(x):
 
 
 @pytest.mark.parametrize("make", PASSING.values(), ids=PASSING)
-def test_layers_pass_keras_masks_on(make):
+def test_layers_propagate_keras_masks(make):
     np.testing.assert_array_equal(seen(make()(embedded(SOURCE, True))), SOURCE != 0)
 
 
 @pytest.mark.parametrize("residual", [PostNorm, PreNorm])
-def test_residuals_pass_keras_masks_on(residual):
+def test_residuals_propagate_keras_masks(residual):
     x = residual()(embedded(SOURCE, True), sublayer=lambda y: 2 * y)
     np.testing.assert_array_equal(seen(x), SOURCE != 0)
 
 
 @pytest.mark.parametrize("layer", [MultiHeadAttention(**ATTENTION), DecoderLayer(**STACK), Decoder(1, **STACK)])
-def test_layers_with_memory_pass_the_first_mask_on(layer):
+def test_layers_with_memory_propagate_first_mask(layer):
     np.testing.assert_array_equal(seen(layer(embedded(TARGET, True), embedded(SOURCE, True))), TARGET != 0)
 
 
@@ -174,7 +174,7 @@ def test_positions_are_added_to_embeddings(positions):
 # Widths
 
 
-def test_head_widths_default_to_those_of_the_paper():
+def test_head_widths_default_to_d_model_over_heads():
     layers = [MultiHeadAttention(12, 3), AdditiveAttention(12, 3), RestrictedAttention(12, 3, window=3)]
     layers += [EncoderLayer(12, 8, 3).self_attention, Encoder(1, 12, 8, 3).layers[0].self_attention]
     layers += [DecoderLayer(12, 8, 3).self_attention, Decoder(1, 12, 8, 3).layers[0].cross_attention]

@@ -38,7 +38,7 @@ def matmul_and_gradients(x, kernel, grad_out):
 
 @pytest.mark.parametrize("lengths", [(), (7,), (3, 5)])
 @pytest.mark.parametrize(("rows", "columns"), [(4, 16), (8, 8), (16, 4)])
-def test_value_and_gradients_are_those_of_the_product(lengths, rows, columns, fresh_seed):
+def test_matmul_value_and_gradients_match_numpy(lengths, rows, columns, fresh_seed):
     random = np.random.default_rng(fresh_seed)
     x, kernel, grad_out = (
         random.normal(size=shape).astype("float32")
@@ -52,7 +52,7 @@ def test_value_and_gradients_are_those_of_the_product(lengths, rows, columns, fr
     np.testing.assert_allclose(ops.convert_to_numpy(matmul(x, kernel)), found, rtol=1e-6, atol=1e-6)
 
 
-def test_the_result_has_the_dtype_of_the_input():
+def test_matmul_returns_input_dtype():
     for training in (False, True):
         found = matmul(ops.ones((2, 3, 4), "bfloat16"), ops.ones((4, 8), "float32"), training)
         assert keras.backend.standardize_dtype(found.dtype) == "bfloat16" and found.shape == (2, 3, 8)
@@ -60,7 +60,7 @@ def test_the_result_has_the_dtype_of_the_input():
 
 @tensorflow_on_cpu
 @pytest.mark.parametrize(("rows", "columns", "across"), [(4, 16, 0), (16, 4, 1)])
-def test_no_product_reads_long_rows_of_its_second_factor(rows, columns, across):
+def test_matmul_never_reads_long_rows_of_second_factor(rows, columns, across):
     import tensorflow as tf
 
     @tf.function

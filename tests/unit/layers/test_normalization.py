@@ -45,7 +45,7 @@ def output_and_gradients(layer, x, grad_out, gamma, beta):
     return [ops.convert_to_numpy(ops.cast(array, "float32")) for array in (output, *gradients)]
 
 
-def test_output_and_gradients_are_those_of_keras_and_the_oracle(inputs):
+def test_normalization_matches_keras_and_oracle(inputs):
     found = output_and_gradients(LayerNormalization(epsilon=1e-6), *inputs)
     expected = output_and_gradients(keras.layers.LayerNormalization(epsilon=1e-6), *inputs)
     for value, wanted in zip(found, expected, strict=True):
@@ -54,7 +54,7 @@ def test_output_and_gradients_are_those_of_keras_and_the_oracle(inputs):
     np.testing.assert_allclose(found[0], oracles.layer_norm(x, {"gamma": gamma, "beta": beta}), rtol=1e-4, atol=1e-5)
 
 
-def test_the_gradient_is_that_of_finite_differences(inputs):
+def test_normalization_gradient_matches_finite_differences(inputs):
     x, grad_out, gamma, beta = inputs
     _, gradient, *_ = output_and_gradients(LayerNormalization(epsilon=1e-6), *inputs)
     small = 1e-5
@@ -68,7 +68,7 @@ def test_the_gradient_is_that_of_finite_differences(inputs):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_it_computes_in_float32_whatever_comes_in(inputs, dtype):
+def test_normalization_computes_in_float32(inputs, dtype):
     x, grad_out, gamma, beta = inputs
     x = (4 * np.round(x) + 600).astype("float32")  # bfloat16 can tell these apart, but not their differences' squares
     layer = LayerNormalization(epsilon=1e-6, dtype=f"mixed_{dtype}")
@@ -81,7 +81,7 @@ def test_it_computes_in_float32_whatever_comes_in(inputs, dtype):
     np.testing.assert_allclose(gradient, expected, rtol=0.02, atol=0.02 * np.abs(expected).max())
 
 
-def test_without_a_gradient_it_is_the_same(inputs):
+def test_normalization_same_in_training_and_inference(inputs):
     x, _, gamma, beta = inputs
     layer = LayerNormalization(epsilon=1e-6)
     layer.build(x.shape)

@@ -20,7 +20,7 @@ def hparams(**changes):
     return small(num_layers=2, batch_tokens=128, dropout=0.3, attention_dropout=0.2, activation_dropout=0.2, **changes)
 
 
-def test_remat_makes_the_same_updates_with_the_same_masks(problem):
+def test_remat_makes_identical_updates(problem):
     with eager_functions():
         found, kept = (fit(problem, hparams=hparams(), remat=remat) for remat in (True, False))
     assert_same_training(found, kept)
@@ -33,7 +33,7 @@ def test_remat_makes_the_same_updates_with_the_same_masks(problem):
         np.testing.assert_array_equal(one, other)
 
 
-def test_remat_keeps_less(problem):
+def test_remat_keeps_fewer_activations(problem):
     """A layer's backward pass is given its inputs and nothing from inside it."""
     if keras.backend.backend() != "jax":
         pytest.skip("JAX tells what is kept")
@@ -55,7 +55,7 @@ def test_remat_keeps_less(problem):
     assert sizes[1] < sizes[0] / 3
 
 
-def test_random_numbers_that_cannot_be_drawn_again_are_told(problem):
+def test_remat_rejects_unknown_seed_generators(problem):
     model = kt.Transformer.from_hparams(hparams(), problem)
     model.decoder.layers[1] = keras.layers.Dropout(0.1, seed=1, name="layer_2")
     with pytest.raises(kt.UserError, match="layer layer_2 must come from .* got SeedGenerator"):
@@ -63,7 +63,7 @@ def test_random_numbers_that_cannot_be_drawn_again_are_told(problem):
     model.compile(**kt.compile_arguments(hparams()))
 
 
-def test_a_compiled_model_keeps_the_setting(problem):
+def test_remat_setting_is_kept_by_compiled_model(problem):
     model = kt.Transformer.from_hparams(hparams(), problem)
     model.compile(**kt.compile_arguments(hparams(), remat=True))
     assert model.get_compile_config()["remat"] and model.encoder.remat and model.decoder.remat

@@ -76,7 +76,7 @@ def found(states, table, labels, weights, label_smoothing, r_drop=0.0, scale=1.0
 @pytest.mark.parametrize(
     ("tokens_per_chunk", "label_smoothing"), [(1, 0.1), (4, 0.0), (4, 0.1), (22, 0.1), (23, 0.1), (100, 0.1)]
 )
-def test_chunks_give_loss_and_gradient_of_the_whole(monkeypatch, inputs, label_smoothing, tokens_per_chunk):
+def test_fused_loss_chunks_match_unchunked_oracle(monkeypatch, inputs, label_smoothing, tokens_per_chunk):
     monkeypatch.setattr(fused_loss, "CHUNK_LOGITS", tokens_per_chunk * VOCAB_SIZE + 1)
     for value, wanted in zip(found(*inputs, label_smoothing), expected(*inputs, label_smoothing), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=0, atol=3e-6)
@@ -93,7 +93,7 @@ def pairs(inputs):
     ("tokens_per_chunk", "label_smoothing", "r_drop"),
     [(1, 0.1, 5.0), (2, 0.1, 5.0), (8, 0.0, 1.0), (8, 0.1, 5.0), (22, 0.1, 5.0), (100, 0.1, 5.0)],
 )
-def test_two_passes_are_drawn_to_each_other(monkeypatch, pairs, label_smoothing, r_drop, tokens_per_chunk):
+def test_r_drop_loss_and_gradients_match_oracle(monkeypatch, pairs, label_smoothing, r_drop, tokens_per_chunk):
     monkeypatch.setattr(fused_loss, "CHUNK_LOGITS", tokens_per_chunk * VOCAB_SIZE + 1)
     wanted = expected(*pairs, label_smoothing, r_drop)
     for value, one in zip(found(*pairs, label_smoothing, r_drop), wanted, strict=True):
@@ -104,7 +104,7 @@ def test_two_passes_are_drawn_to_each_other(monkeypatch, pairs, label_smoothing,
     np.testing.assert_allclose(ops.convert_to_numpy(smoothed), wanted[1], rtol=1e-5, atol=3e-6)
 
 
-def test_two_passes_that_are_alike_are_as_one(pairs):
+def test_r_drop_of_equal_passes_is_plain_loss(pairs):
     states, *others = pairs
     alike = np.repeat(states[::2], 2, axis=0)
     for value, one in zip(found(alike, *others, 0.1, 5.0), found(alike, *others, 0.1), strict=True):
@@ -112,7 +112,7 @@ def test_two_passes_that_are_alike_are_as_one(pairs):
 
 
 @pytest.mark.parametrize("label_smoothing", (0.0, 0.1))
-def test_without_a_gradient_it_is_the_same(inputs, label_smoothing):
+def test_fused_loss_same_without_gradient(inputs, label_smoothing):
     arrays = [ops.convert_to_tensor(array) for array in inputs]
     outputs = fused_linear_cross_entropy(*arrays, label_smoothing, training=False)
     for value, wanted in zip(outputs, expected(*inputs, label_smoothing)):
@@ -122,7 +122,7 @@ def test_without_a_gradient_it_is_the_same(inputs, label_smoothing):
 @pytest.mark.backend
 @pytest.mark.parametrize("r_drop", (0.0, 2.0))
 @pytest.mark.parametrize(("dtype", "error"), (("bfloat16", 0.03), ("float16", 0.004)))
-def test_products_are_computed_in_the_dtype_of_the_states(monkeypatch, pairs, dtype, error, r_drop):
+def test_fused_loss_in_half_precision(monkeypatch, pairs, dtype, error, r_drop):
     """Weights as small as those of 25,000 tokens would vanish in float16 if they were not set apart."""
     monkeypatch.setattr(fused_loss, "CHUNK_LOGITS", 6 * VOCAB_SIZE)
     states, table, labels, weights = pairs
@@ -134,7 +134,7 @@ def test_products_are_computed_in_the_dtype_of_the_states(monkeypatch, pairs, dt
         assert np.abs(value - one).max() <= error * np.abs(one).max()
 
 
-def test_many_tokens_of_one_label_do_not_overflow_float16():
+def test_fused_loss_does_not_overflow_float16():
     count = 20_000
     states, table = np.full((count, WIDTH), 4.0, "float32"), np.zeros((VOCAB_SIZE, WIDTH), "float32")
     labels, weights = np.ones(count, "int32"), np.full(count, 1 / count, "float32")
@@ -143,7 +143,7 @@ def test_many_tokens_of_one_label_do_not_overflow_float16():
     np.testing.assert_allclose(found_table, wanted, rtol=0.01)
 
 
-def test_a_model_with_logits_of_its_own_is_trained_on_them():
+def test_fused_loss_not_used_with_custom_logits():
     class Flat(kt.Transformer):
         def logits(self, states):
             return 0 * super().logits(states)
@@ -158,14 +158,14 @@ def test_a_model_with_logits_of_its_own_is_trained_on_them():
         assert projects or loss == pytest.approx(np.log(50), rel=1e-5)
 
 
-def test_a_batch_of_padding_alone_gives_nothing(inputs):
+def test_fused_loss_of_padding_only_is_zero(inputs):
     states, table, labels, weights = inputs
     loss, _, _, *gradients = found(states, table, 0 * labels, 0 * weights, 0.1)
     assert loss == 0 and not any(gradient.any() for gradient in gradients)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_what_cancels_out_at_the_label_does_so_in_fewer_bits(dtype):
+def test_fused_loss_label_gradient_keeps_precision(dtype):
     vocab_size, smoothing = 11, 0.1
     table = np.eye(vocab_size, 16, dtype="float32")
     labels = np.arange(vocab_size, dtype="int32")

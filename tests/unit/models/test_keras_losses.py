@@ -69,18 +69,18 @@ def assert_same(found, expected):
         (squared, WEIGHTS),
     ],
 )
-def test_keras_loss_makes_the_update_of_plain_keras(loss, weights):
+def test_keras_loss_updates_like_plain_keras(loss, weights):
     expected = updated(weights, plain=True, loss=loss)
     assert abs(expected[1][0] - expected[1][1]) > 1e-3
     for accumulate in (1, 2):  # 2 rows, and 1 that is filled up
         assert_same(updated(weights, loss=loss, accumulate=accumulate), expected)
 
 
-def test_scalar_loss_makes_the_update_of_plain_keras():
+def test_scalar_loss_updates_like_plain_keras():
     assert_same(updated(None, loss=masked_mean), updated(None, plain=True, loss=masked_mean))
 
 
-def test_summed_keras_loss_is_the_smoothed_one_of_token_weights():
+def test_summed_keras_loss_equals_smoothed_cross_entropy():
     weights = (LABELS != 0) / np.float32((LABELS != 0).sum())
     found, expected = (
         updated(weights, loss=crossentropy(reduction="sum")),
@@ -102,6 +102,6 @@ def test_summed_keras_loss_is_the_smoothed_one_of_token_weights():
         (masked_mean, 2, r"one value per label, \[batch, length\], with accumulate=2, got shape \[\]"),
     ],
 )
-def test_compile_refuses_losses_that_would_go_wrong(loss, accumulate, said):
+def test_compile_rejects_unsupported_losses(loss, accumulate, said):
     with pytest.raises(kt.UserError, match=said):
         updated(None, loss=loss, accumulate=accumulate)

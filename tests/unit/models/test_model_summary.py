@@ -63,7 +63,7 @@ def test_summary_shows_parts_shapes_and_parameters(changes):
     assert f"Total params: {model.count_params():,} " in totals
 
 
-def test_summary_is_the_same_after_call_and_training():
+def test_summary_same_after_call_and_training():
     model = make_model()
     rows, _ = summary_rows(model)
     model(TOKENS)
@@ -87,19 +87,19 @@ def test_summary_expands_stacks():
     assert rows == expected
 
 
-def test_summary_of_base_counts_the_papers_parameters():
+def test_summary_of_base_counts_paper_parameters():
     model = kt.Transformer(37_000, kt.hparams("base"))
     assert model.count_params() == 63_045_632
     assert "Total params: 63,045,632 " in summary_rows(model)[1]
 
 
-def test_count_params_is_keras_own():
+def test_count_params_matches_weights():
     model = make_model(model="word_aligned_transformer")
     assert model.count_params() == sum(int(np.prod(weight.shape)) for weight in model.weights)
     assert model.count_params() == VOCAB + make_model().count_params()  # the table of tokens that begin words
 
 
-def test_model_is_a_layer_of_a_functional_model():
+def test_model_works_as_layer_of_functional_model():
     model = make_model()
     inputs = [keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")]
     logits = model(tuple(inputs))
@@ -121,7 +121,7 @@ def test_functional_model_shares_layers_and_weights(changes):
     np.testing.assert_allclose(functional(TOKENS), model(TOKENS), rtol=1e-6, atol=1e-6)
 
 
-def test_functional_model_has_what_plot_model_draws():
+def test_functional_model_has_layers_for_plot_model():
     model = make_model()
     train(model)
     functional = model.functional()

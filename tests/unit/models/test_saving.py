@@ -15,7 +15,7 @@ def quick():
         yield
 
 
-def test_a_run_is_saved_loaded_and_trained_on_in_a_notebook(call, tmp_path, monkeypatch):
+def test_saved_run_model_loads_and_trains_in_notebook(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     call("train", *REVERSE, "--train_steps=2", "--eval_steps=2", "--checkpoint_steps=2").succeeded_with_warnings()
     model, lines = kt.Translator.load("runs/reverse-toy").model, []

@@ -32,7 +32,7 @@ from keras_transformer.data.tokenizers.base import BOS, PAD
 
 @pytest.mark.backend
 @every_variant
-def test_logits_are_the_oracles(changes):
+def test_logits_match_oracle(changes):
     model = randomize(make_model(**changes))
     residual = oracles.pre_norm if changes.get("norm") == "pre" else oracles.post_norm
     weights, window = oracles.transformer_weights(model), changes.get("attention_window")
@@ -43,7 +43,7 @@ def test_logits_are_the_oracles(changes):
 # Parameters
 
 
-def test_parameters_of_the_papers_big_model():
+def test_big_model_parameter_count():
     model = kt.Transformer.from_hparams(kt.hparams("big"), vocab_size=37_000)
     assert sum(math.prod(variable.shape) for variable in model.trainable_variables) == 214_171_648
     assert model.count_params() == 214_171_648
@@ -51,7 +51,7 @@ def test_parameters_of_the_papers_big_model():
 
 @every_variant
 @pytest.mark.parametrize("sizes", [{}, {"num_layers": 3, "d_model": 12, "d_ff": 5, "num_heads": 3, "d_k": 1, "d_v": 9}])
-def test_parameters_in_closed_form(sizes, changes):
+def test_parameter_count_matches_closed_form(sizes, changes):
     model = make_model(vocab_size=29, **sizes, **changes)
     hparams = model.hparams
     d, ff, n = hparams.d_model, hparams.d_ff, hparams.num_layers
@@ -86,7 +86,7 @@ def assert_only_the_future_changes(before, after, position):
 
 
 @every_variant
-def test_the_future_never_changes_the_past(changes):
+def test_logits_do_not_depend_on_future_tokens(changes):
     model, positions = make_model(**changes), range(1, DECODER_INPUT.shape[1])
     targets = np.concatenate([DECODER_INPUT, *map(with_another_future, positions)])
     before, *others = np.split(logits(model, (np.tile(SOURCE, (6, 1)), targets)), 6)
@@ -95,7 +95,7 @@ def test_the_future_never_changes_the_past(changes):
 
 
 @pytest.mark.parametrize("model", ["transformer", "word_aligned_transformer"])
-def test_the_future_never_changes_the_past_in_training(model):
+def test_training_logits_do_not_depend_on_future_tokens(model):
     model = make_model(model=model, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
     before = logits(model, training=True)
     for position in (1, 4):
@@ -105,7 +105,7 @@ def test_the_future_never_changes_the_past_in_training(model):
 
 
 @every_variant
-def test_padding_never_changes_real_logits(changes):
+def test_padding_does_not_change_real_logits(changes):
     model = randomize(make_model(**changes))
     expected = logits(model)
     for rows, source_columns, target_columns in [(0, 3, 0), (0, 0, 4), (2, 3, 4)]:
@@ -116,7 +116,7 @@ def test_padding_never_changes_real_logits(changes):
         assert np.isfinite(padded).all()  # empty rows too
 
 
-def test_every_source_token_changes_every_logit():
+def test_each_source_token_changes_each_logit():
     model = randomize(make_model())
     expected = logits(model)
     for position in range(5):
@@ -129,7 +129,7 @@ def test_every_source_token_changes_every_logit():
 # Randomness
 
 
-def test_initial_weights_depend_on_the_seed_alone():
+def test_initial_weights_depend_on_seed_only():
     keras.utils.set_random_seed(1)
     model = make_model(seed=5)
     keras.utils.set_random_seed(2)
@@ -140,13 +140,13 @@ def test_initial_weights_depend_on_the_seed_alone():
         assert np.array_equal(value, oracles.array(stranger)) == (value.std() == 0), variable.path
 
 
-def test_no_two_weights_begin_alike():
+def test_initial_weights_all_differ():
     corners = [tuple(oracles.array(v)[:5, :5].ravel()) for v in make_model().trainable_variables if len(v.shape) == 2]
     assert len(set(corners)) == len(corners)
 
 
 @pytest.mark.backend
-def test_dropouts_have_seeds_of_their_own():
+def test_dropout_layers_have_distinct_seeds():
     model = make_model(num_layers=6, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
     seeds = [seed for seed, _ in seed_states(model).values()]
     assert len(seeds) == 2 + 6 * 4 + 6 * 6
@@ -155,13 +155,13 @@ def test_dropouts_have_seeds_of_their_own():
     assert others.isdisjoint(seeds)
 
 
-def test_the_paper_drops_where_section_5_4_says():
+def test_dropout_is_placed_as_in_section_5_4():
     """Each sub-layer's output and both sums of embeddings and positions; not weights of attention, not ReLUs."""
     assert len(seed_states(make_model(num_layers=6, dropout=0.1))) == 2 + 6 * 2 + 6 * 3
     assert not seed_states(make_model(dropout=0.0))
 
 
-def test_dropout_is_of_the_sum_with_positions(monkeypatch):
+def test_dropout_applies_to_sum_with_positions(monkeypatch):
     """Tokens are zeros and positions one-hot, so dropout of tokens alone would leave the positions as they are."""
     model, entered = make_model(dropout=0.5), []
 
@@ -181,7 +181,7 @@ def test_dropout_is_of_the_sum_with_positions(monkeypatch):
 
 
 @pytest.mark.backend
-def test_the_largest_seed_fits_jax():
+def test_largest_seed_fits_jax():
     """JAX' seeds are unsigned 32-bit numbers, TensorFlow's have 64."""
     largest = kt.HParams.__dataclass_fields__["seed"].metadata["high"]
     seeds = [seed for seed, _ in seed_states(make_model(seed=largest)).values()]
@@ -189,7 +189,7 @@ def test_the_largest_seed_fits_jax():
 
 
 @pytest.mark.backend
-def test_each_training_call_draws_new_masks_and_inference_none():
+def test_dropout_masks_change_in_training_only():
     model = make_model(dropout=0.5)
     first, second = logits(model, training=True), logits(model, training=True)
     assert abs(first - second).max() > 0.1
@@ -201,7 +201,7 @@ def test_each_training_call_draws_new_masks_and_inference_none():
 # Defaults
 
 
-def test_sizes_default_to_those_of_base():
+def test_sizes_default_to_base():
     model = kt.Transformer(vocab_size=100, num_layers=2, d_model=64)
     assert model.hparams == kt.hparams("base", num_layers=2, d_model=64, d_ff=256)
     assert kt.Transformer(9, d_model=16, d_ff=24, num_layers=1).hparams.d_ff == 24
@@ -212,7 +212,7 @@ def test_sizes_default_to_those_of_base():
     assert (changed.hparams, changed.name, changed.compute_dtype) == (small(num_layers=1), "mine", "bfloat16")
 
 
-def test_wrong_fields_are_user_errors():
+def test_wrong_fields_raise_user_error():
     with pytest.raises(kt.UserError, match="unknown hparams field 'num_layer': did you mean num_layers"):
         kt.Transformer(9, num_layer=2)
     with pytest.raises(kt.UserError, match="d_model=20 is not divisible by num_heads=8"):
@@ -248,7 +248,7 @@ def eager():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_a_model_comes_back_from_its_config(dtype):
+def test_model_round_trips_through_config(dtype):
     model = make_model(dtype=dtype, norm="pre", dropout=0.3)
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
     assert type(copy) is kt.Transformer and copy.get_config() == model.get_config()
@@ -258,7 +258,7 @@ def test_a_model_comes_back_from_its_config(dtype):
 
 
 @every_variant
-def test_a_saved_model_gives_the_same_logits(changes, tmp_path):
+def test_saved_model_gives_same_logits(changes, tmp_path):
     model = randomize(make_model(**changes))
     model.save(tmp_path / "x.keras")
     loaded = keras.saving.load_model(tmp_path / "x.keras", safe_mode=True)
@@ -269,7 +269,7 @@ def test_a_saved_model_gives_the_same_logits(changes, tmp_path):
 
 @pytest.mark.backend
 @pytest.mark.filterwarnings("error:.*compile")
-def test_a_model_saved_compiled_can_be_evaluated_and_trained_on(eager, tmp_path):
+def test_saved_compiled_model_continues_training(eager, tmp_path):
     model = make_model(compile=True, dropout=0.0)
     model.train_on_batch(INPUTS, LABELS, WEIGHTS)
     model.save(tmp_path / "x.keras")
@@ -285,7 +285,7 @@ def test_a_model_saved_compiled_can_be_evaluated_and_trained_on(eager, tmp_path)
 
 @pytest.mark.backend
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-def test_the_loss_from_states_is_the_loss_of_logits_is_the_oracles(label_smoothing):
+def test_loss_from_states_and_logits_matches_oracle(label_smoothing):
     model = randomize(make_model(compile=True, label_smoothing=label_smoothing))
     states = model.states(INPUTS)
     expected = (oracles.cross_entropy(LABELS, logits(model), label_smoothing) * WEIGHTS).sum()
@@ -296,7 +296,7 @@ def test_the_loss_from_states_is_the_loss_of_logits_is_the_oracles(label_smoothi
     np.testing.assert_allclose(loss.call(LABELS, model(INPUTS)), each, rtol=1e-4)
 
 
-def test_r_drop_goes_through_the_model_twice_with_other_dropout(monkeypatch):
+def test_r_drop_runs_two_passes_with_different_dropout(monkeypatch):
     """Both passes of a row stand next to each other; without dropout an update is that of one pass, whatever α."""
     model = randomize(make_model(compile=True, dropout=0.3, r_drop=5.0))
     states, seen = type(model).states, []
@@ -324,7 +324,7 @@ class Tokens(keras.metrics.Sum):
         super().update_state(sample_weight)
 
 
-def test_r_drop_from_logits_is_that_from_states_and_counts_a_token_once():
+def test_r_drop_from_logits_equals_from_states():
     losses, tokens = [], Tokens()
     for metrics in (None, [tokens]):
         model = randomize(make_model(dropout=0.3, r_drop=5.0))
@@ -334,7 +334,7 @@ def test_r_drop_from_logits_is_that_from_states_and_counts_a_token_once():
     assert float(tokens.result()) == (LABELS != 0).sum()
 
 
-def test_r_drop_without_dropout_is_the_usual_update(eager):
+def test_r_drop_without_dropout_is_plain_update(eager):
     models = [randomize(make_model(dropout=0.0)) for _ in range(3)]
     for model, r_drop, slices in zip(models, (0.0, 5.0, 5.0), (1, 1, 2)):
         arguments = kt.compile_arguments(model.hparams, slices)
@@ -347,7 +347,7 @@ def test_r_drop_without_dropout_is_the_usual_update(eager):
             np.testing.assert_allclose(np.asarray(other), np.asarray(one), atol=1e-4)
 
 
-def test_metrics_weigh_tokens_whatever_the_batches(eager):
+def test_metrics_weigh_tokens_across_batches(eager):
     model = randomize(make_model(compile=True))
     batches, plain, smoothed = [], [], []
     for rows, length in [(slice(0, 1), 6), (slice(1, 3), 3)]:  # of 6 tokens, and of 4 beside padding
@@ -362,7 +362,7 @@ def test_metrics_weigh_tokens_whatever_the_batches(eager):
     assert abs(np.mean([batch.mean() for batch in plain]) - np.concatenate(plain).mean()) > 0.01
 
 
-def test_an_update_changes_every_weight_of_3_and_1_layers():
+def test_update_changes_every_weight_of_unequal_stacks():
     model = make_model(num_layers=3, num_decoder_layers=1, compile=True)
     assert (len(model.encoder.layers), len(model.decoder.layers)) == (3, 1)
     before = values(model.trainable_variables)
@@ -409,16 +409,16 @@ def check_step_by_step(changes, beams, settled):
 
 
 @every_variant
-def test_decoding_step_by_step_gives_the_teacher_forced_logits(changes):
+def test_decode_step_matches_teacher_forced_logits(changes):
     check_step_by_step(changes, beams=3, settled=4)
 
 
 @pytest.mark.backend
-def test_decoding_step_by_step_without_a_past():
+def test_decode_step_without_past():
     check_step_by_step({}, beams=1, settled=0)
 
 
-def test_decoding_step_by_step_under_bfloat16():
+def test_decode_step_in_bfloat16():
     model = make_model(dtype="mixed_bfloat16")
     stepwise, tokens = decode(model, 1, length=7)
     np.testing.assert_allclose(stepwise[:, 0], logits(model, (SOURCE, tokens[:, 0])), atol=0.15)
@@ -430,5 +430,5 @@ def test_decoding_step_by_step_under_bfloat16():
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_call_warns_of_nothing():
+def test_call_raises_no_warnings():
     make_model(dropout=0.1, norm="pre")(INPUTS, training=True)

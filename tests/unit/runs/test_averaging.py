@@ -37,7 +37,7 @@ def averaged(run):
     return arrays["weights"]["table"].tolist(), arrays["weights"]["seed"].tolist(), state["steps"]
 
 
-def test_average_leaves_out_a_best_that_was_spared(make_run, caplog):
+def test_average_excludes_older_best(make_run, caplog):
     run = make_run([4, 8, 10, 12], best=4, keep_checkpoints=2, average_last=3)
     assert run.checkpoints.steps() == [4, 10, 12]
     assert kt.average_checkpoints(run.path) == [10, 12]
@@ -46,7 +46,7 @@ def test_average_leaves_out_a_best_that_was_spared(make_run, caplog):
     assert "averaged 2 of 3 checkpoints" in line and "keep_checkpoints=2" in line
 
 
-def test_average_counts_a_best_among_the_last(make_run, caplog):
+def test_average_includes_recent_best(make_run, caplog):
     run = make_run([4, 8, 10, 12], best=10, keep_checkpoints=3, average_last=3)
     assert kt.average_checkpoints(run.path) == [8, 10, 12]
     assert averaged(run) == ([10.0] * 3, [12, 0], [8, 10, 12])
@@ -56,7 +56,7 @@ def test_average_counts_a_best_among_the_last(make_run, caplog):
 
 
 @pytest.mark.parametrize("last", [None, 5, 9])
-def test_average_of_fewer_says_how_many_and_why(make_run, caplog, last):
+def test_average_warns_of_fewer_checkpoints(make_run, caplog, last):
     run = make_run([2, 6], best=2, keep_checkpoints=5, average_last=5)
     assert kt.average_checkpoints(run.path, last) == [2, 6]
     assert averaged(run) == ([4.0] * 3, [6, 0], [2, 6])

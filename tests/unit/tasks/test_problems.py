@@ -29,13 +29,13 @@ def multi30k(request, test_data, tmp_path):
 
 
 @pytest.mark.parametrize("split", SIZES)
-def test_multi30k_is_whole(multi30k, split):
+def test_multi30k_is_complete(multi30k, split):
     pairs = list(multi30k.examples(split))
     assert len(pairs) == SIZES[split]
     assert all(source.strip() and target.strip() for source, target in pairs)
 
 
-def test_multi30k_begins_as_published(test_data):
+def test_multi30k_starts_as_published(test_data):
     raw, tokenized, french = (load_problem(name, raw_dir=test_data / "multi30k") for name in MULTI30K)
     assert next(raw.examples("test")) == (
         "A man in an orange hat starring at something.", "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt."
@@ -48,19 +48,19 @@ def test_multi30k_begins_as_published(test_data):
     )  # fmt: skip
 
 
-def test_multi30k_checksums_are_those_of_the_files(test_data):
+def test_multi30k_checksums_match_files(test_data):
     checksums = sys.modules[registry.problems.get("multi30k_ende").__module__].SHA256
     assert {name: sha256(test_data / "multi30k" / name) for name in checksums} == checksums
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_multi30k_may_lie_in_the_folder_itself(multi30k, test_data, split):
+def test_multi30k_raw_dir_may_be_inner_folder(multi30k, test_data, split):
     direct = load_problem(multi30k.name, raw_dir=test_data / "multi30k" / multi30k.folder)
     assert list(direct.examples(split)) == list(multi30k.examples(split))
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_multi30k_reversed_swaps_the_sides(multi30k, split):
+def test_multi30k_reversed_swaps_sides(multi30k, split):
     backwards = load_problem(f"{multi30k.name}_rev", raw_dir=multi30k.raw_dir)
     assert list(backwards.examples(split)) == [(target, source) for source, target in multi30k.examples(split)]
 
@@ -73,19 +73,19 @@ def test_multi30k_reversed_swaps_the_sides(multi30k, split):
         ("multi30k_fren", "multi30k_enfr"),
     ],
 )
-def test_the_other_direction_has_a_natural_name_too(name, corpus):
+def test_multi30k_reverse_has_natural_name(name, corpus):
     natural, systematic, forwards = (load_problem(one) for one in (name, f"{corpus}_rev", corpus))
     assert (natural.name, natural.reversed) == (name, True)
     assert natural.prepared_dir == systematic.prepared_dir == forwards.prepared_dir
 
 
 @pytest.mark.parametrize("name", MULTI30K)
-def test_multi30k_elsewhere_names_the_missing_file(tmp_path, name):
+def test_multi30k_names_missing_file(tmp_path, name):
     said = complaint(load_problem(name, raw_dir=tmp_path).examples, "train")
     assert str(tmp_path) in said and "train." in said
 
 
-def test_references_score_100(multi30k):
+def test_multi30k_references_score_100(multi30k):
     references = [target for _, target in multi30k.examples("test")]
     assert [score.value for score in multi30k.score(references, references)] == pytest.approx(
         [100.0] * (2 if multi30k.tokenized else 1)
@@ -95,19 +95,19 @@ def test_references_score_100(multi30k):
 # Scores
 
 
-def test_a_score_says_how_it_was_computed():
+def test_score_has_signature():
     (score,) = load_problem("multi30k_ende").score(["a b c d e"], ["a b c d f"])
     assert score.name == "sacreBLEU" and str(score) == f"sacreBLEU = {score.value:.2f}"
     assert score.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.")
 
 
-def test_a_tokenized_corpus_is_scored_on_its_tokens_last():
+def test_tokenized_corpus_is_scored_on_tokens():
     scores = load_problem("multi30k_ende_tok").score(["a dog ."], ["a dog ."])
     assert [score.name for score in scores] == ["sacreBLEU", "tokenized BLEU"]
     assert "tok:none" in scores[-1].signature and "case:mixed" in scores[-1].signature
 
 
-def test_bleu_is_sacrebleus():
+def test_bleu_matches_sacrebleu():
     sacrebleu = pytest.importorskip("sacrebleu")
     outputs = ["The cat sat on the mat .", "A dog runs, quickly home."]
     references = ["The cat is on the mat .", "A dog runs quickly home."]
@@ -116,7 +116,7 @@ def test_bleu_is_sacrebleus():
     assert 0 < score.value < 100
 
 
-def test_symbols_are_scored_by_exact_match_last():
+def test_symbols_are_scored_by_exact_match():
     bleu, match = load_problem("copy").score(["s1 s2", "s3"], ["s1 s2", "s4"])
     assert (bleu.name, str(match)) == ("tokenized BLEU", "exact match = 50.00")
 
@@ -126,7 +126,7 @@ def test_symbols_are_scored_by_exact_match_last():
 
 @pytest.mark.parametrize("split", SIZES)
 @pytest.mark.parametrize("name", ["copy", "reverse"])
-def test_symbol_pairs_are_right(name, split):
+def test_symbol_pairs_are_correct(name, split):
     problem = load_problem(name, num_symbols=7, longest=5, train_pairs=300)
     pairs = list(problem.examples(split))
     assert len(pairs) == {"train": 300, "validation": 200, "test": 500}[split]
@@ -151,7 +151,7 @@ def test_symbol_splits_share_no_source(symbols, longest, name):
         assert not train & validation and not train & test and not validation & test
 
 
-def test_too_few_symbol_sequences_are_reported():
+def test_symbol_problem_reports_too_few_sequences():
     assert complaint(load_problem("copy", num_symbols=2, longest=2).examples, "test").startswith(
         "copy: num_symbols=2 and longest=2 must leave sequences for the test split"
     )
@@ -164,13 +164,13 @@ def test_symbols_are_sorted_as_numbers():
         assert target.split() == sorted(source.split(), key=lambda symbol: int(symbol[1:]))
 
 
-def test_symbol_pairs_are_the_same_every_time_and_differ_by_split():
+def test_symbol_pairs_are_deterministic_per_split():
     first, again = (list(load_problem("copy", train_pairs=200).examples("train")) for _ in range(2))
     assert first == again != list(load_problem("copy").examples("validation"))
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("tset", "test"), ("valid", "validation")])
-def test_an_unknown_split_names_the_nearest(wrong, right):
+def test_unknown_split_suggests_nearest(wrong, right):
     assert f"unknown split {wrong!r}: did you mean {right}" in complaint(load_problem("copy").examples, wrong)
 
 
@@ -179,7 +179,7 @@ def test_an_unknown_split_names_the_nearest(wrong, right):
     [({"num_symbols": 1}, "num_symbols must be from 2 to 1000"), ({"longest": "5"}, "longest takes a whole number"),
      ({"num_symbol": 5}, "did you mean num_symbols")],
 )  # fmt: skip
-def test_wrong_parameters_are_refused(parameters, said):
+def test_problem_rejects_wrong_parameters(parameters, said):
     assert said in complaint(load_problem, "copy", **parameters)
 
 
@@ -187,7 +187,7 @@ def test_wrong_parameters_are_refused(parameters, said):
 
 
 @pytest.mark.parametrize("error", [UserError("line 3 is bad"), ValueError("a bug"), KeyboardInterrupt()])
-def test_an_exception_in_pairs_is_not_taken_for_one_of_the_vocabulary(tmp_path, error):
+def test_exception_in_pairs_is_raised_unchanged(tmp_path, error):
     class Broken(TranslationProblem):
         name = corpus = "broken"
 
@@ -220,7 +220,7 @@ class Doubled(Digits):
         return ((f"{source} {source}", target) for source, target in super().pairs(split))
 
 
-def test_an_unregistered_problem_has_its_class_name(tmp_path):
+def test_unregistered_problem_has_class_name(tmp_path):
     problems = [kind(vocab_size=40, data_dir=str(tmp_path)).prepare() for kind in (Digits, Doubled)]
     assert [problem.name for problem in problems] == [problem.corpus for problem in problems] == ["Digits", "Doubled"]
     assert [problem.prepared_dir.name.partition("-")[0] for problem in problems] == ["Digits", "Doubled"]
@@ -255,7 +255,7 @@ def parallel(folder, **parameters):
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(20, 1), (199, 9), (2_000, 100), (30_000, 1_000)])
-def test_some_training_pairs_are_held_out(tmp_path, count, held_out):
+def test_parallel_text_holds_out_training_pairs(tmp_path, count, held_out):
     pairs = pairs_of(count)
     write_text(tmp_path, "train", pairs)
     train, validation = (list(parallel(tmp_path).examples(split)) for split in ("train", "validation"))
@@ -263,7 +263,7 @@ def test_some_training_pairs_are_held_out(tmp_path, count, held_out):
     assert sorted(train + validation) == sorted(pairs)
 
 
-def test_repeated_sources_fall_on_one_side(tmp_path, fresh_seed):
+def test_held_out_pairs_share_no_source_with_training(tmp_path, fresh_seed):
     pairs = pairs_of(3_000, different=700)
     random.Random(fresh_seed).shuffle(pairs)
     write_text(tmp_path, "train", pairs)
@@ -272,7 +272,7 @@ def test_repeated_sources_fall_on_one_side(tmp_path, fresh_seed):
     assert not {source for source, _ in train} & {source for source, _ in validation}
 
 
-def test_what_is_held_out_does_not_depend_on_the_order_of_lines(tmp_path, fresh_seed):
+def test_held_out_pairs_are_independent_of_line_order(tmp_path, fresh_seed):
     pairs = pairs_of(500)
     write_text(tmp_path, "train", pairs)
     before = set(parallel(tmp_path).examples("validation"))
@@ -281,14 +281,14 @@ def test_what_is_held_out_does_not_depend_on_the_order_of_lines(tmp_path, fresh_
     assert set(parallel(tmp_path).examples("validation")) == before
 
 
-def test_the_other_direction_holds_out_the_same(tmp_path):
+def test_reverse_holds_out_same_pairs(tmp_path):
     write_text(tmp_path, "train", pairs_of(500))
     backwards = load_problem("parallel_text_rev", raw_dir=tmp_path)
     assert list(backwards.examples("validation")) == [(b, a) for a, b in parallel(tmp_path).examples("validation")]
 
 
 @pytest.mark.parametrize("pairs", [pairs_of(19), [("the same", str(i)) for i in range(500)]])
-def test_too_little_text_to_hold_some_out_is_said(tmp_path, pairs):
+def test_parallel_text_too_small_to_hold_out(tmp_path, pairs):
     write_text(tmp_path, "train", pairs)
     assert "add validation.en and validation.de" in complaint(parallel(tmp_path).examples, "validation")
 
@@ -303,7 +303,7 @@ def stored(problem, split="train"):
     return list(zip(*texts))
 
 
-def test_more_pairs_are_trained_on_with_the_same_vocabulary(tmp_path):
+def test_extra_train_keeps_vocabulary(tmp_path):
     write_text(tmp_path, "train", pairs_of(300))
     write_text(tmp_path, "taught", [(source, f"{target} 7") for source, target in pairs_of(300)], compress=True)
     where = {"data_dir": tmp_path / "data", "vocab_size": 60}
@@ -326,14 +326,14 @@ def test_more_pairs_are_trained_on_with_the_same_vocabulary(tmp_path):
     ]  # fmt: skip
 
 
-def test_more_pairs_that_are_missing_are_named(tmp_path):
+def test_extra_train_names_missing_file(tmp_path):
     write_text(tmp_path, "train", pairs_of(300))
     (tmp_path / "taught.en").write_text("source\n")
     problem = parallel(tmp_path, extra_train=f"{tmp_path}/taught", data_dir=tmp_path)
     assert f"{tmp_path}/taught.de does not exist; problem.extra_train is" in complaint(problem.prepare)
 
 
-def test_own_validation_and_test_files_are_taken(tmp_path):
+def test_parallel_text_uses_own_split_files(tmp_path):
     for split, count in (("train", 30), ("validation", 3), ("test", 4)):
         write_text(tmp_path, split, pairs_of(count))
     problem = parallel(tmp_path)
@@ -342,12 +342,12 @@ def test_own_validation_and_test_files_are_taken(tmp_path):
     }  # fmt: skip
 
 
-def test_without_test_files_there_is_no_test_split(tmp_path):
+def test_parallel_text_without_test_files(tmp_path):
     write_text(tmp_path, "train", pairs_of(30))
     assert "unknown split 'test'" in complaint(parallel(tmp_path).examples, "test")
 
 
-def test_own_files_may_be_gzip(tmp_path):
+def test_parallel_text_files_may_be_gzip(tmp_path):
     write_text(tmp_path / "plain", "train", pairs_of(100))
     write_text(tmp_path / "packed", "train", pairs_of(100), compress=True)
     assert list(parallel(tmp_path / "packed").examples("train")) == list(parallel(tmp_path / "plain").examples("train"))
@@ -355,14 +355,14 @@ def test_own_files_may_be_gzip(tmp_path):
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 @pytest.mark.parametrize("language", ["en", "de"])
-def test_one_missing_side_is_named(tmp_path, split, language):
+def test_parallel_text_names_missing_side(tmp_path, split, language):
     for name in ("train", split):
         write_text(tmp_path, name, pairs_of(30))
     (tmp_path / f"{split}.{language}").unlink()
     assert f"{tmp_path}/{split}.{language} does not exist" in complaint(parallel(tmp_path).examples, split)
 
 
-def test_languages_are_parameters(tmp_path):
+def test_parallel_text_languages_are_parameters(tmp_path):
     write_text(tmp_path, "train", pairs_of(30))
     for language, new in (("en", "cs"), ("de", "pl")):
         (tmp_path / f"train.{language}").rename(tmp_path / f"train.{new}")
@@ -371,5 +371,5 @@ def test_languages_are_parameters(tmp_path):
     assert "both 'cs'" in complaint(parallel, tmp_path, source="cs", target="cs")
 
 
-def test_own_text_needs_its_folder():
+def test_parallel_text_requires_raw_dir():
     assert "--raw_dir=FOLDER" in complaint(load_problem, "parallel_text")

@@ -65,7 +65,7 @@ def run_and_lines(problem, tmp_path_factory):
         {"encoder_attention": "restricted", "attention_window": 64},
     ],
 )  # fmt: skip
-def test_flops_are_those_of_every_matrix_product(changes, monkeypatch):
+def test_flops_count_all_matrix_products(changes, monkeypatch):
     counted, matmul = [], keras.ops.matmul
 
     def count(a, b):
@@ -81,7 +81,7 @@ def test_flops_are_those_of_every_matrix_product(changes, monkeypatch):
         assert model.flops(rows, source_length, target_length) == sum(counted)
 
 
-def test_flops_of_a_model_that_does_not_count_are_an_estimate():
+def test_flops_default_to_an_estimate():
     class Other(kt.Transformer):
         flops = kt.Transformer.__mro__[1].flops
 
@@ -92,7 +92,7 @@ def test_flops_of_a_model_that_does_not_count_are_an_estimate():
 # The log
 
 
-def test_the_log_counts_each_update(problem, run_and_lines):
+def test_log_counts_each_update(problem, run_and_lines):
     run, _ = run_and_lines
     rows = [row for row in run.metrics() if row["kind"] == "train"]
     model = run.load_model("last")
@@ -107,7 +107,7 @@ def test_the_log_counts_each_update(problem, run_and_lines):
         assert 0 < row["data_seconds"] and 0 < row["seconds"] and row["peak_memory_mb"] > 50
 
 
-def test_the_log_counts_starts_and_checkpoints(run_and_lines):
+def test_log_counts_starts_and_checkpoints(run_and_lines):
     rows = run_and_lines[0].metrics()
     assert [row["step"] for row in rows if row["kind"] == "start"] == [0, 2]
     assert [row["step"] for row in rows if row["kind"] == "checkpoint"] == [1, 2, 3, 4]
@@ -115,7 +115,7 @@ def test_the_log_counts_starts_and_checkpoints(run_and_lines):
     assert all(row["devices"] == 1 and row["device_flops_per_second"] > 1e8 for row in rows if row["kind"] == "start")
 
 
-def test_the_sum_is_of_all_parts(run_and_lines):
+def test_training_summary_adds_up_all_rows(run_and_lines):
     run, lines = run_and_lines
     rows, summary = run.metrics(), training_summary(run.metrics())
     updates = [row for row in rows if row["kind"] == "train"]
@@ -138,7 +138,7 @@ def test_the_sum_is_of_all_parts(run_and_lines):
 # The summary
 
 
-def test_an_update_that_was_made_again_counts_once_and_by_its_own_start():
+def test_training_summary_counts_repeated_updates_once():
     rows = [
         {"kind": "start", "step": 0, "devices": 8, "device_flops_per_second": 10.0},
         {"kind": "train", "step": 50, "tokens": 90, "padded_tokens": 100, "seconds": 2.0, "flops": 7},
@@ -153,7 +153,7 @@ def test_an_update_that_was_made_again_counts_once_and_by_its_own_start():
     assert (summary["padding"], summary["checkpoint_seconds"]) == (0.2, 0.5)
 
 
-def test_what_was_lost_with_a_kill_does_not_count():
+def test_training_summary_ignores_updates_lost_by_kill():
     """The run is killed after update 120, whose row is written, and resumes from the checkpoint of update 80."""
     train = {"kind": "train", "tokens": 10, "padded_tokens": 10, "seconds": 1.0, "flops": 1}
     start = {"kind": "start", "devices": 1, "device_flops_per_second": 1.0}
@@ -165,7 +165,7 @@ def test_what_was_lost_with_a_kill_does_not_count():
     assert summary["evaluation_seconds"] == 0 and summary["curve"] == []
 
 
-def test_a_cut_line_costs_itself_alone(run_and_lines, tmp_path):
+def test_metrics_log_survives_truncated_line(run_and_lines, tmp_path):
     shutil.copytree(run_and_lines[0].path, tmp_path / "copied")
     run = Run.open(tmp_path / "copied")
     rows = run.metrics()
@@ -175,7 +175,7 @@ def test_a_cut_line_costs_itself_alone(run_and_lines, tmp_path):
     assert run.metrics() == [*rows, {"kind": "start", "step": 4}]
 
 
-def test_a_cost_leaves_no_weights_to_be_drawn_later(monkeypatch):
+def test_training_cost_leaves_no_weights_behind(monkeypatch):
     weights = []
 
     class Seen(Transformer):
@@ -189,14 +189,14 @@ def test_a_cost_leaves_no_weights_to_be_drawn_later(monkeypatch):
     assert len(weights) > 10 and not any(reference() is not None for reference in weights)
 
 
-def test_figures_that_old_lines_lack_are_left_out():
+def test_training_summary_omits_figures_missing_in_rows():
     old = {"kind": "train", "step": 1, "tokens": 1000, "seconds": 2.0}
     start = {"kind": "start", "step": 1, "devices": 1, "device_flops_per_second": 1.0}
     new = {"kind": "train", "step": 2, "tokens": 10, "padded_tokens": 12, "seconds": 2.0, "flops": 3}
     assert not {"padding", "flops", "paper_flops", "precision"} & training_summary([old, start, new]).keys()
 
 
-def test_the_sum_tells_every_precision_that_was_computed_in():
+def test_training_summary_lists_precisions():
     def started(step, precision):
         return {
             "kind": "start", "step": step, "precision": precision, "devices": 1, "device_flops_per_second": 1.0,
@@ -213,13 +213,13 @@ def test_the_sum_tells_every_precision_that_was_computed_in():
     assert "precision" not in training_summary([started(0, "float32")])
 
 
-def test_a_log_of_before_has_what_it_has():
+def test_training_summary_of_minimal_log():
     summary = training_summary([{"kind": "train", "step": 1, "tokens": 10, "seconds": 2.0}])
     assert summary == {"steps": 1, "tokens": 10, "seconds": 2, "evaluation_seconds": 0, "curve": []}
     assert list(summary_lines(summary)) == ["time: updates 0:00:02, evaluation 0:00:00"]
 
 
-def test_an_evaluation_s_row_holds_the_cost(run_and_lines, tmp_path):
+def test_evaluation_row_holds_training_cost(run_and_lines, tmp_path):
     from keras_transformer.decoding.evaluation import evaluate
 
     evaluate(run_and_lines[0].path).append_row(tmp_path / "rows.jsonl")
@@ -231,7 +231,7 @@ def test_an_evaluation_s_row_holds_the_cost(run_and_lines, tmp_path):
 # Measuring
 
 
-def test_a_stopwatch_adds_up(monkeypatch):
+def test_stopwatch_adds_up(monkeypatch):
     times = iter([1.0, 3.0, 10.0, 10.5])
     monkeypatch.setattr("keras_transformer.utils.timing.time.monotonic", lambda: next(times))
     stopwatch = Stopwatch()
@@ -242,11 +242,11 @@ def test_a_stopwatch_adds_up(monkeypatch):
     assert stopwatch.reset() == 2.5 and stopwatch.seconds == 0
 
 
-def test_durations_are_hours_minutes_seconds():
+def test_duration_format():
     assert [duration(seconds) for seconds in (0.4, 61, 3599.6, 36000)] == ["0:00:00", "0:01:01", "1:00:00", "10:00:00"]
 
 
-def test_the_rate_of_the_device_is_that_of_its_matrix_products():
+def test_device_rate_matches_matrix_products():
     x = keras.ops.convert_to_tensor(np.full((1024, 1024), 0.5, dtype="float32"))
     keras.ops.convert_to_numpy(keras.ops.matmul(x, x))
     seconds = []
@@ -259,7 +259,7 @@ def test_the_rate_of_the_device_is_that_of_its_matrix_products():
     assert 0.1 < device_rate() / (8 * 2 * 1024**3 / min(seconds)) < 10
 
 
-def test_memory_is_in_megabytes_and_the_peak_stays():
+def test_peak_memory_is_in_megabytes():
     lowered = False
     with contextlib.suppress(OSError):  # on Linux, the peak becomes the memory in use
         lowered = bool(Path("/proc/self/clear_refs").write_text("5"))
@@ -286,7 +286,7 @@ def estimate(problem, path, monkeypatch, rates=(1e9, 1e9), **options):
     return [line[12:] for line in lines[first:] if line[2] in " t"]
 
 
-def test_time_estimate_measures_the_run_s_precision(problem, tmp_path, monkeypatch):
+def test_time_estimate_uses_run_precision(problem, tmp_path, monkeypatch):
     line = estimate(problem, tmp_path / "run", monkeypatch, rates=(2e9, 8e9), precision="bfloat16")[0]
     rate = 1 / (PRODUCTS / 8e9 + OTHER / 2e9)
     assert line.endswith(f" floating point operations at {rate:.1e} a second")
@@ -337,7 +337,7 @@ def test_compilation_seconds_fills_the_cache_of_fit(problem, tmp_path, monkeypat
         compilation_cache.reset_cache()
 
 
-def test_progress_reports_compilations_and_leaves_them_out_of_eta(problem, monkeypatch):
+def test_progress_excludes_compilations_from_eta(problem, monkeypatch):
     """Two shapes alternate. The first update of a shape takes 20 s, any other update 1 s."""
     times = iter([0, 20, 20, 40, 40, 41, 41, 42, 42, 42])
     monkeypatch.setattr("keras_transformer.utils.timing.time.monotonic", lambda: next(times))
@@ -370,14 +370,14 @@ def counted(*flags, capsys):
     return capsys.readouterr().out.splitlines()
 
 
-def test_the_paper_s_method_gives_the_paper_s_figures():
+def test_paper_flops_match_table_2():
     """Table 2: 3.3e18 for base, 2.3e19 for big, from times of §5.2 and the P100's rate of footnote 5."""
     tflops = GPU_TFLOPS["P100"]
     assert f"{paper_flops(PAPER_HOURS['base'], PAPER_GPUS, tflops):.1e}" == "3.3e+18"
     assert f"{paper_flops(PAPER_HOURS['big'], PAPER_GPUS, tflops):.1e}" == "2.3e+19"
 
 
-def test_the_count_is_near_six_operations_a_weight_and_token():
+def test_training_cost_near_6_flops_per_weight_and_token():
     """A rule of thumb: each weight takes part in one multiply-add per token, forward and twice backward."""
     hparams = kt.hparams("base", num_layers=2, batch_tokens=600, train_steps=10)
     model, found = kt.Transformer(2000, hparams), training_cost(hparams, 2000, length=30)
@@ -390,13 +390,13 @@ def test_the_count_is_near_six_operations_a_weight_and_token():
     assert (twice.parameters, twice.counted) == (found.parameters, 2 * found.counted)
 
 
-def test_cost_says_what_table_2_says(capsys):
+def test_cost_command_prints_table_2(capsys):
     lines = counted("--hparams=base", "--vocab_size=500", capsys=capsys)
     assert "100,000 updates of 25,000 source and 25,000 target tokens, 30 a sentence" in lines[0]
     assert "3.28e+18 by the paper's method, 12 hours × 8 devices × 9.5 TFLOP/s" in lines[2]
 
 
-def test_cost_of_other_settings(capsys):
+def test_cost_command_with_other_settings(capsys):
     flags = ("--hparams=toy", "--vocab_size=100", "--train_steps=10", "--gpus=2", "--tflops=0.5")
     lines = counted(*flags, capsys=capsys)
     assert len(lines) == 3 and "10 updates of 2,048 source" in lines[0]  # the paper gives no time for this model
@@ -410,7 +410,7 @@ def test_cost_of_other_settings(capsys):
 @pytest.mark.parametrize(
     "flag", ["--gpus=0", "--tflops=-1", "--tflops=nan", "--length=0", "--length=30000", "--hparams=bse", "--hours=x"]
 )
-def test_wrong_flags_of_cost(flag):
+def test_cost_command_rejects_wrong_flags(flag):
     with pytest.raises(
         kt.UserError, match=flag.partition("=")[0].strip("-") if "bse" not in flag else "did you mean base"
     ):
@@ -418,7 +418,7 @@ def test_wrong_flags_of_cost(flag):
 
 
 @pytest.mark.parametrize("name", ["base", "big"])
-def test_the_page_says_what_the_command_prints(name, capsys):
+def test_cost_page_matches_command(name, capsys):
     page = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
     (row,) = [line for line in page.splitlines() if f"--hparams={name}`" in line and line.startswith("|")]
     lines = counted(f"--hparams={name}", capsys=capsys)

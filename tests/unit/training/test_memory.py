@@ -37,18 +37,18 @@ def test_memory_errors_name_only_flags_that_can_change():
 
 
 @pytest.mark.parametrize("error", [MemoryError(), SystemError("MemoryError: unknown"), RuntimeError("std::bad_alloc")])
-def test_memory_errors_recognizes_errors_of_libraries(error):
+def test_memory_errors_recognizes_library_errors(error):
     with pytest.raises(UserError, match="ran out of memory"), memory.memory_errors(kt.TrainOptions()):
         raise error
 
 
 @pytest.mark.parametrize("error", [ImportError("no plug-in"), UserError("the server has an OOM limit")])
-def test_memory_errors_passes_other_errors_on(error):
+def test_memory_errors_reraises_other_errors(error):
     with pytest.raises(type(error), match=str(error)), memory.memory_errors(kt.TrainOptions()):
         raise error
 
 
-def test_largest_shape_is_that_of_long_pairs():
+def test_largest_shape_has_longest_pairs():
     lengths = np.array([4] * 600 + [20] * 600)
     assert memory.largest_shape(HPARAMS, VOCAB_SIZE, BatchPlan(lengths, lengths, 8000)) == (400, 20, 20)
 
@@ -61,7 +61,7 @@ def test_available_bytes_is_unknown_on_accelerators(monkeypatch):
     assert memory.available_bytes() is None
 
 
-def test_estimate_grows_with_all_that_takes_memory():
+def test_estimate_grows_with_model_and_batch():
     estimate = memory.estimated_bytes(HPARAMS, VOCAB_SIZE, 400, 20, 20)
     assert memory.estimated_bytes(HPARAMS, VOCAB_SIZE, 400, 40, 20) > estimate
     assert memory.estimated_bytes(HPARAMS, VOCAB_SIZE, 400, 20, 40) > estimate
@@ -81,7 +81,7 @@ def test_estimate_grows_with_all_that_takes_memory():
     assert 4 * 4 * VOCAB_SIZE * HPARAMS.d_model < more < 4 * 8000 * VOCAB_SIZE
 
 
-def test_summary_compares_the_estimate_with_free_memory(call, tmp_path, monkeypatch):
+def test_summary_compares_estimate_with_free_memory(call, tmp_path, monkeypatch):
     def memory_line():
         (line,) = [line for line in call("train", *REVERSE, "--dry_run").succeeded() if line.startswith("  memory ")]
         return line

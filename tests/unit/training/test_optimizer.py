@@ -61,7 +61,7 @@ def adam(values, updates, clip_norm=None):
 
 @pytest.mark.backend
 @pytest.mark.parametrize("clip_norm", [None, 0.5, 1e6])
-def test_it_is_adam_of_gradients_whose_norm_is_bounded(clip_norm):
+def test_optimizer_is_adam_with_clipped_norm(clip_norm):
     updates = [random_arrays(seed) for seed in range(1, 8)]
     variables, optimizer = made(clip_norm=clip_norm)
     for gradients in updates:
@@ -71,7 +71,7 @@ def test_it_is_adam_of_gradients_whose_norm_is_bounded(clip_norm):
 
 
 @pytest.mark.backend
-def test_without_a_bound_it_is_keras_adam():
+def test_optimizer_without_clipping_equals_keras_adam():
     # To the bit on JAX; on TensorFlow the fused update rounds 1 − β once more.
     tolerance = {"rtol": 0, "atol": 0} if keras.backend.backend() == "jax" else {"rtol": 1e-5, "atol": 1e-7}
     updates = [random_arrays(seed) for seed in range(1, 8)]
@@ -93,7 +93,7 @@ def test_without_a_bound_it_is_keras_adam():
 @pytest.mark.backend
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
-def test_an_update_that_is_not_finite_changes_nothing_but_its_number(poison, clip_norm):
+def test_optimizer_skips_nonfinite_updates(poison, clip_norm):
     variables, optimizer = made(clip_norm=clip_norm)
     apply(optimizer, variables, random_arrays(1))
     before, slots = arrays(variables), state(optimizer)
@@ -115,7 +115,7 @@ def test_an_update_that_is_not_finite_changes_nothing_but_its_number(poison, cli
 
 
 @pytest.mark.parametrize("ema_decay", [0.0, 0.4, 0.999])
-def test_it_keeps_a_moving_average_that_the_first_updates_soon_fill(ema_decay):
+def test_optimizer_keeps_moving_average(ema_decay):
     variables, optimizer = made(ema_decay=ema_decay)
     expected = [0.0 * array.astype("float64") for array in random_arrays(0)]
     for step in range(1, 9):
@@ -131,7 +131,7 @@ def test_it_keeps_a_moving_average_that_the_first_updates_soon_fill(ema_decay):
         np.testing.assert_array_equal(average, wanted)
 
 
-def test_it_watches_mean_and_largest_norm():
+def test_optimizer_reports_mean_and_largest_norm():
     variables, optimizer = made(clip_norm=0.5)
     norms = []
     for seed in (3, 4, 5):
@@ -146,7 +146,7 @@ def scaled(optimizer, gradients):
     return [gradient * float(optimizer.scale_loss(1.0)) for gradient in gradients]
 
 
-def test_a_scaled_loss_changes_no_bit():
+def test_loss_scaling_changes_no_bit():
     one, other = made(clip_norm=0.5, ema_decay=0.9), made(clip_norm=0.5, ema_decay=0.9, scales_loss=True)
     for seed in range(1, 6):
         apply(one[1], one[0], random_arrays(seed))
@@ -158,7 +158,7 @@ def test_a_scaled_loss_changes_no_bit():
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_model_s_gradients_in_float16_are_those_in_float32_whatever_the_scale(accumulate):
+def test_float16_gradients_match_float32_at_any_scale(accumulate):
     """Adam would hide a scale that does not cancel."""
     random = np.random.default_rng(1)
     source, labels = random.integers(4, 40, (2, 6, 5)).astype("int32")
@@ -179,7 +179,7 @@ def test_a_model_s_gradients_in_float16_are_those_in_float32_whatever_the_scale(
     )
 
 
-def test_a_checkpoint_holds_the_scale_of_the_loss():
+def test_checkpoint_holds_loss_scale():
     hparams = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2)
     models = [kt.Transformer(9, hparams, dtype="mixed_float16") for _ in range(2)]
     for model in models:
@@ -190,7 +190,7 @@ def test_a_checkpoint_holds_the_scale_of_the_loss():
     assert [int(variable.value) for variable in models[1].optimizer.scale_variables] == [64, 7]
 
 
-def test_what_overflows_halves_the_scale_and_is_told_only_where_that_cannot_help():
+def test_overflow_halves_loss_scale():
     variables, optimizer = made(scales_loss=True)
     before = arrays(variables)
     poison = [np.full(shape, np.inf, "float32") for shape in SHAPES.values()]
@@ -206,7 +206,7 @@ def test_what_overflows_halves_the_scale_and_is_told_only_where_that_cannot_help
     assert all((value != old).all() for value, old in zip(arrays(variables), before))
 
 
-def test_the_scale_is_doubled_after_many_finite_updates_in_a_row(monkeypatch):
+def test_loss_scale_doubles_after_finite_updates(monkeypatch):
     monkeypatch.setattr("keras_transformer.training.optimizer.GOOD_UPDATES", 3)
     variables, optimizer = made(scales_loss=True)
     scales = []
@@ -222,18 +222,18 @@ def test_the_scale_is_doubled_after_many_finite_updates_in_a_row(monkeypatch):
 @pytest.mark.parametrize(
     "argument", [{"weight_decay": 0.1}, {"use_ema": True}, {"clipnorm": 1.0}, {"loss_scale_factor": 2.0}]
 )
-def test_what_would_bypass_the_look_at_the_gradients_is_refused(argument):
+def test_optimizer_rejects_bypassing_arguments(argument):
     with pytest.raises(TypeError, match=next(iter(argument))):
         GuardedAdam(**argument)
 
 
-def test_an_epsilon_of_0_is_refused():
+def test_optimizer_rejects_epsilon_0():
     """0 / (√0 + 0) is NaN where there is no gradient."""
     with pytest.raises(ValueError, match="epsilon must be greater than 0, got 0"):
         GuardedAdam(epsilon=0)
 
 
-def test_its_config_makes_the_same():
+def test_optimizer_round_trips_through_config():
     optimizer = GuardedAdam(**ADAM, clip_norm=2.0, ema_decay=0.5, scales_loss=True)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
     assert type(again) is GuardedAdam and again.get_config() == optimizer.get_config()
@@ -242,7 +242,7 @@ def test_its_config_makes_the_same():
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.distribute needs KERAS_BACKEND=tensorflow")
 @pytest.mark.parametrize("scales_loss", [False, True])
-def test_replicas_skip_together_what_is_not_finite_on_one_and_bound_the_norm_of_the_sum(scales_loss):
+def test_optimizer_replicas_skip_and_clip_together(scales_loss):
     import tensorflow as tf
 
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())

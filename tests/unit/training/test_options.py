@@ -30,11 +30,11 @@ def test_options_reject_invalid_values(changes, message):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_options_name_a_keras_policy_for_each_precision(precision):
+def test_options_map_precisions_to_keras_policies(precision):
     policy = keras.dtype_policies.get(kt.TrainOptions(precision=precision).dtype_policy)
     assert (policy.compute_dtype, policy.variable_dtype) == (precision, "float32")
 
 
-def test_workers_may_differ_only_in_how_they_meet():
+def test_update_settings_exclude_coordination_options():
     names = {field.name for field in dataclasses.fields(kt.TrainOptions)}
     assert names - kt.TrainOptions().update_settings().keys() == {"coordinator", "worker_patience"}

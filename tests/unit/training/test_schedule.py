@@ -11,20 +11,20 @@ from keras_transformer.training.optimizer import GuardedAdam
 
 @pytest.mark.parametrize("preset, d_model", [("base", 512), ("big", 1024)])
 @pytest.mark.parametrize("step", [1, 2, 3999, 4000, 4001, 100_000])
-def test_learning_rate_is_equation_3(preset, d_model, step):
+def test_learning_rate_matches_equation_3(preset, d_model, step):
     schedule = kt.compile_arguments(kt.hparams(preset))["optimizer"]._learning_rate
     assert float(schedule(step - 1)) == pytest.approx(oracles.learning_rate(d_model, step), rel=1e-5)
 
 
 @pytest.mark.parametrize("d_model, peak", [(512, 6.99e-4), (1024, 4.94e-4)])
-def test_the_peak_is_where_warm_up_ends(d_model, peak):
+def test_learning_rate_peaks_at_end_of_warmup(d_model, peak):
     schedule = kt.TransformerSchedule(d_model, 4000)
     rates = [float(schedule(step - 1)) for step in range(3990, 4011)]
     assert max(rates) == pytest.approx(peak, rel=1e-3)
     assert np.argmax(rates) == 10
 
 
-def test_the_first_update_has_the_rate_of_step_1():
+def test_first_update_uses_rate_of_step_1():
     """Adam's first update is the learning rate itself, whatever the gradient."""
     optimizer = kt.compile_arguments(kt.hparams("base"))["optimizer"]
     weight = keras.Variable([0.0, 0.0])
@@ -33,7 +33,7 @@ def test_the_first_update_has_the_rate_of_step_1():
     assert float(optimizer.learning_rate) == pytest.approx(oracles.learning_rate(512, 2))
 
 
-def test_adam_is_the_papers():
+def test_adam_has_paper_settings():
     optimizer = kt.compile_arguments(kt.hparams("base"))["optimizer"]
     assert (
         type(optimizer) is GuardedAdam and optimizer.clip_norm is optimizer.ema_decay is None
@@ -43,7 +43,7 @@ def test_adam_is_the_papers():
     assert not any((*extras, optimizer.use_ema, optimizer.gradient_accumulation_steps))
 
 
-def test_every_hparam_of_training_arrives():
+def test_compile_arguments_pass_all_training_hparams():
     changes = dict(adam_beta_1=0.8, adam_beta_2=0.7, adam_epsilon=0.5, learning_rate_scale=3, warmup_steps=50)
     changes |= dict(label_smoothing=0.25, clip_norm=0.9, ema_decay=0.4)
     arguments = kt.compile_arguments(kt.hparams("base", **changes), accumulate=3)
@@ -55,7 +55,7 @@ def test_every_hparam_of_training_arrives():
     assert arguments["accumulate"] == 3
 
 
-def test_configs_go_round():
+def test_schedule_optimizer_and_loss_configs_round_trip():
     arguments = kt.compile_arguments(
         kt.hparams("big", warmup_steps=7, learning_rate_scale=2.0, label_smoothing=0.3, r_drop=2.0)
     )

@@ -55,7 +55,7 @@ def names(folder):
 
 
 @pytest.mark.parametrize("filters", [{}, {"train": PairFilter(max_length_ratio=2.5, drop_duplicates=True)}])
-def test_workers_write_what_one_process_writes(tmp_path, small_chunks, filters):
+def test_workers_write_same_store_as_one_process(tmp_path, small_chunks, filters):
     splits = {"train": pairs_of(500, longest=2), "validation": pairs_of(30, seed=2)}
     for workers in (0, 1, 3):
         TokenStore.write(tmp_path / f"{workers}", splits, SYMBOLS, {}, filters=filters, workers=workers)
@@ -92,7 +92,7 @@ def test_exception_in_worker_is_raised(tmp_path, small_chunks):
     assert not names(tmp_path) and not workers_of(os.getpid())
 
 
-def test_workers_do_not_run_the_users_program(tmp_path):
+def test_workers_do_not_run_user_program(tmp_path):
     """A script without a guard of `__main__` can prepare a large corpus."""
     script = tmp_path / "script.py"
     script.write_text(
@@ -123,7 +123,7 @@ def wait_for(condition, seconds=30):
         time.sleep(0.02)
 
 
-def test_bad_lines_are_located_and_leave_no_workers(tmp_path, small_chunks):
+def test_bad_line_is_located_and_stops_workers(tmp_path, small_chunks):
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     for language in ("en", "de"):
@@ -138,7 +138,7 @@ def test_bad_lines_are_located_and_leave_no_workers(tmp_path, small_chunks):
 # Work directories
 
 
-def test_a_work_directory_is_found_again_and_cleaned(tmp_path):
+def test_work_directory_is_reused_and_cleaned(tmp_path):
     for keep in (True, False):
         with pytest.raises(KeyboardInterrupt), work_directory(tmp_path / "store", "a") as work:
             (work.folder / "part").touch()
@@ -150,7 +150,7 @@ def test_a_work_directory_is_found_again_and_cleaned(tmp_path):
         assert names(work.folder) == ["lock"]
 
 
-def test_a_work_directory_in_use_is_waited_for_and_not_removed(tmp_path):
+def test_work_directory_in_use_is_waited_for(tmp_path):
     def second():
         with work_directory(tmp_path / "store", "a") as work:
             order.append(((tmp_path / "store").is_dir(), names(work.folder)))
@@ -168,7 +168,7 @@ def test_a_work_directory_in_use_is_waited_for_and_not_removed(tmp_path):
     assert names(tmp_path) == ["store"] and names(tmp_path / "store") == []
 
 
-def test_a_finished_directory_is_not_one_of_work_before_it_is_in_its_place(tmp_path, monkeypatch):
+def test_work_directory_survives_other_work_until_renamed(tmp_path, monkeypatch):
     """Another process with other content starts between the end of the work and the renaming."""
     put = files._put_in_place
 
@@ -184,7 +184,7 @@ def test_a_finished_directory_is_not_one_of_work_before_it_is_in_its_place(tmp_p
     assert names(tmp_path) == ["store"] and names(tmp_path / "store") == ["part"]
 
 
-def test_what_another_process_prepares_meanwhile_is_taken(tmp_path, monkeypatch):
+def test_prepare_uses_store_of_other_process(tmp_path, monkeypatch):
     """The other process ends after this one found nothing prepared and before this one starts."""
     first, second = (load_problem("copy", data_dir=tmp_path, train_pairs=20) for _ in range(2))
 

@@ -18,13 +18,13 @@ def test_sinusoids_are_interleaved(d_model):
     close(SinusoidalPositions(d_model)(np.arange(40)), oracles.sinusoids(range(40), d_model))
 
 
-def test_positions_longer_than_any_in_training():
+def test_sinusoids_extend_beyond_max_length():
     positions = np.array([3, 4, 5, 5_000, 20_000])
     close(SinusoidalPositions(16, max_length=4)(positions), oracles.sinusoids(positions, 16), tolerance=3e-3)
 
 
 @pytest.mark.parametrize("d_model", [8, 512])
-def test_wavelengths_run_from_2_pi_to_almost_10000_times_that(d_model):
+def test_sinusoid_wavelengths_are_geometric(d_model):
     step = np.asarray(SinusoidalPositions(d_model)(np.array([1])), "float64")[0]
     wavelengths = 2 * np.pi / np.arctan2(step[0::2], step[1::2])
     assert wavelengths[0] == pytest.approx(2 * np.pi)
@@ -33,7 +33,7 @@ def test_wavelengths_run_from_2_pi_to_almost_10000_times_that(d_model):
 
 
 @pytest.mark.parametrize("offset", [1, 7, 100])
-def test_a_shift_is_a_linear_map_of_the_encoding(offset):
+def test_sinusoid_shift_is_linear_map(offset):
     encoding = np.asarray(SinusoidalPositions(16)(np.arange(300)))
     shift = np.zeros((16, 16))
     for i in range(0, 16, 2):
@@ -42,7 +42,7 @@ def test_a_shift_is_a_linear_map_of_the_encoding(offset):
     close(encoding[: 300 - offset] @ shift.T, encoding[offset:], tolerance=1e-4)
 
 
-def test_learned_positions():
+def test_learned_positions_scale_and_clip():
     layer = LearnedPositions(16, max_length=10, seed=1)
     encoding = np.asarray(layer(np.arange(13)))
     close(encoding[:10], oracles.array(layer.table) * 4)

@@ -90,7 +90,7 @@ def watch(model, monkeypatch):
 
 
 @pytest.mark.parametrize("start", [0, 5])
-def test_fit_reads_the_plans_batches_in_the_plans_order(start, monkeypatch):
+def test_fit_reads_batches_in_plan_order(start, monkeypatch):
     model, batches = make_model(run_eagerly=True), make_batches(start=start)
     seen, state = watch(model, monkeypatch), random.getstate()
     model.fit(batches, epochs=3, verbose=0)
@@ -183,7 +183,7 @@ def test_evaluate_reads_batches_once_and_averages_over_tokens(monkeypatch):
 
 
 @pytest.mark.parametrize("accumulate", [2, 7])
-def test_accumulated_slices_make_the_same_updates(accumulate):
+def test_accumulation_makes_the_same_updates(accumulate):
     batches = make_batches()
     whole, sliced = make_model(**sgd()), make_model(**sgd(), accumulate=accumulate)
     begin = weights(whole)
@@ -199,7 +199,7 @@ def test_accumulated_slices_make_the_same_updates(accumulate):
         assert float(sliced.get_metrics_result()[name]) == pytest.approx(float(value), rel=1e-4)
 
 
-def test_slices_draw_their_own_masks_in_a_fixed_order():
+def test_micro_batches_draw_masks_in_fixed_order():
     """Micro-batches run one after the other. In a parallel loop they would draw masks in any order."""
     ends = []
     for _ in range(2):
@@ -218,7 +218,7 @@ def test_slices_draw_their_own_masks_in_a_fixed_order():
 # Loss.__call__ casts labels and logits to the dtype of the loss
 
 
-def test_label_ids_above_256_survive_bfloat16_in_the_loss():
+def test_loss_keeps_large_label_ids_in_bfloat16():
     labels = np.array([[257, 999, 37_001]])
     logits = np.zeros((1, 3, 37_200), "float32")
     np.put_along_axis(logits, labels[..., None], 30, axis=-1)
@@ -226,7 +226,7 @@ def test_label_ids_above_256_survive_bfloat16_in_the_loss():
     assert float(loss(labels, ops.cast(logits, "bfloat16"), np.ones((1, 3), "float32"))) < 1e-3
 
 
-def test_label_ids_above_256_survive_bfloat16_in_the_model():
+def test_model_keeps_large_label_ids_in_bfloat16():
     model = make_model(vocab_size=600, dtype="mixed_bfloat16")
     labels = np.arange(257, 600, 14)[None]  # odd ids, which bfloat16 cannot represent
     states = ops.cast(20 * oracles.array(model.embedding.table)[labels], "bfloat16")
@@ -240,7 +240,7 @@ def test_label_ids_above_256_survive_bfloat16_in_the_model():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
-def test_fully_masked_row_is_finite(dtype):
+def test_attention_of_fully_masked_row_is_finite(dtype):
     layer = MultiHeadAttention(8, 2, 4, 4, dtype=dtype)
     x = np.random.default_rng(0).normal(size=(2, 3, 8))
     with tf.GradientTape() as tape:
@@ -250,7 +250,7 @@ def test_fully_masked_row_is_finite(dtype):
     assert all(np.isfinite(np.asarray(tensor, "float32")).all() for tensor in (output, *gradients))
 
 
-def test_empty_rows_change_no_update():
+def test_empty_rows_do_not_change_update():
     batches, filled = make_batches(), make_batches(row_multiple=7)
     model, other = make_model(**sgd()), make_model(**sgd())
     begin = weights(model)
@@ -268,7 +268,7 @@ def test_empty_rows_change_no_update():
 # XLA
 
 
-def test_xla_is_off_on_cpu_unless_asked_for():
+def test_xla_is_off_on_cpu_by_default():
     assert make_model().jit_compile is bool(tf.config.list_physical_devices("GPU"))
     assert make_model(jit_compile=True).jit_compile is True
 
@@ -276,7 +276,7 @@ def test_xla_is_off_on_cpu_unless_asked_for():
 # oneDNN fuses scaled logits and a mask that all rows share into its slowest kernel where no gradient is needed
 
 
-def test_a_causal_mask_costs_little_without_a_gradient():
+def test_causal_mask_is_cheap_without_gradient():
     layer, x = MultiHeadAttention(64, 4, 16, 16), np.random.default_rng(0).normal(size=(16, 64, 64)).astype("float32")
     masks = {"causal": causal_mask(64), "padding": np.ones((16, 1, 1, 64), bool)}
     seconds = {name: [] for name in masks}

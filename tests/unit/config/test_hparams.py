@@ -49,7 +49,7 @@ PAPER = {
 
 
 @pytest.mark.parametrize(("column", "preset"), [(0, "base"), (1, "big")])
-def test_paper_names_are_the_paper(column, preset):
+def test_base_and_big_have_paper_values(column, preset):
     hparams = load_hparams(preset)
     assert {name: getattr(hparams, name) for name in PAPER} == {name: row[column] for name, row in PAPER.items()}
 
@@ -61,12 +61,12 @@ def test_presets_are_frozen(preset):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_presets_keep_the_checkpoints_that_they_average(preset):
+def test_presets_keep_enough_checkpoints_to_average(preset):
     hparams = load_hparams(preset)
     assert hparams.keep_checkpoints >= hparams.average_last
 
 
-def test_changing_a_preset_leaves_it_as_it_was():
+def test_preset_is_unchanged_by_overrides():
     assert load_hparams("tiny", dropout=0.2).dropout == 0.2
     assert load_hparams("tiny").dropout == 0.3
 
@@ -97,31 +97,31 @@ def test_changing_a_preset_leaves_it_as_it_was():
         ("encoder_attention", "restricted", "encoder_attention=restricted needs attention_window"),
     ],
 )
-def test_wrong_values_are_refused(name, value, said):
+def test_hparams_reject_wrong_values(name, value, said):
     assert said in complaint(HParams, **{name: value})
 
 
-def test_a_whole_number_will_do_for_a_number():
+def test_hparams_convert_int_to_float():
     hparams = HParams(dropout=0)
     assert type(hparams.dropout) is float and hparams == HParams(dropout=0.0)
 
 
-def test_heads_must_divide_the_width():
+def test_num_heads_must_divide_d_model():
     said = complaint(HParams, d_model=100, num_heads=8)
     assert "d_model=100" in said and "num_heads=8" in said
 
 
-def test_r_drop_needs_dropout_of_some_kind():
+def test_r_drop_requires_some_dropout():
     assert "r_drop=5 compares passes that differ by their dropout" in complaint(HParams, r_drop=5.0, dropout=0.0)
     assert HParams(r_drop=5.0, dropout=0.0, attention_dropout=0.1).passes == 2 and HParams(dropout=0.0).passes == 1
 
 
 @pytest.mark.parametrize("given", [{"d_k": 16}, {"d_v": 16}])
-def test_one_given_head_width_does_not_give_the_other(given):
+def test_one_head_width_does_not_imply_the_other(given):
     assert "not divisible" in complaint(HParams, d_model=100, num_heads=8, **given)
 
 
-def test_changed_fields_are_those_of_the_preset_as_it_is_now():
+def test_changed_fields_compares_with_current_preset():
     values = dataclasses.asdict(load_hparams("tiny", dropout=0.2))
     assert changed_fields("tiny", values) == {"dropout": 0.2}
     assert changed_fields(None, values) == values
@@ -129,23 +129,23 @@ def test_changed_fields_are_those_of_the_preset_as_it_is_now():
     assert changed_fields("tiny", old) == {"dropout": 0.2, "decode_steps": None}
 
 
-def test_given_head_widths_need_no_division():
+def test_explicit_head_widths_need_no_division():
     hparams = HParams(d_model=100, num_heads=8, d_k=16, d_v=24)
     assert (hparams.key_width, hparams.value_width) == (16, 24)
 
 
-def test_sinusoids_need_an_even_width():
+def test_sinusoids_require_even_width():
     assert "even" in complaint(HParams, d_model=9, num_heads=3)
     assert HParams(d_model=9, num_heads=3, positions="learned").key_width == 3
 
 
-def test_an_unknown_field_names_the_nearest():
+def test_unknown_field_suggests_nearest():
     assert "did you mean dropout" in complaint(HParams().replace, dropuot=0.1)
     assert "did you mean warmup_steps" in complaint(load_hparams, "base", warm_up_steps=1)
     assert "did you mean d_model" in complaint(parse_value, HParams, "dmodel", "64", "hparams")
 
 
-def test_an_unknown_preset_names_the_nearest():
+def test_unknown_preset_suggests_nearest():
     assert "unknown hparams 'bse': did you mean base or " in complaint(load_hparams, "bse")
 
 
@@ -156,7 +156,7 @@ def test_an_unknown_preset_names_the_nearest():
         ("d_k", "none", None), ("d_k", "None", None), ("d_k", "16", 16), ("norm", "pre", "pre"),
     ],
 )  # fmt: skip
-def test_text_becomes_what_the_field_wants(name, text, value):
+def test_parse_value_converts_text(name, text, value):
     parsed = parse_value(HParams, name, text, "hparams")
     assert (parsed, type(parsed)) == (value, type(value))
 
@@ -164,7 +164,7 @@ def test_text_becomes_what_the_field_wants(name, text, value):
 @pytest.mark.parametrize(
     ("name", "text"), [("d_model", "64.0"), ("d_model", "none"), ("dropout", "a"), ("d_k", "nine")]
 )
-def test_text_that_is_no_such_value_is_quoted(name, text):
+def test_parse_value_quotes_invalid_text(name, text):
     assert re.search(f"{name} takes a (whole )?number, not '{text}'", complaint(parse_value, HParams, name, text, "h"))
 
 
@@ -176,7 +176,7 @@ def parsed(*arguments):
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_every_field_is_a_flag_and_a_setting(name):
+def test_fields_are_flags_and_settings(name):
     default = getattr(HParams(), name)
     values = {"positions": "learned", "norm": "pre", "encoder_attention": "full", "best_metric": "nll"}
     values |= {"activation": "swish", "model": "word_aligned_transformer"}
@@ -189,12 +189,12 @@ def test_every_field_is_a_flag_and_a_setting(name):
     assert str(getattr(hparams, name)) == value
 
 
-def test_the_last_of_two_settings_counts():
+def test_last_of_two_settings_wins():
     assert parsed("--set=dropout=0.2", "--set=dropout=0.3").dropout == 0.3
     assert parsed("--dropout=0.2", "--dropout=0.3").dropout == 0.3
 
 
-def test_values_out_of_range_are_refused_as_text_too():
+def test_flags_reject_values_out_of_range():
     assert "dropout must be finite, not nan" in complaint(parsed, "--dropout=nan")
     assert "warmup_steps must be from 1 to 1000000000, not 0" in complaint(parsed, "--set=warmup_steps=0")
 
@@ -211,7 +211,7 @@ def names_read_of_hparams():
     return names
 
 
-def test_every_field_is_read():
+def test_fields_are_all_read():
     read = names_read_of_hparams() | inspect.signature(StackLayer).parameters.keys()  # `Transformer` passes these on
     if "decoder_depth" in read:
         read.add("num_decoder_layers")

@@ -32,12 +32,12 @@ def with_plain_spaces(text):
 @given(text=st.text(CHARACTERS + SPACES))
 @example(text="\u00a0½ … \u3000\u2028 ²，「ﬁ」\u202f\n")
 @example(text="e\u0301e é")
-def test_tokenizer_restores_every_learned_character(tokenizer, text):
+def test_tokenizer_restores_learned_characters(tokenizer, text):
     ids = tokenizer.encode([text])
     assert UNK not in ids[0] and tokenizer.decode(ids) == [with_plain_spaces(text)]
 
 
-def test_tokenizer_treats_every_unicode_space_as_a_space(tokenizer):
+def test_tokenizer_treats_unicode_spaces_as_spaces(tokenizer):
     spaces = [char for char in map(chr, range(0x110000)) if char.isspace()]
     assert set(SPACES) <= set(spaces)
     expected = tokenizer.encode(["a b"] * len(spaces))
@@ -76,7 +76,7 @@ def corpus(tmp_path):
 
 
 @pytest.mark.parametrize("normalization", [None, "nfkc"])
-def test_parallel_text_keeps_references_unless_told(corpus, normalization):
+def test_parallel_text_normalizes_only_on_request(corpus, normalization):
     settings = {"normalization": normalization} if normalization else {}
     problem = load_problem("parallel_text", **corpus, **settings).prepare()
     targets = problem.store.split("validation").target

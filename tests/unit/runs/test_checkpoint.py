@@ -42,7 +42,7 @@ def test_checkpoints_are_in_numerical_order(checkpoints):
     assert checkpoints.load("best")[1]["step"] == checkpoints.load()[1]["step"] == 20
 
 
-def test_load_falls_back_to_the_newest_whole_checkpoint(checkpoints):
+def test_load_falls_back_to_newest_undamaged(checkpoints):
     save(checkpoints, 5, 10, 15, 20)
     damage(checkpoints, 20)
     assert checkpoints.load("last")[1]["step"] == checkpoints.load_latest()[1]["step"] == 15
@@ -67,7 +67,7 @@ def flip_a_bit(path):
     ],
     ids=["cut", "missing", "flipped bit", "no state", "empty state"],
 )
-def test_load_latest_skips_every_kind_of_damage(tmp_path, file, change):
+def test_load_latest_skips_damaged_checkpoints(tmp_path, file, change):
     checkpoints = Checkpoints(tmp_path)
     save(checkpoints, 5, 10)
     change(tmp_path / "step-000000010" / file)
@@ -76,7 +76,7 @@ def test_load_latest_skips_every_kind_of_damage(tmp_path, file, change):
     assert sum("using the one before it" in line for line in lines) == 1
 
 
-def test_prune_keeps_the_latest_and_the_best(checkpoints):
+def test_prune_keeps_latest_and_best(checkpoints):
     save(checkpoints, 2, 4, 6, 8, 10)
     checkpoints.prune(5)
     assert checkpoints.steps() == [2, 4, 6, 8, 10]
@@ -89,7 +89,7 @@ def test_prune_keeps_the_latest_and_the_best(checkpoints):
     assert checkpoints.steps() == [4, 10]
 
 
-def test_drop_spares_the_best(checkpoints):
+def test_drop_keeps_the_best(checkpoints):
     save(checkpoints, 2, 4, 6)
     checkpoints.mark_best(4, found(1.0))
     for step in (None, 4, 6):
@@ -136,7 +136,7 @@ def checkpointing(tmp_path, monkeypatch):
         ("loss", [found(9.0, loss=3.0), found(8.0, loss=2.5), found(7.0, loss=2.0)], 3),
     ],
 )
-def test_best_checkpoint_is_the_first_with_the_best_result(checkpointing, metric, results, best):
+def test_best_checkpoint_is_first_with_best_result(checkpointing, metric, results, best):
     results = {step: {"step": step, **result} for step, result in enumerate(results, start=1)}
     callback = checkpointing(results, best_metric=metric, checkpoint_steps=100)
     for step in results:
@@ -144,7 +144,7 @@ def test_best_checkpoint_is_the_first_with_the_best_result(checkpointing, metric
     assert callback.run.checkpoints.best() == results[best]
 
 
-def test_checkpoints_come_at_their_steps_and_at_the_best(checkpointing):
+def test_checkpoints_are_saved_at_steps_and_best(checkpointing):
     results = {3: found(5.0), 6: found(9.0), 9: found(7.0)}
     callback = checkpointing(results, checkpoint_steps=4, keep_checkpoints=2)
     steps = []
@@ -171,7 +171,7 @@ def test_checkpoint_from_signal_gives_way_to_next(checkpointing):
     assert callback.run.checkpoints.steps() == [4, 8]
 
 
-def test_patience_counts_regular_evaluations_after_the_best(tmp_path):
+def test_patience_counts_evaluations_after_best(tmp_path):
     run = Run(tmp_path, {})
     evaluation = types.SimpleNamespace(evaluated=lambda step: step % 5 == 0)
     stopping = callbacks.EarlyStopping(0, run, kt.HParams(patience=2, eval_steps=5), evaluation)
@@ -198,14 +198,14 @@ def test_patience_counts_regular_evaluations_after_the_best(tmp_path):
         ("score", 5, 100, [5, 10, 11]),
     ],
 )  # fmt: skip
-def test_validation_decodes_first_from_each_multiple(metric, eval_steps, decode_steps, decoding):
+def test_validation_decodes_at_multiples(metric, eval_steps, decode_steps, decoding):
     callback = object.__new__(callbacks.ValidationCallback)
     callback.hparams = kt.HParams(best_metric=metric, eval_steps=eval_steps, decode_steps=decode_steps, train_steps=11)
     steps = [step for step in range(1, 12) if step % eval_steps == 0 or step == 11]
     assert [step for step in steps if callback.should_decode(step)] == decoding
 
 
-def test_a_resumed_validation_is_the_last_one_logged(tmp_path):
+def test_validation_resumes_with_last_logged_result(tmp_path):
     callback = object.__new__(callbacks.ValidationCallback)
     callback.run, callback.hparams = Run(tmp_path, {}), kt.HParams(eval_steps=5)
     for step, score in ((5, 1.0), (10, 2.0), (10, 3.0), (15, 4.0)):

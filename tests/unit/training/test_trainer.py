@@ -86,12 +86,12 @@ def file_hashes(path):
 # Resuming
 
 
-def test_steps_8_and_12_are_inside_different_epochs(problem):
+def test_run_crosses_an_epoch_between_steps_8_and_12(problem):
     per_epoch = problem.batches("train", hparams).batches_per_epoch
     assert 8 % per_epoch and 12 % per_epoch and 12 // per_epoch > 8 // per_epoch > 0
 
 
-def test_a_checkpoint_holds_the_states_of_dropout(whole):
+def test_checkpoint_holds_dropout_states(whole):
     start, end = (whole.checkpoints.load(step)[0]["weights"] for step in (10, 12))
     seeds = [path for path in end if "seed" in path]
     assert len(seeds) > 5 and all(end[path][1] == start[path][1] + 2 for path in seeds)
@@ -123,7 +123,7 @@ def test_resumed_run_ends_bit_equal_after_damage(problem, whole, copied, monkeyp
     assert_ends_like(run, whole)
 
 
-def test_a_training_goes_on_in_another_precision(problem, copied):
+def test_training_resumes_in_another_precision(problem, copied):
     """float16 scales its loss; checkpoints of other precisions lack the scale."""
     assert not [path for path in copied.checkpoints.load("last")[0]["optimizer"] if "scale" in path]
     more = hparams.replace(train_steps=14)
@@ -136,7 +136,7 @@ def test_a_training_goes_on_in_another_precision(problem, copied):
     assert int(model.optimizer.iterations.value) == 14 and not model.optimizer.scales_loss
 
 
-def test_a_finished_run_is_left_alone(problem, copied):
+def test_finished_run_is_left_unchanged(problem, copied):
     def kept():
         hashes = file_hashes(copied.path)
         return {path: value for path, value in hashes.items() if path.name != "manifest.json"}
@@ -151,12 +151,12 @@ def test_a_finished_run_is_left_alone(problem, copied):
 @pytest.mark.parametrize(
     "change", [{"dropout": 0.2}, {"seed": 7}, {"batch_tokens": 64}, {"train_steps": 20, "alpha": 1}]
 )
-def test_changed_hparams_are_refused(problem, copied, change):
+def test_training_rejects_changed_hparams(problem, copied, change):
     with pytest.raises(kt.UserError, match=f"{list(change)[-1]}="):
         train_model(problem, hparams.replace(**change), copied.path)
 
 
-def test_another_problem_is_refused(problem, copied):
+def test_training_rejects_another_problem(problem, copied):
     other = kt.problem("copy", data_dir=problem.data_dir, **PROBLEM)
     with pytest.raises(kt.UserError, match="reverse"):
         train_model(other, hparams, copied.path)
@@ -165,7 +165,7 @@ def test_another_problem_is_refused(problem, copied):
 # Contents of a run
 
 
-def test_train_rows(whole):
+def test_train_rows_precede_checkpoints(whole):
     rows = [row for row in whole.metrics() if row["kind"] == "train"]
     assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]  # before each checkpoint
     for row in rows:
@@ -174,7 +174,7 @@ def test_train_rows(whole):
         assert row["perplexity"] == pytest.approx(np.exp(row["nll"]), rel=1e-4)
 
 
-def test_train_rows_tell_the_rate_of_the_update_they_are_of(whole):
+def test_train_rows_hold_learning_rate_of_update(whole):
     rows = [row for row in whole.metrics() if row["kind"] == "train"]
     schedule = kt.TransformerSchedule(hparams.d_model, hparams.warmup_steps)
     wanted = [float(schedule(row["step"] - 1)) for row in rows]
@@ -182,7 +182,7 @@ def test_train_rows_tell_the_rate_of_the_update_they_are_of(whole):
 
 
 @pytest.mark.parametrize("metric", ["score", "nll", "loss"])
-def test_what_is_not_finite_is_never_better(metric):
+def test_nonfinite_validation_is_never_best(metric):
     checkpointing = object.__new__(CheckpointCallback)
     checkpointing.hparams = dataclasses.replace(hparams, best_metric=metric)
     figures = {"score": 1.0, "nll": 3.0, "loss": 4.0}
@@ -195,7 +195,7 @@ def test_what_is_not_finite_is_never_better(metric):
         assert finite < checkpointing.ranking_key({**figures, "score": 1.1, "nll": np.nan})
 
 
-def test_an_evaluation_that_was_not_finite_does_not_keep_a_run_from_going_on(problem, copied):
+def test_run_resumes_after_nonfinite_validation(problem, copied):
     """The log holds null where JSON has no number."""
     path = copied.path / "metrics.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -213,7 +213,7 @@ def test_train_rows_count_all_real_tokens(problem, whole):
     assert sum(row["tokens"] for row in whole.metrics() if row["kind"] == "train") == expected
 
 
-def test_validation_rows(whole):
+def test_validation_rows_are_complete(whole):
     rows = [row for row in whole.metrics() if row["kind"] == "validation"]
     assert [row["step"] for row in rows] == [8, 12]
     for row in rows:
@@ -223,7 +223,7 @@ def test_validation_rows(whole):
         assert not complaint(row)
 
 
-def test_a_collapsed_encoder_is_told(problem, tmp_path):
+def test_collapsed_encoder_is_reported(problem, tmp_path):
     """At a learning rate of 0.25, Adam soon gives a post-norm encoder the same output at all positions."""
     steep = dataclasses.replace(hparams, num_layers=2, dropout=0.1, warmup_steps=1, train_steps=10, eval_steps=10)
     with logged_lines() as lines:
@@ -233,7 +233,7 @@ def test_a_collapsed_encoder_is_told(problem, tmp_path):
     assert f"(deviation {row['encoder_deviation']:.4f})" in told and "--warmup_steps" in told
 
 
-def test_validation_rows_are_the_model_s(problem, whole):
+def test_validation_rows_match_evaluate(problem, whole):
     model = whole.load_model("last")
     model.compile(**kt.compile_arguments(hparams))
     metrics = model.evaluate(problem.batches("validation", hparams), verbose=0, return_dict=True)
@@ -241,26 +241,26 @@ def test_validation_rows_are_the_model_s(problem, whole):
     assert {name: logged[name] for name in metrics} == pytest.approx(metrics, rel=1e-5)
 
 
-def test_the_latest_checkpoints_are_kept_and_the_best(whole):
+def test_latest_and_best_checkpoints_are_kept(whole):
     assert whole.checkpoints.steps()[-4:] == [6, 8, 10, 12]
     assert set(whole.checkpoints.steps()) == {6, 8, 10, 12, whole.checkpoints.best_step()}
 
 
-def test_the_best_is_the_best_validation(whole):
+def test_best_checkpoint_has_best_validation(whole):
     rows = [row for row in whole.metrics() if row["kind"] == "validation"]
     best = max(rows, key=lambda row: (row["score"], -row["nll"]))
     assert whole.checkpoints.best() == {name: best[name] for name in ("step", "score", "nll", "loss")}
     assert whole.checkpoints.load()[1]["step"] == best["step"]
 
 
-def test_the_best_checkpoint_outlives_pruning(copied):
+def test_best_checkpoint_survives_pruning(copied):
     copied.checkpoints.mark_best(8, {"score": 99.0, "nll": 0.1})
     copied.checkpoints.prune(keep=1)
     assert copied.checkpoints.steps() == [8, 12]
     assert copied.checkpoints.load("best")[1]["step"] == 8
 
 
-def test_average_is_the_mean_of_the_last(copied):
+def test_average_is_mean_of_last_checkpoints(copied):
     raw = file_hashes(copied.path)
     assert kt.average_checkpoints(copied.path, last=3) == [8, 10, 12]
     arrays = [copied.checkpoints.load(step)[0]["weights"] for step in (8, 10, 12)]
@@ -272,7 +272,7 @@ def test_average_is_the_mean_of_the_last(copied):
     assert raw.items() <= file_hashes(copied.path).items()
 
 
-def test_the_moving_average_is_a_whole_model_under_its_own_name(whole, copied):
+def test_moving_average_loads_as_checkpoint_ema(whole, copied):
     arrays, state = whole.checkpoints.load("last")
     average, its_state = whole.checkpoints.load("ema")
     assert its_state == state and average.keys() == {"weights"}
@@ -287,17 +287,17 @@ def test_the_moving_average_is_a_whole_model_under_its_own_name(whole, copied):
         copied.checkpoints.load("ema")
 
 
-def test_average_takes_as_many_as_the_hparams_say(copied):
+def test_average_uses_average_last(copied):
     assert kt.average_checkpoints(copied.path) == [8, 10, 12]
 
 
-def test_the_run_translates(whole):
+def test_run_translates(whole):
     translator = kt.Translator.load(whole.path, checkpoint="last")
     (hypotheses,) = translator.translate(["s0 s1"])
     assert hypotheses[0].score < 0
 
 
-def test_the_manifest_names_corpus_and_parameters(problem, whole):
+def test_manifest_names_corpus_and_parameters(problem, whole):
     manifest = json.loads((whole.path / "manifest.json").read_text())
     assert manifest["corpus"]["splits"]["train"]["pairs"] == 27
     assert manifest["seed"] == hparams.seed
@@ -310,7 +310,7 @@ def test_the_manifest_names_corpus_and_parameters(problem, whole):
 # Plain Keras
 
 
-def test_fit_as_in_a_notebook(problem):
+def test_fit_works_as_in_a_notebook(problem):
     model = kt.Transformer.from_hparams(hparams, problem)
     model.compile(**kt.compile_arguments(hparams))
     batches = problem.batches("train", hparams)
@@ -339,7 +339,7 @@ def test_fit_again_continues_with_the_next_batch(problem, monkeypatch):
     assert first == [3, 5, 3, 5] and batches.start == 3
 
 
-def test_validation_decodes_at_its_interval_and_the_end(problem, tmp_path):
+def test_validation_decodes_at_interval_and_end(problem, tmp_path):
     changes = {"best_metric": "nll", "eval_steps": 2, "decode_steps": 3, "checkpoint_steps": 2}
     seldom = dataclasses.replace(hparams, **changes, train_steps=6)
     with logged_lines() as lines:
@@ -367,7 +367,7 @@ def test_run_that_ended_early_without_score_stays_ended(problem, tmp_path):
     assert manifest.read_text() == changed  # still of the process that made the updates
 
 
-def test_early_stopping_counts_on_when_training_resumes(problem, tmp_path):
+def test_early_stopping_counts_across_resumes(problem, tmp_path):
     # A tiny learning rate: nothing improves after the first evaluation.
     unchanging = dataclasses.replace(
         hparams, patience=2, best_metric="nll", learning_rate_scale=1e-30, dropout=0.0, attention_dropout=0.0,

@@ -46,7 +46,7 @@ def epoch_of(plan, epoch):
     max_shapes=st.one_of(st.just(24), st.integers(1, 24)),
     shuffle=st.booleans(),
 )
-def test_every_epoch_keeps_the_contract(lengths, batch_tokens, seed, epoch, max_length, max_shapes, shuffle):
+def test_batch_plan_epoch_keeps_contract(lengths, batch_tokens, seed, epoch, max_length, max_shapes, shuffle):
     source, target = lengths
     kept = np.flatnonzero(np.maximum(source, target) <= (max_length or LONGEST))
     if not len(kept):
@@ -78,7 +78,7 @@ def test_every_epoch_keeps_the_contract(lengths, batch_tokens, seed, epoch, max_
 
 
 @given(lengths=corpora(), batch_tokens=budgets, seed=st.integers(0, 2**40), index=st.integers(0, 10**12))
-def test_a_batch_depends_on_its_number_alone(lengths, batch_tokens, seed, index):
+def test_batch_depends_on_its_index_only(lengths, batch_tokens, seed, index):
     used, fresh = (BatchPlan(*lengths, batch_tokens, seed=seed) for _ in range(2))
     for other in (0, index + used.batches_per_epoch, index + 3 * used.batches_per_epoch, 1):
         used.batch(other)
@@ -92,7 +92,7 @@ def assert_same(batch, other):
 
 
 @given(lengths=corpora(), batch_tokens=budgets, shuffle=st.booleans(), seed=st.integers(0, 2**32))
-def test_file_order_does_not_matter(lengths, batch_tokens, shuffle, seed):
+def test_batch_plan_is_independent_of_file_order(lengths, batch_tokens, shuffle, seed):
     def signatures(source, target):
         plan = BatchPlan(source, target, batch_tokens, shuffle=shuffle)
         pairs = [sorted(zip(source[b.rows], target[b.rows], strict=True)) for b in epoch_of(plan, 0)]
@@ -102,7 +102,7 @@ def test_file_order_does_not_matter(lengths, batch_tokens, shuffle, seed):
     assert signatures(*lengths) == signatures(*(side[order] for side in lengths))
 
 
-def test_epochs_have_the_same_batches_of_lengths_and_others_of_rows():
+def test_epochs_share_batch_shapes_but_not_rows():
     source, target = wmt_like(3_000)
     plan = BatchPlan(source, target, 2_048, seed=3)
     first, second = epoch_of(plan, 0), epoch_of(plan, 1)
@@ -119,13 +119,13 @@ def test_epochs_have_the_same_batches_of_lengths_and_others_of_rows():
     assert compositions(first) != compositions(epoch_of(BatchPlan(source, target, 2_048, seed=4), 0))
 
 
-def test_without_shuffle_epochs_are_alike_and_ties_stand_in_file_order():
+def test_unshuffled_epochs_keep_file_order():
     plan = BatchPlan([5] * 100, [7] * 100, 70, shuffle=False)
     for epoch in (0, 1):
         assert np.concatenate([batch.rows for batch in epoch_of(plan, epoch)]).tolist() == list(range(100))
 
 
-def test_the_order_is_the_same_on_every_machine():
+def test_batch_plan_order_is_fixed():
     """A run that resumes after an upgrade must go on in the same order."""
     plan = BatchPlan([3, 3, 3, 4, 4, 4, 9, 9], [4, 4, 4, 4, 4, 4, 8, 8], 18, seed=1, max_shapes=2)
     assert plan.shapes == [(4, 4, 4), (2, 9, 8)]
@@ -176,16 +176,16 @@ def assert_little_padding(plan, longest, shape, used):
         (25_000, 0.91, 0.91),
     ],
 )
-def test_little_padding_on_multi30k(multi30k, batch_tokens, longest, shape):
+def test_batch_plan_pads_little_on_multi30k(multi30k, batch_tokens, longest, shape):
     assert_little_padding(BatchPlan(*multi30k, batch_tokens), longest, shape, used=0.95)
 
 
 @pytest.mark.parametrize("batch_tokens, longest", [(4_096, 0.985), (25_000, 0.96)])
-def test_little_padding_on_wmt_like_lengths(batch_tokens, longest):
+def test_batch_plan_pads_little_on_wmt_like_lengths(batch_tokens, longest):
     assert_little_padding(BatchPlan(*wmt_like(300_000), batch_tokens), longest, shape=0.88, used=0.93)
 
 
-def test_fewer_shapes_pad_more():
+def test_batch_plan_pads_more_with_fewer_shapes():
     lengths = wmt_like(20_000)
     plans = [BatchPlan(*lengths, 8_192, max_shapes=shapes) for shapes in (1, 2, 4, 8, 16, 24)]
     shares = [plan.real_share("shape") for plan in plans]
@@ -193,31 +193,31 @@ def test_fewer_shapes_pad_more():
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_few_pairs_are_one_batch_of_just_their_shape(count):
+def test_few_pairs_make_one_batch_of_their_shape(count):
     plan = BatchPlan([4] * count, [6] * count, 25_000)
     assert plan.batches_per_epoch == 1 and plan.shapes == [(count, 4, 6)]
     assert sorted(plan.batch(7).rows) == list(range(count))
 
 
-def test_a_budget_for_one_row():
+def test_batch_tokens_for_one_row():
     plan = BatchPlan([50, 51, 52], [50, 50, 50], 52)
     assert [len(batch.rows) for batch in epoch_of(plan, 2)] == [1, 1, 1]
 
 
-def test_equal_lengths_fill_batches_evenly():
+def test_equal_lengths_make_even_batches():
     plan = BatchPlan([10] * 100, [10] * 100, 300)
     assert sorted(len(batch.rows) for batch in epoch_of(plan, 0)) == [25] * 4
     assert plan.real_share("shape") == 1
 
 
-def test_more_length_pairs_than_16_bits_count():
+def test_batch_plan_with_more_than_65536_length_pairs():
     source, target = np.divmod(np.arange(300 * 300), 300)
     plan = BatchPlan(source + 1, target + 1, 10_000)
     rows = np.concatenate([batch.rows for batch in epoch_of(plan, 1)])
     assert np.array_equal(np.sort(rows), np.arange(300 * 300))
 
 
-def test_the_millionth_batch_costs_no_more_than_the_tenth():
+def test_batch_takes_constant_time():
     lengths = np.random.default_rng(1).integers(1, 50, 50_000)
     seconds = {10: [], 1_000_000: []}
     for _ in range(5):
@@ -229,7 +229,7 @@ def test_the_millionth_batch_costs_no_more_than_the_tenth():
     assert min(seconds[1_000_000]) < 3 * min(seconds[10])
 
 
-def test_what_the_user_can_mend():
+def test_batch_plan_raises_user_errors():
     with pytest.raises(UserError, match=r"batch_tokens=64 .* pair 2, 65 tokens .* to 65 .* max_length=64"):
         BatchPlan([3, 3, 4], [4, 65, 4], 64, max_length=100)
     with pytest.raises(UserError, match=r"batch_tokens=64 .* pair 2, 65 tokens .* to 65 .* out of the corpus"):
@@ -241,7 +241,7 @@ def test_what_the_user_can_mend():
         BatchPlan([], [], 64)
 
 
-def test_what_only_a_programmer_can_mend():
+def test_batch_plan_raises_value_errors():
     for arguments in (([1, 2], [1], 8), ([[1]], [[1]], 8), ([0], [1], 8)):
         with pytest.raises(ValueError):
             BatchPlan(*arguments)

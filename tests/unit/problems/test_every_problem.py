@@ -120,12 +120,12 @@ def make(home, request):
     return make
 
 
-def test_every_corpus_is_tested():
+def test_all_corpora_are_covered():
     assert {registry.problems.get(name).corpus for name in NAMES} == SIZES.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_problem(make, name):
+def test_problem_from_corpus_to_scores(make, name):
     problem = make(name).prepare()
     forwards = make(problem.corpus)
     examples = {split: list(problem.examples(split)) for split in problem.splits}

@@ -26,7 +26,7 @@ def numbers(row):
     return {name for name, value in row.items() if isinstance(value, (int, float)) and name != "step"}
 
 
-def test_a_training_s_lines_are_tensorboard_s(home):
+def test_events_match_metrics_log(home):
     run = Run.open(home.run)
     found, lines = read(run.path / "tensorboard"), run.metrics()
     shown = {"validation/samples"}
@@ -49,7 +49,7 @@ def test_a_training_s_lines_are_tensorboard_s(home):
             assert sample[name] in text
 
 
-def test_what_a_killed_training_showed_of_later_updates_does_not_count(monkeypatch, tmp_path):
+def test_events_after_kill_replace_later_updates(monkeypatch, tmp_path):
     clock = itertools.count(1_700_000_000)  # TensorBoard orders files by the second in which they were opened
     monkeypatch.setattr(time, "time", lambda: float(next(clock)))
 
@@ -67,17 +67,17 @@ def test_what_a_killed_training_showed_of_later_updates_does_not_count(monkeypat
     assert found.Tags()["tensors"] == ["train/loss"]
 
 
-def test_texts_are_shown_as_they_are():
+def test_event_texts_are_escaped():
     text = tensorboard._as_text({"source": "a\n# b *c*", "output": "<b>", "reference": ""})
     assert text == "    source:    a # b *c*\n    output:    <b>\n    reference: "
 
 
-def test_without_tensorboard_there_are_no_events(monkeypatch, tmp_path):
+def test_events_need_tensorboard(monkeypatch, tmp_path):
     monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
     assert open_events(tmp_path / "tensorboard") is None and not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_written_is_said_once_and_ends_nothing(tmp_path, capsys):
+def test_events_warn_once_when_unwritable(tmp_path, capsys):
     (tmp_path / "tensorboard").write_text("a file in the way")
     log = Events(tmp_path / "tensorboard")
     for step in (1, 2):

@@ -58,7 +58,7 @@ def random_mask(seed, batch, length):
 @given(
     batch=small, heads=small, n=small, m=small, d_k=small, d_v=small, masked=st.booleans(), seed=st.integers(0, 2**31)
 )
-def test_additive_attention_is_bahdanaus(batch, heads, n, m, d_k, d_v, masked, seed):
+def test_additive_attention_matches_bahdanau(batch, heads, n, m, d_k, d_v, masked, seed):
     query, key, value, score = (
         normal([seed, i], *shape)
         for i, shape in enumerate(
@@ -81,7 +81,7 @@ def test_additive_attention_is_bahdanaus(batch, heads, n, m, d_k, d_v, masked, s
 
 
 @pytest.mark.backend
-def test_an_additive_layer_is_the_oracles():
+def test_additive_layer_matches_oracle():
     layer = AdditiveAttention(8, 2, 3, 5)
     layer.build()
     for seed, variable in enumerate(layer.trainable_variables):
@@ -103,7 +103,7 @@ def test_an_additive_layer_is_the_oracles():
     batch=st.integers(1, 3), heads=st.integers(1, 3), n=st.integers(1, 25), window=st.integers(1, 30),
     masked=st.booleans(), seed=st.integers(0, 2**31),
 )  # fmt: skip
-def test_restricted_attention_is_full_attention_behind_a_band(batch, heads, n, window, masked, seed):
+def test_restricted_attention_equals_banded_full_attention(batch, heads, n, window, masked, seed):
     query, key, value = (normal([seed, i], batch, heads, n, d) for i, d in enumerate((3, 3, 4)))
     keys = random_mask([seed, 3], batch, n) if masked else None
     legal = oracles.neighbourhood(n, window) & (True if keys is None else keys)
@@ -124,7 +124,7 @@ def test_restricted_attention_is_full_attention_behind_a_band(batch, heads, n, w
 @pytest.mark.parametrize(
     "window, sees", [(1, [5]), (2, [4, 5]), (3, [4, 5, 6]), (4, [3, 4, 5, 6]), (5, [3, 4, 5, 6, 7])]
 )
-def test_a_window_is_the_number_of_positions_seen(window, sees):
+def test_window_is_number_of_visible_positions(window, sees):
     _, layer = layers(window)
     x = normal(0, 1, 11, 8)
     before, changing = np.asarray(layer(x, x)), []
@@ -137,7 +137,7 @@ def test_a_window_is_the_number_of_positions_seen(window, sees):
 
 
 @pytest.mark.parametrize("length, window", [(1, 4), (3, 8), (7, 1), (12, 6), (13, 6), (11, 5)])
-def test_weights_of_a_row_sum_to_one_over_its_neighbourhood(length, window):
+def test_weights_sum_to_one_over_neighbourhood(length, window):
     _, layer = layers(window)
     x = normal(0, 2, length, 8)
     weights = np.asarray(layer.attend(x, *layer.project_memory(x))[1])
@@ -169,7 +169,7 @@ def gradients(layer, x, mask, upstream):
 
 
 @pytest.mark.parametrize("length, window", [(12, 4), pytest.param(13, 5, marks=pytest.mark.backend), (3, 9), (9, 1)])
-def test_gradients_are_those_of_full_attention_behind_a_band(length, window):
+def test_gradients_equal_banded_full_attention(length, window):
     full, restricted = layers(window)
     x, keys = normal(1, 2, length, 8), random_mask(2, 2, length)
     band = oracles.neighbourhood(length, window)
@@ -184,7 +184,7 @@ def test_gradients_are_those_of_full_attention_behind_a_band(length, window):
     assert all(np.isfinite(np.asarray(gradient)).all() for gradient in everything)
 
 
-def test_restricted_attention_under_bfloat16():
+def test_restricted_attention_in_bfloat16():
     x, keys = normal(1, 2, 21, 8), random_mask(2, 2, 21)
     keys[..., ::3] = True
     expected = layers(4)[1](x, x, attention_mask=keys)
@@ -197,7 +197,7 @@ def test_restricted_attention_under_bfloat16():
 
 
 @pytest.mark.skipif(not TENSORFLOW, reason="JAX compiles each shape")
-def test_a_graph_with_an_open_length_does_for_all():
+def test_graph_with_unknown_length_serves_all_lengths():
     import tensorflow as tf
 
     _, layer = layers(6)
@@ -215,7 +215,7 @@ def test_a_graph_with_an_open_length_does_for_all():
     assert len(traces) == 1
 
 
-def test_what_restricted_attention_cannot_do_it_says():
+def test_restricted_attention_rejects_wrong_arguments():
     _, layer = layers(3)
     x = normal(0, 2, 5, 8)
     with pytest.raises(ValueError, match="got 4 keys and 5 queries"):
@@ -267,7 +267,7 @@ def largest_of_jaxpr(jaxpr):
 
 
 @pytest.mark.backend
-def test_no_tensor_is_length_by_length():
+def test_memory_grows_linearly_with_length():
     full, restricted = layers(8)
     once, twice = (largest_tensor(restricted, length) for length in (512, 1024))
     assert once == 512 * 2 * 3 * 5  # each block's values and its neighbours', 2 heads of 5
@@ -276,7 +276,7 @@ def test_no_tensor_is_length_by_length():
 
 
 @pytest.mark.parametrize("window", [1, 2, 7, 32])
-def test_operations_grow_with_the_length_and_with_the_window(window):
+def test_flops_grow_with_length_and_window(window):
     layer = RestrictedAttention(64, 2, 32, 32, window=window)
     assert layer.flops(3, 1536, 1536) == 2 * layer.flops(3, 768, 768)
     assert layer.pairs(1536, 1536) <= 1536 * max(3, 1.5 * window)
@@ -288,19 +288,19 @@ def test_operations_grow_with_the_length_and_with_the_window(window):
 
 
 @pytest.mark.parametrize("attention, window", [("additive", None), ("restricted", 3)])
-def test_an_encoder_layer_has_the_attention_of_its_name(attention, window):
+def test_encoder_layer_builds_named_attention(attention, window):
     layer = EncoderLayer(8, 12, 2, 3, 5, attention=attention, attention_window=window)
     assert type(layer.self_attention) is registry.attentions.get(attention)
     assert getattr(layer.self_attention, "window", None) == window
     assert layer.get_config()["attention_window"] == window
 
 
-def test_a_window_in_vain_is_an_error():
+def test_unused_window_is_rejected():
     with pytest.raises(ValueError, match="window"):
         EncoderLayer(8, 12, 2, 3, 5, attention="full", attention_window=3)
 
 
-def test_a_plugged_in_attention_need_not_know_of_windows_or_costs(monkeypatch):
+def test_custom_attention_needs_no_window_or_flops(monkeypatch):
     class Plain(keras.layers.Layer):
         """The arguments and the call of MultiHeadAttention, and no more."""
 
@@ -328,7 +328,7 @@ def test_a_plugged_in_attention_need_not_know_of_windows_or_costs(monkeypatch):
 
 
 @pytest.mark.backend
-def test_restricted_equals_full_where_the_window_covers_all():
+def test_wide_window_equals_full_attention():
     full, restricted = layers(40)
     x, keys = normal(5, 2, 17, 8), random_mask(6, 2, 17)
     close(restricted(x, x, attention_mask=keys), np.asarray(full(x, x, attention_mask=keys), "float64"))
