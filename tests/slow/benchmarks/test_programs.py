@@ -173,6 +173,17 @@ def test_precision_compares_validations(rows_of, monkeypatch, home):
     assert second["nll_over_float32"] == 1
 
 
+def test_data_path_measures_every_workload(rows_of):
+    rows = rows_of("data_path", "--pairs=3000,6000", "--stored_pairs=2000", "--batches=3", "--batch_tokens=2000")
+    rates = {row["workload"]: row["tokens_per_second"] for row in rows if row["workload"] != "plan"}
+    assert rates.keys() == ({"assembly", "tf_data"} if THIS == "tensorflow" else {"jax"})
+    assert all(rate > 0 for rate in rates.values())
+    plans = [row for row in rows if row["workload"] == "plan"]
+    assert [row["pairs"] for row in plans] == ([3000, 6000] if THIS == "tensorflow" else [])
+    for row in plans:
+        assert min(row["open_seconds"], row["first_batch_seconds"], row["epoch_boundary_seconds"]) > 0
+
+
 def test_prepare_measures_every_phase(rows_of, tmp_path):
     (row,) = rows_of("prepare", "--pairs=2000", "--vocab_size=200", "--workers=1", f"--folder={tmp_path}/corpus")
     assert len(row["phases"]) == 3 and all(phase["seconds"] > 0 for phase in row["phases"].values())
