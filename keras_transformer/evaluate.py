@@ -1,4 +1,4 @@
-"""python -m keras_transformer.evaluate: decodes a split and scores it, or scores parse trees as EVALB does."""
+"""python -m keras_transformer.evaluate: decode and score a split, or score parse trees as EVALB does."""
 
 import json
 import sys
@@ -20,67 +20,69 @@ from keras_transformer.parsing.parseval import F1_OF_ALL
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.files import atomic_open, check_output
 
-OF_A_RUN = ("checkpoint", "beam_size", "alpha", "extra_length", "unconstrained", "output_dir", "samples", "compare",
-            "paper_bleu")  # fmt: skip
+RUN_FLAGS = ("checkpoint", "beam_size", "alpha", "extra_length", "unconstrained", "output_dir", "samples", "compare",
+             "paper_bleu")  # fmt: skip
+"""Flags that need `--run`."""
 
 
 def main(arguments):
-    """Runs the command with a list of arguments."""
+    """Run the command with a list of arguments."""
     parser = Parser(
         "evaluate", "--run=runs/toy_ende-toy --split=test", "Decodes a split of the run's problem and scores it."
     )
     add_run_flags(parser, required=False)
     add_decoding_flags(parser)
-    parser.add_argument("--split", default="test", choices=("train", "validation", "test"), help="(default test)")
     parser.add_argument(
-        "--output_dir", type=user_path, help="where to write the outputs and references (default nowhere)"
+        "--split", default="test", choices=("train", "validation", "test"), help="split to evaluate (default test)"
     )
-    parser.add_argument("--samples", type=non_negative_int, default=0, help="examples to print (default 0)")
+    parser.add_argument("--output_dir", type=user_path, help="folder for the outputs and references (default none)")
+    parser.add_argument("--samples", type=non_negative_int, default=0, help="number of examples to print (default 0)")
     parser.add_argument("--by_length", action="store_true", help="print a table of results by sentence length")
     parser.add_argument(
         "--compare", type=user_path, metavar="FILE",
-        help="another system's outputs for the split, plain or .gz: tests the difference by paired bootstrap",
+        help="another system's outputs for the split, plain or .gz, to compare by paired bootstrap",
     )  # fmt: skip
     parser.add_argument(
         "--paper_bleu", action="store_true",
-        help="print the paper's own metric, too: Moses' tokens, compounds split; not comparable with sacreBLEU",
+        help="also print the paper's BLEU (Moses tokens, split compounds), which is not comparable with sacreBLEU",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object with all figures, and nothing else")
-    parser.add_argument("--results", type=user_path, help="JSON lines file to which a row with the scores is added")
-    group = parser.add_argument_group("parse trees in files, in place of --run")
+    parser.add_argument("--json", action="store_true", help="print only one JSON object with all results")
+    parser.add_argument("--results", type=user_path, help="JSON lines file to append a row with the scores to")
+    group = parser.add_argument_group("parse trees in files, instead of --run")
     group.add_argument(
-        "--gold", type=user_path, metavar="FILE", help="the right trees, one a line or over several; - for stdin"
+        "--gold", type=user_path, metavar="FILE", help="gold trees, each on one or several lines (- for stdin)"
     )
     group.add_argument(
-        "--test", type=user_path, metavar="FILE", help="the trees to score, of the same sentences in the same order"
+        "--test", type=user_path, metavar="FILE", help="trees to score, for the same sentences in the same order"
     )
     group.add_argument(
-        "--evalb_params", type=user_path, metavar="FILE", help="EVALB's parameters (default the rules of COLLINS.prm)"
+        "--evalb_params", type=user_path, metavar="FILE", help="EVALB parameter file (default the rules of COLLINS.prm)"
     )
-    group.add_argument("--by_label", action="store_true", help="print a table of results by the brackets' labels")
+    group.add_argument("--by_label", action="store_true", help="print a table of results by bracket label")
     flags = parser.parse_args(arguments)
     if flags.results:
         inputs = ("compare", "gold", "test", "evalb_params")
         check_output("--results", flags.results, **{name: getattr(flags, name) for name in inputs})
     if flags.gold or flags.test or flags.evalb_params:
         if flags.run or not (flags.gold and flags.test):
-            parser.error("trees are scored with --gold=FILE --test=FILE and without --run")
-        for name in OF_A_RUN:
+            parser.error("trees in files need both --gold=FILE and --test=FILE, without --run")
+        for name in RUN_FLAGS:
             if getattr(flags, name):
-                parser.error(f"--{name} is of a run, and with --gold and --test there is none")
+                parser.error(f"--{name} requires --run and cannot be combined with --gold and --test")
         if flags.gold == flags.test == "-":
             parser.error("--gold and --test cannot both be stdin")
         return evaluate_trees(flags)
     if not flags.run:
         parser.error("the following arguments are required: --run, or --gold and --test")
     if flags.by_label:
-        parser.error("--by_label is of trees in files, with --gold and --test; --output_dir writes those of a run")
+        parser.error("--by_label needs trees in files, --gold and --test; --output_dir writes those of a run")
     for name in ("sources", "outputs", "references", "table") if flags.output_dir else ():
         place = Path(flags.output_dir) / f"{flags.split}.{name}.txt"
         check_output("a file of --output_dir", place, compare=flags.compare)
-    Run.open(flags.run)  # a wrong directory is said before Keras is loaded
+    Run.open(flags.run)  # report a wrong directory before loading Keras
     load_keras()
     from keras_transformer.decoding.evaluation import evaluate
+    from keras_transformer.decoding.evaluation_records import append_result, summary
     from keras_transformer.decoding.search_options import SearchOptions
 
     options = SearchOptions(**decoding_arguments(flags))
@@ -93,15 +95,15 @@ def main(arguments):
             with atomic_open(Path(flags.output_dir) / f"{flags.split}.table.txt") as file:
                 file.write(result.table)
     if flags.results:
-        result.append_row(flags.results)
+        append_result(flags.results, result)
     if flags.json:
-        report(json.dumps(result.summary(flags.samples), indent=2, ensure_ascii=False))
+        report(json.dumps(summary(result, flags.samples), indent=2, ensure_ascii=False))
     else:
         report_text(result, flags.samples, flags.by_length)
 
 
 def evaluate_trees(flags):
-    """Scores the trees of two files and prints EVALB's table; what is wrong with a sentence is told on stderr."""
+    """Score the trees of two files and print EVALB's table; errors in sentences go to stderr."""
     from keras_transformer.parsing.evalb_parameters import Parameters, read_parameters
     from keras_transformer.parsing.parseval import parseval, trees_as_lines
 
@@ -133,7 +135,7 @@ def evaluate_trees(flags):
 
 
 def report_trees(result, by_length, by_label):
-    """Prints EVALB's table of a `Parseval`, and tables of its results by sentence length and by label, as asked."""
+    """Print EVALB's table of a `Parseval`, optionally with tables by sentence length and by label."""
     report(result.table().rstrip("\n"))
     report(f"{F1_OF_ALL:25} = {result.f1_of_all_sentences:6.2f} ({result.left_out()})")
     scores = ("recall", "precision", "F1")
@@ -157,12 +159,12 @@ def _cells(row):
 
 
 def report_text(result, samples, by_length):
-    """Prints an `Evaluation` for people: the score that counts is the last line.
+    """Print an `Evaluation` as text, with the main score on the last line.
 
     Args:
         result: The `Evaluation`.
-        samples: How many examples are shown.
-        by_length: Whether the table by source length is.
+        samples: Number of examples to print.
+        by_length: Whether to print the table by source length.
     """
     for source, output, reference in result.examples()[:samples]:
         report(f"source:    {source}\noutput:    {output}\nreference: {reference}\n")
@@ -182,14 +184,14 @@ def report_text(result, samples, by_length):
         report("\n" + result.table[max(0, result.table.rfind("=== ")) :])
     if by_length or result.comparison:
         report("")
-    report(f"perplexity = {result.perplexity:.2f} ({result.nll():.4f} nats a token of the references)")
+    report(f"perplexity = {result.perplexity:.2f} ({result.nll():.4f} nats per token of the references)")
     for score in result.scores:
         report(f"signature of {score.name}: {score.signature}")
         report(str(score))
 
 
 def report_comparison(comparison, file):
-    """Prints a `Comparison` with the outputs in `file`."""
+    """Print a `Comparison` with the outputs in `file`."""
     systems = (("this run", comparison.system), (file, comparison.other))
     report_table(
         ("system", comparison.metric, "mean ± 95% interval"),
@@ -200,7 +202,7 @@ def report_comparison(comparison, file):
 
 
 def report_table(*rows):
-    """Prints rows of texts as columns, aligned on the right, after a blank line."""
+    """Print rows of texts as right-aligned columns after a blank line."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ("  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows)
     report("\n" + "\n".join(lines))

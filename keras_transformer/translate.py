@@ -1,4 +1,4 @@
-"""python -m keras_transformer.translate: lines in, translated lines out."""
+"""python -m keras_transformer.translate: translate lines of text."""
 
 import argparse
 import contextlib
@@ -26,19 +26,19 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import check_output, open_partial
 
 CHUNK = 1024
-"""Lines translated together: sorted by length inside, written in order."""
+"""Number of lines that are read, sorted by length, translated, and written in their original order."""
 
 SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1}
 
 
 def main(arguments):
-    """Runs the command with a list of arguments."""
+    """Run the command with a list of arguments."""
     flags = _parse(arguments)
     lines = _lines(flags)
     chunks = in_chunks(lines, CHUNK)
-    first = next(chunks, [])  # a missing file is said before the model is loaded
+    first = next(chunks, [])  # report a missing file before loading the model
     for path in (flags.run, *flags.ensemble):
-        Run.open(path)  # a wrong directory is said before Keras is loaded
+        Run.open(path)  # report a wrong directory before loading Keras
     load_keras()
     from keras_transformer.decoding.search_options import Sampling
     from keras_transformer.decoding.translator import Translator
@@ -46,7 +46,7 @@ def main(arguments):
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
     translator = Translator.load([flags.run, *flags.ensemble], checkpoints, flags.precision, flags.jit_compile)
     if flags.format == "pretty" and not translator.tokenizer.constraint:
-        raise UserError(f"--format=pretty is for trees, and {flags.run} is no parser; choose text or jsonl")
+        raise UserError(f"--format=pretty needs a parser, and {flags.run} is not one; choose text or jsonl")
     asked = decoding_arguments(flags)
     if flags.beam_size is None:
         asked["beam_size"] = max(translator.hparams.beam_size, flags.nbest)
@@ -58,10 +58,10 @@ def main(arguments):
             numbers, texts, prefixes = zip(*chunk)
 
             def cut(row, tokens, numbers=numbers):
-                said = f"only the first {most:,} of its {tokens:,} tokens are read"
+                message = f"only the first {most:,} of {tokens:,} tokens are translated"
                 if translator.tokenizer.constraint:
-                    said = f"its {tokens:,} tokens are more than the {most:,} that are parsed; it gets a flat tree"
-                _say(f"line {numbers[row]}: {said}")
+                    message = f"its {tokens:,} tokens exceed the limit of {most:,}; it gets a flat tree"
+                _warn(f"line {numbers[row]}: {message}")
 
             found = translator.translate(
                 texts, nbest=flags.nbest, min_length=flags.min_length, max_source_length=most,
@@ -69,7 +69,7 @@ def main(arguments):
                 alignments=flags.alignments, report=progress, cut=cut, **asked,
             )  # fmt: skip
             write = _json_lines if flags.format == "jsonl" else _text_lines
-            # One write, so that a broken pipe or Ctrl-C leaves whole lines.
+            # A single write, so that a broken pipe or Ctrl-C leaves complete lines.
             output.write("".join(write(flags, translator, *entry) for entry in zip(numbers, texts, found)))
             output.flush()
 
@@ -78,91 +78,94 @@ def _parse(arguments):
     parser = Parser(
         "translate",
         "--run=runs/toy_ende-toy --input=lines.en --output=lines.de",
-        "Translates lines of text, one line out for each line in; blank lines stay blank.",
+        "Translates lines of text and writes one line for each. Blank lines stay blank.",
     )
     add_run_flags(parser, ensemble=True)
     parser.add_argument(
         "--input", type=user_path, default="-", help="file of source lines, plain or .gz (default stdin)"
     )
-    parser.add_argument("--output", type=user_path, default="-", help="file of translations (default stdout)")
-    parser.add_argument("--shard", type=_shard, metavar="I/N", help="translate the I-th of N parts of --input only")
+    parser.add_argument("--output", type=user_path, default="-", help="file for the translations (default stdout)")
+    parser.add_argument("--shard", type=_shard, metavar="I/N", help="translate only the I-th of N parts of --input")
     parser.add_argument(
         "--on_error", choices=("stop", "skip", "replace"), default="stop",
-        help="at a line that is not UTF-8: stop, leave a blank line, or replace the wrong bytes (default stop)",
+        help="for a line that is not UTF-8: stop, leave it blank, or replace invalid bytes (default stop)",
     )  # fmt: skip
     parser.add_argument(
         "--max_source_length", type=positive_int,
-        help="most tokens of a source line, EOS counted; longer ones are cut and told (default the run's max_length)",
+        help="maximum number of source tokens with EOS, longer lines are truncated (default the run's max_length)",
     )  # fmt: skip
     parser.add_argument(
         "--format", choices=("text", "jsonl", "pretty"), default="text",
-        help="one line each; JSON; or, of a parser, trees over several lines (default text)",
+        help="one line per translation, one JSON object per source, or a parser's indented trees (default text)",
     )  # fmt: skip
     parser.add_argument(
         "--nbest",
         type=positive_int,
         default=1,
-        help="translations a line; of several, each begins with the line's number",
+        help="translations per line, with the line number before each if there are several (default 1)",
     )
-    parser.add_argument("--scores", action="store_true", help="write each translation's score and a tab before it")
-    parser.add_argument("--token_scores", action="store_true", help="with the log-probability of each token, in jsonl")
-    parser.add_argument("--alignments", action="store_true", help="with attention to the source tokens, in jsonl")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="(default float32)")
+    parser.add_argument("--scores", action="store_true", help="write the score and a tab before each translation")
+    parser.add_argument("--token_scores", action="store_true", help="add the log-probability of each token to jsonl")
+    parser.add_argument("--alignments", action="store_true", help="add the attention to the source tokens to jsonl")
     parser.add_argument(
-        "--jit_compile", action="store_true",
-        help="compile with XLA, which pays off for many lines; on JAX it always does",
+        "--precision", choices=("float32", "bfloat16"), default="float32",
+        help="type of weights and computation (default float32)",
     )  # fmt: skip
     parser.add_argument(
+        "--jit_compile", action="store_true", help="compile with XLA, for many lines (JAX always compiles)"
+    )
+    parser.add_argument(
         "--progress", action=argparse.BooleanOptionalAction, default=sys.stderr.isatty(),
-        help="say on stderr how far it is (default where stderr is a terminal)",
+        help="print the progress to stderr (default if stderr is a terminal)",
     )  # fmt: skip
     group = parser.add_argument_group("search")
     add_decoding_flags(group)
     group.add_argument(
-        "--min_length", type=non_negative_int, default=0, help="least tokens of a translation (default 0)"
+        "--min_length", type=non_negative_int, default=0, help="minimum number of tokens per translation (default 0)"
     )
     group.add_argument(
-        "--prefixes", type=user_path, metavar="FILE", help="file whose line n begins the translation of line n"
+        "--prefixes", type=user_path, metavar="FILE", help="file whose line n is the beginning of translation n"
     )
     group = parser.add_argument_group("sampling")
-    group.add_argument("--sample", action="store_true", help="draw --beam_size translations in place of searching")
-    group.add_argument("--temperature", type=non_negative_float, help="divides the logits (default 1)")
-    group.add_argument("--top_k", type=non_negative_int, help="draw from the k most probable tokens only (default all)")
+    group.add_argument("--sample", action="store_true", help="draw --beam_size translations instead of searching")
+    group.add_argument("--temperature", type=non_negative_float, help="divisor of the logits (default 1)")
+    group.add_argument("--top_k", type=non_negative_int, help="sample from the k most probable tokens (default all)")
     group.add_argument(
-        "--top_p", type=non_negative_float, help="draw from those with together probability p (default 1)"
-    )
-    group.add_argument("--seed", type=non_negative_int, help="of the draws (default 1)")
+        "--top_p", type=non_negative_float,
+        help="sample from the most probable tokens with a total probability of p (default 1)",
+    )  # fmt: skip
+    group.add_argument("--seed", type=non_negative_int, help="random seed (default 1)")
     flags = parser.parse_args(arguments)
     for name, usual in SAMPLING.items():
         if getattr(flags, name) is None:
             setattr(flags, name, usual)
         elif not flags.sample:
-            parser.error(f"--{name} is for sampling: give --sample, too")
+            parser.error(f"--{name} needs --sample")
     if flags.temperature == 0 or not 0 < flags.top_p <= 1:
         parser.error("--temperature must be above 0, and --top_p above 0 and at most 1")
     if flags.shard and flags.input == "-":
-        parser.error("--shard needs a file: the length of stdin is not known")
+        parser.error("--shard needs --input=FILE: the length of stdin is unknown")
     if (flags.token_scores or flags.alignments) and flags.format != "jsonl":
         parser.error("--token_scores and --alignments need --format=jsonl")
     if flags.beam_size and flags.nbest > flags.beam_size:
-        parser.error(f"--nbest={flags.nbest} needs --beam_size={flags.nbest} or more, not {flags.beam_size}")
+        parser.error(f"--nbest={flags.nbest} needs --beam_size={flags.nbest} or more, got {flags.beam_size}")
     check_output("--output", flags.output, input=flags.input, prefixes=flags.prefixes)
     return flags
 
 
 def _shard(text):
-    """(I, N) of "I/N"."""
+    """Return the pair (I, N) from the text "I/N"."""
     part, _, parts = text.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise argparse.ArgumentTypeError(f"takes I/N with I from 1 to N, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be I/N with I from 1 to N, got {text!r}")
     return int(part), int(parts)
 
 
 def _lines(flags):
-    """Yields (number from 1, source, prefix or None) of the lines to translate."""
+    """Yield (line number from 1, source, prefix or None) for the lines to translate."""
 
     def undecodable(line, message):
-        _say(f"{message}; {'the line is left blank' if flags.on_error == 'skip' else 'wrong bytes are replaced'}")
+        _warn(f"{message}; {'left the line blank' if flags.on_error == 'skip' else 'replaced the invalid bytes'}")
         return "" if flags.on_error == "skip" else line.decode("utf-8", errors="replace")
 
     handler = None if flags.on_error == "stop" else undecodable
@@ -177,7 +180,7 @@ def _lines(flags):
 
 
 def _with_prefixes(texts, flags):
-    """Yield (source, prefix); the prefix is None without a file of prefixes."""
+    """Yield (source, prefix); the prefix is None without `--prefixes`."""
     if not flags.prefixes:
         yield from zip(texts, itertools.repeat(None))
         return
@@ -186,18 +189,19 @@ def _with_prefixes(texts, flags):
         prefix = next(prefixes, None)
         if prefix is None:
             raise UserError(
-                f"{flags.prefixes} must have as many lines as the input, got {count - 1:,}; an empty line is no prefix"
+                f"{flags.prefixes} must have as many lines as the input, got {count - 1:,}; "
+                "leave a line empty for no prefix"
             )
         yield text, prefix
     if more := sum(1 for _ in prefixes):
         raise UserError(
             f"{flags.prefixes} must have as many lines as the input, {count:,}, got {count + more:,}; "
-            "line n of it begins the translation of line n"
+            "its line n is the beginning of translation n"
         )
 
 
 def _text_lines(flags, translator, number, source, hypotheses):
-    """The lines of one source: [number, tab, if there are several][score, tab, if asked for] translation."""
+    """Return the output lines of one source: [line number, tab] with --nbest, [score, tab] with --scores, and text."""
     lines, pretty = "", flags.format == "pretty"
     for hypothesis in hypotheses:
         lines += f"{number}\t" if flags.nbest > 1 else ""
@@ -207,7 +211,7 @@ def _text_lines(flags, translator, number, source, hypotheses):
 
 
 def _json_lines(flags, translator, number, source, hypotheses):
-    """One object for a source, with all its hypotheses."""
+    """Return one line of JSON with all hypotheses of a source."""
     entries = []
     for hypothesis in hypotheses:
         entry = {
@@ -216,7 +220,7 @@ def _json_lines(flags, translator, number, source, hypotheses):
             "log_probability": hypothesis.log_probability,
             "score": hypothesis.score,
         }
-        if not hypothesis.tokens:  # JSON knows no infinity
+        if not hypothesis.tokens:  # JSON has no infinity
             entry |= {name: None for name in ("log_probability", "score") if entry[name] < 0}
         if flags.token_scores and hypothesis.tokens:
             entry["token_log_probabilities"] = [round(float(p), 6) for p in hypothesis.token_log_probabilities]
@@ -227,7 +231,7 @@ def _json_lines(flags, translator, number, source, hypotheses):
 
 
 class _Progress:
-    """Says on one line of stderr how many lines are translated; called as `Translator.translate` reports."""
+    """Progress on one line of stderr, passed to `Translator.translate` as `report`."""
 
     def __init__(self):
         self.began, self.before, self.last = time.monotonic(), 0, 0
@@ -241,7 +245,7 @@ class _Progress:
             print(end="\r", file=sys.stderr, flush=True)
 
 
-def _say(line):
+def _warn(line):
     print(line, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""python -m keras_transformer.visualize: pictures of a run's attention, and of how trainings went."""
+"""python -m keras_transformer.visualize: draw the attention of a run, or learning curves."""
 
 from pathlib import Path
 
@@ -14,11 +14,12 @@ from keras_transformer.visualization.attention_figures import FIGURES, draw_figu
 from keras_transformer.visualization.curves import AXES, draw_curves
 from keras_transformer.visualization.plots import FORMATS, check_matplotlib, save
 
-OF_ATTENTION = ("run", "checkpoint", "text", "target", "figure", "attention", "layer", "heads", "word", "pieces")
+ATTENTION_FLAGS = ("run", "checkpoint", "text", "target", "figure", "attention", "layer", "heads", "word", "pieces")
+"""Flags that cannot be combined with `--curves`."""
 
 
 def main(arguments):
-    """Runs the command with a list of arguments."""
+    """Run the command with a list of arguments."""
     flags = _parse(arguments)
     folder = Path(flags.output_dir)
     if flags.curves or flags.figure:
@@ -53,50 +54,51 @@ def _parse(arguments):
     parser = Parser(
         "visualize",
         '--run=runs/toy_ende-toy --text="The small dog sees a cat." --output_dir=pictures',
-        "Shows what a model attends to, in a page for a browser or in the manner of the paper's figures 3 to 5;\n"
-        "with --curves=RUN, how one or several trainings went.",
+        "Shows the attention of a model on a page for a browser or as figures like the paper's figures 3 to 5.\n"
+        "With --curves=RUN, draws the learning curves of one or several runs.",
     )
     parser.add_argument(
-        "--output_dir", type=user_path, required=True, help="where attention.html, figure-3.png or curves.png goes"
+        "--output_dir", type=user_path, required=True, help="folder for attention.html, figure-3.png or curves.png"
     )
-    parser.add_argument("--format", choices=FORMATS, help="of figures and curves (default png)")
+    parser.add_argument("--format", choices=FORMATS, help="file format of figures and curves (default png)")
     add_run_flags(parser, required=False)
     group = parser.add_argument_group("attention")
     group.add_argument("--text", help="a source sentence")
-    group.add_argument("--target", help="its target (default its translation)")
+    group.add_argument("--target", help="target sentence (default the translation)")
     group.add_argument(
-        "--figure", type=int, choices=FIGURES, help="; ".join(f"{number}: {what}" for number, what in FIGURES.items())
-    )
+        "--figure", type=int, choices=FIGURES,
+        help="draw a figure of the paper: " + ", ".join(f"{number}: {what}" for number, what in FIGURES.items()),
+    )  # fmt: skip
     group.add_argument(
-        "--attention", choices=KINDS, help="which is shown, or shown at first (default cross, of figures encoder)"
+        "--attention", choices=KINDS, help="attention to draw or to select first (default cross, for figures encoder)"
     )
-    group.add_argument("--layer", type=positive_int, help="from 1 (default the last but one)")
-    group.add_argument("--heads", type=_heads, metavar="N,N", help="from 1 (default all; of figures 4 and 5 two)")
-    group.add_argument("--word", help="of figures 3 and 4: the attending word, or its number from 1")
-    group.add_argument("--pieces", action="store_true", help="show the vocabulary's pieces, not words")
+    group.add_argument("--layer", type=positive_int, help="layer, from 1 (default the last but one)")
+    group.add_argument(
+        "--heads", type=_heads, metavar="N,N", help="heads, from 1 (default all, for figures 4 and 5 the first two)"
+    )
+    group.add_argument("--word", help="query word of figures 3 and 4, or its number from 1 (default the middle one)")
+    group.add_argument("--pieces", action="store_true", help="show subwords instead of words")
     group = parser.add_argument_group("curves")
-    group.add_argument(
-        "--curves", type=user_path, action="append", metavar="RUN", help="a run directory; may be repeated"
-    )
-    group.add_argument("--over", choices=AXES, help="what the curves run over (default step)")
+    group.add_argument("--curves", type=user_path, action="append", metavar="RUN", help="run directory (repeatable)")
+    group.add_argument("--over", choices=AXES, help="quantity of the x-axis (default step)")
     flags = parser.parse_args(arguments)
-    asked = [name for name in OF_ATTENTION if getattr(flags, name) not in (None, False)]
-    if flags.curves and asked:
-        raise UserError(f"--{asked[0]} is for pictures of attention, not for --curves")
+    given = [name for name in ATTENTION_FLAGS if getattr(flags, name) not in (None, False)]
+    if flags.curves and given:
+        raise UserError(f"--{given[0]} cannot be combined with --curves")
     if not flags.curves and not (flags.run and flags.text):
-        raise UserError("visualize takes --run and --text for a picture of attention, or --curves=RUN; see --help")
+        raise UserError("visualize needs --run and --text to show attention, or --curves=RUN; see --help")
     if flags.over and not flags.curves:
-        raise UserError("--over is for --curves")
+        raise UserError("--over needs --curves")
     if flags.word and flags.figure not in (3, 4):
-        raise UserError("--word is for --figure=3 and --figure=4; in a page a word is chosen by pointing at it")
+        raise UserError("--word needs --figure=3 or --figure=4; on the page, point at a word to select it")
     if flags.format and not (flags.figure or flags.curves):
-        raise UserError("--format is for --figure and --curves; the page is HTML")
+        raise UserError("--format needs --figure or --curves; the page is always HTML")
     flags.over, flags.format = flags.over or "step", flags.format or "png"
     return flags
 
 
 def _heads(text):
-    """[0, 4] of "1,5"."""
+    """Return a list of indices from a text such as "1,5", here [0, 4]."""
     return [positive_int(part.strip()) - 1 for part in text.split(",")]
 
 

@@ -1,4 +1,4 @@
-"""Beam searches for batches of sentences, ids in and ids out, with one model or several."""
+"""Beam search on batches of token ids, with one model or an ensemble."""
 
 import numpy as np
 from keras import ops, tree
@@ -10,21 +10,21 @@ from keras_transformer.decoding.beam_search import beams_at_first, can_improve, 
 from keras_transformer.decoding.token_selection import NEG_INF
 
 SEGMENT = 8
-"""Steps between two looks at which sentences are done, where shapes may change."""
+"""Search steps between two removals of finished sentences from the batch."""
 
 SHRINK = 0.8
-"""Sentences that are done leave the batch when at most this share goes on: a smaller batch must be copied first."""
+"""Finished sentences leave the batch when at most this share is unfinished, because a smaller batch must be copied."""
 
 
 class BatchedBeamSearch:
-    """Runs the beam search in segments of steps; what is done leaves the batch between them.
+    """Beam search in segments of steps. Finished sentences leave the batch between two segments.
 
     Args:
-        models: `Transformer`s over one vocabulary; the mean of their probabilities counts.
+        models: `Transformer`s with the same vocabulary. The search uses the mean of their probabilities.
         jit_compile: Whether TensorFlow uses XLA.
 
     Attributes:
-        few_shapes: Whether every shape is compiled, so that there should be few.
+        few_shapes: Whether array sizes are rounded up, because each new shape is compiled.
     """
 
     def __init__(self, models, jit_compile=False):
@@ -43,18 +43,18 @@ class BatchedBeamSearch:
             options: `SearchOptions`.
 
         Returns:
-            NumPy tokens int32 `[batch, K, L]`, PAD behind EOS, log-probabilities and scores `[batch, K]`, best first.
-            Scores are NEG_INF where there is no hypothesis, and NaN in the rows of sentences for which the model's
-            outputs were not finite. No more count than `inputs.nbest` says.
+            NumPy arrays, best hypothesis first: tokens int32 `[batch, K, L]` with PAD after EOS, and log-probabilities
+            and scores float32 `[batch, K]`. Missing hypotheses have the score NEG_INF. If the model's outputs for a
+            sentence are not finite, its scores are NaN. Only the first `inputs.nbest` hypotheses are valid.
         """
         batch, beams, length, steps = len(source), options.beam_size, int(inputs.limits.max()), SEGMENT
         if self.few_shapes:
             length = rounded_up(length)
         tokens = np.full((batch, beams, length), PAD, "int32")
         log_p, scores = (np.full((batch, beams), NEG_INF, "float32") for _ in range(2))
-        room = np.full(length, PAD, "int32")  # a number would be a constant to the compiled function
+        room = np.full(length, PAD, "int32")  # an array, since the compiled function would treat an int as a constant
         state, caches = self._begin(source, room, inputs, options=options, steps=steps)
-        rows = np.arange(batch)  # of the sentences that are in the batch
+        rows = np.arange(batch)  # row of the result for each sentence in the batch
         while True:
             state, going = self._segment(state, caches, inputs, options=options, steps=steps)
             staying = self._staying(np.array(going))
@@ -77,12 +77,12 @@ class BatchedBeamSearch:
                 state = kept._replace(index=state.index)
 
     def _staying(self, going):
-        """Return the rows of the batch that stay: those that go on, and others where leaving them out does not pay."""
+        """Return the rows to keep: all unfinished sentences, and finished ones if removing them does not pay."""
         order = np.argsort(~going, kind="stable")
         count = int(going.sum())
         if not count:
             return order[:0]
-        if self.few_shapes:  # halves are few enough
+        if self.few_shapes:  # halving keeps the number of shapes small
             size = len(going)
             while count <= size // 2:
                 size //= 2
@@ -103,18 +103,18 @@ class BatchedBeamSearch:
         return state._replace(path=path, cache=()), with_past(caches, state.cache)
 
     def _run_segment(self, state, caches, inputs, options, steps):
-        """Return the state after at most `steps` steps, and which sentences are not done, bool `[batch]`."""
+        """Return the state after at most `steps` steps, and bool `[batch]`: True for unfinished sentences."""
         decode = self._decoder(caches, options.beam_size, state.index)
         recent = self._empty(ops.shape(state.path)[0], steps * options.beam_size)
         state = search(state._replace(cache=recent), decode, inputs, options, steps)
         return state, can_improve(state, inputs, options)
 
     def _empty(self, batch, nodes):
-        """Room for keys and values of so many nodes in each model's layers."""
+        """Return empty keys and values for `nodes` nodes in the layers of each model."""
         return [model.empty_nodes(batch, nodes) for model in self.models]
 
     def _decoder(self, caches, beams, first=0):
-        """Return the `decode` of `beam_search.step`, whose cache is written from step `first` on."""
+        """Return the function `decode` for `beam_search.step`; the cache's first entry belongs to step `first`."""
         caches = [cache._replace(kernels=model.step_kernels()) for model, cache in zip(self.models, caches)]
         past_length = ops.shape(tree.flatten(past_of(caches))[0])[2]
 
@@ -136,12 +136,12 @@ def past_of(caches):
 
 
 def with_past(caches, past):
-    """Return each `DecoderCache` with another `past`."""
+    """Return each `DecoderCache` with `past` replaced."""
     return [cache._replace(past=nodes) for cache, nodes in zip(caches, past)]
 
 
 def mean_logits(logits):
-    """Return logits of the mean of several models' probabilities: `[…, V]` each; of one model, its own."""
+    """Return logits `[…, V]` of the mean of the models' probabilities; a single model's logits are unchanged."""
     if len(logits) == 1:
         return logits[0]
     log_p = [ops.log_softmax(ops.cast(one, "float32"), axis=-1) for one in logits]
@@ -149,5 +149,5 @@ def mean_logits(logits):
 
 
 def _rows(arrays, rows):
-    """The chosen rows of nested arrays."""
+    """Return the chosen rows of nested arrays."""
     return tree.map_structure(lambda array: ops.take(array, rows, axis=0), arrays)

@@ -1,8 +1,8 @@
-"""§6.1: beam search with a length penalty, as a state and a pure step.
+"""§6.1: beam search with a length penalty, as a state and a pure step function.
 
-Every hypothesis ends with EOS: at a sentence's limit nothing else is allowed. So there is one scale of scores,
-log-probability / ((5 + length) / 6)^α with EOS counted (Wu et al. 2016), and `score` gives the same for the
-same tokens.
+Every hypothesis ends with EOS, because only EOS is allowed at a sentence's length limit. All scores therefore have one
+scale, log-probability / ((5 + length) / 6)^α, where the length includes EOS (Wu et al. 2016). `Translator.score`
+returns the same score for the same tokens.
 """
 
 from typing import Any, NamedTuple
@@ -15,57 +15,57 @@ from keras_transformer.decoding.token_selection import NEG_INF, gather_token_log
 
 
 class SearchInputs(NamedTuple):
-    """What is asked for each of B sentences."""
+    """Inputs of the search for each of B sentences."""
 
     limits: Any
-    """int32 [B]: most tokens, EOS included."""
+    """int32 [B]: maximum number of tokens, including EOS."""
     prefix: Any
-    """int32 [B, P]: tokens that every hypothesis begins with, PAD behind them; P ≥ 1."""
+    """int32 [B, P]: tokens at the beginning of every hypothesis, padded with PAD; P ≥ 1."""
     chances: Any
-    """float32 [B, K, L]: random numbers from 0 to 1, one a draw; [B, 0, 0] for a search."""
+    """float32 [B, K, L]: one random number in [0, 1) for each draw; [B, 0, 0] for a beam search."""
     words: Any
-    """int32 [B]: words of the source, which blanks divide."""
+    """int32 [B]: number of whitespace-separated words of the source."""
     alphas: Any
     """float32 [B]: α of the length penalty."""
     beams: Any
-    """int32 [B]: hypotheses that a search goes on with, at most K; a sampling has K."""
+    """int32 [B]: number of unfinished hypotheses that a beam search keeps, at most K; sampling always keeps K."""
     nbest: Any
-    """int32 [B]: finished hypotheses that count, at most `beams`."""
+    """int32 [B]: number of finished hypotheses to return, at most `beams`."""
 
 
 class BeamState(NamedTuple):
-    """Where the search stands. B is batch, K beams, L the longest limit of the batch.
+    """State of the search: B sentences, K beams, L the largest limit in the batch.
 
-    Before its first step a search has one unfinished hypothesis, not K, for they would be equal.
+    Before the first step, a beam search has one unfinished hypothesis instead of K, because all K would be equal.
     """
 
     index: Any
-    """Scalar int32: the position that the next step decides."""
+    """Scalar int32: position of the next token."""
     tokens: Any
-    """int32 [B, K, L]: unfinished hypotheses; PAD from `index` on."""
+    """int32 [B, K, L]: unfinished hypotheses; PAD from position `index`."""
     log_probabilities: Any
-    """float32 [B, K]: of the unfinished hypotheses, sorted; NEG_INF where there is none."""
+    """float32 [B, K]: log-probabilities of the unfinished hypotheses, sorted; NEG_INF for missing ones."""
     finished_tokens: Any
-    """int32 [B, K, L]: finished hypotheses, EOS included."""
+    """int32 [B, K, L]: finished hypotheses, including EOS."""
     finished_scores: Any
-    """float32 [B, K]: penalised, sorted; NEG_INF where there is none."""
+    """float32 [B, K]: scores of the finished hypotheses with length penalty, sorted; NEG_INF for missing ones."""
     finished_log_probabilities: Any
-    """float32 [B, K]."""
+    """float32 [B, K]: log-probabilities of the finished hypotheses."""
     finite: Any
     """bool [B]: whether the model's outputs for all unfinished hypotheses have been finite so far."""
     path: Any
-    """[B, K, …]: what `decode` keeps of each unfinished hypothesis."""
+    """[B, K, …]: data that `decode` keeps for each unfinished hypothesis."""
     cache: Any
-    """Anything: what `decode` keeps of the steps so far, whichever hypotheses they belonged to."""
+    """Nested arrays of any shape: data that `decode` keeps for all steps so far, shared by all hypotheses."""
 
 
 def length_penalty(length, alpha):
-    """((5 + length) / 6)^α; length counts EOS."""
+    """Return ((5 + length) / 6)^α, where the length includes EOS."""
     return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha
 
 
 def beams_at_first(options):
-    """Return the number of unfinished hypotheses before the first step: draws differ from the first token on."""
+    """Return the number of unfinished hypotheses before the first step: K for sampling, 1 for beam search."""
     return options.beam_size if options.sampling else 1
 
 
@@ -76,7 +76,7 @@ def start(batch, length, options, path, cache):
         batch: Number of sentences.
         length: L.
         options: `SearchOptions`.
-        path, cache: As `decode` wants them, of `beams_at_first` beams.
+        path, cache: Initial values for `decode`, for `beams_at_first` beams.
     """
     beam_size, beams = options.beam_size, beams_at_first(options)
     return BeamState(
@@ -97,8 +97,8 @@ def step(state, decode, inputs, options):
 
     Args:
         state: `BeamState`.
-        decode: Function of (tokens int [B, K, L] so far, index, path, cache) that gives logits [B, K, V] and the new
-            path and cache.
+        decode: Function of (tokens int [B, K, L], index, path, cache) that returns logits [B, K, V], the new path and
+            the new cache.
         inputs: `SearchInputs`.
         options: `SearchOptions`.
 
@@ -109,13 +109,13 @@ def step(state, decode, inputs, options):
     logits, path, cache = decode(state.tokens, index, state.path, state.cache)
     extend = _draw if options.sampling else _extend
     best, beam, token, normalizer = extend(state, ops.cast(logits, "float32"), inputs, options)  # [B, C], best first
-    # One logit that is NaN or +∞ makes its normalizer so. Sentences that are done only wait for their batch mates.
+    # A single NaN or +∞ logit makes the normalizer non-finite. Finished sentences do not count.
     broken = (state.log_probabilities > NEG_INF / 2) & ~ops.isfinite(normalizer)
     broken = ops.any(broken, axis=1) & can_improve(state, inputs, options)
     extended = ops.where(
         ops.arange(ops.shape(state.tokens)[2])[None, None] == index, token[:, :, None], take_rows(state.tokens, beam)
     )  # [B, C, L]
-    # Dividing by 2 tells what is impossible from what is only improbable; sums of NEG_INF stay below.
+    # NEG_INF / 2 separates masked candidates from improbable ones; sums of NEG_INF stay below it.
     possible = best > NEG_INF / 2
 
     penalty = length_penalty(index + 1, inputs.alphas)[:, None]
@@ -141,10 +141,10 @@ def step(state, decode, inputs, options):
 
 
 def can_improve(state, inputs, options):
-    """Return bool [B]: whether an unfinished hypothesis can still be among those that count.
+    """Return bool [B]: whether an unfinished hypothesis can still become one of the `nbest` results.
 
-    A log-probability only falls and the penalty is largest at the limit, so this bound is safe. Draws all count. A
-    search whose model's outputs are not finite is over.
+    Log-probabilities only decrease and the penalty is largest at the limit, so the bound is exact. In sampling, every
+    unfinished draw counts. A sentence with non-finite model outputs is finished.
     """
     alive = state.finite & (state.log_probabilities[:, 0] > NEG_INF / 2)
     if options.sampling:
@@ -154,14 +154,14 @@ def can_improve(state, inputs, options):
 
 
 def search(state, decode, inputs, options, steps):
-    """Take steps until no unfinished hypothesis of any sentence can come among those that count.
+    """Take steps until no unfinished hypothesis of any sentence can become one of the `nbest` results.
 
     Args:
-        state: `BeamState`, after the first `step`, which makes K hypotheses of one.
+        state: `BeamState` after the first `step`, which turns one hypothesis into K.
         decode: See `step`.
         inputs: `SearchInputs`.
         options: `SearchOptions`.
-        steps: Most steps to take.
+        steps: Maximum number of steps.
 
     Returns:
         The last `BeamState`.
@@ -181,12 +181,13 @@ def _extend(state, logits, inputs, options):
     """Return the best extensions of a sentence's hypotheses.
 
     Returns:
-        Log-probabilities, beams and tokens, [B, C]; the log of the sum of all exponentials of the logits, [B, K].
+        Log-probabilities, beams and tokens, [B, C], best first; the log of the sum of all exponentials of the logits,
+        [B, K].
     """
     beam_size, index = options.beam_size, state.index
     only = _only_token(index, inputs)[:, None]
     free = (only == PAD)[:, :, None]
-    # PAD and BOS are never output, and EOS may not be: three more make sure that 2K are left.
+    # PAD and BOS are never output and EOS may be forbidden. Three extra candidates ensure that 2K remain.
     log_p, tokens, normalizer = top_k_tokens(logits, _allowed(state, logits, inputs, options), 2 * beam_size + 3)
     legal = (tokens != PAD) & (tokens != BOS) & ((tokens != EOS) | (index >= options.min_length))
     log_p = ops.where(legal & free, log_p, NEG_INF)
@@ -194,10 +195,10 @@ def _extend(state, logits, inputs, options):
     only_log_p = ops.where(free, NEG_INF, (gather_token_logits(logits, only) - normalizer)[:, :, None])
     log_p = ops.concatenate([log_p, only_log_p], axis=2)
     tokens = ops.concatenate([tokens, only[:, :, None]], axis=2)
-    # Of the best 2K at most K end, so at least K go on. Equal ones: the earlier beam, the smaller token first.
-    # One beam has one candidate: it is greedy search, over with its first EOS.
+    # At most K of the best 2K end, so at least K continue. Ties go to the earlier beam, then to the smaller token.
+    # One beam has one candidate: greedy search, which stops at its first EOS.
     wanted = 2 * beam_size if beam_size > 1 else 1
-    missing = [(0, 0), (0, 0), (0, max(0, wanted - log_p.shape[2]))]  # in a small vocabulary
+    missing = [(0, 0), (0, 0), (0, max(0, wanted - log_p.shape[2]))]  # a small vocabulary has fewer candidates
     log_p = ops.pad(log_p, missing, constant_values=NEG_INF)
     tokens, count = ops.pad(tokens, missing, constant_values=PAD), log_p.shape[2]
     total = state.log_probabilities[:, :, None] + log_p
@@ -208,7 +209,7 @@ def _extend(state, logits, inputs, options):
 
 
 def _draw(state, logits, inputs, options):
-    """Return a random extension of each hypothesis, as `_extend` does, [B, K]."""
+    """Return a random extension of each hypothesis, in the form of `_extend`, [B, K]."""
     index = state.index
     only = _only_token(index, inputs)[:, None]
     token = ops.arange(logits.shape[-1])
@@ -225,7 +226,7 @@ def _draw(state, logits, inputs, options):
 
 
 def _only_token(index, inputs):
-    """int32 [B]: EOS at a sentence's limit, a token of its prefix inside of it, else PAD: any token may come."""
+    """Return int32 [B]: the forced next token, or PAD. Prefix tokens are forced, and EOS at a sentence's limit."""
     length = ops.shape(inputs.prefix)[1]
     given = ops.take(inputs.prefix, ops.minimum(index, length - 1), axis=1)
     given = ops.where(index < length, given, PAD)
@@ -233,18 +234,18 @@ def _only_token(index, inputs):
 
 
 def _allowed(state, logits, inputs, options):
-    """bool [B, K, V] of the constraint, or None where there is none."""
+    """Return bool [B, K, V], the tokens that the constraint allows, or None without a constraint."""
     if options.constraint is None:
         return None
     return options.constraint(state.tokens, state.index, inputs)
 
 
 def _first(values, counts):
-    """Values `[B, N]`, of which all but the first `counts`, int32 [B], are made NEG_INF."""
+    """Return values `[B, N]` with NEG_INF after the first `counts`, int32 [B]."""
     return ops.where(ops.arange(values.shape[1], dtype="int32") < counts[:, None], values, NEG_INF)
 
 
 def _top(values, count):
-    """The largest of `[B, N]`, in order, and their places, int32 `[B, count]`; of equal ones the first."""
+    """Return the largest of `[B, N]` in order and their indices, int32 `[B, count]`. The first of equal values wins."""
     best, places = ops.top_k(values, count)
     return best, ops.cast(places, "int32")

@@ -1,11 +1,9 @@
-"""A run's scores on a split."""
+"""Evaluation of a run on a split: decode it and score the outputs."""
 
 import dataclasses
-import math
 import time
 from pathlib import Path
 
-from keras_transformer.config.hparams import changed_fields
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.decoding.translator import Translator
@@ -14,30 +12,27 @@ from keras_transformer.metrics.paper_bleu import check_installed, paper_bleu
 from keras_transformer.metrics.perplexity import nats_per_token, perplexity
 from keras_transformer.metrics.significance import Comparison, check_comparable, paired_bootstrap
 from keras_transformer.runs.checkpoint import assign_model
-from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.summary import training_summary
 from keras_transformer.utils.errors import UserError
-from keras_transformer.utils.files import sha256
 from keras_transformer.utils.progress import progress_bar
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate` found.
+    """Result of `evaluate`.
 
     Attributes:
         run: The `Run`.
         split: Name of the split.
-        checkpoint: {"name", "steps"}: which weights.
-        decoding: {"beam_size", "alpha", "extra_length"}.
+        checkpoint: Weights that were used, {"name", "steps"}.
+        decoding: Search options, {"beam_size", "alpha", "extra_length"}.
         sources, outputs, references: Lists of texts.
-        scores: List of `Score`; the last one counts.
-        seconds: Time of the decoding.
-        table: The problem's longer report, text, or None.
-        scored: The references as `Hypothesis`, with their log-probabilities, teacher-forced.
-        compared_with: File of another system's outputs, or None.
-        comparison: `Comparison` with that system by the score that counts, or None.
+        scores: List of `Score`. The last one is the main score.
+        seconds: Decoding time.
+        table: The problem's longer report as text, or None.
+        scored: The references as `Hypothesis`, with teacher-forced log-probabilities.
+        compared_with: File with the outputs of another system, or None.
+        comparison: `Comparison` with that system by the main score, or None.
     """
 
     run: Run
@@ -55,31 +50,31 @@ class Evaluation:
     comparison: Comparison | None = None
 
     def examples(self):
-        """Return triples (source, output, reference)."""
+        """Return a list of triples (source, output, reference)."""
         return list(zip(self.sources, self.outputs, self.references))
 
     def nll(self, rows=None):
-        """Return the mean nats a token of the references: EOS counted, no smoothing, teacher-forced.
+        """Return the mean negative log-likelihood of the references in nats per token, including EOS.
 
-        A blank reference is its EOS alone, and a blank source its EOS; both count as any other.
+        It is teacher-forced and without label smoothing. A blank reference or source consists of EOS only.
 
         Args:
-            rows: Numbers of the lines; all by default.
+            rows: Indices of the lines (default: all lines).
         """
         scored = self.scored if rows is None else [self.scored[row] for row in rows]
         return nats_per_token([one.log_probability for one in scored], [len(one.tokens) for one in scored])
 
     @property
     def perplexity(self):
-        """e to the mean nats a token of the references, see `nll`."""
+        """Perplexity of the references, e to the power of `nll`."""
         return perplexity(self.nll())
 
     def by_length(self):
-        """Return a row for each bucket of source length, in words, that is not empty.
+        """Return a row for each non-empty bucket of source length in words.
 
         Returns:
-            [{"words", "lines", "score", "perplexity", "length_ratio"}, …]: the score is the one that counts, the
-            ratio is words of the outputs / words of the references, None where the references have none.
+            [{"words", "lines", "score", "perplexity", "length_ratio"}, …] with the main score. `length_ratio` is the
+            number of words of the outputs divided by that of the references, or None if the references have no words.
         """
         table = []
         for words, rows in length_buckets([len(source.split()) for source in self.sources]).items():
@@ -95,69 +90,6 @@ class Evaluation:
             )
         return table
 
-    def summary(self, samples=0):
-        """Return all figures as one object for JSON; a figure that is not finite is None.
-
-        Args:
-            samples: How many of the examples are in it.
-        """
-        summary = {
-            "problem": self.run.problem.name,
-            "split": self.split,
-            "checkpoint": self.checkpoint,
-            "decoding": self.decoding,
-            "lines": len(self.outputs),
-            "seconds": self.seconds,
-            "scores": {score.name: {"value": score.value, "signature": score.signature} for score in self.scores},
-            "score_that_counts": self.scores[-1].name,
-            "perplexity": _finite(self.perplexity),
-            "nll": _finite(self.nll()),
-            "by_length": [{**row, "perplexity": _finite(row["perplexity"])} for row in self.by_length()],
-        }
-        if self.comparison:
-            summary["comparison"] = {
-                "file": self.compared_with,
-                **dataclasses.asdict(self.comparison),
-                "difference": self.comparison.difference,
-            }
-        if samples:
-            names = ("source", "output", "reference")
-            summary["samples"] = [dict(zip(names, example)) for example in self.examples()[:samples]]
-        return summary
-
-    def settings(self):
-        """Return {parameter: value} of the problem's parameters that differ from their defaults."""
-        usual = {field.name: field.default for field in dataclasses.fields(self.run.problem)}
-        return {name: value for name, value in self.run.problem.parameters.items() if value != usual[name]}
-
-    def append_row(self, path):
-        """Add the result as a line of JSON to the file `path`, with all that made it."""
-        row = {
-            "problem": self.run.problem.name,
-            "settings": self.settings(),
-            "preset": self.run.config["preset"],
-            "seed": self.run.hparams.seed,
-            "split": self.split,
-            **{score.name.lower().replace(" ", "_"): round(score.value, 2) for score in self.scores},
-            "signatures": {score.name: score.signature for score in self.scores},
-            "perplexity": _rounded(self.perplexity),
-            "by_length": [{name: _rounded(cell) for name, cell in part.items()} for part in self.by_length()],
-            "checkpoint": self.checkpoint,
-            "decoding": self.decoding,
-            "decoding_seconds": round(self.seconds, 1),
-            "training": training_summary(self.run.metrics()),
-            "parameters": self.run.manifest()["parameters"]["total"],
-            "hparams": dataclasses.asdict(self.run.hparams),
-            "overrides": changed_fields(self.run.config["preset"], dataclasses.asdict(self.run.hparams)),
-            "commands": {"train": self.run.manifest()["command"], "evaluate": command()},
-            "backend": self.run.manifest()["backend"],
-            "commit": self.run.manifest()["git_revision"],
-            "evaluation_commit": git_revision(),
-            "manifest_sha256": sha256(self.run.path / "manifest.json"),
-            "machine": machine(),
-        }
-        append_row(path, row)
-
 
 def evaluate(run_dir, checkpoint=None, split="test", options=None, compare_with=None, with_paper_bleu=False):
     """Decode a split of a run's problem and score it.
@@ -167,15 +99,15 @@ def evaluate(run_dir, checkpoint=None, split="test", options=None, compare_with=
         checkpoint: "best", "last", "averaged", "ema" or a step.
         split: Name of the split.
         options: `SearchOptions`.
-        compare_with: File of another system's outputs for the same lines, plain or `.gz`.
-        with_paper_bleu: Whether to add the paper's own metric to the scores.
+        compare_with: File with another system's outputs for the same lines, plain or `.gz`.
+        with_paper_bleu: Whether to add the paper's own BLEU to the scores.
 
     Returns:
         `Evaluation`.
 
     Raises:
-        UserError: There is no such run, checkpoint, split or file, or the file has not one line for each of the
-            split's, or the paper's metric does not fit; it is said before anything is decoded.
+        UserError: The run, checkpoint, split or file is missing, the file and the split have different numbers of
+            lines, or the paper's BLEU does not apply to the problem. All checks precede decoding.
     """
     run = Run.open(run_dir)
     if with_paper_bleu:
@@ -207,22 +139,26 @@ def evaluate(run_dir, checkpoint=None, split="test", options=None, compare_with=
 
 
 def check_paper_bleu(problem):
-    """Raise a `UserError` unless the paper's BLEU can be computed of a problem's outputs."""
-    if getattr(problem, "tokenized", True):  # no translation, or one of tokens
-        raise UserError(f"--paper_bleu: {problem.name} has no plain text of a language, which Moses could tokenise")
+    """Check that the paper's BLEU applies to a problem and that its packages are installed.
+
+    Raises:
+        UserError: The problem's outputs are not plain text, or a package is missing.
+    """
+    if getattr(problem, "tokenized", True):  # not a translation problem, or its outputs are tokenized
+        raise UserError(f"--paper_bleu needs plain text for Moses to tokenize; the outputs of {problem.name} are not")
     check_installed()
 
 
 def score_checkpoints(run, names, split="validation"):
-    """Decode a split with several checkpoints of a run, with one model.
+    """Decode a split with several checkpoints of a run, one after the other, and score the outputs.
 
     Args:
         run: `Run`.
-        names: "best", "last", "averaged", "ema" or steps.
+        names: List of checkpoints, each "best", "last", "averaged", "ema" or a step.
         split: Name of the split.
 
     Yields:
-        (name, `Score`), the score that counts.
+        Pairs (name, main `Score`).
 
     Raises:
         UserError: A checkpoint is missing or damaged.
@@ -240,17 +176,17 @@ def score_checkpoints(run, names, split="validation"):
 
 
 def _examples(problem, split):
-    """The sources and the references of a split, two lists."""
+    """Return the sources and the references of a split, two lists."""
     pairs = list(problem.examples(split))
     if not pairs:
-        raise UserError(f"{split} of {problem.name} has no pair, so there is nothing to score; see {problem.raw_dir}")
+        raise UserError(f"{split} of {problem.name} has no pairs, so there is nothing to score; see {problem.raw_dir}")
     return [list(side) for side in zip(*pairs)]
 
 
 def _read_outputs(path, problem, split, references):
-    """The lines of another system's outputs, which must be as many as there are references."""
+    """Return the lines of another system's outputs, one for each reference."""
     if not Path(path).exists():
-        raise UserError(f"{path} does not exist; --compare takes the file of another system's outputs")
+        raise UserError(f"{path} does not exist; --compare takes a file with the outputs of another system")
     lines = list(read_lines(path, may_be_empty=True))
     if len(lines) != len(references):
         raise UserError(
@@ -259,13 +195,3 @@ def _read_outputs(path, problem, split, references):
         )
     check_comparable(problem.score(lines, references)[-1].name)
     return lines
-
-
-def _finite(value):
-    """The value, or None: JSON knows neither infinity nor NaN."""
-    return value if math.isfinite(value) else None
-
-
-def _rounded(cell):
-    """A cell of a row: a number that is not whole with four decimals."""
-    return _finite(round(cell, 4)) if isinstance(cell, float) else cell

@@ -1,10 +1,10 @@
-"""Taking what is chosen for each sentence apart: one gather, where Keras' `take_along_axis` needs copies."""
+"""Batched gathers as a single operation on a flat array; Keras' `take_along_axis` needs copies."""
 
 from keras import ops
 
 
 def take_rows(values, rows):
-    """`[…, N, D]` and int `[…, M]` → `[…, M, D]`: the chosen rows, copied whole."""
+    """Return the rows with the given indices: `[…, N, D]` and int `[…, M]` → `[…, M, D]`."""
     shape = ops.shape(values)
     flat = ops.reshape(values, (-1, shape[-1]))
     first = ops.arange(ops.shape(flat)[0] // shape[-2], dtype="int32") * shape[-2]
@@ -12,5 +12,5 @@ def take_rows(values, rows):
 
 
 def take(values, places):
-    """`[…, N]` and int `[…, M]` → `[…, M]`: the chosen elements."""
+    """Return the elements with the given indices: `[…, N]` and int `[…, M]` → `[…, M]`."""
     return take_rows(values[..., None], places)[..., 0]

@@ -1,9 +1,11 @@
-"""What the decoder remembers of a search: a tree of keys and values, one node for each position of each beam.
+"""The decoder's cache during a search: a tree of keys and values with one node per position and beam.
 
-Beams that have a beginning in common share its nodes, and when hypotheses change places nothing is copied: only
-each beam's path moves, bool [batch, beams, nodes], which nodes come before it. Nodes are kept in two parts. `past` does
-not change during a segment of the search; `recent` is written, K nodes a step. Between segments `compact` makes both
-into a new `past`, without the nodes that no beam has on its path any more: mostly one a position is left.
+Beams with a common beginning share its nodes. The path of a beam, a row of bool [batch, beams, nodes], marks its
+ancestors. When hypotheses are reordered, only their paths move; keys and values are not copied.
+
+The nodes are in two arrays. `past` is constant during a segment of the search, and each step writes K nodes to
+`recent`. Between segments, `compact` joins both into a new `past` and drops the nodes that are on no path. Usually one
+node per position remains.
 """
 
 import numpy as np
@@ -13,12 +15,12 @@ from keras_transformer.decoding.gather import take_rows
 
 
 def extend_path(path, node, past_length, beam_size):
-    """Return the path with each beam's own node on it.
+    """Return the paths with each beam's own node added.
 
     Args:
         path: bool `[batch, beams, nodes]`.
-        node: Scalar int, where in `recent` the first beam's node is.
-        past_length: Nodes of `past`.
+        node: Scalar int, index of the first beam's node in `recent`.
+        past_length: Number of nodes in `past`.
         beam_size: Number of beams.
     """
     own = past_length + node + ops.arange(beam_size)
@@ -26,15 +28,15 @@ def extend_path(path, node, past_length, beam_size):
 
 
 def live_nodes(path, alive, size=lambda number: number):
-    """Return the nodes that are on the path of a living beam, in NumPy.
+    """Return the nodes that are on the path of an unfinished hypothesis. Everything is NumPy.
 
     Args:
         path: bool `[batch, beams, nodes]`.
-        alive: bool `[batch, beams]`.
-        size: Function of the most nodes that a sentence has, which rounds it up if shapes should be few.
+        alive: bool `[batch, beams]`: whether a beam holds an unfinished hypothesis.
+        size: Function that rounds up the number of nodes, to limit the number of shapes.
 
     Returns:
-        int32 `[batch, most]`: each sentence's nodes in order, then others that fill the row up.
+        int32 `[batch, most]`: the nodes of each sentence in order, followed by other nodes as padding.
     """
     used = np.any(path & alive[:, :, None], axis=1)
     most = min(size(int(used.sum(axis=1).max())), path.shape[2])
@@ -48,7 +50,7 @@ def compact(path, past, recent, nodes, steps, beam_size):
         path: bool `[batch, beams, nodes]`.
         past, recent: Nested keys and values, `[batch, heads, length, d]`.
         nodes: int32 `[batch, most]`, the nodes to keep.
-        steps: Steps of the next segment.
+        steps: Number of steps in the next segment.
         beam_size: Number of beams.
 
     Returns:

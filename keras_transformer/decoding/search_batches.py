@@ -1,4 +1,4 @@
-"""Batches of a search: which sentences go together, and their arrays."""
+"""Batches of a search: grouping of sentences by length, and their arrays."""
 
 import numpy as np
 
@@ -8,12 +8,21 @@ from keras_transformer.decoding.beam_search import SearchInputs
 from keras_transformer.utils.text import split_words
 
 BATCH_TOKENS = 32_768
-"""Maximum number of source and target positions of all beams of a batch. Memory depends on it, results do not."""
+"""Maximum number of source and target positions of all beams in a batch. It affects memory, not results."""
 BATCH_ROWS = 64
+"""Maximum number of sentences in a batch."""
 
 
 def search_inputs(source, texts, prefixes, options, few_shapes):
-    """Return the `SearchInputs` of a batch, int `[batch, source_length]`; rows that only fill it up end at once."""
+    """Return the `SearchInputs` of a batch.
+
+    Args:
+        source: int `[batch, source_length]`. Rows of PAD, added for a round batch size, end after one token.
+        texts: Source texts of the other rows.
+        prefixes: Token ids at the beginning of each translation, a list for each text.
+        options: Complete `SearchOptions`.
+        few_shapes: Whether to round up array sizes.
+    """
     size = rounded_up if few_shapes else int
     lengths = (source != PAD).sum(axis=1).astype("int32")
     limits = np.where(lengths > 0, lengths + options.extra_length, 1).astype("int32")
@@ -26,7 +35,7 @@ def search_inputs(source, texts, prefixes, options, few_shapes):
     if options.sampling:
         chances = np.zeros((len(source), options.beam_size, size(int(limits.max()))), "float32")
         for row, ids in zip(chances, source):
-            # A text's chances are its own, wherever it stands.
+            # Random numbers depend on the seed and the text only, not on the text's place in the batch.
             generator = np.random.default_rng([options.sampling.seed, *ids[ids != PAD].tolist()])
             row[:] = generator.random(row.shape[::-1], "float32").T
     words = np.zeros(len(source), "int32")
@@ -39,7 +48,7 @@ def search_inputs(source, texts, prefixes, options, few_shapes):
 
 
 def by_length(rows, sources, beam_size, extra_length):
-    """Yield lists of row numbers, of about the same source length, longest first."""
+    """Yield lists of row indices, longest sources first; the sources of a list have about the same length."""
     rows = sorted(rows, key=lambda i: (-len(sources[i]), i))
     while rows:
         positions = beam_size * (2 * len(sources[rows[0]]) + extra_length)
@@ -49,7 +58,7 @@ def by_length(rows, sources, beam_size, extra_length):
 
 
 def padded(sequences, few_shapes=COMPILES_EACH_SHAPE):
-    """int32 `[rows, longest]`; where every shape is compiled, both are rounded up to one of few numbers."""
+    """Return int32 `[rows, longest]`. With `few_shapes`, both sizes are rounded up to limit the number of shapes."""
     rows, longest = len(sequences), max(map(len, sequences))
     if few_shapes:
         rows, longest = rounded_up(rows), rounded_up(max(longest, 8))

@@ -1,15 +1,15 @@
-"""Which tokens may extend a hypothesis: the few best of a large vocabulary, or random ones."""
+"""Selection of the tokens that extend a hypothesis: the most probable ones, or random ones."""
 
 from keras import ops
 
 from keras_transformer.decoding.gather import take, take_rows
 
 NEG_INF = -1e9
-"""Log-probability of what cannot be chosen."""
+"""Log-probability of a masked token or a missing hypothesis."""
 
 BLOCKS = (16, 20, 12, 10, 28, 8)
-"""Numbers of neighbours whose largest logit is taken first when the best of a vocabulary are looked for: the first that
-divides the vocabulary; where none does, padding costs a copy."""
+"""Block sizes for `blockwise_top_k`, in order of preference. It takes the first that divides the vocabulary size;
+if none does, it must copy the logits to pad them."""
 
 
 def top_k_tokens(logits, allowed, count):
@@ -17,17 +17,19 @@ def top_k_tokens(logits, allowed, count):
 
     Args:
         logits: float32 [B, K, V].
-        allowed: bool [B, K, V], which tokens may be chosen, or None for all. Probabilities are of all tokens.
-        count: C, of which there may be fewer in a small vocabulary.
+        allowed: bool [B, K, V], the tokens to choose from, or None for all. Probabilities are always normalized over
+            all tokens.
+        count: Maximum C. C is smaller if the vocabulary is smaller.
 
     Returns:
-        Log-probabilities float32 [B, K, C], best first, NEG_INF where not allowed; the tokens int32 [B, K, C],
-        of equal ones the smaller first; the log of the sum of all exponentials, float32 [B, K].
+        Log-probabilities float32 [B, K, C], best first, NEG_INF for tokens that are not allowed. The tokens
+        int32 [B, K, C], with the smaller of equal ones first. The log of the sum of all exponentials of the logits,
+        float32 [B, K].
     """
     allowed_logits = logits if allowed is None else ops.where(allowed, logits, NEG_INF)
     best, tokens = blockwise_top_k(allowed_logits, min(count, logits.shape[-1]))
     if allowed is None:
-        # The best token's probability tells, too; softmax is one operation on TensorFlow, where exp and sum are three.
+        # The best token's probability gives the normalizer. On TensorFlow, softmax is one operation instead of three.
         probability = gather_token_logits(ops.softmax(logits, axis=-1), tokens[:, :, 0])
         normalizer = best[:, :, :1] - ops.log(probability)[:, :, None]
     else:
@@ -37,10 +39,10 @@ def top_k_tokens(logits, allowed, count):
 
 
 def blockwise_top_k(logits, count):
-    """Return the `count` largest of logits [B, K, V] and their places, as `top_k` does.
+    """Return the `count` largest logits of [B, K, V] and their indices, like `top_k`.
 
-    The largest lie in the blocks with the largest maxima, and a maximum costs far less than a place in an order. Blocks
-    in order keep the order of equal logits.
+    The largest logits are in the blocks with the largest maxima, and a maximum is much cheaper than `top_k`. The chosen
+    blocks are sorted by index so that ties keep their order.
     """
     vocab_size = logits.shape[-1]
     block = next((size for size in BLOCKS if vocab_size % size == 0), BLOCKS[0])
@@ -57,7 +59,7 @@ def blockwise_top_k(logits, count):
 
 
 def _top_k(values, count):
-    """The largest of `[B, K, N]`, in order, and their places, int32; of more dimensions than two XLA sorts all."""
+    """Return the largest of `[B, K, N]` in order and their int32 indices. XLA would sort all of a 3-D array."""
     shape = ops.shape(values)
     best, places = ops.top_k(ops.reshape(values, (-1, shape[-1])), count)
     shape = (*shape[:2], count)
@@ -65,19 +67,19 @@ def _top_k(values, count):
 
 
 def _ascending(numbers):
-    """Different numbers, `[…, N]`, in order: for a few, counting the smaller ones costs far less than XLA's sort."""
+    """Return distinct numbers `[…, N]` in ascending order. For small N, counting is much cheaper than XLA's sort."""
     place = ops.sum(ops.cast(numbers[..., :, None] > numbers[..., None, :], "int32"), axis=-1)
     at = place[..., None, :] == ops.arange(numbers.shape[-1], dtype="int32")[:, None]
     return ops.sum(ops.where(at, numbers[..., None, :], 0), axis=-1)
 
 
 def log_sum_exp(logits, largest):
-    """log Σ exp over the last axis of logits, which is kept; `largest` is their maximum, [..., 1]."""
+    """Return log Σ exp over the last axis of logits, [..., 1]; `largest` is their maximum, [..., 1]."""
     return largest + ops.log(ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True))
 
 
 def gather_token_logits(logits, tokens):
-    """Return the logits, of [B, K, V], of one token each, int32 [B, K]."""
+    """Return the logits [B, K] of one token per hypothesis, from logits [B, K, V] and tokens int32 [B, K]."""
     return take(logits, tokens[:, :, None])[:, :, 0]
 
 
@@ -86,15 +88,15 @@ def sample_tokens(logits, allowed, chance, sampling):
 
     Args:
         logits: float32 [B, K, V].
-        allowed: bool [B, K, V], or broadcasts to it: which tokens may be drawn.
-        chance: float32 [B, K], a random number from 0 to 1 for each.
+        allowed: bool, broadcastable to [B, K, V]: the tokens to draw from.
+        chance: float32 [B, K], random numbers in [0, 1).
         sampling: `Sampling`.
 
     Returns:
-        Symbols int32 [B, K], and the log of the sum of all exponentials of the logits, float32 [B, K].
+        Tokens int32 [B, K], and the log of the sum of all exponentials of the logits, float32 [B, K].
     """
     vocab_size = logits.shape[-1]
-    # Differences from the best one, which no temperature can make as improbable as what is not allowed.
+    # Relative to the best logit, so that a low temperature cannot push an allowed token down to NEG_INF.
     scaled = ops.where(allowed, logits, NEG_INF)
     scaled = scaled - ops.max(scaled, axis=-1, keepdims=True)
     scaled = ops.where(allowed, scaled / sampling.temperature, NEG_INF)
@@ -105,13 +107,13 @@ def sample_tokens(logits, allowed, chance, sampling):
     if sampling.top_p < 1:
         ordered = ops.flip(ops.sort(p, axis=-1), axis=-1)
         before = ops.cumsum(ordered, axis=-1) - ordered
-        # The most probable token always stays, whatever p is.
+        # The most probable token always stays, even for a tiny p.
         least = ops.min(ops.where(before < sampling.top_p, ordered, 1.0), axis=-1, keepdims=True)
         p = ops.where(p >= least, p, 0.0)
     cumulative = ops.cumsum(p, axis=-1)
     below = cumulative <= chance[:, :, None] * cumulative[:, :, -1:]
     drawn = ops.sum(ops.cast(below, "int32"), axis=-1)
-    # Where rounding makes the chance reach the whole sum, the last token that may be drawn is.
+    # If rounding makes the random number reach the total, draw the last possible token.
     last = vocab_size - 1 - ops.argmax(ops.flip(p, axis=-1) > 0, axis=-1)
     drawn = ops.minimum(drawn, ops.cast(last, "int32"))
     largest = ops.max(logits, axis=-1, keepdims=True)

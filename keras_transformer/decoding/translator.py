@@ -1,4 +1,4 @@
-"""Translator: text in, text out, with a trained model or several."""
+"""Translation of texts with a trained model or an ensemble."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -25,14 +25,14 @@ class Hypothesis:
 
     Attributes:
         text: The translation.
-        tokens: Its ids, EOS included.
+        tokens: Token ids of the translation, including EOS.
         log_probability: log p(tokens | source), in nats.
         score: log_probability / ((5 + len(tokens)) / 6)^α.
-        token_log_probabilities: log p of each token after those before it, float32 `[tokens]`; None if not asked for,
-            or for a blank text.
-        alignment: How much each token attends to each source token, the means over the heads of the last decoder
-            layer, float32 `[tokens, source_tokens]`, EOS included on both sides; None if not asked for, or for a blank
-            text.
+        token_log_probabilities: Log-probability of each token given the tokens before it, float32 `[tokens]`, or None
+            if not requested or if the text is blank.
+        alignment: Attention from each token to each source token, float32 `[tokens, source_tokens]`, including EOS on
+            both sides: the mean over the heads of the last decoder layer. None if not requested or if the text is
+            blank.
     """
 
     text: str
@@ -44,23 +44,23 @@ class Hypothesis:
 
 
 class Translator:
-    """Translates with a model and the tokenizer that it was trained with.
+    """A model, or an ensemble, together with the tokenizer that it was trained with.
 
     Args:
-        model: `Transformer`, or a list of them over one vocabulary: an ensemble. The mean of its probabilities counts.
-        problem: Problem whose tokenizer the model speaks, or a `Tokenizer`.
-        hparams: Its `beam_size`, `alpha` and `extra_length` are the defaults of the search (default: the model's).
-        jit_compile: Whether TensorFlow translates with XLA: faster, once it has compiled each of a few shapes of
-            batches. That takes seconds each, so it is for many sentences. JAX always does so.
+        model: `Transformer`, or a list of them with the same vocabulary: an ensemble, whose probabilities are averaged.
+        problem: `Problem` whose tokenizer the model uses, or a `Tokenizer`.
+        hparams: `HParams` with the default `beam_size`, `alpha` and `extra_length` (default: those of the model).
+        jit_compile: Whether TensorFlow compiles the search with XLA. It is faster, but compiling each of a few batch
+            shapes takes seconds, so it suits many sentences. JAX always compiles.
 
     Raises:
-        UserError: Model and tokenizer differ in their number of tokens.
+        UserError: The vocabulary sizes of model and tokenizer differ, or the list of models is empty.
     """
 
     def __init__(self, model: Any, problem: Any, hparams: HParams | None = None, jit_compile: bool = False):
         self.models = _listed(model)
         if not self.models:
-            raise UserError("an ensemble needs at least one model")
+            raise UserError("model must be a Transformer or a list of at least one, got an empty list")
         self.hparams = self.models[0].hparams if hparams is None else hparams
         self.tokenizer = getattr(problem, "tokenizer", problem)
         for one in self.models:
@@ -76,24 +76,24 @@ class Translator:
 
     @property
     def model(self) -> Any:
-        """The model, or an ensemble's first one."""
+        """The model, or the first model of an ensemble."""
         return self.models[0]
 
     @classmethod
     def load(
         cls, run_dir: Any, checkpoint: Any = None, precision: str = "float32", jit_compile: bool = False
     ) -> "Translator":
-        """Returns the translator of a run directory, or of several: an ensemble.
+        """Return the translator of a run directory, or an ensemble of several.
 
         Args:
-            run_dir: The run directory, or a list of them.
-            checkpoint: "best", "last", "averaged", "ema" or a step, or a list of these: an ensemble of each run's; by
-                default the best, or the last if none was evaluated.
-            precision: "float32" or "bfloat16", of weights and computation; softmax and scores are always float32.
+            run_dir: Run directory, or a list of them.
+            checkpoint: "best", "last", "averaged", "ema" or a step. A list adds all these checkpoints of each run to
+                the ensemble. The default is the best one, or the last if none was evaluated.
+            precision: "float32" or "bfloat16", for weights and computation. Softmax and scores are always float32.
             jit_compile: See `Translator`.
 
         Raises:
-            UserError: There is no such run or checkpoint, it is damaged, or the runs' vocabularies differ.
+            UserError: A run or checkpoint is missing or damaged, or the vocabularies of the runs differ.
         """
         from keras_transformer.runs.run import Run
 
@@ -101,7 +101,7 @@ class Translator:
         for run in runs[1:]:
             if run.tokenizer.fingerprint != runs[0].tokenizer.fingerprint:
                 raise UserError(
-                    f"{runs[0].path} and {run.path} have different vocabularies; an ensemble needs runs of one "
+                    f"{runs[0].path} and {run.path} have different vocabularies; an ensemble needs runs with the same "
                     "prepared corpus"
                 )
         models = [run.load_model(name, precision) for run in runs for name in _listed(checkpoint)]
@@ -120,30 +120,32 @@ class Translator:
         token_scores: bool = False, alignments: bool = False, report: Callable[[int, int], Any] | None = None,
         cut: Callable[[int, int], Any] | None = None,
     ) -> str | list[list[Hypothesis]]:  # fmt: skip
-        """Return the translation of one text, or a list of the `nbest` best `Hypothesis` for each of several texts.
+        """Return the translation of one text, or lists of hypotheses for several texts.
 
-        The best hypothesis comes first. There are fewer than `nbest` if the search finds no more.
-
-        The result for a text does not depend on the others. An empty text gives an empty translation. A flat tree, of a
-        sentence that is not parsed, has no tokens and a score of −∞.
+        The result for a text does not depend on the other texts. An empty text has an empty translation.
 
         Args:
-            texts: One source sentence, for its translation as a str; or source sentences, for hypotheses.
-            beam_size: Beams a sentence, 1 for greedy search; the hparams' by default.
-            alpha: Exponent of the length penalty; the hparams' by default.
-            nbest: Hypotheses a sentence, at most `beam_size`.
-            extra_length: Most tokens beyond the source's; the hparams' by default.
-            min_length: Least tokens of a translation, as far as `extra_length` allows.
-            max_source_length: Most tokens of a source, EOS counted; what is behind is cut. Where trees are wanted, a
-                longer sentence gets a flat one, without a search. None for all.
-            prefixes: What each translation begins with: a text, or its ids, for each of `texts`; None for nothing.
-            sampling: `Sampling`: `beam_size` translations are drawn and the `nbest` best of them returned.
-            constraint: Which tokens may come next, see `SearchOptions`. "grammar": what the tokenizer's grammar allows,
-                if there is one, so that trees are always whole. None: any.
-            token_scores: Whether hypotheses have their `token_log_probabilities`.
-            alignments: Whether hypotheses have their `alignment`.
-            report: Called with (sentences done, all sentences) after each batch.
-            cut: Called with (number of the text from 0, its tokens) for each source that is too long.
+            texts: A source sentence, or a list of them.
+            beam_size: Number of beams per sentence; 1 for greedy search (default: the value of the hparams).
+            alpha: Exponent of the length penalty (default: the value of the hparams).
+            nbest: Number of hypotheses per sentence, at most `beam_size`.
+            extra_length: Maximum number of tokens beyond the source length (default: the value of the hparams).
+            min_length: Minimum number of tokens of a translation, within the limit set by `extra_length`.
+            max_source_length: Maximum number of tokens of a source, including EOS. Longer sources are truncated; a
+                parser gives them a flat tree without a search. None for no limit.
+            prefixes: Beginning of each translation: a list with a text or token ids for each of `texts`, or None.
+            sampling: `Sampling`, to draw `beam_size` translations and return the `nbest` best ones.
+            constraint: Constraint on the next token, see `SearchOptions`. "grammar" applies the tokenizer's grammar,
+                if it has one, so that all trees are complete. None allows all tokens.
+            token_scores: Whether hypotheses include `token_log_probabilities`.
+            alignments: Whether hypotheses include `alignment`.
+            report: Function called with (finished sentences, all sentences) after each batch.
+            cut: Function called with (index of the text, its number of tokens) for each source that is too long.
+
+        Returns:
+            For a str, its translation as a str. For a list, a list of `Hypothesis` for each text, best first. It has
+            fewer than `nbest` entries if the search finds no more. The flat tree of a sentence that was not parsed has
+            no tokens and a score of −∞.
 
         Raises:
             UserError: An argument is out of range or needs a list of texts, or the constraint allows no translation of
@@ -179,12 +181,12 @@ class Translator:
         return results[0][0].text if one_text else results
 
     def score(self, sources: Iterable[str], targets: Iterable, alpha: float | None = None) -> list[Hypothesis]:
-        """Return a `Hypothesis` for each pair: the target's log-probability and score, teacher-forced.
+        """Return a `Hypothesis` for each pair with the teacher-forced log-probability and score of the target.
 
         Args:
             sources: Source sentences.
-            targets: Target sentences, or their ids.
-            alpha: Exponent of the length penalty; the hparams' by default.
+            targets: Target sentences, or their token ids.
+            alpha: Exponent of the length penalty (default: the value of the hparams).
 
         Raises:
             UserError: The numbers of sources and targets differ.
@@ -195,7 +197,9 @@ class Translator:
         source_ids = [ids + [EOS] for ids in self.tokenizer.encode(sources)]
         target_ids = [self._target_ids(target) for target in targets]
         if len(source_ids) != len(target_ids):
-            raise UserError(f"{len(source_ids)} sources but {len(target_ids)} targets")
+            raise UserError(
+                f"sources and targets must have the same length, got {len(source_ids)} and {len(target_ids)}"
+            )
         results: list = [None] * len(source_ids)
         for i, log_p, _ in self._scored(source_ids, target_ids):
             ids, total = target_ids[i], float(log_p.sum())
@@ -204,32 +208,35 @@ class Translator:
         return results
 
     def attention(self, source: str, target: str | Sequence[int] | None = None) -> AttentionMaps:
-        """Return the `AttentionMaps` of a source and its target, teacher-forced; of an ensemble its first model's.
+        """Return the teacher-forced `AttentionMaps` of a source and a target. An ensemble uses its first model.
 
         Args:
             source: A source sentence.
-            target: Its target, a text or ids; by default its translation.
+            target: Its target, a text or token ids (default: the translation).
 
         Raises:
-            UserError: The source is blank or has no translation, or the encoder's attention has no weights of all
-                pairs.
+            UserError: The source is blank or has no translation, the target has an unknown id, or the encoder's
+                attention does not compute weights for all pairs of tokens.
         """
         if not isinstance(source, str):
-            raise UserError("attention takes one text, not a list of them: attention(text)")
+            raise UserError(f"source must be one text, got a {type(source).__name__}: call attention(text)")
         source_ids = self._source_ids([source], None, None)[0]
         if len(source_ids) == 1:
             raise UserError("a blank text has no attention to show")
         ids = list(self.translate([source])[0][0].tokens) if target is None else self._target_ids(target)
         if not ids:
-            raise UserError(f"{source!r} got no translation whose attention could be shown; give a target")
+            raise UserError(f"{source!r} has no translation to show the attention of; give a target")
         if not all(0 <= i < self.tokenizer.vocab_size for i in ids):
-            raise UserError(f"the target {ids} holds ids that are none of {self.tokenizer.vocab_size}")
+            raise UserError(f"target ids must be below the vocabulary size, {self.tokenizer.vocab_size}, got {ids}")
         with self.model.recorded_attention() as recorded:
             self.model.states((np.array([source_ids], "int32"), np.array([[BOS, *ids[:-1]]], "int32")))
         weights = {kind: [np.array(of_layer, "float32") for of_layer in layers] for kind, layers in recorded.items()}
         dense = [of_layer.shape[2:] == (len(source_ids),) * 2 for of_layer in weights["encoder"]]
         if not (dense and all(dense)):
-            raise UserError(f"{self.hparams.encoder_attention} attention does not tell its weights of all pairs")
+            raise UserError(
+                f"{self.hparams.encoder_attention} attention cannot be shown, because it does not compute weights for "
+                "all pairs of tokens"
+            )
         text = target if isinstance(target, str) else self.tokenizer.decode_outputs([source], [ids])[0]
         tokens = map(self._tokens, (source_ids, ids, [BOS, *ids[:-1]]))
         return AttentionMaps(source, text, *tokens, *map(np.concatenate, weights.values()))
@@ -239,7 +246,7 @@ class Translator:
         return Tokens(tuple(self.tokenizer.pieces(ids)), tuple(words), word_of)
 
     def _source_ids(self, texts, most, cut):
-        """Ids of the sources, EOS included, at most `most` of each, if any; EOS alone of one that is not parsed."""
+        """Return the token ids of the sources, including EOS, at most `most` each; EOS only for unparsed sentences."""
         sources = [[*ids, EOS] for ids in self.tokenizer.encode(texts)]
         for number, source in enumerate(sources):
             if most is not None and len(source) > most:
@@ -249,7 +256,7 @@ class Translator:
         return sources
 
     def _prefix_ids(self, prefixes, count):
-        """Ids of what each of `count` translations begins with."""
+        """Return the token ids at the beginning of each of `count` translations."""
         if prefixes is None:
             return [[]] * count
         prefixes = None if isinstance(prefixes, str) else ["" if prefix is None else prefix for prefix in prefixes]
@@ -258,7 +265,10 @@ class Translator:
         ids = [self.tokenizer.encode_prefixes([p])[0] if isinstance(p, str) else [int(i) for i in p] for p in prefixes]
         for prefix in ids:
             if not all(0 <= i < self.tokenizer.vocab_size and i not in (PAD, BOS, EOS) for i in prefix):
-                raise UserError(f"the prefix {prefix} holds ids that cannot stand inside a translation")
+                raise UserError(
+                    f"prefix ids must be below the vocabulary size, {self.tokenizer.vocab_size}, and not PAD, BOS or "
+                    f"EOS, got {prefix}"
+                )
         return ids
 
     def _target_ids(self, target):
@@ -281,13 +291,13 @@ class Translator:
         ]
 
     def _unparsed(self, source):
-        """What a text gets without a search: "" a blank one, of a parser a flat tree, which scores lowest."""
+        """Return the result for a text without a search: "" for a blank text, a parser's flat tree otherwise."""
         (text,) = self.tokenizer.decode_outputs([source], [[]])
         score = float("-inf") if text else 0.0
         return Hypothesis(text, (), score, score)
 
     def _explained(self, sources, results, token_scores, alignments):
-        """The hypotheses with what is asked for of their tokens: one more pass, teacher-forced."""
+        """Return the hypotheses with log-probabilities and alignments of their tokens from a teacher-forced pass."""
         owners = [(i, n) for i, found in enumerate(results) for n, hypothesis in enumerate(found) if hypothesis.tokens]
         targets = [list(results[i][n].tokens) for i, n in owners]
         results = [list(found) for found in results]
@@ -311,12 +321,16 @@ class Translator:
                 yield i, log_p[row, :length], weights[row, :length, :source_length] if alignments else None
 
     def score_batch(self, source, labels, alignments=False):
-        """Return log-probabilities of labels, float32 `[batch, length]`, teacher-forced, and alignments.
+        """Return teacher-forced log-probabilities of labels, and alignments.
 
         Args:
             source: int `[batch, source_length]`.
             labels: int `[batch, length]`.
-            alignments: Whether to return them, float32 `[batch, length, source_length]`; otherwise zeros `[1]`.
+            alignments: Whether to return alignments.
+
+        Returns:
+            Log-probabilities float32 `[batch, length]`; alignments float32 `[batch, length, source_length]`, or
+            zeros `[1]`.
         """
         decoder_input = ops.concatenate([ops.full_like(labels[:, :1], BOS), labels[:, :-1]], axis=1)
         log_p, weights = [], []

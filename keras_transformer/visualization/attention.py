@@ -1,4 +1,4 @@
-"""Attention weights of one translation in all layers and heads, and their page: one file of HTML, no network needed."""
+"""Attention weights of a translation in all layers and heads, and a self-contained HTML page that shows them."""
 
 import base64
 import dataclasses
@@ -15,7 +15,7 @@ COLORS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7",
     "#9c755f", "#7f8790", "#1f9ed1", "#8cd17d", "#d37295", "#a0cbe8", "#b6992d", "#499894",
 )  # fmt: skip
-"""One for each head, again from the first one on where there are more."""
+"""Colours of the heads, repeated for more than 16 heads."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,9 +23,9 @@ class Tokens:
     """A sequence of tokens.
 
     Attributes:
-        labels: What stands for each.
-        words: The words that they make.
-        word_of: The number of each token's word, int `[tokens]`, from 0 on, ascending.
+        labels: Text of each token.
+        words: The words that the tokens form.
+        word_of: Index of each token's word, int `[tokens]`, ascending from 0.
     """
 
     labels: tuple
@@ -33,17 +33,17 @@ class Tokens:
     word_of: np.ndarray
 
     def merged(self):
-        """Returns the words as tokens."""
+        """Return the words as `Tokens`."""
         return Tokens(self.words, self.words, np.arange(len(self.words)))
 
     def find(self, wanted):
-        """Returns the position of a token.
+        """Return the index of a token.
 
         Args:
-            wanted: Its label, or its number from 1 on.
+            wanted: Label of the token, or its number from 1.
 
         Raises:
-            UserError: There is none.
+            UserError: There is no such token.
         """
         plain = [label.strip("▁.,;:!?") for label in self.labels]
         lower = [label.lower() for label in plain]
@@ -53,18 +53,20 @@ class Tokens:
         numbers = [str(number) for number in range(1, len(self.labels) + 1)]
         if wanted in numbers:
             return numbers.index(wanted)
-        raise UserError(f"no word {wanted!r}; the words are {' '.join(self.labels)}, or their numbers from 1 on")
+        raise UserError(
+            f"word must be one of {' '.join(self.labels)} or a number from 1 to {len(self.labels)}, got {wanted!r}"
+        )
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class AttentionMaps:
-    """The attention weights of a source and a target; of each row of one head the sum is 1.
+    """Attention weights of a source and a target. Each row of a head sums to 1.
 
     Attributes:
         source_text, target_text: The texts.
-        source: `Tokens` of the source, EOS included.
-        target: `Tokens` of the target, EOS included: what a decoder's position gives, and what its row is named after.
-        given: `Tokens` of the decoder's input, BOS and the target without EOS: what a decoder's position sees.
+        source: `Tokens` of the source, including EOS.
+        target: `Tokens` of the target, including EOS: the decoder's outputs, which label its rows.
+        given: `Tokens` of the decoder's input, BOS and the target without EOS, which label its columns.
         encoder: float32 `[layers, heads, source_tokens, source_tokens]`.
         decoder: float32 `[layers, heads, target_tokens, target_tokens]`.
         cross: float32 `[layers, heads, target_tokens, source_tokens]`.
@@ -80,27 +82,30 @@ class AttentionMaps:
     cross: np.ndarray
 
     def sides(self, kind):
-        """Returns the `Tokens` that attend, and those that are attended to, in attention of a kind of `KINDS`."""
+        """Return the `Tokens` of queries and keys for a kind of attention, a key of `KINDS`."""
         queries = self.source if kind == "encoder" else self.target
         return queries, self.given if kind == "decoder" else self.source
 
     def weights(self, kind):
-        """Returns the weights of a kind of `KINDS`, float32 `[layers, heads, queries, keys]`."""
+        """Return the weights of a kind of attention, float32 `[layers, heads, queries, keys]`."""
         return getattr(self, kind)
 
     def merged(self):
-        """Returns the same by words: a word is attended to by as much as its pieces together, and attends as they do
-        on average, so that rows still sum to 1."""
+        """Return the attention between words instead of tokens.
+
+        The columns of a word's tokens are added and their rows averaged, so rows still sum to 1.
+        """
         merged = {}
         for kind in KINDS:
             queries, keys = (_memberships(tokens) for tokens in self.sides(kind))
             mean = queries / queries.sum(axis=1, keepdims=True)
-            merged[kind] = np.clip(mean @ self.weights(kind) @ keys.T, 0, 1).astype("float32")  # 1 but for rounding
+            # Rounding may exceed 1.
+            merged[kind] = np.clip(mean @ self.weights(kind) @ keys.T, 0, 1).astype("float32")
         sides = {side: getattr(self, side).merged() for side in ("source", "target", "given")}
         return dataclasses.replace(self, **sides, **merged)
 
     def page(self):
-        """Returns a page to look at it in a browser, HTML that needs nothing else."""
+        """Return a self-contained HTML page for a browser."""
         return attention_page(self)
 
     def __repr__(self):
@@ -108,38 +113,40 @@ class AttentionMaps:
         return f"<attention of {sources} source and {targets} target tokens, {layers} layers of {heads} heads>"
 
     def _repr_html_(self):
-        """What a notebook shows."""
+        """Return the HTML for a notebook."""
         return inline(self)
 
 
 def visible(weights):
-    """Returns weights between 0 and 1, as colours need them; those of a model that diverged are 0."""
+    """Return weights clipped to [0, 1] for drawing; NaN becomes 0."""
     return np.clip(np.nan_to_num(weights), 0, 1)
 
 
 def chosen(weights, layer=None, heads=None, count=None):
-    """Returns the number of a layer and a list of those of heads, where they are not given the default ones.
+    """Return the index of a layer and a list of head indices, with defaults filled in.
 
     Args:
         weights: `[layers, heads, queries, keys]`.
-        layer, heads: From 0; None for the last layer but one and the first `count` heads, None for all.
+        layer: Index, or None for the last layer but one (the only one of a single layer).
+        heads: Indices, or None for the first `count` heads.
+        count: Default number of heads, or None for all.
 
     Raises:
-        UserError: There is no such layer or head.
+        UserError: A layer or head does not exist.
     """
     layers, num_heads = weights.shape[:2]
     layer = max(layers - 2, 0) if layer is None else layer
     heads = list(range(num_heads))[:count] if heads is None else list(heads)
     if not 0 <= layer < layers:
-        raise UserError(f"there is no layer {layer + 1}; they are 1 to {layers}")
+        raise UserError(f"layer must be from 1 to {layers}, got {layer + 1}")
     for head in heads:
         if not 0 <= head < num_heads:
-            raise UserError(f"there is no head {head + 1}; they are 1 to {num_heads}")
+            raise UserError(f"head must be from 1 to {num_heads}, got {head + 1}")
     return layer, heads
 
 
 def _memberships(tokens):
-    """float64 `[words, tokens]`: 1 where a token belongs to a word."""
+    """Return float64 `[words, tokens]`, 1 if the token belongs to the word."""
     return (np.arange(len(tokens.words))[:, None] == tokens.word_of[None]).astype("float64")
 
 
@@ -169,14 +176,14 @@ attentionView(document.getElementById("view"), JSON.parse(document.getElementByI
 
 
 def attention_page(maps, kind="cross", layer=None, heads=None, pieces=False):
-    """Returns the page of `AttentionMaps`, HTML.
+    """Return the self-contained HTML page of `AttentionMaps`.
 
     Args:
         maps: `AttentionMaps`.
-        kind: Of `KINDS`: which attention is shown at first.
-        layer: The layer that is shown at first, from 0; by default the last but one, if there are two.
-        heads: The heads that are shown at first, from 0; by default all.
-        pieces: Whether tokens are shown at first, and not the words that they make.
+        kind: Kind of attention to select first, a key of `KINDS`.
+        layer: Index of the layer to select first (default: the last but one).
+        heads: Indices of the heads to select first (default: all).
+        pieces: Whether to show subwords first instead of words.
     """
     view = resources.files(__package__) / "page"
     return PAGE.format(
@@ -185,13 +192,13 @@ def attention_page(maps, kind="cross", layer=None, heads=None, pieces=False):
         target=html.escape(maps.target_text),
         style=(view / "attention_view.css").read_text(encoding="utf-8"),
         script=(view / "attention_view.js").read_text(encoding="utf-8"),
-        # A text could hold what ends a script.
+        # Escape "<", because a text could contain "</script>".
         data=json.dumps(view_data(maps, kind, layer, heads, pieces), ensure_ascii=False).replace("<", "\\u003c"),
     )
 
 
 def view_data(maps, kind="cross", layer=None, heads=None, pieces=False):
-    """Returns what `attention_view.js` shows, of what JSON can hold; arguments as of `attention_page`."""
+    """Return the data for `attention_view.js` as a dict for JSON. See `attention_page` for the arguments."""
     layer, heads = chosen(maps.weights(kind), layer, heads)
     forms = {"words": maps.merged(), "pieces": maps}
     return {
@@ -210,7 +217,7 @@ def view_data(maps, kind="cross", layer=None, heads=None, pieces=False):
 
 
 def inline(maps):
-    """Returns HTML for a notebook: the page in a frame of its own, as high as the words need."""
+    """Return HTML for a notebook: the page in a frame with the height of its words."""
     rows = max(len(maps.source.words), len(maps.target.words)) + 1
     page = html.escape(attention_page(maps))
     return (

@@ -1,4 +1,4 @@
-"""Attention drawn in the manner of the paper's figures 3 to 5, with Matplotlib."""
+"""Attention figures like the paper's figures 3 to 5, drawn with Matplotlib."""
 
 import unicodedata
 
@@ -7,42 +7,43 @@ from keras_transformer.visualization.attention import COLORS, KINDS, chosen, vis
 from keras_transformer.visualization.plots import new_figure
 
 FIGURES = {
-    3: "what one word attends to, each head in a colour of its own",
-    4: "all that one head attends to, and below it what one word attends to in the chosen heads",
-    5: "all that two heads attend to, side by side",
+    3: "one word in all heads",
+    4: "one head, and below it one word in the selected heads",
+    5: "two heads side by side",
 }
-"""The paper's numbers of them, and what they show."""
+"""Numbers of the figures in the paper, and the attention that they show."""
 
 STEP, HEIGHT = 0.34, 1.6
-"""Inches from word to word, and between a word and what it attends to."""
+"""Inches between neighbouring words, and between queries and keys."""
 LETTER = 0.095
-"""Inches of a word's height for each of its letters, as it stands upright."""
+"""Inches per letter of a word, whose text is vertical."""
 TITLE_LETTER = 0.06
-"""Inches of a title's width for each of its letters."""
+"""Inches per letter of a title."""
 LEAST = 0.01
-"""The smallest weight that is drawn."""
+"""Minimum weight to draw."""
 
 
 def draw_figure(number, maps, kind="encoder", layer=None, heads=None, word=None):
-    """Returns the Matplotlib `Figure`.
+    """Return the Matplotlib `Figure`.
 
     Args:
-        number: Of `FIGURES`.
-        maps: `AttentionMaps`, by words or by pieces.
-        kind: Of `attention_maps.KINDS`.
-        layer: From 0; by default the last but one, as in the paper, if there are two.
-        heads: Numbers from 0; by default all in figure 3, and the first two in the others.
-        word: The attending word's label, or its number from 1, in figures 3 and 4; by default the one in the middle.
+        number: Number of the figure, a key of `FIGURES`.
+        maps: `AttentionMaps` of words or subwords.
+        kind: Kind of attention, a key of `attention.KINDS`.
+        layer: Index of the layer (default: the last but one, as in the paper; the only one of a single layer).
+        heads: Indices of the heads (default: all for figure 3, the first two for the others).
+        word: Label of the query word in figures 3 and 4, or its number from 1 (default: the word in the middle).
 
     Raises:
-        UserError: There is no such layer, head or word, figure 5 has not two heads, or Matplotlib is not installed.
+        UserError: The figure, layer, head or word does not exist, figure 5 does not get two heads, or Matplotlib is
+            not installed.
     """
     if number not in FIGURES:
-        raise UserError(f"there is no figure {number}; there are {', '.join(map(str, FIGURES))}")
+        raise UserError(f"number must be one of {', '.join(map(str, FIGURES))}, got {number}")
     weights = maps.weights(kind)
     layer, heads = chosen(weights, layer, heads, None if number == 3 else 2)
     if number == 5 and len(heads) != 2:
-        raise UserError(f"figure 5 shows two heads, not {len(heads)}")
+        raise UserError(f"figure 5 must have two heads, got {len(heads)}")
     weights = visible(weights[layer])
     queries, keys = maps.sides(kind)
     query = queries.find(word) if word else len(queries.labels) // 2
@@ -82,7 +83,7 @@ def _letters(label):
 
 
 def _draw(axes, weights, queries, keys, heads, only, top):
-    """Words above, those that they attend to below, a line for each weight; of the word `only`, if any."""
+    """Draw queries above keys, with a line for each weight; if `only` is an index, only the lines of this query."""
     from matplotlib.collections import LineCollection
 
     for labels, y, side in ((queries, HEIGHT, "bottom"), (keys, 0, "top")):
@@ -94,12 +95,12 @@ def _draw(axes, weights, queries, keys, heads, only, top):
             )  # fmt: skip
     lines, colors, widths = [], [], []
     for i, head in enumerate(heads):
-        beside = (i - (len(heads) - 1) / 2) * min(0.06, 0.6 / len(heads))
+        offset = (i - (len(heads) - 1) / 2) * min(0.06, 0.6 / len(heads))
         for query in range(len(queries)) if only is None else [only]:
             for key in range(len(keys)):
                 weight = float(weights[head, query, key])
                 if weight >= LEAST:
-                    lines.append([(query + beside, HEIGHT), (key + beside, 0)])
+                    lines.append([(query + offset, HEIGHT), (key + offset, 0)])
                     colors.append((COLORS[head % len(COLORS)], weight))
                     widths.append(2.2 if only is not None else 1.6)
     axes.add_collection(LineCollection(lines, colors=colors, linewidths=widths))
@@ -108,7 +109,7 @@ def _draw(axes, weights, queries, keys, heads, only, top):
 
 
 def _draw_shares(axes, weights, heads):
-    """A strip of a cell for each head over each word that is attended to, as full as its weight."""
+    """Draw a row of cells above each key, one per head, with the weight as opacity."""
     from matplotlib.patches import Rectangle
 
     size = 0.8 / len(heads)

@@ -1,4 +1,4 @@
-"""How trainings went: loss, score, learning rate and speed of one or several runs in one picture, with Matplotlib."""
+"""Learning curves: loss, score, learning rate and speed of one or several runs, drawn with Matplotlib."""
 
 import itertools
 
@@ -7,18 +7,18 @@ from keras_transformer.visualization.attention import COLORS
 from keras_transformer.visualization.plots import new_figure
 
 AXES = {"step": "updates", "tokens": "tokens trained on", "flops": "floating point operations", "seconds": "hours"}
-"""What a curve may run over, and how it is called."""
+"""Quantities for the x-axis and their labels."""
 
 
 def draw_curves(runs, over="step"):
-    """Returns the Matplotlib `Figure` of several trainings.
+    """Return the Matplotlib `Figure` with the learning curves of one or several runs.
 
     Args:
-        runs: {name: what `runs.summary.lines_by_step` found}.
-        over: Of `AXES`; tokens, operations and hours are those of updates.
+        runs: {name: result of `runs.summary.lines_by_step`}.
+        over: Quantity of the x-axis, a key of `AXES`. Tokens, operations and hours are those of the updates.
 
     Raises:
-        UserError: Matplotlib is not installed, or a run has nothing to be drawn.
+        UserError: Matplotlib is not installed, or a run has no values to draw.
     """
     figure = new_figure(10, 6.6)
     (losses, scores), (rates, speeds) = figure.subplots(2, 2)
@@ -26,9 +26,9 @@ def draw_curves(runs, over="step"):
     for color, (name, lines) in zip(itertools.cycle(COLORS), runs.items()):
         train, validations = (sorted(lines[kind].items()) for kind in ("train", "validation"))
         if not train:
-            raise UserError(f"{name} has no lines of training to be drawn")
+            raise UserError(f"{name} has no training metrics to draw")
         if missing := [step for step, row in train if over not in row]:
-            raise UserError(f"{name} has no {over} at step {missing[0]}; draw it over steps")
+            raise UserError(f"{name} has no {over} at step {missing[0]}; use --over=step")
         place = _places(train, over)
         x = [place(step) for step, _ in train]
         losses.plot(x, [row["nll"] for _, row in train], color=color, linewidth=1, alpha=0.5)
@@ -64,7 +64,7 @@ def draw_curves(runs, over="step"):
 
 
 def _places(train, over):
-    """Returns the function from a step to its place on the axis: what updates up to the step took together."""
+    """Return the function from a step to its x value: the sum of the quantity over all updates up to the step."""
     if over == "step":
         return lambda step: step
     totals = list(itertools.accumulate(row[over] / (3600 if over == "seconds" else 1) for _, row in train))
@@ -78,5 +78,5 @@ def _places(train, over):
 
 
 def _score_name(row):
-    """What a validation's score is: that of the last of its signatures."""
+    """Return the name of a validation score: the last one with a signature."""
     return ["score", *row.get("signatures", {})][-1]

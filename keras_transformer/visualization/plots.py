@@ -1,4 +1,4 @@
-"""Matplotlib, as all pictures use it: imported on use, without a screen, with files that are the same each time."""
+"""Reproducible Matplotlib figures without a display. Matplotlib is imported on first use."""
 
 import importlib.util
 
@@ -10,13 +10,13 @@ DPI = 110
 
 
 def check_matplotlib():
-    """Raises a `UserError` if Matplotlib is not installed."""
+    """Raise a `UserError` if Matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("pictures are drawn with Matplotlib, which is not installed: pip install matplotlib")
+        raise UserError("figures and curves need Matplotlib, which is not installed: pip install matplotlib")
 
 
 def new_figure(width, height):
-    """Returns an empty `Figure` of so many inches.
+    """Return an empty `Figure` of the given size in inches.
 
     Raises:
         UserError: Matplotlib is not installed.
@@ -28,13 +28,13 @@ def new_figure(width, height):
 
 
 def save(figure, path):
-    """Write a `Figure` as PNG or SVG, by the name of the file, which appears complete or not at all.
+    """Write a `Figure` atomically as PNG or SVG, depending on the file name's suffix.
 
-    Each text is drawn with installed fonts that have its characters. In an SVG, whose text is drawn by its viewer with
-    the viewer's fonts, characters may also be missing here.
+    Texts use installed fonts that have their characters. An SVG may also contain other characters, because its viewer
+    renders the text with fonts of its own.
 
     Raises:
-        UserError: No installed font has a character of a PNG's text.
+        UserError: The file is a PNG, and no installed font has one of its characters.
     """
     import matplotlib
     from matplotlib.text import Text
@@ -46,16 +46,19 @@ def save(figure, path):
         raise UserError(_missing(missing))
     for text in texts:
         text.set_fontfamily([*text.get_fontfamily(), *fonts])
-    still = {"svg.fonttype": "none", "svg.hashsalt": path.name}  # text stays text
-    with matplotlib.rc_context(still), atomic_open(path, "wb") as file:
+    reproducible = {"svg.fonttype": "none", "svg.hashsalt": path.name}  # no outlines of letters, no random ids
+    with matplotlib.rc_context(reproducible), atomic_open(path, "wb") as file:
         figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 
 def _fonts_for(characters):
-    """Return the families of installed fonts that have what Matplotlib's default font lacks, and what none has.
+    """Return font families for the characters that Matplotlib's default font lacks.
 
     Args:
         characters: Set of characters.
+
+    Returns:
+        List of families of installed fonts, and the set of characters that none of them has.
     """
     from matplotlib import font_manager
 
@@ -63,18 +66,18 @@ def _fonts_for(characters):
     families, paths = [], sorted(font_manager.findSystemFonts()) if missing else []
     drawn = {path: missing & _drawn_by(path) for path in paths}
     while missing and paths:
-        # Of fonts that draw as much, a regular sans-serif one.
+        # Among fonts that have equally many of the characters, prefer a regular sans-serif one.
         path = min(paths, key=lambda p: (-len(drawn[p] & missing), "Regular" not in p, "Sans" not in p, p))
         if not drawn[path] & missing:
             break
-        font_manager.fontManager.addfont(path)  # it may be newer than Matplotlib's list of fonts
+        font_manager.fontManager.addfont(path)  # it may be newer than Matplotlib's cached list of fonts
         families.append(font_manager.get_font(path).family_name)
         missing -= drawn[path]
     return families, missing
 
 
 def _drawn_by(path):
-    """Return the characters of a font that Matplotlib can draw: none of bitmap fonts, as those for coloured emoji."""
+    """Return the characters of a font that Matplotlib can draw; none for bitmap fonts such as coloured emoji."""
     from matplotlib import font_manager
 
     try:
@@ -89,5 +92,5 @@ def _missing(characters):
     return (
         f"no installed font can draw {shown!r}: install a font that has these characters (on Debian and Ubuntu "
         "fonts-noto-cjk for Chinese, Japanese and Korean, fonts-noto-core for emoji and other scripts), "
-        "or use --format=svg, whose text is drawn with the fonts of its viewer"
+        "or use --format=svg, whose viewer renders the text"
     )

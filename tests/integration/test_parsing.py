@@ -95,7 +95,7 @@ def test_translate_gives_long_sentences_a_flat_tree(call, run, sentences):
 
 
 def test_translate_pretty_requires_a_parser(call, home):
-    call("translate", f"--run={home.run}", "--input=/dev/null", "--format=pretty").refused("is no parser")
+    call("translate", f"--run={home.run}", "--input=/dev/null", "--format=pretty").refused("needs a parser")
 
 
 def test_evaluate_prints_the_same_f1_for_run_and_files(call, run, tmp_path, monkeypatch):
@@ -159,10 +159,10 @@ def test_evaluate_reports_by_length_and_label(call, tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (("--gold=gold",), "--gold=FILE --test=FILE"),
+        (("--gold=gold",), "both --gold=FILE and --test=FILE"),
         (("--gold=gold", "--test=gold", "--run=x"), "without --run"),
-        (("--gold=gold", "--test=gold", "--samples=1"), "--samples is of a run"),
-        (("--run=x", "--by_label"), "--by_label is of trees in files"),
+        (("--gold=gold", "--test=gold", "--samples=1"), "--samples requires --run"),
+        (("--run=x", "--by_label"), "--by_label needs trees in files"),
         (("--gold=-", "--test=-"), "cannot both be stdin"),
         ((), "--run, or --gold and --test"),
         (("--gold=gold", "--test=short"), "gold has 2 lines and short has 1"),

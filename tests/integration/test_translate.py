@@ -71,10 +71,10 @@ def test_translate_reads_windows_line_ends(translate):
 def test_translate_cuts_long_lines_and_warns(translate, translator):
     long = "s1 s2 " * 200
     outcome, lines = translate(["s3", long, "s4"])
-    assert outcome == (0, "", "line 2: only the first 64 of its 401 tokens are read\n")
+    assert outcome == (0, "", "line 2: only the first 64 of 401 tokens are translated\n")
     assert len(lines) == 3
     outcome, lines = translate([long], "--max_source_length=3")
-    assert "first 3 of its 401" in outcome.err and lines == texts(translator.translate(["s1 s2"]))
+    assert "first 3 of 401" in outcome.err and lines == texts(translator.translate(["s1 s2"]))
 
 
 def test_translate_nbest_lines_begin_with_number_and_score(translate, translator):
@@ -176,13 +176,13 @@ def test_translate_keeps_what_precedes_an_undecodable_line(home, call, tmp_path)
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (["--shard=3/2"], "--shard: takes I/N with I from 1 to N, not '3/2'"),
-        (["--shard=1/2", "--input=-"], "the length of stdin is not known"),
-        (["--top_k=5"], "--top_k is for sampling: give --sample, too"),
+        (["--shard=3/2"], "--shard: must be I/N with I from 1 to N, got '3/2'"),
+        (["--shard=1/2", "--input=-"], "the length of stdin is unknown"),
+        (["--top_k=5"], "--top_k needs --sample"),
         (["--sample", "--top_p=1.5"], "--top_p above 0 and at most 1"),
         (["--sample", "--temperature=0"], "--temperature must be above 0"),
         (["--token_scores"], "need --format=jsonl"),
-        (["--nbest=5", "--beam_size=4"], "--nbest=5 needs --beam_size=5 or more, not 4"),
+        (["--nbest=5", "--beam_size=4"], "--nbest=5 needs --beam_size=5 or more, got 4"),
         (["--max_source_length=1"], "max_source_length must be at least 2"),
         (["--extra_length=-1"], "takes a whole number from 0 on"),
         (["--prefixes=nowhere.txt"], "nowhere.txt does not exist"),

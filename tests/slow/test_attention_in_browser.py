@@ -45,7 +45,7 @@ def point_at(driver, element):
 
 
 def told(driver):
-    return driver.find_element("css selector", ".told").text
+    return driver.find_element("css selector", ".message").text
 
 
 def test_pointing_at_a_word_shows_its_attention_alone(driver, page):
@@ -82,7 +82,7 @@ def test_layers_heads_kinds_and_pieces_can_be_chosen(driver, page):
     assert 0 < len(drawn(driver)) < len(everything)
     for head in "13":
         press(driver, "heads", head)
-    assert drawn(driver) == [] and told(driver) == "No head is chosen."
+    assert drawn(driver) == [] and told(driver) == "No head is selected."
     press(driver, "heads", "all")
     assert drawn(driver) == everything
     press(driver, "layer", "2")
@@ -120,7 +120,7 @@ def test_page_shows_right_to_left_words_from_the_right(driver, tmp_path):
     for element in (driver.find_element("css selector", "dd"), word(driver, "keys", 0)):
         assert driver.execute_script("return getComputedStyle(arguments[0]).direction", element) == "rtl"
     point_at(driver, word(driver, "queries", 0))
-    isolated = [one.text for one in driver.find_elements("css selector", ".told bdi")]
+    isolated = [one.text for one in driver.find_elements("css selector", ".message bdi")]
     assert isolated[0] == "t_0" and set(isolated[1:]) == set(labels)
     assert complaints(driver) == []
 

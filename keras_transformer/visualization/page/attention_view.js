@@ -1,11 +1,11 @@
-// Shows attention weights inside an element: one colour a head, lines from each word to those that it attends to.
+// Shows attention weights inside an element: a line from each query to each key, with one colour per head.
 //
-// data: {colors: ["#…"], maps: [{label, forms: {words: form, pieces: form}}]}, where a form is
-// {queries: [text], keys: [text], layers, heads, weights: base64 of uint8 [layers, heads, queries, keys], 255 = 1}; and
-// chosen: {map, layer, heads, form: "words" or "pieces", pinned: {side: "queries" or "keys", index} or nothing}.
+// data: {colors: ["#…"], maps: [{label, forms: {words: form, pieces: form}}], chosen}
+// form: {queries: [text], keys: [text], layers, heads, weights: base64 of uint8 [layers, heads, queries, keys], 255 = 1}
+// chosen: {map, layer, heads, form: "words" or "pieces", pinned: {side: "queries" or "keys", index}, optional}
 function attentionView(element, data) {
   "use strict";
-  const ROW = 26, LEAST = 0.02;  // pixels of a word; the smallest weight that is drawn
+  const ROW = 26, LEAST = 0.02;  // height of a word in pixels; minimum weight to draw
   const chosen = { map: 0, layer: null, form: "words", heads: new Set() };
   let over = null, pinned = null;  // {side: "queries" or "keys", index}
 
@@ -34,7 +34,7 @@ function attentionView(element, data) {
   element.classList.add("attention-view");
   const controls = make(element, "div", { class: "controls" });
   const sides = make(element, "div", { class: "sides" });
-  const told = make(element, "p", { class: "told", "aria-live": "polite" });
+  const message = make(element, "p", { class: "message", "aria-live": "polite" });
 
   function choice(title, labels, isChosen, choose, attributes = () => ({})) {
     const group = make(controls, "fieldset");
@@ -62,8 +62,8 @@ function attentionView(element, data) {
       if (i === form.heads) chosen.heads = new Set(count(form.heads).keys());
       else if (event.detail === 2 || event.shiftKey) chosen.heads = new Set([i]);
       else if (!chosen.heads.delete(i)) chosen.heads.add(i);
-    }, (i) => i === form.heads ? { title: "shows all heads" } : {
-      class: "head", style: `--head: ${data.colors[i % data.colors.length]}`, title: "double click: this head alone",
+    }, (i) => i === form.heads ? { title: "select all heads" } : {
+      class: "head", style: `--head: ${data.colors[i % data.colors.length]}`, title: "double-click to select only this head",
     });
     choice("by", ["words", "pieces"], (i) => ["words", "pieces"][i] === chosen.form, (i) => {
       chosen.form = ["words", "pieces"][i];
@@ -97,7 +97,7 @@ function attentionView(element, data) {
   const heads = () => [...chosen.heads].sort((a, b) => a - b);
   const color = (head) => data.colors[head % data.colors.length];
 
-  // Lines, shares and what is told of the word that is pinned or, where none is, under the pointer.
+  // Draws lines, shares and the message for the pinned word or, if there is none, the word under the pointer.
   function drawWeights() {
     const form = current(), shown = pinned || over, all = heads();
     const svg = sides.querySelector("svg");
@@ -107,7 +107,7 @@ function attentionView(element, data) {
     svg.setAttribute("preserveAspectRatio", "xMinYMin");
     const isShown = (side, index) => !shown || shown.side !== side || shown.index === index;
     for (const [i, head] of all.entries()) {
-      const beside = (i - (all.length - 1) / 2) * Math.min(2.5, 18 / all.length);  // lines of heads do not hide each other
+      const offset = (i - (all.length - 1) / 2) * Math.min(2.5, 18 / all.length);  // keeps the heads' lines apart
       for (let query = 0; query < form.queries.length; query++) {
         if (!isShown("queries", query)) continue;
         for (let key = 0; key < form.keys.length; key++) {
@@ -115,7 +115,7 @@ function attentionView(element, data) {
           if (weight < LEAST || !isShown("keys", key)) continue;
           const bend = width / 2;
           make(svg, "path", {
-            d: `M0 ${y(query) + beside}C${bend} ${y(query) + beside} ${bend} ${y(key) + beside} ${width} ${y(key) + beside}`,
+            d: `M0 ${y(query) + offset}C${bend} ${y(query) + offset} ${bend} ${y(key) + offset} ${width} ${y(key) + offset}`,
             style: `--head: ${color(head)}`, "stroke-opacity": weight.toFixed(3), "stroke-width": shown ? 2.5 : 1.5,
           });
         }
@@ -136,28 +136,28 @@ function attentionView(element, data) {
         word.setAttribute("aria-pressed", is(pinned));
       });
     }
-    tell(form, shown, all, mean);
+    showMessage(form, shown, all, mean);
   }
 
-  function tell(form, shown, all, mean) {
-    told.replaceChildren();
-    if (!all.length) return told.append("No head is chosen.");
-    if (!shown) return told.append("Point at a word to see its attention alone; click to keep it, Escape to let it go.");
+  function showMessage(form, shown, all, mean) {
+    message.replaceChildren();
+    if (!all.length) return message.append("No head is selected.");
+    if (!shown) return message.append("Point at a word to see only its attention. Click to pin it, press Escape to release it.");
     const isQuery = shown.side === "queries", others = isQuery ? form.keys : form.queries;
     const shares = others.map((label, other) => {
       const [query, key] = isQuery ? [shown.index, other] : [other, shown.index];
       return [label, mean(all.map((head) => form.weight(head, query, key)))];
     });
     shares.sort((a, b) => b[1] - a[1]);
-    // Isolated, so that right-to-left words change the order of nothing around them.
-    make(make(told, "b"), "bdi", {}, form[shown.side][shown.index]);
-    told.append(isQuery ? " attends to " : " is attended to by ");
+    // bdi isolates right-to-left words from the text around them.
+    make(make(message, "b"), "bdi", {}, form[shown.side][shown.index]);
+    message.append(isQuery ? " attends to " : " is attended to by ");
     shares.slice(0, 5).forEach(([label, share], i) => {
-      if (i) told.append(" · ");
-      make(told, "bdi", {}, label);
-      told.append(` ${Math.round(100 * share)} %`);
+      if (i) message.append(" · ");
+      make(message, "bdi", {}, label);
+      message.append(` ${Math.round(100 * share)} %`);
     });
-    told.append(all.length > 1 ? " (mean of the chosen heads)" : ` (head ${all[0] + 1})`);
+    message.append(all.length > 1 ? " (mean of the selected heads)" : ` (head ${all[0] + 1})`);
   }
 
   function drawAll() {

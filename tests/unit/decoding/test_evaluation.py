@@ -22,6 +22,7 @@ from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding import evaluation
 from keras_transformer.decoding.evaluation import evaluate
+from keras_transformer.decoding.evaluation_records import append_result, summary
 from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.decoding.translator import Hypothesis, Translator
 from keras_transformer.evaluate import report_text
@@ -263,7 +264,7 @@ def test_json_holds_what_the_text_says(run, call, tmp_path):
         for name, score in found["scores"].items()
         for line in (f"signature of {name}: {score['signature']}", f"{name} = {score['value']:.2f}")
     ]
-    assert f"perplexity = {found['perplexity']:.2f} ({found['nll']:.4f} nats a token of the references)" in text
+    assert f"perplexity = {found['perplexity']:.2f} ({found['nll']:.4f} nats per token of the references)" in text
     assert math.exp(found["nll"]) == pytest.approx(found["perplexity"])
 
     cells = [line.split() for line in text]
@@ -301,7 +302,7 @@ def test_nothing_more_is_said_unasked(result, capsys):
     text = capsys.readouterr().out.splitlines()
     assert len(text) == 8 and text[0].startswith(f"{len(SOURCES)} lines of test in ")
     assert text[-1] == str(result.scores[-1]) and text[-1].startswith("sacreBLEU = ")
-    assert not {"comparison", "samples"} & result.summary().keys()
+    assert not {"comparison", "samples"} & summary(result).keys()
 
 
 def test_the_table_is_aligned(result, capsys):
@@ -315,7 +316,7 @@ def test_the_table_is_aligned(result, capsys):
 @pytest.mark.parametrize("perplexity", [math.inf, math.nan])
 def test_json_knows_no_infinity(result, monkeypatch, perplexity):
     monkeypatch.setattr(evaluation, "perplexity", lambda nll: perplexity)
-    found = result.summary()
+    found = summary(result)
     assert found["perplexity"] is None and found["by_length"][0]["perplexity"] is None and found["nll"] == result.nll()
 
 
@@ -338,7 +339,7 @@ def test_a_line_end_in_an_output_shifts_no_line(run, call, tmp_path, monkeypatch
 
 
 def test_a_row_holds_the_new_figures_and_old_rows_do_without(result, tmp_path, monkeypatch):
-    result.append_row(tmp_path / "rows.jsonl")
+    append_result(tmp_path / "rows.jsonl", result)
     row = json.loads((tmp_path / "rows.jsonl").read_text())
     for name, score in zip(("chrf", "lowercase_bleu", "sacrebleu"), result.scores, strict=True):
         assert row[name] == round(score.value, 2) and row["signatures"][score.name] == score.signature

@@ -205,7 +205,7 @@ def test_what_cannot_be_parsed_gets_a_flat_tree(translator):
 
 
 def test_what_makes_no_sense_with_trees_is_refused(translator):
-    with pytest.raises(kt.UserError, match="min_length is for translations"):
+    with pytest.raises(kt.UserError, match="min_length must be 0 for a parser"):
         translator.translate(["a b"], min_length=3)
     for prefix in (")S", "T", "(S )S", "(S T )S", "(S T )X"):
         with pytest.raises(kt.UserError, match="no tree begins with"):

@@ -221,8 +221,9 @@ def test_training_summary_of_minimal_log():
 
 def test_evaluation_row_holds_training_cost(run_and_lines, tmp_path):
     from keras_transformer.decoding.evaluation import evaluate
+    from keras_transformer.decoding.evaluation_records import append_result
 
-    evaluate(run_and_lines[0].path).append_row(tmp_path / "rows.jsonl")
+    append_result(tmp_path / "rows.jsonl", evaluate(run_and_lines[0].path))
     row = json.loads((tmp_path / "rows.jsonl").read_text())
     assert row["training"]["flops"] > 0 and row["training"]["paper_flops"] > 0
     assert row["backend"] == keras.backend.backend() == Run.open(run_and_lines[0].path).manifest()["backend"]

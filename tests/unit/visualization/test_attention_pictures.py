@@ -258,7 +258,7 @@ def test_weights_beside_0_to_1_are_drawn(number, value):
 def test_an_attention_that_tells_no_weights_is_told(monkeypatch):
     one = translator()
     monkeypatch.setattr(type(one.model), "recorded_attention", nothing_recorded)
-    with pytest.raises(kt.UserError, match="does not tell its weights of all pairs"):
+    with pytest.raises(kt.UserError, match="does not compute weights for all pairs"):
         one.attention("the dog", "Hund")
 
 
@@ -270,7 +270,10 @@ def nothing_recorded(model):
 
 @pytest.mark.parametrize(
     ("source", "target", "said"),
-    [(["the dog"], None, "one text, not a list"), ("the dog", [4, 999], "holds ids that are none of 60")],
+    [
+        (["the dog"], None, "source must be one text, got a list"),
+        ("the dog", [4, 999], "must be below the vocabulary size, 60"),
+    ],
 )
 def test_what_is_no_text_and_no_target_is_told(source, target, said):
     with pytest.raises(kt.UserError, match=said):
@@ -290,13 +293,13 @@ def test_a_run_s_name_is_no_formula():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"number": 5, "heads": [0, 1, 2]}, "figure 5 shows two heads, not 3"),
-        ({"number": 6}, "there is no figure 6; there are 3, 4, 5"),
-        ({"layer": 2}, "there is no layer 3; they are 1 to 2"),
-        ({"heads": [0, 3]}, "there is no head 4; they are 1 to 3"),
-        ({"word": "dog"}, "no word 'dog'; the words are s_0 s_1, or their numbers from 1 on"),
-        ({"word": "0"}, "no word '0'"),
-        ({"word": "3"}, "no word '3'"),
+        ({"number": 5, "heads": [0, 1, 2]}, "figure 5 must have two heads, got 3"),
+        ({"number": 6}, "number must be one of 3, 4, 5, got 6"),
+        ({"layer": 2}, "layer must be from 1 to 2, got 3"),
+        ({"heads": [0, 3]}, "head must be from 1 to 3, got 4"),
+        ({"word": "dog"}, "word must be one of s_0 s_1 or a number from 1 to 2, got 'dog'"),
+        ({"word": "0"}, "got '0'"),
+        ({"word": "3"}, "got '3'"),
     ],
 )
 def test_what_cannot_be_drawn_is_told(arguments, said):
@@ -338,17 +341,17 @@ def test_visualize_writes_a_page_figures_and_curves(call, home, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "visualize takes --run and --text"),
-        (("--run=RUN",), "visualize takes --run and --text"),
-        (("--run=RUN", "--text=1", "--word=1"), "--word is for --figure=3 and --figure=4"),
-        (("--run=RUN", "--text=1", "--over=step"), "--over is for --curves"),
-        (("--run=RUN", "--text=1", "--format=svg"), "--format is for --figure and --curves; the page is HTML"),
+        ((), "visualize needs --run and --text"),
+        (("--run=RUN",), "visualize needs --run and --text"),
+        (("--run=RUN", "--text=1", "--word=1"), "--word needs --figure=3 or --figure=4"),
+        (("--run=RUN", "--text=1", "--over=step"), "--over needs --curves"),
+        (("--run=RUN", "--text=1", "--format=svg"), "--format needs --figure or --curves; the page is always HTML"),
         (("--run=RUN", "--text=1", "--heads=0"), "--heads: takes a whole number from 1 on, not '0'"),
-        (("--run=RUN", "--text=1", "--target=1", "--layer=9"), "there is no layer 9; they are 1 to 1"),
-        (("--run=RUN", "--text=1", "--target=1", "--heads=3", "--figure=5"), "there is no head 3; they are 1 to 2"),
+        (("--run=RUN", "--text=1", "--target=1", "--layer=9"), "layer must be from 1 to 1, got 9"),
+        (("--run=RUN", "--text=1", "--target=1", "--heads=3", "--figure=5"), "head must be from 1 to 2, got 3"),
         (("--run=RUN", "--text=  "), "--text must not be empty"),
         (("--run=nowhere", "--text=1"), "there is no run directory nowhere"),
-        (("--curves=RUN", "--text=1"), "--text is for pictures of attention, not for --curves"),
+        (("--curves=RUN", "--text=1"), "--text cannot be combined with --curves"),
         (("--curves=nowhere",), "there is no run directory nowhere"),
     ],
 )

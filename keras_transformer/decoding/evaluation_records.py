@@ -1,0 +1,83 @@
+"""Records of an evaluation: the JSON object that `evaluate --json` prints, and the row that `--results` appends."""
+
+import dataclasses
+import math
+
+from keras_transformer.config.hparams import changed_fields
+from keras_transformer.runs.manifest import append_row, command, git_revision, machine
+from keras_transformer.runs.summary import training_summary
+from keras_transformer.utils.files import sha256
+
+
+def summary(result, samples=0):
+    """Return the results as a dict for JSON, with None for values that are not finite.
+
+    Args:
+        result: `Evaluation`.
+        samples: Number of examples to include.
+    """
+    row = {
+        "problem": result.run.problem.name,
+        "split": result.split,
+        "checkpoint": result.checkpoint,
+        "decoding": result.decoding,
+        "lines": len(result.outputs),
+        "seconds": result.seconds,
+        "scores": {score.name: {"value": score.value, "signature": score.signature} for score in result.scores},
+        "score_that_counts": result.scores[-1].name,
+        "perplexity": _finite(result.perplexity),
+        "nll": _finite(result.nll()),
+        "by_length": [{**part, "perplexity": _finite(part["perplexity"])} for part in result.by_length()],
+    }
+    if result.comparison:
+        row["comparison"] = {
+            "file": result.compared_with,
+            **dataclasses.asdict(result.comparison),
+            "difference": result.comparison.difference,
+        }
+    if samples:
+        names = ("source", "output", "reference")
+        row["samples"] = [dict(zip(names, example)) for example in result.examples()[:samples]]
+    return row
+
+
+def append_result(path, result):
+    """Append the scores of an `Evaluation` and their provenance as one line of JSON to the file `path`."""
+    run, manifest = result.run, result.run.manifest()
+    defaults = {field.name: field.default for field in dataclasses.fields(run.problem)}
+    hparams = dataclasses.asdict(run.hparams)
+    row = {
+        "problem": run.problem.name,
+        "settings": {name: value for name, value in run.problem.parameters.items() if value != defaults[name]},
+        "preset": run.config["preset"],
+        "seed": run.hparams.seed,
+        "split": result.split,
+        **{score.name.lower().replace(" ", "_"): round(score.value, 2) for score in result.scores},
+        "signatures": {score.name: score.signature for score in result.scores},
+        "perplexity": _rounded(result.perplexity),
+        "by_length": [{name: _rounded(cell) for name, cell in part.items()} for part in result.by_length()],
+        "checkpoint": result.checkpoint,
+        "decoding": result.decoding,
+        "decoding_seconds": round(result.seconds, 1),
+        "training": training_summary(run.metrics()),
+        "parameters": manifest["parameters"]["total"],
+        "hparams": hparams,
+        "overrides": changed_fields(run.config["preset"], hparams),
+        "commands": {"train": manifest["command"], "evaluate": command()},
+        "backend": manifest["backend"],
+        "commit": manifest["git_revision"],
+        "evaluation_commit": git_revision(),
+        "manifest_sha256": sha256(run.path / "manifest.json"),
+        "machine": machine(),
+    }
+    append_row(path, row)
+
+
+def _finite(value):
+    """Return the value, or None if it is not finite, because JSON has neither infinity nor NaN."""
+    return value if math.isfinite(value) else None
+
+
+def _rounded(cell):
+    """Return a cell of a row: floats are rounded to four decimals, and non-finite ones become None."""
+    return _finite(round(cell, 4)) if isinstance(cell, float) else cell
