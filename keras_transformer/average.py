@@ -7,23 +7,23 @@ from keras_transformer.runs.run import Run
 
 
 def main(arguments):
-    """Runs the command with a list of arguments."""
+    """Run the command with a list of arguments."""
     parser = Parser(
         "average",
         "--run=runs/toy_ende-toy --last=5",
-        "Averages the weights of the last checkpoints into the checkpoint `averaged`; the others stay as they are. "
-        "Run it again after more training.",
+        "Average the weights of the last checkpoints into the checkpoint `averaged`. The other checkpoints do not "
+        "change. Run the command again after more training.",
     )
-    parser.add_argument("--run", type=user_path, required=True, help="the run directory")
+    parser.add_argument("--run", type=user_path, required=True, help="run directory")
     parser.add_argument(
-        "--last", type=positive_int, help="maximum number of checkpoints (default the run's average_last)"
+        "--last", type=positive_int, help="maximum number of checkpoints (default average_last of the run)"
     )
     parser.add_argument(
         "--scores", default="on", choices=("on", "off"),
-        help="whether to decode the validation split with each of them and with their average (default on)",
+        help="validation scores of each checkpoint and of the average (default on)",
     )  # fmt: skip
     flags = parser.parse_args(arguments)
-    Run.open(flags.run)  # a wrong directory is said before Keras is loaded
+    Run.open(flags.run)  # before the slow import of Keras
     load_keras()
     from keras_transformer.decoding.evaluation import score_checkpoints
     from keras_transformer.runs.averaging import average_checkpoints

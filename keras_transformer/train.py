@@ -1,4 +1,4 @@
-"""python -m keras_transformer.train: trains a model on a problem; repeated, it resumes."""
+"""python -m keras_transformer.train: train a model on a problem, or resume a run."""
 
 from pathlib import Path
 
@@ -18,41 +18,49 @@ from keras_transformer.utils.logs import terminal_log
 
 
 def main(arguments):
-    """Runs the command with a list of arguments."""
+    """Run the command with a list of arguments."""
     parser = Parser(
         "train",
         "--problem=multi30k_ende --hparams=tiny --train_steps=8000",
-        "Trains a model on a problem in a run directory; repeated, it resumes. Without flags it trains the embedded "
-        "problem.",
+        "Train a model on a problem in a run directory. Rerun the command to resume. Without flags, it trains on the "
+        "built-in problem toy_ende.",
     )
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
-    parser.add_argument("--output_dir", type=user_path, help="the run directory (default runs/PROBLEM-HPARAMS)")
+    parser.add_argument("--output_dir", type=user_path, help="run directory (default runs/PROBLEM-HPARAMS)")
     parser.add_argument(
-        "--init_from", type=user_path, metavar="RUN", help="begin with the weights of another run; embeddings by piece"
+        "--init_from",
+        type=user_path,
+        metavar="RUN",
+        help="run directory that provides the initial weights, with embeddings matched by token",
     )
-    parser.add_argument("--init_checkpoint", help="best, last, averaged, ema or a step of that run (default best)")
     parser.add_argument(
-        "--dry_run", action="store_true", help="tell what would be trained, and end; prepares the corpus"
+        "--init_checkpoint", help="checkpoint of that run: best, last, averaged, ema or a step (default best)"
     )
-    group = parser.add_argument_group("how the run is executed; may differ on resume")
+    parser.add_argument(
+        "--dry_run", action="store_true", help="print the summary of the run and stop after preparing the corpus"
+    )
+    group = parser.add_argument_group("execution of the run (may change when it resumes)")
     group.add_argument(
         "--strategy",
         default="auto",
         choices=("auto", "one", "mirrored", "multiworker", "jax"),
-        help="devices (default auto)",
+        help="way to use several devices (default auto)",
     )
-    group.add_argument("--devices", type=positive_int, help="how many devices of this process (default all)")
-    group.add_argument("--coordinator", metavar="HOST:PORT", help="on JAX, where several processes meet: the first's")
-    group.add_argument("--num_processes", type=positive_int, help="how many processes there are")
-    group.add_argument("--process_id", type=non_negative_int, help="the number of this one, from 0")
+    group.add_argument("--devices", type=positive_int, help="number of devices of this process (default all)")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, for several JAX processes")
+    group.add_argument("--num_processes", type=positive_int, help="number of processes, with --coordinator")
+    group.add_argument("--process_id", type=non_negative_int, help="index of this process from 0, with --coordinator")
     group.add_argument(
-        "--worker_patience", type=positive_int, default=300, help="seconds to wait for the others (default %(default)s)"
+        "--worker_patience",
+        type=positive_int,
+        default=300,
+        help="maximum seconds to wait for the other processes (default %(default)s)",
     )
     group.add_argument(
         "--precision",
         default="float32",
         choices=("float32", "bfloat16", "float16"),
-        help="of products (default float32)",
+        help="type of matrix products (default float32)",
     )
     group.add_argument(
         "--accumulate",
@@ -61,9 +69,11 @@ def main(arguments):
         help="micro-batches per update (default 1)",
     )
     group.add_argument(
-        "--remat", action="store_true", help="compute layers once more in the backward pass, for less memory"
+        "--remat", action="store_true", help="recomputation of layers in the backward pass, to save memory"
     )
-    group.add_argument("--jit_compile", default="auto", choices=("auto", "on", "off"), help="XLA (default auto)")
+    group.add_argument(
+        "--jit_compile", default="auto", choices=("auto", "on", "off"), help="compilation with XLA (default auto)"
+    )
     flags = parser.parse_args(arguments)
     problem, hparams = read_problem_flags(flags)
     init_from = None

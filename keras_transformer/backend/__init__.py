@@ -1,1 +1,1 @@
-"""What depends on the Keras backend: choosing it, compiling functions, listing devices."""
+"""Code that depends on the Keras backend: loading it, compiling functions, listing devices."""

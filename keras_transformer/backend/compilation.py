@@ -1,19 +1,19 @@
-"""Functions of a model, compiled as the backend likes it."""
+"""Compilation of functions that use a model."""
 
 import functools
 
 import keras
 
 COMPILES_EACH_SHAPE = keras.backend.backend() != "tensorflow"
-"""Whether every new shape of an input costs a compilation, so that shapes should be few."""
+"""Whether each new input shape costs a compilation, so that there should be few shapes."""
 
 
 def compiled(function, *models, jit_compile=False):
-    """Returns the function compiled: once for all shapes on TensorFlow, once for each on JAX and by XLA.
+    """Return the compiled function. TensorFlow compiles once for all shapes, JAX and XLA once per shape.
 
     Args:
-        function: Of nested arrays, by position, and of what can be hashed, by keyword, which is constant to it. It may
-            read the variables of the models: at each call they are what they are then.
+        function: Function of nested arrays (positional) and hashable constants (keywords). It may read the variables
+            of the models, and each call uses their current values.
         *models: Each a `keras.Model`.
         jit_compile: Whether TensorFlow uses XLA. JAX always does.
     """
@@ -35,7 +35,7 @@ def _compiled_by_tensorflow(function, jit_compile):
         if key not in graphs:
             constant = functools.partial(function, **constants)
             signature = None if jit_compile else keras.tree.map_structure(specification, arrays)
-            # No Python statement depends on a tensor, and looking for them takes most of the time of tracing.
+            # No Python control flow depends on a tensor, and AutoGraph would take most of the tracing time.
             graphs[key] = tf.function(constant, input_signature=signature, jit_compile=jit_compile, autograph=False)
         return graphs[key](*arrays)
 
@@ -61,6 +61,6 @@ def _compiled_by_jax(function, models):
 
 
 def rounded_up(number):
-    """Returns the number, or the next greater one, of 1, 2, 3, 4, 6, 8, 12, 16, 24, …: few shapes, little padding."""
+    """Return the number rounded up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, …: few shapes with little padding."""
     power = 1 << (number - 1).bit_length()
     return power * 3 // 4 if number <= power * 3 // 4 else power

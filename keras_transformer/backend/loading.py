@@ -1,4 +1,4 @@
-"""Importing Keras and its backend: which, and without their start-up chatter."""
+"""Import of Keras and its backend without the start-up messages of TensorFlow."""
 
 import contextlib
 import importlib.util
@@ -11,25 +11,26 @@ from pathlib import Path
 from keras_transformer.utils.errors import UserError, unknown
 
 BACKENDS = ("tensorflow", "jax")
-"""Backends that this project trains on, by preference."""
+"""Supported backends in order of preference."""
 
 
 def load_keras():
-    """Imports Keras and its backend; what TensorFlow prints to stderr meanwhile is shown only if that fails.
+    """Import Keras and its backend. The messages of TensorFlow on stderr are shown only if the import fails.
 
-    Its C++ parts ignore every log-level variable before they are initialised, so the file descriptor itself is
-    turned away for these seconds. Raises ImportError as the import does.
+    The C++ code of TensorFlow ignores all log-level variables before its initialization, so this function redirects
+    the file descriptor.
 
     Raises:
-        UserError: The backend is none of `BACKENDS` or not installed.
+        UserError: The backend is not supported or not installed.
+        ImportError: The import of Keras or the backend fails.
     """
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = chosen_backend()
         if os.environ["KERAS_BACKEND"] == "tensorflow":
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-            # TensorFlow takes these faster matrix products by itself on some processors alone.
+            # TensorFlow enables these faster matrix products by default on some processors only.
             os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-            with stderr_set_aside():
+            with hidden_stderr():
                 import keras
                 import tensorflow as tf
 
@@ -38,35 +39,35 @@ def load_keras():
 
     check_backend(keras.backend.backend())
     if keras.backend.backend() == "jax":
-        keep_compilations()
+        enable_compilation_cache()
 
 
 def chosen_backend():
-    """Returns what KERAS_BACKEND says, or else the backend that is installed; of several, the one in keras.json.
+    """Return the backend of KERAS_BACKEND, else the backend in keras.json if it is installed, else an installed one.
 
     Raises:
-        UserError: It is none of `BACKENDS` or not installed, or none is.
+        UserError: KERAS_BACKEND is not supported or not installed, or no backend is installed.
     """
     if named := os.environ.get("KERAS_BACKEND"):
         check_backend(named)
         if not importlib.util.find_spec(named):
             raise UserError(f"KERAS_BACKEND={named}, but {named} is not installed: pip install {named}")
         return named
-    # Keras writes its default into keras.json by itself, so what stands there need not be installed.
+    # Keras writes its default into keras.json, so that backend may not be installed.
     for name in (_configured_backend(), *BACKENDS):
         if name in BACKENDS and importlib.util.find_spec(name):
             return name
-    raise UserError("no backend of Keras is installed: pip install tensorflow, or pip install jax")
+    raise UserError("no Keras backend is installed; run pip install tensorflow or pip install jax")
 
 
 def check_packages(what, extra, packages, then=""):
-    """Raise a `UserError` that names all packages that are not installed, with the command that installs them.
+    """Raise a `UserError` that names all missing packages and the command that installs them.
 
     Args:
-        what: What needs the packages: the beginning of the sentence.
-        extra: Extra of pyproject.toml that has all packages.
+        what: Beginning of the sentence: the feature that needs the packages.
+        extra: Extra of pyproject.toml that contains all packages.
         packages: Names of the packages.
-        then: What else to do: the end of the sentence.
+        then: End of the sentence: another remedy.
     """
     missing = [name for name in packages if not importlib.util.find_spec(name.replace("-", "_"))]
     if missing:
@@ -77,19 +78,19 @@ def check_packages(what, extra, packages, then=""):
 
 
 def check_backend(name):
-    """Raises a `UserError` unless `name` is one of `BACKENDS`."""
+    """Raise a `UserError` unless `name` is one of `BACKENDS`."""
     if name not in BACKENDS:
         raise unknown("backend in KERAS_BACKEND", name, BACKENDS)
 
 
-def keep_compilations():
-    """Lets JAX keep what it compiles in the user's cache, unless told where (JAX_COMPILATION_CACHE_DIR)."""
+def enable_compilation_cache():
+    """Let JAX cache compiled functions in the user's cache folder, unless JAX_COMPILATION_CACHE_DIR is set."""
     import jax
 
     if jax.config.jax_compilation_cache_dir is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
         jax.config.update("jax_compilation_cache_dir", str(cache / "keras_transformer" / "jax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # by default a second
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # the default is 1
 
 
 def _configured_backend():
@@ -101,22 +102,22 @@ def _configured_backend():
 
 
 @contextlib.contextmanager
-def stderr_set_aside():
-    """What the process writes to stderr in the block, C++ parts too, is shown only if the block raises."""
+def hidden_stderr():
+    """Hide the output of the process on stderr, including C++ code; show it only if the `with` block raises."""
     try:
         sys.stderr.flush()
         original = os.dup(2)
-    except (AttributeError, OSError):  # no stderr at all
+    except (AttributeError, OSError):  # the process has no stderr
         yield
         return
-    with tempfile.TemporaryFile() as aside:
-        os.dup2(aside.fileno(), 2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
         try:
             yield
         except BaseException:
             os.dup2(original, 2)
-            aside.seek(0)
-            os.write(2, aside.read())
+            hidden.seek(0)
+            os.write(2, hidden.read())
             raise
         finally:
             os.dup2(original, 2)

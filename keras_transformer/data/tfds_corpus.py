@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from keras_transformer.backend.loading import stderr_set_aside
+from keras_transformer.backend.loading import hidden_stderr
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import read_json
 
@@ -147,7 +147,7 @@ class TfdsCorpus:
             UserError: One of them is not installed.
         """
         try:
-            with stderr_set_aside():
+            with hidden_stderr():
                 import tensorflow as tf
                 import tensorflow_datasets as tfds
                 from absl import logging

@@ -1,30 +1,34 @@
-"""Whether the other processes of a training are still there, where the backend says so by ending this one.
+"""Heartbeat between JAX processes, which detects that another process died or hangs.
 
-A process whose machine loses its power closes no connection, and one that dies while connections are being made is
-waited for. JAX then aborts the waiting process from a thread of its own, with no chance to say what to do. So each
-process counts aloud, in the store of keys and values that its coordinator keeps, and watches the others count.
+A machine that loses power closes no connection, and a process that dies while connections are set up keeps the others
+waiting. After a while JAX aborts the waiting process from a thread of its own, without a helpful message. Each process
+therefore writes a counter to the key-value store of the coordinator and checks that the other counters grow.
 """
 
 import threading
 import time
 
 EVERY = 2
-"""Seconds from one count to the next."""
+"""Seconds between two heartbeats."""
 SILENCE = 25
-"""Seconds after which a process counts as lost that has not counted on."""
+"""Seconds without a heartbeat after which a process counts as lost."""
 DONE = "done"
-"""What a process says last, that needs the others no more, nor they it."""
+"""Last value of a process that has finished and is no longer needed."""
 
 
 class Heartbeat(threading.Thread):
-    """Counts aloud and watches the others that do, until it is ended, or the store is gone or another process is.
+    """Thread that sends heartbeats and checks those of the other processes.
+
+    It ends with `end`, when the store is no longer available, or when another process is lost.
 
     Args:
-        store: Has `key_value_set(key, value, allow_overwrite)` and `key_value_dir_get(folder)` -> [(key, value)].
-        number: Which process this is, from 0.
-        count: How many there are.
-        lost: Called, in this thread, with the number of a process that is gone.
-        every, silence: Seconds, as above.
+        store: Object with `key_value_set(key, value, allow_overwrite)` and `key_value_dir_get(folder)`, which returns
+            [(key, value)].
+        number: Index of this process, from 0.
+        count: Number of processes.
+        lost: Function that this thread calls with the index of a lost process.
+        every: Seconds between two heartbeats.
+        silence: Seconds without a heartbeat after which a process counts as lost.
     """
 
     def __init__(self, store, number, count, lost, every=EVERY, silence=SILENCE):
@@ -34,40 +38,40 @@ class Heartbeat(threading.Thread):
         self.over = threading.Event()
 
     def end(self):
-        """Tells the others that this process has done its part, and ends the thread.
+        """Announce that this process has finished, and end the thread.
 
-        Python must not end before: a thread that comes back from the store, which is no Python, aborts it then.
+        Call it before Python exits: a thread that returns from the C++ code of the store after that aborts the process.
         """
         self.over.set()
         if self.is_alive():
             self.join(self.silence)
 
     def run(self):
-        heard, counted, looked = {}, 0, time.monotonic()
+        heard, counter, checked = {}, 0, time.monotonic()
         while not self.over.is_set():
-            counted += 1
-            found = self._tell(counted)
-            if found is None:
+            counter += 1
+            values = self._exchange(counter)
+            if values is None:
                 return
             now = time.monotonic()
-            if now - looked > self.silence / 2:  # this process stood still itself, and cannot tell
+            if now - checked > self.silence / 2:  # this process itself was suspended, so start over
                 heard = {}
-            looked = now
+            checked = now
             for other in set(range(self.count)) - {self.number}:
-                latest = found.get(f"present/{other}")
+                latest = values.get(f"present/{other}")
                 last, since = heard.get(other, (None, now))
-                # One that has not begun to count may still prepare its corpus.
+                # A process without a heartbeat so far may still prepare its corpus.
                 if latest != last or latest in (None, DONE):
                     heard[other] = latest, now
                 elif now - since > self.silence:
                     return self.lost(other)
             self.over.wait(self.every)
-        self._tell(DONE)
+        self._exchange(DONE)
 
-    def _tell(self, what):
-        """What all say last, {key: value}, this process included; None if the training is over for the store."""
+    def _exchange(self, value):
+        """Write the value of this process; return {key: value} of all processes, or None if the store is closed."""
         try:
-            self.store.key_value_set(f"present/{self.number}", str(what), allow_overwrite=True)
+            self.store.key_value_set(f"present/{self.number}", str(value), allow_overwrite=True)
             return dict(self.store.key_value_dir_get("present/"))
-        except Exception:  # or the backend sees for itself that its coordinator is gone
+        except Exception:  # the backend reports the loss of its coordinator
             return None

@@ -1,6 +1,6 @@
 """Run state for non-chief workers, kept in memory only.
 
-The callbacks make the same decisions with it as with the chief's run directory.
+With this state the callbacks make the same decisions as with the run directory of the chief.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from keras_transformer.runs.run import Run
 
 
 def state_of(run):
-    """Return what an `InMemoryRun` has to know of a run's directory, for JSON."""
+    """Return the state of a run directory that an `InMemoryRun` needs, as a dict for JSON."""
     rows = [row for row in run.metrics() if row["kind"] in ("validation", "nonfinite")]
     return {
         "config": run.config, "rows": rows, "best": run.checkpoints.best(), "steps": run.checkpoints.steps(),
@@ -22,10 +22,10 @@ def state_of(run):
 
 @dataclasses.dataclass(frozen=True)
 class InMemoryRun(Run):
-    """A `Run` that writes nothing.
+    """A `Run` that writes nothing to disk.
 
     Attributes:
-        state: Of `state_of`.
+        state: Result of `state_of` on the chief.
     """
 
     state: dict

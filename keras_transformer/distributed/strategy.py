@@ -1,4 +1,4 @@
-"""Which devices train together. The update is the same on any number of them."""
+"""Strategies that join devices. The update is the same on any number of devices."""
 
 import functools
 
@@ -10,57 +10,59 @@ STRATEGIES = {
     "auto": "tensorflow jax", "one": "tensorflow jax", "mirrored": "tensorflow", "jax": "jax",
     "multiworker": "tensorflow jax",
 }  # fmt: skip
-"""The backends that have each strategy."""
+"""The backends that support each strategy."""
 
 
 def check_strategy(name, devices=None, jit_compile="auto"):
-    """Raises a `UserError` where there is no such strategy, or the backend has another; touches no device."""
+    """Raise a `UserError` if the strategy is unknown or the backend does not support it; initialize no device."""
     backend = keras.backend.backend()
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)
     if backend not in STRATEGIES[name].split():
         other = next(one for one, backends in STRATEGIES.items() if backends == backend)
         raise UserError(
-            f"--strategy={name} needs KERAS_BACKEND={STRATEGIES[name]}, not {backend}, whose own is --strategy={other}"
+            f"--strategy={name} needs KERAS_BACKEND={STRATEGIES[name]}, got {backend}; use --strategy={other}"
         )
     if name == "one" and devices not in (None, 1):
-        raise UserError(f"--strategy=one is of one device, not of --devices={devices}")
+        raise UserError(f"--strategy=one needs --devices=1, got --devices={devices}")
     if name in ("mirrored", "multiworker") and backend == "tensorflow" and jit_compile is True:
         raise UserError(
-            f"--jit_compile=on needs --strategy=one: XLA cannot compile TensorFlow's reductions of --strategy={name}"
+            f"--jit_compile=on needs --strategy=one: XLA cannot compile the reductions of --strategy={name} on "
+            "TensorFlow"
         )
 
 
 def make_strategy(name, number=None):
-    """Returns what joins devices, within whose `scope()` a model is to be made, or None for one device.
+    """Return the strategy or distribution in whose `scope()` a model must be built, or None for one device.
 
     Args:
-        name: "one"; "mirrored" takes all GPUs, or all logical CPU devices where there is none, "jax" all devices that
-            JAX has; "auto" takes all accelerators if there are several; "multiworker" those of all processes, which
-            have to be met first: see `workers.join`.
-        number: How many devices of this process to take; None: all.
+        name: "one" uses one device. "mirrored" uses all GPUs, or all logical CPU devices if there is no GPU. "jax" uses
+            all devices of JAX. "auto" uses all accelerators if there are several. "multiworker" uses the devices of
+            all processes and needs `workers.join` first.
+        number: Number of devices of this process; None uses all.
 
     Returns:
         On TensorFlow a `tf.distribute.MirroredStrategy` or `MultiWorkerMirroredStrategy`, on JAX a
         `keras.distribution.DataParallel`.
 
     Raises:
-        UserError: Of `check_strategy`, or there are fewer devices.
+        UserError: `check_strategy` rejects the strategy, or there are fewer devices.
     """
     check_strategy(name, number)
     return None if name == "one" else _strategy(name, number)
 
 
-@functools.cache  # two strategies in one process would mix up their collective operations
+@functools.cache  # the collective operations of two strategies in one process would interfere
 def _strategy(name, number):
-    return _of_tensorflow(name, number) if keras.backend.backend() == "tensorflow" else _of_jax(name, number)
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    return _tensorflow_strategy(name, number) if on_tensorflow else _jax_distribution(name, number)
 
 
-def _of_tensorflow(name, number):
+def _tensorflow_strategy(name, number):
     import tensorflow as tf
 
     if name == "multiworker":
-        # The first, as its collective operations have to be set up before anything is computed.
+        # Before any other use of TensorFlow: collective operations must be set up first.
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         _check_all(strategy.extended.worker_devices, number)
         return strategy
@@ -68,12 +70,12 @@ def _of_tensorflow(name, number):
     if name == "auto" and not _several(devices, number):
         return None
     if devices:
-        return tf.distribute.MirroredStrategy(_taken(devices, number))
+        return tf.distribute.MirroredStrategy(_first(devices, number))
     devices = [device.name for device in tf.config.list_logical_devices("CPU")]
-    return tf.distribute.MirroredStrategy(_taken(devices, number), tf.distribute.ReductionToOneDevice())
+    return tf.distribute.MirroredStrategy(_first(devices, number), tf.distribute.ReductionToOneDevice())
 
 
-def _of_jax(name, number):
+def _jax_distribution(name, number):
     devices = keras.distribution.list_devices()
     if name == "multiworker":
         import jax
@@ -82,29 +84,26 @@ def _of_jax(name, number):
         return keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
     if name == "auto" and not _several([device for device in devices if not device.startswith("cpu")], number):
         return None
-    return keras.distribution.DataParallel(devices=_taken(devices, number))
+    return keras.distribution.DataParallel(devices=_first(devices, number))
 
 
 def _several(accelerators, number):
-    """Whether "auto" is to take several devices."""
-    if number is not None:
-        _taken(accelerators, number)
-        return number > 1
-    return len(accelerators) > 1
+    """Return whether "auto" uses several devices."""
+    return len(_first(accelerators, number)) > 1
 
 
-def _taken(devices, number):
-    """The first `number` of devices."""
+def _first(devices, number):
+    """Return the first `number` devices, or all of them."""
     if number is not None and number > len(devices):
-        raise UserError(f"--devices={number}, but {keras.backend.backend()} sees {_listed(devices)}")
+        raise UserError(f"--devices={number}, but {keras.backend.backend()} finds {_listed(devices)}")
     return devices[:number]
 
 
 def _check_all(devices, number):
     if number not in (None, len(devices)):
         raise UserError(
-            f"--devices={number}, but this worker has {_listed(devices)}; --strategy=multiworker takes all that one "
-            "sees (fewer: CUDA_VISIBLE_DEVICES)"
+            f"--devices={number}, but this worker has {_listed(devices)}; --strategy=multiworker uses all of them "
+            "(set CUDA_VISIBLE_DEVICES to use fewer)"
         )
 
 
@@ -113,7 +112,7 @@ def _listed(devices):
 
 
 def count_replicas(strategy):
-    """Returns how many devices share the rows of a batch."""
+    """Return the number of devices that share the rows of a batch."""
     if strategy is None:
         return 1
     on_tensorflow = keras.backend.backend() == "tensorflow"
@@ -121,7 +120,7 @@ def count_replicas(strategy):
 
 
 def count_accelerators(strategy):
-    """Returns how many accelerators train together; logical CPU devices share one machine and are none."""
+    """Return the number of accelerators that train together, 0 on CPUs."""
     if strategy is None:
         return 0
     if keras.backend.backend() == "tensorflow":
@@ -131,10 +130,10 @@ def count_accelerators(strategy):
 
 
 def check_rows(plan, strategy):
-    """Raises a `UserError` if the batches of a `BatchPlan` have fewer rows, in the mean, than there are devices."""
+    """Raise a `UserError` if the batches of a `BatchPlan` have on average fewer rows than there are devices."""
     replicas, rows = count_replicas(strategy), plan.num_pairs / plan.batches_per_epoch
     if rows < replicas:
         raise UserError(
-            f"batch_tokens={plan.batch_tokens} makes batches of {rows:.1f} pairs in the mean, too few for {replicas} "
-            "devices; raise it, or take fewer devices"
+            f"batch_tokens={plan.batch_tokens} gives batches of {rows:.1f} pairs on average, too few for {replicas} "
+            "devices; raise batch_tokens, or use fewer devices"
         )

@@ -1,7 +1,7 @@
-"""Processes that train together, perhaps on several machines: what they tell each other between updates.
+"""Processes that train together, possibly on several machines, and their communication between updates.
 
-Worker 0 alone reads and writes the run directory. What the others have to know of it, and what each worker alone
-knows, such as that a signal came, is told through sums over all workers.
+Only worker 0, the chief, reads and writes the run directory. It broadcasts the state that the others need.
+An all-reduce shares events that only one worker sees, such as signals.
 """
 
 import atexit
@@ -23,107 +23,106 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.progress import stop_bars
 
 HEARTBEAT = 60
-"""Seconds after which JAX itself gives up a worker that gives no sign of life, later than `Heartbeat` does; on
-TensorFlow about 20, its own choice."""
-PIECE = 1 << 24
-"""Bytes that are told at once."""
+"""Seconds after which JAX itself gives up a silent worker, later than `Heartbeat` does. TensorFlow waits about 20."""
+CHUNK = 1 << 24
+"""Maximum number of bytes in a broadcast."""
 LOST = re.compile(
     r"[Gg]loo|NCCL|heartbeat|unhealthy|[Ss]ocket closed|[Cc]onnection (reset|closed|refused)|[Ff]ailed to connect"
 )
-"""What the backends say when a worker is gone."""
+"""Error messages of the backends for a lost worker."""
 
 
 class WorkerLost(UserError):
-    """Another worker is gone; the same command, started again on all workers, goes on from the last checkpoint."""
+    """Another worker is lost. The same command on all workers resumes from the last checkpoint."""
 
     status = os.EX_TEMPFAIL
 
 
 class Workers:
-    """The workers of a training; this class is of one that is alone.
+    """The workers of a training run. This base class represents a single worker.
 
     Attributes:
-        number: Which one this is, from 0.
-        count: How many there are.
+        number: Index of this worker, from 0.
+        count: Number of workers.
     """
 
     number, count = 0, 1
 
     @property
     def is_chief(self):
-        """Whether this is the worker that has the run directory."""
+        """True for the worker that reads and writes the run directory."""
         return self.number == 0
 
     def all_reduce_sum(self, values):
-        """Returns the sum over workers of int32 `[n]`; all of them must call it."""
+        """Return the sum over workers of int32 `[n]`. All workers must call this method."""
         return np.asarray(values, np.int32)
 
-    def any(self, fact):
-        """Returns whether a fact, a bool, is true of any worker."""
-        return bool(self.all_reduce_sum([int(fact)])[0])
+    def any(self, condition):
+        """Return whether a condition, a bool, is true on any worker."""
+        return bool(self.all_reduce_sum([int(condition)])[0])
 
     def broadcast(self, value):
-        """Returns the first worker's value, of what JSON can hold."""
+        """Return the chief's value, which must be valid for JSON."""
         return value
 
     def broadcast_arrays(self, arrays):
-        """Returns the first worker's {name: array}."""
+        """Return the chief's {name: array}."""
         return arrays
 
     def check_same(self, facts):
-        """Raises a `UserError` on all workers if one has other facts, {what they are: value}, than the first."""
-        expected = self.broadcast({what: _digest(value) for what, value in facts.items()})
-        differing = [what for what, value in facts.items() if _digest(value) != expected[what]]
-        of_each = np.zeros(self.count)
-        of_each[self.number] = len(differing)
-        others = np.flatnonzero(self.all_reduce_sum(of_each))
+        """Raise a `UserError` on all workers if the facts, {name: value}, differ between a worker and the chief."""
+        expected = self.broadcast({name: _digest(value) for name, value in facts.items()})
+        differing = [name for name, value in facts.items() if _digest(value) != expected[name]]
+        counts = np.zeros(self.count)
+        counts[self.number] = len(differing)
+        others = np.flatnonzero(self.all_reduce_sum(counts))
         if len(others):
-            what = f"its {differing[0]}" if differing else "what it trains on"
+            worker, names = (self.number, f" in {', '.join(differing)}") if differing else (others[0], "")
             raise UserError(
-                f"worker {others[0]} would train something else than worker 0 ({what} differs); all workers need the "
-                "same command, corpus and version of this package"
+                f"worker {worker} differs from worker 0{names}; all workers need the same command, corpus and version "
+                "of this package"
             )
 
     def watch(self):
-        """Begins to watch whether the others are there, where the backend does not; once nothing holds Python up."""
+        """Start to monitor the other workers, unless the backend does so. Call it after preparing the corpus."""
 
     @contextlib.contextmanager
     def together(self):
-        """Makes a `with` block, in which workers wait for each other, raise `WorkerLost` when another one is gone."""
+        """Raise `WorkerLost` in a `with` block whose workers wait for each other, if another worker is lost."""
         yield
 
     @contextlib.contextmanager
     def leaving(self):
-        """Takes leave of the others after a `with` block; when it raises, the process will end without delay."""
+        """Announce the end of this worker after a `with` block. If the block raises, the process exits immediately."""
         yield
 
 
-class _Together(Workers):
-    """More than one."""
+class _SeveralWorkers(Workers):
+    """Base class of two or more workers."""
 
     def broadcast(self, value):
         data = np.frombuffer(json.dumps(value).encode(), np.uint8) if self.is_chief else np.zeros(0, np.uint8)
         return json.loads(self._broadcast_bytes(data, int(self.all_reduce_sum([len(data)])[0])).tobytes())
 
     def broadcast_arrays(self, arrays):
-        kinds = {name: [array.shape, array.dtype.str] for name, array in arrays.items()} if self.is_chief else None
-        found = {}
-        for name, (shape, dtype) in self.broadcast(kinds).items():
+        types = {name: [array.shape, array.dtype.str] for name, array in arrays.items()} if self.is_chief else None
+        received = {}
+        for name, (shape, dtype) in self.broadcast(types).items():
             size = np.dtype(dtype).itemsize * math.prod(shape)
             data = np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8) if self.is_chief else None
-            found[name] = self._broadcast_bytes(data, size).view(dtype).reshape(shape)
-        return found
+            received[name] = self._broadcast_bytes(data, size).view(dtype).reshape(shape)
+        return received
 
     def _broadcast_bytes(self, data, size):
-        """The first worker's bytes, uint8 `[size]`, piece by piece."""
-        found = np.empty(size, np.uint8)
-        for start in range(0, size, PIECE):
-            length = min(PIECE, size - start)
+        """Return the chief's bytes, uint8 `[size]`, chunk by chunk."""
+        received = np.empty(size, np.uint8)
+        for start in range(0, size, CHUNK):
+            length = min(CHUNK, size - start)
             words = np.zeros(-(-length // 4), np.int32)
             if self.is_chief:
                 words.view(np.uint8)[:length] = data[start : start + length]
-            found[start : start + length] = self.all_reduce_sum(words).view(np.uint8)[:length]
-        return found
+            received[start : start + length] = self.all_reduce_sum(words).view(np.uint8)[:length]
+        return received
 
     @contextlib.contextmanager
     def together(self):
@@ -137,31 +136,31 @@ class _Together(Workers):
             raise _lost(" ".join(str(error).split())[:200]) from error
 
 
-class _TensorFlowWorkers(_Together):
+class _TensorFlowWorkers(_SeveralWorkers):
     """Workers of a `tf.distribute.MultiWorkerMirroredStrategy`."""
 
     def __init__(self, strategy, number, count):
         self.strategy, self.number, self.count = strategy, number, count
 
     def all_reduce_sum(self, values):
-        values = np.asarray(values, np.int64)  # TensorFlow keeps int32 away from GPUs
+        values = np.asarray(values, np.int64)  # TensorFlow does not place int32 on GPUs
         local = self.strategy.num_replicas_in_sync // self.count
 
-        def of_replica(context):
+        def replica_values(context):
             return values * (context.replica_id_in_sync_group % local == 0)
 
-        each = self.strategy.experimental_distribute_values_from_function(of_replica)
-        return self.strategy.reduce("SUM", each, axis=None).numpy().astype(np.int32)
+        per_replica = self.strategy.experimental_distribute_values_from_function(replica_values)
+        return self.strategy.reduce("SUM", per_replica, axis=None).numpy().astype(np.int32)
 
 
-class _JaxWorkers(_Together):
+class _JaxWorkers(_SeveralWorkers):
     """Processes of `jax.distributed`."""
 
     def __init__(self, store):
         import jax
 
         self.number, self.count = jax.process_index(), jax.process_count()
-        self.heartbeat = Heartbeat(store, self.number, self.count, _leave_without)
+        self.heartbeat = Heartbeat(store, self.number, self.count, _exit_without)
 
     def watch(self):
         self.heartbeat.start()
@@ -176,16 +175,17 @@ class _JaxWorkers(_Together):
         try:
             yield
         except Exception as error:
-            # JAX would wait for the others for minutes first, and they for us.
-            atexit.register(_leave, getattr(error, "status", 1))
+            # Otherwise JAX waits for the others for minutes at exit, and they wait for this process.
+            atexit.register(_exit_now, getattr(error, "status", 1))
             raise
-        except BaseException:  # a signal came
+        except BaseException:  # a signal arrived
             self.heartbeat.end()
             raise
         self.heartbeat.end()
 
 
-def _leave(status):
+def _exit_now(status):
+    """Exit without the handlers of JAX."""
     stop_bars()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -193,16 +193,16 @@ def _leave(status):
 
 
 def join(strategy, devices=None, coordinator=None, patience=300):
-    """Meets the other workers, before the backend computes anything; returns the `Workers`.
+    """Connect to the other workers and return the `Workers`. Call it before the backend computes anything.
 
     Args:
-        strategy: Of `make_strategy`; all but "multiworker" are of one process.
-        devices: How many devices of this process, likewise.
-        coordinator: On JAX, the `Coordinator`; None: the cluster's environment.
-        patience: Seconds to wait for the others.
+        strategy: Name of the strategy, as for `make_strategy`. All but "multiworker" use a single process.
+        devices: Number of devices of this process, or None for all.
+        coordinator: `Coordinator` of JAX processes; None uses the environment of the cluster.
+        patience: Maximum seconds to wait for the others.
 
     Raises:
-        UserError: There are none to be met, or they do not come.
+        UserError: The configuration is missing or invalid, or a worker does not answer.
     """
     if strategy != "multiworker":
         return Workers()
@@ -218,7 +218,7 @@ def _join_on_jax(coordinator, patience):
     import jax
 
     coordinator.check()
-    where = coordinator.address or "the cluster"
+    address = coordinator.address or "the cluster"
     try:
         jax.distributed.initialize(
             coordinator.address, coordinator.num_processes, coordinator.process_id,
@@ -226,33 +226,32 @@ def _join_on_jax(coordinator, patience):
         )  # fmt: skip
     except ValueError:  # nothing in the environment
         raise UserError(
-            "--strategy=multiworker needs a cluster that JAX knows, such as Slurm's, or "
+            "--strategy=multiworker needs a cluster that JAX detects, such as Slurm, or "
             "--coordinator=HOST:PORT --num_processes=N --process_id=K"
         ) from None
     except RuntimeError as error:
-        raise UserError(f"cannot join the other processes at {where}: {' '.join(str(error).split())}") from None
+        raise UserError(f"cannot join the other processes at {address}: {' '.join(str(error).split())}") from None
     if jax.process_count() == 1:
         return Workers()
-    from jax._src.distributed import global_state  # JAX has no public way to its store
+    from jax._src.distributed import global_state  # JAX has no public API for its store
 
     return _JaxWorkers(global_state.client)
 
 
 def _lost(why):
     return WorkerLost(
-        f"another worker is gone ({why}); start the same command again on all workers: it goes on from the last "
-        "checkpoint"
+        f"another worker is lost ({why}); rerun the same command on all workers to resume from the last checkpoint"
     )
 
 
-def _leave_without(other):
-    """Ends this process, whose main thread may wait for the lost one forever, as commands end at a `WorkerLost`."""
-    print(f"error: {_lost(f'nothing was heard of worker {other} for {SILENCE} seconds')}", file=sys.stderr)
-    _leave(WorkerLost.status)
+def _exit_without(other):
+    """Print the error of a lost worker and exit, because the main thread may wait for that worker forever."""
+    print(f"error: {_lost(f'no heartbeat from worker {other} for {SILENCE} seconds')}", file=sys.stderr)
+    _exit_now(WorkerLost.status)
 
 
 def _digest(value):
-    """A hash of what JSON can hold, or of {name: array}."""
+    """Return a hash of a value that JSON can hold, or of {name: array}."""
     digest = hashlib.sha256()
     if isinstance(value, dict) and any(isinstance(part, np.ndarray) for part in value.values()):
         for name in sorted(value):

@@ -1,1 +1,1 @@
-"""A run directory: configuration, tokenizer, checkpoints, metrics, manifest."""
+"""Run directories: configuration, tokenizer, checkpoints, metrics, manifest."""

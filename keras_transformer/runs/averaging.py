@@ -1,4 +1,4 @@
-"""§6.1: averaging the last checkpoints."""
+"""Average of the last checkpoints (§6.1)."""
 
 import logging
 import os
@@ -12,8 +12,8 @@ logger = logging.getLogger(__name__)
 def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> list[int]:
     """Average the weights of a run's last checkpoints (§6.1) into its checkpoint "averaged".
 
-    The average includes the best checkpoint only if that is one of the `keep_checkpoints` latest ones. If there are
-    fewer than `last` checkpoints, the function averages these and logs how many.
+    The average includes the best checkpoint only if it is one of the `keep_checkpoints` latest ones. If there are
+    fewer than `last` checkpoints, the function averages these and logs a warning.
 
     Args:
         run_dir: Run directory.
@@ -23,13 +23,13 @@ def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> 
         The steps of the averaged checkpoints, ascending.
 
     Raises:
-        UserError: `last` is less than 1, or there is no checkpoint, or one is damaged.
+        UserError: `last` is less than 1, there is no checkpoint, or a checkpoint is damaged.
     """
     run = Run.open(run_dir)
     last = run.hparams.average_last if last is None else last
     if last < 1:
         raise UserError(f"--last must be at least 1, got {last}")
-    keep = run.hparams.keep_checkpoints  # a best checkpoint that is older was only spared by pruning
+    keep = run.hparams.keep_checkpoints  # an older best checkpoint does not belong to the latest ones
     steps = run.checkpoints.steps()[-min(last, keep) :]
     if not steps:
         raise UserError(f"{run.checkpoints.path} holds no checkpoint; train first")
@@ -39,7 +39,7 @@ def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> 
         for path, array in weights.items():
             if array.dtype.kind == "f":
                 array = average.get(path, 0.0) + array.astype("float64") / len(steps)
-            average[path] = array  # seed states are not averaged: the last one's stay
+            average[path] = array  # seed states are those of the last checkpoint
     run.checkpoints.save_averaged(
         {path: array.astype(weights[path].dtype) for path, array in average.items()}, {"steps": steps}
     )

@@ -1,4 +1,4 @@
-"""Checkpoints: variables by path, as .npz without pickle, checksummed, whole or not there at all."""
+"""Checkpoints: variables by path in .npz files without pickle, with checksums, written atomically."""
 
 import contextlib
 import logging
@@ -22,52 +22,54 @@ PARTS = ("weights", "optimizer", "ema")
 
 
 class OtherVersion(UserError):
-    """A checkpoint is whole, but another version of this program wrote it."""
+    """A checkpoint is complete, but another version of this program wrote it."""
 
 
 class Checkpoints:
-    """The checkpoints of a run, each a directory `step-NNNNNNNNN`: weights.npz, optimizer.npz, state.json, and ema.npz
-    where a moving average of the weights is kept.
+    """The checkpoints of a run.
+
+    Each is a directory `step-NNNNNNNNN` with weights.npz, optimizer.npz, state.json, and ema.npz if the run keeps a
+    moving average of the weights.
 
     Args:
-        path: Their directory.
+        path: Directory of the checkpoints.
     """
 
     def __init__(self, path):
         self.path = Path(path)
 
     def steps(self):
-        """Returns the steps of the checkpoints, ascending."""
-        found = (NAME.fullmatch(entry.name) for entry in self.path.glob("step-*"))
-        return sorted(int(match[1]) for match in found if match)
+        """Return the steps of the checkpoints in ascending order."""
+        matches = (NAME.fullmatch(entry.name) for entry in self.path.glob("step-*"))
+        return sorted(int(match[1]) for match in matches if match)
 
     def save(self, step, arrays, state):
-        """Writes a checkpoint.
+        """Write a checkpoint.
 
         Args:
-            step: Updates so far.
-            arrays: {"weights": {path: array}, "optimizer": {path: array}}, and perhaps "ema", as of "weights".
-            state: What else is to be kept, for JSON.
+            step: Number of updates so far.
+            arrays: {"weights": {path: array}, "optimizer": {path: array}}, optionally with "ema": {path: array}.
+            state: Additional state, a dict for JSON.
         """
         self._write(self._directory(step), arrays, {**state, "step": step})
 
     def prune(self, keep, newest=None):
-        """Removes all but the `keep` latest checkpoints and the best; what is after step `newest` is not counted."""
+        """Remove all but the best and the `keep` latest checkpoints. Ignore checkpoints after step `newest`."""
         for old in [step for step in self.steps() if newest is None or step <= newest][:-keep]:
             if old != self.best_step():
                 remove_directory(self._directory(old))
 
     def drop(self, step):
-        """Removes the checkpoint at `step`, unless it is the best or None."""
+        """Remove the checkpoint at `step`, except the best one. None removes nothing."""
         if step is not None and step != self.best_step():
             remove_directory(self._directory(step))
 
     def check_room(self, model, keep):
-        """Raises a `UserError` if the disk has no room for the checkpoints of a training.
+        """Raise a `UserError` if the disk lacks space for the checkpoints of a run.
 
         Args:
             model: The compiled model.
-            keep: Latest checkpoints that are kept. The best is kept, too, and one more is there while one is written.
+            keep: Number of latest checkpoints to keep. The best one and the one being written need space in addition.
         """
         kept = _kept_variables(model)
         variables = [*kept, *optimizer_state(model.optimizer), *(kept if _averages(model) else ())]
@@ -75,62 +77,63 @@ class Checkpoints:
         missing = max(1, keep + 2 - len(self.steps())) * size
         free = shutil.disk_usage(self.path.parent).free
         if free < missing:
-            begun = (self.path.parent / "config.json").is_file()  # such a run keeps as many as it did
+            exists = (self.path.parent / "config.json").is_file()  # an existing run cannot change the number
             raise UserError(
-                f"{self.path}: {missing / 1e9:,.2f} GB are needed for {missing // size} more checkpoints, and "
-                f"{free / 1e9:,.2f} GB are free; make room"
-                + (" and run the command again" if begun else f", or keep fewer: --keep_checkpoints={keep} now")
+                f"{self.path} needs {missing / 1e9:,.2f} GB for {missing // size} more checkpoints, but only "
+                f"{free / 1e9:,.2f} GB are free; free some space and run the command again"
+                + (f", or keep fewer than --keep_checkpoints={keep}" if not exists else "")
             )
 
     def remove_strays(self):
-        """Removes what a process left that was killed while it wrote or removed a checkpoint."""
+        """Remove temporary files of a process that was killed while it wrote or removed a checkpoint."""
         for stray in self.path.glob(".step-*"):
             shutil.rmtree(stray, ignore_errors=True)
         for stray in self.path.glob(".best.json.*"):
             stray.unlink(missing_ok=True)
 
     def save_averaged(self, weights, state):
-        """Write averaged weights {path: array}, with the "steps" that they average in the state."""
+        """Write averaged weights, {path: array}; the state holds the averaged "steps"."""
         self._write(self.path / "averaged", {"weights": weights}, state)
 
     def mark_best(self, step, metrics):
-        """Notes that the checkpoint at `step` is the best so far."""
+        """Mark the checkpoint at `step` as the best so far; `metrics` are stored with the mark."""
         write_json(self.path / "best.json", {"step": step, **metrics})
 
     def best(self):
-        """Returns what `mark_best` noted, or None."""
+        """Return {"step": …} with the metrics of the best checkpoint, or None."""
         path = self.path / "best.json"
         return read_json(path, "best checkpoint", step=int) if path.is_file() else None
 
     def best_step(self):
-        """Returns the step of the best checkpoint, or None."""
+        """Return the step of the best checkpoint, or None."""
         best = self.best()
         return best and best["step"]
 
     def default(self):
-        """Returns "best", or "last" where nothing was evaluated."""
+        """Return "best", or "last" if no checkpoint was evaluated."""
         return "last" if self.best_step() is None else "best"
 
     def load(self, name=None, parts=PARTS, flag="--checkpoint"):
-        """Returns ({"weights": …, "optimizer": …}, state) of a checkpoint.
+        """Load a checkpoint. Log a warning if "averaged" is outdated because training has continued.
 
         Args:
-            name: "best", "last", "averaged", a step, or "ema", the moving average of the weights in the last one; None
-                is the best, or the last where none was evaluated.
-            parts: What to read of it, as far as it is there.
-            flag: What a user asks for another one with, for the sentence of an error; "" if that is not possible.
+            name: "best", "last", "averaged", a step, or "ema", the moving average of the weights in the last
+                checkpoint. None loads the best one, or the last one if none was evaluated.
+            parts: Parts to load, if the checkpoint has them.
+            flag: Flag that selects another checkpoint, for the hint of an error; "" for no hint.
 
-        A warning is logged if the weights of "averaged" are read and training has continued since.
+        Returns:
+            A tuple ({part: {path: array}}, state).
 
         Raises:
-            UserError: There is none of that name, or it is damaged.
+            UserError: The checkpoint does not exist or is damaged.
         """
         name = self.default() if name is None else name
         if name == "last":
             loaded = self.load_latest(parts)
             if loaded is None:
-                found = "no whole checkpoint" if self.steps() else "no checkpoint"
-                raise UserError(f"{self.path} holds {found}; train first")
+                missing = "complete checkpoint" if self.steps() else "checkpoint"
+                raise UserError(f"{self.path} holds no {missing}; train first")
             return loaded
         if name == "ema":
             arrays, state = self.load("last", ("ema",))
@@ -139,17 +142,17 @@ class Checkpoints:
             return {"weights": arrays["ema"]}, state
         if name == "averaged":
             directory = self.path / "averaged"
-            hint = f"make it with {self._average}"
+            hint = f"create it with {self._average}"
         else:
             step = self.best_step() if name == "best" else name
             if step is None:
                 raise UserError(f"{self.path} holds no best checkpoint, nothing was evaluated; use {flag}=last")
             if not re.fullmatch("[0-9]{1,12}", str(step)):
-                raise UserError(f"checkpoint {name!r}: it is best, last, averaged, ema or a step")
+                raise UserError(f"the checkpoint must be best, last, averaged, ema or a step, got {name!r}")
             directory = self._directory(int(step))
             hint = "there are steps " + ", ".join(map(str, self.steps()))
         if not directory.is_dir():
-            raise UserError(f"there is no checkpoint {directory}; {hint}")
+            raise UserError(f"checkpoint {directory} does not exist; {hint}")
         try:
             arrays, state = _read(directory, parts)
             if name == "averaged" and "weights" in parts:
@@ -157,18 +160,18 @@ class Checkpoints:
             return arrays, state
         except UserError as error:
             step = self._latest_whole(parts)
-            hint = "no checkpoint is whole" if step is None else f"{flag}={step} is whole"
+            hint = "no checkpoint is complete" if step is None else f"{flag}={step} is complete"
             raise UserError(f"{error}; {hint}" if flag or step is None else str(error)) from None
 
     def load_latest(self, parts=PARTS):
-        """Returns `load` of the newest whole checkpoint, or None; it logs and skips damaged ones."""
+        """Load the newest complete checkpoint, or return None. Log and skip damaged ones."""
         for step in reversed(self.steps()):
             try:
                 return _read(self._directory(step), parts)
             except OtherVersion:
                 raise
             except UserError as error:
-                logger.warning(f"{error}; using the one before it")
+                logger.warning(f"{error}; using the previous one")
         return None
 
     @property
@@ -177,7 +180,7 @@ class Checkpoints:
         return f"python -m keras_transformer.average {shell_flag('run', self.path.parent)}"
 
     def _warn_if_outdated(self, step):
-        """Report that training has continued since the checkpoint at `step` was the last one averaged."""
+        """Log a warning if there is a newer checkpoint than the one at `step`, the last one averaged."""
         newest = max(self.steps(), default=step)
         if newest > step:
             logger.warning(
@@ -186,7 +189,7 @@ class Checkpoints:
             )
 
     def _latest_whole(self, parts):
-        """The newest step whose checkpoint is whole, or None."""
+        """Return the newest step whose checkpoint is complete, or None."""
         for step in reversed(self.steps()):
             with contextlib.suppress(UserError):
                 _read(self._directory(step), parts)
@@ -215,14 +218,12 @@ class Checkpoints:
 def _read(directory, parts):
     state = read_json(directory / "state.json", "checkpoint", version=int, sha256=dict)
     if state["version"] != VERSION:
-        raise OtherVersion(
-            f"checkpoint {directory} is of format version {state.get('version')}, this program reads {VERSION}"
-        )
+        raise OtherVersion(f"checkpoint {directory} must have format version {VERSION}, got {state.get('version')}")
     name = NAME.fullmatch(directory.name)
     if name and state.get("step") != int(name[1]):
-        raise UserError(f"checkpoint {directory} is of step {state.get('step')}, not of that in its name")
+        raise UserError(f"checkpoint {directory} is damaged (its state.json belongs to step {state.get('step')})")
     if state["sha256"].keys() != {path.stem for path in directory.glob("*.npz")} or "weights" not in state["sha256"]:
-        raise UserError(f"checkpoint {directory} is damaged (its files are not those that state.json names)")
+        raise UserError(f"checkpoint {directory} is damaged (its files differ from those listed in state.json)")
     arrays = {}
     for part in state["sha256"].keys() & set(parts):
         checksum = state["sha256"][part]
@@ -238,64 +239,63 @@ def _read(directory, parts):
 
 
 def model_arrays(model):
-    """Returns {path: array} of a model's weights and seed states; metrics are left out."""
+    """Return {path: array} of the weights and seed states of a model, without its metrics."""
     return _arrays(_kept_variables(model))
 
 
 def assign(variables, arrays, what):
-    """Gives variables the arrays of their paths.
+    """Assign {path: array} to variables; `what` names the checkpoint in an error.
 
     Raises:
-        UserError: A path is missing or a shape differs: the checkpoint is another model's.
+        UserError: A path is missing or a shape differs, so the checkpoint belongs to another model.
     """
     for variable in variables:
         array = arrays.get(variable.path)
         if array is None or tuple(array.shape) != tuple(variable.shape):
-            found = "nothing" if array is None else f"shape {tuple(array.shape)}"
+            stored = "nothing" if array is None else f"shape {tuple(array.shape)}"
             raise UserError(
-                f"{what} belongs to another model: for {variable.path}, {tuple(variable.shape)}, it holds {found}"
+                f"{what} belongs to another model: for {variable.path}, {tuple(variable.shape)}, it holds {stored}"
             )
         variable.assign(array)
 
 
 def assign_model(model, arrays, what):
-    """Gives a model's weights and seed states the arrays that `model_arrays` returned."""
+    """Assign the result of `model_arrays` to the weights and seed states of a model."""
     assign(_kept_variables(model), arrays, what)
 
 
 def training_arrays(model):
-    """Returns all arrays of a checkpoint of a compiled model: weights, the optimizer's state, and a moving average."""
+    """Return {part: {path: array}} of a compiled model: weights, optimizer state and, if kept, moving averages."""
     arrays = {"weights": model_arrays(model), "optimizer": _arrays(optimizer_state(model.optimizer))}
-    averages = _averages(model)
-    if averages:
+    if averages := _averages(model):
         own = {path: np.asarray(average.value).copy() for path, average in averages.items()}
-        arrays["ema"] = {**arrays["weights"], **own}  # with the seeds' states it is a whole model
+        arrays["ema"] = {**arrays["weights"], **own}  # includes the seed states, so it is a complete model
     return arrays
 
 
 def assign_training(model, arrays, what):
-    """Gives a compiled model what `training_arrays` returned."""
+    """Assign the result of `training_arrays` to a compiled model."""
     assign_model(model, arrays["weights"], what)
-    # One in another precision had no scale of its loss; it begins anew then.
+    # A run in another precision has no loss scale; float16 then starts with its initial scale.
     scales = {variable.path for variable in getattr(model.optimizer, "scale_variables", ())}
     absent = scales - arrays["optimizer"].keys()
     kept = [variable for variable in optimizer_state(model.optimizer) if variable.path not in absent]
     assign(kept, arrays["optimizer"], what)
     for path, average in _averages(model).items():
         if path not in arrays.get("ema", {}):
-            raise UserError(f"{what} holds no moving average of {path}; training cannot resume from it")
+            raise UserError(f"{what} has no moving average of {path}; training cannot resume from it")
         average.assign(arrays["ema"][path])
 
 
 def optimizer_state(optimizer):
-    """Returns an optimizer's step and slots: its variables but moving averages and what only watches a training."""
+    """Return the step and slots of an optimizer, without moving averages and statistics."""
     others = [*getattr(optimizer, "watch_variables", ()), *getattr(optimizer, "averages", ())]
     others = {id(variable) for variable in others}
     return [variable for variable in optimizer.variables if id(variable) not in others]
 
 
 def _averages(model):
-    """{path of a weight: its moving average}, where the optimizer keeps one."""
+    """Return {path of a weight: its moving average}, empty if the optimizer keeps no averages."""
     averages = getattr(model.optimizer, "averages", ())
     return {weight.path: average for weight, average in zip(model.trainable_variables, averages)}
 
@@ -308,6 +308,6 @@ def _kept_variables(model):
 def _arrays(variables):
     arrays = {}
     for variable in variables:
-        assert variable.path not in arrays, f"two variables are called {variable.path}"
+        assert variable.path not in arrays, f"two variables have the path {variable.path}"
         arrays[variable.path] = np.asarray(variable.value).copy()
     return arrays

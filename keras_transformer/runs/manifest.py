@@ -1,5 +1,6 @@
-"""What a run was made of: versions, machine, corpus, parameters."""
+"""Manifest of a run: versions, machine, corpus, parameters."""
 
+import contextlib
 import importlib.metadata
 import json
 import math
@@ -20,10 +21,10 @@ PACKAGES = ("keras", "tensorflow", "tensorflow-text", "jax", "jaxlib", "numpy", 
 
 
 def make_manifest(run, model):
-    """Returns the manifest of a run, for JSON.
+    """Return the manifest of a run, a dict for JSON.
 
     Args:
-        run: `Run`; its problem is prepared.
+        run: `Run` whose problem is prepared.
         model: The built model.
     """
     store = run.problem.store
@@ -47,41 +48,39 @@ def make_manifest(run, model):
 
 
 def command():
-    """Returns the command that runs, for the record: [file name, arguments…]."""
+    """Return the command of this process: [file name, arguments…]."""
     return [os.path.basename(sys.argv[0]), *sys.argv[1:]]
 
 
 def versions():
-    """Returns {package: version} of what is installed, and Python's."""
-    found = {"python": platform.python_version()}
+    """Return {package: version} of Python and the installed packages."""
+    installed = {"python": platform.python_version()}
     for package in ("keras-transformer-toolkit", *PACKAGES):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            installed[package] = importlib.metadata.version(package)
+    return installed
 
 
 VECTORS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
-"""Instructions of x86 that decide how fast it multiplies, as Linux calls them and as we do, the fastest first."""
+"""Vector instructions of x86 processors: flag in /proc/cpuinfo and display name, the fastest first."""
 
 
 def machine():
-    """Returns a short description of the machine: cores, processor, its vector instructions, system."""
+    """Return a short description of the machine: cores, processor, vector instructions, system."""
     name, vectors = platform.processor() or platform.machine(), None
     try:
         fields = dict(re.findall(r"^([^\t:]+)\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M))
         name = fields.get("model name", name)
-        vectors = next((ours for flag, ours in VECTORS.items() if flag in fields.get("flags", "").split()), None)
+        vectors = next((label for flag, label in VECTORS.items() if flag in fields.get("flags", "").split()), None)
     except OSError:
         pass
     return f"{os.cpu_count()} × {name}{f' ({vectors})' if vectors else ''}, {platform.system()}"
 
 
 def git_revision():
-    """Returns the checkout's commit, with "+" where files were changed, or None outside of one."""
+    """Return the commit of this checkout, with "+" if files have changed, or None if this is not a checkout."""
     if not (PACKAGE.parent / ".git").exists():
-        return None  # installed; git would answer for a checkout around the environment
+        return None  # an installed package inside another checkout must not report that commit
     try:
         status = subprocess.run(
             ["git", "-C", PACKAGE.parent, "describe", "--always", "--abbrev=12", "--dirty=+"],
@@ -93,7 +92,7 @@ def git_revision():
 
 
 def append_row(path, row):
-    """Adds a dictionary, and today's date, as a line of JSON to the file `path`; several processes may."""
+    """Append a dictionary with today's date as a line of JSON to a file. Several processes may append at once."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     append_line(path, json.dumps({**row, "date": time.strftime("%Y-%m-%d")}, ensure_ascii=False))

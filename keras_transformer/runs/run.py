@@ -1,8 +1,11 @@
-"""A run directory holds all that later commands need.
+"""Run directory with everything that later commands need.
 
-config.json      problem, model, hparams, plug-ins   manifest.json   versions, corpus checksums, parameter table
-tokenizer.model  the model's vocabulary              metrics.jsonl   what was measured, a line each
-checkpoints/     see `checkpoint.py`                 tensorboard/    the same, where TensorBoard is installed
+config.json      problem, model, hparams, plug-ins
+tokenizer.model  vocabulary of the model
+manifest.json    versions, corpus checksums, parameter table
+checkpoints/     see `checkpoint.py`
+metrics.jsonl    metrics, one line per measurement
+tensorboard/     the same metrics, if TensorBoard is installed
 """
 
 import contextlib
@@ -22,6 +25,7 @@ from keras_transformer.utils.errors import UserError, shell_flag
 from keras_transformer.utils.files import append_line, atomic_open, finite_or_null, lock_file, read_json, write_json
 
 MAY_CHANGE = ("train_steps", "patience", "on_nonfinite", "max_skipped")
+"""Hparams that may change when a run resumes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +33,10 @@ class Run:
     """One training run.
 
     Attributes:
-        path: Its directory.
+        path: The run directory.
         config: {"problem": {"name", "data_dir", "raw_dir", "parameters"}, "preset", "hparams", "init_from",
-            "plugins"}, the last a list of names of modules and absolute paths. "init_from" is {"run", "checkpoint"},
-            what the weights began with, or None.
+            "plugins"}. "plugins" is a list of module names and absolute paths. "init_from" is the origin of the
+            initial weights, {"run", "checkpoint"}, or None.
     """
 
     path: Path
@@ -40,41 +44,39 @@ class Run:
 
     @classmethod
     def open(cls, path):
-        """Returns the run in directory `path`; its plug-ins are loaded.
+        """Open the run in directory `path` and load its plug-ins.
 
         Raises:
-            UserError: There is none, or another version of the package made it, with settings that this one does not
-                have, or a plug-in is gone or wrong.
+            UserError: The directory does not hold a run, a plug-in is missing or invalid, or another version of the
+                package made the run with settings that this version lacks.
         """
         path = Path(path)
         if not path.is_dir():
-            raise UserError(f"there is no run directory {path}; train makes one: {shell_flag('output_dir', path)}")
-        what = f"{path} is no run directory"
+            raise UserError(f"there is no run directory {path}; train creates one: {shell_flag('output_dir', path)}")
+        what = f"{path} is not a run directory"
         config = read_json(path / "config.json", what, problem=dict, preset=str, hparams=dict, plugins=list)
         run = cls(path, config)
         if (path / "manifest.json").is_file() and run.manifest()["config_hash"] != run.config_hash:
-            raise UserError(
-                f"{path / 'config.json'} was changed after training wrote it; undo that, or restore it from a copy"
-            )
+            raise UserError(f"{path / 'config.json'} was changed after training; undo the change or restore a copy")
         run.load_plugins()
         try:
             HParams().replace(**config["hparams"])
         except UserError as error:
             raise UserError(
-                f"{path / 'config.json'} is of another version of this package, or of a plug-in, and needs it: {error}"
+                f"{path / 'config.json'} needs another version of this package or of a plug-in: {error}"
             ) from None
         return run
 
     @classmethod
     def configure(cls, path, problem, preset, hparams, init_from=None):
-        """Returns the run that is to be in directory `path`, new or resumed; writes nothing.
+        """Return the run to start or resume in directory `path`, without writing it.
 
         Args:
             path: The directory.
-            problem: `Problem`; it need not be prepared.
-            preset: Registered name of the hparams that `hparams` began with.
+            problem: `Problem`, prepared or not.
+            preset: Registered name of the preset that `hparams` are based on.
             hparams: `HParams`.
-            init_from: The run's `init_from`; None: what a run that is there says.
+            init_from: Origin of the initial weights; None uses that of an existing run.
 
         Raises:
             UserError: The directory holds another run or other files.
@@ -96,61 +98,65 @@ class Run:
             config["init_from"] = init_from or known.config["init_from"]
             known.check_same_config(config)
         elif path.exists() and (not path.is_dir() or _foreign_files(path)):
-            raise UserError(f"{path} exists and is no run directory; give another --output_dir")
-        # Now that those of a resumed run are loaded, too.
-        config["plugins"] = plugins.loaded()
+            raise UserError(f"{path} exists and is not a run directory; give another --output_dir")
+        config["plugins"] = plugins.loaded()  # includes those of an existing run
         return cls(path, config)
 
     def check_corpus(self):
-        """Raises a `UserError` if a run that is there was trained on another corpus than the prepared one."""
-        trained_on = self.problem.store
-        if (self.path / "config.json").is_file() and self.tokenizer.fingerprint != trained_on.tokenizer.fingerprint:
-            raise UserError(f"{self.path}: its vocabulary is not the prepared corpus's; the corpus has changed since")
-        if (self.path / "manifest.json").is_file() and self.manifest()["store_files"] != trained_on.manifest["files"]:
+        """Raise a `UserError` if an existing run was trained on a corpus other than the prepared one."""
+        store = self.problem.store
+        if (self.path / "config.json").is_file() and self.tokenizer.fingerprint != store.tokenizer.fingerprint:
             raise UserError(
-                f"{self.path}: the corpus has changed since training began (its checksum differs); bring the old one "
-                "back, or give another --output_dir"
+                f"{self.path}: the corpus has changed since training began (its vocabulary differs); restore the old "
+                "corpus, or give another --output_dir"
+            )
+        if (self.path / "manifest.json").is_file() and self.manifest()["store_files"] != store.manifest["files"]:
+            raise UserError(
+                f"{self.path}: the corpus has changed since training began (its checksum differs); restore the old "
+                "corpus, or give another --output_dir"
             )
 
     def create(self):
-        """Makes the directory, or goes on with the one that is there; the problem must be prepared.
+        """Create the directory or update the existing run. The problem must be prepared.
 
         Raises:
-            UserError: It cannot be written.
+            UserError: The directory is not writable.
         """
         if not (self.path / "config.json").is_file():
             self.problem.tokenizer.save(self.path)
-        # Only train_steps and the like and the places of corpus and plug-ins can differ from what was there.
+        # In an existing run, only the fields of MAY_CHANGE and the paths of corpus and plug-ins can differ.
         write_json(self.path / "config.json", self.config)
 
     def write_manifest(self, manifest):
-        """Writes the manifest, of `make_manifest`."""
+        """Write the result of `make_manifest`."""
         write_json(self.path / "manifest.json", manifest)
 
     def atomic_open(self, name):
-        """Return a `files.atomic_open` of a file in the directory."""
+        """Open a file of the directory for writing, like `files.atomic_open`."""
         return atomic_open(self.path / name)
 
     @contextlib.contextmanager
     def locked(self):
-        """Keeps other processes from training in the directory; the lock ends with the process, however that ends.
+        """Lock the directory against other training processes. The lock ends with the process in any case.
 
         Raises:
-            UserError: Another process trains in it.
+            UserError: Another process is training in the directory.
         """
         with lock_file(self.path / ".lock") as alone:
             if not alone:
-                raise UserError(f"another process trains in {self.path}; wait for it, or give another --output_dir")
+                raise UserError(
+                    f"another process is training in {self.path}; wait for it, or give another --output_dir"
+                )
             self.checkpoints.remove_strays()
             yield
 
     def load_plugins(self):
-        """Loads the plug-ins that the run was trained with, unless those that are loaded bring all that it names.
+        """Load the plug-ins of the run, unless the loaded plug-ins already register all names that the run needs.
 
-        They do if a plug-in was moved and `--plugin` says where it is now.
+        That is the case if a plug-in was moved and `--plugin` gives its new location.
 
         Raises:
-            UserError: One is gone or wrong.
+            UserError: A plug-in is missing or invalid.
         """
         if plugins.loaded() and all(name in entries for entries, name in self._names()):
             return
@@ -159,18 +165,14 @@ class Run:
                 plugins.load_plugin(plugin)
             except plugins.MissingPlugin:
                 raise UserError(
-                    f"there is no plug-in {plugin!r}, with which the run {self.path} was trained; say where it is now "
-                    "with --plugin=MODULE_OR_PATH"
+                    f"plug-in {plugin!r} of the run {self.path} is missing; give its new location with "
+                    "--plugin=MODULE_OR_PATH"
                 ) from None
 
     def check_same_config(self, config):
-        """Raises a `UserError` if this run is not the one that `config` describes; it names what differs."""
-        known = {
-            **self.config,
-            "hparams": dataclasses.asdict(self.hparams),
-        }  # fields that came later have their defaults
-        was, now = _lasting(known), _lasting(config)
-        for name in was | now:  # problem, model and preset come before the hparams that follow from them
+        """Raise a `UserError` that names the first difference between this run and `config`."""
+        was, now = _fixed({**self.config, "hparams": dataclasses.asdict(self.hparams)}), _fixed(config)
+        for name in was | now:  # problem and preset come before the hparams that follow from them
             if was.get(name) != now.get(name):
                 raise UserError(
                     f"{self.path} holds a run with {name}={was.get(name)}, not {now.get(name)}; "
@@ -179,22 +181,22 @@ class Run:
 
     @property
     def config_hash(self):
-        """SHA-256 of what of the configuration stays as it is; defaults are left out, so that new settings may come.
+        """SHA-256 of the fixed part of the configuration, without hparams that have their default value.
 
-        So the default of a field of `HParams` must stay what it is.
+        New hparams with a default therefore do not change the hash, but a changed default does.
         """
         defaults = _flat({"hparams": dataclasses.asdict(HParams())})
-        own = {name: value for name, value in _lasting(self.config).items() if value != defaults.get(name)}
+        own = {name: value for name, value in _fixed(self.config).items() if value != defaults.get(name)}
         return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
     @property
     def hparams(self):
-        """The run's `HParams`."""
+        """The `HParams` of the run."""
         return HParams().replace(**self.config["hparams"])
 
     @functools.cached_property
     def problem(self):
-        """The run's `Problem`."""
+        """The `Problem` of the run."""
         config = self.config["problem"]
         try:
             arguments = {"data_dir": config["data_dir"], "raw_dir": config["raw_dir"], **config["parameters"]}
@@ -204,10 +206,10 @@ class Run:
 
     @functools.cached_property
     def tokenizer(self):
-        """The model's tokenizer.
+        """The `Tokenizer` of the model.
 
         Raises:
-            UserError: It is missing or damaged, or not the one that the model was trained with.
+            UserError: The vocabulary is missing, damaged, or different from that of the training run.
         """
         tokenizer = load_tokenizer(self.path)
         trained = (self.path / "manifest.json").is_file()
@@ -217,18 +219,18 @@ class Run:
 
     @functools.cached_property
     def checkpoints(self):
-        """The run's `Checkpoints`."""
+        """The `Checkpoints` of the run."""
         return Checkpoints(self.path / "checkpoints")
 
     def manifest(self):
-        """Returns the manifest, what the run was made of."""
+        """Return the manifest of the run."""
         return read_json(
             self.path / "manifest.json", f"{self.path} has not been trained",
             tokenizer_sha256=str, config_hash=str, store_files=dict,
         )  # fmt: skip
 
     def _names(self):
-        """Returns pairs (registry, name) of all that the run needs by name."""
+        """Return the pairs (registry, name) of all entries that the run needs."""
         config = self.config
         names = [(registry.problems, config["problem"]["name"])]
         chosen = {"model": registry.models, **registry.layers}
@@ -237,19 +239,19 @@ class Run:
         return [(entries, name) for entries, name in names if name]
 
     def load_model(self, checkpoint=None, precision="float32"):
-        """Returns the model with the weights of a checkpoint: "best", "last", "averaged", "ema" or a step."""
+        """Return the model with the weights of a checkpoint: "best", "last", "averaged", "ema" or a step."""
         return self.make_model(self.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"], precision)
 
     def make_model(self, weights, precision="float32"):
-        """Returns the model with weights {path: array}, both in "float32" or "bfloat16"."""
+        """Return the model with weights {path: array}, both in "float32" or "bfloat16"."""
         model = registry.models.get(self.hparams.model)(self.tokenizer.vocab_size, self.hparams, dtype=precision)
         assign_model(model, weights, f"the checkpoint in {self.path}")
         return model
 
     def log(self, **values):
-        """Append a line to metrics.jsonl, also where a crash cut the last one short; what is not finite is null.
+        """Append a line to metrics.jsonl and to the TensorBoard events. Numbers that are not finite become null.
 
-        TensorBoard's events get it, too.
+        If a crash truncated the last line, the new line starts after a line break.
         """
         path = self.path / "metrics.jsonl"
         values = finite_or_null(values)
@@ -262,7 +264,7 @@ class Run:
         return open_events(self.path / "tensorboard")
 
     def metrics(self):
-        """Returns the lines of metrics.jsonl, without a last one that was cut short."""
+        """Return the lines of metrics.jsonl, a list of dicts, without truncated lines."""
         path = self.path / "metrics.jsonl"
         rows = []
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
@@ -274,23 +276,22 @@ class Run:
 
 
 def _foreign_files(path):
-    """Whether a directory holds more than a run has that was killed before its config.json was written."""
+    """Return whether a directory has files other than those of a run that was killed before it wrote config.json."""
     return any(entry.name not in TOKENIZER_FILES and not entry.name.startswith(".") for entry in path.iterdir())
 
 
-def _lasting(config):
-    """{"hparams.d_model": 512, …}: the configuration without what may change, flat."""
-    flat = _flat(config).items()
-    places = ("data_dir", "raw_dir", "plugins")
+def _fixed(config):
+    """Return the part of a configuration that cannot change, as a flat dict: {"hparams.d_model": 512, …}."""
+    locations = ("data_dir", "raw_dir", "plugins")
     return {
         name: value
-        for name, value in flat
-        if not name.endswith(places) and name.removeprefix("hparams.") not in MAY_CHANGE
+        for name, value in _flat(config).items()
+        if not name.endswith(locations) and name.removeprefix("hparams.") not in MAY_CHANGE
     }
 
 
 def _flat(config):
-    """{"hparams.d_model": 512, …}: nested dictionaries as one, names joined by dots."""
+    """Return nested dictionaries as a flat one with names joined by dots."""
     flat = {}
     for name, value in config.items():
         if isinstance(value, dict):

@@ -1,15 +1,15 @@
-"""What a training cost and brought, from the lines of its metrics.jsonl."""
+"""Cost and validation scores of a training run, from its metrics.jsonl."""
 
 from keras_transformer.utils.timing import duration
 
 
 def lines_by_step(rows):
-    """Returns {"train": {step: line}, "validation": …, "checkpoint": …} of a training, all its resumptions together.
+    """Return {"train": {step: line}, "validation": …, "checkpoint": …} of a run and all its resumptions.
 
-    What a killed training made after the checkpoint that it was resumed from does not count: it was made again.
+    Lines after the checkpoint that a run resumed from are dropped, because the run repeated these updates.
 
     Args:
-        rows: The lines of metrics.jsonl, dictionaries.
+        rows: Lines of metrics.jsonl, a list of dicts.
     """
     lines = {"train": {}, "validation": {}, "checkpoint": {}}
     rate, precision = None, None
@@ -27,19 +27,26 @@ def lines_by_step(rows):
 
 
 def training_summary(rows):
-    """Returns the cost and the validation curve of a training; what counts is in `lines_by_step`.
+    """Return the cost and the validation curve of a run.
 
     Args:
-        rows: The lines of metrics.jsonl, dictionaries.
+        rows: Lines of metrics.jsonl, a list of dicts; `lines_by_step` selects those that count.
 
     Returns:
-        "precision", in which it was computed, of one that was resumed in another "float32, bfloat16"; "steps";
-        "tokens", real ones, source and target; "padding", the share of padded tokens that are not real;
-        "seconds" of updates, "data_seconds" of making batches, much of it while updates run, "evaluation_seconds"
-        and "checkpoint_seconds"; "flops", of matrix products, counted from the batches' shapes, a backward pass as
-        two forward passes; "paper_flops", by the paper's method (Table 2): seconds × devices × sustained
-        single-precision FLOP/s of one, here a rate measured when training began; "peak_memory_mb", of the process,
-        and "peak_device_memory_mb"; "curve", [{"step", "score"}] of the validations that decoded.
+        A dict with these entries, if the lines contain the values:
+
+        - "precision": for example "float32", or "float32, bfloat16" if the run resumed in another precision.
+        - "steps": number of updates.
+        - "tokens": source and target tokens without padding.
+        - "padding": share of padding in all tokens.
+        - "seconds", "evaluation_seconds", "checkpoint_seconds": time of updates, validations and checkpoints.
+        - "data_seconds": time of preparing batches, mostly in parallel with updates.
+        - "flops": operations of matrix products for the shapes of the batches; a backward pass counts as two forward
+          passes.
+        - "paper_flops": operations by the paper's method (Table 2): seconds × devices × sustained single-precision
+          FLOP/s of a device, measured at the start of training.
+        - "peak_memory_mb", "peak_device_memory_mb": peak memory of the process and of a device.
+        - "curve": [{"step", "score"}] of the validations that decoded.
     """
     lines = lines_by_step(rows)
     validations = lines["validation"]
@@ -63,8 +70,7 @@ def training_summary(rows):
             if "score" in row
         ],
     }
-    padded = _total(updates, "padded_tokens")
-    if padded:
+    if padded := _total(updates, "padded_tokens"):
         summary["padding"] = round(1 - summary["tokens"] / padded, 4)
     for name in ("data_seconds", "checkpoint_seconds"):
         summary[name] = summary[name] if summary[name] is None else round(summary[name], 1)
@@ -72,11 +78,11 @@ def training_summary(rows):
 
 
 def summary_lines(summary):
-    """Yields the lines that tell a user what `training_summary` found."""
+    """Yield the result of `training_summary` as lines for the log."""
     phases = {"updates": "seconds", "evaluation": "evaluation_seconds", "checkpoints": "checkpoint_seconds"}
     times = [f"{phase} {duration(summary[name])}" for phase, name in phases.items() if name in summary]
     if "data_seconds" in summary:
-        times.append(f"making batches, meanwhile, {duration(summary['data_seconds'])}")
+        times.append(f"batch preparation (mostly during updates) {duration(summary['data_seconds'])}")
     yield "time: " + ", ".join(times)
     if "flops" in summary:
         by_paper = f", {summary['paper_flops']:.2e} by the paper's method" if "paper_flops" in summary else ""

@@ -1,6 +1,6 @@
-"""What metrics.jsonl gets, as events for TensorBoard, where that is installed; it needs no TensorFlow.
+"""TensorBoard events with the content of metrics.jsonl, if TensorBoard is installed. TensorFlow is not needed.
 
-A training does not end because its pictures cannot be written: what goes wrong is said once, and there are no more.
+An error while writing events does not stop training: it is printed once, and no more events are written.
 """
 
 import importlib.util
@@ -9,26 +9,26 @@ import time
 import types
 
 SHOWN = ("train", "validation")
-"""Kinds of lines whose numbers are shown."""
+"""Kinds of lines whose numbers become scalars."""
 
 
 def open_events(folder):
-    """Returns the `Events` of a folder, or None where TensorBoard is not installed."""
+    """Return the `Events` of a folder, or None if TensorBoard is not installed."""
     return Events(folder) if importlib.util.find_spec("tensorboard") else None
 
 
 class Events:
-    """A file of events in a folder, which begins with the first line.
+    """An event file in a folder, created with the first line.
 
     Args:
-        folder: Where TensorBoard is to look.
+        folder: Log directory for TensorBoard.
     """
 
     def __init__(self, folder):
         self._folder, self._writer, self._failed = folder, None, False
 
     def write(self, line):
-        """Adds what a line of metrics.jsonl, a dictionary, has to show."""
+        """Write the events of a line of metrics.jsonl, a dict."""
         if self._failed:
             return
         try:
@@ -36,19 +36,19 @@ class Events:
             for event in _events(line):
                 self._writer.add_event(event)
             self._writer.flush()
-        except Exception as error:  # of TensorBoard, or of TensorFlow's file system
+        except Exception as error:  # raised by TensorBoard or the file system of TensorFlow
             self._failed = True
-            print(f"there are no more events for TensorBoard: {' '.join(str(error).split())}", file=sys.stderr)
+            print(f"cannot write more events for TensorBoard: {' '.join(str(error).split())}", file=sys.stderr)
 
     def close(self):
-        """Ends the file."""
+        """Close the file."""
         if self._writer:
             self._writer.close()
 
 
 def _writer(folder):
     if "tensorflow" not in sys.modules:
-        # By this name TensorBoard is told to do without TensorFlow, which it would import where it is installed.
+        # A module of this name makes TensorBoard work without TensorFlow, which it would otherwise import.
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -56,14 +56,14 @@ def _writer(folder):
 
 
 def _events(line):
-    """Yields the events of a line."""
+    """Yield the events of a line."""
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
     from tensorboard.plugins.scalar.summary_v2 import scalar_pb
     from tensorboard.plugins.text.summary_v2 import text_pb
 
     about = {"wall_time": time.time(), "step": line["step"]}
     if line["kind"] == "start":
-        # What a killed training showed from the next update on does not count.
+        # TensorBoard then drops the events of a killed process from the next update on.
         yield Event(session_log=SessionLog(status=SessionLog.START), **{**about, "step": line["step"] + 1})
     for name, value in line.items() if line["kind"] in SHOWN else ():
         if name != "step" and isinstance(value, (int, float)):
@@ -74,6 +74,6 @@ def _events(line):
 
 
 def _as_text(sample):
-    """A sample translation in Markdown, in which a text is shown as it is."""
+    """Return a sample translation as a Markdown code block, which shows texts verbatim."""
     rows = [f"    {name + ':':<11}{' '.join(sample[name].split())}" for name in ("source", "output", "reference")]
     return "\n".join(rows)

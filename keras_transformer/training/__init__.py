@@ -1,1 +1,1 @@
-"""§5: schedule, optimizer and the training run."""
+"""The training run (§5): options, schedule, optimizer, callbacks."""

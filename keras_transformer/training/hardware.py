@@ -1,4 +1,4 @@
-"""What the devices can do and what is used of them."""
+"""Speed of the devices, and peak memory."""
 
 import functools
 import resource
@@ -12,9 +12,9 @@ from keras import ops
 from keras_transformer.backend.devices import proc_entries
 
 SIDE = 2048
-"""Rows and columns of the matrices whose product is timed."""
+"""Rows and columns of the matrices of the timed product."""
 LONG_ENOUGH = 0.1
-"""Seconds."""
+"""Minimum seconds of a measurement."""
 
 
 def device_rate(dtype="float32"):
@@ -71,32 +71,29 @@ def compilation_seconds(model, rows, source_length, target_length):
 
 
 def peak_memory():
-    """Returns {"peak_memory_mb"} of this process and, on accelerators, {"peak_device_memory_mb"} of the fullest."""
+    """Return {"peak_memory_mb"} of this process and, on accelerators, the maximum {"peak_device_memory_mb"}."""
     peak = {"peak_memory_mb": round(_process_peak() / 2**20)}
-    on_devices = _device_peaks()
-    if on_devices:
+    if on_devices := _device_peaks():
         peak["peak_device_memory_mb"] = round(max(on_devices) / 2**20)
     return peak
 
 
 def _process_peak():
-    """Bytes at most in use of this process."""
-    # What Linux tells by getrusage begins with the memory of the process that started this one.
-    known = proc_entries("/proc/self/status").get("VmHWM:")
-    if known:
-        return int(known) << 10
-    # Linux counts in KiB, macOS in bytes.
-    unit = 1024 if sys.platform != "darwin" else 1
+    """Return the peak memory of this process in bytes."""
+    # On Linux, getrusage also counts the memory of the parent process before exec.
+    if peak := proc_entries("/proc/self/status").get("VmHWM:"):
+        return int(peak) << 10
+    unit = 1024 if sys.platform != "darwin" else 1  # Linux counts in KiB, macOS in bytes
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _device_peaks():
-    """Bytes at most in use, of each accelerator."""
+    """Return the peak memory of each accelerator in bytes."""
     if keras.backend.backend() == "jax":
         import jax
 
-        statistics = [device.memory_stats() for device in jax.local_devices()]
-        return [found["peak_bytes_in_use"] for found in statistics if found and "peak_bytes_in_use" in found]
+        statistics = [device.memory_stats() or {} for device in jax.local_devices()]
+        return [device["peak_bytes_in_use"] for device in statistics if "peak_bytes_in_use" in device]
     import tensorflow as tf
 
     names = [device.name for device in tf.config.list_logical_devices("GPU")]

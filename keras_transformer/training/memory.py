@@ -1,4 +1,4 @@
-"""The memory that training takes: an estimate, a check before the start, and the error when there is not enough."""
+"""Memory of a training run: an estimate, a check before the start, and the error when it does not suffice."""
 
 import contextlib
 import re
@@ -7,12 +7,12 @@ from keras_transformer.backend.devices import on_cpu, proc_entries
 from keras_transformer.utils.errors import UserError
 
 OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhausted|MemoryError|bad_alloc|[Oo]ut of memory|\bOOM\b")
-"""Errors of TensorFlow, JAX and Python for a failed allocation, which have no class in common."""
+"""Errors of TensorFlow, JAX and Python for a failed allocation. They have no common class."""
 
 
 @contextlib.contextmanager
 def memory_errors(options, batch_may_change=True):
-    """Raise a `UserError` that names the flags that lower memory when the body of a `with` block has too little.
+    """Turn an out-of-memory error in a `with` block into a `UserError` that names the flags that lower memory.
 
     Args:
         options: `TrainOptions`.
@@ -37,7 +37,7 @@ def largest_shape(hparams, vocab_size, plan):
 
 
 def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, remat=False):
-    """Return roughly the bytes that an update takes: weights, gradients, two slots, and the activations.
+    """Return an estimate in bytes of the memory of an update: weights, gradients, two slots, activations.
 
     Args:
         hparams: `HParams`.
@@ -56,7 +56,7 @@ def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, rem
     encoder_layer = source * (12 * h.d_model + 3 * h.d_ff) + pairs * source_length**2
     decoder_layer = target * (20 * h.d_model + 3 * h.d_ff) + pairs * target_length * (target_length + source_length)
     logits = 4 * min(target * vocab_size, CHUNK_LOGITS)
-    if remat:  # the inputs of all layers, and one layer of each stack as it is computed again
+    if remat:  # the inputs of all layers, and one layer of each stack during recomputation
         layers = encoder_layer + decoder_layer + (h.num_layers * source + h.decoder_depth * target) * h.d_model
     else:
         layers = h.num_layers * encoder_layer + h.decoder_depth * decoder_layer
@@ -64,7 +64,7 @@ def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, rem
 
 
 def check_weights(hparams, vocab_size):
-    """Raise a `UserError` if the weights of a model alone take more than the free memory of a machine without GPU.
+    """Raise a `UserError` if the weights alone need more than the free memory of a machine without accelerators.
 
     Args:
         hparams: `HParams`.
@@ -79,7 +79,7 @@ def check_weights(hparams, vocab_size):
 
 
 def _weights(h, vocab_size):
-    """Return roughly the number of weights of a model."""
+    """Return an estimate of the number of weights of a model."""
     heads = h.num_heads * (h.key_width + h.value_width)
     encoder_layer, decoder_layer = 2 * (heads + h.d_ff), 2 * (2 * heads + h.d_ff)
     return h.d_model * (vocab_size + h.num_layers * encoder_layer + h.decoder_depth * decoder_layer)

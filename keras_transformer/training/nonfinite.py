@@ -8,13 +8,13 @@ logger = logging.getLogger(__name__)
 
 
 class NonFinite:
-    """Counter of skipped updates, which the run's log keeps, so that a resumed run continues to count.
+    """Counter of skipped updates. A resumed run reads the count from its log.
 
     Args:
-        start: Updates before this training run started or resumed.
+        start: Number of updates before this process started or resumed the run.
         run: `Run`.
-        hparams: `HParams`, of which `on_nonfinite` and `max_skipped` count.
-        batches: The `TokenBatches` of the run, from batch `start`.
+        hparams: `HParams`; `on_nonfinite` and `max_skipped` decide when training stops.
+        batches: `TokenBatches` of the run, from batch `start`.
     """
 
     def __init__(self, start, run, hparams, batches):
@@ -23,10 +23,14 @@ class NonFinite:
         self.skipped = sum({row["step"]: row["updates"] for row in logged}.values())
 
     def found(self, updates, step):
-        """Log and report a number of skipped updates, the first of which was update `step`.
+        """Log skipped updates.
+
+        Args:
+            updates: Number of skipped updates.
+            step: The first of them.
 
         Raises:
-            UserError: `on_nonfinite` is "stop", or there were more than `max_skipped`.
+            UserError: `on_nonfinite` is "stop", or the run has skipped more than `max_skipped` updates.
         """
         rows = [int(row) for row in self.batches.rows(step - 1 - self.start)]
         self.run.log(kind="nonfinite", step=step, updates=updates, rows=rows)

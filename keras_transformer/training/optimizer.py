@@ -11,15 +11,16 @@ FIRST_LOSS_SCALE, LARGEST_LOSS_SCALE, GOOD_UPDATES = 2.0**15, 2.0**24, 2000
 class GuardedAdam(keras.optimizers.Optimizer):
     """Adam (Kingma & Ba, 2015) that first checks the global norm of the gradients, summed over replicas.
 
-    An update with a non-finite norm is skipped: weights, moments and averages keep their values, only the step count
-    grows. In float16 the loss is scaled (Micikevicius et al. 2018, "Mixed Precision Training"): a skipped update halves
-    the scale, `GOOD_UPDATES` finite ones in a row double it, and only an update skipped at scale 1 counts as a fault.
+    The optimizer skips an update with a non-finite norm: weights, moments and averages keep their values, only the
+    step count grows. In float16 it scales the loss (Micikevicius et al. 2018, "Mixed Precision Training"). A skipped
+    update halves the scale, and `GOOD_UPDATES` finite ones in a row double it. Only an update that is skipped at
+    scale 1 counts as a fault.
 
     Args:
-        learning_rate: Number or schedule.
+        learning_rate: Number or `LearningRateSchedule`.
         beta_1: Decay of the first moment.
         beta_2: Decay of the second moment.
-        epsilon: ε > 0. The second moment of an embedding without gradients is 0.
+        epsilon: ε, greater than 0, because the second moment of an unused embedding is 0.
         clip_norm: Maximum global gradient norm; None disables clipping.
         ema_decay: Decay of a moving average of the weights, or None for no average. The decay of update t is at most
             (t − 1) / (t + 9), so the average soon forgets the initial weights.
@@ -47,13 +48,13 @@ class GuardedAdam(keras.optimizers.Optimizer):
         self._means, self._variances = self.add_optimizer_variables(variables, ["momentum", "velocity"])
         self.averages = [] if self.ema_decay is None else self.add_optimizer_variables(variables, "average")
         for average, variable in zip(self.averages, variables):
-            average.assign(ops.copy(variable.value))  # JAX would give both one buffer
+            average.assign(ops.copy(variable.value))  # without the copy, both share a buffer on JAX
         self.scale_variables = []
         if self.scales_loss:
             self.scale_variables = [*self._scalars("float32", "loss_scale"), *self._scalars("int32", "good_updates")]
             self.loss_scale, self.good_updates = self.scale_variables
             self.loss_scale.assign(FIRST_LOSS_SCALE)
-        # What `watched` reads is no state of the run: checkpoints leave these variables out.
+        # Statistics for `watched`, which are not part of a checkpoint.
         self.watch_variables = [
             *self._scalars("float32", "norm_total", "norm_largest"),
             *self._scalars("int32", "num_updates", "num_faults", "first_fault"),
@@ -68,11 +69,12 @@ class GuardedAdam(keras.optimizers.Optimizer):
         return loss * self.loss_scale.value if self.scales_loss else loss
 
     def watched(self):
-        """Read what happened since the last call from the device, and reset it.
+        """Read the statistics since the last call from the device, and reset them.
 
         Returns:
-            {"gradient_norm": mean, "largest_gradient_norm", "loss_scale" if the loss is scaled} of the finite updates,
-            before clipping, empty if there were none; the number of faults; the number of the first one, from 1.
+            A tuple (norms, number of faults, step of the first fault, counted from 1). The norms are those of finite
+            updates before clipping: {"gradient_norm": mean, "largest_gradient_norm": maximum, and "loss_scale" if the
+            loss is scaled}, or {} without a finite update.
         """
         total, largest, made, faults, first = (ops.convert_to_numpy(one.value).item() for one in self.watch_variables)
         for variable in self.watch_variables:
@@ -83,7 +85,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         return norms, faults, first
 
     def _backend_update_step(self, gradients, variables, learning_rate):
-        if keras.backend.backend() == "tensorflow":  # of all replicas, and dense
+        if keras.backend.backend() == "tensorflow":  # sum over replicas, and make them dense
             import tensorflow as tf
 
             summed = super()._all_reduce_sum_gradients(zip(gradients, variables))
@@ -105,7 +107,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         super()._backend_update_step(gradients, variables, (learning_rate, ops.cast(finite, "float32")))
 
     def _all_reduce_sum_gradients(self, gradients_and_variables):
-        """Return them as they are: `_backend_update_step` has summed them before Keras calls this on TensorFlow."""
+        """Return the arguments unchanged: on TensorFlow `_backend_update_step` has already summed the gradients."""
         return gradients_and_variables
 
     def _watch(self, norm, finite, fault):
@@ -139,7 +141,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         if keras.backend.backend() == "tensorflow" and keras.backend.standardize_dtype(variable.dtype) == "float32":
             import tensorflow as tf
 
-            # One pass over the arrays instead of ten. In few bits 1 − β has too few digits, so the operation takes β.
+            # One pass over the arrays instead of ten; float32 only, because 1 − β loses digits in shorter types.
             tf.raw_ops.ResourceApplyAdam(
                 var=variable.handle, m=mean.value.handle, v=variance.value.handle, grad=gradient,
                 lr=made * learning_rate, beta1_power=powers[0], beta2_power=powers[1],

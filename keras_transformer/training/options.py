@@ -1,4 +1,4 @@
-"""The options of a training run that change how it is executed, but not what it computes."""
+"""Options that change how a training run is executed, but not what it computes."""
 
 import dataclasses
 from typing import Literal
@@ -15,7 +15,7 @@ PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mi
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Options of `train_model` that decide how it executes a run. All of them may differ when the run resumes.
+    """Options of `train_model` for the execution of a run. All of them may differ when the run resumes.
 
     Attributes:
         strategy: "one" device; "mirrored" on TensorFlow or "jax" on JAX for all devices of this process; "multiworker"
@@ -23,8 +23,9 @@ class TrainOptions:
         devices: Number of devices of this process; None for all that the strategy finds.
         coordinator: `Coordinator` of several JAX processes, for the strategy "multiworker".
         worker_patience: Seconds to wait for the other processes.
-        precision: "float32", "bfloat16" or "float16", of matrix products. Weights, norms, softmax and loss are float32.
-        accumulate: Number of micro-batches whose gradients are added for an update.
+        precision: Type of matrix products: "float32", "bfloat16" or "float16". Weights, norms, softmax and loss are
+            float32.
+        accumulate: Number of micro-batches per update, whose gradients are added.
         remat: Whether the backward pass computes layers again, to save memory.
         jit_compile: Whether XLA compiles the update: True, False or "auto".
 

@@ -1,4 +1,4 @@
-"""§5.3: the learning rate, the optimizer, and what `compile` needs."""
+"""Learning-rate schedule, optimizer, and the arguments of `compile` (§5.3)."""
 
 from typing import Any
 
@@ -12,15 +12,18 @@ from keras_transformer.training.optimizer import GuardedAdam
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """scale · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5), equation 3, with steps counted from 1.
+    """Learning rate of equation 3, scale · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
 
     Args:
         d_model: Width of the model.
-        warmup_steps: Updates of linear warm-up.
+        warmup_steps: Number of updates of linear warm-up.
         scale: Factor; 1 in the paper.
 
     Call arguments:
-        step: Keras' count of updates, from 0; the paper's value at step + 1 is returned, scalar float32.
+        step: Number of updates so far, as Keras counts them from 0.
+
+    Returns:
+        The learning rate of the paper at step + 1, because it counts from 1; scalar float32.
     """
 
     def __init__(self, d_model: int, warmup_steps: int, scale: float = 1.0):
@@ -36,7 +39,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def make_schedule(hparams: HParams) -> TransformerSchedule:
-    """Returns the `TransformerSchedule` that `HParams` describe."""
+    """Return the `TransformerSchedule` of hyperparameters."""
     return TransformerSchedule(hparams.d_model, hparams.warmup_steps, hparams.learning_rate_scale)
 
 
@@ -46,16 +49,15 @@ def compile_arguments(
     """Return the keyword arguments of `model.compile`: `model.compile(**compile_arguments(hparams))`.
 
     Args:
-        hparams: `HParams`: schedule, Adam, label smoothing (§5.3, §5.4) and R-Drop.
-        accumulate: Slices of a batch whose gradients are added before an update; the update is the same.
-        jit_compile: Whether the step is compiled with XLA, once for each shape; "auto" is Keras' choice: not on
-            TensorFlow's CPU.
-        remat: Whether layers are computed once more in the backward pass, for less memory; the update is the same.
+        hparams: `HParams` with the schedule, Adam, label smoothing (§5.3, §5.4) and R-Drop.
+        accumulate: Number of micro-batches whose gradients are added before an update. The update is the same.
+        jit_compile: Whether XLA compiles the step, once per shape. "auto" lets Keras choose: not on TensorFlow's CPU.
+        remat: Whether the backward pass computes layers again, to save memory. The update is the same.
     """
     optimizer = GuardedAdam(
         make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon,
         clip_norm=hparams.clip_norm, ema_decay=hparams.ema_decay,
-        name="adam",  # the second of a process would be adam_1, and not find its variables in a checkpoint
+        name="adam",  # otherwise the second optimizer of a process, adam_1, cannot load a checkpoint
     )  # fmt: skip
     loss = SmoothedCrossEntropy(hparams.label_smoothing, r_drop=hparams.r_drop)
     return {

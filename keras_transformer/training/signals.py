@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT end a training after the update that is being made, with a checkpoint."""
+"""Handling of SIGTERM and SIGINT, which stop a training run after the current update, with a checkpoint."""
 
 import contextlib
 import os
@@ -8,20 +8,20 @@ import time
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MEET_EVERY = 10
-"""Updates."""
+"""Number of updates between two exchanges of several workers."""
 TOGETHER = 1.0
-"""Seconds in which more signals are the same wish: some programs send one to a process and again to its group."""
+"""Seconds in which repeated signals count as one. Some programs signal a process and then its group."""
 
 
 class Interrupted(SystemExit):
-    """Ends the process with 128 + the signal's number, as a shell says it, once all is saved."""
+    """Exit after a signal, once everything is saved, with the shell's status 128 + number of the signal."""
 
     def __init__(self, number):
         super().__init__(128 + number)
 
 
 class StopRequest:
-    """What the signals so far ask for.
+    """Request to stop, made by a signal.
 
     Attributes:
         received: The first signal, a `signal.Signals`, or None.
@@ -30,13 +30,13 @@ class StopRequest:
     received = None
 
     def look(self, step=None):
-        """Returns `received`; see `SharedStop.look`."""
+        """Return `received`; see `SharedStop.look`."""
         return self.received
 
     def receive(self, number, frame=None):
-        """Notes the first signal; a later one ends the process, as it would without us.
+        """Store the first signal. A later one ends the process, as it would without this handler.
 
-        Python calls this between two of its own operations, so not inside of one that the backend computes.
+        Python runs signal handlers between its own operations, so never during an operation of the backend.
         """
         now = time.monotonic()
         if self.received is None:
@@ -47,10 +47,10 @@ class StopRequest:
 
 
 class SharedStop:
-    """A `StopRequest` that all workers see at once, whoever of them received it.
+    """A `StopRequest` that all workers see at the same step, no matter which of them received the signal.
 
     Args:
-        stop: This worker's `StopRequest`.
+        stop: `StopRequest` of this worker.
         workers: `Workers`.
     """
 
@@ -58,22 +58,23 @@ class SharedStop:
         self.stop, self.workers, self.seen = stop, workers, None
 
     def look(self, step=None):
-        """Returns the signal, or None; all workers must look equally often.
+        """Return the signal, or None. All workers must call this method equally often.
 
         Args:
-            step: Number of the update after which it is asked; workers agree at every tenth only, as that takes time.
+            step: Number of updates so far. The workers exchange signals at every tenth step only, because an exchange
+                takes time; None exchanges them now.
         """
         if self.seen is None and (step is None or step % MEET_EVERY == 0):
-            asked = self.workers.all_reduce_sum([self.stop.received == number for number in SIGNALS])
-            self.seen = next((number for number, count in zip(SIGNALS, asked) if count), None)
+            counts = self.workers.all_reduce_sum([self.stop.received == number for number in SIGNALS])
+            self.seen = next((number for number, count in zip(SIGNALS, counts) if count), None)
         return self.seen
 
 
 @contextlib.contextmanager
 def stop_request():
-    """Yields a `StopRequest` that SIGTERM and SIGINT go to inside a `with` block."""
+    """Yield a `StopRequest` that receives SIGTERM and SIGINT inside a `with` block."""
     request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():  # only there Python lets signals be handled
+    if threading.current_thread() is not threading.main_thread():  # Python handles signals in the main thread only
         yield request
         return
     before = {number: signal.signal(number, request.receive) for number in SIGNALS}

@@ -1,4 +1,4 @@
-"""The summary of a run before it starts, as a table."""
+"""Summary of a run before it starts."""
 
 import logging
 import math
@@ -15,21 +15,21 @@ from keras_transformer.utils.timing import duration
 logger = logging.getLogger(__name__)
 
 PRODUCTS, OTHER = 1.15, 0.5
-"""Time of an update on a CPU, by docs/benchmarks.md: that of its matrix products and that of all other work, each as
-a multiple of the time that a large product with as many operations takes. Other work takes as long in any precision."""
+"""Time of an update on a CPU, relative to a large matrix product with the same number of operations: its products, and
+all other work (docs/benchmarks.md). The other work takes the same time in any precision."""
 HIGH_RATE = 0.01
-"""A learning rate that is twice the highest of any preset."""
+"""Twice the highest learning rate of any preset."""
 MANY_EPOCHS = 1000
 
 
 def log_summary(run, problem, model, batches, options, distribution, workers=1):
-    """Log a table of what a run is about to do.
+    """Log a table that describes what a run is about to do.
 
     Args:
         run: `Run`.
         problem: The prepared `Problem`.
         model: The compiled model.
-        batches: The `TokenBatches` of training, from the first batch of this process on.
+        batches: `TokenBatches` of training, from the first batch of this process on.
         options: `TrainOptions`.
         distribution: The strategy that joins the devices, or None.
         workers: Number of processes.
@@ -67,7 +67,7 @@ def _rows(run, problem, model, batches, options, distribution, workers):
         rows["note"] = notes
     if plan.num_dropped:
         rows["problem"].append(
-            f"{plan.num_dropped:,} pairs are longer than max_length={hparams.max_length} tokens and left out"
+            f"{plan.num_dropped:,} pairs are longer than max_length={hparams.max_length} tokens; training drops them"
         )
     return rows
 
@@ -83,7 +83,7 @@ def _sizes(run):
 
 
 def _parameters(model):
-    """How many weights there are, and in which part of the model."""
+    """Return the number of weights in total and in each part of the model."""
     parts = {}
     for variable in model.trainable_variables:
         part = variable.path.removeprefix(f"{model.name}/").partition("/")[0]
@@ -92,29 +92,29 @@ def _parameters(model):
     return f"{sum(parts.values()):,} parameters: {each}"
 
 
-def _batch(plan, few_shapes, slices):
-    """How large an update is, and how many an epoch has."""
-    shapes = f" of {len(plan.shapes)} shapes" if few_shapes else ""
+def _batch(plan, few_shapes, accumulate):
+    """Return the size of an update and the number of updates per epoch."""
+    shapes = f" in {len(plan.shapes)} shapes" if few_shapes else ""
     real = plan.real_share("shape" if few_shapes else "longest")
-    in_slices = f", in {slices} slices" if slices > 1 else ""
+    micro = f" in {accumulate} micro-batches" if accumulate > 1 else ""
     return (
-        f"up to {plan.batch_tokens:,} source and as many target tokens an update{in_slices}; "
-        f"{plan.batches_per_epoch:,} batches{shapes} an epoch, {real:.1%} of their tokens are real"
+        f"up to {plan.batch_tokens:,} source and {plan.batch_tokens:,} target tokens per update{micro}; "
+        f"{plan.batches_per_epoch:,} batches{shapes} per epoch, {1 - real:.1%} padding"
     )
 
 
-def _schedule(hparams, updates_an_epoch):
+def _schedule(hparams, updates_per_epoch):
     peak = min(hparams.warmup_steps, hparams.train_steps)
     rate = float(make_schedule(hparams)(peak - 1))
     after = ", then ∝ 1/√update" if peak < hparams.train_steps else ""
     return (
-        f"{hparams.train_steps:,} updates ({hparams.train_steps / updates_an_epoch:.3g} epochs); learning rate up to "
+        f"{hparams.train_steps:,} updates ({hparams.train_steps / updates_per_epoch:.3g} epochs); learning rate up to "
         f"{rate:.2e} at update {peak:,}{after}"
     )
 
 
 def _memory(hparams, vocab_size, plan, options, distribution):
-    """Return the estimate for the largest update."""
+    """Return the estimated memory of the largest update."""
     rows, *lengths = largest_shape(hparams, vocab_size, plan)
     rows_at_once = -(-rows // (options.accumulate * count_replicas(distribution)))
     wanted = estimated_bytes(hparams, vocab_size, rows_at_once, *lengths, options.remat)
@@ -128,47 +128,47 @@ def _memory(hparams, vocab_size, plan, options, distribution):
 
 
 def _time(hparams, model, batches):
-    """Yield estimates for this CPU: of the updates, from the operations of some batches, and of their compilation."""
+    """Yield estimates of the time of updates and of their compilation on this CPU."""
     updates = hparams.train_steps - batches.start
     some = range(min(updates, batches.batches_per_epoch, 50))
     flops = sum(model.update_flops(*batches.shape(index)) for index in some) / len(some) * updates
     seconds = flops * (PRODUCTS / device_rate(model.compute_dtype) + OTHER / device_rate())
     yield (
-        f"about {duration(seconds)} of updates here: {flops:.1e} floating point operations at {flops / seconds:.1e} "
-        "a second"
+        f"about {duration(seconds)} for the updates: {flops:.1e} floating point operations at {flops / seconds:.1e} "
+        "per second"
     )
     if batches.few_shapes:
         count = len(batches.shapes(updates))
         each = compilation_seconds(model, *batches.shape(0)) if keras.backend.backend() == "jax" else None
         if each is None:
-            yield f"the update is compiled for {count} batch shapes, each when it is first used; not counted here"
+            yield f"plus the compilation of {count} batch shapes, each on first use"
         else:
             yield (
-                f"about {duration(count * each)} more to compile {count} shapes of the update, {each:.1f} s each; "
-                f"{duration(seconds + count * each)} in all"
+                f"plus about {duration(count * each)} to compile {count} batch shapes, {each:.1f} s each; "
+                f"{duration(seconds + count * each)} in total"
             )
 
 
-def _notes(hparams, updates_an_epoch):
-    """What rarely goes well."""
+def _notes(hparams, updates_per_epoch):
+    """Yield a note for each setting that rarely works well."""
     if hparams.warmup_steps >= hparams.train_steps > 1:
-        yield f"the learning rate rises to the end: warmup_steps is {hparams.warmup_steps:,}"
+        yield f"the learning rate rises until the end, because warmup_steps is {hparams.warmup_steps:,}"
     rate = float(make_schedule(hparams)(min(hparams.warmup_steps, hparams.train_steps) - 1))
     if rate > HIGH_RATE:
-        yield "the learning rate is twice that of any preset or more: raise warmup_steps, or lower learning_rate_scale"
-    if hparams.train_steps > MANY_EPOCHS * updates_an_epoch and not hparams.patience:
-        yield "the corpus is small for so many updates: fewer train_steps, or --patience=10"
+        yield "the learning rate is at least twice that of any preset; raise warmup_steps or lower learning_rate_scale"
+    if hparams.train_steps > MANY_EPOCHS * updates_per_epoch and not hparams.patience:
+        yield "the corpus is small for this number of updates; lower train_steps or use --patience=10"
 
 
 def _devices(model, distribution, options, workers):
-    """Yield the devices and the way they compute, and a hint if another precision would be faster."""
+    """Yield the devices, backend, precision and compilation, and a hint if another precision would be faster."""
     accelerators, replicas = count_accelerators(distribution), count_replicas(distribution)
     kind = "accelerator" if accelerators else "device"
     devices = f"{replicas} {kind}{'s' * (replicas > 1)}" + (f" of {workers} workers" if workers > 1 else "")
     compiled = "XLA" if model.jit_compile else "no XLA"
-    remat = ", layers computed again in the backward pass" if options.remat else ""
+    remat = ", rematerialization" if options.remat else ""
     backend = keras.backend.backend()
     yield f"{devices}; {backend}, {options.precision}, {compiled}{remat}"
-    # On CPUs, JAX's products in bfloat16 are no faster than those in float32.
+    # On CPUs, matrix products of JAX are no faster in bfloat16 than in float32.
     if backend == "tensorflow" and options.precision == "float32" and on_cpu() and cpu_has_bfloat16():
         yield "this CPU has bfloat16 instructions: --precision=bfloat16 is faster"

@@ -50,19 +50,19 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
         hparams: `HParams`.
         output_dir: The run directory.
         options: `TrainOptions`, which may differ when the run resumes.
-        preset: Registered name of the hparams, for the record.
-        init_from: {"run": directory, "checkpoint": name, or None for the best} of another run, whose weights a new run
-            starts from; see `finetune`.
-        dry_run: Whether to stop after the summary of the run. Only the prepared corpus is written.
+        preset: Registered name of the hparams, for config.json.
+        init_from: {"run": directory, "checkpoint": name, or None for the best} of another run that provides the
+            initial weights; see `finetune`.
+        dry_run: Whether to stop after the summary of the run. The function then writes the prepared corpus only.
 
     Returns:
         The `Run`.
 
     Raises:
-        UserError: The directory holds another run, or another process trains in it, or it cannot be written; a corpus
+        UserError: The directory holds another run, another process trains in it, or it is not writable; a corpus
             file is invalid; training ran out of memory; or updates are not finite.
         WorkerLost: Another worker is missing.
-        Interrupted: SIGTERM or SIGINT arrived; a checkpoint of the last update is written.
+        Interrupted: SIGTERM or SIGINT arrived, and a checkpoint of the last update is written.
     """
     options = options or TrainOptions()
     configure = functools.partial(Run.configure, output_dir, problem, preset, hparams, complete(init_from))
@@ -91,7 +91,7 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
             _dry_run(run, problem, batches, options, workers)
             return run
         with run.locked() if workers.is_chief else contextlib.nullcontext(), stop_request() as stop:
-            run = configure()  # another process may have made it while the corpus was prepared
+            run = configure()  # again: another process may have created the run during the preparation
             if workers.is_chief:
                 run.check_corpus()
             if workers.count > 1:
@@ -117,15 +117,15 @@ def _dry_run(run, problem, batches, options, workers):
 
 
 def _validation_batches(problem, batches, hparams, options):
-    """Return the batches of validation. Raise a `UserError` if those of training, `batches`, are too small."""
+    """Return the validation batches. Raise a `UserError` if the training batches, `batches`, are too small."""
     check_rows(batches.plan, make_strategy(options.strategy, options.devices))
     return problem.batches("validation", hparams)
 
 
 def _train(run, problem, hparams, batches, options, stop, workers):
-    """Train in a directory that belongs to this process.
+    """Train in a run directory that this process has locked.
 
-    `hparams` are those of this worker, and `run.hparams` those of the chief.
+    `hparams` are the arguments of this worker, and `run.hparams` those of the chief.
     """
     validation_batches = _validation_batches(problem, batches, hparams, options)
     model, distribution = build_model(run, problem.tokenizer.vocab_size, options)
@@ -146,7 +146,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
                 "first weights": model_arrays(model),
             }
         )
-    if not start:  # before the run exists, whose `keep_checkpoints` cannot change
+    if not start:  # before the run directory exists, because `keep_checkpoints` of a run cannot change
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.create()
     batches = adapt_batches(model, batches)
@@ -165,12 +165,12 @@ def _train(run, problem, hparams, batches, options, stop, workers):
         logger.info(ended)
         return
     log_summary(run, problem, model, batches, options, distribution, workers.count)
-    run.write_manifest(make_manifest(run, model))  # of the process that makes the following updates
+    run.write_manifest(make_manifest(run, model))  # describes the process that makes the following updates
     if start:
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.log(
         kind="start", step=start, precision=options.precision, devices=count_accelerators(distribution) or 1,
-        device_flops_per_second=device_rate(),  # for the cost by the method of the paper
+        device_flops_per_second=device_rate(),  # for the cost by the paper's method
     )  # fmt: skip
     began = time.monotonic()
     with (
@@ -189,12 +189,12 @@ def _finished(run, step):
     if step >= run.hparams.train_steps:
         ended, longer = "is finished", f"--train_steps above {step:,}"
     elif ended_early(run, run.hparams, step):
-        ended, longer = "ended early", "a larger --patience, or none,"
+        ended, longer = "stopped early", "a larger --patience or none"
     else:
         return None
     return (
-        f"{run.path} {ended} after {step:,} updates, so there is nothing to do: {_evaluate(run)} evaluates it, and "
-        f"{longer} trains it longer"
+        f"{run.path} {ended} after {step:,} updates, so there is nothing to do. Evaluate it with {_evaluate(run)}, or "
+        f"continue training with {longer}."
     )
 
 
@@ -204,21 +204,21 @@ def _evaluate(run):
 
 
 def restore(run, model, workers):
-    """Give the model the newest whole checkpoint, if there is one.
+    """Restore the newest complete checkpoint, if there is one.
 
     Returns:
         The state of the checkpoint. Its "step" is the number of updates, 0 without a checkpoint.
     """
     arrays, state = (workers.is_chief and run.checkpoints.load_latest()) or ({}, None)
     if workers.is_chief and state is None and run.checkpoints.steps():
-        raise UserError(f"no checkpoint in {run.checkpoints.path} is whole; remove them to start again")
+        raise UserError(f"no checkpoint in {run.checkpoints.path} is complete; remove them to start again")
     state = workers.broadcast(state)
     if state is None:
         return {"step": 0}
     what = f"the checkpoint of step {state['step']} in {run.path}"
     arrays = {part: workers.broadcast_arrays(arrays.get(part)) for part in workers.broadcast(sorted(arrays))}
     if "optimizer" not in arrays:
-        raise UserError(f"{what} holds no optimizer state; training cannot resume from it")
+        raise UserError(f"{what} has no optimizer state; training cannot resume from it")
     assign_training(model, arrays, what)
     return state
 
@@ -228,7 +228,7 @@ def _log_result(run, model, progress, seconds):
     best = run.checkpoints.best()
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     logger.info(
-        f"trained {parameters:,} parameters with {progress.step - progress.start:,} updates on "
+        f"trained {parameters:,} parameters for {progress.step - progress.start:,} updates on "
         f"{progress.tokens:,} tokens in {duration(seconds)}"
     )
     for line in summary_lines(training_summary(run.metrics())):

@@ -84,7 +84,7 @@ NO_STEPS = ["", "²", "٣", "6,", 5000 * "9"]
 
 @pytest.mark.parametrize("name", NO_STEPS)
 def test_names_of_checkpoints_are_checked(tmp_path, name):
-    with pytest.raises(UserError, match="it is best, last, averaged, ema or a step"):
+    with pytest.raises(UserError, match="must be best, last, averaged, ema or a step"):
         Checkpoints(tmp_path).load(name)
 
 

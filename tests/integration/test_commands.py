@@ -60,8 +60,8 @@ def test_a_run_directory_is_complete(home):
 def test_train_has_nothing_to_do_when_finished(home, call):
     for flags in ((), ("--dry_run",)):
         (line,) = call("train", *home.again(), *flags).succeeded()
-        assert line.startswith(f"{home.run} is finished after 6 updates, so there is nothing to do: python -m ")
-        assert line.endswith(f"evaluate --run={home.run} evaluates it, and --train_steps above 6 trains it longer")
+        assert line.startswith(f"{home.run} is finished after 6 updates, so there is nothing to do. Evaluate it with ")
+        assert line.endswith(f".evaluate --run={home.run}, or continue training with --train_steps above 6.")
 
 
 def test_train_has_nothing_to_do_when_it_ended_early(home, call, copied):
@@ -69,8 +69,8 @@ def test_train_has_nothing_to_do_when_it_ended_early(home, call, copied):
     run.checkpoints.mark_best(3, {"score": 100.0, "nll": 0.0})
     more = ("--train_steps=60", "--patience=1")
     (line,) = call("train", *home.again(copied), *more).succeeded()
-    assert f"{copied} ended early after 6 updates" in line
-    assert line.endswith(" evaluates it, and a larger --patience, or none, trains it longer")
+    assert f"{copied} stopped early after 6 updates" in line
+    assert line.endswith(", or continue training with a larger --patience or none.")
 
 
 def test_train_resumes_with_more_steps(home, copied, call):
@@ -84,7 +84,7 @@ def test_train_resumes_with_more_steps(home, copied, call):
 def test_train_repeats_the_updates_of_a_damaged_checkpoint(home, copied, call):
     path = damage(copied, 6)
     lines = call("train", *home.again(copied)).succeeded()
-    assert any(f"{path} is missing or damaged" in line and "one before it" in line for line in lines)
+    assert any(f"{path} is missing or damaged" in line and "the previous one" in line for line in lines)
     assert "  resuming after update 3" in lines
     found, expected = (Run.open(run).checkpoints.load(6)[0]["weights"] for run in (copied, home.run))
     for name, array in expected.items():
@@ -254,9 +254,9 @@ def test_a_wrong_flag_is_refused(home, call, tmp_path, flag, said):
     [
         ("translate", "--beam_size=x", "--beam_size: takes a whole number from 1 on, not 'x'"),
         ("translate", "--alpha=nan", "--alpha: takes a number from 0 on, not 'nan'"),
-        ("evaluate", "--checkpoint=lst", "checkpoint 'lst': it is best, last, averaged, ema or a step"),
+        ("evaluate", "--checkpoint=lst", "must be best, last, averaged, ema or a step, got 'lst'"),
         ("evaluate", "--checkpoint=4", "there are steps 3, 6"),
-        ("evaluate", "--checkpoint=averaged", "make it with python -m keras_transformer.average"),
+        ("evaluate", "--checkpoint=averaged", "create it with python -m keras_transformer.average"),
         ("average", "--last=0", "--last: takes a whole number from 1 on"),
     ],
 )
@@ -285,7 +285,7 @@ def test_hints_are_ones_that_the_command_takes(home, call, tmp_path):
     outcome = call("average", f"--run={run}", "--last=2", "--scores=off")
     outcome.refused("step-000000003")
     assert "--checkpoint" not in outcome.err
-    call("train", *begin, "--init_checkpoint=3").refused("; --init_checkpoint=6 is whole")
+    call("train", *begin, "--init_checkpoint=3").refused("; --init_checkpoint=6 is complete")
     shutil.rmtree(run / "checkpoints")
     call("average", f"--run={run}").refused("holds no checkpoint; train first")
 
@@ -296,7 +296,7 @@ def test_a_later_command_needs_a_run(call, tmp_path, command):
     (tmp_path / "lines.txt").write_text("s1\n")
     more = [f"--input={tmp_path}/lines.txt"] if command == "translate" else []
     call(command, f"--run={tmp_path}/none", *more).refused(f"there is no run directory {tmp_path}/none")
-    call(command, f"--run={tmp_path}", *more).refused(f"{tmp_path} is no run directory")
+    call(command, f"--run={tmp_path}", *more).refused(f"{tmp_path} is not a run directory")
 
 
 def test_a_run_without_checkpoints_is_refused(copied, call):
@@ -332,7 +332,7 @@ def test_a_run_is_not_continued_with_other_settings(home, call, flag, said):
 
 def test_foreign_files_are_left_alone(home, call, tmp_path):
     (tmp_path / "file").write_text("mine")
-    call("train", *home.again(tmp_path)).refused(f"{tmp_path} exists and is no run directory")
+    call("train", *home.again(tmp_path)).refused(f"{tmp_path} exists and is not a run directory")
     assert_only_file(tmp_path)
 
 

@@ -83,7 +83,7 @@ def test_settings_that_were_changed_are_told(home, call):
     config = json.loads((home.run / "config.json").read_text())
     config["hparams"]["beam_size"] = 3
     (home.run / "config.json").write_text(json.dumps(config))
-    call("translate", f"--run={home.run}", TEXT).refused("config.json", "was changed after training wrote it")
+    call("translate", f"--run={home.run}", TEXT).refused("config.json", "was changed after training")
 
 
 @pytest.mark.parametrize("command", ["translate", "train"])
@@ -93,7 +93,7 @@ def test_a_run_of_another_version_is_told(home, call, command):
     (home.run / "config.json").write_text(json.dumps(config))
     (home.run / "manifest.json").unlink()  # its hash of the settings would not fit
     other = [f"--run={home.run}", TEXT] if command == "translate" else [*commands.REVERSE, f"--init_from={home.run}"]
-    call(command, *other).refused("config.json is of another version", "unknown positions 'words'")
+    call(command, *other).refused("config.json needs another version", "unknown positions 'words'")
 
 
 def test_a_checkpoint_under_another_step_is_told(home, call):
@@ -101,7 +101,7 @@ def test_a_checkpoint_under_another_step_is_told(home, call):
     (checkpoints / "step-000000006").rename(checkpoints / "step-000000012")
     with logged_lines() as said:
         assert Run.open(home.run).checkpoints.load("last")[1]["step"] == 3
-    assert "step-000000012 is of step 6" in said[0]
+    assert "its state.json belongs to step 6" in said[0]
 
 
 @pytest.mark.parametrize("part", ["weights", "optimizer"])

@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, runs without a whole checkpoint, and corpora that have changed."""
+"""Disks that are full or read-only, runs without a complete checkpoint, and corpora that have changed."""
 
 import builtins
 import errno
@@ -45,7 +45,7 @@ def test_train_does_not_restart_without_a_whole_checkpoint(home, copied, call):
     newest = copied / "checkpoints" / "step-000000006" / "state.json"
     state = newest.read_text()
     newest.write_text(state.replace('"version": 1', '"version": 2'))
-    call("train", *home.again(copied), "--train_steps=9").refused("is of format version 2")
+    call("train", *home.again(copied), "--train_steps=9").refused("must have format version 1, got 2")
     newest.write_text(state)
     for step in (3, 6):
         weights = copied / "checkpoints" / f"step-{step:09d}" / "weights.npz"
@@ -70,8 +70,8 @@ def test_train_refuses_a_corpus_that_has_changed(call, tmp_path, eager):
 def test_train_reports_too_little_room_before_an_update(home, copied, call, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 2000))
     new = (*home.again(tmp_path / "new"), "--train_steps=50", "--keep_checkpoints=4")
-    call("train", *new).refused("6 more checkpoints", "make room, or keep fewer: --keep_checkpoints=4 now")
+    call("train", *new).refused("6 more checkpoints", "or keep fewer than --keep_checkpoints=4")
     call("train", *new, "--keep_checkpoints=2").refused("4 more checkpoints")
     outcome = call("train", *home.again(copied), "--train_steps=50")
-    outcome.refused("more checkpoint", "free; make room")
+    outcome.refused("more checkpoint", "free; free some space and run the command again")
     assert "fewer" not in outcome.err  # a run that has begun keeps its number of checkpoints

@@ -54,7 +54,7 @@ def test_with_the_same_vocabulary_all_weights_are_the_others(folder, source, che
     expected = weights(source, checkpoint)
     for path, array in weights(run).items():
         np.testing.assert_array_equal(array, expected[path], err_msg=path)
-    assert any("step 2; 9 of 9 pieces are in its vocabulary, too" in line for line in said)
+    assert any("at step 2; its vocabulary has 9 of the 9 tokens" in line for line in said)
     assert run.checkpoints.load("last")[1]["step"] == 1  # its own count
 
 

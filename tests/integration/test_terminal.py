@@ -33,7 +33,7 @@ def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
         "decoder": sum(v.shape.num_elements() for v in model.decoder.trainable_variables),
     }
     assert rows[2].startswith(f"{model.count_params():,} parameters: ") and sum(parts.values()) == model.count_params()
-    assert rows[3].startswith("up to 512 source and as many target tokens an update, in 2 slices; ")
+    assert rows[3].startswith("up to 512 source and 512 target tokens per update in 2 micro-batches; ")
     assert (
         rows[4].startswith("40 updates (")
         and f"up to {float(kt.TransformerSchedule(16, 2)(1)):.2e} at update 2," in rows[4]
@@ -41,10 +41,9 @@ def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
     assert re.fullmatch(r"\d devices?; tensorflow, bfloat16, no XLA", rows[5])
     assert re.match(r"about \d+ MB for the largest update, \d+ pairs of ", rows[6])
     assert rows[7] == "validation every 3 updates, a checkpoint every 3, both at the end"
-    assert re.match(r"about 0:0\d:\d\d of updates here: \d\.\de\+\d\d floating point operations at ", rows[8])
-    assert (
-        rows[9]
-        == "the learning rate is twice that of any preset or more: raise warmup_steps, or lower learning_rate_scale"
+    assert re.match(r"about 0:0\d:\d\d for the updates: \d\.\de\+\d\d floating point operations at ", rows[8])
+    assert rows[9] == (
+        "the learning rate is at least twice that of any preset; raise warmup_steps or lower learning_rate_scale"
     )
     assert not (tmp_path / "run").exists() and (tmp_path / "data").exists()
 
@@ -52,8 +51,8 @@ def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
 def test_train_prints_its_table_and_time_estimate_once(home, call, tmp_path):
     lines = home.outcome.succeeded()
     assert [line for line in lines if line.startswith("  schedule  6 updates")]
-    told = [i for i, line in enumerate(lines) if line.startswith("  at this rate 0:0")]
-    assert len(told) == 1 and lines[told[0] - 1].startswith("step 3/6 ")
+    estimates = [i for i, line in enumerate(lines) if line.startswith("  estimated time for all updates: 0:0")]
+    assert len(estimates) == 1 and lines[estimates[0] - 1].startswith("step 3/6 ")
     again = call("train", *REVERSE, "--data_dir", home.path / "data", "--output_dir", home.run, "--train_steps=6",
                  "--dry_run").succeeded()  # fmt: skip
     assert len(again) == 1 and "is finished after 6 updates" in again[0]
@@ -62,8 +61,11 @@ def test_train_prints_its_table_and_time_estimate_once(home, call, tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (["--warmup_steps=500", "--train_steps=400"], "the learning rate rises to the end: warmup_steps is 500"),
-        (["--warmup_steps=4000", "--train_steps=100000"], "the corpus is small for so many updates"),
+        (
+            ["--warmup_steps=500", "--train_steps=400"],
+            "the learning rate rises until the end, because warmup_steps is 500",
+        ),
+        (["--warmup_steps=4000", "--train_steps=100000"], "the corpus is small for this number of updates"),
         (["--warmup_steps=4000", "--train_steps=4001"], None),
     ],
 )

@@ -259,5 +259,5 @@ def test_translate_names_a_whole_checkpoint(translate, home, tmp_path, damage):
     other = {3: 6, 6: 3}[best]
     for step in (best, other) if damage == "all" else (best,):
         (run / "checkpoints" / f"step-{step:09d}" / "weights.npz").write_bytes(b"damaged")
-    hint = f"--checkpoint={other} is whole" if damage == "best" else "no checkpoint is whole"
+    hint = f"--checkpoint={other} is complete" if damage == "best" else "no checkpoint is complete"
     translate(LINES, run=run)[0].refused("damaged", hint)

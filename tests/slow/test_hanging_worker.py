@@ -47,5 +47,5 @@ def test_hanging_worker_ends_the_others_with_a_remedy():
         drained.join()
     assert first.returncode == WorkerLost.status == os.EX_TEMPFAIL, err
     # Heartbeat reports it, or JAX, which gives up soon after, and on a busy machine before.
-    said = r"another worker is gone \((nothing was heard of worker 1|.*Gloo).* goes on from"
+    said = r"another worker is lost \((no heartbeat from worker 1|.*Gloo).* to resume from"
     assert re.search(said, err.splitlines()[-1]), err

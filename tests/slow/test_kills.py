@@ -139,7 +139,7 @@ def test_train_stops_at_ctrl_c_when_nobody_reads(call, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     config = (tmp_path / "run" / "config.json").read_bytes()
-    call("train", *flags(tmp_path, 9_000)).refused("another process trains in")
+    call("train", *flags(tmp_path, 9_000)).refused("another process is training in")
     assert (tmp_path / "run" / "config.json").read_bytes() == config
     process.stdout.close()
     process.send_signal(signal.SIGINT)

@@ -75,7 +75,7 @@ def test_multiworker_trains_as_one_and_stops_together(tmp_path):
 
     first, _, seconds = interrupt(spawn_workers(2, *arguments, cwd=tmp_path), steps, lambda process: process.kill())
     assert first[0] == WorkerLost.status, first[2]
-    assert first[2].splitlines()[-1].startswith("error: another worker is gone") and "goes on from" in first[2]
+    assert first[2].splitlines()[-1].startswith("error: another worker is lost") and "to resume from" in first[2]
     assert f"  resuming after update {stopped:,}" in first[1].splitlines()
     assert seconds < 60
 

@@ -183,10 +183,10 @@ def _learner():
     Raises:
         UserError: TensorFlow Text is not installed.
     """
-    from keras_transformer.backend.loading import stderr_set_aside
+    from keras_transformer.backend.loading import hidden_stderr
 
     try:
-        with stderr_set_aside():
+        with hidden_stderr():
             from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
     except ImportError as error:
         raise UserError(

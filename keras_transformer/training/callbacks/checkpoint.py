@@ -51,7 +51,7 @@ class CheckpointCallback(StepCallback):
             self.stop_if_requested(None)
 
     def time_is_over(self, step):
-        """Return whether a checkpoint is due by the clock, which several workers compare only at every n-th update."""
+        """Return whether a checkpoint is due by the clock. Several workers communicate only at every n-th update."""
         minutes = self.hparams.checkpoint_minutes
         if not minutes or (self.workers.count > 1 and step % MEET_EVERY):
             return False
@@ -72,7 +72,7 @@ class CheckpointCallback(StepCallback):
         if not self.validation.evaluated(step):
             return False
         best = self.run.checkpoints.best()  # read from a file, so not after every update
-        # The best checkpoint may be damaged; then this one replaces it.
+        # A run that resumes before its best checkpoint found it damaged, so this one replaces it.
         again = best and best["step"] == step and self.written != step
         return not best or again or self.ranking_key(self.validation.latest) > self.ranking_key(best)
 
@@ -89,7 +89,7 @@ class CheckpointCallback(StepCallback):
     def save(self, step, from_signal=False):
         """Write the checkpoint of this step; `from_signal` marks one that the next save replaces."""
         checkpoints = self.run.checkpoints
-        self.progress.end_line(step)  # a resumed log then has every update once
+        self.progress.end_line(step)  # so that the log of a resumed run has every update once
         with Stopwatch() as stopwatch:
             latest = self.validation.latest and finite_or_null(self.validation.latest)
             if self.written != step:

@@ -40,5 +40,5 @@ def ended_early(run, hparams, step):
     if hparams.patience is None or (best := run.checkpoints.best_step()) is None:
         return False
     evaluated = {row["step"] for row in run.metrics() if row["kind"] == "validation"}
-    # The last evaluation of a shorter run was between two multiples.
+    # The final evaluation of a run that was extended later does not count unless it was due.
     return sum(best < one <= step and one % hparams.eval_steps == 0 for one in evaluated) >= hparams.patience

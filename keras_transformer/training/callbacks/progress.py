@@ -17,9 +17,9 @@ class ProgressLogger(StepCallback):
     Args:
         start: Number of updates before this call of `fit`.
         run: `Run`, whose metrics.jsonl gets the values.
-        batches: The `TokenBatches` of training, which count tokens without asking the device.
-        hparams: `train_steps` and `eval_steps` are read.
-        update_flops: The model's function of rows and lengths.
+        batches: `TokenBatches` of training, which count tokens on the host.
+        hparams: `HParams`.
+        update_flops: The model's function of (rows, source length, target length).
         nonfinite: `NonFinite`, which counts skipped updates.
         every: Number of updates per line. The metrics are read from the device only then.
     """
@@ -96,7 +96,7 @@ class ProgressLogger(StepCallback):
         )
         if is_first and left:
             total = duration(seconds + left)
-            logger.info(f"  at this rate {total} of updates in all, evaluations and checkpoints aside")
+            logger.info(f"  estimated time for all updates: {total}, without evaluations and checkpoints")
         self.run.log(
             kind="train", step=step, **metrics, **norms, learning_rate=learning_rate, tokens_per_second=speed,
             tokens=self.new_tokens, padded_tokens=self.new_padded, flops=self.new_flops, seconds=seconds,

@@ -7,7 +7,7 @@ import keras
 
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.training.callbacks.base import StepCallback
-from keras_transformer.training.collapse import SourceHealth, complaint
+from keras_transformer.training.collapse import SourceHealth, collapse_warning
 from keras_transformer.utils.errors import NonFiniteOutputs
 from keras_transformer.utils.progress import progress_bar
 from keras_transformer.utils.timing import duration
@@ -25,10 +25,10 @@ class ValidationCallback(StepCallback):
         start: Number of updates before this call of `fit`.
         run: `Run`.
         problem: `Problem`.
-        batches: The `TokenBatches` of its validation split.
+        batches: `TokenBatches` of the validation split.
         hparams: `HParams`.
         stop: `StopRequest`. A signal interrupts an evaluation, and the resumed run repeats it.
-        workers: `Workers`. All of them evaluate, and the results of the chief count.
+        workers: `Workers`. All of them evaluate, and the chief broadcasts its results.
 
     Attributes:
         latest: The latest metrics, or None.
@@ -53,7 +53,8 @@ class ValidationCallback(StepCallback):
     def evaluate_if_missing(self, step):
         """Evaluate the model at the step that a run resumes from, if an evaluation is due and not in the log.
 
-        A signal may have interrupted it. If it is in the log, it may not have been marked as the best yet.
+        A signal may have interrupted the evaluation. A logged evaluation becomes `latest`, because the interrupted
+        process may not have marked its checkpoint as the best.
         """
         logged = [row for row in self.run.metrics() if row["kind"] == "validation" and row["step"] == step]
         if logged:
@@ -62,7 +63,7 @@ class ValidationCallback(StepCallback):
             self.evaluate(step)
 
     def should_decode(self, step):
-        """Return whether to decode at a step: at the last, and at the first from each multiple of `decode_steps` on."""
+        """Return whether to decode: at the last step, and at the first evaluation from each `decode_steps`-th on."""
         h, every = self.hparams, self.hparams.decoding_interval
         return step // every > (step - h.eval_steps) // every or step >= h.train_steps
 
@@ -78,12 +79,12 @@ class ValidationCallback(StepCallback):
             return
         self.latest = latest = self.workers.broadcast(latest)
         self.run.log(kind="validation", **latest)
-        figures = f"loss {latest['loss']:.4f}", f"perplexity {latest['perplexity']:.2f}", *map(str, scores)
-        logger.info(f"validation at step {step:,}: {'  '.join(figures)}  ({duration(latest['seconds'])})")
+        values = f"loss {latest['loss']:.4f}", f"perplexity {latest['perplexity']:.2f}", *map(str, scores)
+        logger.info(f"validation at step {step:,}: {'  '.join(values)}  ({duration(latest['seconds'])})")
         for sample in latest.get("samples", [])[:1]:
             logger.info(f"  e.g. {sample['source']} => {sample['output']}")
-        if wrong := complaint(latest, self.hparams.norm):
-            logger.warning(wrong)
+        if warning := collapse_warning(latest, self.hparams.norm):
+            logger.warning(warning)
 
     def _measure(self, step):
         """Return the metrics for the log, and the scores for the terminal."""
@@ -113,10 +114,10 @@ class ValidationCallback(StepCallback):
                 self._raise_if_stopped()
 
             try:
-                found = self.translator.translate(sources, report=on_batch)
+                translations = self.translator.translate(sources, report=on_batch)
             except NonFiniteOutputs:
                 return ("no score: the model's outputs are not finite",), {}
-        outputs = [hypotheses[0].text for hypotheses in found]
+        outputs = [hypotheses[0].text for hypotheses in translations]
         scores = self.problem.score(outputs, references)
         samples = [dict(zip(("source", "output", "reference"), texts)) for texts in zip(sources, outputs, references)]
         return scores, {

@@ -1,4 +1,4 @@
-"""Compiled functions: which shapes are compiled, and which values of the variables they read."""
+"""Compiled functions: number of compilations, and the values of variables that they read."""
 
 import keras
 import numpy as np

@@ -52,7 +52,7 @@ def test_chosen_backend_prefers_environment_then_config(choose_from, environment
         ("tensorflow", {"jax"}, "tensorflow is not installed: pip install tensorflow"),
         ("torch", {"torch"}, "unknown backend in KERAS_BACKEND 'torch': there are: jax, tensorflow"),
         ("tensorfow", {"tensorflow"}, "did you mean tensorflow"),
-        (None, set(), "no backend of Keras is installed: pip install tensorflow, or pip install jax"),
+        (None, set(), "no Keras backend is installed; run pip install tensorflow or pip install jax"),
     ],
 )
 def test_chosen_backend_rejects_missing_and_unknown_ones(choose_from, environment, installed, message):
@@ -87,7 +87,7 @@ def test_export_names_all_missing_packages(home, call, tmp_path, monkeypatch, mi
     [
         (None, None, {"jax_compilation_cache_dir": "/home/me/.cache/keras_transformer/jax"}),
         (None, "/x", {"jax_compilation_cache_dir": "/x/keras_transformer/jax"}),
-        ("/y", "/x", {}),  # JAX_COMPILATION_CACHE_DIR, which JAX reads itself
+        ("/y", "/x", {}),  # JAX itself reads JAX_COMPILATION_CACHE_DIR
     ],
 )
 def test_keep_compilations_uses_user_cache(monkeypatch, given, cache_home, kept):
@@ -98,7 +98,7 @@ def test_keep_compilations_uses_user_cache(monkeypatch, given, cache_home, kept)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     if cache_home:
         monkeypatch.setenv("XDG_CACHE_HOME", cache_home)
-    loading.keep_compilations()
+    loading.enable_compilation_cache()
     assert updates == (kept and {**kept, "jax_persistent_cache_min_compile_time_secs": 0.1})
 
 

@@ -295,7 +295,7 @@ def test_run_opens_with_its_plugins(run, tmp_path):
 
 def test_run_names_missing_plugin(run, tmp_path, call):
     Path("plugin.py").unlink()
-    said = f"no plug-in '{tmp_path}/plugin.py'", "the run run was", "--plugin=MODULE_OR_PATH"
+    said = f"plug-in '{tmp_path}/plugin.py' of the run run is missing", "--plugin=MODULE_OR_PATH"
     call("average", "--run=run").refused(*said)
 
 

@@ -22,17 +22,20 @@ ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
     ("config", "said"),
     [
         (None, "--strategy=multiworker needs TF_CONFIG"),
-        ("{", "TF_CONFIG={ is none; it looks like"),
-        ('{"cluster": {"worker": ["a:1"]}}', "is none; it looks like"),
-        ('{"cluster": ["a:1"], "task": {"type": "worker", "index": 0}}', "is none; it looks like"),
-        (tf_config(["a:1", "b:1"], 2), "index 2 is out of range; the cluster has 2"),
-        (tf_config(["a:1", "b:1"], -1), "index -1 is out of range"),
-        (tf_config(["a", "b:1"], 0), "'a' is no address; it is HOST:PORT"),
-        (tf_config(["a:99999", "b:1"], 0), "'a:99999' is no address"),
-        (tf_config(["a:1", "a:1"], 0), "a:1 stands there twice"),
-        (tf_config([], 0), "index 0 is out of range; the cluster has 0"),
-        ('{"cluster": {"ps": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}', "the job 'ps'"),
-        ('{"cluster": {"worker": ["b:1"]}, "task": {"type": "chief", "index": 0}}', "type 'chief' is no job"),
+        ("{", ", got {"),
+        ('{"cluster": {"worker": ["a:1"]}}', "TF_CONFIG must look like"),
+        ('{"cluster": ["a:1"], "task": {"type": "worker", "index": 0}}', "TF_CONFIG must look like"),
+        (tf_config(["a:1", "b:1"], 2), "less than 2, the number of addresses of 'worker', got 2"),
+        (tf_config(["a:1", "b:1"], -1), "less than 2, the number of addresses of 'worker', got -1"),
+        (tf_config(["a", "b:1"], 0), "'a' is not a valid address; use HOST:PORT"),
+        (tf_config(["a:99999", "b:1"], 0), "'a:99999' is not a valid address"),
+        (tf_config(["a:1", "a:1"], 0), "addresses must differ, got a:1 twice"),
+        (tf_config([], 0), "less than 0, the number of addresses of 'worker', got 0"),
+        ('{"cluster": {"ps": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}', "got 'ps'"),
+        (
+            '{"cluster": {"worker": ["b:1"]}, "task": {"type": "chief", "index": 0}}',
+            "must be a job of the cluster, got 'chief'",
+        ),
     ],
 )
 def test_train_rejects_a_wrong_tf_config(call, monkeypatch, tmp_path, config, said):
@@ -56,7 +59,9 @@ def test_workers_wait_for_each_other():
 
     def come(number):
         wait_for_others(addresses, number, 60)
-        with socket.create_server(("", int(addresses[number].rpartition(":")[2]))):  # as TensorFlow's does from now on
+        with socket.create_server(
+            ("", int(addresses[number].rpartition(":")[2]))
+        ):  # stands for the server of TensorFlow
             all_met.wait(60)
 
     threads = [threading.Thread(target=come, args=(number,)) for number in range(3)]
@@ -66,18 +71,18 @@ def test_workers_wait_for_each_other():
             start.start()
         for start in starts:
             start.join()
-        time.sleep(3 * cluster.BETWEEN)
+        time.sleep(3 * cluster.POLL_SECONDS)
         all_met.set()
         for thread in threads:
             thread.join()
-    assert sorted(lines) == [f"worker {number} waits for 2 at {addresses[2]}" for number in (0, 1)]
+    assert sorted(lines) == [f"worker {number} is waiting for worker 2 at {addresses[2]}" for number in (0, 1)]
 
 
 def test_waiting_reports_a_worker_that_does_not_answer():
     addresses = [f"localhost:{port}" for port in free_ports(2)]
-    with pytest.raises(kt.UserError, match=f"worker 1 at {addresses[1]} does not answer after 0.5 seconds"):
+    with pytest.raises(kt.UserError, match=f"worker 1 at {addresses[1]} did not answer within 0.5 seconds"):
         wait_for_others(addresses, 0, 0.5)
-    with pytest.raises(kt.UserError, match="worker 1 at nowhere.invalid:1 does not answer"):
+    with pytest.raises(kt.UserError, match="worker 1 at nowhere.invalid:1 did not answer"):
         wait_for_others([addresses[0], "nowhere.invalid:1"], 0, 0)
 
 
@@ -92,9 +97,9 @@ def test_waiting_reports_a_port_that_is_taken():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--coordinator=a:1"], "belong together"),
-        (["--coordinator=a:1", "--num_processes=2", "--process_id=2"], "--process_id=2 is none of 2 processes"),
-        (["--coordinator=a", "--num_processes=2", "--process_id=1"], "--coordinator=a is no address"),
+        (["--coordinator=a:1"], "must be used together"),
+        (["--coordinator=a:1", "--num_processes=2", "--process_id=2"], "--process_id must be from 0 to 1, got 2"),
+        (["--coordinator=a", "--num_processes=2", "--process_id=1"], "--coordinator=a is not a valid address"),
     ],
 )
 def test_train_rejects_wrong_numbers_of_processes(call, given, said):
@@ -107,17 +112,17 @@ def test_train_rejects_conflicting_strategy_flags(call, tmp_path, monkeypatch):
     together = ["--coordinator=localhost:1", "--num_processes=2", "--process_id=1"]
     if ON_TENSORFLOW:
         call("train", *together).refused("--coordinator needs KERAS_BACKEND=jax")
-        call("train", "--strategy=jax").refused("--strategy=jax needs KERAS_BACKEND=jax, not tensorflow")
+        call("train", "--strategy=jax").refused("--strategy=jax needs KERAS_BACKEND=jax, got tensorflow")
         call("train", "--strategy=mirrored", "--jit_compile=on").refused("--jit_compile=on needs --strategy=one")
-        call("train", "--strategy=mirrored", "--devices=5").refused("--devices=5, but tensorflow sees 4")
+        call("train", "--strategy=mirrored", "--devices=5").refused("--devices=5, but tensorflow finds 4")
     else:
-        call("train", "--strategy=mirrored").refused("--strategy=mirrored needs KERAS_BACKEND=tensorflow, not jax")
+        call("train", "--strategy=mirrored").refused("--strategy=mirrored needs KERAS_BACKEND=tensorflow, got jax")
         call("train", *together, "--strategy=one").refused(
             "--coordinator needs --strategy=multiworker, got --strategy=one"
         )
         call("train", *together, "--worker_patience=1").refused("cannot join the other processes at localhost:1")
-        call("train", "--strategy=jax", "--devices=3").refused("--devices=3, but jax sees 2")
-    call("train", "--strategy=one", "--devices=2").refused("--strategy=one is of one device")
+        call("train", "--strategy=jax", "--devices=3").refused("--devices=3, but jax finds 2")
+    call("train", "--strategy=one", "--devices=2").refused("--strategy=one needs --devices=1, got --devices=2")
     name = "mirrored" if ON_TENSORFLOW else "jax"
     call("train", f"--strategy={name}", "--batch_tokens=32", "--max_length=32", "--devices=2").refused(
         "too few for 2 devices"

@@ -30,7 +30,7 @@ def problem(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mirrored():
-    """A strategy as a notebook makes it. The last test uses the strategy of `make_strategy`."""
+    """A strategy created as in a notebook. The last test uses the strategy of `make_strategy`."""
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 

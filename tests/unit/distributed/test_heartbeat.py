@@ -1,4 +1,4 @@
-"""The heartbeat of a worker: the others detect that it is gone or hangs."""
+"""The heartbeat of workers detects that another worker died or hangs."""
 
 import contextlib
 import signal
@@ -14,7 +14,7 @@ from keras_transformer.training.signals import Interrupted
 
 
 class Store(dict):
-    """What a coordinator keeps, until it is closed."""
+    """Key-value store of a coordinator, until it is closed."""
 
     open = True
 
@@ -28,7 +28,7 @@ class Store(dict):
 
 
 def started(store, number, count, **seconds):
-    """A running `Heartbeat`, and the list of the processes that it gave up."""
+    """Return a running `Heartbeat` and the list of processes that it reports as lost."""
     lost = []
     heartbeat = Heartbeat(store, number, count, lost.append, **seconds)
     heartbeat.start()
@@ -70,7 +70,7 @@ def test_one_that_has_not_begun_to_count_is_waited_for():
 
 
 def test_one_that_stood_still_itself_gives_nobody_up(monkeypatch):
-    """An hour passes at once for it, as when something held Python up, or the machine slept."""
+    """Let an hour pass at once, as if the machine had been suspended."""
     clock = {"now": 0.0}
     monkeypatch.setattr(heartbeat_module.time, "monotonic", lambda: clock["now"])
     naps = iter([1, 1, 3600, 1, 1])
@@ -106,7 +106,7 @@ def test_one_that_has_done_its_part_says_so_and_is_not_missed():
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow watches its workers by itself")
 @pytest.mark.parametrize("ending", [None, Interrupted(signal.SIGTERM)])
 def test_nothing_is_watched_any_more_when_python_ends(ending):
-    """A thread that came back from JAX's store while Python ended aborted the process."""
+    """A thread that returned from the store of JAX while Python exited would abort the process."""
     workers = _JaxWorkers(Store())
     with contextlib.suppress(Interrupted), workers.leaving():
         workers.watch()

@@ -1,4 +1,4 @@
-"""Contract 2 on JAX: one device, two devices and accumulated slices make the same update."""
+"""Contract 2 on JAX: one device, two devices and accumulated micro-batches make the same update."""
 
 import keras
 import numpy as np
@@ -38,7 +38,7 @@ def one_device(problem):
 
 @pytest.fixture(scope="module")
 def shardings():
-    """Those of the labels in each trace of `two_devices`."""
+    """Shapes of the labels in each trace of `two_devices`."""
     return []
 
 
@@ -101,7 +101,7 @@ def test_jax_devices_draw_different_dropout_masks_which_are_those_of_one_device(
 
 
 def test_jax_devices_begin_with_the_weights_of_one_however_keras_makes_them(monkeypatch):
-    """A large variable is made by a compiled initializer."""
+    """A compiled initializer creates large variables."""
     monkeypatch.setattr("keras.src.backend.jax.core.should_shard_at_init", lambda layout, shape: True)
     with make_strategy("jax").scope():
         model = kt.Transformer(9, small())
@@ -124,7 +124,7 @@ def test_nothing_is_left_set_after_a_training(two_devices):
 def test_which_devices_are_taken():
     assert make_strategy("jax").num_model_replicas == 2 and count_accelerators(make_strategy("jax")) == 0
     assert make_strategy("one") is None and make_strategy("auto") is None  # two CPU devices share one machine
-    with pytest.raises(kt.UserError, match="needs KERAS_BACKEND=tensorflow, not jax, whose own is --strategy=jax"):
+    with pytest.raises(kt.UserError, match="needs KERAS_BACKEND=tensorflow, got jax; use --strategy=jax"):
         make_strategy("mirrored")
     with pytest.raises(kt.UserError, match="unknown strategy 'jaxx': did you mean jax"):
         TrainOptions(strategy="jaxx")

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 import keras_transformer as kt
 from keras_transformer.distributed.in_memory_run import InMemoryRun, state_of
-from keras_transformer.distributed.workers import WorkerLost, Workers, _Together
+from keras_transformer.distributed.workers import WorkerLost, Workers, _SeveralWorkers
 from keras_transformer.runs.run import Run
 from keras_transformer.training.signals import MEET_EVERY, SharedStop, StopRequest
 
 
-class Meeting(_Together):
-    """Workers that are threads."""
+class Meeting(_SeveralWorkers):
+    """Workers in threads of this process."""
 
     def __init__(self, number, count, board):
         self.number, self.count, self.board = number, count, board
@@ -33,7 +33,7 @@ class Meeting(_Together):
 
 
 def in_threads(count, function):
-    """Returns what a function of `Workers` returns, or raises, on each of several."""
+    """Call a function with each of several `Workers`; return the list of results and errors."""
     board, found = (threading.Barrier(count), {}), {}
 
     def work(number):
@@ -66,7 +66,7 @@ def test_workers_receive_the_values_of_the_chief(value, count):
 
 @pytest.mark.parametrize("piece", (8, 1 << 20))
 def test_workers_receive_arrays_bit_for_bit(monkeypatch, piece, fresh_seed):
-    monkeypatch.setattr("keras_transformer.distributed.workers.PIECE", piece)
+    monkeypatch.setattr("keras_transformer.distributed.workers.CHUNK", piece)
     random = np.random.default_rng(fresh_seed)
     arrays = {
         "weights": random.normal(size=(3, 5)).astype("float32"),
@@ -89,8 +89,8 @@ def test_workers_with_other_settings_fail_everywhere():
         workers.check_same({"settings": [1, 2], "corpus": corpus, "first weights": {"w": np.ones(3)}})
 
     found = in_threads(3, check)
-    assert all("worker 2 would train something else than worker 0" in str(error) for error in found)
-    assert "its corpus differs" in str(found[2])
+    assert all("worker 2 differs from worker 0" in str(error) for error in found)
+    assert "in corpus; " in str(found[2])
     assert in_threads(2, lambda workers: workers.check_same({"weights": {"w": np.ones(3)}})) == [None, None]
 
 
@@ -131,7 +131,7 @@ def test_shadow_run_decides_as_the_run_and_writes_nothing(home, tmp_path):
 def test_worker_lost_is_raised_for_lost_connections_only():
     lost = ["Gloo all-reduce failed: Connection reset by peer", "The following tasks are unhealthy (stopped sending)"]
     for text in lost:
-        with pytest.raises(WorkerLost, match="another worker is gone"), Meeting(0, 2, None).together():
+        with pytest.raises(WorkerLost, match="another worker is lost"), Meeting(0, 2, None).together():
             raise RuntimeError(text)
     for error in (ValueError("shapes differ"), kt.UserError("connection reset"), SystemExit(1)):
         with pytest.raises(type(error)) as found, Meeting(0, 2, None).together():

@@ -1,4 +1,4 @@
-"""Which checkpoints `average` takes, and what users of the checkpoint `averaged` learn when it is out of date."""
+"""Selection of the checkpoints to average, and the warning about an outdated average."""
 
 import numpy as np
 import pytest
@@ -75,7 +75,7 @@ def test_averaged_warns_once_training_has_continued(make_run, caplog):
     assert "training has continued to step 6" in line
     assert line.endswith(f"python -m keras_transformer.average --run={run.path}")
     caplog.clear()
-    run.checkpoints.load("averaged", parts=())  # a description, which comes with the weights
+    run.checkpoints.load("averaged", parts=())  # without weights there is no warning
     kt.average_checkpoints(run.path)
     assert averaged(run) == ([5.0] * 3, [6, 0], [4, 6])
     assert not caplog.messages

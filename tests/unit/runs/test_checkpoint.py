@@ -46,7 +46,7 @@ def test_load_falls_back_to_newest_undamaged(checkpoints):
     save(checkpoints, 5, 10, 15, 20)
     damage(checkpoints, 20)
     assert checkpoints.load("last")[1]["step"] == checkpoints.load_latest()[1]["step"] == 15
-    with pytest.raises(kt.UserError, match="--checkpoint=15 is whole"):
+    with pytest.raises(kt.UserError, match="--checkpoint=15 is complete"):
         checkpoints.load(20)
 
 
@@ -73,7 +73,7 @@ def test_load_latest_skips_damaged_checkpoints(tmp_path, file, change):
     change(tmp_path / "step-000000010" / file)
     with logged_lines() as lines:
         assert checkpoints.load_latest()[1]["step"] == 5
-    assert sum("using the one before it" in line for line in lines) == 1
+    assert sum("using the previous one" in line for line in lines) == 1
 
 
 def test_prune_keeps_latest_and_best(checkpoints):
@@ -176,7 +176,7 @@ def test_patience_counts_evaluations_after_best(tmp_path):
     evaluation = types.SimpleNamespace(evaluated=lambda step: step % 5 == 0)
     stopping = callbacks.EarlyStopping(0, run, kt.HParams(patience=2, eval_steps=5), evaluation)
     stopping.set_model(types.SimpleNamespace(stop_training=False))
-    for step in (5, 10, 13, 15, 20):  # at 13 a shorter training run had ended
+    for step in (5, 10, 13, 15, 20):  # a shorter run ended at 13
         run.log(kind="validation", step=step)
     assert not callbacks.ended_early(run, stopping.hparams, 20)  # no checkpoint is the best
     run.checkpoints.path.mkdir()

@@ -84,4 +84,4 @@ def test_events_warn_once_when_unwritable(tmp_path, capsys):
         log.write({"kind": "train", "step": step, "loss": 1.0})
     log.close()
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith("there are no more events for TensorBoard: ") and err.count("\n") == 1
+    assert out == "" and err.startswith("cannot write more events for TensorBoard: ") and err.count("\n") == 1

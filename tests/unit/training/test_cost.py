@@ -290,23 +290,21 @@ def estimate(problem, path, monkeypatch, rates=(1e9, 1e9), **options):
 def test_time_estimate_uses_run_precision(problem, tmp_path, monkeypatch):
     line = estimate(problem, tmp_path / "run", monkeypatch, rates=(2e9, 8e9), precision="bfloat16")[0]
     rate = 1 / (PRODUCTS / 8e9 + OTHER / 2e9)
-    assert line.endswith(f" floating point operations at {rate:.1e} a second")
+    assert line.endswith(f" floating point operations at {rate:.1e} per second")
 
 
 def test_time_estimate_counts_compilation(problem, tmp_path, monkeypatch):
     on_jax = keras.backend.backend() == "jax"
     lines = estimate(problem, tmp_path / "run", monkeypatch, jit_compile="auto" if on_jax else True)
     count = len(problem.batches("train", hparams).replace(few_shapes=True).shapes(1000))
-    (updates,) = re.findall("^about ([0-9:]+) of updates here", lines[0])
+    (updates,) = re.findall("^about ([0-9:]+) for the updates", lines[0])
     if on_jax:
         total = duration(7 * count + sum(int(part) * 60**power for power, part in enumerate(updates.split(":")[::-1])))
         assert lines[1] == (
-            f"about {duration(7 * count)} more to compile {count} shapes of the update, 7.0 s each; {total} in all"
+            f"plus about {duration(7 * count)} to compile {count} batch shapes, 7.0 s each; {total} in total"
         )
     else:
-        assert lines[1] == (
-            f"the update is compiled for {count} batch shapes, each when it is first used; not counted here"
-        )
+        assert lines[1] == f"plus the compilation of {count} batch shapes, each on first use"
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX compiles every shape")
@@ -362,7 +360,7 @@ def test_progress_excludes_compilations_from_eta(problem, monkeypatch):
             progress.on_train_batch_end(0)
     assert lines[:2] == [f"  compiled the update for batch shape {n} of 2 in 20.0 s" for n in (1, 2)]
     assert lines[2].endswith("  1 tokens/s  ETA 0:01:36")
-    assert lines[3] == "  at this rate 0:02:18 of updates in all, evaluations and checkpoints aside"
+    assert lines[3] == "  estimated time for all updates: 0:02:18, without evaluations and checkpoints"
 
 
 def counted(*flags, capsys):
@@ -405,7 +403,7 @@ def test_cost_command_with_other_settings(capsys):
     assert "3.60e+15 by the paper's method" in counted(*flags, "--hours=1", capsys=capsys)[2]
     assert "1.64e+18 by the paper" in counted("--vocab_size=100", "--train_steps=50000", capsys=capsys)[2]
     other = counted("--vocab_size=100", "--gpus=1", "--tflops=60", capsys=capsys)
-    assert not any("paper's method" in line for line in other)  # no run of this length was timed
+    assert not any("paper's method" in line for line in other)  # the paper times no run of this length
 
 
 @pytest.mark.parametrize(

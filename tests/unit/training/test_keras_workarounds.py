@@ -1,4 +1,4 @@
-"""How this project works around the design of Keras on TensorFlow; one test per workaround.
+"""Workarounds for the design of Keras on TensorFlow, one test each.
 
 test_distribution.py tests the workarounds for `tf.distribute`.
 """
@@ -144,7 +144,7 @@ def test_callbacks_come_between_updates(monkeypatch):
     assert set(threads) == {threading.main_thread()}
 
 
-# Keras averages over batches, not tokens, and reads an endless PyDataset for ever
+# Keras averages over batches instead of tokens, and never stops reading an endless PyDataset
 
 
 def test_evaluate_reads_batches_once_and_averages_over_tokens(monkeypatch):

@@ -17,7 +17,7 @@ COORDINATOR = Coordinator("localhost:1", 2, 0)
     ("changes", "message"),
     [
         ({"strategy": "mirored"}, "unknown strategy 'mirored': did you mean mirrored"),
-        ({"strategy": "one", "devices": 2}, "--strategy=one is of one device"),
+        ({"strategy": "one", "devices": 2}, "--strategy=one needs --devices=1, got --devices=2"),
         ({"precision": "bf16"}, "unknown precision 'bf16': did you mean bfloat16"),
         ({"accumulate": 0}, "accumulate must be at least 1, got 0"),
         ({"jit_compile": "on"}, "jit_compile must be True, False or .auto., got 'on'"),

@@ -1,4 +1,4 @@
-"""§5.3: the learning rate and Adam as the paper has them, and Keras' count from 0 against the paper's from 1."""
+"""Learning rate and Adam of §5.3, and the count of updates, from 0 in Keras and from 1 in the paper."""
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ def test_adam_has_paper_settings():
     optimizer = kt.compile_arguments(kt.hparams("base"))["optimizer"]
     assert (
         type(optimizer) is GuardedAdam and optimizer.clip_norm is optimizer.ema_decay is None
-    )  # which test_optimizer.py holds against Adam
+    )  # test_optimizer.py compares it with Adam
     assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
     extras = (optimizer.weight_decay, optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
     assert not any((*extras, optimizer.use_ema, optimizer.gradient_accumulation_steps))

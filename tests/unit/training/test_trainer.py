@@ -18,7 +18,7 @@ from keras_transformer.runs.checkpoint import assign_training
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.summary import lines_by_step, training_summary
 from keras_transformer.training.callbacks import CheckpointCallback
-from keras_transformer.training.collapse import complaint
+from keras_transformer.training.collapse import collapse_warning
 from keras_transformer.training.model_building import build_model
 from keras_transformer.training.trainer import train_model
 from keras_transformer.visualization.curves import draw_curves
@@ -167,7 +167,7 @@ def test_training_rejects_another_problem(problem, copied):
 
 def test_train_rows_precede_checkpoints(whole):
     rows = [row for row in whole.metrics() if row["kind"] == "train"]
-    assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]  # before each checkpoint
+    assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]  # a line before each checkpoint
     for row in rows:
         assert all(np.isfinite(row[name]) for name in ("loss", "nll", "perplexity", "learning_rate"))
         assert row["tokens_per_second"] > 0
@@ -220,7 +220,7 @@ def test_validation_rows_are_complete(whole):
         assert row["perplexity"] == pytest.approx(np.exp(row["nll"]), rel=1e-4)
         assert 0 <= row["score"] <= 100 and any("BLEU" in name for name in row)
         assert row["encoder_deviation"] > 0 and row["nll_shuffled"] > 0
-        assert not complaint(row)
+        assert not collapse_warning(row)
 
 
 def test_collapsed_encoder_is_reported(problem, tmp_path):
@@ -364,7 +364,7 @@ def test_run_that_ended_early_without_score_stays_ended(problem, tmp_path):
     changed = manifest.read_text().replace('"git_revision": ', '"git_revision": "of another day", "was": ', 1)
     manifest.write_text(changed)
     assert train_model(problem, ended, tmp_path / "ended").metrics() == before
-    assert manifest.read_text() == changed  # still of the process that made the updates
+    assert manifest.read_text() == changed  # still that of the process that made the updates
 
 
 def test_early_stopping_counts_across_resumes(problem, tmp_path):
@@ -383,5 +383,5 @@ def test_early_stopping_counts_across_resumes(problem, tmp_path):
     assert any("2 evaluations without a better one" in line for line in lines)
     assert checkpoints.steps()[-1] == 6 and checkpoints.best_step() == 2
     checkpoints, lines = trained()
-    assert "ended early after 6 updates" in lines[-1] and checkpoints.steps()[-1] == 6
+    assert "stopped early after 6 updates" in lines[-1] and checkpoints.steps()[-1] == 6
     assert trained(patience=3)[0].steps()[-1] == 8
