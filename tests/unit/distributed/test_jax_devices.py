@@ -38,7 +38,7 @@ def one_device(problem):
 
 @pytest.fixture(scope="module")
 def shardings():
-    """Shapes of the labels in each trace of `two_devices`."""
+    """Shardings of the labels in each trace of `two_devices`."""
     return []
 
 
