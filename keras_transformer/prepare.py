@@ -1,4 +1,4 @@
-"""python -m keras_transformer.prepare: learns the vocabulary and writes the token store, once."""
+"""`python -m keras_transformer.prepare`: learn the vocabulary and encode the corpus."""
 
 from keras_transformer.cli.arguments import Parser, add_problem_flags, read_problem_flags, run_command
 from keras_transformer.cli.output import report_if_read
@@ -6,11 +6,11 @@ from keras_transformer.utils.logs import terminal_log
 
 
 def main(arguments):
-    """Runs the command with a list of arguments."""
+    """Run the command with a list of arguments."""
     parser = Parser(
         "prepare",
         "--problem=multi30k_ende --raw_dir=multi30k",
-        "Learns the vocabulary of a problem and encodes its corpus. `train` does this where it is missing.",
+        "Learn the vocabulary of a problem and encode its corpus. `train` does the same if that is still to be done.",
     )
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
     flags = parser.parse_args(arguments)

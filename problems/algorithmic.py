@@ -1,4 +1,4 @@
-"""Problems over symbols that a small model learns in a minute: what learning tests are made of."""
+"""Problems over symbols, which a small model learns in a minute. Learning tests use them."""
 
 import dataclasses
 import hashlib
@@ -9,23 +9,23 @@ from keras_transformer.tasks.problem import Problem, setting
 from keras_transformer.utils.errors import UserError
 
 PAIRS = {"train": None, "validation": 200, "test": 500}
-DRAWS = 1000  # to find a sequence of a split, of which about every eighth or more is one
+DRAWS = 1000  # attempts to draw a sequence of a split, which contains at least about one sequence in eight
 
 
 @dataclasses.dataclass(kw_only=True)
 class SymbolProblem(Problem):
-    """A random sequence of symbols to a function of it.
+    """Mapping of random sequences of symbols to a function of them.
 
-    The splits have no source in common: a hash of the source decides which split it may be in. All sequences of one
-    symbol are for training.
+    A hash of the source chooses its split, so the splits have no source in common. Sequences of a single symbol are
+    always training pairs.
     """
 
-    num_symbols: int = setting(20, "different symbols", low=2, high=1000)
+    num_symbols: int = setting(20, "number of different symbols", low=2, high=1000)
     longest: int = setting(10, "maximum number of symbols in a sequence", low=2)
-    train_pairs: int = setting(20_000, "training pairs", low=1)
+    train_pairs: int = setting(20_000, "number of training pairs", low=1)
 
     def transform(self, symbols):
-        """Returns the target of a list of symbols."""
+        """Return the target of a list of symbols."""
         raise NotImplementedError
 
     def pairs(self, split):
@@ -35,10 +35,10 @@ class SymbolProblem(Problem):
             yield " ".join(sequence), " ".join(self.transform(sequence))
 
     def draw(self, rng, split):
-        """Return a random sequence of a split, a list of symbols.
+        """Return a random sequence of a split as a list of symbols.
 
         Raises:
-            UserError: There are too few sequences.
+            UserError: The settings allow too few sequences.
         """
         symbols = self.symbols()
         for _ in range(DRAWS):
@@ -51,7 +51,7 @@ class SymbolProblem(Problem):
         )
 
     def symbols(self):
-        """Returns the symbols: s0, s1, …"""
+        """Return the symbols: s0, s1, …"""
         return [f"s{i}" for i in range(self.num_symbols)]
 
     def make_tokenizer(self):
@@ -66,7 +66,7 @@ class SymbolProblem(Problem):
 
 
 def split_of(sequence):
-    """Return the split that a sequence of symbols belongs to: an eighth is for validation, an eighth for test."""
+    """Return the split of a sequence of symbols: an eighth belongs to validation, an eighth to test."""
     if len(sequence) == 1:
         return "train"
     return {0: "validation", 1: "test"}.get(hashlib.sha256(" ".join(sequence).encode()).digest()[0] % 8, "train")
@@ -74,7 +74,7 @@ def split_of(sequence):
 
 @register_problem("copy")
 class Copy(SymbolProblem):
-    """A sequence of symbols to itself."""
+    """Copy a sequence of symbols."""
 
     def transform(self, symbols):
         return symbols
@@ -82,7 +82,7 @@ class Copy(SymbolProblem):
 
 @register_problem("reverse")
 class Reverse(SymbolProblem):
-    """A sequence of symbols to the same backwards."""
+    """Reverse a sequence of symbols."""
 
     def transform(self, symbols):
         return symbols[::-1]
@@ -90,7 +90,7 @@ class Reverse(SymbolProblem):
 
 @register_problem("sort")
 class Sort(SymbolProblem):
-    """A sequence of symbols to the same in order: s2 before s10."""
+    """Sort a sequence of symbols by number: s2 before s10."""
 
     def transform(self, symbols):
         return sorted(symbols, key=lambda symbol: int(symbol.removeprefix("s")))

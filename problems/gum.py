@@ -1,4 +1,7 @@
-"""GUM, the Georgetown University Multilayer corpus: English of many genres, CC BY 4.0 (github.com/amir-zeldes/gum)."""
+"""GUM, the Georgetown University Multilayer corpus: English texts of many genres.
+
+The licence is CC BY 4.0 (github.com/amir-zeldes/gum).
+"""
 
 import functools
 from pathlib import Path
@@ -9,7 +12,7 @@ from keras_transformer.parsing.problem import TreebankProblem
 
 @register_problem("parsing_gum")
 class ParsingGum(TreebankProblem):
-    """GUM's constituent trees, official partition: --raw_dir holds its .ptb files and splits.md."""
+    """GUM's constituent trees with the official splits; .ptb files and splits.md in --raw_dir."""
 
     folder = "the folder of GUM's .ptb files and splits.md"
 
@@ -25,9 +28,9 @@ class ParsingGum(TreebankProblem):
 
 @register_problem("parsing_english")
 class ParsingEnglish(TreebankProblem):
-    """WSJ, or its sample, and GUM together: --raw_dir holds a folder with wsj_*.mrg and a folder gum."""
+    """WSJ (or NLTK's sample) and GUM together; WSJ's .mrg files and a folder gum in --raw_dir."""
 
-    folder = "a folder that holds WSJ's .mrg files and a folder gum"
+    folder = "a folder that contains WSJ's .mrg files and a folder gum"
 
     @functools.cached_property
     def files(self):

@@ -1,4 +1,7 @@
-"""IcePaHC, the Icelandic Parsed Historical Corpus: ten centuries, CC BY 4.0 (github.com/antonkarl/icecorpus)."""
+"""IcePaHC, the Icelandic Parsed Historical Corpus: texts of ten centuries.
+
+The licence is CC BY 4.0 (github.com/antonkarl/icecorpus).
+"""
 
 import functools
 
@@ -8,7 +11,7 @@ from keras_transformer.parsing.problem import TreebankProblem
 
 @register_problem("parsing_icepahc")
 class ParsingIcePaHC(TreebankProblem):
-    """IcePaHC's trees; of each text the last tenth is validation and test: --raw_dir holds its .psd files."""
+    """IcePaHC's trees, the last tenth of each text for validation and test; .psd files in --raw_dir."""
 
     folder = "the folder of IcePaHC's .psd files"
 

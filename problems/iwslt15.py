@@ -1,8 +1,9 @@
-"""IWSLT 2015, TED talks, English to Vietnamese, as Stanford's NLP group prepared it (Luong and Manning 2015).
+"""IWSLT 2015, TED talks, English to Vietnamese, in the version of Stanford's NLP group (Luong and Manning 2015).
 
-Tokenised text: 133,317 training pairs, 1,553 of tst2012 for validation, 1,268 of tst2013 for test. Nothing is
-downloaded; --raw_dir=FOLDER names the folder of the files of https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi/,
-plain or `.gz`: train.en, train.vi, tst2012.en, tst2012.vi (or validation.…), tst2013.en, tst2013.vi (or test.…).
+The text is tokenized. It has 133,317 training pairs, 1,553 validation pairs (tst2012) and 1,268 test pairs (tst2013).
+The program does not download it. Put the files of https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi/ into a
+folder, plain or compressed, and name it with --raw_dir: train.en, train.vi, tst2012.en, tst2012.vi (or validation.…),
+tst2013.en, tst2013.vi (or test.…).
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ NAMES = {"train": ["train.{}"], "validation": ["tst2012.{}", "validation.{}"], "
 @register_problem("iwslt15_envi", reverse="iwslt15_vien")
 @dataclasses.dataclass(kw_only=True)
 class Iwslt15EnVi(CorpusProblem):
-    """IWSLT15 TED talks, English to Vietnamese, 133,000 pairs, tokenised; files in --raw_dir."""
+    """IWSLT15 TED talks, English to Vietnamese, 133,000 pairs, tokenized; files in --raw_dir."""
 
     source: ClassVar[str] = "en"
     target: ClassVar[str] = "vi"
@@ -31,7 +32,7 @@ class Iwslt15EnVi(CorpusProblem):
         """The corpus, `PlainFiles` of `raw_dir`."""
         require(
             self.raw_dir,
-            f"{self.name} has no download; put train.en, train.vi, tst2012.en, tst2012.vi, tst2013.en and tst2013.vi "
-            f"of {HOME} into a folder and name it with --raw_dir=FOLDER",
+            f"{self.name} is not downloaded; put train.en, train.vi, tst2012.en, tst2012.vi, tst2013.en and tst2013.vi "
+            f"from {HOME} into a folder and name it with --raw_dir=FOLDER",
         )
         return PlainFiles(self.raw_dir, (self.source, self.target), NAMES)

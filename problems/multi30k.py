@@ -1,10 +1,11 @@
-"""Multi30k, task 1: 29,000 image captions in English, German and French (github multi30k/dataset; non-commercial use).
+"""Multi30k, task 1: 29,000 image captions in English, German and French, for non-commercial use.
 
-Published, text only, on `multi30k_ende_tok`: Transformer-Tiny 41.02 BLEU on test 2016 (Wu et al. 2021, "Good for
-Misconceived Reasons"), with the preset `tiny`. Results in docs/results use NFKC, the default here.
+They are published at github.com/multi30k/dataset. On `multi30k_ende_tok`, without images, Wu et al. (2021, "Good for
+Misconceived Reasons") report 41.02 BLEU on test 2016 for Transformer-Tiny, the preset `tiny`. The results in
+docs/results use NFKC, the default here.
 
-`raw_dir` holds train, val and test_2016_flickr, as `.en`, `.de`, `.fr` or `.en.gz`, …, for `multi30k_ende_tok`
-`.lc.norm.tok.en`, …; or they lie in its folders `raw` and `tok`.
+`raw_dir` may contain the files train, val and test_2016_flickr, plain or compressed, in the folder itself or in its
+subfolders `raw` and `tok`. They end in `.en`, `.de` or `.fr`; those of `multi30k_ende_tok` in `.lc.norm.tok.en`, ….
 """
 
 import dataclasses
@@ -48,11 +49,11 @@ class Multi30kEnDe(TranslationProblem):
     folder: ClassVar[str] = "raw"
     suffix: ClassVar[str] = ".{language}.gz"
 
-    vocab_size: int = setting(9712, "pieces of the joint vocabulary", low=8)
+    vocab_size: int = setting(9712, "number of pieces in the joint vocabulary", low=8)
     normalization: str = setting("nfkc", NORMALIZATION, choices=("identity", "nfkc", "nfkc_cf"))
 
     def path(self, split, language):
-        """Returns the file of one side of a split, in `raw_dir` or downloaded."""
+        """Return the path of one side of a split, in `raw_dir` or downloaded."""
         name = FILES[split] + self.suffix.format(language=language)
         if self.raw_dir is None:
             path = Path(self.data_dir) / "downloads" / "multi30k" / self.folder / name
@@ -76,7 +77,7 @@ class Multi30kEnDe(TranslationProblem):
 @register_problem("multi30k_ende_tok", reverse="multi30k_deen_tok")
 @dataclasses.dataclass(kw_only=True)
 class Multi30kEnDeTokenized(Multi30kEnDe):
-    """Multi30k captions, English to German, lower-cased and tokenised as for the published figures."""
+    """Multi30k captions, English to German, lower-cased and tokenized like in the published results."""
 
     folder: ClassVar[str] = "tok"
     suffix: ClassVar[str] = ".lc.norm.tok.{language}"

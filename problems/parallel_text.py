@@ -1,4 +1,4 @@
-"""A user's own parallel text."""
+"""Parallel text in the user's own files."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ class ParallelText(TranslationProblem):
 
     The optional validation and test files have the same forms. All may be compressed (.gz, .xz or .zst). Without
     validation files, up to 1,000 training pairs, at most 5%, are held out. A hash of the source chooses them, so that
-    repeated sentences are on one side.
+    all copies of a sentence are in the same split.
     """
 
     source: str = setting("en", "source language: ending of the source files, key in JSON, code in TMX")
@@ -34,20 +34,24 @@ class ParallelText(TranslationProblem):
     def __post_init__(self):
         super().__post_init__()
         require(self.raw_dir, f"{self.name} needs the folder of your files: --raw_dir=FOLDER")
-        require(self.source != self.target, f"{self.name}: source and target are both {self.source!r}")
+        require(self.source != self.target, f"{self.name}: source and target must differ, got {self.source!r} twice")
         self.splits = ("train", "validation", "test") if self._has("test") else ("train", "validation")
 
     def sources(self, split):
         """Return the `PairSource`s of a split, an empty list if it has no files.
 
         Raises:
-            UserError: Named files are missing, or the folder has only one side.
+            UserError: A named file is missing, or the folder contains only one side.
         """
         languages = (self.source, self.target)
         if (named := getattr(self, split)) is not None:
             sources = parse_sources(named, self.raw_dir, languages)
             copies = self.drop_duplicates and any(source.weight > 1 for source in sources)
-            require(not copies, f"{self.name}: drop_duplicates removes the copies that a weight above 1 asks for")
+            require(
+                not copies,
+                f"{self.name}: drop_duplicates cannot be combined with a weight above 1, whose copies it would drop; "
+                "unset one of them",
+            )
             return sources
         found = find_source(self.raw_dir, split, languages, required=split == "train")
         return [found] if found else []
@@ -91,7 +95,7 @@ class ParallelText(TranslationProblem):
         lowest = heapq.nsmallest(held_out + 1, hashes)
         require(
             lowest[0] < lowest[-1],
-            f"{self.raw_dir}: {count} pairs are too few, or too similar, to hold some out; add "
+            f"{self.raw_dir}: {count} pairs are too few, or too similar, to hold out some for validation; add "
             f"validation.{self.source} and validation.{self.target}",
         )
         return lowest[-1]

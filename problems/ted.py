@@ -1,9 +1,11 @@
 """TED talks, Portuguese to English (Qi et al. 2018, "When and Why are Pre-trained Word Embeddings Useful …").
 
-Lower-cased and tokenised text, through TensorFlow Datasets (`ted_hrlr_translate/pt_to_en` 1.0.0: 51,785 training,
-1,193 validation and 1,803 test pairs by its catalog; 125 MiB are downloaded, for all its languages) into
-DATA_DIR/tensorflow_datasets, or TFDS_DATA_DIR. With --raw_dir=FOLDER plain files are read in place of that, plain or
-`.gz`, as they lie in its archive: pt.train, pt.dev, pt.test and en.…, or train.pt, validation.pt, test.pt and ….en.
+The text is lower-cased and tokenized. TensorFlow Datasets stores `ted_hrlr_translate/pt_to_en` 1.0.0 in
+DATA_DIR/tensorflow_datasets, or in TFDS_DATA_DIR. Its catalog lists 51,785 training, 1,193 validation and 1,803 test
+pairs, and a download of 125 MiB for all languages.
+
+With --raw_dir=FOLDER, the problem reads files from disk instead, plain or compressed. They have the names of the
+archive (pt.train, pt.dev, pt.test and en.…), or train.pt, validation.pt, test.pt and ….en.
 """
 
 import dataclasses
@@ -22,7 +24,7 @@ NAMES = {"train": ["{}.train", "train.{}"], "validation": ["{}.dev", "validation
 @register_problem("ted_pten", reverse="ted_enpt")
 @dataclasses.dataclass(kw_only=True)
 class TedPtEn(CorpusProblem):
-    """TED talks, Portuguese to English, 52,000 pairs, lower-cased and tokenised."""
+    """TED talks, Portuguese to English, 52,000 pairs, lower-cased and tokenized."""
 
     source: ClassVar[str] = "pt"
     target: ClassVar[str] = "en"

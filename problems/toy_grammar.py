@@ -1,6 +1,6 @@
-"""English to German, with parse trees, from an embedded synchronous grammar: a corpus that needs no download.
+"""English sentences with parse trees and German translations, drawn from an embedded synchronous grammar.
 
-A rule builds a phrase of both languages: an English constituency tree and German words. English determines German.
+Each rule builds an English constituency tree together with the German words, which the English determines.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ INFINITIVE, SINGULAR, PARTICIPLE, PLURAL = range(4)  # the forms of a verb
 
 
 def table(text):
-    """Reads rows between commas, each of cells between blanks; "-" is the empty cell."""
+    """Parse a table with rows separated by commas and cells separated by white space. "-" is an empty cell."""
     return [[cell.strip("-") for cell in row.split()] for row in text.split(",")]
 
 
 def endings(text):
-    """Reads a row for each case with columns masculine, feminine, neuter, plural; returns {(case, gender): ending}."""
+    """Parse a table of cases by genders (masculine, feminine, neuter, plural) to {(case, gender): ending}."""
     return {(case, gender): ending for case, row in zip(CASES, table(text)) for gender, ending in zip("mfnp", row)}
 
 
@@ -37,7 +37,7 @@ RELATIVE = ARTICLE | {(DATIVE, "p"): "denen"}
 CONTRACTIONS = {"in dem": "im", "in das": "ins", "von dem": "vom", "zu dem": "zum", "zu der": "zur"}
 
 # A tree, in the style of the Penn Treebank, is (label, *subtrees) or (part of speech, word). A phrase keeps the German
-# words of its relative clause apart from its others, since they may follow at a distance.
+# words of its relative clause separate, because other words may precede them.
 Example = namedtuple("Example", "tree english german")
 Phrase = namedtuple("Phrase", "english german plural scope relative", defaults=[False, "definite", ()])
 Determiner = namedtuple("Determiner", "label english english_plural german endings adjectives scope")
@@ -45,7 +45,7 @@ Noun = namedtuple("Noun", "kind english english_plural german german_plural gend
 Adjective = namedtuple("Adjective", "kinds english german stem", defaults=[""])
 Verb = namedtuple("Verb", "subjects objects english prefix german prepositions case features")
 
-# Each with its own declension and that of the adjectives after it. "Kein" negates an indefinite one.
+# Each row has the endings of the determiner and of the adjectives after it. "Kein" negates indefinite phrases.
 THE = Determiner("DT", "the", "the", "", ARTICLE, WEAK, "definite")
 THIS = Determiner("DT", "this", "these", "dies", STRONG, WEAK, "definite")
 MY = Determiner("PRP$", "my", "my", "mein", EIN, MIXED, "definite")
@@ -57,12 +57,12 @@ EVERY = Determiner("DT", "every", "", "jed", STRONG, WEAK, "quantified")
 ALL = Determiner("DT", "", "all", "all", STRONG, WEAK, "quantified")
 MANY = Determiner("JJ", "", "many", "viel", STRONG, STRONG, "quantified")
 TWO = Determiner("CD", "", "two", "zwei", NONE, STRONG, "quantified")
-SINGULAR_DETERMINERS = (THE,) * 8 + (A,) * 7 + (THIS, MY, OUR, EVERY)  # as often as each is to be drawn
+SINGULAR_DETERMINERS = (THE,) * 8 + (A,) * 7 + (THIS, MY, OUR, EVERY)  # repeated by their relative frequency
 PLURAL_DETERMINERS = (THE,) * 5 + (BARE,) * 3 + (THIS, MY, OUR, ALL, MANY, TWO)
 MASS_DETERMINERS = (THE,) * 2 + (BARE,) * 5 + (MY,)
 
 # Kinds: p(erson), a(nimal), t(hing), r(eading matter), f(ood), d(rink), l(ocation). Features: "weak" masculines, "mass"
-# nouns, and the prepositions that go with a location.
+# nouns, and the prepositions that a location takes.
 NOUNS = [
     Noun(*row[:6], row[6:])
     for row in table("""
@@ -95,7 +95,7 @@ ADJECTIVES = [
 
 
 def read_verb(subjects, objects, english, german, *features):
-    """Returns a verb from a row of the table; its plural is the infinitive unless there is a fourth form."""
+    """Return the verb of a row of the table. The plural is the infinitive unless the row has a fourth form."""
     prefix, _, german = german.rpartition("|")
     english, german = ((*forms, forms[0]) for forms in (english.split("/"), german.split("/")))
     prepositions = next((feature.split("/") for feature in features if "/" in feature), ["", ""])
@@ -103,8 +103,8 @@ def read_verb(subjects, objects, english, german, *features):
     return Verb(subjects, objects, english, prefix, german, prepositions, case, features)
 
 
-# Kinds of subject and of object; infinitive, third person singular and participle, in German after a separable prefix;
-# and features: prepositions of the object, its "dative" case, "sein" in the perfect, and what else may follow.
+# Columns: kinds of subject; kinds of object; English forms; German forms, after a separable prefix; features: the
+# prepositions of the object, its "dative" case, "sein" in the perfect, and the adjuncts that may follow.
 VERBS = [
     read_verb(*row)
     for row in table("""
@@ -133,12 +133,12 @@ VERBS = [
 BE = VERBS[0]
 CLAUSAL = [verb for verb in VERBS if "that" in verb.features]
 PLAIN = [BE] * 4 + [verb for verb in VERBS if "that" not in verb.features]
-AUXILIARIES = {  # in English and in German, singular and plural
+AUXILIARIES = {  # English and German forms, singular and plural
     name: [forms.split("/") for forms in row]
     for name, *row in table("""do does/do -, have has/have hat/haben, can can/can kann/können,
     must must/must muss/müssen, should should/should sollte/sollten, will will/will wird/werden""")
 }
-# English and German preposition, the case that it governs, and the sort of adjunct that it makes.
+# English and German preposition, the case that it governs, and the kind of adjunct that it forms.
 PREPOSITIONS = table("""in in dative place, on auf dative place, under unter dative place, behind hinter dative place,
     with mit dative company, without ohne accusative company, for für accusative benefit, to zu dative direction,
     into in accusative direction, onto auf accusative direction, across über accusative direction,
@@ -150,25 +150,25 @@ PRONOUNS = table("""PRP he him er ihn ihm, PRP she her sie sie ihr, PRP they the
 
 
 def leaves(tree):
-    """Returns the words and punctuation marks of a tree, from left to right."""
+    """Return the words and punctuation marks of a tree, from left to right."""
     if isinstance(tree[1], str):
         return [tree[1]]
     return [leaf for child in tree[1:] for leaf in leaves(child)]
 
 
 def capitalised(tree):
-    """Returns a tree, or a text, with its first letter a capital."""
+    """Return a tree or a text with a capital first letter."""
     return tree[0].upper() + tree[1:] if isinstance(tree, str) else (tree[0], capitalised(tree[1]), *tree[2:])
 
 
 def time_phrase(english, german):
-    """Returns a time phrase; its English words come with their tags."""
+    """Return a time phrase. The English words have the form TAG/word."""
     words = [tuple(item.split("/")) for item in english.split()]
     tree = ("PP", words[0], ("NP", *words[1:])) if words[0][0] == "IN" else ("NP" if words[1:] else "ADVP", *words)
     return Phrase(tree, [german])
 
 
-TIMES = [  # with the auxiliaries that they go with, and "not" if they do with negation
+TIMES = [  # with the auxiliaries that they combine with, and "not" if they combine with negation
     (time_phrase("RB/today", "heute"), "do have can must should will not"),
     (time_phrase("RB/now", "jetzt"), "do can must should not"),
     (time_phrase("RB/tomorrow", "morgen"), "can must should will not"),
@@ -181,19 +181,19 @@ TIMES = [  # with the auxiliaries that they go with, and "not" if they do with n
 
 
 def pronoun(case, row):
-    """Returns a personal pronoun, or a name, which is a pronoun that never changes."""
+    """Return a personal pronoun, or a name, which has the same form in every case."""
     return Phrase(("NP", (row[0], row[1 if case == NOMINATIVE else 2])), [row[3 + CASES.index(case)]], "plural" in row)
 
 
 def decline(noun, case, plural):
-    """Returns the German form of a noun; a weak masculine is bare in the nominative singular only."""
+    """Return the German form of a noun. Only the nominative singular of a weak masculine has no ending."""
     if plural:
         return noun.german_plural + "n" * (case == DATIVE and noun.german_plural[-1] not in "ns")
     return noun.german_plural if "weak" in noun.features and case != NOMINATIVE else noun.german
 
 
 def noun_phrase(case, determiner, noun, plural=False, adjective=None, relative=None, negated=False):
-    """Returns a noun phrase; an indefinite one under negation has "kein"."""
+    """Return a noun phrase. Negation turns an indefinite one into one with "kein"."""
     declined = KEIN if negated and determiner.scope == "indefinite" else determiner
     cell = case, "p" if plural else noun.gender
     english = [("NNS", noun.english_plural) if plural else ("NN", noun.english)]
@@ -209,14 +209,14 @@ def noun_phrase(case, determiner, noun, plural=False, adjective=None, relative=N
 
 
 def relative_pronoun(case, noun, plural=False, governed=False):
-    """Returns the pronoun that agrees with the head; English asks whether a preposition governs it."""
+    """Return the relative pronoun that agrees with the head. In English it depends on a governing preposition."""
     person = "WP", "who" if case == NOMINATIVE else "whom"
     english = person if noun.kind == "p" else ("WDT", "which" if governed else "that")
     return Phrase(("WHNP", english), [RELATIVE[case, "p" if plural else noun.gender]], plural)
 
 
 def prepositional(english, german, phrase):
-    """Returns the phrase under a preposition, which either language may lack."""
+    """Return a prepositional phrase. Either language may lack the preposition."""
     tree, words = phrase.english, phrase.german
     contraction = CONTRACTIONS.get(f"{german} {words[0]}") if tree[0] == "NP" else None
     if german:
@@ -227,20 +227,20 @@ def prepositional(english, german, phrase):
 
 
 def subordinate(english, german, phrase):
-    """Returns a clause, whose German verb is final, under a subordinator."""
+    """Return a subordinate clause from a subordinator and a clause with the German verb at the end."""
     return Phrase(("SBAR", ("IN", english), phrase.english), [",", german, *phrase.german, ","])
 
 
-# An object in German: if definite, it is old and precedes the time; if not, new; under a preposition it comes late.
+# German objects: definite ones are "old" and precede the time, others are "new", and those with a preposition "late".
 ENGLISH_ORDER = "recipient object predicate adjunct time complement adverbial".split()
 GERMAN_ORDER = "subject recipient old time new nicht adjunct late predicate verbs relative complement adverbial".split()
 
 
 def clause(verb, parts, front="subject", auxiliary="do", negated=False, final=False):
-    """Returns a clause; it is a relative clause if a relative pronoun is in front.
+    """Return a clause, or a relative clause if the first phrase is a relative pronoun.
 
-    The `parts` are phrases by grammatical function, and `front` is the function of the first. `final` puts the finite
-    verb of German last, not second. The auxiliary "do" shows under negation alone.
+    `parts` is {grammatical function: `Phrase`}, and `front` is the function of the first phrase. With `final`, the
+    German finite verb is last instead of second. The auxiliary "do" appears only with negation.
     """
     subject, thing, first = parts["subject"], parts.get("object"), parts[front].english
     finite, main = PLURAL if subject.plural else SINGULAR, PARTICIPLE if auxiliary == "have" else INFINITIVE
@@ -248,7 +248,7 @@ def clause(verb, parts, front="subject", auxiliary="do", negated=False, final=Fa
     if auxiliary == "have" and "sein" in verb.features:
         german_forms = ("ist", "sind")
     elif auxiliary == "must" and negated:
-        german_forms = ("darf", "dürfen")  # for "muss nicht" is "need not"
+        german_forms = ("darf", "dürfen")  # "muss nicht" would mean "need not"
 
     rest = [parts[name].english for name in ENGLISH_ORDER if name in parts and name != front]
     negation, tag = [("RB", "not")] * negated, "VBP" if subject.plural else "VBZ"
@@ -282,7 +282,7 @@ def clause(verb, parts, front="subject", auxiliary="do", negated=False, final=Fa
 
 
 def realise(sentence):
-    """Returns the `Example` of a main clause."""
+    """Return the `Example` of a main clause."""
     tree = capitalised((*sentence.english, (".", ".")))
     english = " ".join(leaves(tree)).replace("can not", "cannot").replace(" ,", ",").replace(" .", ".")
     german = " ".join(filter(None, sentence.german)).replace(" ,", ",").replace(",,", ",").strip(", ")
@@ -297,7 +297,7 @@ TENSES = ["do"] * 5 + ["have"] * 2 + ["can", "must", "should", "will"]
 
 
 def sample_phrase(rng, case, nouns, scopes, relatives=0.0, negated=False):
-    """Draws a noun phrase, or in place of a person sometimes a pronoun."""
+    """Draw a noun phrase. A person is sometimes a pronoun."""
     noun, plural = rng.choice(nouns), rng.random() < 0.3
     if noun.kind == "p" and rng.random() < 0.25:
         return pronoun(case, rng.choice(PRONOUNS))
@@ -311,7 +311,7 @@ def sample_phrase(rng, case, nouns, scopes, relatives=0.0, negated=False):
 
 
 def sample_relative(rng, noun, plural):
-    """Draws a relative clause in which the noun is the subject or the object."""
+    """Draw a relative clause in which the noun is the subject or the object."""
     front = rng.choice(["subject", "object"])
     verb = rng.choice([verb for verb in PLAIN if noun.kind in getattr(verb, front + "s")])
     if front == "subject":
@@ -323,7 +323,7 @@ def sample_relative(rng, noun, plural):
 
 
 def sample_clause(rng, verbs=PLAIN, front="subject", final=False, kind=None, relatives=0.0, tenses=TENSES, **parts):
-    """Draws a clause around the given parts; a subject among them is of `kind`."""
+    """Draw a clause that contains the given parts. `kind` is the kind of a subject among them."""
     verb, auxiliary, negated = rng.choice(verbs), rng.choice(tenses), rng.random() < 0.2
     if "subject" not in parts:
         kind, scopes = rng.choice(verb.subjects), "definite" if negated else QUANTIFIED
@@ -355,7 +355,7 @@ def sample_clause(rng, verbs=PLAIN, front="subject", final=False, kind=None, rel
 
 
 def sample(rng):
-    """Draws an `Example` with a `random.Random`."""
+    """Draw an `Example` with a `random.Random`."""
     draw = rng.random()
     if draw < 0.15:
         (english, words), first, second = rng.choice(CONJUNCTIONS), sample_clause(rng), sample_clause(rng)
@@ -376,7 +376,7 @@ BUCKETS = {"train": range(48, 256), "validation": range(16), "test": range(16, 4
 
 
 def examples(split, count):
-    """Yields the first `count` examples of a split: distinct, always the same, and none of another split's."""
+    """Yield the first `count` examples of a split. They are distinct, always the same, and in no other split."""
     rng, seen = random.Random(0), set()
     while len(seen) < count:
         example = sample(rng)
@@ -388,12 +388,12 @@ def examples(split, count):
 @register_problem("toy_ende")
 @dataclasses.dataclass(kw_only=True)
 class ToyEnDe(TranslationProblem):
-    """English to German from an embedded grammar; needs no download."""
+    """Translation of English to German sentences from an embedded grammar; needs no download."""
 
     source: ClassVar[str] = "en"
     target: ClassVar[str] = "de"
-    vocab_size: int = setting(800, "pieces of the joint vocabulary", low=16)
-    train_pairs: int = setting(30_000, "distinct training pairs", low=1)
+    vocab_size: int = setting(800, "number of pieces in the joint vocabulary", low=16)
+    train_pairs: int = setting(30_000, "number of distinct training pairs", low=1)
 
     def pairs(self, split):
         count = {"train": self.train_pairs, "validation": 500, "test": 1000}[split]

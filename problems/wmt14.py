@@ -1,4 +1,4 @@
-"""WMT 2014 news translation, the paper's two corpora (§5.1), through TensorFlow Datasets or from plain files.
+"""WMT 2014 news translation, the paper's two corpora (§5.1), from TensorFlow Datasets or from plain files.
 
 TensorFlow Datasets (TFDS) downloads `wmt14_translate` 1.0.0 into DATA_DIR/tensorflow_datasets, or TFDS_DATA_DIR:
 
@@ -6,18 +6,20 @@ TensorFlow Datasets (TFDS) downloads `wmt14_translate` 1.0.0 into DATA_DIR/tenso
     wmt14_ende         4,508,785   about 4.5 million     1.58 GiB    1.36 GiB
     wmt14_enfr        40,836,876   36 million            6.20 GiB   14.65 GiB
 
-(Figures of TFDS' catalog.) It holds all of Europarl 7, Common Crawl and News Commentary 9, for French also of the UN
-corpus and the 10⁹ corpus, without the pairs that have an empty side; the paper does not say what it left out of the
-French ones. Validation is newstest2013 (3,000 lines), on which Table 3 was made; test is newstest2014 with 3,003 lines.
+The numbers are from the catalog of TFDS. The training text consists of Europarl 7, Common Crawl and News Commentary 9;
+for French also of the UN corpus and the 10⁹ corpus. Pairs with an empty side are missing. The paper does not state
+which French pairs it dropped. Validation is newstest2013 (3,000 lines), like in Table 3. Test is newstest2014 (3,003
+lines).
 
-TFDS takes newstest2013 and newstest2014 from SGML files and keeps their entities, such as `&amp;` and `&quot;`. The
-training text has none, so the entities are decoded here. Plain files are read as they are.
+TFDS reads newstest2013 and newstest2014 from SGML files and keeps their entities, such as `&amp;` and `&quot;`. The
+training text has no entities, so this module decodes those of the test sets. It does not change plain files.
 
-Characters are not normalized (`normalization=identity`), as in tensor2tensor; the paper mentions no normalization.
+Characters are not normalized (`normalization=identity`), like in tensor2tensor. The paper mentions no normalization.
 
-With --raw_dir=FOLDER plain files are read in place of that, one sentence a line, plain or `.gz`, XX being en and de, or
-en and fr: train.XX; newstest2013.XX or validation.XX; newstest2014.XX or test.XX. TFDS needs TensorFlow, also where JAX
-trains; with plain files only the learning of the French word pieces needs it.
+With --raw_dir=FOLDER, the problem reads plain or compressed files with one sentence per line: train.XX, newstest2013.XX
+(or validation.XX) and newstest2014.XX (or test.XX). XX stands for en and de, or for en and fr.
+
+TFDS requires TensorFlow, even if JAX trains the model. With plain files, only learning the French word pieces does.
 """
 
 import dataclasses
@@ -47,7 +49,7 @@ class Wmt14EnDe(CorpusProblem):
     target: ClassVar[str] = "de"
     download_size: ClassVar[str] = "1.58 GiB"
 
-    vocab_size: int = setting(37_000, "pieces of the joint vocabulary", low=8)
+    vocab_size: int = setting(37_000, "number of pieces in the joint vocabulary", low=8)
 
     @property
     def texts(self):
@@ -74,13 +76,13 @@ class Wmt14EnFr(Wmt14EnDe):
     target: ClassVar[str] = "fr"
     download_size: ClassVar[str] = "6.2 GiB"
 
-    vocab_size: int = setting(32_000, "word pieces of the joint vocabulary", low=8)
+    vocab_size: int = setting(32_000, "number of word pieces in the joint vocabulary", low=8)
     normalization: str = setting("identity", NORMALIZATION, choices=("identity",))
 
     def __post_init__(self):
         super().__post_init__()
-        if self.bpe_dropout:  # before a vocabulary is learned
-            raise no_byte_pairs(f"the word pieces' tokenizer of {self.name}")
+        if self.bpe_dropout:  # fail before a vocabulary is learned
+            raise no_byte_pairs(f"the word-piece tokenizer of {self.name}")
 
     def make_tokenizer(self):
         from keras_transformer.data.sampling import sample_texts

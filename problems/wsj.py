@@ -1,4 +1,4 @@
-"""The Wall Street Journal of the Penn Treebank: §6.3's corpus, which the LDC distributes (LDC99T42)."""
+"""The Wall Street Journal part of the Penn Treebank, the corpus of §6.3, distributed by the LDC (LDC99T42)."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from keras_transformer.tasks.problem import require, setting
 @register_problem("parsing_wsj")
 @dataclasses.dataclass(kw_only=True)
 class ParsingWsj(TreebankProblem):
-    """Penn Treebank WSJ, sections 02–21 / 22 / 23, or NLTK's sample of it: --raw_dir holds the .mrg files (§6.3)."""
+    """Penn Treebank WSJ (§6.3), sections 02–21 / 22 / 23, or NLTK's sample; .mrg files in --raw_dir."""
 
     folder = "the folder of the files wsj_SSNN.mrg"
 
@@ -28,22 +28,22 @@ class ParsingWsj(TreebankProblem):
 @register_problem("parsing_wsj_semisupervised")
 @dataclasses.dataclass(kw_only=True)
 class ParsingWsjSemisupervised(ParsingWsj):
-    """WSJ and automatically parsed trees: --set problem.auto_dir=FOLDER of files with trees in brackets (§6.3)."""
+    """WSJ and automatically parsed trees (§6.3); bracketed trees in --set problem.auto_dir=FOLDER."""
 
-    vocab_size: int = setting(32_000, "most pieces of the vocabulary (§6.3)", low=300)
+    vocab_size: int = setting(32_000, "maximum number of pieces in the vocabulary (§6.3)", low=300)
     auto_dir: str | None = setting(
-        None, "folder of the automatically parsed trees, files of any name but hidden ones", is_path=True
+        None, "folder of the automatically parsed trees (all files that are not hidden)", is_path=True
     )
     gold_share: float = setting(
-        0.0, "least share of training trees that are WSJ's, which are repeated as often as that takes", low=0, high=0.9
+        0.0, "minimum share of WSJ's trees in the training trees, reached by repeating them", low=0, high=0.9
     )
 
     def __post_init__(self):
         super().__post_init__()
         require(
             self.auto_dir,
-            f"{self.name} needs automatically parsed trees: --set problem.auto_dir=FOLDER, with what "
-            "`python -m keras_transformer.translate` writes, for example",
+            f"{self.name} needs a folder of automatically parsed trees, for example the output of "
+            "`python -m keras_transformer.translate`: --set problem.auto_dir=FOLDER",
         )
         self.auto_dir = str(Path(self.auto_dir).resolve())
 
@@ -51,9 +51,9 @@ class ParsingWsjSemisupervised(ParsingWsj):
     def auto_files(self):
         """The files of automatically parsed trees."""
         folder = Path(self.auto_dir)
-        require(folder.is_dir(), f"there is no folder {folder}, problem.auto_dir")
+        require(folder.is_dir(), f"problem.auto_dir must be a folder, got {folder}")
         files = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] != ".")
-        require(files, f"{folder} (problem.auto_dir) holds no file")
+        require(files, f"problem.auto_dir must contain at least one file, got the empty folder {folder}")
         return files
 
     def corpus_files(self):
@@ -61,17 +61,17 @@ class ParsingWsjSemisupervised(ParsingWsj):
 
     @functools.cached_property
     def gold_copies(self):
-        """How often WSJ's trees are among those for training: 1 or more."""
+        """Number of copies of each WSJ tree in the training trees, at least 1."""
         if not self.gold_share:
             return 1
         gold, auto = sum(1 for _ in super().trees("train")), sum(1 for _ in self.auto_trees())
-        require(gold, f"{self.raw_dir}: the training sections hold no tree")
-        share = Fraction(str(self.gold_share))  # exact: a rounding error could be a copy more
-        # The least number of copies c with c · gold / (c · gold + auto) ≥ gold_share.
+        require(gold, f"{self.raw_dir}: the training sections must contain at least one tree")
+        share = Fraction(str(self.gold_share))  # exact, because a rounding error could add a copy
+        # The smallest number of copies c with c · gold / (c · gold + auto) ≥ gold_share.
         return max(1, math.ceil(share / (1 - share) * auto / gold))
 
     def auto_trees(self):
-        """Yields the automatically parsed trees."""
+        """Yield the automatically parsed trees."""
         from keras_transformer.parsing.treebanks import read_treebank
 
         return filter(None, map(self.normalized, read_treebank(self.auto_files)))

@@ -1,1 +1,1 @@
-"""From corpus files to batches of token ids."""
+"""Corpora, tokenizers, the token store and batches of token ids."""

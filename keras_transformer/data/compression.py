@@ -18,7 +18,7 @@ def without_suffix(name):
 
 
 def name_of(path):
-    """Return the name of a file in messages: its path, or "stdin" for "-"."""
+    """Return the name that messages use for a file: its path, or "stdin" for "-"."""
     return "stdin" if str(path) == "-" else path
 
 
@@ -30,8 +30,8 @@ def open_binary(path):
         path: The file, or "-" for stdin.
 
     Raises:
-        UserError: The file is missing, cannot be read or is damaged, or the package that reads zstd is missing. Errors
-            while the file is read count as well.
+        UserError: The file is missing, damaged or unreadable, or the package that reads zstd is missing. Errors inside
+            the `with` block, while the file is read, are converted as well.
     """
     try:
         with _open(path) as file:
@@ -45,7 +45,7 @@ def open_binary(path):
     except OSError as error:
         raise UserError(f"cannot read {name_of(path)}: {error.strerror}") from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # of a package that may be missing
+        if type(error).__name__ != "ZstdError":  # its package may be missing, so its class cannot be named
             raise
         raise UserError(f"{path}: is not a valid compressed file ({error}). Create or download it again.") from None
 

@@ -1,4 +1,4 @@
-"""Corpus files: lines of text, plain or gzip, one sentence a line, and pairs of them."""
+"""Corpus files with one sentence per line, plain or compressed, and the pairs of two such files."""
 
 import codecs
 import contextlib
@@ -15,24 +15,25 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 
 BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",  # before the first half of its bytes, UTF-16's
+    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",  # first, because it begins with the mark of UTF-16
     codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
 }  # fmt: skip
 
 
 def read_lines(path, may_be_empty=False, undecodable=None):
-    """Yield the lines of a UTF-8 text file, plain or `.gz`, without their ends.
+    """Yield the lines of a UTF-8 text file, plain or compressed, without line ends.
 
-    Only "\\n" and "\\r\\n" end a line: a form feed or U+2028 inside one must not shift the two sides of a corpus.
+    Only "\\n" and "\\r\\n" end a line. A form feed or U+2028 must not, because it would shift one side of a corpus.
 
     Args:
         path: The file, or "-" for stdin.
-        may_be_empty: Whether a file without a line is none of the errors.
-        undecodable: Function of (bytes, message) that gives the text of a line that is not UTF-8, if that is no error.
+        may_be_empty: Whether a file without lines is allowed.
+        undecodable: Function of (bytes, message) that returns the text of a line that is not UTF-8. By default such a
+            line is an error.
 
     Raises:
-        UserError: The file is missing, empty, not UTF-8 (which line), or a gzip that ends early. Whatever `undecodable`
-            is, also if the file begins with the byte order mark of UTF-16 or UTF-32.
+        UserError: The file is missing, empty, damaged or not UTF-8; the message contains the line number. A file that
+            begins with the byte order mark of UTF-16 or UTF-32 is an error even with `undecodable`.
     """
     name, number = name_of(path), 0
     with open_binary(path) as file:
@@ -52,7 +53,7 @@ def read_lines(path, may_be_empty=False, undecodable=None):
 
 
 def _check_byte_order_mark(name, number, line):
-    """Raise a `UserError` for the first line, bytes, of a file in another encoding of Unicode."""
+    """Raise a `UserError` if the first line of a file, as bytes, begins with the mark of UTF-16 or UTF-32."""
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if number == 1 and line.startswith(mark):
             raise UserError(
@@ -62,20 +63,20 @@ def _check_byte_order_mark(name, number, line):
 
 
 def one_line(text):
-    """Return a text without line ends, as `read_lines` knows them: a piece may hold one, a line must not."""
+    """Return a text with each line end of `read_lines` replaced by a space. A piece may contain a line end."""
     return " ".join(text.replace("\r", "\n").split("\n"))
 
 
 def read_pairs(source_path, target_path):
-    """Yield the pairs (source, target) of two files with as many lines.
+    """Yield the pairs (source, target) of two files with the same number of lines.
 
     Raises:
-        UserError: Their line counts differ (both are said), or `read_lines` says so.
+        UserError: The line counts differ (the message contains both), or `read_lines` raises it.
     """
     missing = object()
     sides = read_lines(source_path), read_lines(target_path)
     for number, (source, target) in enumerate(itertools.zip_longest(*sides, fillvalue=missing), start=1):
-        if source is missing or target is missing:  # counted by reading on: stdin cannot be read once more
+        if source is missing or target is missing:  # count the rest here, because stdin cannot be read again
             counts = [number - 1 if side is missing else number for side in (source, target)]
             counts = [count + sum(1 for _ in side) for count, side in zip(counts, sides)]
             raise UserError(
@@ -86,7 +87,7 @@ def read_pairs(source_path, target_path):
 
 
 def in_chunks(lines, size):
-    """Yield lists of at most `size` lines; those before a wrong one come before its error."""
+    """Yield lists of at most `size` lines. The lines before a faulty one are yielded before its error is raised."""
     chunk = []
     try:
         for line in lines:
@@ -106,7 +107,7 @@ def existing_file(folder, *names):
     """Return the path of the first of `names` that exists in `folder`, plain or compressed, or None.
 
     Raises:
-        UserError: A file exists in two of these forms, with different content.
+        UserError: A file exists both plain and compressed, with different content.
     """
     for name in names:
         found = [path for suffix in ("", *SUFFIXES) if (path := Path(folder) / f"{name}{suffix}").is_file()]
@@ -122,7 +123,10 @@ def existing_file(folder, *names):
 
 @functools.lru_cache
 def _same_content(path, other, *times):
-    """Return whether two files have the same content, decompressed; `times` are those of their last changes."""
+    """Return whether two files have the same decompressed content.
+
+    Their modification times are arguments, so that the cache does not return the result for an older file.
+    """
     with contextlib.suppress(UserError), open_binary(path) as one, open_binary(other) as two:
         while (block := one.read(1 << 20)) == two.read(1 << 20):
             if not block:
@@ -131,13 +135,13 @@ def _same_content(path, other, *times):
 
 
 def remedy(folder, name, otherwise=""):
-    """Return what to do about the missing corpus file `name`: the end of an error message.
+    """Return the end of an error message that suggests a remedy for the missing corpus file `name`.
 
     Args:
-        folder: Where the file is missing. A file of a similar name in it, `name` in other letters or with `.txt`, is
-            the likely cause.
-        name: The file's name, without `.gz`.
-        otherwise: What to return if there is no similar file.
+        folder: Folder in which the file is missing. If the folder has a file with a similar name (other case, or with
+            `.txt`), the remedy is to rename that file.
+        name: Name of the file, without `.gz`.
+        otherwise: Result if there is no similar file.
     """
     names = sorted(path.name for path in Path(folder).iterdir() if path.is_file()) if Path(folder).is_dir() else []
     for found in names:
@@ -149,12 +153,12 @@ def remedy(folder, name, otherwise=""):
 
 @dataclasses.dataclass(frozen=True)
 class PlainFiles:
-    """A published corpus as plain files, or `.gz`, that are on disk already: one file for each split and language.
+    """A published corpus in files on disk, plain or compressed: one file for each split and language.
 
     Args:
-        folder: Where they are.
-        languages: Endings of source and target.
-        names: {split: the names of its files, of which the first that is there is taken}; "{}" stands for the language.
+        folder: Folder of the files.
+        languages: Endings of the source and target files.
+        names: {split: candidate file names}, with "{}" for the language. The first name that exists is used.
     """
 
     folder: str
@@ -162,10 +166,10 @@ class PlainFiles:
     names: dict
 
     def paths(self, split):
-        """Return the files of source and target.
+        """Return the paths of the source file and the target file of a split.
 
         Raises:
-            UserError: One of them, or both, are missing.
+            UserError: A file is missing.
         """
         for name in self.names[split]:
             paths = [existing_file(self.folder, name.format(language)) for language in self.languages]
@@ -190,10 +194,10 @@ class PlainFiles:
 
 
 def download(url, path, checksum):
-    """Fetches `url` to `path`, unless it is there, and holds it against its SHA-256.
+    """Download `url` to `path` and verify its SHA-256, unless `path` exists.
 
     Raises:
-        UserError: It cannot be fetched, or its checksum differs; nothing is left behind.
+        UserError: The download fails, or the checksum differs. No file is left behind.
     """
     if Path(path).is_file():
         return
@@ -205,10 +209,10 @@ def download(url, path, checksum):
                 found.update(block)
             if found.hexdigest() != checksum:
                 raise UserError(
-                    f"{url}: the file's SHA-256 is {found.hexdigest()}, not {checksum}; it was not kept, try again"
+                    f"{url}: the SHA-256 must be {checksum}, got {found.hexdigest()}. The file was deleted; try again."
                 )
     except (OSError, http.client.HTTPException) as error:
         raise UserError(
             f"cannot download {url} ({getattr(error, 'reason', error)}); "
-            "fetch it elsewhere and give its folder with --raw_dir"
+            "download it elsewhere and name its folder with --raw_dir"
         ) from None

@@ -27,7 +27,7 @@ CHUNK_PAIRS, CHUNK_CHARACTERS = 5_000, 4_000_000
 SERIAL_PAIRS = 50_000
 """Number of pairs that this process encodes before it starts workers."""
 MAX_WORKERS = 8
-"""Beyond this number, the process that reads the corpus is the slower one. A worker takes about 0.1 GB."""
+"""With more workers, the process that reads the corpus is the bottleneck. A worker takes about 0.1 GB of memory."""
 
 _tokenizer = None
 """The tokenizer of a worker process."""
@@ -52,7 +52,7 @@ def checksum(pairs):
 
 
 def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
-    """Return the pairs of a chunk as arrays, without those that `pair_filter` drops by their lengths.
+    """Return the pairs of a chunk as arrays, without the pairs that `pair_filter` drops by their lengths.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -62,14 +62,14 @@ def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
         first: Index of the first pair in its split, the seed of BPE-dropout.
 
     Returns:
-        {name: array}. `source.ids` and `target.ids` hold the rows one after the other, each with EOS. `source.lengths`
-        and `target.lengths`, int32 `[rows]`, count the ids of each row. `hashes`, uint64 `[rows]`, identify the pairs.
-        `read` is the number of pairs in the chunk, `empty` the number that was dropped because a side is empty.
+        {name: array}. `source.ids` and `target.ids` are the concatenated rows, each with EOS. `source.lengths` and
+        `target.lengths`, int32 `[rows]`, are the numbers of ids in the rows. `hashes`, uint64 `[rows]`, identify the
+        pairs. `read` is the number of pairs in the chunk, and `empty` the number of pairs dropped for an empty side.
     """
     read = len(pairs)
     sources, targets = zip(*pairs)
     sides = [tokenizer.encode(sources), tokenizer.encode_targets(targets)]
-    lengths = [*map(_lengths, sides)]  # without dropout, so that its random draws do not decide which pairs stay
+    lengths = [*map(_lengths, sides)]  # before dropout, whose random draws must not decide which pairs stay
     empty = pair_filter.empty(*lengths)
     keep = pair_filter.alike(*lengths) & ~empty
     if not keep.all():
@@ -89,7 +89,7 @@ def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
 
 
 def _lengths(rows):
-    """Return int32 `[rows]`, the number of ids in each with EOS."""
+    """Return the number of ids in each row with EOS, int32 `[rows]`."""
     return np.fromiter(map(len, rows), np.int32, len(rows)) + np.int32(1)
 
 
@@ -117,7 +117,7 @@ class ChunkWriter:
             self._pool.shutdown(cancel_futures=True)
 
     def write(self, split, pairs, pair_filter, bpe_dropout=0.0):
-        """Write the chunks of a split whose files are missing, and yield those that are done, in order.
+        """Write the missing chunk files of a split. Yield each chunk in order as soon as it is done.
 
         Args:
             split: Name of the split.
@@ -130,7 +130,7 @@ class ChunkWriter:
 
         Raises:
             UserError: The system killed a worker, perhaps for lack of memory.
-            Exception: Whatever the iteration over pairs, or the tokenizer, raises.
+            Exception: Any exception from the iteration over pairs or from the tokenizer.
         """
         pending, first = collections.deque(), 0
         try:
@@ -146,8 +146,7 @@ class ChunkWriter:
                 yield _result(*pending.popleft())
         except BrokenProcessPool:
             raise UserError(
-                "a process that encodes the corpus was killed, perhaps for lack of memory; "
-                "run the command again to resume"
+                "a process that encodes the corpus was killed, perhaps for lack of memory; rerun the command to resume"
             ) from None
 
     def _submit(self, path, chunk, *options):
@@ -166,7 +165,7 @@ class ChunkWriter:
 
 @contextlib.contextmanager
 def without_ctrl_c():
-    """Hold back SIGINT, as a context manager. Processes started inside never get it, because this one handles it."""
+    """Block SIGINT, as a context manager. Processes started inside never receive it; this process handles it."""
     multiprocessing.resource_tracker.ensure_running()  # starting it would unblock the signal
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -197,7 +196,7 @@ def _write_chunk_in_worker(path, *arguments):
 
 
 def _start_worker(folder):
-    """Prepare a worker process, which exits when its parent has gone."""
+    """Set up a worker process, which exits when its parent has died."""
     global _tokenizer
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     _tokenizer = load_tokenizer(folder)

@@ -1,4 +1,4 @@
-"""Filters of the pairs of a corpus: by their lengths, and exact duplicates by their hashes."""
+"""Filters that drop pairs of a corpus by their lengths or as exact duplicates."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class PairFilter:
-    """The pairs of a split to leave out. By default none are.
+    """The rules that decide which pairs of a split to drop. By default all pairs stay.
 
     Attributes:
-        max_length_ratio: Maximum number of tokens of the longer side for each of the shorter, including EOS; None
-            disables the filter.
+        max_length_ratio: Maximum ratio of the longer side to the shorter one, in tokens with EOS. None disables the
+            filter.
         drop_duplicates: Whether to keep only the first of identical pairs.
-        drop_empty: Whether to drop pairs of which a side has no tokens.
+        drop_empty: Whether to drop pairs with a side that has no tokens.
     """
 
     max_length_ratio: float | None = None
@@ -22,7 +22,7 @@ class PairFilter:
     drop_empty: bool = False
 
     def empty(self, source_lengths, target_lengths):
-        """Return which pairs to drop because a side is empty, bool `[pairs]`; for the arguments see `alike`."""
+        """Return which pairs to drop because a side is empty, bool `[pairs]`. The arguments are those of `alike`."""
         return ((source_lengths == 1) | (target_lengths == 1)) & self.drop_empty
 
     def alike(self, source_lengths, target_lengths):
@@ -41,7 +41,7 @@ class PairFilter:
 def hash_pairs(pairs):
     """Return a 64-bit hash of each pair of texts, uint64 `[pairs]`.
 
-    Among 40 million pairs, two different ones have the same hash with a probability of 1 to 20,000.
+    In a corpus of 40 million pairs, the probability that two different pairs have the same hash is 1 in 20,000.
     """
     digests = (
         hashlib.blake2b(f"{len(source)} {source}{target}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -54,7 +54,7 @@ def first_occurrences(blocks):
     """Return which hashes did not occur before, bool `[hashes]`.
 
     Args:
-        blocks: Iterable of uint64 arrays, the blocks of the hashes.
+        blocks: Iterable of uint64 arrays that together hold the hashes.
     """
     hashes = np.concatenate([np.empty(0, np.uint64), *blocks])
     first = np.full(len(hashes), False)

@@ -1,4 +1,4 @@
-"""Files that hold both sides of parallel text: tab-separated values, JSON lines and TMX, plain or compressed."""
+"""Files that contain both sides of a parallel text: tab-separated values, JSON lines or TMX, plain or compressed."""
 
 import json
 import logging
@@ -55,7 +55,7 @@ def read_tsv(path, source, target):
 def read_jsonl(path, source, target):
     """Yield the pairs of lines such as `{"en": "A dog.", "de": "Ein Hund."}`.
 
-    The languages may be inside `"translation"`, as in datasets of Hugging Face.
+    The texts may be inside `"translation"`, as in Hugging Face datasets.
     """
     for number, line in enumerate(read_lines(path), start=1):
         try:
@@ -75,8 +75,8 @@ def read_jsonl(path, source, target):
 def read_tmx(path, source, target):
     """Yield the pairs of a file in the Translation Memory eXchange format, version 1.1 to 1.4b.
 
-    A language matches a variant of it: `en` matches `en-US`. Units that lack one of the two languages are skipped, and
-    a warning gives their number. Formatting codes are removed, and white space is one space.
+    A language matches its variants: `en` matches `en-US`. The function skips units that lack one of the two languages
+    and logs their number as a warning. It removes formatting codes and replaces each run of white space by one space.
     """
     units = pairs = 0
     seen = set()
@@ -99,7 +99,7 @@ def read_tmx(path, source, target):
                     yield tuple(" ".join(_text(segment).split()) for segment in segments)
                 element.clear()
                 if len(root):
-                    del root[-1][:]  # of <body>: units that were read
+                    del root[-1][:]  # the units of <body> that were read
     except ElementTree.ParseError as error:
         raise UserError(f"{path}:{error.position[0]}: is not valid XML ({error}). Export the TMX file again.") from None
     if not pairs:
@@ -110,7 +110,7 @@ def read_tmx(path, source, target):
 
 
 def _matching(variants, language):
-    """Return the <seg> of a language, or of the first variant of it, or None."""
+    """Return the <seg> of a language, else of its first variant, else None."""
     language = language.lower().replace("_", "-")
     if language in variants:
         return variants[language]

@@ -1,4 +1,4 @@
-"""The training, validation or test pairs of parallel text in files of several formats, with weights."""
+"""Sources of the pairs of a split: parallel text in files of several formats, with weights."""
 
 import hashlib
 import math
@@ -17,7 +17,7 @@ class PairSource:
     Attributes:
         paths: The file, or the files of source and target.
         languages: Codes of source and target.
-        weight: Copies of each pair. The part of it after the decimal point is the share of pairs with one copy more.
+        weight: Copies of each pair. The fractional part is the share of pairs that get one more copy.
     """
 
     paths: tuple
@@ -25,10 +25,10 @@ class PairSource:
     weight: float = 1.0
 
     def pairs(self):
-        """Yield the pairs (source, target) of texts, each as many times as the weight demands.
+        """Yield the pairs (source, target) of texts, repeated according to the weight.
 
         Raises:
-            UserError: A file is damaged, see `read_pairs` and `read_pair_file`.
+            UserError: A file is damaged. See `read_pairs` and `read_pair_file`.
         """
         copies = math.floor(self.weight)
         share = self.weight - copies
@@ -40,24 +40,25 @@ class PairSource:
 
 
 def find_source(folder, name, languages, required=False):
-    """Return the `PairSource` of a split by the usual names, None if there is no such file.
+    """Return the `PairSource` of a split whose files have the usual names, or None if there are no such files.
 
     Args:
-        folder: Where the files are.
-        name: Name of the split: `train` stands for `train.en` and `train.de`, for `train.tsv`, `train.jsonl` or
+        folder: Folder of the files.
+        name: Name of the split. `train` stands for `train.en` and `train.de`, or for `train.tsv`, `train.jsonl` or
             `train.tmx`, plain or compressed.
         languages: Codes of source and target.
         required: Whether missing files are an error.
 
     Raises:
-        UserError: There are several of these, one of two sides is missing, or a file has a similar name.
+        UserError: Several of these forms exist, one of the two sides is missing, or only a file with a similar name
+            exists.
     """
     sides = [existing_file(folder, f"{name}.{language}") for language in languages]
     found = [path for suffix in READERS if (path := existing_file(folder, f"{name}{suffix}"))]
     found += filter(None, sides)
     if len(found) > (2 if all(sides) else 1):
         raise UserError(
-            f"{folder} has {' and '.join(path.name for path in found)}; choose one of them with "
+            f"{folder} contains {' and '.join(path.name for path in found)}; choose one of them with "
             f"--set problem.{name}=FILE"
         )
     if found and not any(sides):
@@ -73,7 +74,7 @@ def parse_sources(text, folder, languages):
     Args:
         text: Paths, separated by commas, relative to `folder`. A path without one of the known suffixes names two
             files: `web` stands for `web.en` and `web.de`. A number after a colon is a weight.
-        folder: Where relative paths begin.
+        folder: Folder that relative paths refer to.
         languages: Codes of source and target.
 
     Raises:
@@ -103,12 +104,12 @@ def parse_sources(text, folder, languages):
 
 
 def hash_text(text):
-    """Return a hash of a text, from 0 to 2^64 - 1, that is the same in each process."""
+    """Return a hash of a text, from 0 to 2^64 - 1. It is the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
 def _both(folder, name, languages, sides):
-    """Return the two files of a source, or raise the error for a missing one."""
+    """Return the two files of a source. Raise `UserError` if one is missing."""
     for path, language in zip(sides, languages):
         if path is None:
             otherwise = (
@@ -125,4 +126,4 @@ def _files_in(folder):
         return "nor does the folder"
     names = sorted(path.name for path in Path(folder).iterdir() if path.is_file())
     several = f"{', '.join(names[:6])}{', …' if len(names) > 6 else ''}"
-    return f"the folder holds {several if names else 'no files'}"
+    return f"the folder contains {several if names else 'no files'}"

@@ -1,6 +1,6 @@
-"""Preparation of a token store: encoded chunks of each split, joined to columns of ids and lengths.
+"""Preparation of a token store: encode each split in chunks, then join the chunks to columns of ids and lengths.
 
-A chunk is a file whose name holds the place and the checksum of its texts. A preparation that was killed therefore
+The file name of a chunk contains the position and the checksum of its texts. An interrupted preparation therefore
 resumes with the chunks whose files are missing.
 """
 
@@ -23,11 +23,11 @@ SECONDS = 5.0  # between lines of progress
 
 
 class ChangedTexts(Exception):
-    """The chunks of an interrupted preparation contain other texts than `pairs` yields now."""
+    """The chunks of an interrupted preparation contain texts that differ from those that `pairs` yields now."""
 
 
 class Progress:
-    """Log of the progress of a split, at most every `SECONDS`, and nothing for a small corpus.
+    """Logger of the progress of a split, at most one line per `SECONDS`. A small corpus has no progress lines.
 
     Args:
         split: Name of the split.
@@ -40,7 +40,7 @@ class Progress:
         self._start = self._last = time.monotonic()
 
     def update(self, pairs, skipped):
-        """Count more pairs, `skipped` if an interrupted preparation had encoded them. Return the count."""
+        """Add pairs to the count and return it. `skipped` pairs were encoded by an interrupted preparation."""
         if skipped:
             self._skipped += pairs
         else:
@@ -63,7 +63,7 @@ class Progress:
 def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=None, bpe_dropout=None):
     """Encode pairs of texts to the files of a store, except its manifest. Resume an interrupted preparation.
 
-    Memory is that of a few chunks per worker, plus about 32 bytes per pair with `drop_duplicates`.
+    It needs the memory of a few chunks per worker, plus about 32 bytes per pair with `drop_duplicates`.
 
     Args:
         work: `WorkDirectory` with the saved tokenizer.
@@ -79,7 +79,7 @@ def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=
 
     Raises:
         ChangedTexts: The texts are not those of the interrupted preparation.
-        Exception: Whatever the iteration over pairs raises.
+        Exception: Any exception from the iteration over pairs.
     """
     filters, expected, bpe_dropout = filters or {}, expected or {}, bpe_dropout or {}
     work.keep = max(expected.values(), default=0) > SERIAL_PAIRS
@@ -146,7 +146,7 @@ def _hashes(chunks):
 
 
 def _count_common(chunks, train):
-    """Return how many pairs in the chunks of a split are also in those of the training split."""
+    """Return the number of pairs in the chunks of a split that the training split also contains."""
     hashes = np.concatenate([np.empty(0, np.uint64), *_hashes(chunks)])
     common = np.full(len(hashes), False)
     for block in _hashes(train) if len(hashes) else ():

@@ -1,24 +1,24 @@
-"""As much of a training text as a vocabulary can be learned from in bounded memory."""
+"""A sample of the training text that is small enough to learn a vocabulary in bounded memory."""
 
 import random
 
 SAMPLE_CHARACTERS = 100_000_000
-UNSPACED = 12  # so many times a text without spaces between words counts
+UNSPACED = 12  # weight of a text without spaces between words
 
 
 def sample_texts(texts, characters=SAMPLE_CHARACTERS):
-    """Return all texts of a small corpus, and of a larger one a random part that is small enough.
+    """Return all texts of a small corpus, or a random sample of a larger one. The same texts give the same sample.
 
-    The same texts give the same sample. What SentencePiece needs grows with the characters of distinct words: 1.35 GB
-    were measured for 100 million characters of two languages of two million words each. Without spaces a whole sentence
-    is a word, with 130 bytes a character; such a text counts `UNSPACED` times, and 1.2 GB were measured.
+    The memory that SentencePiece needs grows with the characters of distinct words. For 100 million characters of two
+    languages with two million words each, SentencePiece took 1.35 GB. Without spaces, a whole sentence is a word and
+    takes 130 bytes per character. Such a text therefore counts `UNSPACED` times, and SentencePiece took 1.2 GB.
 
     Args:
         texts: Iterable of sentences.
-        characters: Most characters of the sample.
+        characters: Maximum number of characters in the sample.
 
     Returns:
-        An iterator that forgets what it has given, so that SentencePiece's copy is the only one.
+        An iterator that frees each text after yielding it, so that only SentencePiece keeps a copy.
     """
     rng, share, kept, size = random.Random(0), 1.0, [], 0
     for text in texts:
@@ -34,8 +34,8 @@ def sample_texts(texts, characters=SAMPLE_CHARACTERS):
 
 
 def _weight(text):
-    """The characters that a text counts for; at least so many that a sample has less than 4 million texts.
+    """Return the number of characters that a text counts as.
 
-    SentencePiece would draw from more of them.
+    The minimum keeps a sample below 4 million texts. From a larger one, SentencePiece would draw a sample of its own.
     """
     return max(26, len(text) * (UNSPACED if len(text) > 15 * len(text.split()) else 1))

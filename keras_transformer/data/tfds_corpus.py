@@ -1,6 +1,6 @@
-"""Parallel corpora of TensorFlow Datasets: downloaded and checked by it, read in a fixed order.
+"""Parallel corpora from TensorFlow Datasets, which downloads and verifies them, read in a fixed order.
 
-What is on disk already is found without importing TensorFlow Datasets or TensorFlow.
+Corpora that are already on disk are found without importing TensorFlow Datasets or TensorFlow.
 """
 
 import contextlib
@@ -16,27 +16,27 @@ from keras_transformer.backend.loading import hidden_stderr
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import read_json
 
-BATCH = 1000  # pairs that TensorFlow hands over at once
+BATCH = 1000  # pairs per batch from TensorFlow
 ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 INSTALL = "pip install tensorflow-datasets tensorflow importlib_resources"
 
 
 @dataclasses.dataclass(frozen=True)
 class TfdsCorpus:
-    """The pairs of one corpus of TensorFlow Datasets (TFDS), as it stores them in `data_dir`.
+    """The pairs of one corpus of TensorFlow Datasets (TFDS), stored in `data_dir`.
 
         corpus = TfdsCorpus("ted_hrlr_translate/pt_to_en:1.0.0", ("pt", "en"), "data/tensorflow_datasets", …)
         next(corpus.pairs("train"))
 
     Args:
-        name: What `tfds.load` takes: "NAME/CONFIG:VERSION".
-        languages: Keys of source and target in its examples.
-        data_dir: TFDS' directory; TFDS_DATA_DIR in the environment takes its place.
-        url: One of the files that TFDS downloads for it, to see whether the server can be reached.
-        download_size: All that is downloaded, in words: "1.6 GiB".
-        plain_files: What the user may put into `--raw_dir` in place of it, in words.
-        sgml_splits: Splits whose text has SGML entities such as "&amp;". TFDS copies the lines of WMT's `.sgm` files,
-            the newstest sets, without decoding their entities. The training text is plain, so there "&amp;" is text.
+        name: Name for `tfds.load`: "NAME/CONFIG:VERSION".
+        languages: Keys of source and target in the examples.
+        data_dir: Directory of TFDS. The environment variable TFDS_DATA_DIR overrides it.
+        url: URL of one of the downloaded files, to check whether the server can be reached.
+        download_size: Total size of the download, as text: "1.6 GiB".
+        plain_files: Description, for messages, of the plain files that the user may put into `--raw_dir` instead.
+        sgml_splits: Splits with SGML entities such as "&amp;". TFDS copies the lines of WMT's `.sgm` files, the
+            newstest sets, without decoding entities. The training text is plain: "&amp;" is literal text there.
     """
 
     name: str
@@ -49,7 +49,7 @@ class TfdsCorpus:
 
     @property
     def home(self):
-        """TFDS' directory of all corpora."""
+        """The directory in which TFDS stores all corpora."""
         return Path(os.environ.get("TFDS_DATA_DIR") or self.data_dir).expanduser()
 
     @property
@@ -58,10 +58,10 @@ class TfdsCorpus:
         return self.home.joinpath(*self.name.replace(":", "/").split("/"))
 
     def files(self):
-        """Return the paths of the stored corpus, its record files and their description. Fetch a missing corpus.
+        """Return the paths of the record files and their description. Download the corpus if it is missing.
 
         Raises:
-            UserError: It is missing and cannot be fetched, or what was fetched is damaged.
+            UserError: The download fails or is damaged.
         """
         if not (self.folder / "dataset_info.json").is_file():
             self._fetch()
@@ -70,52 +70,52 @@ class TfdsCorpus:
     def pairs(self, split):
         """Yield the pairs (source, target) of a split as texts, always in the same order.
 
-        The entities of `sgml_splits` are decoded.
+        Entities of `sgml_splits` are decoded.
 
         Args:
             split: "train", "validation" or "test".
 
         Raises:
-            UserError: As `files` does, or the record files are damaged or do not hold as many pairs as they should.
+            UserError: `files` raises it, or the record files are damaged or incomplete.
         """
         self.files()
         tfds, tf = self._import()
-        read_json(self.folder / "dataset_info.json", f"remove {self.folder} to make it anew")
+        read_json(self.folder / "dataset_info.json", f"remove {self.folder} to build it again")
         try:
-            # One file after the other, so that the order is TFDS' own.
+            # One file after the other, for the order in which TFDS stored the examples.
             dataset = tfds.load(
                 self.name, split=split, data_dir=str(self.home), download=False, shuffle_files=False,
                 read_config=tfds.ReadConfig(try_autocache=False, interleave_cycle_length=1),
             )  # fmt: skip
-            # One thread reads more than twice as much as several, which wait for each other.
+            # One thread reads more than twice as fast as several, which wait for each other.
             options = tf.data.Options()
             options.autotune.enabled, options.threading.private_threadpool_size = False, 1
             for batch in tfds.as_numpy(dataset.with_options(options).batch(BATCH).prefetch(2)):
                 decoded = without_entities if split in self.sgml_splits else bytes.decode
                 yield from zip(*(map(decoded, batch[language]) for language in self.languages))
-        except (tf.errors.OpError, UnicodeDecodeError, KeyError) as error:  # the last: other languages
+        except (tf.errors.OpError, UnicodeDecodeError, KeyError) as error:  # KeyError: a language is missing
             reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", _first_line(error))
             raise UserError(
-                f"{self.folder} is damaged ({reason}); remove it and run the command again to make it anew"
+                f"{self.folder} is damaged ({reason}); remove the folder and rerun the command to build it again"
             ) from None
 
     def _fetch(self):
-        """Lets TFDS download and store the corpus."""
+        """Download and store the corpus with TFDS."""
         tfds, _ = self._import()
         from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
         from tensorflow_datasets.core.download.extractor import ExtractError
         from tensorflow_datasets.core.download.util import DownloadError
 
         if not any(self.home.glob("downloads/**/*.INFO")):
-            self._check_server()  # offline, TFDS would try again for minutes
-        again = f"and run the command again to download it anew, or give {self.plain_files} with --raw_dir"
+            self._check_server()  # without a connection, TFDS would retry for minutes
+        again = f"and rerun the command to download it again, or name {self.plain_files} with --raw_dir"
         try:
             tfds.builder(self.name, data_dir=str(self.home)).download_and_prepare()
         except NonMatchingChecksumError as error:
             found = re.match(r"Artifact (\S+), downloaded to (.+), has wrong checksum", str(error))
             url, path = found.groups() if found else (_first_line(error), self.home / "downloads")
             raise UserError(
-                f"{self.name}: {url} has another checksum than it should: it is cut short or another file, and was "
+                f"{self.name}: {url} has the wrong checksum: the file is incomplete or has changed, and was "
                 f"not used; remove {path} {again}"
             ) from None
         except ExtractError as error:
@@ -128,15 +128,15 @@ class TfdsCorpus:
             raise
 
     def _check_server(self):
-        """Ask once for a file that is to be downloaded.
+        """Request one of the files once, to see whether the server can be reached.
 
         Raises:
-            UserError: There is no answer.
+            UserError: The server does not answer.
         """
         try:
             urllib.request.urlopen(urllib.request.Request(self.url, method="HEAD"), timeout=30).close()
         except urllib.error.HTTPError:
-            pass  # an answer all the same; TFDS says more of it
+            pass  # the server answered; TFDS reports the details
         except OSError as error:
             raise self._unreachable(getattr(error, "reason", error)) from None
 
@@ -154,26 +154,26 @@ class TfdsCorpus:
 
                 if os.environ.get("KERAS_BACKEND") == "jax":
                     with contextlib.suppress(RuntimeError):  # TensorFlow has been used already
-                        tf.config.set_visible_devices([], "GPU")  # whose memory it would take from JAX
+                        tf.config.set_visible_devices([], "GPU")  # leave its memory to JAX
                 tf.config.list_physical_devices()
         except ImportError as error:
             raise UserError(
                 f"{self.name} is read through TensorFlow Datasets, and {error.name or error} is not installed: "
-                f"{INSTALL}, or give {self.plain_files} with --raw_dir"
+                f"{INSTALL}, or name {self.plain_files} with --raw_dir"
             ) from None
-        logging.set_verbosity(logging.ERROR)  # of warnings TFDS makes many
+        logging.set_verbosity(logging.ERROR)  # TFDS logs many warnings
         return tfds, tf
 
     def _unreachable(self, reason):
         return UserError(
             f"{self.name} is not in {self.home} and cannot be downloaded from {self.url.split('/')[2]} "
-            f"({_first_line(reason)}): {self.download_size} are to be fetched, or give {self.plain_files} "
+            f"({_first_line(reason)}): connect to download {self.download_size}, or name {self.plain_files} "
             "with --raw_dir"
         )
 
 
 def without_entities(text):
-    """Return UTF-8 bytes as a text, its SGML entities decoded once: "&amp;lt;" is the text "&lt;"."""
+    """Return UTF-8 bytes as a text with SGML entities decoded once: "&amp;lt;" becomes "&lt;"."""
     return ENTITY.sub(lambda entity: html.unescape(entity[0]), text.decode())
 
 

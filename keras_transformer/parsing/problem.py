@@ -17,7 +17,9 @@ class ParsingProblem(Problem):
     The vocabulary, one for both sides as in §6.3, holds brackets and tags as whole pieces, and subwords of the words.
     """
 
-    vocab_size: int = setting(16_000, "most pieces of the vocabulary, of which a small treebank fills fewer", low=300)
+    vocab_size: int = setting(
+        16_000, "maximum number of pieces in the vocabulary (fewer for a small treebank)", low=300
+    )
     tags: bool = setting(True, "whether trees have parts of speech; without, every word has the tag XX")
     train_share: float = setting(1.0, "share of the training trees to learn from, evenly spread", low=0.001, high=1)
 

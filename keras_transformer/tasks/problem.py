@@ -1,4 +1,4 @@
-"""Problems: what a task is, from its corpus files to batches, and how its outputs are scored."""
+"""The base class of problems: a task with its corpus files, tokenizer, batches and scores."""
 
 import dataclasses
 import functools
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PARTS = 3  # version of the chunks of an interrupted preparation
+PARTS = 3  # version of the chunk files of an interrupted preparation
 
 __all__ = ["Problem", "load_problem", "setting"]
 
 
 @dataclasses.dataclass(kw_only=True)
 class Problem:
-    """A task that turns one text into another.
+    """A task that converts one text into another.
 
-    Commands find it by the name given to `register_problem`. From Python an unregistered class works as well.
+    Commands find a problem by the name given to `register_problem`. In Python, an unregistered class works as well.
 
-    A subclass is a dataclass; its fields made with `setting` are the problem's parameters, which
+    A subclass is a dataclass. Its fields made with `setting` are the parameters of the problem, which
     `--set problem.NAME=VALUE` changes.
 
     Args:
-        data_dir: Where prepared corpora and downloads are kept.
-        raw_dir: Folder of the corpus files, where they are already on disk.
+        data_dir: Folder of prepared corpora and downloads.
+        raw_dir: Folder of the corpus files, if they are already on disk.
     """
 
     name: ClassVar[str]
-    """The name of the class, unless it is registered under another one."""
+    """The registered name, by default the name of the class."""
     corpus: ClassVar[str]
-    """Name of the corpus, which a problem and its reverse share."""
+    """Name of the corpus. A problem and its reverse share it."""
     splits: ClassVar[tuple] = ("train", "validation", "test")
     reversed: ClassVar[bool] = False
-    _expected: ClassVar[dict | None] = None  # {split: number of pairs}, for what is left to do in lines of progress
+    _expected: ClassVar[dict | None] = None  # {split: number of pairs}, for the remaining time in the progress log
 
     data_dir: str = "data"
     raw_dir: str | None = None
@@ -58,71 +58,74 @@ class Problem:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if "name" not in vars(cls):  # a reverse class has one, and its corpus is that of its base
+        if "name" not in vars(cls):  # a reverse class sets its name and inherits its corpus
             cls.name = cls.corpus = cls.__name__
 
     def __post_init__(self):
         validate(self, self.name)
 
-    # What a subclass says
+    # Methods of subclasses
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield the pairs (source, target) of texts, in the corpus's own direction."""
+        """Yield the pairs (source, target) of texts, in the direction of the corpus."""
         raise NotImplementedError
 
     def make_tokenizer(self) -> "Tokenizer":
-        """Return the tokenizer, learned from the training text where it is learned."""
+        """Return the tokenizer. Learn it from the training text if its kind is learned."""
         raise NotImplementedError
 
     def corpus_files(self) -> list:
-        """Return the paths of the corpus files. Fetch missing ones. An embedded corpus is its own code."""
+        """Return the paths of the corpus files. Download missing files.
+
+        The file of an embedded corpus, the default, is the source code of the class.
+        """
         try:
             return [inspect.getfile(type(self))]
-        except (TypeError, OSError):  # written in a notebook
+        except (TypeError, OSError):  # a class defined in a notebook
             return []
 
     def further_files(self) -> list:
-        """Return the paths of files beside the corpus that training pairs come from."""
+        """Return the paths of the files that contain additional training pairs."""
         return []
 
     def further_pairs(self) -> Iterable[tuple[str, str]]:
-        """Yield training pairs beside the corpus's, in its own direction; no vocabulary is learned from them."""
+        """Yield additional training pairs, in the direction of the corpus. The vocabulary is not learned from them."""
         return ()
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
-        """Return the `metrics.bleu.Score`s of outputs against references, the one that counts last."""
+        """Return the `metrics.bleu.Score`s of outputs against references. The last one selects the best checkpoint."""
         raise NotImplementedError
 
     def all_scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
-        """Return all `Score`s that `evaluate` reports; those of `score`, which a validation computes, come last."""
+        """Return all `Score`s that `evaluate` reports. The scores of `score`, used in validation, come last."""
         return self.score(hypotheses, references)
 
     def table(self, hypotheses: Sequence[str], references: Sequence[str]) -> str | None:
-        """Return a longer report on the outputs, text of many lines that ends with its summary, or None."""
+        """Return a longer report on the outputs, a text of many lines that ends with a summary, or None."""
 
-    # What all do with it
+    # Methods common to all problems
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """{name: value} of the problem's own parameters."""
+        """The parameters of the problem, {name: value}."""
         fields = [field for field in dataclasses.fields(self) if "doc" in field.metadata]
         return {field.name: getattr(self, field.name) for field in fields}
 
     @property
     def sacrebleu_tokenizer(self) -> str:
-        """Name of the tokenizer that BLEU of the outputs uses in sacreBLEU."""
+        """Name of the tokenizer in sacreBLEU that BLEU uses."""
         return "13a"
 
     @property
     def filters(self) -> dict:
-        """{name of a split: `PairFilter`}: which pairs are left out of the prepared corpus."""
+        """{name of a split: `PairFilter` that drops pairs from the prepared corpus}."""
         return {}
 
     def examples(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield the pairs (source, target) of texts.
+        """Yield the pairs (source, target) of texts, in the direction of the problem.
 
         Raises:
-            UserError: There is no such split, or a corpus file is missing or damaged.
+            UserError: The split does not exist, or a corpus file is missing or damaged.
         """
         if split not in self.splits:
             raise unknown("split", split, self.splits)
@@ -131,7 +134,7 @@ class Problem:
 
     @property
     def prepared_dir(self) -> Path:
-        """Directory of the prepared corpus; its name holds a hash of all that it depends on."""
+        """Directory of the prepared corpus. Its name contains a hash of everything that the corpus depends on."""
         return Path(self.data_dir) / f"{self.corpus}-{_hash(self._identity)[:8]}"
 
     @property
@@ -142,11 +145,11 @@ class Problem:
 
     @default_log()
     def prepare(self) -> "Problem":
-        """Learn the vocabulary and write the token store, unless that was done. Return the problem.
+        """Learn the vocabulary and write the token store, unless both exist. Return the problem.
 
-        Rerun a preparation that was killed to resume it, with the same result. A second process waits for the first.
-        `pairs` is called in this process; the encoding of a large corpus is shared among all cores.
-        The method logs its progress, and each time a warning about held-out pairs that are also training pairs.
+        An interrupted preparation resumes when it is run again, with the same result. If two processes prepare the same
+        corpus, the second waits for the first. Encoding a large corpus uses all cores; `pairs` runs in this process.
+        The method logs its progress. It warns about validation and test pairs that are also training pairs.
         """
         self._prepare_if_needed()
         for split, counts in self.store.manifest["splits"].items():
@@ -168,20 +171,20 @@ class Problem:
         """Write the prepared corpus."""
         logger.info(f"preparing {self.corpus} in {self.prepared_dir}")
         files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
-        if self.raw_dir and not Path(self.raw_dir).is_dir():  # of a problem that reads no files
-            raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}, which is none. Leave the flag out.")
+        if self.raw_dir and not Path(self.raw_dir).is_dir():  # a problem that reads no files does not notice
+            raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}. This problem does not need the flag.")
         manifest = {"problem": self.corpus, "parameters": self.parameters, "corpus": files}
         checksums = {path: known["sha256"] for path, known in files.items()}
-        code = [sha256(path) for path in Problem.corpus_files(self)]  # it may give other pairs when it has been mended
+        code = [sha256(path) for path in Problem.corpus_files(self)]  # other code may yield other pairs
         identity = _hash([PARTS, self._identity, checksums, code])[:16]
         with work_directory(self.prepared_dir, identity) as work:
-            if self._check_store()[0]:  # another process did it meanwhile
+            if self._check_store()[0]:  # another process has prepared it meanwhile
                 return
             self._write(work, manifest)
             for path, known in files.items():
                 if not Path(path).is_file() or not _is_same(Path(path), known):
                     work.clear()
-                    raise UserError(f"{path} has changed while it was read; run the command again once it is whole")
+                    raise UserError(f"{path} changed while it was read; rerun the command when the file is complete")
             work.finish()
         self.__dict__.pop("store", None)
         for split, counts in self.store.manifest["splits"].items():
@@ -190,13 +193,13 @@ class Problem:
             )
 
     def _write(self, work, manifest):
-        """Fills a `WorkDirectory` with vocabulary, token store and manifest."""
+        """Write the vocabulary, the token store and the manifest into a `WorkDirectory`."""
         from keras_transformer.data.preparation import ChangedTexts
         from keras_transformer.data.token_store import TokenStore
         from keras_transformer.data.tokenizers.loading import TOKENIZER_FILES, load_tokenizer
 
         if any((work.folder / name).is_file() for name in TOKENIZER_FILES):
-            # What is learned from a sample may differ a second time, and it takes its time.
+            # Learning again would take time and might give a different vocabulary.
             tokenizer, expected = load_tokenizer(work.folder), None
         else:
             tokenizer, expected = self.make_tokenizer(), self._expected
@@ -215,7 +218,7 @@ class Problem:
         return [*self.corpus_files(), *self.further_files()]
 
     def _stored_pairs(self, split):
-        """Yield the pairs of a split that are encoded: those for training once for each segmentation."""
+        """Yield the pairs of a split to encode. Training pairs are repeated once per segmentation."""
         for _ in range(self.num_segmentations if split == "train" else 1):
             yield from self.pairs(split)
             if split == "train":
@@ -234,12 +237,12 @@ class Problem:
         return self.store.tokenizer
 
     def batches(self, split: str, hparams: HParams, start: int = 0) -> "TokenBatches":
-        """Return the `TokenBatches` of a split. Prepare the corpus if that was not done.
+        """Return the `TokenBatches` of a split. Prepare the corpus if necessary.
 
         Args:
-            split: "train" gives endless, shuffled batches; others go through the split once.
-            hparams: `batch_tokens`, `max_length` and `seed` are read.
-            start: Number of the first batch, the step at which training resumes.
+            split: "train" yields endless shuffled batches. Other splits are iterated once, in order.
+            hparams: Supplies `batch_tokens`, `max_length`, `seed` and `word_dropout`.
+            start: Index of the first batch: the step at which training resumes.
         """
         from keras_transformer.backend.loading import load_keras
 
@@ -263,7 +266,7 @@ class Problem:
         return TokenBatches(pairs, plan, start=start, endless=training, **hidden)
 
     def _check_store(self):
-        """Return whether there is a prepared corpus of the present corpus files, and a remark for the log or None."""
+        """Return whether a prepared corpus of the current files exists, and a remark for the log or None."""
         self.__dict__.pop("store", None)  # another process may have replaced it
         if not (self.prepared_dir / "manifest.json").is_file():
             return False, None
@@ -282,7 +285,7 @@ class Problem:
         for path in files:
             if Path(path).resolve() not in corpus:
                 return False, f"{path} is new since the corpus was prepared"
-        return True, f"{missing[0]} is gone; using the corpus prepared from it" if missing else None
+        return True, f"{missing[0]} is missing; using the corpus prepared from it" if missing else None
 
 
 def load_problem(name: str, **arguments: Any) -> Problem:
@@ -290,16 +293,18 @@ def load_problem(name: str, **arguments: Any) -> Problem:
 
     Args:
         name: A registered name.
-        **arguments: `data_dir`, `raw_dir` and the problem's own parameters.
+        **arguments: `data_dir`, `raw_dir` and the parameters of the problem.
 
     Raises:
-        UserError: There is no such problem or parameter, a value is out of range, or its class lacks a method.
+        UserError: The problem or a parameter does not exist, a value is out of range, or the class lacks a method.
     """
     registry.load_catalog()
     problem = registry.problems.get(name)
     for method in ("pairs", "make_tokenizer", "score"):
         if getattr(problem, method) is getattr(Problem, method):
-            raise UserError(f"problem {name!r}: class {problem.__name__} lacks {method}(), see {__name__}.Problem")
+            raise UserError(
+                f"problem {name!r}: class {problem.__name__} must define {method}(). See {__name__}.Problem."
+            )
     known = [field.name for field in dataclasses.fields(problem)]
     for argument in arguments:
         if argument not in known:
@@ -310,14 +315,14 @@ def load_problem(name: str, **arguments: Any) -> Problem:
 
 
 def parse_parameters(name, texts):
-    """Return the parameters of problem `name` from {parameter: text}, as `--set problem.PARAMETER=TEXT` gives them."""
+    """Return the parameters of problem `name`, parsed from the {parameter: text} of `--set problem.PARAMETER=TEXT`."""
     registry.load_catalog()
     problem = registry.problems.get(name)
     return {parameter: parse_value(problem, parameter, text, f"problem {name}") for parameter, text in texts.items()}
 
 
 def problem_parameters(name):
-    """Return the names of what `--set problem.NAME=VALUE` may set of a problem."""
+    """Return the names of the parameters of a problem, which `--set problem.NAME=VALUE` may set."""
     registry.load_catalog()
     fields = dataclasses.fields(registry.problems.get(name))
     return {field.name for field in fields if "doc" in field.metadata}
@@ -344,6 +349,6 @@ def _is_same(path, known):
 
 
 def require(condition, message):
-    """Raise the `UserError` with `message` unless `condition`."""
+    """Raise a `UserError` with `message` unless `condition` is true."""
     if not condition:
         raise UserError(message)

@@ -1,4 +1,4 @@
-"""Translation problems: pairs of sentences, a joint vocabulary, BLEU."""
+"""The base classes of translation problems: pairs of sentences, a joint vocabulary and BLEU."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from keras_transformer.metrics.bleu import TOKENIZERS, chrf, lowercase_bleu, sac
 from keras_transformer.tasks.problem import Problem
 from keras_transformer.utils.errors import UserError
 
-NORMALIZATION = "Unicode normalization of texts; identity keeps every character but white space"
+NORMALIZATION = "Unicode normalization of texts (identity changes only white space)"
 
 if TYPE_CHECKING:
     from keras_transformer.data.tokenizers.base import Tokenizer
@@ -18,56 +18,55 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(kw_only=True)
 class TranslationProblem(Problem):
-    """Sentences of one language to sentences of another, one joint vocabulary.
+    """Translation of sentences between two languages, with a joint vocabulary.
 
     Attributes:
-        source: Code of the source language, in the corpus's own direction.
+        source: Code of the source language, in the direction of the corpus.
         target: Code of the target language.
-        tokenized: Whether the corpus is already tokenised, so that BLEU on its tokens is a published figure's kind.
+        tokenized: Whether the corpus is already tokenized, so that BLEU is computed on its tokens, as published.
     """
 
     source: ClassVar[str]
     target: ClassVar[str]
     tokenized: ClassVar[bool] = False
 
-    vocab_size: int = setting(8000, "pieces of the joint vocabulary", low=8)
+    vocab_size: int = setting(8000, "number of pieces in the joint vocabulary", low=8)
     normalization: str = setting("identity", NORMALIZATION, choices=("identity", "nfkc", "nfkc_cf"))
     max_length_ratio: float | None = setting(
-        None, "most tokens, with EOS, of a training pair's longer side for each of the shorter", low=1
+        None, "maximum ratio of the longer side of a training pair to the shorter, in tokens with EOS", low=1
     )
-    drop_duplicates: bool = setting(False, "whether training pairs equal to the letter are kept once")
+    drop_duplicates: bool = setting(False, "whether to keep only the first of identical training pairs")
     bpe_dropout: float = setting(
-        0.0, "share of joints left out where training texts are cut into pieces (BPE-dropout)", low=0, high=0.9
+        0.0, "probability of skipping a merge when segmenting training texts (BPE-dropout)", low=0, high=0.9
     )
     num_segmentations: int = setting(
-        1, "times that each training pair is stored, each time in other pieces, with bpe_dropout", low=1, high=1000
+        1, "number of stored segmentations of each training pair, with bpe_dropout", low=1, high=1000
     )
 
     extra_train: str | None = setting(
-        None,
-        "beginning of the names of two files, NAME.SRC and NAME.TGT, of more training pairs, such as translated ones",
-        is_path=True,
+        None, "prefix of two files, PREFIX.SRC and PREFIX.TGT, with additional training pairs", is_path=True
     )
 
     bleu_tokenizer: str | None = setting(
-        None, "tokenizer of sacreBLEU; none chooses it by the target language", choices=TOKENIZERS, of_corpus=False
+        None, "sacreBLEU tokenizer (none: chosen by the target language)", choices=TOKENIZERS, of_corpus=False
     )
 
     def __post_init__(self):
         super().__post_init__()
         if self.num_segmentations > 1 and not self.bpe_dropout:
             raise UserError(
-                f"{self.name}: num_segmentations={self.num_segmentations} would all be the same; add "
+                f"{self.name}: num_segmentations={self.num_segmentations} requires BPE-dropout; add "
                 "--set problem.bpe_dropout=0.1"
             )
         if self.bpe_dropout and self.num_segmentations == 1:
             raise UserError(
-                f"{self.name}: bpe_dropout={self.bpe_dropout} with one segmentation would cut a pair alike in each "
-                "epoch; add --set problem.num_segmentations=10"
+                f"{self.name}: bpe_dropout={self.bpe_dropout} requires several segmentations, because a single one "
+                "would be the same in each epoch; add --set problem.num_segmentations=10"
             )
         if self.num_segmentations > 1 and self.drop_duplicates:
             raise UserError(
-                f"{self.name}: drop_duplicates would leave one of num_segmentations={self.num_segmentations}"
+                f"{self.name}: num_segmentations={self.num_segmentations} cannot be combined with drop_duplicates, "
+                "which would keep only one segmentation; unset one of them"
             )
 
     @property
@@ -85,7 +84,7 @@ class TranslationProblem(Problem):
         found = [existing_file(path.parent, path.name) for path in names]
         for path in (name for name, file in zip(names, found) if file is None):
             otherwise = (
-                f"; problem.extra_train is what the names of two files, {names[0].name} and {names[1].name}, begin with"
+                f"; problem.extra_train must be the common prefix of two files, {names[0].name} and {names[1].name}"
             )
             hint = remedy(path.parent, path.name, otherwise)
             raise UserError(f"{self.name}: {path} does not exist{hint}")
@@ -98,7 +97,7 @@ class TranslationProblem(Problem):
 
     @classmethod
     def reverse_class(cls, name):
-        """Return the class of the problem in the other direction, which shares the prepared corpus."""
+        """Return the class of the problem in the opposite direction. It shares the prepared corpus."""
         return type(
             f"{cls.__name__}Reversed",
             (cls,),
@@ -106,16 +105,16 @@ class TranslationProblem(Problem):
         )
 
     def make_tokenizer(self) -> "Tokenizer":
-        """Return the joint vocabulary, learned from as many training texts as memory allows: see `sample_texts`."""
+        """Return the tokenizer with a joint vocabulary, learned from the training texts or from `sample_texts`."""
         from keras_transformer.data.sampling import sample_texts
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
-        # The sample is drawn here: SentencePiece's own is another each time, and bounds sentences, not memory.
+        # SentencePiece's own sample differs each time, and limits the number of sentences instead of memory.
         texts = sample_texts(self.training_texts())
         return SentencePieceTokenizer.train(texts, self.vocab_size, normalization=self.normalization)
 
     def training_texts(self):
-        """Yield both sides of all training pairs; their number tells later how much is left to encode."""
+        """Yield both sides of all training pairs, and store their number for the progress log."""
         count = 0
         for pair in self.pairs("train"):
             yield from pair
@@ -135,7 +134,7 @@ class TranslationProblem(Problem):
 
     @property
     def sacrebleu_tokenizer(self) -> str:
-        """Name of the tokenizer in sacreBLEU: `bleu_tokenizer`, or the one for the output language."""
+        """Name of the tokenizer in sacreBLEU: `bleu_tokenizer`, or the tokenizer for the output language."""
         return self.bleu_tokenizer or tokenizer_for(self.output_language)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
@@ -150,11 +149,11 @@ class TranslationProblem(Problem):
 
 
 class CorpusProblem(TranslationProblem):
-    """A translation problem whose text is one corpus object, such as `PlainFiles` or a `TfdsCorpus`."""
+    """A translation problem whose text comes from one corpus object, such as `PlainFiles` or `TfdsCorpus`."""
 
     @property
     def texts(self):
-        """The corpus: `files()` gives its paths, `pairs(split)` its pairs, in its own direction."""
+        """The corpus: an object with the methods `files()`, for its paths, and `pairs(split)`."""
         raise NotImplementedError
 
     def corpus_files(self) -> list:

@@ -396,7 +396,7 @@ def test_export_refuses_damaged_runs(home, call, tmp_path, format):
     (run / "symbols.txt").write_text("x\ny\n")
     call(*flags).refused("is not the vocabulary that the model was trained with")
     (run / "symbols.txt").unlink()
-    call(*flags).refused("holds no tokenizer")
+    call(*flags).refused("contains no tokenizer")
     shutil.copy(home.run / "symbols.txt", run)
     weights = run / "checkpoints" / "step-000000006" / "weights.npz"
     weights.write_bytes(weights.read_bytes()[:-100])

@@ -1,4 +1,4 @@
-"""Tokenizers: texts to token ids and back."""
+"""Tokenizers, which convert texts to token ids and back."""
 
 from keras_transformer.data.tokenizers.base import Tokenizer
 from keras_transformer.data.tokenizers.loading import load_tokenizer

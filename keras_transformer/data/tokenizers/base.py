@@ -1,4 +1,7 @@
-"""Text to token ids and back. The tokenizer travels with the model: it is one file of the run directory."""
+"""The base class of tokenizers, which convert texts to token ids and back.
+
+The tokenizer travels with the model: it is a single file, and every run directory contains a copy.
+"""
 
 import hashlib
 import re
@@ -16,74 +19,79 @@ UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff"
     "\uf900-\ufaff\uff01-\uff0f\uff1a-\uff1f\uff66-\uff9f\U00020000-\U0003ffff]"
 )
-"""A character of a script without spaces between words: Thai, Lao, Myanmar, Khmer, kana, Han, and their punctuation."""
+"""A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han, or their punctuation."""
 
 
 class Tokenizer:
-    """Base of tokenizers.
+    """Base class of tokenizers.
 
     Attributes:
-        file_name: Its file in a prepared corpus and in a run directory.
+        file_name: Name of its file in a prepared corpus and in a run directory.
         vocab_size: Number of ids.
     """
 
     file_name: str
     constraint = None
-    """What a search may output, a `constraint` of `decoding.search_options.SearchOptions`; None for texts."""
+    """Restriction of the outputs of a search, for `decoding.search_options.SearchOptions`. None for texts."""
 
     @property
     def word_starts(self):
-        """float32 `[vocab_size]`: 1 for ids that begin a word, and for BOS and EOS; None if ids do not tell."""
+        """float32 `[vocab_size]`: 1 for BOS, EOS and ids that begin a word. None if ids do not mark word starts."""
         return None
 
     @property
     def hidden_ids(self):
-        """int32 `[vocab_size]`: what stands for each id in training where a word is hidden: UNK."""
+        """int32 `[vocab_size]`: the id that replaces each id under word dropout, usually UNK."""
         ids = np.full(self.vocab_size, UNK, "int32")
         ids[[PAD, EOS, BOS]] = PAD, EOS, BOS
         return ids
 
     @property
     def id_type(self):
-        """NumPy type that stores an id."""
+        """Smallest NumPy type that can store an id."""
         return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
 
     def encode(self, texts):
-        """Returns the ids of each text, without BOS and EOS."""
+        """Return the ids of each text, without BOS and EOS."""
         raise NotImplementedError
 
     def encode_targets(self, texts):
-        """Returns the ids of each target, without BOS and EOS, where targets are not texts as sources are."""
+        """Return the ids of each target, without BOS and EOS. Override it if targets differ in form from sources."""
         return self.encode(texts)
 
     def encode_prefixes(self, texts):
-        """Returns the ids of what each target begins with."""
+        """Return the ids of each prefix that a target must begin with."""
         return self.encode_targets(texts)
 
     def resegment(self, ids, rate, seed):
-        """Returns each sequence of ids in other pieces, where each joint of two is left out with probability `rate`.
+        """Return another segmentation of each sequence of ids, drawn with BPE-dropout.
+
+        Args:
+            ids: Sequences of ids, without BOS and EOS.
+            rate: Probability that BPE-dropout skips a merge.
+            seed: Seed of the random draws.
 
         Raises:
-            UserError: Its ids are not pieces that byte-pair encoding put together.
+            UserError: The tokenizer does not use byte-pair encoding.
         """
         raise no_byte_pairs(f"a {type(self).__name__}")
 
     def decode(self, ids):
-        """Returns the text of each sequence of ids; PAD, BOS and EOS are left out."""
+        """Return the text of each sequence of ids, without PAD, BOS and EOS."""
         raise NotImplementedError
 
     def decode_outputs(self, sources, ids):
-        """Returns the text of each sequence of ids that a model gave for each of the texts `sources`."""
+        """Return the text of each sequence of ids that a model wrote for the texts `sources`."""
         return self.decode(ids)
 
     def pieces(self, ids):
-        """Returns the piece of each id."""
-        raise UserError(f"a {type(self).__name__} has no pieces(ids), which would show what its ids are")
+        """Return the piece of each id as a text."""
+        raise UserError(f"{type(self).__name__} must implement pieces(ids), which returns the text of each id")
 
     def words(self, ids):
-        """Return the words that ids make, as texts, and the index of each id's word, int `[ids]`, ascending from 0.
+        """Return the words of a sequence of ids as texts, and the index of each id's word, int `[ids]`, from 0.
 
-        In scripts that are written without spaces, such as Chinese, each piece is a word.
+        In scripts without spaces between words, such as Chinese, each piece is a word.
         """
         ids, starts = np.asarray(ids, int), self.display_word_starts
         begins = np.ones(len(ids), bool)
@@ -98,12 +106,12 @@ class Tokenizer:
 
     @property
     def display_word_starts(self):
-        """As `word_starts`, of what is shown as a word."""
+        """Like `word_starts`, for the words that figures display."""
         return self.word_starts
 
     @classmethod
     def from_bytes(cls, content):
-        """Return the tokenizer whose file has this content.
+        """Return the tokenizer stored in the bytes of a file.
 
         Raises:
             ValueError, RuntimeError: The content is damaged.
@@ -111,7 +119,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def to_bytes(self):
-        """Returns the content of its file."""
+        """Return the content of its file as bytes."""
         raise NotImplementedError
 
     @property
@@ -120,37 +128,37 @@ class Tokenizer:
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def save(self, folder):
-        """Writes its file into `folder`."""
+        """Write its file into `folder`."""
         with atomic_open(Path(folder) / self.file_name, "wb") as file:
             file.write(self.to_bytes())
 
 
 class VocabularyTooLarge(UserError):
-    """A text cannot fill a vocabulary of `vocab_size` pieces, `largest` at most."""
+    """Error for a text from which a vocabulary of `vocab_size` pieces cannot be learned, but at most `largest`."""
 
     def __init__(self, vocab_size, largest):
         super().__init__(
-            f"the training text cannot fill a vocabulary of {vocab_size} pieces, at most {largest}; {CHANGE}"
+            f"the vocabulary must have at most {largest} pieces for this training text, got {vocab_size}; {CHANGE}"
         )
         self.largest = int(largest)
 
 
 def no_byte_pairs(what):
-    """Returns the `UserError` for a tokenizer whose pieces were not put together by byte-pair encoding alone."""
-    return UserError(f"bpe_dropout is of byte-pair encoding alone, which {what} does not do")
+    """Return the `UserError` for BPE-dropout with a tokenizer that does not use plain byte-pair encoding."""
+    return UserError(f"bpe_dropout requires plain byte-pair encoding, which {what} does not use")
 
 
 def too_small(vocab_size, smallest):
-    """Returns the `UserError` for a vocabulary of less than the `smallest` number of pieces: all characters."""
+    """Return the `UserError` for a vocabulary that cannot contain every character of the text."""
     return UserError(
-        f"a vocabulary of {vocab_size} pieces does not hold the text's characters, which take at least {smallest}; "
-        f"{CHANGE}"
+        f"the vocabulary must have at least {smallest} pieces to contain every character of the training text, got "
+        f"{vocab_size}; {CHANGE}"
     )
 
 
 def nothing_to_learn():
-    """Returns the `UserError` for a text without words."""
-    return UserError("the training text holds nothing but blank lines; a vocabulary cannot be learned from it")
+    """Return the `UserError` for a text without words."""
+    return UserError("the training text must contain words to learn a vocabulary from, got only blank lines")
 
 
 def flags(values):

@@ -1,28 +1,28 @@
-"""BPE-dropout (Provilkov et al. 2020): the same text in other pieces, for small corpora.
+"""BPE-dropout (Provilkov et al. 2020): random segmentations of a text, for small corpora.
 
-Byte-pair encoding puts a word together from its characters, of all pairs that are a piece always the one learned first.
-Here each pair is passed over with a certain probability, each time anew, so that a model meets the same words in
-different pieces and learns what they are made of. Without dropout the pieces are the tokenizer's own.
+Byte-pair encoding builds a word from its characters: it repeatedly merges the pair that was learned first. BPE-dropout
+skips each merge with a given probability at every step. A model thus sees the same word in different pieces and learns
+how words are composed. Without dropout, the pieces are those of the tokenizer.
 
-SentencePiece's own sampling is not used: with the same seed it gives other pieces in each process, so neither a resumed
-preparation nor several workers could give the same corpus.
+SentencePiece can sample segmentations as well, but with the same seed it returns different pieces in each process.
+Neither a resumed preparation nor several workers would then produce the same corpus.
 """
 
 import itertools
 
 import numpy as np
 
-LONGEST = 100  # characters; longer words stay as they are, because the time grows with the square
+LONGEST = 100  # characters; longer words keep their pieces, because the time grows with the square of the length
 
 
 class BPEDropout:
-    """Cuts the words of sequences of ids anew.
+    """Function that segments the words of a sequence of ids at random.
 
     Args:
         pieces: Piece of each id.
-        scores: Score of each id's piece: of two pairs the one with the higher score is joined first.
-        word_starts: `[vocab_size]`: 1 for ids that begin a word.
-        kept: Ids whose words stay as they are, UNK among them.
+        scores: Score of each piece. The pair with the highest score is merged first.
+        word_starts: `[vocab_size]`, 1 for ids that begin a word.
+        kept: Ids whose words keep their pieces. They include UNK.
     """
 
     def __init__(self, pieces, scores, word_starts, kept):
@@ -31,11 +31,11 @@ class BPEDropout:
         self._scores = {piece: scores[i] for piece, i in self._ids.items()}
 
     def __call__(self, ids, rate, random):
-        """Returns the ids of the same text in other pieces; words of more than `LONGEST` characters keep theirs.
+        """Return the ids of a random segmentation. Words of more than `LONGEST` characters keep their pieces.
 
         Args:
             ids: Sequence of ids, without BOS and EOS.
-            rate: Probability that a pair is passed over.
+            rate: Probability of skipping a merge.
             random: `random.Random`.
         """
         begins = [0, *(place for place, i in enumerate(ids) if place and self._starts[i]), len(ids)]

@@ -19,11 +19,11 @@ def load_tokenizer(folder):
     """Return the `Tokenizer` whose file is in `folder`.
 
     Raises:
-        UserError: The folder holds no tokenizer, or its file is damaged.
+        UserError: The folder contains no tokenizer, or the file is damaged.
     """
     paths = [path for name in TOKENIZER_FILES if (path := Path(folder) / name).is_file()]
     if not paths:
-        raise UserError(f"{folder} holds no tokenizer ({TOKENIZER_FILES[0]})")
+        raise UserError(f"{folder} contains no tokenizer ({TOKENIZER_FILES[0]})")
     module, _, name = CLASSES[paths[0].name].partition(":")
     try:
         return getattr(importlib.import_module(module), name).from_bytes(paths[0].read_bytes())

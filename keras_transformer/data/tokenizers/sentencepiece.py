@@ -1,4 +1,4 @@
-"""Subwords of a SentencePiece model: byte-pair encoding (§5.1)."""
+"""A tokenizer of subwords with a SentencePiece model, by default byte-pair encoding (§5.1)."""
 
 import functools
 import io
@@ -23,16 +23,17 @@ from keras_transformer.data.tokenizers.base import (
 from keras_transformer.utils.errors import UserError
 
 LONGEST = 2**30
-"""Bytes of a sentence that a vocabulary is learned from; SentencePiece leaves those beyond 4,192 out by default."""
+"""Maximum bytes of a training sentence. SentencePiece would ignore sentences of more than 4,192 bytes by default."""
 LONG_WORD = re.compile(r"(\S{10000})")
-"""Words are cut there to learn from: SentencePiece has counted a word's characters in 16 bits, and ended beyond."""
+"""Point at which long words are split for training. SentencePiece counts a word's characters in 16 bits and aborts
+beyond that."""
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Subwords of a SentencePiece model (BPE unless it was trained otherwise).
+    """Tokenizer of subwords with a SentencePiece model.
 
     Args:
-        model: The model file's bytes.
+        model: Bytes of the model file.
     """
 
     file_name = "tokenizer.model"
@@ -40,7 +41,7 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model):
         import sentencepiece
 
-        if not model:  # which SentencePiece takes for no model at all
+        if not model:  # SentencePiece would take this as a missing argument
             raise RuntimeError("the model file is empty")
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -50,20 +51,20 @@ class SentencePieceTokenizer(Tokenizer):
     def train(cls, texts, vocab_size, sample=4_000_000, symbols=(), normalization="identity"):
         """Learn byte-pair encoding (§5.1).
 
-        The model file holds the normalization, so every program that reads the file normalizes alike. All
-        normalizations turn Unicode white space, and SentencePiece's own "▁", into single spaces.
+        The model file contains the normalization, so every program that reads the file normalizes in the same way. All
+        normalizations replace runs of Unicode white space, and of SentencePiece's marker "▁", by single spaces.
 
         Args:
             texts: Iterable of sentences, both sides together for a joint vocabulary.
             vocab_size: Number of pieces, including the four special ones.
             sample: Maximum number of sentences to learn from, drawn at random.
-            symbols: Texts that are whole pieces, wherever they stand.
+            symbols: Texts that are always whole pieces.
             normalization: "identity" keeps every other character. "nfkc" and "nfkc_cf" are SentencePiece's `nmt_nfkc`
-                and `nmt_nfkc_cf`: compatibility characters such as "½" are replaced, and the latter folds case.
+                and `nmt_nfkc_cf`: both replace compatibility characters such as "½", and the latter folds case.
 
         Raises:
-            UserError: The texts cannot fill so large a vocabulary, or do not fit in so small a one.
-            Exception: Whatever the iteration over `texts` raises.
+            UserError: The vocabulary is too large or too small for the texts.
+            Exception: Any exception from the iteration over `texts`.
         """
         import sentencepiece
 
@@ -86,7 +87,7 @@ class SentencePieceTokenizer(Tokenizer):
                 user_defined_symbols=list(symbols), **_normalizer(normalization),
             )  # fmt: skip
         except RuntimeError as error:
-            if failed:  # of it SentencePiece passes on no more than the text
+            if failed:  # SentencePiece passes on only the message
                 raise failed[0] from None
             raise _vocabulary_error(str(error), vocab_size) from None
         return cls(model.getvalue())
@@ -104,11 +105,11 @@ class SentencePieceTokenizer(Tokenizer):
 
         numbers = range(self.vocab_size)
         scores = [self._processor.get_score(i) for i in numbers]
-        if not all(map(float.is_integer, scores)):  # byte-pair encoding's are places in the order of learning
+        if not all(map(float.is_integer, scores)):  # BPE scores are positions in the order of learning
             raise no_byte_pairs("this SentencePiece model")
         if any(map(self._processor.is_byte, numbers)):
-            raise no_byte_pairs("a SentencePiece model with bytes for what is no piece")
-        # What was not learned, such as the symbols of `train`, has 0, as has what was learned first, the last of them.
+            raise no_byte_pairs("a SentencePiece model with byte fallback")
+        # Pieces that were not learned, such as `symbols`, have score 0. So has the piece learned first, after them.
         given = [i for i in numbers if not scores[i]][:-1]
         return BPEDropout(self.pieces(numbers), scores, self.word_starts, {*range(len(SPECIAL)), *given})
 
@@ -132,7 +133,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def hidden_ids(self):
-        """See `Tokenizer`; of a word's first piece its blank stays, as of a word that is not known."""
+        """See `Tokenizer`. A piece that begins a word is replaced by "▁", as in an unknown word."""
         ids, blank = super().hidden_ids, self._processor.piece_to_id("▁")
         begins = self.word_starts == 1
         begins[[BOS, EOS]] = False
@@ -141,12 +142,12 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _normalizer(normalization):
-    """Return the arguments of SentencePiece's trainer for a normalization, see `SentencePieceTokenizer.train`."""
+    """Return the arguments of SentencePiece's trainer for a normalization of `SentencePieceTokenizer.train`."""
     import sentencepiece
 
     if normalization != "identity":
         return {"normalization_rule_name": f"nmt_{normalization}"}
-    sentencepiece.set_min_log_level(2)  # the normalizer would log to stderr how large it is
+    sentencepiece.set_min_log_level(2)  # the normalizer would log its size to stderr
     spaces = [char for char in map(chr, range(sys.maxunicode + 1)) if char.isspace() and char != " "]
     return {
         "normalizer": sentencepiece.SentencePieceNormalizer(
@@ -157,11 +158,11 @@ def _normalizer(normalization):
 
 
 def _vocabulary_error(message, vocab_size):
-    """The sentence for what SentencePiece's trainer says when the vocabulary's size does not suit the text."""
+    """Return the `UserError` for an error message of SentencePiece's trainer."""
     if largest := re.search(r"<= (\d+)", message):
         return VocabularyTooLarge(vocab_size, largest[1])
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return too_small(vocab_size, smallest[1])
     if "sentences_.empty()" in message:
         return nothing_to_learn()
-    return UserError(f"the vocabulary of {vocab_size} pieces could not be learned: {message.strip()}; {CHANGE}")
+    return UserError(f"cannot learn a vocabulary of {vocab_size} pieces: {message.strip()}; {CHANGE}")

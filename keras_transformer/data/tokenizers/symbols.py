@@ -1,10 +1,10 @@
-"""Symbols that spaces separate: one id each."""
+"""A tokenizer of symbols that are separated by spaces."""
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, Tokenizer, flags, read_list
 
 
 class SymbolTokenizer(Tokenizer):
-    """One id for each of a fixed list of symbols, which stand apart by spaces in a text."""
+    """Tokenizer with one id for each of a fixed list of symbols, which are separated by spaces in a text."""
 
     file_name = "symbols.txt"
 

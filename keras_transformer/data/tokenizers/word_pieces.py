@@ -1,12 +1,12 @@
-"""Word pieces (§5.1, en-fr): learned with TensorFlow Text's learner, applied in plain Python or inside a graph.
+"""Word pieces (§5.1, en-fr), learned with TensorFlow Text and applied in plain Python or inside a graph.
 
-A text is normalised in one thing only: its words are what stands between white space (as `str.split()` sees it:
-no-break spaces and line ends, too), and one space stands between two of them. That space is kept, as the marker "▁"
-before the word, so that "dit : « non »" comes back as it was. A run of letters and digits and a run of other
-characters are tokenised apart, "▁l|'|homme", each by the longest piece that it begins with, again and again.
+Normalization replaces each run of white space by one space. White space is what `str.split()` splits at, including
+no-break spaces and line ends. The marker "▁" before a word stands for the space, so "dit : « non »" keeps its spaces.
+Runs of letters and digits are tokenized separately from runs of other characters: "▁l|'|homme". Each run is split by
+greedy longest match.
 
-Every text comes back as normalised, whatever its characters: one that is no piece, "▁" and the backslash are written
-as "\\CODE;", with the decimal code point, whose characters always are pieces. Thus nothing is encoded as UNK.
+Every normalized text survives the round trip. A character that is not a piece, "▁" and the backslash are written as
+"\\CODE;" with the decimal code point. The characters of this escape are always pieces, so no text contains UNK.
 """
 
 import collections
@@ -31,20 +31,20 @@ from keras_transformer.data.tokenizers.base import (
 from keras_transformer.utils.errors import UserError
 
 MARKER, ESCAPE = "▁", "\\"
-UNKNOWN = f"{MARKER}⁇{MARKER}"  # as SentencePiece shows it; no text is encoded so
-ALWAYS = [MARKER, ESCAPE, ";", *"0123456789"]  # what no text is tokenised without
+UNKNOWN = f"{MARKER}⁇{MARKER}"  # text of UNK, as in SentencePiece
+ALWAYS = [MARKER, ESCAPE, ";", *"0123456789"]  # pieces of every vocabulary
 CACHED_WORDS = 1 << 18  # about 60 MB
 CACHED_LENGTH = 100
-WORDS, CHARACTERS = 200_000, 1000  # the most different ones to learn from; what is rarer is left out
-LONGEST = 40  # characters; longer words are not learned from
-TOLERANCE = 0.02  # share of pieces learned beyond those asked for; the rarest are left out
+WORDS, CHARACTERS = 200_000, 1000  # maximum numbers of distinct words and characters; the learner ignores rarer ones
+LONGEST = 40  # characters; the learner ignores longer words
+TOLERANCE = 0.02  # share of pieces that may be learned beyond the requested number; the rarest are dropped
 
 
 class WordPieceTokenizer(Tokenizer):
-    """Tokenizer of a given list of pieces, by greedy longest match.
+    """Tokenizer that splits words by greedy longest match with a list of pieces.
 
     Args:
-        pieces: The pieces without the four special ones, `ALWAYS` among them; the n-th has id n + 4.
+        pieces: The pieces without the four special ones. They must include `ALWAYS`. Piece n, from 0, has id n + 4.
 
     Raises:
         ValueError: Pieces are missing, repeated or empty.
@@ -54,9 +54,9 @@ class WordPieceTokenizer(Tokenizer):
 
     def __init__(self, pieces):
         if missing := [piece for piece in ALWAYS if piece not in pieces]:
-            raise ValueError(f"{missing[0]!r} is not among its pieces")
+            raise ValueError(f"the piece {missing[0]!r} is missing")
         if len(set(pieces)) < len(pieces) or not all(pieces):
-            raise ValueError("a piece is empty or stands there twice")
+            raise ValueError("a piece is empty or repeated")
         self._pieces = [*SPECIAL, *pieces]
         self.vocab_size = len(self._pieces)
         self._ids = {piece: i for i, piece in enumerate(self._pieces) if i >= len(SPECIAL)}
@@ -71,15 +71,14 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts, vocab_size):
-        """Learns pieces with the learner of TensorFlow Text.
+        """Learn pieces with TensorFlow Text.
 
         Args:
             texts: Iterable of sentences, both sides together for a joint vocabulary.
-            vocab_size: Pieces, the four special ones included.
+            vocab_size: Number of pieces, including the four special ones.
 
         Raises:
-            UserError: The texts cannot fill so large a vocabulary, or do not fit in so small a one.
-            UserError: TensorFlow Text is not installed.
+            UserError: The vocabulary is too large or too small for the texts, or TensorFlow Text is not installed.
         """
         learn = _learner()
         counts = count_words(texts)
@@ -115,7 +114,7 @@ class WordPieceTokenizer(Tokenizer):
         return re.sub(r"\\([0-9]{1,7});", _unescape, " ".join(text.split()))
 
     def _encode_word(self, word):
-        """Returns the ids of what stands between two spaces."""
+        """Return the ids of a word, a text without white space."""
         if not self.alphabet.issuperset(word):
             word = "".join(char if char in self.alphabet else f"{ESCAPE}{ord(char)};" for char in word)
         ids = []
@@ -124,14 +123,14 @@ class WordPieceTokenizer(Tokenizer):
             while start < len(run):
                 end = min(len(run), start + self._longest)
                 while (piece := self._ids.get(run[start:end])) is None:
-                    end -= 1  # ends at one character: they all are pieces
+                    end -= 1  # stops at one character, because every character is a piece
                 ids.append(piece)
                 start = end
         return ids
 
 
 class _Cache(dict):
-    """{word: ids}, filled on use, but for very long words; emptied when it is full."""
+    """Cache {word: ids}, filled on use. It does not keep very long words, and is cleared when it is full."""
 
     def __init__(self, encode):
         super().__init__()
@@ -147,7 +146,7 @@ class _Cache(dict):
 
 
 def count_words(texts):
-    """Returns {run of characters: count} of all texts, parted as `WordPieceTokenizer` does it."""
+    """Return {run of characters: count} of all texts, split into runs like in `WordPieceTokenizer`."""
     words, counts = collections.Counter(), collections.Counter()
     for text in texts:
         words.update(text.split())
@@ -160,25 +159,25 @@ def count_words(texts):
 
 
 def _runs(alphabet):
-    """Returns the pattern of runs: of the alphabet's letters or of other characters, with a marker before."""
-    letters = "".join(map(re.escape, sorted(filter(is_letter, {*alphabet, "0"}))))  # a class is never empty
+    """Return the pattern of a run of letters from the alphabet, or of other characters, after an optional marker."""
+    letters = "".join(map(re.escape, sorted(filter(is_letter, {*alphabet, "0"}))))  # a regex class must not be empty
     return re.compile(f"{MARKER}?(?:[{letters}]+|[^{letters}{MARKER}]+)")
 
 
 def is_letter(char):
-    """Whether it is a letter, a digit or a mark, such as an accent, on one."""
+    """Return whether a character is a letter, a digit or a combining mark such as an accent."""
     return unicodedata.category(char)[0] in "LNM"
 
 
 def _unescape(match):
-    """The character that an escape stands for; the escape itself where a model made up one that no text holds."""
+    """Return the character of an escape, or the escape itself if a model wrote one that no text can produce."""
     code = int(match[1])
     real = code <= sys.maxunicode and not chr(code).isspace() and unicodedata.category(chr(code)) != "Cs"
     return chr(code) if real else match[0]
 
 
 def _learner():
-    """Returns the function of counts, threshold and number of rounds to a list of pieces.
+    """Return the learner, a function of counts, threshold and number of rounds that returns a list of pieces.
 
     Raises:
         UserError: TensorFlow Text is not installed.
@@ -190,8 +189,8 @@ def _learner():
             from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
     except ImportError as error:
         raise UserError(
-            f"word pieces are learned with TensorFlow Text, and {error.name or error} is not installed: "
-            "pip install tensorflow-text (only learning them needs it)"
+            f"learning word pieces requires TensorFlow Text, and {error.name or error} is not installed: "
+            "pip install tensorflow-text (only needed for learning)"
         ) from None
 
     def learn(counts, threshold, rounds=4):
@@ -205,18 +204,19 @@ def _learner():
 
 
 def _fitting(learn, counts, vocab_size):
-    """Returns the pieces of a vocabulary of `vocab_size`, the special ones aside.
+    """Return the pieces of a vocabulary of `vocab_size`, without the special ones.
 
-    What the learner keeps is counted at least `threshold` times. The highest threshold is searched that gives as many
-    pieces as are wanted; the last ones, which are the rarest, are left out.
+    The learner keeps pieces that occur at least `threshold` times. This function searches for the highest threshold
+    that gives enough pieces, and drops the rarest of them.
 
     Args:
-        learn: Function of counts and threshold to the list of pieces, the characters first, then by falling count.
+        learn: Function of counts and threshold that returns the list of pieces: characters first, then the others by
+            decreasing count.
         counts: {run of characters: count}.
-        vocab_size: Pieces, the special ones included.
+        vocab_size: Number of pieces, including the special ones.
     """
     wanted = vocab_size - len(SPECIAL)
-    characters = learn(counts, 1 + sum(counts.values()) * LONGEST, rounds=1)  # nothing else is counted so often
+    characters = learn(counts, 1 + sum(counts.values()) * LONGEST, rounds=1)  # the threshold excludes longer pieces
     if len(characters) > wanted:
         raise too_small(vocab_size, len(characters) + len(SPECIAL))
     enough, few, pieces, largest = 1, 1 + max(counts.values()), None, len(characters)

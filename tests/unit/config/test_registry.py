@@ -140,7 +140,7 @@ def test_register_problem_rejects_non_problems(scratch, problem, said):
 def test_problem_with_missing_method_is_rejected(scratch, method):
     methods = {name: lambda self: None for name in ("pairs", "make_tokenizer", "score") if name != method}
     registry.register_problem("mine")(type("Mine", (Problem,), methods))
-    with pytest.raises(UserError, match=rf"problem 'mine': class Mine lacks {method}\(\)"):
+    with pytest.raises(UserError, match=rf"problem 'mine': class Mine must define {method}\(\)"):
         load_problem("mine")
 
 

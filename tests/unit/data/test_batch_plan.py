@@ -1,4 +1,4 @@
-"""The contracts of `BatchPlan`: budget, coverage, shapes, padding, and an order that is a function."""
+"""The contracts of `BatchPlan`: budget, coverage, shapes, padding, and a reproducible order."""
 
 import pickle
 import time
@@ -18,7 +18,7 @@ LONGEST = 60
 
 @st.composite
 def corpora(draw):
-    """Source and target lengths of 1 to 400 pairs: alike, unlike, or all the same."""
+    """Strategy of the source and target lengths of 1 to 400 pairs: similar, different or constant."""
     count = draw(st.one_of(st.integers(1, 5), st.integers(1, 400)))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     longest = draw(st.integers(1, LONGEST))
@@ -126,7 +126,7 @@ def test_unshuffled_epochs_keep_file_order():
 
 
 def test_batch_plan_order_is_fixed():
-    """A run that resumes after an upgrade must go on in the same order."""
+    """A run that resumes after an upgrade must see the batches in the same order."""
     plan = BatchPlan([3, 3, 3, 4, 4, 4, 9, 9], [4, 4, 4, 4, 4, 4, 8, 8], 18, seed=1, max_shapes=2)
     assert plan.shapes == [(4, 4, 4), (2, 9, 8)]
     assert [plan.batch(index).rows.tolist() for index in (0, 1, 2, 3, 300)] == [
@@ -135,7 +135,7 @@ def test_batch_plan_order_is_fixed():
 
 
 def wmt_like(count):
-    """Log-normal sentence lengths, the targets some 16% longer or shorter than the sources."""
+    """Return log-normal sentence lengths. Targets are about 16% longer or shorter than sources."""
     random = np.random.default_rng(0)
     source = np.clip(np.exp(np.log(24) + 0.62 * random.normal(size=count)), 3, 250).astype(int)
     target = np.clip(source * np.exp(random.normal(0.03, 0.16, count)), 3, 250).astype(int)
@@ -144,7 +144,7 @@ def wmt_like(count):
 
 @pytest.fixture(scope="module")
 def multi30k(tmp_path_factory):
-    """Lengths of the training pairs in subwords of a joint BPE, the end of sentence included."""
+    """Lengths of the training pairs in subwords of a joint BPE, including EOS."""
     spm = pytest.importorskip("sentencepiece")
     files = [DATA / "multi30k" / "tok" / f"train.lc.norm.tok.{language}" for language in ("en", "de")]
     if not all(file.is_file() for file in files):

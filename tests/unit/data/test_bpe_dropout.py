@@ -1,4 +1,4 @@
-"""BPE-dropout: other pieces, the same text; without dropout the tokenizer's own; the same again for the same pair."""
+"""BPE-dropout: other pieces for the same text, and reproducible pieces for each pair."""
 
 import collections
 import dataclasses
@@ -59,7 +59,7 @@ def test_bpe_dropout_keeps_multi30k(test_data):
 
 
 def test_bpe_dropout_never_splits_symbols():
-    """A word with one stays as it is, whether or not the symbol's characters are pieces, and is not put together."""
+    """A word with a symbol keeps its pieces, whether or not the characters of the symbol are pieces."""
     tokenizer = SentencePieceTokenizer.train(["the cat sat on the mat", "a dog ate the cat"], 36, symbols=["<x>", "at"])
     texts = ["the cat <x> sat", "on<x>the mat ate"]
     before = tokenizer.encode(texts)
@@ -69,11 +69,11 @@ def test_bpe_dropout_never_splits_symbols():
         counts = [row.count(number) for row in before]
         assert sum(counts) and all([row.count(number) for row in cut] == counts for cut in rows), symbol
     assert all(tokenizer.decode(cut) == tokenizer.decode(before) for cut in rows)
-    assert len({str(cut) for cut in rows}) > 1  # "the" and "on" are cut
+    assert len({str(cut) for cut in rows}) > 1  # "the" and "on" are split
 
 
 def test_bpe_dropout_skips_merges_at_its_rate():
-    """A word of one joint, so that it is one piece but for the dropout."""
+    """The word needs a single merge, so it is one piece unless dropout skips the merge."""
     tokenizer = SentencePieceTokenizer.train(["a a a"], 7)
     assert set(tokenizer.pieces([4, 5, 6])) == {"▁a", "▁", "a"}
     rows = anew(tokenizer, ["a"] * 4000, 0.3)
@@ -82,7 +82,7 @@ def test_bpe_dropout_skips_merges_at_its_rate():
 
 
 def test_bpe_dropout_redraws_before_each_merge():
-    """Algorithm 1 of Provilkov et al.: with merges ab, then cd, all are drawn anew before each merge."""
+    """In algorithm 1 of Provilkov et al., every pair is drawn again before each merge: here ab, then cd."""
     pieces = ["<pad>", "</s>", "<s>", "<unk>", "ab", "cd", "a", "b", "c", "d"]
     cut, rng, rate = BPEDropout(pieces, -np.arange(10.0), np.zeros(10), range(4)), random.Random(1), 0.3
     found = collections.Counter(tuple(pieces[i] for i in cut([6, 7, 8, 9], rate, rng)) for _ in range(20_000))
@@ -186,13 +186,13 @@ def test_interrupted_preparation_resumes_bpe_dropout(tokenizer, tmp_path, monkey
 
 
 def test_bpe_dropout_rejects_contradictory_settings(tmp_path):
-    with pytest.raises(UserError, match="num_segmentations=4 would all be the same; add --set problem.bpe_dropout=0.1"):
+    with pytest.raises(UserError, match="num_segmentations=4 requires BPE-dropout; add --set problem.bpe_dropout=0.1"):
         load_problem("toy_ende", num_segmentations=4)
-    with pytest.raises(UserError, match="drop_duplicates would leave one of num_segmentations=4"):
+    with pytest.raises(UserError, match="num_segmentations=4 cannot be combined with drop_duplicates"):
         load_problem("toy_ende", num_segmentations=4, bpe_dropout=0.1, drop_duplicates=True)
-    with pytest.raises(UserError, match="cut a pair alike in each epoch; add --set problem.num_segmentations=10"):
+    with pytest.raises(UserError, match="the same in each epoch; add --set problem.num_segmentations=10"):
         load_problem("toy_ende", bpe_dropout=0.1)
-    said = "bpe_dropout is of byte-pair encoding alone, which the word pieces' tokenizer of wmt14_fren does not do"
+    said = "bpe_dropout requires plain byte-pair encoding, which the word-piece tokenizer of wmt14_fren does not use"
     with pytest.raises(UserError, match=said):
         load_problem("wmt14_fren", bpe_dropout=0.1, num_segmentations=2)
 
@@ -208,7 +208,7 @@ def test_bpe_dropout_rejects_other_tokenizers(tmp_path, model_type):
         what = "this SentencePiece model"
         if model_type == "byte_fallback":
             options = {"model_type": "bpe", "byte_fallback": True}
-            what = "a SentencePiece model with bytes for what is no piece"
+            what = "a SentencePiece model with byte fallback"
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=500, pad_id=0, eos_id=1, bos_id=2, unk_id=3,
             minloglevel=2, **options,
@@ -226,7 +226,7 @@ def test_bpe_dropout_rejects_other_tokenizers(tmp_path, model_type):
             return tokenizer
 
     problem = Own(data_dir=tmp_path, bpe_dropout=0.1, num_segmentations=2)
-    with pytest.raises(UserError, match=f"bpe_dropout is of byte-pair encoding alone, which {what} does not do"):
+    with pytest.raises(UserError, match=f"bpe_dropout requires plain byte-pair encoding, which {what} does not use"):
         problem.prepare()
     assert not list(tmp_path.glob("*/manifest.json"))
 

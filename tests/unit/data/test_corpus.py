@@ -1,4 +1,4 @@
-"""Corpus files: what ends a line, what is said of a bad file, and downloads that are held against a checksum."""
+"""Corpus files: line ends, errors about damaged files, and downloads that are verified by a checksum."""
 
 import gzip
 import hashlib
@@ -17,13 +17,13 @@ ENDINGS = ["txt", "txt.gz"]
 
 
 def write(path, content):
-    """Writes bytes to a file, through gzip where its name ends so; returns the path."""
+    """Write bytes to a file, compressed if its name ends in `.gz`. Return the path."""
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
 
 
 def complaint(lines):
-    """Returns the sentence of the `UserError` that reading to the end raises."""
+    """Return the message of the `UserError` that reading all lines raises."""
     with pytest.raises(UserError) as caught:
         list(lines)
     return str(caught.value)
@@ -37,7 +37,7 @@ def complaint(lines):
         ("one\ntwo", ["one", "two"]),  # no final newline
         ("one\r\ntwo\r\n", ["one", "two"]),
         ("\ufeffone\ntwo\n", ["one", "two"]),
-        ("one\n\ufefftwo\n", ["one", "\ufefftwo"]),  # a BOM only where a file begins
+        ("one\n\ufefftwo\n", ["one", "\ufefftwo"]),  # a mark only at the start of a file
         ("a\u2028b\x0cc\x0bd\x85e\rf\n2\n", ["a\u2028b\x0cc\x0bd\x85e\rf", "2"]),
         ("one\n\n \nfour\n", ["one", "", " ", "four"]),
         ("\n", [""]),
@@ -91,7 +91,7 @@ def test_invalid_gzip_file_is_named(tmp_path, content):
 def test_gzip_file_with_wrong_checksum_is_named(tmp_path):
     path = write(tmp_path / "corpus.gz", "".join(f"line {i}\n" for i in range(1000)).encode())
     content = bytearray(path.read_bytes())
-    content[-8] ^= 1  # its checksum
+    content[-8] ^= 1  # the checksum of the gzip
     path.write_bytes(content)
     assert complaint(read_lines(path)).startswith(f"{path}: is not a valid compressed file")
 
@@ -133,7 +133,7 @@ def without_proxy(monkeypatch):
 
 @pytest.fixture(scope="module")
 def server():
-    """Address of a local web server: /corpus is there, /cut ends early, everything else is missing."""
+    """Address of a local web server: /corpus exists, /cut ends early, and everything else is missing."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -168,7 +168,7 @@ def test_download_skips_existing_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("page", "checksum", "reason"),
-    [("corpus", "0" * 64, f"SHA-256 is {CHECKSUM}"), ("cut", CHECKSUM, "SHA-256"), ("missing", CHECKSUM, "Not Found")],
+    [("corpus", "0" * 64, f"got {CHECKSUM}"), ("cut", CHECKSUM, "SHA-256"), ("missing", CHECKSUM, "Not Found")],
 )
 def test_bad_download_is_rejected_and_removed(tmp_path, server, page, checksum, reason):
     with pytest.raises(UserError, match=reason) as caught:
@@ -178,6 +178,6 @@ def test_bad_download_is_rejected_and_removed(tmp_path, server, page, checksum, 
 
 
 def test_download_reports_unreachable_server(tmp_path):
-    with pytest.raises(UserError, match="cannot download .* fetch it elsewhere"):
+    with pytest.raises(UserError, match="cannot download .* download it elsewhere"):
         download("http://127.0.0.1:9/corpus", tmp_path / "corpus", CHECKSUM)
     assert not list(tmp_path.iterdir())

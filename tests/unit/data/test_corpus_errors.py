@@ -1,4 +1,4 @@
-"""Mistakes in corpus files: what the error names, what is dropped, and what `prepare` warns about."""
+"""Mistakes in corpus files: error messages, dropped pairs and warnings of `prepare`."""
 
 import gzip
 import random
@@ -59,7 +59,7 @@ def test_missing_file_error_names_a_similar_file(corpus, found, advice):
 
 def test_missing_file_error_lists_the_folder_otherwise(corpus):
     (corpus / "train.en").rename(corpus / "english")
-    assert "the folder holds english, train.de" in complaint(parallel(corpus).prepare)
+    assert "the folder contains english, train.de" in complaint(parallel(corpus).prepare)
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])

@@ -1,4 +1,4 @@
-"""Filters of training pairs, and the sample of a text that a vocabulary is learned from."""
+"""Filters of training pairs, and the sample from which a vocabulary is learned."""
 
 import random
 

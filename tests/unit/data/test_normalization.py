@@ -1,4 +1,4 @@
-"""Raw text in, raw text out: which characters of a text survive its tokenizer."""
+"""Raw text: the characters that survive a round trip through the tokenizer."""
 
 import unicodedata
 
@@ -42,7 +42,7 @@ def test_tokenizer_treats_unicode_spaces_as_spaces(tokenizer):
     assert set(SPACES) <= set(spaces)
     expected = tokenizer.encode(["a b"] * len(spaces))
     assert tokenizer.encode([f"{char}a{char}{char}b{char}" for char in spaces]) == expected
-    assert tokenizer.encode(["▁a▁▁b"]) == expected[:1]  # SentencePiece's own sign for a space
+    assert tokenizer.encode(["▁a▁▁b"]) == expected[:1]  # SentencePiece's marker of a space
 
 
 def test_model_file_alone_normalizes_spaces(tokenizer):

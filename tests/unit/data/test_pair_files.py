@@ -1,4 +1,4 @@
-"""Files that hold both sides of parallel text."""
+"""Files that contain both sides of a parallel text."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ PAIRS = [("A dog.", "Ein Hund."), ('He said "no".', '"Nein", sagte er.'), ("½ m
 
 
 def tmx(*units, header='<header srclang="en"/>', attribute="xml:lang"):
-    """Return a TMX document; a unit is a dictionary {language: text of <seg>}."""
+    """Return a TMX document. Each unit is {language: text of <seg>}."""
     body = "".join(
         "<tu>" + "".join(f'<tuv {attribute}="{code}"><seg>{seg}</seg></tuv>' for code, seg in unit.items()) + "</tu>"
         for unit in units
@@ -129,7 +129,7 @@ def test_missing_pair_file_is_named(tmp_path):
         list(read_pair_file(tmp_path / "gone.tmx", "en", "de"))
 
 
-# As Translate Toolkit 3.20 writes it.
+# Written by Translate Toolkit 3.20.
 TRANSLATE_TOOLKIT = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">
 <tmx version="1.4">

@@ -1,4 +1,4 @@
-"""Preparing large corpora: worker processes, work directories and lines of progress."""
+"""Preparation of large corpora: worker processes, work directories and the progress log."""
 
 import os
 import random
@@ -169,7 +169,7 @@ def test_work_directory_in_use_is_waited_for(tmp_path):
 
 
 def test_work_directory_survives_other_work_until_renamed(tmp_path, monkeypatch):
-    """Another process with other content starts between the end of the work and the renaming."""
+    """Another process with other content starts after the work and before the directory is renamed."""
     put = files._put_in_place
 
     def between(folder, path):
@@ -185,7 +185,7 @@ def test_work_directory_survives_other_work_until_renamed(tmp_path, monkeypatch)
 
 
 def test_prepare_uses_store_of_other_process(tmp_path, monkeypatch):
-    """The other process ends after this one found nothing prepared and before this one starts."""
+    """The other process finishes after this one has found nothing and before this one starts to prepare."""
     first, second = (load_problem("copy", data_dir=tmp_path, train_pairs=20) for _ in range(2))
 
     def late(path, identity):

@@ -1,4 +1,4 @@
-"""The token store, `prepare` and batches: text on its way to arrays of ids."""
+"""The token store, `prepare` and batches."""
 
 import dataclasses
 import gzip
@@ -24,7 +24,7 @@ PAD, EOS, BOS, UNK = 0, 1, 2, 3
 
 
 def snapshot(folder):
-    """Returns {name: (time of change, content)} of the files in a folder."""
+    """Return {name: (modification time, content)} of the files in a folder."""
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
 
 
@@ -34,7 +34,7 @@ rows = st.lists(st.tuples(*[st.lists(st.integers(4, SYMBOLS.vocab_size - 1))] * 
 
 
 def store_of(path, reverse=False, **splits):
-    """Writes splits of pairs of ids to a store and opens it."""
+    """Write splits of pairs of ids to a store. Return the opened store."""
     texts = {name: [tuple(SYMBOLS.decode(pair)) for pair in pairs] for name, pairs in splits.items()}
     TokenStore.write(path, texts, SYMBOLS, {"corpus": {}})
     return TokenStore(path, reverse=reverse)
@@ -202,12 +202,12 @@ def test_prepared_corpus_survives_deleted_files(corpus):
     (corpus / "train.de").unlink()
     with logged_lines() as said:
         assert snapshot(parallel(corpus).prepare().prepared_dir) == before
-    assert said == [f"{corpus}/train.de is gone; using the corpus prepared from it"]
+    assert said == [f"{corpus}/train.de is missing; using the corpus prepared from it"]
 
 
 @pytest.mark.parametrize("changed", ["itself", "another"])
 def test_prepare_notices_replaced_file(corpus, changed):
-    """Compressed, or not any more; or a change of a file that comes after one that is gone."""
+    """A file is replaced by its compressed form or vice versa, or a file changes while another one is missing."""
     old = parallel(corpus).prepare().store.fingerprint
     lines = (corpus / "train.en").read_bytes().splitlines(keepends=True)
     (corpus / "train.en").unlink()

@@ -1,4 +1,4 @@
-"""Words that training hides: which ones depends on seed and batch alone."""
+"""Word dropout: the hidden words depend only on the seed and the batch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Word pieces: identity on any text, greedy longest match, the size that was asked for, the same inside a graph."""
+"""Word pieces: round trips of any text, greedy longest match, the requested size, and the same ids in a graph."""
 
 import pickle
 import re
@@ -101,7 +101,17 @@ def test_word_pieces_match_longest_first():
         return tokenizer.pieces(tokenizer.encode([text])[0])
 
     assert pieces("abcabc ca") == ["▁abc", "ab", "c", "▁", "ca"]
-    assert pieces("a,ab « 1b") == ["▁", "a", ",", "ab", "▁", "«", "▁", "1", "b"]  # letters and others apart
+    assert pieces("a,ab « 1b") == [
+        "▁",
+        "a",
+        ",",
+        "ab",
+        "▁",
+        "«",
+        "▁",
+        "1",
+        "b",
+    ]  # letters are separate
     assert pieces("d") == ["▁", "\\", *"100", ";"]
 
 
@@ -134,12 +144,12 @@ def test_word_piece_vocabulary_has_requested_size(tokenizer, size):
 
 
 def test_word_piece_vocabulary_size_bounds_are_named(tokenizer):
-    largest = int(re.search(r"at most (\d+); change it with", complaint(WordPieceTokenizer.train, SENTENCES, 9999))[1])
-    smallest = int(re.search(r"at least (\d+); change it with", complaint(WordPieceTokenizer.train, SENTENCES, 20))[1])
+    largest = int(re.search(r"at most (\d+) pieces", complaint(WordPieceTokenizer.train, SENTENCES, 9999))[1])
+    smallest = int(re.search(r"at least (\d+) pieces", complaint(WordPieceTokenizer.train, SENTENCES, 20))[1])
     for size in (smallest, largest):
         assert WordPieceTokenizer.train(SENTENCES, size).vocab_size == size
-    for size in (smallest - 1, largest + 1):
-        assert f" {size + 1 if size < smallest else size - 1};" in complaint(WordPieceTokenizer.train, SENTENCES, size)
+    for size, message in ((smallest - 1, f"at least {smallest} pieces"), (largest + 1, f"at most {largest} pieces")):
+        assert message in complaint(WordPieceTokenizer.train, SENTENCES, size)
 
 
 def test_word_piece_vocabulary_of_blank_text_is_rejected(tokenizer):
@@ -171,11 +181,11 @@ def test_store_keeps_word_pieces(tmp_path, tokenizer):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda content: content.replace(b";\n", b"", 1), "';' is not among its pieces"),
-        (lambda content: content + b"0\n", "stands there twice"),
+        (lambda content: content.replace(b";\n", b"", 1), "the piece ';' is missing"),
+        (lambda content: content + b"0\n", "empty or repeated"),
         (lambda content: content + b"\n", "a piece is empty"),
         (lambda content: content + b"\xff\n", "not UTF-8"),
-        (lambda content: b"", "is not among its pieces"),
+        (lambda content: b"", "is missing"),
     ],
 )
 def test_damaged_word_piece_file_is_named(tmp_path, tokenizer, change, said):

@@ -255,8 +255,8 @@ def test_the_vocabulary_has_no_more_than_the_text_can_fill(tokenizer):
     larger = TreeTokenizer.train(SENTENCES, SYMBOLS, 5000)
     assert smaller.vocab_size + 5 == tokenizer.vocab_size == larger.vocab_size < 200
     assert smaller.symbols.keys() == larger.symbols.keys()
-    assert "does not hold the text's characters" in complaint(TreeTokenizer.train, SENTENCES, SYMBOLS, 30)
-    assert "nothing but blank lines" in complaint(TreeTokenizer.train, ["", " "], SYMBOLS, 200)
+    assert "to contain every character of the training text" in complaint(TreeTokenizer.train, SENTENCES, SYMBOLS, 30)
+    assert "got only blank lines" in complaint(TreeTokenizer.train, ["", " "], SYMBOLS, 200)
 
 
 def test_a_saved_vocabulary_is_loaded(tokenizer, tmp_path):
@@ -390,7 +390,10 @@ def test_a_folder_of_automatic_trees_is_needed(tmp_path):
     (tmp_path / "auto").mkdir()
     name = "parsing_wsj_semisupervised"
     assert "--set problem.auto_dir=FOLDER" in complaint(load_problem, name, raw_dir=folder)
-    said = {"none": "there is no folder {}, problem.auto_dir", "auto": "{} (problem.auto_dir) holds no file"}
+    said = {
+        "none": "problem.auto_dir must be a folder, got {}",
+        "auto": "problem.auto_dir must contain at least one file, got the empty folder {}",
+    }
     for auto, message in said.items():
         problem = load_problem(name, raw_dir=folder, auto_dir=f"{tmp_path}/{auto}")
         assert complaint(problem.auto_trees) == message.format(tmp_path / auto)

@@ -19,7 +19,7 @@ from keras_transformer.tasks.translation import TranslationProblem
 
 registry.load_catalog()
 NAMES = [name for name, _ in registry.problems.describe()]
-PLAIN = ("wmt14_ende", "wmt14_enfr", "ted_pten", "iwslt15_envi")  # from plain files, as with --raw_dir
+PLAIN = ("wmt14_ende", "wmt14_enfr", "ted_pten", "iwslt15_envi")  # read from plain files with --raw_dir
 MULTI30K_SIZES = {"train": 1_000, "validation": 100, "test": 100}  # the first pairs; test_problems.py reads all
 SYMBOL_SIZES = {"train": 300, "validation": 200, "test": 500}
 SIZES = {
@@ -40,7 +40,7 @@ HPARAMS = kt.HParams(batch_tokens=4096, max_length=40)
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """The folder of all prepared corpora, which a problem and its reverse share, and of small text files."""
+    """Folder of prepared corpora, shared by a problem and its reverse, and of small text files."""
     home = tmp_path_factory.mktemp("home")
     (home / "text").mkdir()
     for language, line in (("en", "{} times itself is {} ."), ("de", "{} mal sich selbst ist {} .")):
@@ -56,7 +56,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def multi30k(home, test_data):
-    """A folder of the first lines of Multi30k."""
+    """Folder with the first lines of Multi30k."""
     names = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
     for folder, suffix in (("raw", "{}.gz"), ("tok", "lc.norm.tok.{}")):
         (home / "multi30k" / folder).mkdir(parents=True)
@@ -71,7 +71,7 @@ def multi30k(home, test_data):
 
 @pytest.fixture(scope="module")
 def treebanks(home, test_data):
-    """A folder with a few files of each treebank: WSJ at the top, the others in gum, icepahc and auto."""
+    """Folder with a few files of each treebank: WSJ in the folder itself, the others in gum, icepahc and auto."""
     folder, wsj, gum = home / "treebanks", test_data / "wsj_sample", test_data / "gum"
     if not all(path.is_dir() for path in (wsj, gum, test_data / "icepahc")):
         pytest.skip(f"not all treebanks are in {test_data}")
@@ -94,7 +94,7 @@ def treebanks(home, test_data):
 
 @pytest.fixture
 def make(home, request):
-    """Return a function that makes a problem by name, with little data and a small vocabulary."""
+    """Return a function that creates a problem by name, with little data and a small vocabulary."""
 
     def make(name):
         problem = registry.problems.get(name)
@@ -142,9 +142,9 @@ def test_problem_from_corpus_to_scores(make, name):
 
 
 def check_shared(problem, forwards):
-    """Assert that both directions have one prepared corpus, which is not prepared again.
+    """Assert that both directions share one prepared corpus, which is not prepared again.
 
-    Some corpora here have validation pairs that are also training pairs, of which `prepare` warns each time.
+    Some of these corpora have validation pairs that are also training pairs. `prepare` warns about them each time.
     """
     with logged_lines() as lines:
         assert forwards.prepare().prepared_dir == problem.prepared_dir
@@ -155,7 +155,7 @@ def check_shared(problem, forwards):
 def check_tokenizer(problem, pairs):
     """Assert that training texts survive, up to the problem's normalization.
 
-    Trees survive to the letter, but the words of their sentences are written in one way in all treebanks.
+    Trees survive unchanged, but the words of their sentences are normalized in all treebanks.
     """
     tokenizer, parsing = problem.tokenizer, isinstance(problem, ParsingProblem)
     sources, targets = zip(*pairs[:500])
@@ -172,7 +172,7 @@ def check_tokenizer(problem, pairs):
 
 
 def normalized(text, problem):
-    """Return a text with plain spaces and, where the problem says so or parses, NFKC and one form of quotation mark."""
+    """Return a text with the normalization of the problem, and with plain quotes for parsing."""
     parsing = isinstance(problem, ParsingProblem)
     if parsing or getattr(problem, "normalization", "identity") == "nfkc":
         text = unicodedata.normalize("NFKC", text)
@@ -189,7 +189,7 @@ def encoded(tokenizer, pair):
 
 
 def check_store(problem, examples):
-    """Assert that the prepared corpus holds the pairs in order and in the problem's direction."""
+    """Assert that the prepared corpus contains the pairs in order and in the direction of the problem."""
     for split, pairs in examples.items():
         stored = problem.store.split(split)
         assert len(stored) == len(pairs)
@@ -199,7 +199,7 @@ def check_store(problem, examples):
 
 
 def check_batches(problem, examples):
-    """Assert that training batches keep the budget and that validation batches hold each pair once."""
+    """Assert that training batches keep the budget and that validation batches contain each pair once."""
     batches = problem.batches("train", HPARAMS)
     for (source, decoder_input), labels, weights in (batches[0], batches[1]):
         assert len(source) == len(labels) and decoder_input.shape == labels.shape == weights.shape
@@ -208,7 +208,7 @@ def check_batches(problem, examples):
         np.testing.assert_allclose(weights, (labels != PAD) / (labels != PAD).sum(), rtol=1e-6)
     validation, found = problem.batches("validation", HPARAMS), []
     for (source, _), labels, _ in map(validation.__getitem__, range(validation.num_batches)):
-        rows = [row for row in zip(source.tolist(), labels.tolist()) if any(row[0])]  # a shape may hold empty rows
+        rows = [row for row in zip(source.tolist(), labels.tolist()) if any(row[0])]  # without padding rows
         found += [tuple(problem.tokenizer.decode(row)) for row in rows]
     tokenizer = problem.tokenizer
     assert sorted(found) == sorted(tuple(tokenizer.decode(encoded(tokenizer, pair))) for pair in examples["validation"])

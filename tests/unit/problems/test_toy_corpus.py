@@ -1,4 +1,4 @@
-"""The embedded corpus: English determines German, splits are disjoint, words are frequent, sentences many."""
+"""The embedded corpus: English determines German, splits are disjoint, words frequent and sentences diverse."""
 
 import collections
 import hashlib
@@ -30,7 +30,7 @@ def words_of(text):
 
 
 def test_english_determines_german_and_the_tree(fresh_seed, monkeypatch):
-    """A lexicon with few words repeats sentences often."""
+    """With few words in the lexicon, sentences repeat often."""
     for name in ("NOUNS_OF", "NOUNS_AFTER", "ADJECTIVES_OF"):
         monkeypatch.setattr(grammar, name, {key: rows[:1] for key, rows in getattr(grammar, name).items()})
     for name in ("SINGULAR_DETERMINERS", "PLURAL_DETERMINERS", "MASS_DETERMINERS", "PRONOUNS", "TIMES"):
@@ -56,7 +56,7 @@ def test_a_smaller_corpus_is_the_beginning_of_a_larger(corpus):
 
 
 def test_every_process_has_the_same_pairs(corpus):
-    """Hashing differs between processes, versions and machines; the pairs do not."""
+    """The pairs must not depend on Python's hash, which differs between processes."""
     pairs = [tuple(example[1:]) for example in corpus["validation"]]
     digest = hashlib.sha256(repr(pairs).encode()).hexdigest()
     assert digest == "d0e867e25ec74b5110bbc7ca04137f520b7ea60c7c2b90b2f679d82467183872"
@@ -98,7 +98,7 @@ def test_the_lexicon_is_moderate_and_no_word_is_rare(corpus):
 
 
 def test_there_are_millions_of_sentences():
-    """Count only sentences "SUBJECT sees OBJECT.": the product of both counts, since the verb separates them."""
+    """Count only sentences "SUBJECT sees OBJECT.": the product of the numbers of subjects and objects."""
 
     def count(case, kinds):
         texts = set()

@@ -1,4 +1,4 @@
-"""The embedded grammar: its German against hand-written paradigms and sentences."""
+"""The embedded grammar: German phrases compared with hand-written paradigms and sentences."""
 
 import collections
 import itertools
@@ -17,11 +17,11 @@ DETERMINERS = {(row.english_plural if plural else row.english): row for plural i
 DETERMINERS["an"] = grammar.A
 
 
-# Structures from English words
+# Phrases from English words
 
 
 def nominal(text, case, **options):
-    """Returns the phrase of "the small dogs", of a pronoun or of a name."""
+    """Return the phrase for a text such as "the small dogs", a pronoun or a name."""
     for row in grammar.PRONOUNS:
         if text in row[1:3]:
             return grammar.pronoun(case, row)
@@ -34,7 +34,7 @@ def nominal(text, case, **options):
 
 
 def verb_of(text):
-    """Returns the verb of "see" or "wait for"; of "think that", the one with a clause."""
+    """Return the verb for "see" or "wait for". "think that" is the verb with a clause."""
     infinitive, _, preposition = text.partition(" ")
     clausal = preposition == "that"
     (verb,) = (
@@ -48,7 +48,7 @@ def verb_of(text):
 
 
 def say(subject, verb, *, relative=None, **parts):
-    """Returns a clause; the parts are English texts, and `relative` is a relative clause on the object."""
+    """Return a clause. Its parts are English texts, and `relative` is a relative clause of the object."""
     verb = verb_of(verb)
     options = {name: parts.pop(name) for name in ("front", "auxiliary", "negated", "final") if name in parts}
     phrases = {"subject": nominal(subject, NOMINATIVE) if isinstance(subject, str) else subject}
@@ -81,14 +81,14 @@ def sub(subordinator, *arguments, **parts):
 
 
 def who(head, verb, plural=False, **parts):
-    """Returns a relative clause in which the head is the subject."""
+    """Return a relative clause in which the head is the subject."""
     (noun,) = (noun for noun in grammar.NOUNS if noun.english == head)
     clause = say(grammar.relative_pronoun(NOMINATIVE, noun, plural), verb, final=True, front="subject", **parts)
     return clause._replace(german=[",", *clause.german, ","])
 
 
 def whom(head, subject, verb, plural=False, **parts):
-    """Returns a relative clause in which the head is the object."""
+    """Return a relative clause in which the head is the object."""
     (noun,) = (noun for noun in grammar.NOUNS if noun.english == head)
     prepositions, case = verb_of(verb).prepositions, verb_of(verb).case
     pronoun = grammar.relative_pronoun(case, noun, plural, governed=bool(prepositions[0]))
@@ -165,7 +165,7 @@ def test_indefinite_noun_phrases_are_negated(english, german):
 
 
 def test_articles_and_endings_are_the_grammar_books():
-    """The tables again, in the layout of a grammar: columns nominative, accusative, dative."""
+    """The tables in the layout of a grammar book, with the columns nominative, accusative and dative."""
     books = {
         "ARTICLE": {"m": "der den dem", "f": "die die der", "n": "das das dem", "p": "die die den"},
         "RELATIVE": {"m": "der den dem", "f": "die die der", "n": "das das dem", "p": "die die denen"},
@@ -345,7 +345,7 @@ def test_sentences(phrase, english, german):
     assert grammar.realise(phrase)[1:] == (english, german)
 
 
-# Word order, in clauses drawn at random
+# Word order in randomly drawn clauses
 
 FINITE = {form for verb in grammar.VERBS for form in (verb.german[grammar.SINGULAR], verb.german[grammar.PLURAL])}
 AUXILIARY = {form for _, forms in grammar.AUXILIARIES.values() for form in forms if form}

@@ -1,4 +1,4 @@
-"""WMT14, TED and IWSLT15: from TensorFlow Datasets, without a network, and from plain files."""
+"""WMT14, TED and IWSLT15: from TensorFlow Datasets, without a network connection, and from plain files."""
 
 import gzip
 import http.server
@@ -42,18 +42,18 @@ READ = """He said: "AT&T < R&D & &lt; 'a' &copy 1 > 0\""""
 
 
 def with_entities(pairs):
-    """Return pairs as TFDS stores them, the last one with SGML entities."""
+    """Return pairs like those that TFDS stores, the last one with SGML entities."""
     return [*pairs[:-1], (STORED, STORED)]
 
 
 def without_entities(pairs, split):
-    """Return pairs as a problem reads them. In training text, apparent entities are text."""
+    """Return the pairs that a problem should read. In training text, "&amp;" is literal text."""
     return [*pairs[:-1], (STORED, STORED) if split == "train" else (READ, READ)]
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """A folder of TFDS in which `wmt14_translate` is stored, with few pairs."""
+    """Folder of TFDS with a small `wmt14_translate`."""
     tfds = pytest.importorskip("tensorflow_datasets", reason="stores what the TFDS path reads")
     home = tmp_path_factory.mktemp("tfds")
     for language, pairs in PAIRS.items():
@@ -70,7 +70,7 @@ def stored(tmp_path_factory):
 
 @pytest.fixture
 def data(stored, tmp_path, monkeypatch):
-    """A data directory that holds the stored corpora as if they had been downloaded."""
+    """Data directory with the stored corpora, as if they had been downloaded."""
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     shutil.copytree(stored, tmp_path / "data" / "tensorflow_datasets")
     return tmp_path / "data"
@@ -164,7 +164,7 @@ def change_a_byte(path):
 def test_damaged_record_files_are_named(data, damage):
     damage(next(german(data).glob("*train.tfrecord*")))
     said = complaint(load_problem("wmt14_ende", data_dir=data).examples, "train")
-    assert re.match(rf"{german(data)} is damaged \(.+\); remove it and run the command again", said)
+    assert re.match(rf"{german(data)} is damaged \(.+\); remove the folder and rerun the command", said)
 
 
 def test_a_damaged_description_and_other_languages_are_named(data):
@@ -172,7 +172,7 @@ def test_a_damaged_description_and_other_languages_are_named(data):
     shutil.copytree(german(data).parents[1] / "fr-en" / "1.0.0", german(data), dirs_exist_ok=True)
     assert f"{german(data)} is damaged" in complaint(problem.examples, "test")
     (german(data) / "dataset_info.json").write_text("{")
-    assert f"remove {german(data)} to make it anew" in complaint(problem.examples, "test")
+    assert f"remove {german(data)} to build it again" in complaint(problem.examples, "test")
 
 
 # Failed downloads
@@ -187,7 +187,7 @@ def test_without_tfds_one_sentence_says_what_to_do(tmp_path, monkeypatch, missin
 
 @pytest.fixture
 def proxy(monkeypatch):
-    """Send all downloads to a local server. It answers with the first element of the returned list, or with 404."""
+    """Send all downloads to a local server, which answers with the first element of the returned list, or with 404."""
     pytest.importorskip("tensorflow_datasets")
     answers = []
 
@@ -211,7 +211,7 @@ def proxy(monkeypatch):
         for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY", "TFDS_DATA_DIR"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setattr(urllib.request, "_opener", None)  # it caches the proxy of its first use
+        monkeypatch.setattr(urllib.request, "_opener", None)  # urllib caches the proxy of its first use
         yield answers
         server.shutdown()
         thread.join()
@@ -234,8 +234,8 @@ def test_a_file_with_another_checksum_is_refused_and_not_kept(tmp_path, proxy):
     problem = load_problem("wmt14_ende", data_dir=tmp_path)
     for _ in range(2):
         said = complaint(problem.corpus_files)
-        assert "/training-parallel-europarl-v7.tgz has another checksum than it should" in said
-        assert f"remove {tmp_path}" in said and "run the command again to download it anew" in said
+        assert "/training-parallel-europarl-v7.tgz has the wrong checksum" in said
+        assert f"remove {tmp_path}" in said and "rerun the command to download it again" in said
     assert not list(tmp_path.rglob("dataset_info.json"))
 
 

@@ -183,7 +183,7 @@ def test_problem_rejects_wrong_parameters(parameters, said):
     assert said in complaint(load_problem, "copy", **parameters)
 
 
-# Exceptions of `pairs` during the training of the vocabulary
+# Exceptions of `pairs` while a vocabulary is learned
 
 
 @pytest.mark.parametrize("error", [UserError("line 3 is bad"), ValueError("a bug"), KeyboardInterrupt()])
@@ -204,7 +204,7 @@ def test_exception_in_pairs_is_raised_unchanged(tmp_path, error):
 
 
 class Digits(TranslationProblem):
-    """Digits, and the same in letters; its name is that of the class."""
+    """Digits and their names. The name of the problem is the name of the class."""
 
     source, target = "en", "de"
 
@@ -214,7 +214,7 @@ class Digits(TranslationProblem):
 
 
 class Doubled(Digits):
-    """A corpus of its own, not its base's."""
+    """A subclass with a corpus of its own."""
 
     def pairs(self, split):
         return ((f"{source} {source}", target) for source, target in super().pairs(split))
@@ -232,7 +232,7 @@ def test_unregistered_problem_has_class_name(tmp_path):
         Digits(vocab_size=1)
 
 
-# Your own parallel text
+# Parallel text
 
 
 def write_text(folder, split, pairs, compress=False):
@@ -246,7 +246,7 @@ def write_text(folder, split, pairs, compress=False):
 
 
 def pairs_of(count, different=None):
-    """Return `count` pairs. The target holds the line number; sources repeat after `different` ones."""
+    """Return `count` pairs. Targets contain the line number. Sources repeat after `different` lines."""
     return [(f"source {i % (different or count)}", f"target {i}") for i in range(count)]
 
 
@@ -330,7 +330,7 @@ def test_extra_train_names_missing_file(tmp_path):
     write_text(tmp_path, "train", pairs_of(300))
     (tmp_path / "taught.en").write_text("source\n")
     problem = parallel(tmp_path, extra_train=f"{tmp_path}/taught", data_dir=tmp_path)
-    assert f"{tmp_path}/taught.de does not exist; problem.extra_train is" in complaint(problem.prepare)
+    assert f"{tmp_path}/taught.de does not exist; problem.extra_train must be" in complaint(problem.prepare)
 
 
 def test_parallel_text_uses_own_split_files(tmp_path):
@@ -368,7 +368,7 @@ def test_parallel_text_languages_are_parameters(tmp_path):
         (tmp_path / f"train.{language}").rename(tmp_path / f"train.{new}")
     assert len(list(parallel(tmp_path, source="cs", target="pl").examples("train"))) == 29
     assert "name the languages with --set" in complaint(parallel(tmp_path).examples, "train")
-    assert "both 'cs'" in complaint(parallel, tmp_path, source="cs", target="cs")
+    assert "got 'cs' twice" in complaint(parallel, tmp_path, source="cs", target="cs")
 
 
 def test_parallel_text_requires_raw_dir():
