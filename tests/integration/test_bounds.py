@@ -56,19 +56,19 @@ def test_flags_have_bounds(call, tmp_path, monkeypatch, command, flags, name):
     call(command, *flags, f"--{name}").refused(name.removeprefix("set=problem.").partition("=")[0])
 
 
-def test_check_search_bounds_the_beams():
+def test_search_options_bound_beam_size():
     with pytest.raises(UserError, match="beam_size must be at most 1,000, got 100000"):
         SearchOptions(beam_size=100_000)
 
 
-def test_translate_refuses_more_prefixes_than_lines(call, home, tmp_path):
+def test_translate_rejects_more_prefixes_than_lines(call, home, tmp_path):
     (tmp_path / "lines").write_text("s1\ns2\n")
     (tmp_path / "prefixes").write_text("s1\n\n\n")
     flags = (f"--run={home.run}", f"--input={tmp_path}/lines", f"--prefixes={tmp_path}/prefixes")
     call("translate", *flags).refused("prefixes must have as many lines as the input, 2, got 3")
 
 
-def test_train_refuses_a_model_beyond_memory_on_cpu(call, tmp_path, monkeypatch):
+def test_train_rejects_model_larger_than_memory_on_cpu(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
     large = ("--d_model=65536", "--d_ff=1024", "--num_layers=1000")
@@ -83,18 +83,18 @@ NO_STEPS = ["", "²", "٣", "6,", 5000 * "9"]
 
 
 @pytest.mark.parametrize("name", NO_STEPS)
-def test_names_of_checkpoints_are_checked(tmp_path, name):
+def test_checkpoint_names_are_checked(tmp_path, name):
     with pytest.raises(UserError, match="must be best, last, averaged, ema or a step"):
         Checkpoints(tmp_path).load(name)
 
 
 @pytest.mark.parametrize("port", ["0", "²", "65536", 5000 * "9"])
-def test_ports_of_addresses_are_checked(port):
+def test_coordinator_ports_are_checked(port):
     with pytest.raises(UserError, match="with a port from 1 to 65535"):
         Coordinator(f"host:{port}", 2, 0).check()
 
 
-def test_numbers_of_words_are_checked():
+def test_word_numbers_are_checked():
     tokens = Tokens(("a", "b"), ("a", "b"), np.arange(2))
     assert [tokens.find(number) for number in "12"] == [0, 1]
     for number in ("0", "3", "²", 5000 * "9"):
@@ -102,6 +102,6 @@ def test_numbers_of_words_are_checked():
             tokens.find(number)
 
 
-def test_prepare_refuses_a_missing_raw_dir_it_would_ignore(call, tmp_path):
+def test_prepare_rejects_missing_raw_dir(call, tmp_path):
     flags = ("--problem=reverse", "--set=problem.train_pairs=50", f"--data_dir={tmp_path}/data")
     call("prepare", *flags, f"--raw_dir={tmp_path}/missing").refused("--raw_dir must be a folder, got", "missing")

@@ -50,7 +50,7 @@ def test_train_prints_its_progress_on_stdout_only(home):
     assert lines[-1].endswith("next: python -m keras_transformer.evaluate --run=runs/reverse-toy")
 
 
-def test_a_run_directory_is_complete(home):
+def test_run_directory_is_complete(home):
     files = {str(path.relative_to(home.run)) for path in home.run.rglob("*")}
     assert {"config.json", "manifest.json", "metrics.jsonl", "symbols.txt", "checkpoints/best.json"} <= files
     assert Run.open(home.run).checkpoints.steps() == [3, 6]
@@ -64,7 +64,7 @@ def test_train_has_nothing_to_do_when_finished(home, call):
         assert line.endswith(f".evaluate --run={home.run}, or continue training with --train_steps above 6.")
 
 
-def test_train_has_nothing_to_do_when_it_ended_early(home, call, copied):
+def test_train_has_nothing_to_do_when_ended_early(home, call, copied):
     run = Run.open(copied)
     run.checkpoints.mark_best(3, {"score": 100.0, "nll": 0.0})
     more = ("--train_steps=60", "--patience=1")
@@ -81,7 +81,7 @@ def test_train_resumes_with_more_steps(home, copied, call):
     assert Run.open(copied).hparams.train_steps == 7
 
 
-def test_train_repeats_the_updates_of_a_damaged_checkpoint(home, copied, call):
+def test_train_repeats_updates_of_damaged_checkpoint(home, copied, call):
     path = damage(copied, 6)
     lines = call("train", *home.again(copied)).succeeded()
     assert any(f"{path} is missing or damaged" in line and "the previous one" in line for line in lines)
@@ -91,7 +91,7 @@ def test_train_repeats_the_updates_of_a_damaged_checkpoint(home, copied, call):
         np.testing.assert_allclose(found[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-def test_evaluation_ends_with_the_score_that_counts(home, call, tmp_path):
+def test_evaluate_ends_with_main_score(home, call, tmp_path):
     places = (f"--output_dir={tmp_path}/outputs", f"--results={tmp_path}/results.jsonl")
     lines = call("evaluate", f"--run={home.run}", "--split=test", "--samples=2", *places).succeeded()
     score = lines[-1].removeprefix("exact match = ")
@@ -103,7 +103,7 @@ def test_evaluation_ends_with_the_score_that_counts(home, call, tmp_path):
     assert (row["problem"], row["split"], row["exact_match"]) == ("reverse", "test", float(score))
 
 
-def test_translate_process_writes_a_line_for_each_of_stdin(home):
+def test_translate_process_reads_stdin_line_by_line(home):
     outputs = start("translate", f"--run={home.run}", cwd=home.path, input="\n".join(LINES)).succeeded()
     assert_one_for_one(outputs)
     assert outputs == [hypotheses[0].text for hypotheses in Translator.load(home.run).translate(LINES)]
@@ -115,14 +115,14 @@ def assert_one_for_one(outputs):
     assert not any(output for output, line in zip(outputs, LINES) if not line.strip())
 
 
-def test_translate_takes_every_checkpoint(copied, call, tmp_path):
+def test_translate_uses_chosen_checkpoint(copied, call, tmp_path):
     assert "steps 3, 6" in call("average", f"--run={copied}", "--last=2").succeeded()[-1]
     for name in ("averaged", "best", "last", "3"):
         expected = [found[0].text for found in Translator.load(copied, name).translate(LINES)]
         assert translate(call, copied, tmp_path, f"--checkpoint={name}") == expected
 
 
-def test_names_stand_for_the_right_weights(copied, call):
+def test_checkpoint_names_select_the_right_weights(copied, call):
     call("average", f"--run={copied}", "--last=2", "--scores=off").succeeded()
     checkpoints = Run.open(copied).checkpoints
     names = ("3", "6", "last", "best", "averaged", None)
@@ -146,7 +146,7 @@ def test_names_stand_for_the_right_weights(copied, call):
         ("export", ["--format=ctranslate2", "--output_dir={}/export"]),
     ],
 )
-def test_commands_warn_once_of_an_outdated_average(copied, call, tmp_path, monkeypatch, command, flags):
+def test_commands_warn_once_of_outdated_average(copied, call, tmp_path, monkeypatch, command, flags):
     (tmp_path / "lines.txt").write_text("s1 s2\n")
     outputs = [Hypothesis("s1", (4,), 0.0, 0.0)]
     monkeypatch.setattr(Translator, "translate", lambda self, texts, *_, **__: [outputs for _ in texts])
@@ -162,14 +162,14 @@ def test_commands_warn_once_of_an_outdated_average(copied, call, tmp_path, monke
     assert (outcome.status, outcome.out == "") == (0, False)
 
 
-def test_a_file_keeps_its_blank_lines_and_may_be_gzip(home, call, tmp_path):
+def test_translate_keeps_blank_lines_and_reads_gzip(home, call, tmp_path):
     plain = translate(call, home.run, tmp_path)
     assert plain == [hypotheses[0].text for hypotheses in Translator.load(home.run).translate(LINES)]
     (tmp_path / "lines.gz").write_bytes(gzip.compress((tmp_path / "lines.txt").read_bytes()))
     assert call("translate", f"--run={home.run}", f"--input={tmp_path}/lines.gz").succeeded() == plain
 
 
-def test_a_translation_passes_over_a_damaged_checkpoint(home, copied, call, tmp_path):
+def test_translate_skips_damaged_checkpoint(home, copied, call, tmp_path):
     path = damage(copied, 6)
     (tmp_path / "lines.txt").write_text("s1 s2\ns3\n")
     flags = (f"--run={copied}", f"--input={tmp_path}/lines.txt")
@@ -179,7 +179,7 @@ def test_a_translation_passes_over_a_damaged_checkpoint(home, copied, call, tmp_
     call("translate", *flags, "--checkpoint=6").refused(path)
 
 
-def test_own_text_from_end_to_end(call, tmp_path):
+def test_commands_run_on_parallel_text(call, tmp_path):
     flags = (*write_text(tmp_path / "text", TEXT), "--set=problem.vocab_size=40", *SMALL)
     call("train", *flags, "--hparams=toy", "--train_steps=2", f"--output_dir={tmp_path}/run").succeeded()
     lines = call("evaluate", f"--run={tmp_path}/run", "--split=validation").succeeded()
@@ -206,12 +206,12 @@ HALF_GZIP = gzip.compress(bytes(range(48, 122)) * 500)[:-9]
         (TEXT, ["at most", "--set problem.vocab_size=N"]),  # 8000 by default
     ],
 )
-def test_a_bad_corpus_is_refused_and_nothing_is_left(call, tmp_path, content, said):
+def test_prepare_rejects_bad_corpus_and_leaves_nothing(call, tmp_path, content, said):
     call("prepare", *write_text(tmp_path / "text", content)).refused(*said)
     assert not list((tmp_path / "data").glob("*"))
 
 
-def test_processes_refuse_mistakes_in_one_sentence(tmp_path):
+def test_processes_report_errors_in_one_sentence(tmp_path):
     start("prepare", *write_text(tmp_path / "text", {"en": TEXT["en"]}), cwd=tmp_path).refused("train.de")
     start("train", "--problem=revers", cwd=tmp_path).refused("did you mean reverse")
     start("evaluate", "--run=runs/none", cwd=tmp_path).refused("there is no run directory runs/none")
@@ -244,7 +244,7 @@ def test_processes_refuse_mistakes_in_one_sentence(tmp_path):
         ("train", "'train' is no flag"),
     ],
 )
-def test_a_wrong_flag_is_refused(home, call, tmp_path, flag, said):
+def test_train_rejects_wrong_flags(home, call, tmp_path, flag, said):
     call("train", *home.again(tmp_path / "run"), flag).refused(said)
     assert not list(tmp_path.glob("run/checkpoints/*"))
 
@@ -260,7 +260,7 @@ def test_a_wrong_flag_is_refused(home, call, tmp_path, flag, said):
         ("average", "--last=0", "--last: takes a whole number from 1 on"),
     ],
 )
-def test_a_wrong_flag_of_a_later_command_is_refused(home, call, command, flag, said):
+def test_later_commands_reject_wrong_flags(home, call, command, flag, said):
     call(command, f"--run={home.run}", flag).refused(said)
 
 
@@ -276,7 +276,7 @@ def test_train_checks_validation_batches_first(call, tmp_path, flag):
         call("train", *flags, "--batch_tokens=512").succeeded_with_warnings()
 
 
-def test_hints_are_ones_that_the_command_takes(home, call, tmp_path):
+def test_error_hints_name_flags_of_the_command(home, call, tmp_path):
     run = shutil.copytree(home.run, tmp_path / "run")
     (run / "checkpoints" / "best.json").unlink()
     begin = (*home.again(tmp_path / "new"), f"--init_from={run}")
@@ -291,7 +291,7 @@ def test_hints_are_ones_that_the_command_takes(home, call, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["evaluate", "translate", "average"])
-def test_a_later_command_needs_a_run(call, tmp_path, command):
+def test_later_commands_require_a_run(call, tmp_path, command):
     call(command).refused("the following arguments are required: --run")
     (tmp_path / "lines.txt").write_text("s1\n")
     more = [f"--input={tmp_path}/lines.txt"] if command == "translate" else []
@@ -299,14 +299,14 @@ def test_a_later_command_needs_a_run(call, tmp_path, command):
     call(command, f"--run={tmp_path}", *more).refused(f"{tmp_path} is not a run directory")
 
 
-def test_a_run_without_checkpoints_is_refused(copied, call):
+def test_evaluate_rejects_run_without_checkpoints(copied, call):
     shutil.rmtree(copied / "checkpoints")
     call("evaluate", f"--run={copied}").refused("holds no checkpoint; train first")
 
 
 @pytest.mark.parametrize("name", ["config.json", "symbols.txt", "tokenizer.model"])
 @pytest.mark.parametrize("content", [b"", b"\xff{\n"])
-def test_a_damaged_file_of_the_run_is_refused(copied, call, name, content):
+def test_evaluate_names_damaged_file_of_run(copied, call, name, content):
     (copied / name).write_bytes(content)
     call("evaluate", f"--run={copied}").refused(copied / name)
 
@@ -324,13 +324,13 @@ def test_a_damaged_file_of_the_run_is_refused(copied, call, name, content):
         ("--seed=2", "hparams.seed=1, not 2"),
     ],
 )
-def test_a_run_is_not_continued_with_other_settings(home, call, flag, said):
+def test_train_rejects_other_settings_for_a_run(home, call, flag, said):
     before = (home.run / "config.json").read_bytes()
     call("train", *home.again(), flag).refused(home.run, said, "give another --output_dir")
     assert (home.run / "config.json").read_bytes() == before
 
 
-def test_foreign_files_are_left_alone(home, call, tmp_path):
+def test_train_leaves_foreign_files_unchanged(home, call, tmp_path):
     (tmp_path / "file").write_text("mine")
     call("train", *home.again(tmp_path)).refused(f"{tmp_path} exists and is not a run directory")
     assert_only_file(tmp_path)
@@ -341,7 +341,7 @@ def assert_only_file(folder):
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("file", "mine")]
 
 
-def test_a_run_killed_while_it_was_made_can_be_made_again(home, tmp_path):
+def test_run_killed_during_creation_can_be_created(home, tmp_path):
     run = Run.open(home.run)
     for name in ("symbols.txt", ".config.json.x7"):  # what was written so far
         shutil.copy(home.run / "symbols.txt", tmp_path / name)
@@ -350,7 +350,7 @@ def test_a_run_killed_while_it_was_made_can_be_made_again(home, tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--output_dir={}", "--output_dir={}/run", "--data_dir={}", "--data_dir={}/data"])
-def test_a_file_in_the_way_of_training_is_named_and_stays(home, call, tmp_path, flag):
+def test_train_names_file_in_its_way(home, call, tmp_path, flag):
     (tmp_path / "file").write_text("mine")
     call("train", *home.again(tmp_path / "run"), flag.format(tmp_path / "file")).refused(tmp_path / "file")
     assert_only_file(tmp_path)
@@ -360,7 +360,7 @@ PLACES = ["translate --output={}", "translate --output={}/file/x", "evaluate --r
 
 
 @pytest.mark.parametrize("line", PLACES)
-def test_commands_name_a_place_that_cannot_take_results(home, call, tmp_path, line):
+def test_commands_name_unwritable_outputs(home, call, tmp_path, line):
     (tmp_path / "file").write_text("mine")
     command, flag = line.format(tmp_path).split()
     more = [f"--input={tmp_path}/file"] if command == "translate" else []
@@ -368,7 +368,7 @@ def test_commands_name_a_place_that_cannot_take_results(home, call, tmp_path, li
     assert_only_file(tmp_path)
 
 
-def test_bad_lines_leave_the_old_translations(home, call, tmp_path, monkeypatch):
+def test_translate_keeps_old_output_after_bad_line(home, call, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_transformer.translate.CHUNK", 2)
     (tmp_path / "lines.txt").write_bytes(b"s1\n" * 3 + b"\xff\n")
     (tmp_path / "output.txt").write_text("old\n")
@@ -379,7 +379,7 @@ def test_bad_lines_leave_the_old_translations(home, call, tmp_path, monkeypatch)
     assert partial.count("\n") == 3 and len(list(tmp_path.iterdir())) == 3
 
 
-def test_prepare_reports_a_full_disk_and_leaves_nothing(tmp_path):
+def test_prepare_reports_full_disk_and_leaves_nothing(tmp_path):
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (20_000, 20_000))
     start("prepare", "--problem=copy", cwd=tmp_path, preexec_fn=limit).refused("File too large; make room")
     assert not list((tmp_path / "data").iterdir())

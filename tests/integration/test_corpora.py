@@ -78,19 +78,19 @@ def expected(english, german):
     ],
     ids="bom nul only_nul separators returns empty duplicates unicode".split(),
 )
-def test_what_a_line_may_hold_is_kept_in_its_place(tmp_path, changes):
+def test_prepare_stores_unusual_lines_in_place(tmp_path, changes):
     english, german = lines("en", changes), lines("de")
     assert_stored(prepared(write(tmp_path, english, german)), expected(english, german))
 
 
-def test_windows_line_ends_are_no_part_of_the_lines(tmp_path):
+def test_prepare_strips_windows_line_ends(tmp_path):
     english, german = lines("en").replace(b"\n", b"\r\n"), lines("de")
     problem = prepared(write(tmp_path, english, german))
     assert_stored(problem, [(f"en {i} {i * i}", f"de {i} {i * i}") for i in range(1, COUNT + 1)])
 
 
 @pytest.mark.soak
-def test_train_leaves_out_lines_of_a_million_characters(call, tmp_path):
+def test_train_drops_lines_of_a_million_characters(call, tmp_path):
     changes = {7: b"en 7 " + b"49 " * 333_333, 9: b"81" * 500_000}
     arguments = write(tmp_path, lines("en", changes), lines("de"))
     prepared(arguments)
@@ -112,14 +112,14 @@ def test_train_leaves_out_lines_of_a_million_characters(call, tmp_path):
     ],
     ids="longer shorter latin surrogate utf16 empty".split(),
 )
-def test_prepare_refuses_unreadable_lines_with_their_place(call, tmp_path, english, german, said):
+def test_prepare_names_place_of_unreadable_line(call, tmp_path, english, german, said):
     arguments = write(tmp_path, english, german)
     flags = [f"--{name}={value}" for name, value in arguments.items()]
     call("prepare", "--problem=parallel_text", *flags).refused(*said)
     assert not list((tmp_path / "data").glob("*"))
 
 
-def test_a_gzip_file_cut_short_is_refused_with_its_line(call, tmp_path):
+def test_prepare_rejects_truncated_gzip_file(call, tmp_path):
     arguments = write(tmp_path, lines("en"), lines("de"))
     whole = gzip.compress(b"".join(b"%d %d\n" % (i, hash(str(i))) for i in range(COUNT)))
     (tmp_path / "raw" / "train.de").unlink()
@@ -130,7 +130,7 @@ def test_a_gzip_file_cut_short_is_refused_with_its_line(call, tmp_path):
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_a_file_that_shrinks_while_it_is_read_is_refused(call, tmp_path, monkeypatch, both):
+def test_prepare_rejects_file_that_shrinks(call, tmp_path, monkeypatch, both):
     arguments = write(tmp_path, lines("en"), lines("de"))
     problem_class = type(load_problem("parallel_text", **arguments))
     pairs = problem_class.pairs
@@ -157,7 +157,7 @@ LINES = st.one_of(TEXT, TEXT, st.lists(st.binary(max_size=12), max_size=12))
 
 @settings(suppress_health_check=list(HealthCheck))
 @given(english=LINES, german=LINES, same=st.booleans(), ended=st.booleans())
-def test_arbitrary_bytes_are_refused_or_stored_as_pairs(tmp_path_factory, english, german, same, ended):
+def test_prepare_stores_or_rejects_arbitrary_bytes(tmp_path_factory, english, german, same, ended):
     if same:  # else hardly any two have as many lines
         german = (german + [b"x"] * len(english))[: len(english)]
     sides = [b"\n".join(side) + b"\n" * (ended and bool(side)) for side in (english, german)]

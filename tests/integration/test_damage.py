@@ -45,7 +45,7 @@ def load(path):
     return run.hparams, run.checkpoints.best_step(), arrays["weights"], arrays["optimizer"], run.tokenizer, rows
 
 
-def test_a_flipped_bit_is_told_in_a_sentence_or_harmless(home, fresh_seed):
+def test_flipped_bit_is_reported_or_harmless(home, fresh_seed):
     rng = random.Random(fresh_seed)
     (prepared,) = (home.path / "data").iterdir()
     files = [path for folder in (home.run, prepared) for path in folder.rglob("*") if path.is_file()]
@@ -74,12 +74,12 @@ def test_a_flipped_bit_is_told_in_a_sentence_or_harmless(home, fresh_seed):
 
 @pytest.mark.parametrize("name", ["config.json", "manifest.json", "symbols.txt"])
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"null", b'{"problem": 3}', b"\xff"])
-def test_files_of_a_run_that_are_something_else_are_told(home, call, name, content):
+def test_wrong_content_of_run_files_is_reported(home, call, name, content):
     (home.run / name).write_bytes(content)
     call("translate", f"--run={home.run}", TEXT).refused(home.run)
 
 
-def test_settings_that_were_changed_are_told(home, call):
+def test_changed_settings_are_reported(home, call):
     config = json.loads((home.run / "config.json").read_text())
     config["hparams"]["beam_size"] = 3
     (home.run / "config.json").write_text(json.dumps(config))
@@ -87,7 +87,7 @@ def test_settings_that_were_changed_are_told(home, call):
 
 
 @pytest.mark.parametrize("command", ["translate", "train"])
-def test_a_run_of_another_version_is_told(home, call, command):
+def test_run_of_another_version_is_reported(home, call, command):
     config = json.loads((home.run / "config.json").read_text())
     config["hparams"]["positions"] = "words"
     (home.run / "config.json").write_text(json.dumps(config))
@@ -96,7 +96,7 @@ def test_a_run_of_another_version_is_told(home, call, command):
     call(command, *other).refused("config.json needs another version", "unknown positions 'words'")
 
 
-def test_a_checkpoint_under_another_step_is_told(home, call):
+def test_checkpoint_renamed_to_another_step_is_reported(home, call):
     checkpoints = home.run / "checkpoints"
     (checkpoints / "step-000000006").rename(checkpoints / "step-000000012")
     with logged_lines() as said:
@@ -105,7 +105,7 @@ def test_a_checkpoint_under_another_step_is_told(home, call):
 
 
 @pytest.mark.parametrize("part", ["weights", "optimizer"])
-def test_a_renamed_part_of_a_checkpoint_is_told(home, part):
+def test_renamed_part_of_checkpoint_is_reported(home, part):
     state = home.run / "checkpoints" / "step-000000006" / "state.json"
     state.write_text(state.read_text().replace(f'"{part}"', f'"{part[:-1]}u"'))
     with logged_lines() as said:
@@ -132,7 +132,7 @@ def with_checksum(checkpoint, content):
 
 
 @pytest.mark.parametrize("kind", ["array", "file"])
-def test_a_pickle_in_a_checkpoint_is_not_opened(home, call, tmp_path, kind):
+def test_checkpoint_never_unpickles(home, call, tmp_path, kind):
     harm, content = Harm(tmp_path / "harmed"), io.BytesIO()
     if kind == "array":
         np.savez(content, **{"transformer/embedding/table": np.array([harm], dtype=object)})
@@ -143,13 +143,13 @@ def test_a_pickle_in_a_checkpoint_is_not_opened(home, call, tmp_path, kind):
     assert not (tmp_path / "harmed").exists()
 
 
-def test_a_tokenizer_that_is_a_pickle_is_not_opened(home, call, tmp_path):
+def test_tokenizer_never_unpickles(home, call, tmp_path):
     (home.run / "tokenizer.model").write_bytes(pickle.dumps(Harm(tmp_path / "harmed")))
     call("translate", f"--run={home.run}", TEXT).refused(home.run)
     assert not (tmp_path / "harmed").exists()
 
 
-def test_names_in_a_run_are_looked_up_and_not_imported(home, call, tmp_path):
+def test_names_in_run_are_not_imported(home, call, tmp_path):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'harmed')!r}, 'w')")
     for name in ("evil", "evil:Model", str(tmp_path / "evil.py"), "../evil", "os.system"):
         for change in ("model", "problem"):
@@ -166,7 +166,7 @@ def test_names_in_a_run_are_looked_up_and_not_imported(home, call, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "train/../../outside"])
-def test_paths_in_a_manifest_do_not_leave_its_directory(home, call, name):
+def test_manifest_paths_stay_in_their_directory(home, call, name):
     (prepared,) = (home.path / "data").iterdir()
     for side in ("source", "target"):
         for suffix in ("ids", "lengths"):
@@ -185,7 +185,7 @@ def test_paths_in_a_manifest_do_not_leave_its_directory(home, call, name):
     call("translate", f"--run={home.run}", TEXT).refused("best.json")
 
 
-def test_a_type_in_a_manifest_is_one_of_ours(home):
+def test_manifest_dtype_is_checked(home):
     (prepared,) = (home.path / "data").iterdir()
     manifest = json.loads((prepared / "manifest.json").read_text())
     for dtype in ("object", "O", "V8", "float16", ["<u2"], None):
@@ -207,7 +207,7 @@ READERS = {
 }
 
 
-def test_nothing_depends_on_the_time_of_day():
+def test_code_does_not_depend_on_time_of_day():
     for path in registry.PACKAGE.rglob("*.py"):
         if path.name == "tensorboard.py":  # TensorBoard shows it
             continue
@@ -216,7 +216,7 @@ def test_nothing_depends_on_the_time_of_day():
             assert not called.startswith(("time.time", "datetime.")), f"{path}:{node.lineno}"
 
 
-def test_no_other_code_reads_what_could_be_code():
+def test_code_loading_functions_are_known():
     found = set()
     for path in registry.PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -17,7 +17,7 @@ def copied(home, tmp_path):
     return shutil.copytree(home.run, tmp_path / "run")
 
 
-def test_train_changes_nothing_in_a_read_only_directory(home, copied, call, tmp_path, monkeypatch):
+def test_train_in_read_only_directory_changes_nothing(home, copied, call, tmp_path, monkeypatch):
     # As root may write anywhere, the system calls that make and open files raise what others would see.
     before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
 
@@ -41,7 +41,7 @@ def test_train_changes_nothing_in_a_read_only_directory(home, copied, call, tmp_
     assert {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
 
 
-def test_train_does_not_restart_without_a_whole_checkpoint(home, copied, call):
+def test_train_does_not_restart_without_valid_checkpoint(home, copied, call):
     newest = copied / "checkpoints" / "step-000000006" / "state.json"
     state = newest.read_text()
     newest.write_text(state.replace('"version": 1', '"version": 2'))
@@ -54,7 +54,7 @@ def test_train_does_not_restart_without_a_whole_checkpoint(home, copied, call):
     assert outcome.status == 2 and "whole; remove them to start again" in outcome.err.splitlines()[-1]
 
 
-def test_train_refuses_a_corpus_that_has_changed(call, tmp_path, eager):
+def test_train_rejects_changed_corpus(call, tmp_path, eager):
     text = commands.write_text(tmp_path / "text", commands.TEXT)
     settings = (*text, "--set=problem.vocab_size=40", *commands.SMALL, "--hparams=toy", "--beam_size=1")
     settings = (*settings, f"--output_dir={tmp_path}/run", f"--data_dir={tmp_path}/data")
@@ -67,7 +67,7 @@ def test_train_refuses_a_corpus_that_has_changed(call, tmp_path, eager):
     assert Run.open(tmp_path / "run").checkpoints.load("last")[1] == before
 
 
-def test_train_reports_too_little_room_before_an_update(home, copied, call, tmp_path, monkeypatch):
+def test_train_reports_too_little_disk_space_first(home, copied, call, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 2000))
     new = (*home.again(tmp_path / "new"), "--train_steps=50", "--keep_checkpoints=4")
     call("train", *new).refused("6 more checkpoints", "or keep fewer than --keep_checkpoints=4")

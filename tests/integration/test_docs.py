@@ -21,7 +21,7 @@ def generators(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
 
 
-def test_results_pages_match_the_rows(generators):
+def test_results_pages_match_rows(generators):
     assert importlib.import_module("results").main(["--check"]) == 0
 
 
@@ -40,7 +40,7 @@ def test_results_table_shows_error_sentences(generators):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "results").glob("*.jsonl")), ids=lambda path: path.stem)
-def test_every_result_names_what_made_it(path):
+def test_result_rows_name_command_and_commit(path):
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if "benchmark" in row:
@@ -50,12 +50,12 @@ def test_every_result_names_what_made_it(path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_links_lead_somewhere(page):
+def test_links_are_valid(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
-def test_paper_map_names_every_row_and_existing_tests():
+def test_paper_map_names_all_rows_and_existing_tests():
     from keras_transformer.config import registry
 
     registry.load_catalog()
@@ -67,7 +67,7 @@ def test_paper_map_names_every_row_and_existing_tests():
     assert set(re.findall(r"`((?:base|big|parsing)(?:_\w+)?)`", page)) <= presets
 
 
-def test_the_comparison_names_tests_that_are_there():
+def test_comparison_names_existing_tests():
     page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
     assert len(named_tests_of(page)) > 10
 
@@ -89,7 +89,7 @@ def named_tests_of(page):
     return names
 
 
-def test_readme_names_every_command():
+def test_readme_names_all_commands():
     from keras_transformer.__main__ import COMMANDS
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -117,7 +117,7 @@ def code_of(page):
 
 
 @pytest.mark.usefixtures("eager")
-def test_the_code_of_pictures_runs(home):
+def test_pictures_code_runs(home):
     code = code_of("docs/pictures.md")
     assert "runs/toy_ende-toy" in code and "The small dog sees a cat." in code
     code = code.replace("runs/toy_ende-toy", str(home.run)).replace("The small dog sees a cat.", "s1 s2")
@@ -126,7 +126,7 @@ def test_the_code_of_pictures_runs(home):
     assert namespace["maps"].source.labels == ("s1", "s2", "</s>")
 
 
-def test_the_code_of_layers_runs_and_its_model_is_saved(tmp_path):
+def test_layers_code_runs_and_saves_model(tmp_path):
     namespace = {}
     exec(code_of("docs/layers.md"), namespace)
     model, inputs = namespace["model"], [namespace["sources"], namespace["shifted"]]
@@ -139,12 +139,12 @@ def test_the_code_of_layers_runs_and_its_model_is_saved(tmp_path):
     )
 
 
-def test_layers_page_names_every_layer():
+def test_layers_page_names_all_layers():
     page = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in layers.__all__)
 
 
-def test_api_reference_has_every_public_name():
+def test_api_reference_has_all_public_names():
     for module, page in ((keras_transformer, "kt.md"), (layers, "layers.md")):
         text = (ROOT / "docs" / "api" / page).read_text(encoding="utf-8")
         documented = set(re.findall(r"^\.\. auto(?:class|function):: (\w+)$", text, flags=re.MULTILINE))
@@ -156,14 +156,14 @@ def test_versions_agree():
     assert f"\nversion: {keras_transformer.__version__}\n" in citation
 
 
-def test_commands_page_matches_the_commands(generators, monkeypatch):
+def test_commands_page_matches_help(generators, monkeypatch):
     reference = importlib.import_module("reference")
     monkeypatch.setenv("COLUMNS", reference.WIDTH)
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     assert page == reference.results.page("commands.md", vars(reference)), "run `python docs/reference.py`"
 
 
-def test_troubleshooting_quotes_what_is_said():
+def test_troubleshooting_quotes_existing_messages():
     files = [path for folder in ("keras_transformer", "problems") for path in (ROOT / folder).rglob("*.py")]
     source = "\n".join(path.read_text(encoding="utf-8") for path in files)
     source = re.sub(r'"\s*\n\s*f?"', "", source)  # literals over several lines
@@ -176,7 +176,7 @@ def test_troubleshooting_quotes_what_is_said():
             assert part in source, part
 
 
-def test_every_page_is_in_the_index():
+def test_index_lists_all_pages():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     for path in (ROOT / "docs").glob("*.md"):
         assert path.stem == "index" or f"\n{path.stem}\n" in index, path.stem

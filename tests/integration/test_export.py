@@ -112,7 +112,7 @@ def same(answer, expected, tolerance=1e-4):
         np.testing.assert_allclose(answer["scores"][row], scores, atol=tolerance)
 
 
-def test_texts_are_translated_the_same(exported):
+def test_saved_model_translates_texts_alike(exported):
     translator, options, signatures, folder = exported
     texts = SENTENCES + AWKWARD
     expected = translator.translate(texts, nbest=2, **options)
@@ -126,13 +126,13 @@ def test_texts_are_translated_the_same(exported):
     assert {len(hypotheses) for hypotheses in expected} == {1, 2}
 
 
-def test_wrong_bytes_are_replaced(exported):
+def test_saved_model_replaces_invalid_bytes(exported):
     translator, options, signatures, folder = exported
     expected = translator.translate([text.decode(errors="replace") for text in INVALID], nbest=2, **options)
     same(signatures["serving_default"](inputs=tf.constant(INVALID)), expected)
 
 
-def test_each_text_has_its_own_options(exported):
+def test_saved_model_takes_options_per_text(exported):
     translator, options, signatures, folder = exported
     texts, beams, alphas, nbest = SENTENCES[:5], [4, 2, 2, 4, 2], [0.0, 0.6, 1.0, 2.0, 0.6], [3, 1, 2, 4, 1]
     answer = signatures["translate_with_options"](
@@ -148,13 +148,13 @@ def test_each_text_has_its_own_options(exported):
 
 
 @pytest.mark.parametrize("beam_size, alpha, nbest", [(5, 0.6, 1), (0, 0.6, 1), (2, 0.6, 3), (2, 0.6, 0), (2, -1.0, 1)])
-def test_impossible_options_are_refused(exported, beam_size, alpha, nbest):
+def test_saved_model_rejects_invalid_options(exported, beam_size, alpha, nbest):
     arguments = {"beam_size": tf.constant([beam_size]), "alpha": tf.constant([alpha]), "nbest": tf.constant([nbest])}
     with pytest.raises(tf.errors.InvalidArgumentError, match="beam_size must be from 1 to 4"):
         exported.signatures["translate_with_options"](inputs=tf.constant(["a"]), **arguments)
 
 
-def test_ids_are_translated_the_same(exported):
+def test_saved_model_translates_ids_alike(exported):
     translator, options, signatures, folder = exported
     texts = [text for text in SENTENCES if text.strip()]
     ids = [[*row, EOS][: len(row) + i % 2] for i, row in enumerate(translator.tokenizer.encode(texts))]
@@ -162,7 +162,7 @@ def test_ids_are_translated_the_same(exported):
     same(signatures["translate_ids"](ids=ids), translator.translate(texts, nbest=2, **options))
 
 
-def test_pairs_are_scored_the_same(exported):
+def test_saved_model_scores_pairs_alike(exported):
     translator, options, signatures, folder = exported
     targets = [found.text for (found, *_) in translator.translate(SENTENCES)]
     answer = signatures["score_pairs"](inputs=tf.constant(SENTENCES), targets=tf.constant(targets))
@@ -176,7 +176,7 @@ def test_pairs_are_scored_the_same(exported):
         assert not log_p[length:].any()
 
 
-def test_ids_may_have_bos_and_eos_and_no_column(exported):
+def test_saved_model_accepts_ids_with_bos_eos_or_none(exported):
     translator, options, signatures, folder = exported
     ids = tf.constant([[BOS, *translator.tokenizer.encode(["x"])[0], EOS, PAD]])
     same(signatures["translate_ids"](ids=ids), translator.translate(["x"], nbest=2, **options))
@@ -194,14 +194,14 @@ def test_ids_may_have_bos_and_eos_and_no_column(exported):
         ("translate_with_options", {"inputs": ["a"], "beam_size": [1, 1], "alpha": [0.6], "nbest": [1]}, "one number"),
     ],
 )
-def test_wrong_arguments_of_signatures_are_refused(exported, signature, arguments, said):
+def test_saved_model_rejects_wrong_arguments(exported, signature, arguments, said):
     kinds = {"inputs": tf.string, "targets": tf.string, "alpha": tf.float32}
     arguments = {name: tf.constant(value, kinds.get(name, tf.int32)) for name, value in arguments.items()}
     with pytest.raises(tf.errors.InvalidArgumentError, match=said):
         exported.signatures[signature](**arguments)
 
 
-def test_no_texts_have_no_translations(exported):
+def test_saved_model_translates_empty_batch(exported):
     answer = exported.signatures["serving_default"](inputs=tf.constant([], tf.string))
     assert answer["outputs"].shape == (0,) and answer["nbest"].shape == (0, 2)
 
@@ -218,7 +218,7 @@ def test_no_texts_have_no_translations(exported):
         ({"max_source_length": 1}, "max_source_length must be at least 2.*got 1"),
     ],
 )
-def test_impossible_exports_are_refused(tmp_path, options, said):
+def test_export_saved_model_rejects_invalid_options(tmp_path, options, said):
     with pytest.raises(kt.UserError, match=said):
         translator = translator_of(SymbolTokenizer("AB"), HPARAMS)
         export_saved_model(translator, tmp_path / "new", kt.SearchOptions(**options), max_beam_size=8)
@@ -240,7 +240,7 @@ for folder, texts in json.loads(sys.argv[1]):
 
 
 @pytest.mark.parametrize("exported", ["trees"], indirect=True)
-def test_saved_models_load_without_this_package(home, saved, exported, tmp_path):
+def test_saved_model_loads_without_this_package(home, saved, exported, tmp_path):
     translator, options, signatures, folder = exported
     texts = ["a b c", "", "d d a"]
     arguments = json.dumps([(str(saved), texts), (str(folder), SENTENCES)])
@@ -255,7 +255,7 @@ def test_saved_models_load_without_this_package(home, saved, exported, tmp_path)
     assert found == [[hypotheses[0].text for hypotheses in each] for each in expected]
 
 
-def test_export_takes_a_precision(home, call, tmp_path, monkeypatch):
+def test_export_uses_precision(home, call, tmp_path, monkeypatch):
     exported = []
     monkeypatch.setattr(saved_model, "export_saved_model", lambda *given, **options: exported.append((given, options)))
     flags = f"--run={home.run}", "--format=saved_model", "--precision=bfloat16", f"--output_dir={tmp_path}/half"
@@ -264,7 +264,7 @@ def test_export_takes_a_precision(home, call, tmp_path, monkeypatch):
     assert translator.model.compute_dtype == options["description"]["precision"] == "bfloat16"
 
 
-def test_saved_model_cli_shows_the_signatures(saved, capsys, monkeypatch):
+def test_saved_model_cli_shows_signatures(saved, capsys, monkeypatch):
     from tensorflow.python.tools import saved_model_cli
 
     monkeypatch.setattr(sys, "argv", ["saved_model_cli", "show", f"--dir={saved}", "--tag_set=serve", "--all"])
@@ -275,7 +275,7 @@ def test_saved_model_cli_shows_the_signatures(saved, capsys, monkeypatch):
         assert words in shown
 
 
-def test_export_describes_itself(home, saved):
+def test_export_json_describes_export(home, saved):
     said = json.loads((saved / "export.json").read_text())
     (model,) = said["models"]
     assert (model["run"], model["problem"], model["checkpoint"]) == ("reverse-toy", "reverse", "best")
@@ -313,7 +313,7 @@ def test_export_replaces_only_exports(home, call, tmp_path, monkeypatch):
     call(*export[:-1], "--output_dir=.").refused("the directory that this runs in")
 
 
-def test_a_keras_file_opens_in_safe_mode(home, call, tmp_path):
+def test_keras_file_loads_in_safe_mode(home, call, tmp_path):
     import keras
 
     flags = f"--run={home.run}", "--format=keras", f"--output_dir={tmp_path}/out", "--checkpoint=3"
@@ -333,7 +333,7 @@ print(model((numpy.array([[4, 5, 1]]), numpy.array([[2, 5]]))).shape)
 """
 
 
-def test_a_fresh_process_opens_the_keras_file(home, call, tmp_path):
+def test_keras_file_loads_in_new_process(home, call, tmp_path):
     call("export", f"--run={home.run}", "--format=keras", f"--output_dir={tmp_path}/out").succeeded_with_warnings()
     process = subprocess.run(
         [sys.executable, "-c", OPENS, tmp_path / "out" / "model.keras"],
@@ -345,7 +345,7 @@ def test_a_fresh_process_opens_the_keras_file(home, call, tmp_path):
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
-def test_ctranslate2_gives_the_same(home, call, tmp_path, quantization):
+def test_ctranslate2_scores_alike(home, call, tmp_path, quantization):
     ctranslate2 = pytest.importorskip("ctranslate2")
     flags = f"--run={home.run}", "--format=ctranslate2", f"--output_dir={tmp_path}/out"
     call("export", *flags, f"--quantization={quantization}").succeeded()
@@ -358,7 +358,7 @@ def test_ctranslate2_gives_the_same(home, call, tmp_path, quantization):
     assert json.loads((tmp_path / "out" / "export.json").read_text())["most_tokens"] == 1024
 
 
-def test_ctranslate2_computes_the_transformer_alone(home, tmp_path):
+def test_ctranslate2_rejects_other_models(home, tmp_path):
     run = dataclasses.replace(Run.open(home.run))
     run.config["hparams"]["model"] = "word_aligned_transformer"
     with pytest.raises(kt.UserError, match="does not compute the model word_aligned_transformer"):
@@ -378,13 +378,13 @@ def test_ctranslate2_computes_the_transformer_alone(home, tmp_path):
         (["--format=keras", "--checkpoint=7"], "there are steps 3, 6"),
     ],
 )
-def test_export_refuses_wrong_flags(home, call, tmp_path, flags, said):
+def test_export_rejects_wrong_flags(home, call, tmp_path, flags, said):
     call("export", f"--run={home.run}", f"--output_dir={tmp_path}/out", *flags).refused(said)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("format", ["saved_model", "keras", "ctranslate2"])
-def test_export_refuses_damaged_runs(home, call, tmp_path, format):
+def test_export_rejects_damaged_runs(home, call, tmp_path, format):
     import shutil
 
     if format == "ctranslate2":

@@ -48,7 +48,7 @@ def weights(run, checkpoint="last"):
 
 
 @pytest.mark.parametrize("checkpoint", [None, "ema"])
-def test_with_the_same_vocabulary_all_weights_are_the_others(folder, source, checkpoint):
+def test_init_from_copies_all_weights_of_same_vocabulary(folder, source, checkpoint):
     with logged_lines() as said:
         run = start(folder, f"same-{checkpoint}", source, 5, checkpoint=checkpoint)
     expected = weights(source, checkpoint)
@@ -58,7 +58,7 @@ def test_with_the_same_vocabulary_all_weights_are_the_others(folder, source, che
     assert run.checkpoints.load("last")[1]["step"] == 1  # its own count
 
 
-def test_init_from_carries_embeddings_over_by_piece(folder, source):
+def test_init_from_maps_embeddings_by_piece(folder, source):
     run = start(folder, "larger", source, 7)
     expected, found = weights(source), weights(run)
     pieces, old_pieces = (each.tokenizer.pieces(range(each.tokenizer.vocab_size)) for each in (run, source))
@@ -73,7 +73,7 @@ def test_init_from_carries_embeddings_over_by_piece(folder, source):
             np.testing.assert_array_equal(array, expected[path], err_msg=path)
 
 
-def test_another_size_is_refused_and_nothing_is_left(folder, source):
+def test_init_from_rejects_another_size(folder, source):
     with pytest.raises(kt.UserError, match=r"--init_from=.*source: for .* only the vocabulary may differ"):
         start(folder, "wider", source, 5, hparams=STILL.replace(d_model=32))
     assert not [path for path in (folder / "wider").iterdir() if not path.name.startswith(".")]
@@ -86,13 +86,13 @@ def test_another_size_is_refused_and_nothing_is_left(folder, source):
         ({"norm": "post"}, "it holds transformer/decoder/final_norm/.*, which the model lacks"),
     ],
 )
-def test_a_part_that_one_of_both_lacks_is_refused(source, changes, said):
+def test_init_from_rejects_missing_parts(source, changes, said):
     model = kt.Transformer.from_hparams(STILL.replace(**changes), vocab_size=source.tokenizer.vocab_size)
     with pytest.raises(kt.UserError, match=said):
         initialise(model, source.tokenizer, {"run": source.path, "checkpoint": "last"})
 
 
-def test_init_from_resumes_and_refuses_another_beginning(folder, source):
+def test_init_from_resumes_and_rejects_another_source(folder, source):
     start(folder, "again", source, 5)
     more = STILL.replace(train_steps=2)
     for run in (start(folder, "again", source, 5, more), start(folder, "again", None, 5, more)):
@@ -103,7 +103,7 @@ def test_init_from_resumes_and_refuses_another_beginning(folder, source):
         start(folder, "source", source, 5, HPARAMS)
 
 
-def test_a_run_or_checkpoint_that_is_not_there_is_refused(folder, source, call, tmp_path):
+def test_init_from_rejects_missing_run_or_checkpoint(folder, source, call, tmp_path):
     settings = ("--problem=reverse", "--hparams=toy", f"--data_dir={folder}/data", f"--output_dir={tmp_path}/run")
     call("train", *settings, f"--init_from={tmp_path}/none").refused("there is no run directory")
     call("train", *settings, f"--init_from={source.path}", "--init_checkpoint=averaged").refused("no checkpoint")

@@ -57,7 +57,7 @@ def words_of(tree):
     return [{"-LRB-": "(", "-RRB-": ")"}.get(word, word) for word in tree.words()]
 
 
-def test_translate_writes_a_tree_for_each_line(call, run, sentences):
+def test_translate_writes_one_tree_per_line(call, run, sentences):
     lines = call("translate", f"--run={run}", f"--input={sentences}").succeeded()
     assert lines[1] == "" and len(lines) == 3
     for line, sentence in zip(lines, SENTENCES):
@@ -98,7 +98,7 @@ def test_translate_pretty_requires_a_parser(call, home):
     call("translate", f"--run={home.run}", "--input=/dev/null", "--format=pretty").refused("needs a parser")
 
 
-def test_evaluate_prints_the_same_f1_for_run_and_files(call, run, tmp_path, monkeypatch):
+def test_evaluate_prints_same_f1_for_run_and_files(call, run, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluation, "evaluate", functools.cache(evaluation.evaluate))
     arguments = (f"--run={run}", "--split=validation", f"--output_dir={tmp_path}", f"--results={tmp_path}/row.jsonl")
     out = call("evaluate", *arguments).succeeded()
@@ -171,7 +171,7 @@ def test_evaluate_reports_by_length_and_label(call, tmp_path):
         (("--gold=gold", "--test=gold", "--evalb_params=gold"), "gold:1: "),
     ],
 )
-def test_evaluate_refuses_wrong_files_and_flags(call, tmp_path, monkeypatch, flags, said):
+def test_evaluate_rejects_wrong_files_and_flags(call, tmp_path, monkeypatch, flags, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gold").write_text("(S (N a))\n(S (N b))\n")
     (tmp_path / "short").write_text("(S (N a))\n")

@@ -67,14 +67,14 @@ def lines(tmp_path):
 # Home folder
 
 
-def test_data_dir_expands_the_home_folder(call, user_home):
+def test_data_dir_expands_home_folder(call, user_home):
     flags = ("--problem=reverse", "--set=problem.train_pairs=50", "--data_dir=~/data")
     call("prepare", *flags).succeeded()
     assert [path.name[:8] for path in (user_home / "data").iterdir()] == ["reverse-"]
     assert not os.listdir()
 
 
-def test_problem_settings_expand_the_home_folder(call, user_home):
+def test_problem_settings_expand_home_folder(call, user_home):
     (user_home / "text").mkdir()
     for language in ("en", "de"):
         (user_home / "text" / f"train.{language}").write_text("a b\n" * 50)
@@ -98,7 +98,7 @@ def test_problem_settings_expand_the_home_folder(call, user_home):
         ("trees", ["--input=~/a"], "a"),
     ],
 )
-def test_path_flags_expand_the_home_folder(call, user_home, lines, command, flags, path):
+def test_path_flags_expand_home_folder(call, user_home, lines, command, flags, path):
     call(command, *(flag.format(lines=lines) for flag in flags)).refused(user_home / path)
     assert not os.listdir()
 
@@ -107,7 +107,7 @@ def test_path_flags_expand_the_home_folder(call, user_home, lines, command, flag
 
 
 @pytest.mark.parametrize(("command", "flag"), EMPTY)
-def test_empty_values_are_refused(call, tmp_path, monkeypatch, command, flag):
+def test_empty_flag_values_are_rejected(call, tmp_path, monkeypatch, command, flag):
     monkeypatch.chdir(tmp_path)
     name = flag.removeprefix("--set=problem.").lstrip("-").partition("=")[0]
     problem = ["--problem=parallel_text"] if flag.startswith("--set") else []
@@ -120,7 +120,7 @@ def test_empty_values_are_refused(call, tmp_path, monkeypatch, command, flag):
 
 
 @pytest.mark.parametrize("output", ["{}", "{}/../lines.txt", "link.txt", "hard.txt"])
-def test_translate_keeps_an_input_that_is_the_output(call, home, lines, output, monkeypatch):
+def test_translate_keeps_input_given_as_output(call, home, lines, output, monkeypatch):
     monkeypatch.chdir(lines.parent)
     (lines.parent / "link.txt").symlink_to(lines)
     (lines.parent / "hard.txt").hardlink_to(lines)
@@ -131,7 +131,7 @@ def test_translate_keeps_an_input_that_is_the_output(call, home, lines, output, 
 
 
 @pytest.mark.parametrize("flag", ["--input", "--prefixes"])
-def test_translate_keeps_an_input_named_like_the_partial(call, home, lines, flag):
+def test_translate_keeps_input_named_like_partial(call, home, lines, flag):
     partial = lines.with_name("output.txt.partial")
     partial.write_text("s1\ns2\n")
     inputs = {"--input": lines, flag: partial}
@@ -141,7 +141,7 @@ def test_translate_keeps_an_input_named_like_the_partial(call, home, lines, flag
 
 
 @pytest.mark.parametrize("flag", ["--source", "--target"])
-def test_score_keeps_an_input_that_is_the_output(call, home, lines, flag):
+def test_score_keeps_input_given_as_output(call, home, lines, flag):
     other = lines.with_name("other.txt")
     other.write_text("s1 s2\ns3\n")
     inputs = {"--source": other, "--target": other, flag: lines, "--output": lines}
@@ -149,7 +149,7 @@ def test_score_keeps_an_input_that_is_the_output(call, home, lines, flag):
     assert lines.read_text() == "s1 s2\ns3\n"
 
 
-def test_evaluate_keeps_outputs_that_it_compares_with(call, home, tmp_path):
+def test_evaluate_keeps_outputs_to_compare_with(call, home, tmp_path):
     other = tmp_path / "test.outputs.txt"
     other.write_text("s1\n")
     flags = (f"--run={home.run}", f"--compare={other}")
@@ -158,14 +158,14 @@ def test_evaluate_keeps_outputs_that_it_compares_with(call, home, tmp_path):
     assert other.read_text() == "s1\n"
 
 
-def test_evaluate_keeps_trees_that_results_name(call, tmp_path):
+def test_evaluate_keeps_trees_given_as_results(call, tmp_path):
     trees = tmp_path / "trees.txt"
     trees.write_text("(S (NN a))\n")
     call("evaluate", f"--gold={trees}", f"--test={trees}", f"--results={trees}").refused("--results", "--gold")
     assert trees.read_text() == "(S (NN a))\n"
 
 
-def test_trees_keeps_an_input_named_like_a_drawing(call, tmp_path):
+def test_trees_keeps_input_named_like_drawing(call, tmp_path):
     trees = tmp_path / "tree-0001.svg"
     trees.write_text("(S (NN a))\n")
     call("trees", f"--input={trees}", "--format=svg", f"--output_dir={tmp_path}").refused("--input")
@@ -191,7 +191,7 @@ def _texts(flags):
 @pytest.mark.parametrize(
     ("command", "flag"), [("train", "--output_dir"), ("visualize", "--text"), ("score", "--source")]
 )
-def test_values_that_are_not_utf8_are_refused(call, command, flag):
+def test_flags_must_be_utf8(call, command, flag):
     call(command, *NEEDED.get(command, []), f"{flag}=a\udcff").refused(f"{flag} must be UTF-8, got 'a\\udcff'")
 
 
@@ -203,27 +203,27 @@ def suggested(line, words):
     return shlex.split(line.partition(words)[2])
 
 
-def test_missing_run_suggests_a_quoted_output_dir(call, tmp_path):
+def test_missing_run_suggests_quoted_output_dir(call, tmp_path):
     path = tmp_path / "it's a run"
     said = call("average", f"--run={path}").err
     assert suggested(said, "train creates one:") == [f"--output_dir={path}"]
 
 
-def test_missing_average_suggests_a_quoted_run(tmp_path):
+def test_missing_average_suggests_quoted_run(tmp_path):
     path = tmp_path / "it's a run"
     with pytest.raises(UserError) as caught:
         Checkpoints(path / "checkpoints").load("averaged")
     assert suggested(str(caught.value), "python -m")[1:] == [f"--run={path}"]
 
 
-def test_finished_run_suggests_a_quoted_run(call, home, tmp_path):
+def test_finished_run_suggests_quoted_run(call, home, tmp_path):
     path = tmp_path / "it's a run"
     shutil.copytree(home.run, path)
     (line,) = call("train", *home.again(path)).succeeded()
     assert suggested(line, "python -m")[1] == f"--run={path}"
 
 
-def test_parameter_of_problem_is_suggested_in_quotes(call):
+def test_problem_parameter_is_suggested_in_quotes(call):
     flags = ("--problem=parallel_text", "--raw_dir=r", "--set", "extra_train=it's a file")
     said = call("train", *flags).err
     assert suggested(said, "parameter of the problem:") == ["--set", "problem.extra_train=it's a file"]

@@ -16,7 +16,7 @@ def paths(monkeypatch):
         monkeypatch.syspath_prepend(str(ROOT / folder))
 
 
-def test_table3_variations_change_as_in_the_paper():
+def test_table3_variations_change_as_in_paper():
     from pages.scores import ROW_OF_TABLE_3
     from reproduce import EXPERIMENTS
 
@@ -30,7 +30,7 @@ def test_table3_variations_change_as_in_the_paper():
         assert (value > usual, value < usual) == (papers > base, papers < base)
 
 
-def test_layer_types_page_shows_the_rows():
+def test_layer_types_page_matches_rows():
     import layer_types
 
     rows = layer_types.read(ROOT / "docs" / "layer_types.jsonl")
@@ -40,7 +40,7 @@ def test_layer_types_page_shows_the_rows():
     assert (ROOT / "docs" / "layer_types.png").stat().st_size < 150_000
 
 
-def test_pupils_of_the_experiments_are_tiny_plus(monkeypatch):
+def test_student_experiments_use_tiny_plus(monkeypatch):
     benchmarks = __import__("reproduce")
     taught = [training for training in benchmarks.EXPERIMENTS["tiny_plus"] if training.teachers]
     assert [training.seed for training in taught] == [1, 2, 3]
@@ -72,7 +72,7 @@ def test_experiments_have_valid_directory_names(monkeypatch):
     assert trainings[0].name != before
 
 
-def test_rows_have_only_hparams_of_today():
+def test_result_rows_have_current_hparams_only():
     today = {field.name for field in dataclasses.fields(HParams)}
     rows = [
         json.loads(line)

@@ -40,7 +40,7 @@ def figures(lines):
     return [tuple(map(float, line.split("\t"))) for line in lines]
 
 
-def test_each_line_has_the_figures_of_its_pair(score, translator):
+def test_score_writes_figures_of_each_pair(score, translator):
     outcome, lines = score(SOURCES, TARGETS)
     expected = translator.score(SOURCES, TARGETS)
     for found, one in zip(figures(lines), expected, strict=True):
@@ -53,13 +53,13 @@ def test_each_line_has_the_figures_of_its_pair(score, translator):
         assert found == pytest.approx((log_p, size, log_p / ((5 + size) / 6) ** 2), abs=1e-5)
 
 
-def test_translations_score_as_translate_says(score, call, home, translator, tmp_path):
+def test_score_matches_translate(score, call, home, translator, tmp_path):
     found = translator.translate(SOURCES[:1], nbest=2, beam_size=4)[0]
     lines = figures(score(SOURCES[:1] * 2, [one.text for one in found])[1])
     assert [line[::2] for line in lines] == [pytest.approx((one.log_probability, one.score), abs=1e-4) for one in found]
 
 
-def test_jsonl_holds_all_that_is_known(score, translator):
+def test_score_jsonl_holds_all_figures(score, translator):
     outcome, lines = score(SOURCES, TARGETS, "--format=jsonl", "--token_scores")
     for number, (line, one) in enumerate(zip(lines, translator.score(SOURCES, TARGETS), strict=True), start=1):
         entry = json.loads(line)
@@ -70,7 +70,7 @@ def test_jsonl_holds_all_that_is_known(score, translator):
     assert "token_log_probabilities" not in score(SOURCES, TARGETS, "--format=jsonl")[1][0]
 
 
-def test_score_warns_of_long_pairs_and_scores_the_others(score):
+def test_score_warns_of_long_pairs_and_scores_others(score):
     sources, targets = [*SOURCES, " ".join(["s1"] * 500), "s1"], [*TARGETS, "s1", " ".join(["s1"] * 64)]
     outcome, lines = score(sources, targets)
     assert outcome.err.splitlines()[:2] == [
@@ -85,14 +85,14 @@ def test_score_warns_of_long_pairs_and_scores_the_others(score):
     assert outcome.status == 0 and "perplexity" not in outcome.err and len(lines) == 2
 
 
-def test_the_place_of_a_line_among_many_changes_nothing(score, monkeypatch):
+def test_score_is_independent_of_line_position(score, monkeypatch):
     monkeypatch.setattr("keras_transformer.score.CHUNK", 4)
     many = score(SOURCES * 5, TARGETS * 5)[1]
     for found, one in zip(figures(many), figures(score(SOURCES, TARGETS)[1]) * 5, strict=True):
         assert found == pytest.approx(one, abs=1e-5)
 
 
-def test_an_ensemble_s_probability_is_the_mean(score, home, tmp_path):
+def test_score_of_ensemble_averages_probabilities(score, home, tmp_path):
     other = shutil.copytree(home.run, tmp_path / "other")
     both = figures(score(["s1"], [""], "--checkpoint=3,6")[1])[0]
     each = [figures(score(["s1"], [""], f"--checkpoint={step}")[1])[0] for step in (3, 6)]
@@ -102,7 +102,7 @@ def test_an_ensemble_s_probability_is_the_mean(score, home, tmp_path):
     )
 
 
-def test_what_is_wrong_is_told_and_what_was_scored_is_kept(score, call, home, tmp_path, monkeypatch):
+def test_score_reports_errors_and_keeps_partial_output(score, call, home, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_transformer.score.CHUNK", 2)
     outcome, lines = score(SOURCES, TARGETS[:5])
     outcome.refused("source has 6 lines and", "target has 5", "output.partial")
@@ -119,7 +119,7 @@ def test_what_is_wrong_is_told_and_what_was_scored_is_kept(score, call, home, tm
     )
 
 
-def test_compressed_files_and_stdout(call, home, tmp_path, score):
+def test_score_reads_gzip_and_writes_stdout(call, home, tmp_path, score):
     for name, lines in (("s.gz", SOURCES), ("t.gz", TARGETS)):
         (tmp_path / name).write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
     lines = call("score", f"--run={home.run}", f"--source={tmp_path}/s.gz", f"--target={tmp_path}/t.gz")

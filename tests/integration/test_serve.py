@@ -56,7 +56,7 @@ def started(home):
 
 
 @pytest.mark.backend
-def test_serve_answers_and_ends_when_asked_to(home, started):
+def test_serve_answers_and_stops_at_signals(home, started):
     process, url = started("--port=0", "--beam_size=3", "--batch_tokens=16", "--timeout=20")
     assert url.startswith("http://127.0.0.1:")  # nobody else is served unless asked for
     same(ask(url, body={"texts": TEXTS, "nbest": 3}).outputs, expected(home, 3, beam_size=3))
@@ -88,7 +88,7 @@ def test_serve_answers_and_ends_when_asked_to(home, started):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel needs TensorFlow")
-def test_serve_takes_a_saved_model(home, saved):
+def test_serve_loads_saved_model(home, saved):
     engine = load_engine(saved)
     assert (engine.most_nbest, engine.trees, engine.shows_attention) == (2, False, False)
     with serving(application(engine)) as url:
@@ -98,7 +98,7 @@ def test_serve_takes_a_saved_model(home, saved):
         load_engine(saved, beam_size=3)
 
 
-def test_serve_takes_a_ctranslate2_model(home, call, tmp_path):
+def test_serve_loads_ctranslate2_model(home, call, tmp_path):
     pytest.importorskip("ctranslate2")
     call(
         "export", f"--run={home.run}", "--format=ctranslate2", f"--output_dir={tmp_path}/out"
@@ -130,7 +130,7 @@ def test_serve_takes_a_ctranslate2_model(home, call, tmp_path):
         (["--run=HOME", "--timeout=0"], "takes a whole number from 1 on"),
     ],
 )
-def test_serve_refuses_wrong_flags(home, call, flags, said):
+def test_serve_rejects_wrong_flags(home, call, flags, said):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         flags = [flag.replace("HOME", str(home.run)).replace("TAKEN", str(port)) for flag in flags]

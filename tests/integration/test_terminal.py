@@ -15,7 +15,7 @@ from keras_transformer.train import main as train
 from keras_transformer.utils.progress import progress_bar
 
 
-def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
+def test_dry_run_prints_summary_and_writes_no_run(call, tmp_path):
     flags = (*REVERSE, "--data_dir", tmp_path / "data", "--output_dir", tmp_path / "run", "--train_steps=40")
     out = call("train", *flags, "--dry_run", "--accumulate=2", "--precision=bfloat16").succeeded()
     table = out[out.index(str(tmp_path / "run")) + 1 :]
@@ -48,7 +48,7 @@ def test_a_dry_run_tells_all_and_writes_no_run(call, tmp_path):
     assert not (tmp_path / "run").exists() and (tmp_path / "data").exists()
 
 
-def test_train_prints_its_table_and_time_estimate_once(home, call, tmp_path):
+def test_train_prints_summary_and_time_estimate_once(home, call, tmp_path):
     lines = home.outcome.succeeded()
     assert [line for line in lines if line.startswith("  schedule  6 updates")]
     estimates = [i for i, line in enumerate(lines) if line.startswith("  estimated time for all updates: 0:0")]
@@ -69,13 +69,13 @@ def test_train_prints_its_table_and_time_estimate_once(home, call, tmp_path):
         (["--warmup_steps=4000", "--train_steps=4001"], None),
     ],
 )
-def test_the_table_notes_what_rarely_goes_well(call, tmp_path, flags, said):
+def test_summary_warns_of_unusual_schedules(call, tmp_path, flags, said):
     lines = call("train", *REVERSE, *flags, f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run", "--dry_run")
     notes = [line for line in lines.succeeded() if line.startswith("  note ")]
     assert len(notes) == (said is not None) and (not notes or said in notes[0])
 
 
-def test_the_table_tells_no_time_of_another_device_than_a_cpu(call, tmp_path, monkeypatch):
+def test_summary_estimates_time_on_cpu_only(call, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_transformer.training.summary.on_cpu", lambda: False)
     lines = call("train", *REVERSE, f"--data_dir={tmp_path}/data", f"--output_dir={tmp_path}/run", "--dry_run")
     titles = [line[:12].strip() for line in lines.succeeded()]
@@ -113,7 +113,7 @@ def in_terminal(monkeypatch, main, *arguments):
 
 
 @pytest.mark.usefixtures("eager")
-def test_train_shows_bars_in_a_terminal(home, tmp_path, monkeypatch):
+def test_train_shows_progress_bars_in_terminal(home, tmp_path, monkeypatch):
     written = in_terminal(monkeypatch, train, *home.again(tmp_path / "run"), "--train_steps=4")
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
     assert re.search(r"training\s.*4/4 .*updates/s", plain) and re.search(r"validation\s.*/200", plain)
@@ -121,21 +121,21 @@ def test_train_shows_bars_in_a_terminal(home, tmp_path, monkeypatch):
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is there again
 
 
-def test_a_training_that_ends_before_its_warm_up_tells_so(call, tmp_path):
+def test_summary_shows_peak_rate_within_warmup(call, tmp_path):
     flags = (*REVERSE, "--data_dir", tmp_path / "data", "--output_dir", tmp_path / "run", "--warmup_steps=400")
     out = call("train", *flags, "--dry_run", "--train_steps=40").succeeded()
     (schedule,) = [line for line in out if line.startswith("  schedule")]
     assert schedule.endswith(f"up to {float(kt.TransformerSchedule(16, 400)(39)):.2e} at update 40")
 
 
-def test_bars_are_nowhere_else(capsys):
+def test_progress_bar_is_hidden_without_terminal(capsys):
     with progress_bar("work", 3) as advance:
         advance(2)
         print("line")
     assert capsys.readouterr() == ("line\n", "")
 
 
-def test_a_bar_ends_with_its_work(monkeypatch, capsys):
+def test_progress_bar_ends_after_exception(monkeypatch, capsys):
     from keras_transformer.utils import progress
 
     for stream in (sys.stdout, sys.stderr):

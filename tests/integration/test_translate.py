@@ -58,7 +58,7 @@ def texts(results):
     return [hypotheses[0].text for hypotheses in results]
 
 
-def test_translate_writes_one_line_for_each_line(translate, translator):
+def test_translate_writes_one_line_per_line(translate, translator):
     outcome, lines = translate(HARD, "--max_source_length=9")
     assert outcome.status == 0
     assert lines == texts(translator.translate([*HARD[:6], " ".join(["s1"] * 8), *HARD[7:]]))
@@ -68,7 +68,7 @@ def test_translate_reads_windows_line_ends(translate):
     assert translate([f"{line}\r" for line in LINES])[1] == translate(LINES)[1]
 
 
-def test_translate_cuts_long_lines_and_warns(translate, translator):
+def test_translate_truncates_long_lines_with_warning(translate, translator):
     long = "s1 s2 " * 200
     outcome, lines = translate(["s3", long, "s4"])
     assert outcome == (0, "", "line 2: only the first 64 of 401 tokens are translated\n")
@@ -77,7 +77,7 @@ def test_translate_cuts_long_lines_and_warns(translate, translator):
     assert "first 3 of 401" in outcome.err and lines == texts(translator.translate(["s1 s2"]))
 
 
-def test_translate_nbest_lines_begin_with_number_and_score(translate, translator):
+def test_translate_nbest_lines_start_with_number_and_score(translate, translator):
     outcome, lines = translate(LINES, "--nbest=3", "--scores", "--beam_size=4")
     expected = [
         f"{number}\t{hypothesis.score:.6f}\t{hypothesis.text}"
@@ -104,12 +104,12 @@ def test_translate_jsonl_holds_all_figures(translate, translator):
 
 
 @pytest.mark.parametrize("parts, flags", [(4, ["--nbest=2"]), (9, [])])
-def test_translate_shards_make_the_whole(translate, parts, flags):
+def test_translate_shards_add_up(translate, parts, flags):
     shards = [translate(LINES, f"--shard={part}/{parts}", *flags)[1] for part in range(1, parts + 1)]
     assert [line for shard in shards for line in shard] == translate(LINES, *flags)[1]
 
 
-def test_translate_begins_with_prefixes(translate, translator, tmp_path):
+def test_translate_starts_with_prefixes(translate, translator, tmp_path):
     (tmp_path / "prefixes.txt").write_text("s2\n\n\n\ns1 s1\n\n")
     flag = f"--prefixes={tmp_path}/prefixes.txt"
     outcome, lines = translate(LINES, flag)
@@ -144,7 +144,7 @@ def test_translate_computes_in_bfloat16(translate, home):
 
 
 @pytest.mark.skipif(backend() == "jax", reason="JAX always compiles")
-def test_translate_compiled_by_xla_is_the_same(translate, translator):
+def test_translate_with_xla_gives_same_lines(translate, translator):
     import tensorflow as tf
 
     expected = texts(translator.translate(LINES[:3]))
@@ -162,7 +162,7 @@ def test_translate_skips_or_replaces_undecodable_lines(home, call, tmp_path, on_
     assert [bool(line) for line in outcome.out.splitlines()] == [True, on_error == "replace", True]
 
 
-def test_translate_keeps_what_precedes_an_undecodable_line(home, call, tmp_path):
+def test_translate_keeps_lines_before_undecodable_one(home, call, tmp_path):
     with gzip.open(tmp_path / "lines.gz", "wb") as file:
         file.write(b"s1\ns2\n\xff\ns3\n")
     flags = (f"--run={home.run}", f"--input={tmp_path}/lines.gz", f"--output={tmp_path}/out.txt")
@@ -189,7 +189,7 @@ def test_translate_keeps_what_precedes_an_undecodable_line(home, call, tmp_path)
         (["--ensemble=nowhere"], "nowhere"),
     ],
 )
-def test_translate_refuses_wrong_flags(translate, flags, said):
+def test_translate_rejects_wrong_flags(translate, flags, said):
     outcome, lines = translate(LINES, *flags)
     outcome.refused(said)
     assert lines is None
@@ -205,7 +205,7 @@ def interrupted(process):
     raise AssertionError("it goes on in spite of ten interrupts")
 
 
-def test_translate_keeps_whole_lines_after_an_interrupt(home, tmp_path):
+def test_translate_keeps_whole_lines_after_interrupt(home, tmp_path):
     (tmp_path / "lines.txt").write_text("s1\n" * 300_000)
     output = tmp_path / "out.txt.partial"
     flags = (f"--run={home.run}", f"--input={tmp_path}/lines.txt", f"--output={tmp_path}/out.txt")
@@ -238,7 +238,7 @@ def test_output_may_be_a_pipe_or_a_link(home, call, tmp_path, command):
         assert nameless.read() == written
 
 
-def test_translate_ends_quietly_when_its_reader_left(home, call, tmp_path, monkeypatch):
+def test_translate_exits_quietly_without_reader(home, call, tmp_path, monkeypatch):
     (tmp_path / "lines.txt").write_text("s1\n")
     reader, writer = os.pipe()
     os.close(reader)
@@ -253,7 +253,7 @@ def test_translate_reports_progress(translate):
 
 
 @pytest.mark.parametrize("damage", ["best", "all"])
-def test_translate_names_a_whole_checkpoint(translate, home, tmp_path, damage):
+def test_translate_names_valid_checkpoint(translate, home, tmp_path, damage):
     run = shutil.copytree(home.run, tmp_path / "run")
     best = json.loads((run / "checkpoints" / "best.json").read_text())["step"]
     other = {3: 6, 6: 3}[best]

@@ -25,7 +25,7 @@ def test_trees_reads_stdin(tmp_path):
     start("trees", cwd=tmp_path, input="(S (NN a)").refused("stdin:1: the tree that begins here is not closed")
 
 
-def test_trees_ends_quietly_when_its_reader_leaves(tmp_path):
+def test_trees_exits_quietly_without_reader(tmp_path):
     (tmp_path / "trees.ptb").write_text(f"{CAT}\n" * 3000)
     with opened(tmp_path) as process:
         process.stdout.readline()

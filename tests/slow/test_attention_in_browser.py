@@ -48,7 +48,7 @@ def told(driver):
     return driver.find_element("css selector", ".message").text
 
 
-def test_pointing_at_a_word_shows_its_attention_alone(driver, page):
+def test_page_hover_shows_attention_of_one_word(driver, page):
     everything = drawn(driver)
     weights = page.merged().cross[0]
     assert len(everything) == sum(round(255 * w) / 255 >= 0.02 for w in weights.flat)
@@ -63,7 +63,7 @@ def test_pointing_at_a_word_shows_its_attention_alone(driver, page):
     assert drawn(driver) == everything and told(driver).startswith("Point at a word")
 
 
-def test_a_click_pins_a_word_and_escape_lets_it_go(driver, page):
+def test_page_click_pins_word_until_escape(driver, page):
     everything = drawn(driver)
     word(driver, "queries", 0).click()
     pinned = drawn(driver)
@@ -76,7 +76,7 @@ def test_a_click_pins_a_word_and_escape_lets_it_go(driver, page):
     assert drawn(driver) == everything
 
 
-def test_layers_heads_kinds_and_pieces_can_be_chosen(driver, page):
+def test_page_selects_layers_heads_kinds_and_pieces(driver, page):
     everything = drawn(driver)
     press(driver, "heads", "2")
     assert 0 < len(drawn(driver)) < len(everything)
@@ -97,7 +97,7 @@ def test_layers_heads_kinds_and_pieces_can_be_chosen(driver, page):
                 assert [one.text for one in words] == list(getattr(maps, expected).labels)
 
 
-def test_everything_can_be_reached_by_keyboard(driver, page):
+def test_page_works_by_keyboard(driver, page):
     from selenium.webdriver import ActionChains, Keys
 
     everything = drawn(driver)
@@ -111,7 +111,7 @@ def test_everything_can_be_reached_by_keyboard(driver, page):
     assert drawn(driver) == of_one
 
 
-def test_page_shows_right_to_left_words_from_the_right(driver, tmp_path):
+def test_page_shows_right_to_left_words(driver, tmp_path):
     maps = random_maps([1, 1], [1])
     labels = "القط", "ينام", "</s>"
     maps = dataclasses.replace(maps, source=Tokens(labels, labels, maps.source.word_of), source_text="القط ينام")
@@ -125,7 +125,7 @@ def test_page_shows_right_to_left_words_from_the_right(driver, tmp_path):
     assert complaints(driver) == []
 
 
-def test_a_notebook_s_frame_shows_the_page(driver, tmp_path):
+def test_notebook_frame_shows_page(driver, tmp_path):
     (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><body>{inline(random_maps([1], [1]))}</body>")
     driver.get((tmp_path / "notebook.html").as_uri())
     driver.switch_to.frame(0)

@@ -58,7 +58,7 @@ def found(folder):
 
 @both
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_backends_give_the_same_first_20_losses(found, accumulate):
+def test_backends_give_same_first_20_losses(found, accumulate):
     own, other = (found[backend]["metrics"][str(accumulate)] for backend in (THIS, OTHER))
     for name, values in own.items():
         assert len(set(values)) == 20 == len(values)  # one of each update
@@ -68,7 +68,7 @@ def test_backends_give_the_same_first_20_losses(found, accumulate):
 
 @both
 @pytest.mark.parametrize("first", BACKENDS)
-def test_backends_resume_checkpoints_of_each_other(folder, found, first):
+def test_backends_resume_each_others_checkpoints(folder, found, first):
     second = next(backend for backend in BACKENDS if backend != first)
     assert "  resuming after update 6" in found[second]["resumed"]
     run = Run.open(folder / f"from_{first}")
@@ -97,7 +97,7 @@ def test_jax_commands_import_no_tensorflow(folder, found):
 
 
 @pytest.mark.backend
-def test_notebooks_may_begin_with_batches(tmp_path):
+def test_notebook_may_start_with_batches(tmp_path):
     """The first use of a problem loads the backend that is installed, with the settings of the environment."""
     code = (
         "import keras_transformer as kt; print(kt.problem('sort').batches('test', kt.hparams('toy')).batches_per_epoch)"
@@ -113,7 +113,7 @@ def test_notebooks_may_begin_with_batches(tmp_path):
 
 @pytest.mark.backend
 @pytest.mark.parametrize("name", ["torch", *set(loading.BACKENDS).difference(BACKENDS)])
-def test_train_rejects_a_wrong_backend_in_one_sentence(tmp_path, name):
+def test_train_rejects_wrong_backend(tmp_path, name):
     done = python(name, tmp_path, "-m", "keras_transformer.train", *cross_backend.FLAGS)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1

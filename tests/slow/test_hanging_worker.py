@@ -30,7 +30,7 @@ JOINED = """
 
 @pytest.mark.backend
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow itself detects a worker that hangs")
-def test_hanging_worker_ends_the_others_with_a_remedy():
+def test_hanging_worker_stops_others_with_remedy():
     (port,) = free_ports(1)
     command = [sys.executable, "-c", textwrap.dedent(JOINED), f"localhost:{port}"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -81,7 +81,7 @@ def largest_file(size):
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_train_recovers_from_one_fault_after_another(call, tmp_path, monkeypatch):
+def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
     """A kill before the best is marked, a kill in a write, a full disk, a signal, and a signal in an evaluation."""
     call("train", *flags(tmp_path), f"--output_dir={tmp_path}/whole").succeeded()
     whole, checkpoints = Run.open(tmp_path / "whole"), Checkpoints(tmp_path / "run" / "checkpoints")
@@ -150,7 +150,7 @@ def test_train_stops_at_ctrl_c_when_nobody_reads(call, tmp_path):
     assert checkpoints.steps()[-1] >= max(row["step"] for row in trained if row["kind"] == "train") > 9
 
 
-def test_train_ends_at_once_at_a_second_signal():
+def test_train_exits_at_second_signal():
     code = """
 import os, signal, time
 from keras_transformer.training.signals import TOGETHER, stop_request

@@ -59,7 +59,7 @@ def assert_same(path, other):
         assert np.isfinite(array).all()
 
 
-def test_train_stops_or_skips_at_updates_that_are_not_finite(train, spoil, tmp_path):
+def test_train_stops_at_or_skips_nonfinite_updates(train, spoil, tmp_path):
     spoil(5)
     outcome = train("run")
     assert outcome.status == 2 and "Traceback" not in outcome.err
@@ -92,7 +92,7 @@ def test_train_stops_or_skips_at_updates_that_are_not_finite(train, spoil, tmp_p
     assert Run.open(tmp_path / "run").checkpoints.steps()[-1] == 6
 
 
-def test_train_leaves_no_checkpoint_of_a_first_nan(train, spoil, tmp_path):
+def test_train_leaves_no_checkpoint_after_first_nan(train, spoil, tmp_path):
     spoil(*range(1, 7))
     outcome = train("run")
     assert outcome.status == 2 and "update 1 and in 2 after it" in outcome.err and "no checkpoint before" in outcome.err

@@ -48,12 +48,12 @@ def test_notebooks_run_with_fewer_updates(tmp_path, monkeypatch):
 @on_tensorflow
 @pytest.mark.soak
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs_whole(path, tmp_path, monkeypatch):
+def test_notebook_runs_completely(path, tmp_path, monkeypatch):
     run(nbformat.read(path, as_version=4), tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_is_stored_as_it_ran(path):
+def test_notebook_is_stored_as_executed(path):
     """In order, with pictures of a size that a page can bear, and without paths of a machine."""
     text = path.read_text(encoding="utf-8")
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]

@@ -40,7 +40,7 @@ def said(driver):
     return [one.text for one in driver.find_elements("css selector", ".wrong") if one.text]
 
 
-def test_a_word_shows_what_it_attended_to(driver, home):
+def test_page_shows_attention_of_a_word(driver, home):
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait
 
@@ -79,7 +79,7 @@ def test_page_shows_scores_of_several_translations(driver):
     assert complaints(driver) == []
 
 
-def test_page_translates_more_lines_than_a_request_takes(driver):
+def test_page_splits_long_texts_into_requests(driver):
     lines = [f"line {i}" if i % 5 else "" for i in range(100)]
     with serving(application(Backwards(), Limits(texts=8))) as url:
         assert translate(driver, url, "\n".join(lines)) == [line[::-1] for line in lines if line]
@@ -88,7 +88,7 @@ def test_page_translates_more_lines_than_a_request_takes(driver):
     assert complaints(driver) == []
 
 
-def test_page_shows_a_refused_line_between_the_others(driver):
+def test_page_shows_rejected_line_in_place(driver):
     too_long, refused = "x" * 1041, "impossible"
     with serving(application(Backwards(), Limits(characters=1040))) as url:
         assert translate(driver, url, f"one\n{too_long}\ntwo\n{refused}") == ["eno", "owt"]
@@ -102,7 +102,7 @@ def test_page_shows_a_refused_line_between_the_others(driver):
     assert all("422" in complaint for complaint in complaints(driver))
 
 
-def test_page_clears_the_translation_on_an_error(driver):
+def test_page_clears_translation_on_error(driver):
     with serving(application(Backwards(), Limits(seconds=20.0))) as url:
         assert translate(driver, url, "one") == ["eno"]
         assert translate_again(driver, "  \n") == []
@@ -116,7 +116,7 @@ def test_page_clears_the_translation_on_an_error(driver):
     complaints(driver)
 
 
-def test_page_says_when_to_come_again_to_a_busy_server(driver, monkeypatch):
+def test_page_shows_retry_time_of_busy_server(driver, monkeypatch):
     def full(self, items, tokens, seconds):
         raise QueueFull(7)
 
@@ -127,7 +127,7 @@ def test_page_says_when_to_come_again_to_a_busy_server(driver, monkeypatch):
     complaints(driver)
 
 
-def test_page_offers_words_without_spaces_between_them(driver):
+def test_page_splits_words_without_spaces(driver):
     engine, text = Backwards(shows_attention=True), "我喜欢Python编程。 ein 👍🏽."
     engine.translate = lambda texts, nbest: [[Output(text, 0.0)] for text in texts]
     with serving(application(engine)) as url:
@@ -138,7 +138,7 @@ def test_page_offers_words_without_spaces_between_them(driver):
     assert complaints(driver) == []
 
 
-def test_page_shows_right_to_left_text_from_the_right(driver):
+def test_page_shows_right_to_left_text(driver):
     with serving(application(Backwards())) as url:
         (shown,) = translate(driver, url, "القط ينام")
         assert shown == "القط ينام"[::-1]
@@ -148,7 +148,7 @@ def test_page_shows_right_to_left_text_from_the_right(driver):
     assert complaints(driver) == []
 
 
-def test_a_parser_s_tree_is_drawn(driver):
+def test_page_draws_parse_tree(driver):
     with serving(application(Backwards(trees=True))) as url:
         tree = "(S (NP (DT The) (NN dog)))"
         assert translate(driver, url, tree[::-1]) == [tree]

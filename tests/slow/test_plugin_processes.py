@@ -17,7 +17,7 @@ def write_example(folder):
     (folder / "numbers_plugin.py").write_text(code, encoding="utf-8")
 
 
-def test_page_example_runs_by_its_module_name(tmp_path):
+def test_plugin_page_example_runs_by_module_name(tmp_path):
     write_example(tmp_path)
     flags = "--plugin=numbers_plugin", "--problem=numbers_ende", "--hparams=numbers", "--model=capped"
     start("train", *flags, *SMALL, cwd=tmp_path).succeeded()

@@ -148,7 +148,7 @@ def test_preparation_killed_anywhere_resumes(home, whole, fresh_seed):
     assert_same_store(home, whole)
 
 
-def test_parts_of_other_texts_are_not_used(home, whole):
+def test_preparation_ignores_chunks_of_other_texts(home, whole):
     assert home.prepare(trouble="kill 3333", largest=200)[0] == -signal.SIGKILL
     status, lines, _ = home.prepare()
     changed = "the texts of numbers have changed since the interrupted preparation; starting again"
@@ -156,7 +156,7 @@ def test_parts_of_other_texts_are_not_used(home, whole):
     assert_same_store(home, whole)
 
 
-def test_parts_of_other_corpora_are_removed(home):
+def test_preparation_removes_chunks_of_other_corpora(home):
     assert home.prepare(trouble="kill 3333")[0] == -signal.SIGKILL
     (old,) = home.works()
     (home.path / "plugin.py").write_text(PLUGIN + "\n# changed\n")
@@ -165,7 +165,7 @@ def test_parts_of_other_corpora_are_removed(home):
     assert new != old
 
 
-def test_exception_in_pairs_is_raised_and_leaves_parts(home, whole):
+def test_exception_in_pairs_is_raised_and_keeps_chunks(home, whole):
     status, _, err = home.prepare(trouble="fail 3333")
     assert status == 1 and "ConnectionError: the server has gone" in err and "plugin.py:" in err.splitlines()[-1]
     assert len(home.works()) == len(list(home.data.iterdir())) == 1
@@ -183,7 +183,7 @@ def test_full_disk_leaves_no_finished_store(home, whole):
 
 
 @pytest.mark.parametrize(("end", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
-def test_workers_end_with_the_command(home, end, status):
+def test_workers_end_with_command(home, end, status):
     process = home.popen(trouble="sleep 3900", start_new_session=True)
     wait_for(lambda: home.works() and [*home.works()[0].glob("train.*.npz")] and workers_of(process.pid))
     workers = workers_of(process.pid)
@@ -200,7 +200,7 @@ def wait_for(condition, seconds=30):
         time.sleep(0.02)
 
 
-def test_second_process_waits_for_the_first(home, whole):
+def test_second_preparation_waits_for_first(home, whole):
     processes = [home.popen(), home.popen()]
     outs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
@@ -208,7 +208,7 @@ def test_second_process_waits_for_the_first(home, whole):
     assert sum("pairs/s" in out for out in outs) == 1
 
 
-def test_preparation_continues_without_a_reader(tmp_path):
+def test_preparation_continues_without_reader(tmp_path):
     process = spawn("prepare", "--problem=copy", f"--data_dir={tmp_path}/data", cwd=tmp_path)
     process.stdout.close()
     assert process.wait(timeout=120) == 0 and process.stderr.read() == ""

@@ -59,7 +59,7 @@ def test_benchmark_prints_help(name, monkeypatch):
     assert end.value.code == 0 and "--json" in printed.getvalue()
 
 
-def test_checkpoints_measures_a_size(rows_of):
+def test_checkpoints_measures_one_size(rows_of):
     (row,) = rows_of("checkpoints", "--sizes=toy", "--times=1", "--tokens=64")
     assert row["write_seconds"] > 0 and 0 < row["share"] < 1
 
@@ -75,7 +75,7 @@ def test_decode_measures_this_project(rows_of, monkeypatch):
 
 
 @on_tensorflow
-def test_decode_profile_finds_the_matrix_products(monkeypatch, tmp_path):
+def test_decode_profile_finds_matrix_products(monkeypatch, tmp_path):
     decode, program = importlib.import_module("decode"), importlib.import_module("decode_profile")
     monkeypatch.setattr(decode, "SIZES", {"tiny": ("tiny", 50)})
     monkeypatch.setattr(decode, "SENTENCES", 4)
@@ -91,7 +91,7 @@ def test_exports_compares_formats(rows_of, home):
     assert (row["format"], row["precision"], row["sentences"]) == ("ctranslate2", "float32", 3)
 
 
-def test_layer_types_times_every_layer_at_every_size(rows_of, capsys, tmp_path):
+def test_layer_types_measures_all_layers_and_sizes(rows_of, capsys, tmp_path):
     rows = rows_of("layer_types", "--quick", f"--output={tmp_path}/plot.png")
     assert len(rows) == 7 * 3 * 2  # layers, sizes, passes
     assert len({row["layer"] for row in rows}) == 7
@@ -99,7 +99,7 @@ def test_layer_types_times_every_layer_at_every_size(rows_of, capsys, tmp_path):
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_layer_types_counts_every_matrix_product(monkeypatch):
+def test_layer_types_counts_all_matrix_products(monkeypatch):
     """Products of Keras' own layers are not made with keras.ops.matmul."""
     program, flags = importlib.import_module("layer_types"), types.SimpleNamespace(window=6, kernel=3)
     matmul = keras.ops.matmul
@@ -132,7 +132,7 @@ def test_loss_curve_saves_and_compares_runs(rows_of, tmp_path):
     assert row["seeds"] == [1, 2] and row["greatest_difference"] == pytest.approx(0.5)
 
 
-def test_memory_measures_an_update(rows_of, monkeypatch):
+def test_memory_measures_one_update(rows_of, monkeypatch):
     monkeypatch.setattr(importlib.import_module("memory"), "WAYS", {"whole": {}})
     (row,) = rows_of("memory", "--hparams", "toy", "--tokens", "64", "--vocab_size=50")
     assert row["peak_mb"] > 100
@@ -184,12 +184,12 @@ def test_data_path_measures_every_workload(rows_of):
         assert min(row["open_seconds"], row["first_batch_seconds"], row["epoch_boundary_seconds"]) > 0
 
 
-def test_prepare_measures_every_phase(rows_of, tmp_path):
+def test_prepare_measures_all_phases(rows_of, tmp_path):
     (row,) = rows_of("prepare", "--pairs=2000", "--vocab_size=200", "--workers=1", f"--folder={tmp_path}/corpus")
     assert len(row["phases"]) == 3 and all(phase["seconds"] > 0 for phase in row["phases"].values())
 
 
-def test_serve_asks_the_server(rows_of, home, monkeypatch):
+def test_serve_measures_the_server(rows_of, home, monkeypatch):
     monkeypatch.setattr(importlib.import_module("serve"), "WARM_UP", 0.2)
     (row,) = rows_of("serve", f"--run={home.run}", "--clients=2", "--seconds=1", "--sentences=3")
     assert row["clients"] == 2 and row["wrong"] == 0 and row["errors"] == 0
@@ -204,7 +204,7 @@ def test_serve_counts_wrong_answers(rows_of, home, monkeypatch):
 
 
 @on_tensorflow
-def test_train_profile_finds_all_products_of_an_update(monkeypatch):
+def test_train_profile_finds_all_matrix_products(monkeypatch):
     program, train_step = importlib.import_module("train_profile"), importlib.import_module("train_step")
     small = train_step.Size("tiny", 60, 8, 64, 1)
     monkeypatch.setitem(program.SIZES, "small", small)

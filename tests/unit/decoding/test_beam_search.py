@@ -109,7 +109,7 @@ def test_wide_beam_equals_exhaustive_search(translator):
 
 @pytest.mark.backend
 @pytest.mark.parametrize("seed", range(2))
-def test_beam_of_one_is_greedy_search(translator, seed):
+def test_beam_size_1_is_greedy_search(translator, seed):
     randomize(translator, seed)
     found = [hypothesis.tokens for (hypothesis,) in translator.translate(SOURCES, beam_size=1, extra_length=6)]
     assert all(len(tokens) <= len(text.split()) + 7 for text, tokens in zip(SOURCES, found, strict=True))
@@ -138,7 +138,7 @@ one_or_four = st.sampled_from([1, 4]).flatmap(lambda length: st.text("abx", min_
     weights=st.integers(0, 2**31),
     random=st.randoms(use_true_random=False),
 )  # fmt: skip
-def test_hypotheses_depend_on_their_text_alone(translator, texts, sizes, alpha, extra_length, weights, random):
+def test_hypotheses_depend_on_their_text_only(translator, texts, sizes, alpha, extra_length, weights, random):
     randomize(translator, weights)
     texts, order = [" ".join(text) for text in texts], list(range(len(texts)))
     random.shuffle(order)
@@ -238,7 +238,7 @@ EACH_ALPHA = [0.0, 0.6, 1.0, 0.3, 2.0]  # one for each sentence
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_hypotheses_carry_their_own_log_probability_and_score(seed):
+def test_hypotheses_have_correct_log_probability_and_score(seed):
     table = Table(seed)
     for sentence, finished in enumerate(hypotheses(table.search(LIMITS, alpha=EACH_ALPHA))):
         for tokens, log_probability, score in finished:
@@ -250,18 +250,18 @@ def test_hypotheses_carry_their_own_log_probability_and_score(seed):
 
 
 @pytest.mark.parametrize("raised", [(), [(EOS, -9.0)], [(EOS, 3.0)]])
-def test_hypotheses_end_with_their_only_eos_within_the_limit(raised):
+def test_hypotheses_end_with_single_eos_within_limit(raised):
     for limit, finished in zip(LIMITS, hypotheses(Table(2, raised=raised).search(LIMITS))):
         assert finished and all(len(tokens) <= limit for tokens, _, _ in finished)
 
 
-def test_a_probable_end_leaves_no_beam_empty():
+def test_probable_eos_leaves_no_beam_empty():
     *states, _ = Table(2, raised=[(EOS, 9.0)]).states([9] * 5)
     for state in states:
         assert ops.convert_to_numpy(state.log_probabilities).min() > -1e8
 
 
-def test_an_improbable_end_comes_at_the_limit():
+def test_improbable_eos_is_forced_at_limit():
     for limit, finished in zip(LIMITS, hypotheses(Table(2, raised=[(EOS, -50.0)]).search(LIMITS))):
         assert {len(tokens) for tokens, _, _ in finished} == {limit}
 
@@ -272,12 +272,12 @@ def test_pad_and_bos_are_never_output(symbol):
         assert all(symbol not in tokens for tokens, _, _ in finished)
 
 
-def test_unknown_is_a_symbol_like_others():
+def test_unk_may_be_output():
     finished = hypotheses(Table(3, raised=[(UNK, 20.0)]).search(LIMITS))
     assert all(UNK in sentence[0][0] for limit, sentence in zip(LIMITS, finished) if limit > 1)
 
 
-def test_a_finished_hypothesis_never_changes():
+def test_finished_hypotheses_never_change():
     known = [{} for _ in LIMITS]
     for index, state in enumerate(Table(4).states(LIMITS)):
         for old, finished in zip(known, hypotheses(state)):
@@ -288,7 +288,7 @@ def test_a_finished_hypothesis_never_changes():
 
 @pytest.mark.parametrize("nbest", (1, 3))
 @pytest.mark.parametrize("raised", [(), [(EOS, 2.0)]])
-def test_stopping_early_loses_nothing(nbest, raised):
+def test_early_stopping_loses_no_hypothesis(nbest, raised):
     table = Table(seed=nbest, raised=raised)
     *_, last = table.states(LIMITS, alpha=EACH_ALPHA)
     found = hypotheses(table.search(LIMITS, alpha=EACH_ALPHA, nbest=nbest), nbest)
@@ -298,7 +298,7 @@ def test_stopping_early_loses_nothing(nbest, raised):
         np.testing.assert_allclose([h[1:] for h in early], [h[1:] for h in late], rtol=1e-6)
 
 
-def test_each_sentence_has_its_own_options():
+def test_search_takes_options_per_sentence():
     table, beams, alphas, nbest = Table(7), [4, 1, 2, 3, 1], [0.0, 0.6, 1.0, 0.6, 2.0], [4, 1, 2, 1, 1]
     found = hypotheses(table.search(LIMITS, 4, alphas, nbest, beams))
     for row, options in enumerate(zip(beams, alphas, nbest)):
@@ -307,13 +307,13 @@ def test_each_sentence_has_its_own_options():
         np.testing.assert_allclose([h[1:] for h in found[row][: nbest[row]]], [h[1:] for h in alone], rtol=1e-6)
 
 
-def test_a_search_without_prospects_stops():
+def test_search_stops_when_no_beam_can_improve():
     state = Table(5, raised=[(EOS, 15.0)]).search([9] * 5, nbest=1)
     assert int(state.index) < 9
 
 
 @pytest.mark.parametrize(("value", "index"), [(np.nan, 0), (np.inf, 3)])
-def test_search_notes_which_sentences_are_not_finite(value, index):
+def test_search_flags_nonfinite_sentences(value, index):
     table = Table(seed=2, raised=[(EOS, -9.0)])
     table.by_position[[1, 4], index, 5] = value
     state = table.search([9, 9, 9, 2, 2], nbest=1)
@@ -321,7 +321,7 @@ def test_search_notes_which_sentences_are_not_finite(value, index):
     assert ops.convert_to_numpy(state.finite).tolist() == [True, False, True, True, index > 0]
 
 
-def test_search_notes_one_hypothesis_that_is_not_finite():
+def test_search_flags_a_single_nonfinite_hypothesis():
     table = Table(seed=2)
     table.by_symbol[1, 4, 5] = np.nan
     state = table.search([9] * 5)
@@ -330,7 +330,7 @@ def test_search_notes_one_hypothesis_that_is_not_finite():
     assert (ops.convert_to_numpy(state.finished_scores) > -1e8).any()
 
 
-def test_state_is_as_documented():
+def test_search_state_shapes():
     table, beam_size = Table(6), 3
     state = next(table.states([9] * 5, beam_size))
     shapes = {name: tuple(getattr(state, name).shape) for name in BeamState._fields if name not in ("path", "cache")}

@@ -86,7 +86,7 @@ def padded(sequences):
 # Scores
 
 
-def test_all_scores_are_sacrebleus_and_end_with_those_of_score():
+def test_all_scores_match_sacrebleu():
     outputs = [line.upper() for line in WORSE[:30]] + WORSE[30:]
     for name, known in {"multi30k_ende": ["sacreBLEU"], "multi30k_ende_tok": ["sacreBLEU", "tokenized BLEU"]}.items():
         problem = load_problem(name)
@@ -100,7 +100,7 @@ def test_all_scores_are_sacrebleus_and_end_with_those_of_score():
         assert lowercase.signature.startswith("nrefs:1|case:lc|eff:no|tok:13a|")
 
 
-def test_symbols_have_no_other_scores():
+def test_all_scores_of_symbols_are_their_scores():
     problem = load_problem("copy")
     assert problem.all_scores(["s1", "s2"], ["s1", "s3"]) == problem.score(["s1", "s2"], ["s1", "s3"])
 
@@ -114,7 +114,7 @@ def test_perplexity_is_by_token():
     assert perplexity(1000.0) == math.inf
 
 
-def test_perplexity_is_of_the_models_probabilities_blank_lines_included(run, result):
+def test_perplexity_matches_model_with_blank_lines(run, result):
     model, tokenizer = Run.open(run).load_model(), Run.open(run).tokenizer
     sources, labels = (padded([[*ids, EOS] for ids in tokenizer.encode(texts)]) for texts in (SOURCES, TARGETS))
     decoder_input = np.concatenate([np.full((len(labels), 1), BOS), labels[:, :-1]], axis=1)
@@ -126,7 +126,7 @@ def test_perplexity_is_of_the_models_probabilities_blank_lines_included(run, res
     assert len(result.scored[TARGETS.index("")].tokens) == 1
 
 
-def test_perplexity_is_what_training_measured(run):
+def test_perplexity_matches_training_log(run):
     (logged,) = (row for row in Run.open(run).metrics() if row["kind"] == "validation")
     found = evaluate(run, "last", "validation", SearchOptions(beam_size=1))
     assert found.nll() == pytest.approx(logged["nll"], rel=1e-4)
@@ -136,7 +136,7 @@ def test_perplexity_is_what_training_measured(run):
 # By length
 
 
-def test_buckets_hold_every_row_once_and_none_is_empty():
+def test_length_buckets_partition_rows():
     words = [51, 1, 10, 11, 20, 0, 21, 50, 200, 1]
     assert length_buckets(words) == {
         "0": [5], "1-10": [1, 2, 9], "11-20": [3, 4], "21-30": [6], "41-50": [7], "51+": [0, 8],
@@ -152,7 +152,7 @@ def test_length_ratio_is_by_words():
     assert length_ratio(["a"], [""]) is None
 
 
-def test_results_by_length_are_those_of_the_bucket_alone(run, result):
+def test_results_by_length_match_each_bucket(run, result):
     table = {row["words"]: row for row in result.by_length()}
     assert {words: row["lines"] for words, row in table.items()} == {"0": 1, "1-10": 2, "11-20": 10, "51+": 1}
     translator = Translator.load(run)
@@ -169,14 +169,14 @@ def test_results_by_length_are_those_of_the_bucket_alone(run, result):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_equal_outputs_do_not_differ(metric):
+def test_bootstrap_of_equal_outputs_has_no_difference(metric):
     for outputs in (WORSE, REFERENCES):
         found = paired_bootstrap(metric, outputs, list(outputs), REFERENCES)
         assert (found.difference, found.p_value) == (0.0, 1.0) and found.system == found.other
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_clearly_better_outputs_differ_and_either_way(metric):
+def test_bootstrap_detects_better_outputs_symmetrically(metric):
     better = REFERENCES[:40] + WORSE[40:]
     found, swapped = (paired_bootstrap(metric, *pair, REFERENCES) for pair in ((better, WORSE), (WORSE, better)))
     assert found.difference > 10 and found.p_value < 0.01
@@ -186,13 +186,13 @@ def test_clearly_better_outputs_differ_and_either_way(metric):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_difference_by_chance_is_not_significant(metric):
+def test_bootstrap_ignores_chance_differences(metric):
     outputs, others = REFERENCES[:11] + WORSE[11:], WORSE[:50] + REFERENCES[50:]
     found = paired_bootstrap(metric, outputs, others, REFERENCES)
     assert found.difference > 0 and 0.2 < found.p_value <= 1
 
 
-def test_bleu_is_compared_as_sacrebleu_does(monkeypatch):
+def test_bootstrap_of_bleu_matches_sacrebleu(monkeypatch):
     monkeypatch.setenv("SACREBLEU_SEED", "7")
     outputs, others = REFERENCES[:16] + WORSE[16:], WORSE[:50] + REFERENCES[50:]
     found = paired_bootstrap("sacreBLEU", outputs, others, REFERENCES)
@@ -206,7 +206,7 @@ def test_bleu_is_compared_as_sacrebleu_does(monkeypatch):
     assert vars(found.other) == {"score": other.score, "mean": other.mean, "interval": other.ci}
 
 
-def test_exact_match_has_the_p_value_of_the_normal_approximation():
+def test_bootstrap_of_exact_match_near_normal_approximation():
     # Of 100 lines 20 are right in the first system alone and 10 in the second alone: z = 10 / √(30 − 10²/100) = 1.86,
     # two-sided p = 0.063, and 0.078 with half a line for continuity.
     references = ["right"] * 100
@@ -218,7 +218,7 @@ def test_exact_match_has_the_p_value_of_the_normal_approximation():
     assert found.system.interval == pytest.approx(1.96 * 5, abs=1.5)
 
 
-def test_f1_is_resampled_by_sentence():
+def test_bootstrap_of_f1_resamples_sentences():
     gold = "(S (NP (N a)) (VP (V b)))"
     wrong, error = gold.replace("NP", "X"), gold.replace("V b", ". b")
     references, outputs, others = [gold] * 40, [gold, gold, wrong, error] * 10, [gold, wrong, error, error] * 10
@@ -238,7 +238,7 @@ def test_f1_is_resampled_by_sentence():
     assert paired_bootstrap("F1 of all sentences", others, outputs, references).p_value == found.p_value
 
 
-def test_what_cannot_be_compared_is_refused():
+def test_bootstrap_rejects_unknown_metric():
     with pytest.raises(UserError, match="'F1'"):
         paired_bootstrap("F1", WORSE, WORSE, REFERENCES)
 
@@ -246,7 +246,7 @@ def test_what_cannot_be_compared_is_refused():
 # The command
 
 
-def test_json_holds_what_the_text_says(run, call, tmp_path):
+def test_evaluate_json_matches_text_output(run, call, tmp_path):
     (tmp_path / "references.txt").write_text(lines(TARGETS))
     flags = (f"--run={run}", "--samples=2", "--by_length", f"--compare={tmp_path}/references.txt")
     text = call("evaluate", *flags).succeeded()
@@ -290,14 +290,14 @@ def test_json_holds_what_the_text_says(run, call, tmp_path):
             assert f"{name}:".ljust(11) + value in text
 
 
-def test_no_further_tokens_are_none_in_what_is_told(run, call, monkeypatch):
+def test_evaluate_reports_extra_length_0(run, call, monkeypatch):
     found = [Hypothesis("one", (), 0.0, 0.0)]
     monkeypatch.setattr(Translator, "translate", lambda self, texts, *_, **__: [found for _ in texts])
     outcome = call("evaluate", f"--run={run}", "--extra_length=0", "--json")
     assert json.loads(outcome.out)["decoding"]["extra_length"] == 0
 
 
-def test_nothing_more_is_said_unasked(result, capsys):
+def test_report_text_is_short_by_default(result, capsys):
     report_text(result, samples=0, by_length=False)
     text = capsys.readouterr().out.splitlines()
     assert len(text) == 8 and text[0].startswith(f"{len(SOURCES)} lines of test in ")
@@ -305,7 +305,7 @@ def test_nothing_more_is_said_unasked(result, capsys):
     assert not {"comparison", "samples"} & summary(result).keys()
 
 
-def test_the_table_is_aligned(result, capsys):
+def test_report_text_aligns_table(result, capsys):
     report_text(result, samples=0, by_length=True)
     first, blank, *table, end, perplexity_line = capsys.readouterr().out.splitlines()[:9]
     assert (blank, end) == ("", "") and perplexity_line.startswith("perplexity = ")
@@ -314,14 +314,14 @@ def test_the_table_is_aligned(result, capsys):
 
 
 @pytest.mark.parametrize("perplexity", [math.inf, math.nan])
-def test_json_knows_no_infinity(result, monkeypatch, perplexity):
+def test_summary_has_no_infinite_perplexity(result, monkeypatch, perplexity):
     monkeypatch.setattr(evaluation, "perplexity", lambda nll: perplexity)
     found = summary(result)
     assert found["perplexity"] is None and found["by_length"][0]["perplexity"] is None and found["nll"] == result.nll()
 
 
 @pytest.mark.parametrize("score", [sacre_bleu, exact_match])
-def test_a_system_does_not_differ_from_its_own_outputs(run, result, call, tmp_path, monkeypatch, score):
+def test_evaluate_compare_with_own_outputs_has_no_difference(run, result, call, tmp_path, monkeypatch, score):
     """Whatever the score that counts."""
     monkeypatch.setattr(type(result.run.problem), "score", lambda _, *texts: [score(*texts)])
     (tmp_path / "outputs.gz").write_bytes(gzip.compress(lines(result.outputs).encode()))
@@ -330,7 +330,7 @@ def test_a_system_does_not_differ_from_its_own_outputs(run, result, call, tmp_pa
     assert text[-1] == str(score(result.outputs, TARGETS))
 
 
-def test_a_line_end_in_an_output_shifts_no_line(run, call, tmp_path, monkeypatch):
+def test_evaluate_output_with_line_end_shifts_no_line(run, call, tmp_path, monkeypatch):
     two_lines = [Hypothesis("two\nlines", (), 0.0, 0.0)]
     monkeypatch.setattr(Translator, "translate", lambda self, texts, *_, **__: [two_lines for _ in texts])
     call("evaluate", f"--run={run}", f"--output_dir={tmp_path}").succeeded()
@@ -338,7 +338,7 @@ def test_a_line_end_in_an_output_shifts_no_line(run, call, tmp_path, monkeypatch
     assert list(read_lines(tmp_path / "test.references.txt")) == TARGETS
 
 
-def test_a_row_holds_the_new_figures_and_old_rows_do_without(result, tmp_path, monkeypatch):
+def test_result_rows_hold_all_figures(result, tmp_path, monkeypatch):
     append_result(tmp_path / "rows.jsonl", result)
     row = json.loads((tmp_path / "rows.jsonl").read_text())
     for name, score in zip(("chrf", "lowercase_bleu", "sacrebleu"), result.scores, strict=True):
@@ -376,7 +376,7 @@ def test_a_row_holds_the_new_figures_and_old_rows_do_without(result, tmp_path, m
     ],
 )
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_a_wrong_file_to_compare_is_refused_before_decoding(run, call, tmp_path, no_decoding, flags, content, said):
+def test_evaluate_rejects_wrong_compare_file_before_decoding(run, call, tmp_path, no_decoding, flags, content, said):
     file = tmp_path / "other.txt"
     if content is not None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -385,11 +385,11 @@ def test_a_wrong_file_to_compare_is_refused_before_decoding(run, call, tmp_path,
     assert outcome.out == ""
 
 
-def test_a_directory_to_compare_is_refused(run, call, tmp_path, no_decoding):
+def test_evaluate_rejects_directory_to_compare(run, call, tmp_path, no_decoding):
     call("evaluate", f"--run={run}", f"--compare={tmp_path}").refused(tmp_path, "directory")
 
 
-def test_a_problem_scored_by_something_else_is_not_compared(run, result, call, tmp_path, no_decoding, monkeypatch):
+def test_evaluate_cannot_compare_other_metrics(run, result, call, tmp_path, no_decoding, monkeypatch):
     def score(self, hypotheses, references):
         return [NamedTuple("Score", [("name", str)])("F1")]
 
@@ -399,11 +399,11 @@ def test_a_problem_scored_by_something_else_is_not_compared(run, result, call, t
 
 
 @pytest.mark.parametrize("value", ["-1", "x"])
-def test_a_wrong_number_of_samples_is_refused(run, call, no_decoding, value):
+def test_evaluate_rejects_wrong_number_of_samples(run, call, no_decoding, value):
     call("evaluate", f"--run={run}", f"--samples={value}").refused("--samples", value)
 
 
-def test_average_shows_what_averaging_brings(home, call, tmp_path, monkeypatch):
+def test_average_prints_scores_before_and_after(home, call, tmp_path, monkeypatch):
     """`test_known_scores.py` holds the scores against known ones."""
     shutil.copytree(home.run, tmp_path / "run")
     scores = [exact_match(["a", outputs], ["a", "b"]) for outputs in "cbc"]

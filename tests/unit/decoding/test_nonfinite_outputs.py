@@ -46,12 +46,12 @@ def translator():
 @pytest.mark.parametrize(
     "options", [{}, {"beam_size": 1}, {"sampling": Sampling()}, {"prefixes": ["", "a"]}, {"min_length": 2}]
 )
-def test_translate_reports_outputs_that_are_not_finite(translator, options):
+def test_translate_reports_nonfinite_outputs(translator, options):
     with pytest.raises(NonFiniteOutputs, match="^outputs for text 2 must be finite, got NaN or infinity"):
         translator.translate(["", "a b"], **options)
 
 
-def test_ensemble_reports_outputs_that_are_not_finite(translator):
+def test_ensemble_reports_nonfinite_outputs(translator):
     sound = kt.Transformer(translator.tokenizer.vocab_size, HPARAMS)
     ensemble = kt.Translator([sound, translator.model], translator.tokenizer, HPARAMS)
     with pytest.raises(NonFiniteOutputs):
@@ -61,12 +61,12 @@ def test_ensemble_reports_outputs_that_are_not_finite(translator):
 
 
 @pytest.mark.backend
-def test_score_reports_outputs_that_are_not_finite(translator):
+def test_score_reports_nonfinite_outputs(translator):
     with pytest.raises(NonFiniteOutputs, match="text 1 "):
         translator.score(["a b"], ["b"])
 
 
-def test_parser_reports_outputs_that_are_not_finite():
+def test_parser_reports_nonfinite_outputs():
     hparams = HPARAMS.replace(model="word_aligned_transformer", extra_length=20)
     tokenizer = TreeTokenizer.train(["a b"] * 3, {"(S", ")S", "T"}, 300)
     model = kt.Transformer.from_hparams(hparams, vocab_size=tokenizer.vocab_size)
@@ -115,7 +115,7 @@ def evaluations(run):
     return {row["step"]: row for row in run.metrics() if row["kind"] == "validation"}
 
 
-def test_train_logs_an_evaluation_without_a_score(trained):
+def test_train_logs_evaluation_without_score(trained):
     run, lines = trained(2, 4)
     rows = evaluations(run)
     assert {step for step, row in rows.items() if "score" in row} == {6} and run.checkpoints.steps() == [2, 4, 6]
@@ -129,14 +129,14 @@ def test_train_logs_an_evaluation_without_a_score(trained):
             json.loads(text, parse_constant=no_constant)
 
 
-def test_train_resumes_after_an_evaluation_without_a_score(trained):
+def test_train_resumes_after_evaluation_without_score(trained):
     run, lines = trained(2, 4, train_steps=4)
     assert run.checkpoints.best_step() == 2 and "score" not in run.checkpoints.best()
     assert any(line == "best validation without a finite score at step 2" for line in lines)
     assert trained(4, train_steps=6)[0].checkpoints.best_step() == 6
 
 
-def test_train_counts_a_missing_score_as_no_improvement(trained):
+def test_train_counts_missing_score_as_no_improvement(trained):
     run, _ = trained(4, 6, train_steps=20, patience=2)
     assert run.checkpoints.best_step() == 2 and run.checkpoints.steps()[-1] == 6
 
@@ -155,7 +155,7 @@ def run(home, tmp_path):
     return run.path
 
 
-def test_commands_report_outputs_that_are_not_finite(call, run, tmp_path):
+def test_commands_report_nonfinite_outputs(call, run, tmp_path):
     lines = tmp_path / "lines"
     lines.write_text("s1 s2\n")
     told = " must be finite, got NaN or infinity. Choose another checkpoint"
@@ -165,7 +165,7 @@ def test_commands_report_outputs_that_are_not_finite(call, run, tmp_path):
     call("evaluate", *of_run).refused(told)
 
 
-def test_server_reports_outputs_that_are_not_finite(run):
+def test_server_reports_nonfinite_outputs(run):
     pytest.importorskip("fastapi")
     from helpers.served import ask, serving
 

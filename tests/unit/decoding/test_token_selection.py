@@ -47,7 +47,7 @@ def of_few_numbers(seed, shape, different):
 
 @settings(max_examples=FEW, deadline=None)
 @given(outer=st.lists(small, min_size=0, max_size=3), n=small, m=small, width=small, seed=seeds)
-def test_taking_is_numpys(outer, n, m, width, seed):
+def test_take_matches_numpy(outer, n, m, width, seed):
     rng = np.random.default_rng(seed)
     values, places = rng.normal(size=(*outer, n, width)), rng.integers(n, size=(*outer, m)).astype("int32")
     values = values.astype("float32")
@@ -65,7 +65,7 @@ def test_taking_is_numpys(outer, n, m, width, seed):
 @given(
     rows=small, beams=small, vocab_size=vocab_sizes, count=counts, different=st.sampled_from((1, 3, 10_000)), seed=seeds
 )
-def test_the_largest_logits_come_in_a_stable_order(rows, beams, vocab_size, count, different, seed):
+def test_blockwise_top_k_is_stable(rows, beams, vocab_size, count, different, seed):
     logits, count = of_few_numbers(seed, (rows, beams, vocab_size), different), min(count, vocab_size)
     best, symbols = blockwise_top_k(ops.convert_to_tensor(logits), count)
     expected = in_order(logits, count)
@@ -75,7 +75,7 @@ def test_the_largest_logits_come_in_a_stable_order(rows, beams, vocab_size, coun
 
 @pytest.mark.backend
 @pytest.mark.parametrize("vocab_size", [10 * BLOCKS[0], 10 * BLOCKS[0] - 1, 10 * BLOCKS[0] - 15])
-def test_of_two_equal_largest_logits_the_first_is_taken(vocab_size):
+def test_blockwise_top_k_takes_first_of_equal_logits(vocab_size):
     first, second = (places.ravel() for places in np.meshgrid(*[np.arange(vocab_size)] * 2, indexing="ij"))
     first, second = first[first < second], second[first < second]
     logits = np.zeros((1, len(first), vocab_size), "float32")
@@ -85,7 +85,7 @@ def test_of_two_equal_largest_logits_the_first_is_taken(vocab_size):
 
 
 @pytest.mark.parametrize("vocab_size", [10 * BLOCKS[0], 10 * BLOCKS[0] - 1, 10 * BLOCKS[0] - 15, 997])
-def test_places_behind_the_vocabulary_are_never_taken(vocab_size):
+def test_blockwise_top_k_never_exceeds_vocabulary(vocab_size):
     # One symbol is possible: all other places are as bad as those that only fill the last block up.
     logits = np.full((1, vocab_size, vocab_size), NEG_INF, "float32")
     logits[0, np.arange(vocab_size), np.arange(vocab_size)] = 0
@@ -99,7 +99,7 @@ def test_places_behind_the_vocabulary_are_never_taken(vocab_size):
     rows=small, beams=small, vocab_size=vocab_sizes, count=st.integers(1, 12), share=st.sampled_from((None, 0.02, 0.5)),
     scale=st.sampled_from((0.1, 3, 80)), seed=seeds,
 )  # fmt: skip
-def test_log_probabilities_are_of_all_symbols(rows, beams, vocab_size, count, share, scale, seed):
+def test_top_k_tokens_normalizes_over_all_tokens(rows, beams, vocab_size, count, share, scale, seed):
     rng = np.random.default_rng(seed)
     logits = rng.uniform(-scale, scale, size=(rows, beams, vocab_size)).astype("float32")
     allowed = None if share is None else rng.random(logits.shape) < share
@@ -118,7 +118,7 @@ def test_log_probabilities_are_of_all_symbols(rows, beams, vocab_size, count, sh
 
 
 @pytest.mark.parametrize("constrained", [False, True])
-def test_a_certain_symbol_has_log_probability_zero(constrained):
+def test_top_k_tokens_gives_certain_token_log_probability_0(constrained):
     logits = np.full((1, 1, 900), -80, "float32")
     logits[0, 0, 7] = 80
     allowed = np.ones(logits.shape, bool) if constrained else None
@@ -166,7 +166,7 @@ samplings = st.builds(
 
 @settings(max_examples=FEW, deadline=None)
 @given(vocab_size=st.sampled_from((2, 9, 40)), sampling=samplings, share=st.sampled_from((0.4, 1)), seed=seeds)
-def test_a_draw_is_the_inverse_of_the_distribution(vocab_size, sampling, share, seed):
+def test_sample_tokens_inverts_distribution(vocab_size, sampling, share, seed):
     rng = np.random.default_rng(seed)
     logits = rng.normal(scale=2, size=vocab_size).astype("float32")
     allowed = rng.random(vocab_size) < share
@@ -184,7 +184,7 @@ def test_a_draw_is_the_inverse_of_the_distribution(vocab_size, sampling, share, 
 @pytest.mark.parametrize(
     "sampling", [Sampling(), Sampling(temperature=0.5), Sampling(top_k=3), Sampling(top_p=0.8), Sampling(2.0, 4, 0.7)]
 )
-def test_symbols_are_drawn_as_often_as_they_are_probable(sampling):
+def test_sample_tokens_follows_probabilities(sampling):
     logits, count = np.random.default_rng(8).normal(size=8).astype("float32"), 20_000
     allowed = np.arange(8) != 2
     symbols, _ = drawn(logits, allowed, evenly(count), sampling)
@@ -192,7 +192,7 @@ def test_symbols_are_drawn_as_often_as_they_are_probable(sampling):
     np.testing.assert_allclose(often, probabilities(logits, allowed, sampling), atol=2 / count)
 
 
-def test_what_is_kept_is_what_its_definition_says():
+def test_sample_tokens_top_k_and_top_p():
     logits, every = np.log([0.1, 0.4, 0.05, 0.25, 0.2]), np.ones(5, bool)
 
     def kept(sampling, allowed=every):
@@ -210,7 +210,7 @@ def test_what_is_kept_is_what_its_definition_says():
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-6])
-def test_a_low_temperature_is_greedy(temperature):
+def test_sample_tokens_is_greedy_at_low_temperature(temperature):
     logits = np.random.default_rng(4).normal(loc=-30, size=50).astype("float32")
     allowed = np.arange(50) != logits.argmax()
     symbols, _ = drawn(logits, allowed, evenly(100), Sampling(temperature))
@@ -219,7 +219,7 @@ def test_a_low_temperature_is_greedy(temperature):
 
 @pytest.mark.parametrize("vocab_size", [7, 5000])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=3), Sampling(top_p=0.2), Sampling(1e-6)])
-def test_what_has_no_probability_is_never_drawn(vocab_size, sampling):
+def test_sample_tokens_never_draws_impossible_tokens(vocab_size, sampling):
     rng = np.random.default_rng(9)
     logits = rng.normal(scale=3, size=vocab_size).astype("float32")
     allowed = rng.random(vocab_size) < 0.4
@@ -287,7 +287,7 @@ class PlainTree:
 @pytest.mark.backend
 @settings(max_examples=FEW // 2, deadline=None)
 @given(batch=small, beam_size=small, steps=st.lists(small, min_size=2, max_size=4), seed=seeds)
-def test_every_beam_keeps_its_own_history(batch, beam_size, steps, seed):
+def test_kv_tree_keeps_history_of_each_beam(batch, beam_size, steps, seed):
     tree = PlainTree(seed, batch, beam_size)
     path = np.zeros((batch, beam_size, steps[0] * beam_size), bool)
     for now, then in zip(steps, [*steps[1:], 1]):
@@ -304,7 +304,7 @@ def test_every_beam_keeps_its_own_history(batch, beam_size, steps, seed):
 
 @settings(max_examples=FEW, deadline=None)
 @given(batch=small, beams=small, nodes=st.integers(1, 9), seed=seeds)
-def test_living_nodes_are_those_that_a_living_beam_needs(batch, beams, nodes, seed):
+def test_live_nodes_are_those_of_live_beams(batch, beams, nodes, seed):
     rng = np.random.default_rng(seed)
     path, alive = rng.random((batch, beams, nodes)) < 0.3, rng.random((batch, beams)) < 0.6
     needed = [sorted({node for _, node in np.argwhere(path[row] & alive[row][:, None])}) for row in range(batch)]
@@ -316,7 +316,7 @@ def test_living_nodes_are_those_that_a_living_beam_needs(batch, beams, nodes, se
 
 @settings(max_examples=FEW // 2, deadline=None)
 @given(batch=small, beam_size=small, past_length=st.integers(0, 5), steps=small, seed=seeds)
-def test_a_path_grows_by_the_beams_own_node(batch, beam_size, past_length, steps, seed):
+def test_extend_path_adds_own_node(batch, beam_size, past_length, steps, seed):
     path = np.random.default_rng(seed).random((batch, beam_size, past_length + steps * beam_size)) < 0.5
     for node in range(0, steps * beam_size, beam_size):
         expected = path.copy()
@@ -327,7 +327,7 @@ def test_a_path_grows_by_the_beams_own_node(batch, beam_size, past_length, steps
 
 
 @pytest.mark.parametrize("temperature", [1e-9, 1e-3, 1e6])
-def test_no_temperature_draws_what_is_not_allowed(temperature):
+def test_sample_tokens_respects_mask_at_any_temperature(temperature):
     logits = ops.convert_to_tensor([[[0.0, -5.0, -6.0, -7.0]]])
     allowed = ops.convert_to_tensor([[[False, True, True, True]]])
     for chance in (0.0, 0.3, 0.999999):
@@ -336,6 +336,6 @@ def test_no_temperature_draws_what_is_not_allowed(temperature):
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": 0}, {"top_p": 0}, {"top_p": 1.5}, {"top_k": -1}, {"seed": -1}])
-def test_impossible_samplings_are_refused(wrong):
+def test_sampling_rejects_invalid_options(wrong):
     with pytest.raises(UserError, match="must be"):
         Sampling(**wrong)

@@ -26,14 +26,14 @@ def results(translator):
 
 
 @pytest.mark.backend
-def test_translations_come_in_the_order_of_the_texts(translator, results):
+def test_translate_keeps_order_of_texts(translator, results):
     for text, hypotheses in zip(TEXTS, results, strict=True):
         alone = translator.translate([text], nbest=2)[0]
         assert [h.tokens for h in hypotheses] == [h.tokens for h in alone]
     assert len({hypotheses[0].tokens for hypotheses in results}) > 1
 
 
-def test_order_is_kept_over_several_batches(translator, results, monkeypatch):
+def test_translate_keeps_order_across_batches(translator, results, monkeypatch):
     monkeypatch.setattr(search_batches, "BATCH_ROWS", 2)
     done = []
     in_pairs = translator.translate(TEXTS, nbest=2, report=lambda *progress: done.append(progress))
@@ -43,32 +43,32 @@ def test_order_is_kept_over_several_batches(translator, results, monkeypatch):
 
 @pytest.mark.backend
 @pytest.mark.parametrize("blank", ["", " ", " \t ", "\n", "\u3000"])
-def test_a_blank_line_gives_an_empty_translation(translator, blank):
+def test_translate_gives_blank_line_empty_output(translator, blank):
     before, (hypothesis,), after = translator.translate(["a", blank, "a"])
     assert (hypothesis.text, hypothesis.tokens) == ("", ())
     assert before[0].tokens == after[0].tokens
 
 
-def test_no_texts_give_no_translations(translator):
+def test_translate_and_score_of_no_texts(translator):
     assert translator.translate([]) == [] and translator.score([], []) == []
 
 
-def test_text_is_what_the_tokens_say(translator, results):
+def test_translate_text_matches_tokens(translator, results):
     for hypotheses in results:
         for hypothesis in hypotheses:
             assert hypothesis.text == translator.tokenizer.decode([hypothesis.tokens])[0]
 
 
-def test_texts_may_be_a_generator(translator, results):
+def test_translate_takes_generators(translator, results):
     assert translator.translate((text for text in TEXTS), nbest=2) == results
 
 
-def test_translating_again_gives_the_same(translator, results):
+def test_translate_is_deterministic(translator, results):
     assert translator.translate(TEXTS, nbest=2) == results
 
 
 @pytest.mark.skipif(COMPILES_EACH_SHAPE, reason="here every shape is compiled")
-def test_a_search_is_traced_once_whatever_the_lengths(translator, monkeypatch):
+def test_translate_is_traced_once_for_all_lengths(translator, monkeypatch):
     fresh = kt.Translator(translator.model, translator.tokenizer, translator.hparams)
     traces = {"encode": 0, "decode_step": 0}
     for name in traces:
@@ -84,34 +84,34 @@ def test_a_search_is_traced_once_whatever_the_lengths(translator, monkeypatch):
     assert traces == {"encode": 1, "decode_step": 2}  # the first step, and all others
 
 
-def test_hparams_say_how_to_search(translator):
+def test_translate_defaults_to_hparams(translator):
     explicit = translator.translate(TEXTS, beam_size=3, alpha=0.6, nbest=1, extra_length=4)
     assert translator.translate(TEXTS) == explicit
 
 
-def test_arguments_go_before_hparams(translator):
+def test_translate_arguments_override_hparams(translator):
     longer = translator.translate(["b b b b b b"], beam_size=1, alpha=2.0, extra_length=0)[0][0]
     assert len(longer.tokens) <= 7
     assert longer.score == pytest.approx(longer.log_probability / ((5 + len(longer.tokens)) / 6) ** 2, rel=1e-5)
 
 
-def test_an_unknown_symbol_is_translated_too(translator):
+def test_translate_handles_unknown_tokens(translator):
     assert translator.tokenizer.encode(["x"]) == [[UNK]]
     assert translator.translate(["x"])[0][0].tokens[-1] == EOS
 
 
-def test_a_model_of_another_vocabulary_is_refused(translator):
+def test_translator_rejects_other_vocabulary_size(translator):
     with pytest.raises(kt.UserError, match="8 tokens.* 6"):
         kt.Translator(translator.model, SymbolTokenizer("ab"), translator.hparams)
 
 
 @pytest.mark.parametrize("sizes", [{"beam_size": 2, "nbest": 3}, {"beam_size": 0}, {"beam_size": 2, "nbest": 0}])
-def test_impossible_sizes_are_refused(translator, sizes):
+def test_translate_rejects_invalid_sizes(translator, sizes):
     with pytest.raises(kt.UserError, match="nbest"):
         translator.translate(["a"], **sizes)
 
 
-def test_a_negative_alpha_is_refused(translator):
+def test_translate_rejects_negative_numbers(translator):
     with pytest.raises(kt.UserError, match="alpha must be at least 0, got -1"):
         translator.translate(["a"], alpha=-1)
     with pytest.raises(kt.UserError, match="extra_length must be at least 0, got -1"):
@@ -153,7 +153,7 @@ def test_score_does_not_depend_on_batch_mates(translator):
 
 
 @pytest.mark.backend
-def test_score_is_the_sum_of_the_models_log_probabilities(translator):
+def test_score_sums_model_log_probabilities(translator):
     source, labels = [[4, 5, EOS]], [7, 6, 6, EOS]
     logits = translator.model((np.array(source), np.array([[BOS, *labels[:-1]]])), training=False)
     log_p = np.array(keras.ops.log_softmax(logits))[0]
@@ -163,12 +163,12 @@ def test_score_is_the_sum_of_the_models_log_probabilities(translator):
 
 
 @pytest.mark.parametrize("alpha", [0.6, 2.0])
-def test_score_has_the_length_penalty_of_the_paper(translator, alpha):
+def test_score_applies_paper_length_penalty(translator, alpha):
     for hypothesis in translator.score(["a b", "c"], ["b a", ""], alpha):
         penalty = ((5 + len(hypothesis.tokens)) / 6) ** alpha  # EOS counts
         assert hypothesis.score == pytest.approx(hypothesis.log_probability / penalty)
 
 
-def test_score_refuses_lists_of_unequal_lengths(translator):
+def test_score_rejects_lists_of_unequal_lengths(translator):
     with pytest.raises(kt.UserError, match="same length, got 2 and 1"):
         translator.score(["a", "b"], ["a"])

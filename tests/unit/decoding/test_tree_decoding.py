@@ -77,7 +77,7 @@ def every_tree(words, most):
 
 
 @pytest.mark.parametrize("words", [["a"], ["a", "b"], ["a", "b", "a"]])
-def test_the_grammar_allows_all_trees_and_nothing_else(tokenizer, words):
+def test_grammar_allows_exactly_all_trees(tokenizer, words):
     limit = len(words) + 6  # five symbols beside the tags, and EOS
     names, found = {i: symbol for symbol, i in tokenizer.symbols.items()}, set()
     prefixes = [()]
@@ -104,7 +104,7 @@ def test_grammar_and_constraint_bound_chains(tokenizer, opened, tagged, may_open
 
 
 @pytest.mark.backend
-def test_the_constraint_says_what_the_grammar_says(fresh_seed):
+def test_tree_constraint_matches_grammar(fresh_seed):
     rng = np.random.default_rng(fresh_seed)
     grammar = Grammar({symbol: i for i, symbol in enumerate(SYMBOLS, start=4)}, 12, EOS)
     words, limits = rng.integers(1, 7, 40).astype("int32"), rng.integers(9, 30, 40).astype("int32")
@@ -145,13 +145,13 @@ def assert_trees(sentences, hypotheses, tokenizer, extra_length):
     "options", [{"beam_size": 1}, {"beam_size": BEAMS, "nbest": 3}, {"beam_size": 3, "sampling": Sampling()}]
 )
 @pytest.mark.parametrize("extra_length", [2, 5, 20])
-def test_a_random_model_finds_trees_only(translator, fresh_seed, options, extra_length):
+def test_random_model_outputs_trees_only(translator, fresh_seed, options, extra_length):
     for seed in range(fresh_seed, fresh_seed + 3):
         found = randomize(translator, seed).translate(SENTENCES, extra_length=extra_length, **options)
         assert_trees(SENTENCES, found, translator.tokenizer, extra_length)
 
 
-def test_without_the_constraint_it_would_not(translator):
+def test_unconstrained_random_model_outputs_no_trees(translator):
     texts = [h.text for h, *_ in randomize(translator, 1).translate(SENTENCES, beam_size=2, constraint=None)]
     assert [tree_of(text).words() for text in texts] == [split_words(sentence) for sentence in SENTENCES]  # repaired
     found = translator.translate(SENTENCES, beam_size=2, constraint=None)
@@ -162,7 +162,7 @@ def test_without_the_constraint_it_would_not(translator):
 
 
 @pytest.mark.parametrize(("seed", "alpha"), [(0, 0.0), (1, 0.6), (2, 0.6)])
-def test_a_wide_beam_finds_the_best_of_all_trees(translator, seed, alpha):
+def test_wide_beam_finds_best_trees(translator, seed, alpha):
     randomize(translator, seed, 0.4)
     tokenizer = translator.tokenizer
     for sentence in ("a", "b a"):
@@ -191,7 +191,7 @@ def log_probabilities(model, source, targets):
     return (np.take_along_axis(log_p, labels[:, :, None], axis=2)[:, :, 0] * (labels != PAD)).sum(axis=1)
 
 
-def test_what_cannot_be_parsed_gets_a_flat_tree(translator):
+def test_unparsable_sentence_gets_flat_tree(translator):
     said = []
     texts = ["a b", "", "a a b b a b", " "]
     found = translator.translate(texts, BEAMS, max_source_length=5, cut=lambda *cut: said.append(cut))
@@ -204,7 +204,7 @@ def test_what_cannot_be_parsed_gets_a_flat_tree(translator):
     assert hypothesis.score == float("-inf") and found[1][0].score == 0.0
 
 
-def test_what_makes_no_sense_with_trees_is_refused(translator):
+def test_parser_rejects_min_length_and_wrong_prefixes(translator):
     with pytest.raises(kt.UserError, match="min_length must be 0 for a parser"):
         translator.translate(["a b"], min_length=3)
     for prefix in (")S", "T", "(S )S", "(S T )S", "(S T )X"):
@@ -212,7 +212,7 @@ def test_what_makes_no_sense_with_trees_is_refused(translator):
             translator.translate(["a b"], prefixes=[prefix])
 
 
-def test_no_tree_is_deeper_than_can_be_read(tokenizer):
+def test_tree_depth_is_bounded(tokenizer):
     # Left-branching with a word between, so that no chain is too long.
     prefix = [tokenizer.symbols["(S"], tokenizer.symbols["T"]] * (DEEPEST - 2)
     assert not tokenizer.grammar.allowed(prefix, 1000, 5000)[tokenizer.symbols["(S"]]
@@ -223,12 +223,12 @@ def test_no_tree_is_deeper_than_can_be_read(tokenizer):
 @pytest.mark.parametrize(
     "word", ["\u00b4", "\u200b", "a\u00a0b", "▁", "a\u2003b", "\x1c", "½", "\u00ad", "a\u200bb", "⟪S⟫"]
 )
-def test_every_word_is_one_whatever_its_characters(tokenizer, word):
+def test_tree_tokenizer_counts_unusual_words_once(tokenizer, word):
     ids = tokenizer.encode([f"a {word} b"])[0]
     assert tokenizer.word_starts[ids].sum() == len(split_words(f"a {word} b"))
 
 
-def test_the_result_does_not_depend_on_batch_mates(translator):
+def test_parse_is_independent_of_batch_mates(translator):
     randomize(translator, 3)
     together = translator.translate(SENTENCES, BEAMS)
     for sentence, (hypothesis, *_) in zip(SENTENCES, together):
@@ -236,7 +236,7 @@ def test_the_result_does_not_depend_on_batch_mates(translator):
         assert alone.tokens == hypothesis.tokens and alone.score == pytest.approx(hypothesis.score, rel=1e-4)
 
 
-def test_scoring_a_tree_gives_what_the_search_gave(translator):
+def test_score_of_tree_matches_search(translator):
     randomize(translator, 4)
     for sentence, (hypothesis, *_) in zip(SENTENCES, translator.translate(SENTENCES, BEAMS)):
         (scored,) = translator.score([sentence], [hypothesis.text])
@@ -244,7 +244,7 @@ def test_scoring_a_tree_gives_what_the_search_gave(translator):
         assert scored.score == pytest.approx(hypothesis.score, rel=1e-4)
 
 
-def test_a_tree_may_begin_with_given_symbols(translator):
+def test_parse_starts_with_prefix(translator):
     prefix = "(S (X T )X"
     ((hypothesis, *_),) = translator.translate(["a b"], BEAMS, prefixes=[prefix])
     assert linearize(tree_of(hypothesis.text))[:4] == prefix.split()

@@ -38,7 +38,7 @@ ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
         ),
     ],
 )
-def test_train_rejects_a_wrong_tf_config(call, monkeypatch, tmp_path, config, said):
+def test_train_rejects_wrong_tf_config(call, monkeypatch, tmp_path, config, said):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TF_CONFIG", raising=False)
     if config is not None:
@@ -47,7 +47,7 @@ def test_train_rejects_a_wrong_tf_config(call, monkeypatch, tmp_path, config, sa
     assert not list(tmp_path.iterdir())
 
 
-def test_tf_config_counts_workers_from_the_chief(monkeypatch):
+def test_tf_config_numbers_workers_from_chief(monkeypatch):
     config = {"cluster": {"worker": ["b:1", "c:1"], "chief": ["a:1"]}, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
     assert read_tf_config() == (["a:1", "b:1", "c:1"], 2)
@@ -78,7 +78,7 @@ def test_workers_wait_for_each_other():
     assert sorted(lines) == [f"worker {number} is waiting for worker 2 at {addresses[2]}" for number in (0, 1)]
 
 
-def test_waiting_reports_a_worker_that_does_not_answer():
+def test_waiting_reports_unresponsive_worker():
     addresses = [f"localhost:{port}" for port in free_ports(2)]
     with pytest.raises(kt.UserError, match=f"worker 1 at {addresses[1]} did not answer within 0.5 seconds"):
         wait_for_others(addresses, 0, 0.5)
@@ -86,7 +86,7 @@ def test_waiting_reports_a_worker_that_does_not_answer():
         wait_for_others([addresses[0], "nowhere.invalid:1"], 0, 0)
 
 
-def test_waiting_reports_a_port_that_is_taken():
+def test_waiting_reports_port_in_use():
     with socket.create_server(("", 0)) as taken:
         address = f"localhost:{taken.getsockname()[1]}"
         with pytest.raises(kt.UserError, match=f"worker 0 cannot listen at {address}: Address already in use"):

@@ -35,7 +35,7 @@ def started(store, number, count, **seconds):
     return heartbeat, lost
 
 
-def test_processes_that_count_are_there_until_the_store_is_closed():
+def test_heartbeat_runs_until_store_closes():
     store = Store()
     all_of_them = [started(store, number, 3, every=0.01, silence=60) for number in range(3)]
     deadline = time.monotonic() + 30
@@ -49,7 +49,7 @@ def test_processes_that_count_are_there_until_the_store_is_closed():
         assert not heartbeat.is_alive() and not lost
 
 
-def test_one_that_counts_no_more_is_given_up_by_number():
+def test_heartbeat_reports_silent_worker():
     store = Store({"present/1": "7"})
     began = time.monotonic()
     heartbeat, lost = started(store, 0, 3, every=0.01, silence=0.5)
@@ -59,7 +59,7 @@ def test_one_that_counts_no_more_is_given_up_by_number():
     store.open = False
 
 
-def test_one_that_has_not_begun_to_count_is_waited_for():
+def test_heartbeat_waits_for_workers_to_start():
     store = Store()
     heartbeat, lost = started(store, 0, 2, every=0.01, silence=0.2)
     time.sleep(1)
@@ -69,7 +69,7 @@ def test_one_that_has_not_begun_to_count_is_waited_for():
     assert lost == [1]
 
 
-def test_one_that_stood_still_itself_gives_nobody_up(monkeypatch):
+def test_heartbeat_ignores_its_own_pause(monkeypatch):
     """Let an hour pass at once, as if the machine had been suspended."""
     clock = {"now": 0.0}
     monkeypatch.setattr(heartbeat_module.time, "monotonic", lambda: clock["now"])
@@ -89,7 +89,7 @@ def test_one_that_stood_still_itself_gives_nobody_up(monkeypatch):
     assert not lost
 
 
-def test_one_that_has_done_its_part_says_so_and_is_not_missed():
+def test_heartbeat_does_not_miss_finished_worker():
     store = Store()
     heartbeat, lost = started(store, 0, 2, every=0.01, silence=0.2)
     other, _ = started(store, 1, 2, every=60, silence=60)
@@ -105,7 +105,7 @@ def test_one_that_has_done_its_part_says_so_and_is_not_missed():
 @pytest.mark.backend
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow watches its workers by itself")
 @pytest.mark.parametrize("ending", [None, Interrupted(signal.SIGTERM)])
-def test_nothing_is_watched_any_more_when_python_ends(ending):
+def test_heartbeat_ends_before_python_exits(ending):
     """A thread that returned from the store of JAX while Python exited would abort the process."""
     workers = _JaxWorkers(Store())
     with contextlib.suppress(Interrupted), workers.leaving():

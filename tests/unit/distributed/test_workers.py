@@ -58,7 +58,7 @@ values = st.recursive(
 
 
 @given(values, st.integers(2, 4))
-def test_workers_receive_the_values_of_the_chief(value, count):
+def test_workers_receive_values_of_chief(value, count):
     found = in_threads(count, lambda workers: workers.broadcast(value if workers.is_chief else "another"))
     assert found == [value] * count
     assert Workers().broadcast(value) == value
@@ -83,7 +83,7 @@ def test_workers_receive_arrays_bit_for_bit(monkeypatch, piece, fresh_seed):
             assert found[name].tobytes() == array.tobytes()
 
 
-def test_workers_with_other_settings_fail_everywhere():
+def test_workers_with_different_settings_all_fail():
     def check(workers):
         corpus = {"train": "a" if workers.number != 2 else "b"}
         workers.check_same({"settings": [1, 2], "corpus": corpus, "first weights": {"w": np.ones(3)}})
@@ -94,7 +94,7 @@ def test_workers_with_other_settings_fail_everywhere():
     assert in_threads(2, lambda workers: workers.check_same({"weights": {"w": np.ones(3)}})) == [None, None]
 
 
-def test_workers_see_a_signal_at_the_same_update():
+def test_workers_see_signal_at_the_same_update():
     def seen(workers):
         stop = StopRequest()
         shared = SharedStop(stop, workers)
@@ -110,7 +110,7 @@ def test_workers_see_a_signal_at_the_same_update():
     assert in_threads(2, lambda workers: workers.any(workers.number == 1)) == [True, True]
 
 
-def test_shadow_run_decides_as_the_run_and_writes_nothing(home, tmp_path):
+def test_in_memory_run_matches_run_and_writes_nothing(home, tmp_path):
     run = Run.open(home.run)
     shadow = InMemoryRun(tmp_path / "shadow", run.config, json.loads(json.dumps(state_of(run))))
     for one in ("best", "steps"):

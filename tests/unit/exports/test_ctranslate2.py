@@ -14,7 +14,7 @@ SMALL = dict(num_layers=2, d_model=32, d_ff=64, num_heads=4)
 TOKENS = [*SPECIAL, *(f"w{i}" for i in range(len(SPECIAL), VOCAB))]
 
 
-def test_conversion_has_the_constants_of_the_layers():
+def test_conversion_uses_constants_of_layers():
     assert serving.LAYER_NORM_EPSILON == EPSILON
     layer = SinusoidalPositions(32)
     layer.build()
@@ -29,7 +29,7 @@ def test_conversion_has_the_constants_of_the_layers():
         ({"d_v": 16}, "d_v=16"),
     ],
 )
-def test_conversion_rejects_what_ctranslate2_cannot_compute(tmp_path, change, message):
+def test_conversion_rejects_unsupported_models(tmp_path, change, message):
     with pytest.raises(kt.UserError, match=message):
         serving.convert({}, kt.HParams(**SMALL, **change), ["a", "b", "c", "d"], tmp_path / "new")
     with pytest.raises(kt.UserError, match="two of this vocabulary are equal"):
@@ -50,7 +50,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
-def test_converted_model_gives_targets_the_same_probability(tmp_path, change):
+def test_converted_model_gives_same_probabilities(tmp_path, change):
     ctranslate2 = pytest.importorskip("ctranslate2")
     hparams = kt.HParams(**{**SMALL, **change})
     model = kt.Transformer(VOCAB, hparams)

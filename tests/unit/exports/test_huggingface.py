@@ -86,7 +86,7 @@ def marian_logits(weights, config, source, target):
     return states @ weights["model.shared.weight"].T + weights["final_logits_bias"]
 
 
-def test_marian_is_the_same_function(model, hparams, fresh_seed):
+def test_marian_weights_give_same_logits(model, hparams, fresh_seed):
     weights = {variable.path.partition("/")[2]: np.asarray(variable) for variable in model.variables}
     rng = np.random.default_rng(fresh_seed)
     source, target = rng.integers(4, VOCABULARY, size=7), rng.integers(4, VOCABULARY, size=5)
@@ -97,7 +97,7 @@ def test_marian_is_the_same_function(model, hparams, fresh_seed):
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
-def test_export_holds_all_files(trained_run, tmp_path):
+def test_export_writes_all_files(trained_run, tmp_path):
     from safetensors.numpy import load_file
 
     run = Run.open(trained_run)
@@ -115,7 +115,7 @@ def test_export_holds_all_files(trained_run, tmp_path):
     assert run.problem.name in card and "language:\n- en\n- tr\n" in card
 
 
-def test_export_refuses_models_that_marian_lacks(trained_run, tmp_path, monkeypatch):
+def test_export_rejects_models_unlike_marian(trained_run, tmp_path, monkeypatch):
     run = Run.open(trained_run)
     for change, words in (
         ({"norm": "pre"}, "norm=post, got pre"),
@@ -129,7 +129,7 @@ def test_export_refuses_models_that_marian_lacks(trained_run, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-def test_export_names_the_missing_package(trained_run, tmp_path, monkeypatch):
+def test_export_names_missing_package(trained_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(UserError, match=r"pip install 'keras-transformer-toolkit\[huggingface\]'"):
         huggingface.export_huggingface(Run.open(trained_run), tmp_path / "exported")

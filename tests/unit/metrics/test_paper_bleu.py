@@ -26,7 +26,7 @@ pytest.importorskip("sacremoses")
         ("", ""),
     ],
 )
-def test_compounds_are_split_at_hyphens_between_characters(tokens, split):
+def test_paper_bleu_splits_compounds_at_hyphens(tokens, split):
     assert split_compounds(tokens) == split
 
 
@@ -39,11 +39,11 @@ def test_compounds_are_split_at_hyphens_between_characters(tokens, split):
         ("fr", "L'homme n'est pas là.", "L&apos; homme n&apos; est pas là ."),
     ],
 )
-def test_tokens_are_moses(language, text, tokens):
+def test_paper_bleu_tokenizes_like_moses(language, text, tokens):
     assert moses_tokenizer(language)(text) == tokens
 
 
-def test_the_score_is_unsmoothed_bleu_of_split_tokens():
+def test_paper_bleu_is_unsmoothed_bleu_of_split_tokens():
     references = ["Der weltweit-bekannte Mann schläft nicht.", "Eine Frau liest ein Buch im Park."]
     outputs = ["Der weltweit-bekannte Mann schläft.", "Eine Frau liest das Buch im Park."]
     tokens = [
@@ -59,7 +59,7 @@ def test_the_score_is_unsmoothed_bleu_of_split_tokens():
         assert part in score.signature
 
 
-def test_equal_texts_score_100_and_none_in_common_0():
+def test_paper_bleu_is_100_or_0_at_extremes():
     text = ["Ein Mann geht über die Straße.", "Zwei Hunde spielen im Schnee."]
     assert paper_bleu(text, text, "de").value == pytest.approx(100)
     assert paper_bleu(["x y z w v"] * 2, text, "de").value == 0
@@ -74,7 +74,7 @@ def run(call, tmp_path):
         yield tmp_path / "run"
 
 
-def test_evaluate_prints_paper_bleu_before_the_main_score(call, run, tmp_path, monkeypatch):
+def test_evaluate_prints_paper_bleu_before_main_score(call, run, tmp_path, monkeypatch):
     flags = (f"--run={run}", "--split=validation", "--paper_bleu")
     lines = call("evaluate", *flags, f"--results={tmp_path}/rows.jsonl").succeeded()
     names = [line.partition(" = ")[0] for line in lines if " = " in line]
@@ -86,11 +86,11 @@ def test_evaluate_prints_paper_bleu_before_the_main_score(call, run, tmp_path, m
     call("evaluate", *flags).refused("the paper's BLEU needs the Moses tokenizer: pip install sacremoses")
 
 
-def test_paper_bleu_needs_plain_text(call, home):
+def test_paper_bleu_requires_plain_text(call, home):
     call("evaluate", f"--run={home.run}", "--paper_bleu").refused("--paper_bleu: reverse has no plain text")
 
 
-def test_paper_bleu_depends_on_the_target_language(monkeypatch):
+def test_paper_bleu_supports_text_problems_only(monkeypatch):
     from keras_transformer.decoding.evaluation import check_paper_bleu
 
     for name, allowed in (("toy_ende", True), ("toy_ende_rev", True), ("multi30k_ende_tok", False), ("sort", False)):

@@ -29,7 +29,7 @@ def seen_words(model, source, decoder_input):
     return [sorted(set(words[row].astype(int))) for row in mask]
 
 
-def test_the_first_heads_see_one_word_and_the_others_all(fresh_seed):
+def test_word_heads_see_one_word_and_others_all(fresh_seed):
     class TwoHeads(WordAlignedTransformer):
         word_heads = 2
 
@@ -46,7 +46,7 @@ def test_the_first_heads_see_one_word_and_the_others_all(fresh_seed):
     np.testing.assert_array_equal(mask[:, 2], np.broadcast_to((source != PAD)[:, None], own.shape))
 
 
-def test_words_of_a_text_are_counted():
+def test_word_heads_count_words_of_text():
     text = "some words and others"
     tokenizer = SentencePieceTokenizer.train([text] * 9, 30)
     ids = [*tokenizer.encode([text])[0], EOS]
@@ -55,7 +55,7 @@ def test_words_of_a_text_are_counted():
     assert seen_words(adopted(tokenizer), [ids], target) == [[0], [1], [2], [3], [4], [4]]
 
 
-def test_a_tag_is_a_word_of_the_target():
+def test_word_heads_count_tags_as_words():
     tokenizer = TreeTokenizer.train(["a b"] * 9, {"(S", ")S", "T", "U"}, 300)
     (ids,) = tokenizer.encode_targets(["(S (S (T a)) (U b))"])
     model = adopted(tokenizer)
@@ -70,7 +70,7 @@ def test_a_tag_is_a_word_of_the_target():
         )
 
 
-def test_of_two_words_of_the_encoder_the_head_tells_the_one_whose_turn_it_is():
+def test_word_head_attends_to_current_word_only():
     """Changes behind the word are not seen by a model that has word heads alone, and no self-attention to speak of."""
     tokenizer = TreeTokenizer.train(["a b"] * 9, {"(S", ")S", "T", "U"}, 300)
     hparams = TINY.replace(num_heads=1)
@@ -87,13 +87,13 @@ def test_of_two_words_of_the_encoder_the_head_tells_the_one_whose_turn_it_is():
 
 @pytest.mark.backend
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "bfloat16"])
-def test_words_are_counted_beyond_what_bfloat16_can(policy):
+def test_word_counts_are_exact_in_bfloat16(policy):
     model = adopted(SymbolTokenizer("ab"), dtype=policy)
     mask = np.asarray(model.memory_mask(np.full((1, 600), 4), np.full((1, 600), 4)))
     np.testing.assert_array_equal(mask[0, 0], np.eye(600, dtype=bool))
 
 
-def test_an_ensemble_of_models_that_count_and_that_do_not():
+def test_ensemble_of_word_aligned_and_plain_models():
     tokenizer = SymbolTokenizer("ab")
     models = [kt.Transformer(tokenizer.vocab_size, TINY.replace(seed=2)), adopted(tokenizer)]
     with eager_functions():
@@ -104,13 +104,13 @@ def test_an_ensemble_of_models_that_count_and_that_do_not():
     assert found.log_probability == pytest.approx(float(found.token_log_probabilities.sum()), abs=1e-4)
 
 
-def test_the_translator_tells_the_model_where_words_begin():
+def test_translator_passes_word_starts_to_model():
     model = WordAlignedTransformer(6, TINY)
     kt.Translator(model, SymbolTokenizer("ab"), TINY)
     assert np.asarray(model.word_starts).tolist() == SymbolTokenizer("ab").word_starts.tolist() == [0, 1, 1, 1, 1, 1]
 
 
-def test_a_vocabulary_must_tell_where_words_begin():
+def test_word_aligned_model_requires_word_starts():
     class Silent(SymbolTokenizer):
         word_starts = None
 
@@ -119,7 +119,7 @@ def test_a_vocabulary_must_tell_where_words_begin():
     kt.Transformer(6, TINY).adopt(Silent("ab"))  # need not
 
 
-def test_there_are_at_least_as_many_heads_as_word_heads():
+def test_word_aligned_model_requires_enough_heads():
     class ThreeHeads(WordAlignedTransformer):
         word_heads = 3
 
@@ -127,6 +127,6 @@ def test_there_are_at_least_as_many_heads_as_word_heads():
         ThreeHeads(6, TINY)
 
 
-def test_hparams_name_the_model():
+def test_hparams_select_word_aligned_model():
     assert type(kt.Transformer.from_hparams(TINY, vocab_size=6)) is WordAlignedTransformer
     assert type(kt.Transformer.from_hparams(TINY.replace(model="transformer"), vocab_size=6)) is kt.Transformer

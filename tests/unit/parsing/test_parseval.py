@@ -39,7 +39,7 @@ def sample(test_data):
     return parseval(read(folder / "sample.gld"), read(folder / "sample.tst"), parameters), read(folder / "sample.rsl")
 
 
-def test_the_sample_is_counted_and_printed_as_evalb_does(sample):
+def test_sample_table_matches_evalb(sample):
     result, expected = sample
     assert result.rows() == expected[3:27] and len(result.rows()) == 24
     lines = result.table().splitlines()
@@ -55,7 +55,7 @@ def test_the_sample_is_counted_and_printed_as_evalb_does(sample):
     assert lines == expected
 
 
-def test_the_figures_of_the_sample(sample):
+def test_sample_figures(sample):
     result, _ = sample
     assert (result.valid, result.errors, result.skipped) == (17, 5, 2)
     assert (result.total("matched"), result.total("gold"), result.total("test")) == (86, 98, 95)
@@ -73,7 +73,7 @@ def test_the_figures_of_the_sample(sample):
     }
 
 
-def test_the_default_parameters_are_those_of_collins(test_data):
+def test_default_parameters_are_collins(test_data):
     path = test_data / "evalb" / "COLLINS.prm"
     if not path.is_file():
         pytest.skip(f"there is no {path}")
@@ -127,7 +127,7 @@ def sets_of_words(child, kept):
 
 
 @given(st.data())
-def test_brackets_match_as_multisets_of_words(data):
+def test_brackets_match_like_oracle_multisets(data):
     size = data.draw(st.integers(1, 8))
     punctuation = data.draw(st.sets(st.integers(1, size - 1), max_size=2)) if size > 1 else set()
     sides = [["S", *data.draw(parses(size))] for _ in range(2)]
@@ -155,14 +155,14 @@ def test_unary_brackets_match_one_each():
     assert counts("(A (B (N a)))", "(B (A (N a)))") == (2, 2, 2, 0)
 
 
-def test_a_bracket_crosses_once_however_many_it_crosses():
+def test_crossing_bracket_counts_once():
     gold = "(S (A (B (N a) (N b))) (C (N c) (N d)))"
     assert counts(gold, "(S (N a) (X (Y (N b) (N c))) (N d))") == (1, 4, 3, 2)
     assert counts(gold, "(S (X (N a) (N b) (N c)) (N d))") == (1, 4, 2, 1)
     assert counts(gold, "(S (N a) (X (N b)) (C (N c) (N d)))") == (2, 4, 3, 0)
 
 
-def test_equal_labels_are_equal_in_both_directions_and_no_further():
+def test_equal_labels_are_symmetric_but_not_transitive():
     assert (
         counts("(S (ADVP (N a)))", "(S (PRT-1 (N a)))") == counts("(S (PRT (N a)))", "(S (ADVP (N a)))") == (2, 2, 2, 0)
     )
@@ -173,26 +173,26 @@ def test_equal_labels_are_equal_in_both_directions_and_no_further():
     assert counts("(B (A (N a)))", "(A (C (N a)))", chain) == (1, 2, 2, 0)
 
 
-def test_tags_are_compared_uncut_and_by_equal_labels():
+def test_tags_are_compared_whole_and_by_equal_labels():
     tags = [
         score_sentence("(S (ADVP a))", f"(S ({tag} a))", Parameters()).correct_tags for tag in ("PRT", "ADVP-1", "X")
     ]
     assert tags == [1, 0, 0]
 
 
-def test_what_equals_a_deleted_label_is_left_out_of_brackets_but_not_of_words():
+def test_label_equal_to_deleted_label_keeps_words():
     parameters = Parameters(delete_labels=["A"], equal_labels=[("A", "B")])
     assert counts("(S (B (N a)) (C (B b)))", "(S (N a) (C (B b)))", parameters) == (2, 2, 2, 0)
     assert score_sentence("(S (B b) (A a))", "(S (B b))", parameters).words == 1
 
 
-def test_words_that_differ_are_an_error_unless_equal():
+def test_different_words_are_an_error_unless_equal():
     parameters = Parameters(equal_words=[("Dog", "dog")])
     assert score_sentence("(S (N dog))", "(S (N Dog))", Parameters()).message == "Words unmatch (dog|Dog)"
     assert counts("(S (N dog))", "(S (N Dog))", parameters) == counts("(S (N Dog))", "(S (N dog))", parameters)
 
 
-def test_punctuation_is_left_out_and_mistagged_punctuation_is_an_error():
+def test_punctuation_is_ignored_unless_mistagged():
     without = "(S (NP (DT the) (NN dog)) (VP (VBZ eats) (NP (NN fish))))"
     assert counts(GOLD, without) == counts(GOLD, GOLD.replace(" (. .))", ") (: -)")) == (4, 4, 4, 0)
     assert counts(GOLD, "(S (PRN (, ,)) (NP (DT the) (NN dog)) (VP (VBZ eats) (, ,) (NP (NN fish) (. .))))") == (
@@ -208,19 +208,19 @@ def test_punctuation_is_left_out_and_mistagged_punctuation_is_an_error():
     assert score_sentence(GOLD.replace("(. .)", "(? ?)"), GOLD, Parameters()).message == "Length unmatch (5|4)"
 
 
-def test_the_length_counts_punctuation_but_no_traces():
+def test_length_counts_punctuation_but_not_traces():
     gold = "(S (NP (N a)) (-NONE- *) (, ,) (VP (-NONE- *T*-1)))"
     assert score_sentence(gold, gold, Parameters()).length == 2
     assert score_sentence(gold, gold, NONE).length == 4
     assert counts(gold, gold) == (2, 2, 2, 0)
 
 
-def test_several_brackets_may_stand_side_by_side():
+def test_several_root_brackets_are_scored():
     assert counts("(S (NP (N a)) (N b))", "(NP (N a)) (N b)") == (1, 2, 1, 0)
     assert counts("(NP (N a)) (N b)", "(S (NP (N a)) (N b))") == (1, 1, 2, 0)
 
 
-def test_the_outer_bracket_of_the_penn_treebank_is_left_out():
+def test_outer_penn_bracket_is_ignored():
     assert (
         counts(f"( {GOLD})", GOLD)
         == counts(GOLD, f"({GOLD})")
@@ -232,12 +232,12 @@ def test_the_outer_bracket_of_the_penn_treebank_is_left_out():
     assert counts("(S ((N a)))", "( ((N a)))", NONE) == (1, 2, 1, 0)
 
 
-def test_a_no_break_space_is_part_of_a_word():
+def test_no_break_space_is_part_of_word():
     score = score_sentence("(S (N 1\u00a0000))", "(S (N 1\u00a0000))", Parameters())
     assert (score.status, score.words, score.matched) == (0, 1, 1)
 
 
-def test_brackets_may_be_nested_deeper_than_recursion_goes():
+def test_brackets_may_be_nested_beyond_recursion_limit():
     depth = 50_000
     assert counts("(S (N a))", f"(S {'(A ' * depth}(N a){')' * depth})") == (1, 1, depth + 1, 0)
     score = score_sentence("(S (N a))", "(A " * depth, Parameters())
@@ -258,7 +258,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("line", MALFORMED)
-def test_a_malformed_line_is_an_error_sentence_of_a_parser_but_refused_in_gold(line):
+def test_malformed_line_is_error_in_parse_rejected_in_gold(line):
     result = parseval(["(S (N a))", "(S (N a))"], [line, "(S (N a))"])
     assert [sentence.status for sentence in result.sentences] == [1, 0] and result.f1 == 100
     assert result.sentences[0].message == MALFORMED[line]
@@ -268,18 +268,18 @@ def test_a_malformed_line_is_an_error_sentence_of_a_parser_but_refused_in_gold(l
     assert str(error.value) == f"test.gold:2: {MALFORMED[line]}"
 
 
-def test_a_bracket_without_words_is_left_out():
+def test_bracket_without_words_is_ignored():
     assert counts("(S (N a))", "(S (NP) (N a) (VP ( )))") == (1, 1, 1, 0)
 
 
-def test_numbers_of_lines_that_differ_are_refused():
+def test_different_line_counts_are_rejected():
     with pytest.raises(UserError, match=r"^a\.gold has 3 lines and a\.parse has 2; line n of one must be"):
         parseval([GOLD] * 3, [GOLD] * 2, gold_name="a.gold", test_name="a.parse")
     with pytest.raises(UserError, match="has 1 lines and .* has 2;"):
         parseval([GOLD], ["", GOLD])
 
 
-def test_blank_lines_are_skipped_but_no_sentences_at_the_end_of_both():
+def test_blank_lines_are_skipped_sentences():
     result = parseval([GOLD, "", "", GOLD, "", " "], [" \t", "", GOLD, "", ""])
     assert [(sentence.status, sentence.length) for sentence in result.sentences] == [(2, 5), (2, 0), (1, 0), (2, 5)]
     assert result.sentences[2].message == "Length unmatch (0|4)"
@@ -287,7 +287,7 @@ def test_blank_lines_are_skipped_but_no_sentences_at_the_end_of_both():
     assert parseval([GOLD], ["(S (. .))"]).skipped == 1
 
 
-def test_nothing_to_count_is_no_division_by_zero():
+def test_scores_without_brackets_are_0():
     for result in (parseval([], []), parseval([GOLD], [""]), parseval(["(TOP (N a))"], ["(TOP (N a))"])):
         assert (result.f1, result.recall, result.precision, result.average_crossing) == (0, 0, 0, 0)
         assert result.complete_match == result.no_crossing == result.two_or_less_crossing == result.tagging_accuracy
@@ -295,7 +295,7 @@ def test_nothing_to_count_is_no_division_by_zero():
         assert "Bracketing FMeasure       =   0.00" in result.table()
 
 
-def test_crossings_are_averaged_over_valid_sentences():
+def test_crossings_average_over_valid_sentences():
     gold = "(S (A (N a) (N b)) (N c))"
     crossed = ["(S (N a) (X (N b) (N c)))", "(S (N a) (X (X (X (N b) (N c)))))", gold, "", "("]
     result = parseval([gold] * 5, crossed)
@@ -304,7 +304,7 @@ def test_crossings_are_averaged_over_valid_sentences():
     assert result.two_or_less_crossing == pytest.approx(200 / 3) and result.complete_match == pytest.approx(100 / 3)
 
 
-def test_parse_scores_tell_what_evalb_leaves_out():
+def test_parse_scores_report_error_sentences():
     errors, evalb, f1 = parse_scores(["", "(S (N b))", "(S (X (N a)))"], ["(S (N a))"] * 3)
     assert (evalb.name, evalb.value) == ("F1", pytest.approx(2 / 3 * 100))
     assert evalb.signature == "EVALB's rules, COLLINS.prm, labelled; 1 of 3 sentences (1 errors, 1 skipped)"
@@ -332,7 +332,7 @@ def test_f1_of_all_sentences_counts_errors_as_unmatched():
     assert result.total("gold") == result.total("test") == 9
 
 
-def test_f1_of_all_sentences_ranks_what_evalb_ranks_wrongly():
+def test_f1_of_all_sentences_ranks_unlike_evalb():
     """A parser that mistags the punctuation of each sentence that it parses badly."""
     worse = parseval([EASY, HARD], [EASY, HARD.replace("(. .)", "(N .)")])
     better = parseval([EASY, HARD], [EASY, HARD.replace("PP", "ADJP")])
@@ -343,7 +343,7 @@ def test_f1_of_all_sentences_ranks_what_evalb_ranks_wrongly():
 @pytest.mark.parametrize(
     "test, brackets", [("", 0), ("(. .)", 0), ("(S (N a)", 0), ("a", 0), ("(S (NP (N a)) (X (V c)))", 3)]
 )
-def test_f1_of_all_sentences_counts_what_cannot_be_compared(test, brackets):
+def test_f1_of_all_sentences_counts_invalid_parses(test, brackets):
     result = parseval([EASY, EASY], [EASY, test])
     assert result.f1 == 100 and result.f1_of_all_sentences == pytest.approx(200 * 3 / (6 + 3 + brackets))
 
@@ -354,7 +354,7 @@ def test_f1_of_all_sentences_is_0_without_brackets():
 
 
 @given(st.data())
-def test_f1_of_all_sentences_is_the_oracle_s(data):
+def test_f1_of_all_sentences_matches_oracle(data):
     golds, tests, matched, total = [], [], 0, 0
     for _ in range(data.draw(st.integers(1, 4))):
         size = data.draw(st.integers(1, 5))
@@ -372,7 +372,7 @@ def test_f1_of_all_sentences_is_the_oracle_s(data):
     assert parseval(golds, tests).f1_of_all_sentences == pytest.approx(expected)
 
 
-def test_labels_are_scored_by_themselves():
+def test_by_label_scores_each_label():
     gold = "(S (NP (N a)) (VP (V b) (NP (N c)) (PRT (R d))))"
     test = "(S (NP (N a)) (VP (V b) (NP (N c)) (ADVP (R d))))"
     scores = {one.label: one for one in parseval([gold, gold], [test, "(S (X (N a) (N b) (N c) (N d)))"]).by_label()}
@@ -391,7 +391,7 @@ def test_labels_are_scored_by_themselves():
     assert (scores["X"].precision, scores["X"].f1) == (0, 0)
 
 
-def test_lengths_and_labels_add_up_to_the_whole(sample):
+def test_by_length_and_by_label_add_up(sample):
     result, _ = sample
     parts = result.by_length()
     assert sum(len(part.sentences) for part in parts.values()) == 24
@@ -407,26 +407,26 @@ def test_lengths_and_labels_add_up_to_the_whole(sample):
 # Files over several lines
 
 
-def test_trees_over_several_lines_become_one_line_each():
+def test_trees_as_lines_joins_lines_of_a_tree():
     treebank = ["( (S ", "    (NP (N a) )", "", "    (VP (V is))) )", "", "(X (N b))", "(Y", "(N c)) (Z (N d))"]
     lines = trees_as_lines(treebank, "wsj.mrg")
     assert lines == ["( (S (NP (N a)) (VP (V is))))", "(X (N b))", "(Y (N c))", "(Z (N d))"]
     assert parseval(lines, ["(S (NP (N a)) (VP (V is)))", *lines[1:]]).complete_match == 100
 
 
-def test_lines_that_are_balanced_are_sentences_also_blank_ones():
+def test_trees_as_lines_keeps_balanced_lines():
     lines = ["(S (N a)) (S (N b))", "", "no brackets", "(S\t(N a))"]
     assert trees_as_lines(iter(lines), "a.parse") == lines
 
 
-def test_an_unbalanced_parse_spoils_no_other_line():
+def test_trees_as_lines_keeps_unbalanced_parse_separate():
     lines = ["(S (N a)", "", "(S (N a))", "(S (N a)))"]
     assert trees_as_lines(lines, "a.parse", sentences=4) == lines
     # Unless the number of sentences is known, these are trees over several lines: the last closes the first.
     assert trees_as_lines(lines, "a.parse") == trees_as_lines(lines, "a.parse", 3) == ["(S (N a) (S (N a)) (S (N a)))"]
 
 
-def test_malformed_trees_over_several_lines_are_refused():
+def test_trees_as_lines_rejects_malformed_trees():
     with pytest.raises(UserError, match=r"^wsj.mrg:2: .*not closed"):
         trees_as_lines(["(S (N a))", "(S", "(N b)"], "wsj.mrg")
     with pytest.raises(UserError, match=r"^wsj.mrg:3: '\)' stands outside"):
@@ -436,7 +436,7 @@ def test_malformed_trees_over_several_lines_are_refused():
 # Parameter files
 
 
-def test_a_parameter_file_says_what_differs():
+def test_parameter_file_is_read():
     lines = ["# by hand", "", "DEBUG 1", "MAX_ERROR 3", "LABELED 0  ", "CUTOFF_LEN 7", "DELETE_LABEL\tROOT\r"]
     lines += ["EQ_WORD a b", "EQ_LABEL X Y", "DELETE_LABEL #", "DELETE_LABEL_FOR_LENGTH E"]
     expected = Parameters({"ROOT", "#"}, {"E"}, {("Y", "X")}, {("b", "a")}, False, 7)
@@ -444,7 +444,7 @@ def test_a_parameter_file_says_what_differs():
     assert read_parameters([]) == NONE != expected
 
 
-def test_a_long_run_is_not_cut_short():
+def test_max_error_is_ignored():
     result = parseval(["(N a)"] * 20, ["(N b)"] * 20, read_parameters(["MAX_ERROR 3"]))
     assert result.errors == 20
 
@@ -462,7 +462,7 @@ def test_a_long_run_is_not_cut_short():
         ("QUOTE_LABEL POS", "QUOTE_LABEL is not implemented, and scores without it would differ"),
     ],
 )
-def test_a_faulty_parameter_file_is_refused(line, message):
+def test_faulty_parameter_file_is_rejected(line, message):
     with pytest.raises(UserError) as error:
         read_parameters(["# rules", line], "own.prm")
     assert str(error.value).startswith(f"own.prm:2: {message}")

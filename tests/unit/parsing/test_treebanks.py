@@ -46,7 +46,7 @@ def sections(tmp_path, request):
     return tmp_path
 
 
-def test_sections_make_the_splits(sections):
+def test_wsj_sections_make_splits(sections):
     expected = {"train": range(2, 22), "validation": [22], "test": [23]}
     problem = load_problem("parsing_wsj", raw_dir=sections)
     for split, numbers in expected.items():
@@ -55,14 +55,14 @@ def test_sections_make_the_splits(sections):
 
 
 @pytest.mark.parametrize(("section", "split"), [(2, "train"), (13, "train"), (22, "validation"), (23, "test")])
-def test_a_missing_section_is_named(sections, section, split):
+def test_wsj_names_missing_section(sections, section, split):
     for path in sections.rglob(f"wsj_{section:02d}*.mrg"):
         path.unlink()
     said = f"{sections} lacks section {section:02d} (wsj_{section:02d}01.mrg and so on), of the {split} split"
     assert complaint(wsj_files, sections) == said
 
 
-def test_without_later_sections_file_numbers_make_the_splits(tmp_path):
+def test_wsj_sample_is_split_by_file_number(tmp_path):
     expected = {"train": ["1", "99", "100", "179"], "validation": ["180", "189"], "test": ["190", "199"]}
     for number in map(int, itertools.chain(*expected.values())):
         write_trees(tmp_path / f"wsj_{number:04d}.mrg", [number])
@@ -75,7 +75,7 @@ def test_without_later_sections_file_numbers_make_the_splits(tmp_path):
     assert "lacks section 03 " in complaint(wsj_files, tmp_path)
 
 
-def test_the_sample_has_199_files(test_data):
+def test_wsj_sample_has_199_files(test_data):
     splits = wsj_files(folder_of(test_data, "wsj_sample"))
     assert {split: len(paths) for split, paths in splits.items()} == {"train": 179, "validation": 10, "test": 10}
 
@@ -96,7 +96,7 @@ def gum(tmp_path):
     return tmp_path / "gum"
 
 
-def test_gum_has_its_official_partition_with_the_documents_from_reddit_that_are_there(gum):
+def test_gum_uses_official_partition(gum):
     write_trees(gum / "GUM_reddit_dev.ptb", ["red"])
     problem = load_problem("parsing_gum", raw_dir=gum)
     for split, partition, more in zip(SPLITS, ("train", "dev", "test"), ([], ["red"], [])):
@@ -104,19 +104,19 @@ def test_gum_has_its_official_partition_with_the_documents_from_reddit_that_are_
 
 
 @pytest.mark.parametrize("missing", ["GUM_bio_train2.ptb", "GUM_news_test.ptb"])
-def test_another_missing_document_is_named(gum, missing):
+def test_gum_names_missing_document(gum, missing):
     (gum / missing).unlink()
     assert complaint(gum_files, gum).startswith(f"{gum / missing} does not exist, which {gum / 'splits.md'} names;")
 
 
-def test_a_partition_without_documents_is_named(gum):
+def test_gum_names_empty_partition(gum):
     (gum / "splits.md").write_text("## train\n  * GUM_news_train\n## dev\n\n## test\n  * GUM_news_test\n")
     assert complaint(gum_files, gum) == f"{gum / 'splits.md'} names no documents under '## dev'"
     (gum / "splits.md").unlink()
     assert f"{gum / 'splits.md'} does not exist" in complaint(gum_files, gum)
 
 
-def test_wsj_and_gum_make_one_problem(gum):
+def test_parsing_english_joins_wsj_and_gum(gum):
     for number in (3, 183, 193):
         write_trees(gum.parent / "some" / f"wsj_{number:04d}.mrg", [number])
     problem = load_problem("parsing_english", raw_dir=gum.parent)
@@ -128,13 +128,13 @@ def test_wsj_and_gum_make_one_problem(gum):
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(0, 0), (9, 0), (11, 1), (20, 1), (31, 2), (1000, 50), (1011, 51)])
-def test_the_last_tenth_of_a_text_is_validation_and_test(count, held_out):
+def test_icepahc_holds_out_last_tenth_of_text(count, held_out):
     parts = {split: part_of_text(list(range(count)), split) for split in SPLITS}
     assert [*parts["train"], *parts["validation"], *parts["test"]] == list(range(count))
     assert len(parts["validation"]) == len(parts["test"]) == held_out
 
 
-def test_each_text_of_icepahc_is_divided(tmp_path):
+def test_icepahc_splits_each_text(tmp_path):
     for text in ("1150.a", "1250.b"):
         leaves = "".join(f"( (IP-MAT (NP (N-N {text}{i}-x)) (CODE y)) (ID z))\n\n" for i in range(40))
         (tmp_path / f"{text}.psd").write_text("( (META (CODE x)))\n" * 60 + leaves, encoding="utf-8")
@@ -152,14 +152,14 @@ def test_each_text_of_icepahc_is_divided(tmp_path):
     [("parsing_wsj", "has no files wsj_0001.mrg and so on"), ("parsing_gum", "splits.md does not exist"),
      ("parsing_english", "there is no folder {}/gum"), ("parsing_icepahc", "has no .psd files")],
 )  # fmt: skip
-def test_a_missing_folder_and_an_empty_one_are_named(tmp_path, name, lacks):
+def test_treebanks_name_missing_or_empty_folder(tmp_path, name, lacks):
     assert "--raw_dir=FOLDER" in complaint(load_problem, name)
     problem = load_problem(name, raw_dir=tmp_path / "none")
     assert f"there is no folder {tmp_path}/none" in complaint(problem.prepare)
     assert lacks.format(tmp_path) in complaint(load_problem(name, raw_dir=tmp_path).prepare)
 
 
-def test_a_fault_of_a_treebank_is_named_with_its_line(gum):
+def test_treebank_error_names_its_line(gum):
     path = gum / "GUM_bio_train2.ptb"
     path.write_text("(ROOT (NN a))\n(ROOT\n  (NN a)))\n", encoding="utf-8")
     problem = load_problem("parsing_gum", raw_dir=gum)
@@ -193,7 +193,7 @@ def check(tree, learned, words):
 @pytest.mark.parametrize(
     ("name", "files", "count"), [("gum", gum_files, 13_263), ("wsj_sample", wsj_files, 3_914)], ids=["gum", "wsj"]
 )
-def test_english_trees_are_alike_and_come_back_from_their_symbols(test_data, name, files, count):
+def test_english_trees_are_normalized_and_restored(test_data, name, files, count):
     trees = list(read_treebank(itertools.chain(*files(folder_of(test_data, name)).values())))
     assert len(trees) == count
     for tree in trees[::4]:
@@ -201,7 +201,7 @@ def test_english_trees_are_alike_and_come_back_from_their_symbols(test_data, nam
 
 
 @pytest.mark.parametrize(("step", "count"), [(30, 2_261), pytest.param(1, 72_435, marks=pytest.mark.soak)])
-def test_icelandic_trees_are_alike_and_come_back_from_their_symbols(test_data, step, count):
+def test_icelandic_trees_are_normalized_and_restored(test_data, step, count):
     trees = read_treebank(icepahc_files(folder_of(test_data, "icepahc"))[::step])
     pairs = [(tree, learned) for tree in trees if (learned := icelandic(tree))]
     assert len(pairs) == count
@@ -234,7 +234,7 @@ def untagged():
     return TreeTokenizer.train(SENTENCES, {s for s in SYMBOLS if s[0] in "()"} | {"XX"}, 200)
 
 
-def test_each_symbol_is_one_piece(tokenizer):
+def test_tree_tokenizer_encodes_symbols_as_one_piece(tokenizer):
     assert tokenizer.symbols.keys() == SYMBOLS and len({*tokenizer.symbols.values()}) == len(SYMBOLS)
     for symbol, i in tokenizer.symbols.items():
         assert tokenizer.pieces([i]) == [f"⟪{symbol}⟫"] and i > UNK
@@ -244,13 +244,13 @@ def test_each_symbol_is_one_piece(tokenizer):
     assert both.keys() == {"(S", ")S", "(NP", ")NP", "NN"}
 
 
-def test_a_word_spelled_as_a_symbol_is_none(tokenizer):
+def test_tree_tokenizer_keeps_words_apart_from_symbols(tokenizer):
     words = ["NN", "(", "(S", ")S", "XX", "``", "⟪NN⟫", "⟪", ",", "-LRB-"]
     assert not {*tokenizer.symbols.values()} & {i for row in tokenizer.encode(words) for i in row}
     assert TreeTokenizer.train(["a⟪b⟫ c⟪b⟫ d⟪⟫ e⟪⟫ -LRB- 1\\/2"] * 9, SYMBOLS, 200).symbols.keys() == SYMBOLS
 
 
-def test_the_vocabulary_has_no_more_than_the_text_can_fill(tokenizer):
+def test_tree_vocabulary_size_is_limited_by_text(tokenizer):
     smaller = TreeTokenizer.train(SENTENCES, SYMBOLS, tokenizer.vocab_size - 5)
     larger = TreeTokenizer.train(SENTENCES, SYMBOLS, 5000)
     assert smaller.vocab_size + 5 == tokenizer.vocab_size == larger.vocab_size < 200
@@ -259,7 +259,7 @@ def test_the_vocabulary_has_no_more_than_the_text_can_fill(tokenizer):
     assert "got only blank lines" in complaint(TreeTokenizer.train, ["", " "], SYMBOLS, 200)
 
 
-def test_a_saved_vocabulary_is_loaded(tokenizer, tmp_path):
+def test_tree_tokenizer_saves_and_loads(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert isinstance(loaded, TreeTokenizer) and loaded.fingerprint == tokenizer.fingerprint
@@ -267,7 +267,7 @@ def test_a_saved_vocabulary_is_loaded(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "text", "no symbols"])
-def test_a_damaged_vocabulary_is_refused(tokenizer, tmp_path, damage):
+def test_damaged_tree_tokenizer_is_rejected(tokenizer, tmp_path, damage):
     whole = tokenizer.to_bytes()
     plain = SentencePieceTokenizer.train(SENTENCES, 60).to_bytes() if damage == "no symbols" else b""
     content = {"empty": b"", "cut": whole[: len(whole) // 2], "text": b"(S\n)S\n", "no symbols": plain}[damage]
@@ -275,7 +275,7 @@ def test_a_damaged_vocabulary_is_refused(tokenizer, tmp_path, damage):
     assert f"{tmp_path / TreeTokenizer.file_name} is damaged" in complaint(load_tokenizer, tmp_path)
 
 
-def test_trees_come_back_over_their_sentences(tokenizer):
+def test_tree_tokenizer_restores_trees(tokenizer):
     assert SENTENCES[1] == "`` my dog , '' ( 1\\/2 )"
     ids = tokenizer.encode_targets(TREES)
     assert tokenizer.decode_outputs(SENTENCES, [[BOS, *row, EOS, PAD] for row in ids]) == TREES
@@ -284,20 +284,20 @@ def test_trees_come_back_over_their_sentences(tokenizer):
     assert "not closed" in complaint(tokenizer.encode_targets, [TREES[0][:-1]])
 
 
-def test_what_the_vocabulary_lacks_is_unknown(tokenizer):
+def test_tree_tokenizer_maps_other_symbols_to_unk(tokenizer):
     row = tokenizer.encode_targets(["(S (WHNP (NN a)) (WP b))"])[0]
     assert [tokenizer.symbols["(S"], UNK, tokenizer.symbols["NN"], UNK, UNK, tokenizer.symbols[")S"]] == row
     assert tokenizer.decode_outputs(["a b"], [row]) == ["(TOP (S (NN a)) (XX b))"]
 
 
-def test_a_prefix_is_written_in_symbols(tokenizer):
+def test_tree_tokenizer_encodes_prefixes(tokenizer):
     ids = [[tokenizer.symbols[symbol] for symbol in text.split()] for text in ("(S (NP DT", "", "(X")]
     assert tokenizer.encode_prefixes(["(S (NP DT", "", " (X "]) == ids
     for text, wrong in (("(S (WHNP", "(WHNP"), ("(S dog", "dog"), ("(NP (NN", "(NN")):
         assert complaint(tokenizer.encode_prefixes, ["(S", text]).startswith(f"{wrong!r} is no bracket or tag")
 
 
-def test_without_tags_those_of_trees_are_not_looked_at(tokenizer, untagged):
+def test_untagged_tree_tokenizer_ignores_tags(tokenizer, untagged):
     assert tokenizer.tagged and not untagged.tagged
     ids = untagged.encode_targets(TREES)
     assert UNK not in itertools.chain(*ids)
@@ -306,18 +306,18 @@ def test_without_tags_those_of_trees_are_not_looked_at(tokenizer, untagged):
     assert untagged.encode_targets(["(S (XX a) (WP b))"]) == untagged.encode_targets(["(S (NN a) (NN b))"])
 
 
-def test_a_problem_may_be_without_tags(gum):
+def test_parsing_problem_without_tags(gum):
     symbols = [load_problem("parsing_gum", raw_dir=gum, tags=tags).make_tokenizer().symbols for tags in (False, True)]
     assert [each.keys() for each in symbols] == [{"(S", ")S", "XX"}, {"(S", ")S", "NN"}]
 
 
-def test_one_tree_without_tags_does_not_take_away_the_tags_of_others():
+def test_xx_tag_does_not_make_tokenizer_untagged():
     mixed = TreeTokenizer.train(SENTENCES, SYMBOLS | {"XX"}, 200)  # as a tree is that could not be parsed
     tree = "(S (XX the) (NN dog))"
     assert mixed.decode_outputs(["the dog"], mixed.encode_targets([tree])) == [tree]
 
 
-def test_treebanks_spellings_share_pieces(tokenizer):
+def test_treebank_spellings_share_pieces(tokenizer):
     for alike in (("``", '"', "''"), ("(", "-LRB-"), ("1/2", "1\\/2"), ("[a", "-LSB-a"), ("my  dog", " my\tdog ")):
         first, *others = tokenizer.encode(alike)
         assert others == [first] * len(others), alike
@@ -325,7 +325,7 @@ def test_treebanks_spellings_share_pieces(tokenizer):
 
 
 @pytest.mark.parametrize("sentence", ["½ 1½ ｆｕｌｌ … ﷺ", "10\u00a0000 a\u3000b", "\u200b \u00ad ﬁ", "( -LRB- } <"])
-def test_outputs_have_the_words_of_the_sentence_whatever_normalisation_makes_of_them(tokenizer, sentence):
+def test_tree_outputs_keep_words_before_normalization(tokenizer, sentence):
     words = split_words(sentence)
     tree = f"(S {' '.join(f'(NN {escaped(word)})' for word in words)})"
     assert tokenizer.decode_outputs([sentence], tokenizer.encode_targets([tree])) == [tree]
@@ -352,7 +352,7 @@ def semisupervised(folder, gold, auto, **parameters):
     [(10, 100, 0.0, 1), (10, 100, 0.05, 1), (10, 100, 0.1, 2), (10, 10, 0.5, 1), (10, 11, 0.5, 2), (9, 1, 0.9, 1),
      (9, 3, 0.9, 3), (1, 1, 0.9, 9), (7, 3, 0.7, 1), (3, 14, 0.3, 2), (1, 90, 0.1, 10)],
 )  # fmt: skip
-def test_gold_trees_are_repeated_as_often_as_their_share_takes(tmp_path, gold, auto, share, copies):
+def test_gold_copies_follow_gold_share(tmp_path, gold, auto, share, copies):
     problem = semisupervised(tmp_path, gold, auto, gold_share=share)
     assert problem.gold_copies == copies
     expected = [f"g{i}" for i in range(gold)] * copies + [f"a{i}" for i in range(auto)]
@@ -360,7 +360,7 @@ def test_gold_trees_are_repeated_as_often_as_their_share_takes(tmp_path, gold, a
     assert [words_of(problem, split) for split in SPLITS[1:]] == [["180"], ["190"]]
 
 
-def test_one_copy_less_would_not_suffice(tmp_path, fresh_seed):
+def test_gold_copies_are_minimal(tmp_path, fresh_seed):
     rng = random.Random(fresh_seed)
     for _ in range(20):
         gold, auto, percent = rng.randint(1, 20), rng.randint(1, 60), rng.randint(1, 90)
@@ -369,7 +369,7 @@ def test_one_copy_less_would_not_suffice(tmp_path, fresh_seed):
         assert copies == 1 or 100 * (copies - 1) * gold < percent * ((copies - 1) * gold + auto)
 
 
-def test_automatic_trees_that_cannot_be_read_are_refused_with_their_line(tmp_path):
+def test_unreadable_automatic_trees_name_line(tmp_path):
     problem = semisupervised(tmp_path, 3, 2)
     path = tmp_path / "auto" / "second.ptb"
     path.write_text("(S (NN a))\n\nThe dog barks .\n", encoding="utf-8")
@@ -379,13 +379,13 @@ def test_automatic_trees_that_cannot_be_read_are_refused_with_their_line(tmp_pat
     assert not list((tmp_path / "data").glob("*"))
 
 
-def test_automatic_trees_are_read_as_translate_writes_them(tmp_path):
+def test_automatic_trees_are_read_from_translate_output(tmp_path):
     problem = semisupervised(tmp_path, 2, 0)
     (tmp_path / "auto" / "parsed").write_text("(S (NN a))\n\n(TOP (XX b) (XX c))\n", encoding="utf-8")
     assert words_of(problem, "train") == ["g0", "g1", "a", "b c"]
 
 
-def test_a_folder_of_automatic_trees_is_needed(tmp_path):
+def test_semisupervised_problem_requires_auto_dir(tmp_path):
     folder = write_trees(tmp_path / "wsj" / "wsj_0001.mrg", ["a"]).parent
     (tmp_path / "auto").mkdir()
     name = "parsing_wsj_semisupervised"

@@ -29,7 +29,7 @@ def words_of(text):
     return re.findall(r"\w+", text.lower())
 
 
-def test_english_determines_german_and_the_tree(fresh_seed, monkeypatch):
+def test_toy_english_determines_german_and_tree(fresh_seed, monkeypatch):
     """With few words in the lexicon, sentences repeat often."""
     for name in ("NOUNS_OF", "NOUNS_AFTER", "ADJECTIVES_OF"):
         monkeypatch.setattr(grammar, name, {key: rows[:1] for key, rows in getattr(grammar, name).items()})
@@ -43,26 +43,26 @@ def test_english_determines_german_and_the_tree(fresh_seed, monkeypatch):
     assert repeated > 1500
 
 
-def test_splits_are_disjoint_distinct_and_complete(corpus):
+def test_toy_splits_are_disjoint_and_complete(corpus):
     english = {split: {example.english for example in examples} for split, examples in corpus.items()}
     assert {split: len(sentences) for split, sentences in english.items()} == SIZES
     assert len(set.union(*english.values())) == sum(SIZES.values())
 
 
-def test_a_smaller_corpus_is_the_beginning_of_a_larger(corpus):
+def test_toy_smaller_corpus_is_prefix_of_larger(corpus):
     problem = load_problem("toy_ende", train_pairs=100)
     assert list(problem.pairs("train")) == [example[1:] for example in corpus["train"][:100]]
     assert list(problem.pairs("test")) == [example[1:] for example in corpus["test"]]
 
 
-def test_every_process_has_the_same_pairs(corpus):
+def test_toy_pairs_are_the_same_everywhere(corpus):
     """The pairs must not depend on Python's hash, which differs between processes."""
     pairs = [tuple(example[1:]) for example in corpus["validation"]]
     digest = hashlib.sha256(repr(pairs).encode()).hexdigest()
     assert digest == "d0e867e25ec74b5110bbc7ca04137f520b7ea60c7c2b90b2f679d82467183872"
 
 
-def test_texts_are_sentences(corpus):
+def test_toy_texts_are_sentences(corpus):
     lengths = [len(example.english.split()) for example in corpus["train"]]
     assert 8 <= sum(lengths) / len(lengths) <= 12.5
     assert sum(4 <= length <= 20 for length in lengths) > 0.95 * len(lengths)
@@ -71,7 +71,7 @@ def test_texts_are_sentences(corpus):
             assert re.fullmatch(r"[A-ZÄÖÜ]\w*(,? \w+)+\.", text), text
 
 
-def test_english_is_the_leaves_of_its_tree(corpus):
+def test_toy_english_matches_tree_leaves(corpus):
     labels = collections.Counter()
 
     def visit(tree):
@@ -90,14 +90,14 @@ def test_english_is_the_leaves_of_its_tree(corpus):
     assert set(labels) == phrases | words | {"VB", "VBZ", "VBP", "VBN", "MD", ",", "."}
 
 
-def test_the_lexicon_is_moderate_and_no_word_is_rare(corpus):
+def test_toy_lexicon_has_no_rare_words(corpus):
     for side, least in (("english", 50), ("german", 3)):
         counts = collections.Counter(word for example in corpus["train"] for word in words_of(getattr(example, side)))
         assert 200 <= len(counts) <= 450
         assert min(counts.values()) >= least, counts.most_common()[-5:]
 
 
-def test_there_are_millions_of_sentences():
+def test_toy_grammar_has_millions_of_sentences():
     """Count only sentences "SUBJECT sees OBJECT.": the product of the numbers of subjects and objects."""
 
     def count(case, kinds):
@@ -116,7 +116,7 @@ def test_there_are_millions_of_sentences():
     assert count(NOMINATIVE, verb.subjects) * count(ACCUSATIVE, verb.objects) > 10**6
 
 
-def test_the_corpus_fills_its_vocabulary():
+def test_toy_corpus_fills_vocabulary():
     problem = load_problem("toy_ende", train_pairs=1000)
     tokenizer = problem.make_tokenizer()
     assert tokenizer.vocab_size == problem.vocab_size

@@ -164,7 +164,7 @@ def test_indefinite_noun_phrases_are_negated(english, german):
     assert ", ".join(" ".join(form.german) for form in forms) == german
 
 
-def test_articles_and_endings_are_the_grammar_books():
+def test_articles_and_endings_match_grammar_tables():
     """The tables in the layout of a grammar book, with the columns nominative, accusative and dative."""
     books = {
         "ARTICLE": {"m": "der den dem", "f": "die die der", "n": "das das dem", "p": "die die den"},
@@ -341,7 +341,7 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize("phrase, english, german", SENTENCES, ids=[english for _, english, _ in SENTENCES])
-def test_sentences(phrase, english, german):
+def test_sentences_are_translated_correctly(phrase, english, german):
     assert grammar.realise(phrase)[1:] == (english, german)
 
 
@@ -353,7 +353,7 @@ AUXILIARY |= {"ist", "sind", "darf", "dürfen"}
 TIMES = {" ".join(phrase.german) for phrase, _ in grammar.TIMES}
 
 
-def test_the_verb_is_second_in_main_clauses(fresh_seed):
+def test_verb_is_second_in_main_clauses(fresh_seed):
     rng, fronted = random.Random(fresh_seed), collections.Counter()
     for _ in range(5000):
         phrase = grammar.sample_clause(rng)
@@ -370,7 +370,7 @@ def test_the_verb_is_second_in_main_clauses(fresh_seed):
     assert fronted[True] > 200 and fronted[False] > 100
 
 
-def test_the_verb_is_last_in_subordinate_clauses(fresh_seed):
+def test_verb_is_last_in_subordinate_clauses(fresh_seed):
     rng = random.Random(fresh_seed)
     finite = AUXILIARY | {verb.prefix + form for verb in grammar.VERBS for form in verb.german[grammar.SINGULAR :: 2]}
     for _ in range(5000):

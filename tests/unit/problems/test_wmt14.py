@@ -85,7 +85,7 @@ def german(data):
 
 @pytest.mark.parametrize("split", COUNTS)
 @pytest.mark.parametrize("language", PAIRS)
-def test_tfds_pairs_are_read_without_sgml_entities(data, split, language):
+def test_tfds_pairs_have_no_sgml_entities(data, split, language):
     problem = load_problem(f"wmt14_en{language}", data_dir=data)
     pairs = list(problem.examples(split))
     assert sorted(pairs) == sorted(without_entities(PAIRS[language](split), split))
@@ -94,7 +94,7 @@ def test_tfds_pairs_are_read_without_sgml_entities(data, split, language):
     assert list(backwards.examples(split)) == [(target, source) for source, target in pairs]
 
 
-def test_commands_go_from_the_stored_corpus_to_bleu(data, tmp_path, capsys):
+def test_commands_run_on_tfds_corpus(data, tmp_path, capsys):
     flags = ["--problem=wmt14_ende", f"--data_dir={data}", "--set", "problem.vocab_size=300"]
     prepare.main(flags)
     assert re.search(r"train: 600 pairs, .* tokens\n", capsys.readouterr().out)
@@ -106,7 +106,7 @@ def test_commands_go_from_the_stored_corpus_to_bleu(data, tmp_path, capsys):
     assert "sacreBLEU" in json.dumps(found) and found.get("split", "test") == "test"
 
 
-def test_french_is_prepared_with_word_pieces_and_keeps_its_spaces(data):
+def test_french_uses_word_pieces_and_keeps_spaces(data):
     problem = load_problem("wmt14_enfr", data_dir=data, vocab_size=200).prepare()
     assert (problem.prepared_dir / "word_pieces.txt").is_file() and problem.tokenizer.vocab_size == 200
     targets = problem.store.split("test").target
@@ -116,7 +116,7 @@ def test_french_is_prepared_with_word_pieces_and_keeps_its_spaces(data):
         assert load_problem("wmt14_fren", data_dir=data, vocab_size=200).prepare().store and not said
 
 
-def test_the_manifest_names_the_record_files_and_a_changed_one_is_noticed(data):
+def test_prepare_notices_changed_tfds_files(data):
     problem = load_problem("wmt14_ende", data_dir=data, vocab_size=300).prepare()
     files = {path.resolve(): sha256(path) for path in german(data).iterdir()}
     known = problem.store.manifest["corpus"]
@@ -140,7 +140,7 @@ def test_prepared_corpus_needs_neither_tfds_nor_tensorflow(data, monkeypatch):
     assert problem.tokenizer.decode(problem.tokenizer.encode(["« a »"])) == ["« a »"]
 
 
-def test_the_environment_says_where_tfds_keeps_its_corpora(stored, tmp_path, monkeypatch):
+def test_tfds_data_dir_is_respected(stored, tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(stored))
     assert len(list(load_problem("wmt14_ende", data_dir=tmp_path).examples("test"))) == COUNTS["test"]
 
@@ -167,7 +167,7 @@ def test_damaged_record_files_are_named(data, damage):
     assert re.match(rf"{german(data)} is damaged \(.+\); remove the folder and rerun the command", said)
 
 
-def test_a_damaged_description_and_other_languages_are_named(data):
+def test_damaged_tfds_description_is_named(data):
     problem = load_problem("wmt14_ende", data_dir=data)
     shutil.copytree(german(data).parents[1] / "fr-en" / "1.0.0", german(data), dirs_exist_ok=True)
     assert f"{german(data)} is damaged" in complaint(problem.examples, "test")
@@ -179,7 +179,7 @@ def test_a_damaged_description_and_other_languages_are_named(data):
 
 
 @pytest.mark.parametrize("missing", ["tensorflow_datasets", "tensorflow"])
-def test_without_tfds_one_sentence_says_what_to_do(tmp_path, monkeypatch, missing):
+def test_missing_tfds_is_named(tmp_path, monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     said = complaint(load_problem("wmt14_ende", data_dir=tmp_path).corpus_files)
     assert f"{missing} is not installed: pip install tensorflow-datasets" in said and "--raw_dir" in said
@@ -222,14 +222,14 @@ def proxy(monkeypatch):
     [("wmt14_ende", "1.58 GiB", "train.en, train.de"), ("wmt14_enfr", "6.2 GiB", "train.en, train.fr"),
      ("ted_pten", "125 MiB", "pt.train, en.train")],
 )  # fmt: skip
-def test_without_a_network_one_sentence_says_what_to_do(tmp_path, proxy, monkeypatch, name, size, files):
+def test_download_without_network_names_remedy(tmp_path, proxy, monkeypatch, name, size, files):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     said = complaint(load_problem(name, data_dir=tmp_path).corpus_files)
     assert f"is not in {tmp_path}/tensorflow_datasets and cannot be downloaded" in said
     assert size in said and files in said and "--raw_dir" in said
 
 
-def test_a_file_with_another_checksum_is_refused_and_not_kept(tmp_path, proxy):
+def test_download_with_wrong_checksum_is_rejected(tmp_path, proxy):
     proxy.append(b"the beginning of an archive")
     problem = load_problem("wmt14_ende", data_dir=tmp_path)
     for _ in range(2):
@@ -239,7 +239,7 @@ def test_a_file_with_another_checksum_is_refused_and_not_kept(tmp_path, proxy):
     assert not list(tmp_path.rglob("dataset_info.json"))
 
 
-def test_a_file_that_is_gone_from_the_server_is_said(tmp_path, proxy):
+def test_download_reports_http_404(tmp_path, proxy):
     assert "HTTP code: 404" in complaint(load_problem("ted_pten", data_dir=tmp_path).corpus_files)
 
 
@@ -265,7 +265,7 @@ FILES = {
 
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("name", FILES)
-def test_plain_files_are_read_under_their_usual_names(tmp_path, name, compress):
+def test_plain_files_are_read_by_usual_names(tmp_path, name, compress):
     write(tmp_path, sum(FILES[name], ()), compress)
     problem = load_problem(name, raw_dir=tmp_path)
     assert [path.name.removesuffix(".gz") for path in problem.corpus_files()] == [*sum(FILES[name], ())]
@@ -283,7 +283,7 @@ def test_missing_plain_files_are_named(tmp_path, name):
     assert f"{tmp_path}/{target} does not exist" in complaint(problem.examples, "train")
 
 
-def test_pairs_with_an_empty_side_stay_in_test_sets(tmp_path):
+def test_empty_pairs_stay_in_test_sets(tmp_path):
     for name in sum(FILES["wmt14_ende"], ()):
         (tmp_path / name).write_text("one\n \nthree\n" if name.endswith("de") else "one\ntwo\nthree\n")
     problem = load_problem("wmt14_ende", raw_dir=tmp_path, data_dir=tmp_path / "data", vocab_size=16).prepare()
@@ -292,6 +292,6 @@ def test_pairs_with_an_empty_side_stay_in_test_sets(tmp_path):
     assert counts["train"]["dropped_with_an_empty_side"] == 1
 
 
-def test_without_a_folder_iwslt15_says_where_its_files_are():
+def test_iwslt15_without_raw_dir_names_source():
     said = complaint(load_problem("iwslt15_vien").corpus_files)
     assert "https://nlp.stanford.edu" in said and "--raw_dir=FOLDER" in said

@@ -14,7 +14,7 @@ from keras_transformer.server.batcher import Batcher, QueueFull
     arrivals=st.lists(st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.booleans()), max_size=12),
     batch_tokens=st.integers(1, 30), batch_rows=st.integers(1, 6),
 )  # fmt: skip
-def test_batches_keep_the_order_and_the_budget(arrivals, batch_tokens, batch_rows):
+def test_batcher_keeps_order_and_budget(arrivals, batch_tokens, batch_rows):
     batches = []
 
     def work(items):
@@ -41,7 +41,7 @@ def test_batches_keep_the_order_and_the_budget(arrivals, batch_tokens, batch_row
         assert len(batch) == 1 or len(batch) * max(tokens for _, tokens in batch) <= batch_tokens
 
 
-def test_overload_refuses_what_would_come_too_late():
+def test_batcher_rejects_late_items_under_overload():
     """Without refusals all items would wait until it is too late, and the work would be of no use."""
     done, refused, late, answered = [], [], [], []
 
@@ -73,7 +73,7 @@ def test_overload_refuses_what_would_come_too_late():
     assert len(answered) > 0.6 * len(done)
 
 
-def test_cancelled_items_leave_the_queue():
+def test_batcher_drops_cancelled_items():
     seen = []
 
     async def everything():

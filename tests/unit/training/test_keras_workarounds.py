@@ -1,6 +1,6 @@
 """Workarounds for the design of Keras on TensorFlow, one test each.
 
-test_distribution.py tests the workarounds for `tf.distribute`.
+test_strategy.py tests the workarounds for `tf.distribute`.
 """
 
 import functools

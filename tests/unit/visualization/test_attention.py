@@ -48,7 +48,7 @@ def translator(**changes):
     return kt.Translator(model, tokenizer, model.hparams)
 
 
-def test_maps_are_the_weights_that_the_model_computes():
+def test_attention_maps_are_model_weights():
     one = translator()
     text = "the dog sees dogs ."
     maps = one.attention(text)
@@ -70,7 +70,7 @@ def test_maps_are_the_weights_that_the_model_computes():
     np.testing.assert_allclose(maps.encoder[0], np.asarray(layer.attend(x, *layer.project_memory(x))[1])[0], atol=1e-5)
 
 
-def test_a_target_may_be_given_as_text_or_ids():
+def test_attention_target_may_be_text_or_ids():
     one = translator()
     target = "der kleine Hund"
     ids = [*one.tokenizer.encode([target])[0], EOS]
@@ -82,7 +82,7 @@ def test_a_target_may_be_given_as_text_or_ids():
         one.attention("  ")
 
 
-def test_an_encoder_of_restricted_attention_has_maps_of_all_pairs():
+def test_restricted_attention_maps_cover_all_pairs():
     maps = translator(encoder_attention="restricted", attention_window=3).attention(
         "the small dog sees a cat .", "Hund"
     )
@@ -90,7 +90,7 @@ def test_an_encoder_of_restricted_attention_has_maps_of_all_pairs():
     assert len(near) > 5 and np.all(maps.encoder[..., ~near] == 0) and np.all(maps.encoder[..., near] > 0)
 
 
-def test_words_are_made_of_pieces():
+def test_words_join_pieces():
     tokenizer = SentencePieceTokenizer.train(TEXTS * 5, 60)
     ids = [BOS, *tokenizer.encode(["the cats zzz"])[0], EOS]
     words, word_of = tokenizer.words(ids)
@@ -104,7 +104,7 @@ def test_words_are_made_of_pieces():
     assert trees.words([*symbols, EOS])[0] == ["(S", "NN", "NN", ")S", "</s>"]
 
 
-def test_words_of_unspaced_scripts_are_their_pieces():
+def test_words_of_unspaced_scripts_are_pieces():
     new = ["▁", "我", "喜欢", "▁Py", "thon", "编", "。", "▁ไทย"]
     tokenizer = WordPieceTokenizer([*ALWAYS, *(piece for piece in new if piece not in ALWAYS)])
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
@@ -120,7 +120,7 @@ counts = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 
 
 @given(counts, counts, st.integers(0, 2**31))
-def test_words_attend_as_their_pieces_do_on_average_and_are_attended_to_as_by_all(source, target, seed):
+def test_merged_maps_average_queries_and_sum_keys(source, target, seed):
     maps = random_maps(source, target, seed)
     merged = maps.merged()
     for kind in KINDS:
@@ -141,7 +141,7 @@ def shown(page):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
-def test_a_page_holds_all_weights_and_no_address():
+def test_attention_page_holds_all_weights_and_no_links():
     maps = random_maps([1, 3], [2])
     data = shown(attention_page(maps, "decoder", layer=0, heads=[2], pieces=True))
     assert data["chosen"] == {"map": 1, "layer": 0, "heads": [2], "form": "pieces"}
@@ -157,7 +157,7 @@ def test_a_page_holds_all_weights_and_no_address():
     assert not re.search(r"(src|href)\s*=|https?:(?!//www.w3.org)|@import|url\(", page)
 
 
-def test_a_text_cannot_become_part_of_a_page():
+def test_attention_page_escapes_texts():
     one = translator()
     text = "a </script><b>cat</b> & the dog"
     page = attention_page(one.attention(text, "<!-- <script> -->"))
@@ -169,7 +169,7 @@ def test_a_text_cannot_become_part_of_a_page():
 
 
 @pytest.mark.parametrize("number", FIGURES)
-def test_figures_draw_every_weight_that_can_be_seen(number):
+def test_figures_draw_all_visible_weights(number):
     pytest.importorskip("matplotlib")
     maps = random_maps([2, 1, 1, 2], [1, 2]).merged()
     weights = maps.encoder[0]
@@ -186,7 +186,7 @@ def test_figures_draw_every_weight_that_can_be_seen(number):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_figure_title_names_the_attention_and_fits(kind):
+def test_figure_title_names_attention_and_fits(kind):
     pytest.importorskip("matplotlib")
     figure = draw_figure(3, random_maps([1], [1]), kind, layer=1)
     title = figure.axes[0].texts[-1]
@@ -203,7 +203,7 @@ def figure_of(label):
 
 
 @pytest.mark.parametrize("label", ["喜欢", "日本語", "😀", "القط"])
-def test_save_draws_all_characters_or_names_what_to_install(tmp_path, label):
+def test_save_draws_all_characters_or_names_font(tmp_path, label):
     """Passes with and without fonts for the label; Matplotlib's warning of a missing character is an error."""
     pytest.importorskip("matplotlib")
     try:
@@ -216,7 +216,7 @@ def test_save_draws_all_characters_or_names_what_to_install(tmp_path, label):
         assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_save_without_fonts_refuses_png_and_writes_svg(tmp_path, monkeypatch):
+def test_save_without_fonts_rejects_png_and_writes_svg(tmp_path, monkeypatch):
     font_manager = pytest.importorskip("matplotlib.font_manager")
     monkeypatch.setattr(font_manager, "findSystemFonts", list)
     with pytest.raises(kt.UserError, match="no installed font can draw '喜欢'.*fonts-noto-cjk"):
@@ -226,7 +226,7 @@ def test_save_without_fonts_refuses_png_and_writes_svg(tmp_path, monkeypatch):
     assert "喜欢" in (tmp_path / "figure.svg").read_text(encoding="utf-8")
 
 
-def test_save_adds_a_font_that_has_the_characters(tmp_path, monkeypatch):
+def test_save_adds_font_with_needed_characters(tmp_path, monkeypatch):
     font_manager = pytest.importorskip("matplotlib.font_manager")
     path = font_manager.findfont("STIXGeneral")  # comes with Matplotlib, and has what DejaVu Sans lacks
     lacking = set(font_manager.get_font(path).get_charmap()) - set(
@@ -243,7 +243,7 @@ def test_save_adds_a_font_that_has_the_characters(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("value", [1.0000001, float("nan")])
 @pytest.mark.parametrize("number", FIGURES)
-def test_weights_beside_0_to_1_are_drawn(number, value):
+def test_weights_outside_0_to_1_are_drawn(number, value):
     """Rounding makes them, where pieces of a word are added up, and a model that diverged."""
     pytest.importorskip("matplotlib")
     maps = random_maps([1, 1], [1])
@@ -255,7 +255,7 @@ def test_weights_beside_0_to_1_are_drawn(number, value):
     assert maps.merged().encoder.max() <= 1 or np.isnan(value)
 
 
-def test_an_attention_that_tells_no_weights_is_told(monkeypatch):
+def test_attention_without_weights_is_reported(monkeypatch):
     one = translator()
     monkeypatch.setattr(type(one.model), "recorded_attention", nothing_recorded)
     with pytest.raises(kt.UserError, match="does not compute weights for all pairs"):
@@ -275,12 +275,12 @@ def nothing_recorded(model):
         ("the dog", [4, 999], "must be below the vocabulary size, 60"),
     ],
 )
-def test_what_is_no_text_and_no_target_is_told(source, target, said):
+def test_attention_rejects_lists_and_unknown_ids(source, target, said):
     with pytest.raises(kt.UserError, match=said):
         translator().attention(source, target)
 
 
-def test_a_run_s_name_is_no_formula():
+def test_curves_do_not_render_run_names_as_formulas():
     pytest.importorskip("matplotlib")
     lines = {"train": {1: {"step": 1, "nll": 1.0, "learning_rate": 1e-3, "tokens_per_second": 5.0}}, "validation": {}}
     runs = {"runs/$a_b^{$": lines, "_hidden": {**lines, "validation": {1: {"nll": 1.0, "score": 2.0}}}}
@@ -302,19 +302,19 @@ def test_a_run_s_name_is_no_formula():
         ({"word": "3"}, "got '3'"),
     ],
 )
-def test_what_cannot_be_drawn_is_told(arguments, said):
+def test_draw_figure_rejects_wrong_arguments(arguments, said):
     with pytest.raises(kt.UserError, match=re.escape(said)):
         draw_figure(**{"number": 3, "maps": random_maps([1], [1]).merged(), **arguments})
 
 
-def test_a_word_is_found_without_its_full_stop_and_case():
+def test_find_ignores_case_and_punctuation():
     tokens = Tokens(("A", "Dog.", "a", "2", "▁cat"), (), np.zeros(0))
     words = ("a", "A", "Dog", "dog", "2", "1", "4", "Cat", "DOG")
     assert [tokens.find(word) for word in words] == [2, 0, 1, 1, 3, 0, 3, 4, 1]
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="commands are tested on TensorFlow")
-def test_visualize_writes_a_page_figures_and_curves(call, home, tmp_path):
+def test_visualize_writes_page_figures_and_curves(call, home, tmp_path):
     pytest.importorskip("matplotlib")
     text = ["--run", home.run, "--text", "s3 s1 s2"]
     lines = call("visualize", *text, "--output_dir", tmp_path).succeeded()
@@ -355,7 +355,7 @@ def test_visualize_writes_a_page_figures_and_curves(call, home, tmp_path):
         (("--curves=nowhere",), "there is no run directory nowhere"),
     ],
 )
-def test_visualize_tells_what_is_wrong(call, home, tmp_path, arguments, said):
+def test_visualize_rejects_wrong_flags(call, home, tmp_path, arguments, said):
     arguments = [argument.replace("RUN", str(home.run)) for argument in arguments]
     call("visualize", *arguments, "--output_dir", tmp_path / "new").refused(said)
     assert not (tmp_path / "new").exists()

@@ -58,7 +58,7 @@ def nested(depth):
         "(\nS (NP (PRP it)) (VP (VBZ works) \n)\n)",
     ],
 )
-def test_a_tree_may_be_over_any_lines(text):
+def test_tree_may_span_lines(text):
     assert tree_of(text) == WORKS
     np, vp = WORKS.children
     assert (WORKS.label, WORKS.word, np.label, vp.label) == ("S", None, "NP", "VP")
@@ -66,25 +66,25 @@ def test_a_tree_may_be_over_any_lines(text):
 
 
 @pytest.mark.parametrize("text", ["( (S (NN a) ) )", "((S (NN a)))", "(\n  (S (NN a))\n)"])
-def test_the_outer_bracket_of_the_penn_treebank_has_no_label(text):
+def test_outer_penn_bracket_has_no_label(text):
     tree = tree_of(text)
     assert tree == Tree("", (Tree("S", (Tree("NN", (), "a"),)),)) and str(tree) == "( (S (NN a)))"
 
 
-def test_trees_follow_each_other_on_a_line_or_begin_where_one_ends():
+def test_trees_may_share_lines():
     lines = ["", "(A (NN a)) (B", "(NN b)) (C", "", " (NN c)", ") (D (NN d))"]
     found = [(number, tree.label, tree.words()) for number, tree in numbered_trees(lines)]
     assert found == [(2, "A", ["a"]), (2, "B", ["b"]), (3, "C", ["c"]), (6, "D", ["d"])]
     assert list(read_trees([])) == list(read_trees(["", " \t"])) == []
 
 
-def test_a_tree_is_there_as_soon_as_its_last_line_was_read():
+def test_read_trees_is_lazy():
     lines = itertools.count()  # an endless text
     trees = read_trees("(S (NP (PRP it))" if number % 2 == 0 else "(VP (VBZ works)))" for number in lines)
     assert [next(trees), next(trees)] == [WORKS, WORKS] and next(lines) == 4
 
 
-def test_a_no_break_space_is_part_of_a_word():
+def test_no_break_space_belongs_to_word():
     tree = tree_of("(S (CD 10\u00a0000) (NN a\u2003b))")
     assert tree.words() == ["10\u00a0000", "a\u2003b"] and tree_of(str(tree)) == tree
     assert split_words(" 10\u00a0000\ta\u2003b \n") == tree.words()
@@ -107,19 +107,19 @@ def test_a_no_break_space_is_part_of_a_word():
         (["(S"] * (DEEPEST + 1), f"{DEEPEST + 1}: brackets are deeper than {DEEPEST}; is one not closed?"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(lines, said):
+def test_read_trees_names_line_of_error(lines, said):
     with pytest.raises(UserError) as error:
         list(read_trees(lines, "wsj.mrg"))
     assert str(error.value) == f"wsj.mrg:{said}"
 
 
 @pytest.mark.parametrize(("text", "count"), [("", 0), ("(S (NN a)) (S (NN b))", 2)])
-def test_a_text_of_none_or_two_trees_is_not_one(text, count):
+def test_tree_of_rejects_none_or_several_trees(text, count):
     with pytest.raises(UserError, match=f"holds {count} trees, not one"):
         tree_of(text)
 
 
-def test_the_deepest_tree_goes_through_everything():
+def test_deepest_tree_is_handled():
     tree = tree_of(nested(DEEPEST))
     assert tree_of(tree.pretty()) == tree == penn(tree) == icelandic(tree) and str(tree) == nested(DEEPEST)
     assert tree.spans() == [("S", 0, 1)] * (DEEPEST - 1)
@@ -129,21 +129,21 @@ def test_the_deepest_tree_goes_through_everything():
 
 
 @pytest.mark.parametrize("symbols", [["(S"] * 5000 + ["NN"], ["NN"] + ["(S"] * 5000 + ["NN"]])
-def test_what_a_search_finds_can_be_read_however_deep_it_is(symbols):
+def test_repaired_trees_have_readable_depth(symbols):
     tree = repaired(symbols, ["a", "b"][: symbols.count("NN")])
     assert tree_of(str(tree)) == tree and str(tree).count("(S ") == DEEPEST - 2
 
 
 @quick
 @given(anything)
-def test_a_tree_is_read_as_it_was_written(tree):
+def test_tree_round_trip(tree):
     assert tree_of(str(tree)) == tree
     assert "\n" not in str(tree)
 
 
 @quick
 @given(anything, st.integers(1, 60))
-def test_pretty_brackets_are_the_same_tree_in_as_few_columns(tree, width):
+def test_pretty_keeps_tree_within_width(tree, width):
     lines = tree.pretty(width=width).split("\n")
     assert tree_of("\n".join(lines)) == tree
     assert all(line.count("(") == 1 for line in lines if len(line) > width)  # a label, or one word with its tag
@@ -151,7 +151,7 @@ def test_pretty_brackets_are_the_same_tree_in_as_few_columns(tree, width):
     assert tree.pretty(width=len(str(tree)) - 1).startswith(f"({tree.label}\n  (")
 
 
-def test_pretty_brackets_have_a_line_for_each_child_of_what_is_too_wide():
+def test_pretty_breaks_wide_constituents():
     assert WORKS.pretty(width=33) == "(S\n  (NP (PRP it))\n  (VP (VBZ works)))"
     assert WORKS.pretty(width=18) == "(S\n  (NP (PRP it))\n  (VP\n    (VBZ works)))"  # the last has two brackets more
     assert WORKS.pretty(width=19).count("\n") == 2
@@ -174,7 +174,7 @@ def spans_of(text):
 
 @quick
 @given(trees_of(st.sampled_from(["S", "NP", ""]), st.sampled_from(["NN", "S"]), st.sampled_from("ab")))
-def test_spans_are_those_of_the_brackets(tree):
+def test_spans_match_brackets(tree):
     assert tree.spans() == spans_of(str(tree))
     assert tree.spans()[0] == (tree.label, 0, len(tree.words())) and [x.word for x in tree.leaves()] == tree.words()
 
@@ -188,7 +188,7 @@ def test_brackets_in_words_are_escaped():
 
 @quick
 @given(st.text("(){}[]aBé", min_size=1))
-def test_a_word_comes_back_from_its_escapes(word):
+def test_escaped_words_round_trip(word):
     assert unescaped(escaped(word)) == word and not {*escaped(word)} & {*"(){}"}
     assert escaped(unescaped(escaped(word))) == escaped(word)
 
@@ -201,11 +201,11 @@ def test_a_word_comes_back_from_its_escapes(word):
     [("NP", "NP"), ("NP-SBJ", "NP"), ("NP-SBJ-12", "NP"), ("NP=2", "NP"), ("NP-SBJ=2", "NP"), ("NP=2-SBJ", "NP"),
      ("WHNP-1", "WHNP"), ("Q+NUM-N", "Q+NUM"), ("X|Y", "X|Y"), ("-NONE-", "-NONE-"), ("=2", "=2"), ("", "")],
 )  # fmt: skip
-def test_labels_end_before_functions_and_indices(label, plain):
+def test_plain_label_drops_functions_and_indices(label, plain):
     assert normalize.plain_label(label) == plain
 
 
-def test_the_tags_of_words_lose_indices_only():
+def test_without_functions_strips_only_indices_of_tags():
     tree = tree_of("(NP-SBJ (WP-1 a) (NN=2 b) (N-N c) (NS-A-3 d) (-LRB- -LRB-) (PRP$ e) (`` ``))")
     tags = "WP NN N-N NS-A -LRB- PRP$ ``".split()
     assert [leaf.label for leaf in normalize.without_functions(tree).leaves()] == tags
@@ -220,7 +220,7 @@ def test_the_tags_of_words_lose_indices_only():
         ("(S (NP-SBJ (-NONE- *)) (VP (-NONE- *?*)))", None),
     ],
 )
-def test_traces_go_with_what_they_leave_empty(tree, left):
+def test_without_traces_removes_empty_constituents(tree, left):
     assert normalize.without_traces(tree_of(tree)) == (left and tree_of(left))
     assert left or penn(tree_of(tree)) is None
 
@@ -240,7 +240,7 @@ def test_traces_go_with_what_they_leave_empty(tree, left):
         ("(TOP a)", "(TOP (TOP a))"),
     ],
 )
-def test_the_outer_bracket_is_only_where_it_is_needed(tree, without):
+def test_without_outer_keeps_only_needed_bracket(tree, without):
     assert normalize.without_outer(tree_of(tree)) == tree_of(without) == normalize.without_outer(tree_of(without))
 
 
@@ -259,14 +259,14 @@ def test_the_outer_bracket_is_only_where_it_is_needed(tree, without):
         ("( (NP-HLN (-NONE- 0)) (NN=1 a))", "(TOP (NN a))"),
     ],
 )
-def test_penn_treebank(tree, learned):
+def test_penn_normalizes_trees(tree, learned):
     assert penn(tree_of(tree)) == tree_of(learned) == penn(tree_of(learned))
 
 
 @quick
 @given(trees_of(st.sampled_from(" S TOP ROOT NP-SBJ NP=1 X-1=2".split(" ")), st.sampled_from(["NN", "N-A", "-NONE-"]),
                 st.sampled_from(["a", "-LRB-", "]"])))  # fmt: skip
-def test_whatever_the_tree_it_is_alike_afterwards(tree):
+def test_penn_is_idempotent_on_any_tree(tree):
     words = [leaf.word for leaf in tree.leaves() if leaf.label != "-NONE-"]
     found = penn(tree)
     assert (found.words() if found else []) == words
@@ -281,7 +281,7 @@ def test_whatever_the_tree_it_is_alike_afterwards(tree):
      (",-,", ","), ("---", "-"), ("-----", "--"), ("-", "-"), ("mynda--mynd", "mynda-"), ("{með}", "{með}"),
      ("sylgju$", "sylgju$"), ("0-0", "0")],
 )  # fmt: skip
-def test_a_word_is_parted_from_its_lemma_in_the_middle(leaf, word):
+def test_without_lemmas_splits_in_the_middle(leaf, word):
     assert normalize.without_lemmas(Tree("IP-MAT", (Tree("N-N", (), leaf),))).words() == [word]
 
 
@@ -302,14 +302,14 @@ def test_a_word_is_parted_from_its_lemma_in_the_middle(leaf, word):
         ("( (IP-MAT (NP-SBJ *pro*) (VP (VB 0))) (ID a,.1))", None),
     ],
 )
-def test_icepahc(tree, learned):
+def test_icelandic_normalizes_trees(tree, learned):
     assert icelandic(tree_of(tree)) == (learned and tree_of(learned))
 
 
 # Symbols
 
 
-def test_symbols_are_brackets_and_tags_without_words():
+def test_linearize_gives_brackets_and_tags():
     assert " ".join(linearize(WORKS)) == "(S (NP PRP )NP (VP VBZ )VP )S"
     assert " ".join(linearize(WORKS, tags=False)) == "(S (NP XX )NP (VP XX )VP )S"
 
@@ -319,7 +319,7 @@ with_escapes = trees_of(texts | st.just(""), texts, st.text("(){}[]aé", min_siz
 
 @quick
 @given(with_escapes)
-def test_symbols_over_the_words_are_the_tree(tree):
+def test_delinearize_inverts_linearize(tree):
     words = words_of(tree)
     assert delinearize(linearize(tree), words) == repaired(linearize(tree), words) == tree
     untagged = delinearize(linearize(tree, tags=False), words)
@@ -344,7 +344,7 @@ def test_symbols_over_the_words_are_the_tree(tree):
         ("(S NN NN )S (S", "(S comes after the end"),
     ],
 )
-def test_symbols_of_no_tree_are_told_from_those_of_one(symbols, said):
+def test_delinearize_rejects_invalid_symbols(symbols, said):
     with pytest.raises(ValueError) as error:
         delinearize(symbols.split(), ["a", "b"])
     assert str(error.value) == said
@@ -367,7 +367,7 @@ def test_symbols_of_no_tree_are_told_from_those_of_one(symbols, said):
         ("(TOP NN )TOP (S NN", "(TOP (TOP (NN a)) (S (NN b)))"),
     ],
 )
-def test_repairs(symbols, tree):
+def test_repaired_examples(symbols, tree):
     assert repaired(symbols.split(), ["a", "b"]) == tree_of(tree)
 
 
@@ -376,7 +376,7 @@ def test_repairs(symbols, tree):
     st.lists(st.sampled_from("(S )S (NP )NP (TOP )TOP NN XX".split()), max_size=40),
     st.lists(st.sampled_from(["a", "(", "-LRB-", "½"]), min_size=1, max_size=10),
 )
-def test_whatever_the_symbols_it_is_a_tree_over_all_words(symbols, words):
+def test_repaired_covers_all_words(symbols, words):
     tree = repaired(symbols, words)
     assert tree.words() == [escaped(word) for word in words]
     assert tree.word is None and tree_of(str(tree)) == tree

@@ -140,7 +140,7 @@ def is_what_score_says(translator, text, hypotheses, alpha=0.6):
 
 @pytest.mark.skipif(COMPILES_EACH_SHAPE, reason="where every shape is compiled there is one segment")
 @pytest.mark.parametrize("segment", [1, 100])
-def test_segments_change_nothing(translator, monkeypatch, segment):
+def test_search_is_independent_of_segments(translator, monkeypatch, segment):
     texts = ["b", "a b a", "", "b b a x a b", "x", "a a", "b a"]
     asked = {**NARROW, "extra_length": 6, "prefixes": [None, "b a", "a", None, [A, A, B], "", [B]]}
     expected = translator.translate(texts, **asked)
@@ -152,7 +152,7 @@ def test_segments_change_nothing(translator, monkeypatch, segment):
 
 
 @pytest.mark.parametrize("weights", range(3))
-def test_a_narrow_beam_is_a_plain_beam_search(compiled_translator, weights):
+def test_narrow_beam_matches_plain_beam_search(compiled_translator, weights):
     found = exhaustive(randomize(compiled_translator, weights).models)
     for every, limit, hypotheses in zip(found, LIMITS, compiled_translator.translate(SOURCES, **NARROW)):
         are_best(hypotheses, beam_search(every, limit, NARROW["beam_size"]), NARROW["nbest"])
@@ -161,19 +161,19 @@ def test_a_narrow_beam_is_a_plain_beam_search(compiled_translator, weights):
 # Least length, prefixes, constraints
 
 
-def test_min_length_is_respected_as_far_as_the_limit_allows(translator, every):
+def test_min_length_is_respected_within_limit(translator, every):
     results = translator.translate(SOURCES, **WIDE, min_length=3)
     are_best_of_all(every, results, lambda i, tokens: len(tokens) >= min(4, LIMITS[i]))
 
 
 @pytest.mark.backend
-def test_every_hypothesis_begins_with_its_texts_prefix(translator, every):
+def test_hypotheses_start_with_prefix(translator, every):
     prefixes = [(A,), (), (B, UNK)]
     results = translator.translate(SOURCES, **WIDE, prefixes=prefixes)
     are_best_of_all(every, results, lambda i, tokens: tokens[: len(prefixes[i])] == prefixes[i])
 
 
-def test_a_prefix_is_text_or_ids_and_its_texts_own(translator):
+def test_prefixes_may_be_text_or_ids(translator):
     prefixes = [[B, A], [], None]
     together = translator.translate(SOURCES, **NARROW, prefixes=prefixes)
     is_same(translator.translate(SOURCES, **NARROW, prefixes=["b a", "", []]), together)
@@ -182,7 +182,7 @@ def test_a_prefix_is_text_or_ids_and_its_texts_own(translator):
 
 
 @pytest.mark.parametrize("length", [2, 8])
-def test_a_prefix_beyond_the_limit_ends_with_eos(translator, length):
+def test_prefix_beyond_limit_ends_with_eos(translator, length):
     first, other = translator.translate(["b", "a"], **NARROW, prefixes=[[A] * length, None])
     assert [h.tokens for h in first] == [(*[A] * length, EOS)]
     is_what_score_says(translator, "b", first)
@@ -192,7 +192,7 @@ def test_a_prefix_beyond_the_limit_ends_with_eos(translator, length):
 @pytest.mark.parametrize(
     "prefixes", [[[A], [EOS]], [[PAD], None], [None, [A, BOS]], [[-1], None], [[A], [6]], ["a"], ["a"] * 3, "ab"]
 )
-def test_impossible_prefixes_are_refused(translator, prefixes):
+def test_invalid_prefixes_are_rejected(translator, prefixes):
     with pytest.raises(kt.UserError, match="prefix"):
         translator.translate(["a", "b"], **NARROW, prefixes=prefixes)
 
@@ -210,7 +210,7 @@ def repeats(tokens):
 
 
 @pytest.mark.backend
-def test_a_constraint_says_what_may_come(translator, every):
+def test_constraint_restricts_next_tokens(translator, every):
     def legal(number, tokens):
         # At the limit EOS comes all the same.
         return not repeats(tokens) and (number > 0 or len(tokens) == LIMITS[0] and UNK not in tokens)
@@ -220,7 +220,7 @@ def test_a_constraint_says_what_may_come(translator, every):
 
 
 @pytest.mark.parametrize("sizes", [WIDE, {**NARROW, "min_length": 2, "sampling": Sampling()}])
-def test_a_constraint_that_allows_nothing_is_an_error(translator, sizes):
+def test_constraint_without_solution_raises_error(translator, sizes):
     with pytest.raises(kt.UserError, match="^the constraint allows no translation of text 2$"):
         translator.translate(["b", "b b a x", "a"], **sizes, constraint=nothing_twice)
 
@@ -228,7 +228,7 @@ def test_a_constraint_that_allows_nothing_is_an_error(translator, sizes):
 # Sampling
 
 
-def test_draws_depend_on_the_text_and_the_seed_alone(translator):
+def test_samples_depend_on_text_and_seed_only(translator):
     first = translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=1))
     assert translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=1)) == first
     other = translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=2))
@@ -237,7 +237,7 @@ def test_draws_depend_on_the_text_and_the_seed_alone(translator):
     is_same(translator.translate(SOURCES[1:2], **NARROW, sampling=Sampling(seed=1)), first[1:2])
 
 
-def test_draws_are_sorted_and_have_the_models_probabilities(translator):
+def test_samples_are_sorted_with_model_probabilities(translator):
     results = translator.translate(SOURCES, **NARROW, sampling=Sampling(seed=1))
     for text, limit, hypotheses in zip(SOURCES, LIMITS, results):
         is_what_score_says(translator, text, hypotheses)
@@ -248,12 +248,12 @@ def test_draws_are_sorted_and_have_the_models_probabilities(translator):
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=1e-4), Sampling(top_k=1)])
-def test_draws_of_the_most_probable_are_greedy(translator, sampling):
+def test_samples_are_greedy_at_low_temperature_or_top_k_1(translator, sampling):
     greedy = translator.translate(SOURCES, beam_size=1, extra_length=1)
     is_same(translator.translate(SOURCES, beam_size=1, extra_length=1, sampling=sampling), greedy)
 
 
-def test_sequences_are_drawn_as_often_as_they_are_probable(translator, every):
+def test_samples_follow_sequence_probabilities(translator, every):
     count, text, limit = 1000, SOURCES[1], LIMITS[1]
     (draws,) = translator.translate([text], count, 0, count, extra_length=1, sampling=Sampling(temperature=2.0))
     found, drawn = every[1], [h.tokens for h in draws]
@@ -266,7 +266,7 @@ def test_sequences_are_drawn_as_often_as_they_are_probable(translator, every):
         assert abs(drawn.count(tokens) / count - p) <= 4.5 * np.sqrt(p * (1 - p) / count) + 1e-4
 
 
-def test_draws_obey_prefix_least_length_and_constraint(translator):
+def test_samples_obey_prefix_min_length_and_constraint(translator):
     prefixes, rules = [(A,), (), (B,)], {"sampling": Sampling(), "min_length": 2, "constraint": nothing_twice}
     results = translator.translate(SOURCES, **NARROW, **rules, prefixes=prefixes)
     for text, prefix, hypotheses in zip(SOURCES, prefixes, results):
@@ -278,7 +278,7 @@ def test_draws_obey_prefix_least_length_and_constraint(translator):
 # What is told of tokens
 
 
-def test_token_scores_are_the_models_log_probabilities(translator, every):
+def test_token_scores_are_model_log_probabilities(translator, every):
     plain = translator.translate(SOURCES, **NARROW)
     results = translator.translate(["", *SOURCES], **NARROW, token_scores=True)[1:]
     assert results == plain and plain[0][0].token_log_probabilities is None
@@ -306,7 +306,7 @@ def cross_attention(model, text, tokens):
 
 
 @pytest.mark.parametrize("name", ["translator", "ensemble"])
-def test_alignments_are_the_last_layers_attention(name, request):
+def test_alignments_are_last_layer_cross_attention(name, request):
     translator = request.getfixturevalue(name)
     for text, hypotheses in zip(SOURCES, translator.translate(SOURCES, **WIDE, alignments=True)):
         for h in hypotheses:
@@ -320,7 +320,7 @@ def test_alignments_are_the_last_layers_attention(name, request):
 # Ensembles, long sources, precision
 
 
-def test_an_ensemble_searches_by_the_mean_of_probabilities(ensemble):
+def test_ensemble_averages_probabilities(ensemble):
     results = ensemble.translate(SOURCES, **WIDE)
     every = exhaustive(ensemble.models)
     are_best_of_all(every, results)
@@ -330,18 +330,18 @@ def test_an_ensemble_searches_by_the_mean_of_probabilities(ensemble):
     close(scored.token_log_probabilities, every[0][scored.tokens])
 
 
-def test_an_ensemble_of_one_model_twice_is_the_model(translator):
+def test_ensemble_of_equal_models_is_the_model(translator):
     twice, texts = kt.Translator([translator.model] * 2, translator.tokenizer, HPARAMS), SOURCES[:1]
     is_same(twice.translate(texts, **NARROW), translator.translate(texts, **NARROW))
 
 
-def test_an_ensemble_of_two_vocabularies_is_refused(translator):
+def test_ensemble_rejects_different_vocabularies(translator):
     other = kt.Transformer(7, HPARAMS)
     with pytest.raises(kt.UserError, match="7 tokens.* 6"):
         kt.Translator([translator.model, other], translator.tokenizer, HPARAMS)
 
 
-def test_a_source_that_is_too_long_is_cut(translator):
+def test_long_source_is_truncated(translator):
     texts, by_hand, told = ["b", "b b a a", "a b", "x a b x"], ["b", "b b", "a b", "x a"], []
     cut = translator.translate(texts, **NARROW, max_source_length=3, cut=lambda *source: told.append(source))
     assert told == [(1, 5), (3, 5)]
@@ -354,12 +354,12 @@ def test_a_source_that_is_too_long_is_cut(translator):
 
 
 @pytest.mark.parametrize("wrong", [{"max_source_length": 1}, {"min_length": -1}])
-def test_impossible_lengths_are_refused(translator, wrong):
+def test_invalid_lengths_are_rejected(translator, wrong):
     with pytest.raises(kt.UserError, match=next(iter(wrong))):
         translator.translate(["a"], **NARROW, **wrong)
 
 
-def test_a_model_may_compute_in_bfloat16(translator):
+def test_translate_in_bfloat16(translator):
     half = randomize(new_translator(1, dtype="bfloat16"), 1)
     for text, hypotheses in zip(SOURCES, half.translate(SOURCES, **NARROW, token_scores=True)):
         exact = translator.score([text] * len(hypotheses), [h.tokens for h in hypotheses])

@@ -28,7 +28,7 @@ print(*keras.saving.get_custom_objects())
 """
 
 
-def test_a_compiled_model_loads_and_trains_in_a_new_process(tmp_path):
+def test_compiled_model_continues_training_in_new_process(tmp_path):
     """The optimizer, its schedule, the loss and the seeds are restored, so the next update is the same."""
     model = make_model(compile=True, dropout=0.3, clip_norm=1.0, ema_decay=0.9, warmup_steps=10)
     fit = functools.partial(model.fit, INPUTS, LABELS, sample_weight=WEIGHTS, shuffle=False, verbose=0)

@@ -99,15 +99,15 @@ def read_back(drawing):
     return read(0, top[0] + len(top) // 2)
 
 
-def test_a_small_drawing():
+def test_text_drawing_of_small_tree():
     assert text_drawing(tree_of(CAT)) == CAT_DRAWN
 
 
-def test_a_word_alone():
+def test_text_drawing_of_single_word():
     assert text_drawing(tree_of("(NN word)")) == " NN\nword"
 
 
-def test_a_label_that_is_wider_than_its_words():
+def test_text_drawing_of_wide_label():
     assert text_drawing(tree_of("(VERY-LONG-LABEL (A (B b) (C c)) (D (E e)))")).split("\n") == [
         "VERY-LONG-LABEL",
         "     ┌─┴──┐",
@@ -118,11 +118,11 @@ def test_a_label_that_is_wider_than_its_words():
     ]
 
 
-def test_a_parent_over_its_middle_child():
+def test_text_drawing_of_parent_over_middle_child():
     assert text_drawing(tree_of("(X (A a) (B b) (C c))")).split("\n")[1] == "┌──┼──┐"
 
 
-def test_wide_characters_take_two_columns_and_marks_none():
+def test_text_drawing_counts_wide_characters_and_marks():
     assert [columns(text) for text in ("東京", "ｱ", "e\u0301", "", "Ａb", "👍")] == [4, 1, 1, 0, 3, 2]
     drawing = text_drawing(tree_of("(S (NN 東京) (NP (NN e\u0301te\u0301) (NN ネコ)))"))
     assert drawing.split("\n") == [
@@ -135,11 +135,11 @@ def test_wide_characters_take_two_columns_and_marks_none():
     ]
 
 
-def test_an_empty_label_is_a_dot():
+def test_text_drawing_shows_empty_label_as_dot():
     assert text_drawing(tree_of("( (S (NN a)))")).split("\n") == [" •", " │", " S", " │", "NN", " a"]
 
 
-def test_characters_that_would_spoil_a_drawing_are_replaced():
+def test_drawings_replace_control_characters():
     tree = tree_of("(NN a\x1b[31mb\u2028c\x85\ufffe)")
     assert text_drawing(tree).split("\n")[-1] == "a\ufffd[31mb\ufffdc\ufffd\ufffd"
     (word,) = texts_of(svg_drawing(tree), "words")
@@ -147,18 +147,18 @@ def test_characters_that_would_spoil_a_drawing_are_replaced():
 
 
 @given(trees)
-def test_lines_end_without_blanks(tree):
+def test_text_drawing_has_no_trailing_blanks(tree):
     lines = text_drawing(tree).split("\n")
     assert all(line and not line[-1].isspace() for line in lines)
     assert any(not line.startswith(" ") for line in lines)  # nor is a drawing indented
 
 
 @given(trees)
-def test_a_drawing_shows_its_tree(tree):
+def test_text_drawing_can_be_read_back(tree):
     assert read_back(text_drawing(tree)) == tree
 
 
-def test_real_trees_are_drawn(test_data):
+def test_drawings_of_gum_trees(test_data):
     paths = sorted((test_data / "gum").glob("*.ptb"))
     if not paths:
         pytest.skip("there is no GUM corpus")
@@ -171,7 +171,7 @@ def test_real_trees_are_drawn(test_data):
                 ElementTree.fromstring(svg_drawing(tree))
 
 
-def test_the_deepest_tree():
+def test_drawings_of_deepest_tree():
     tree = tree_of("(X " * (DEEPEST - 1) + "(NN word)" + ")" * (DEEPEST - 1))
     assert text_drawing(tree).count("X") == DEEPEST - 1
     assert len(texts_of(svg_drawing(tree), "labels")) == DEEPEST - 1
@@ -203,7 +203,7 @@ def boxes(svg):
 
 
 @given(trees)
-def test_an_svg_has_every_word_and_label(tree):
+def test_svg_has_all_words_and_labels(tree):
     svg = svg_drawing(tree)
     spoken = [text_of(word) for word in tree.words()]
     assert [text.text for text in texts_of(svg, "words")] == spoken
@@ -213,7 +213,7 @@ def test_an_svg_has_every_word_and_label(tree):
 
 
 @given(trees)
-def test_texts_of_an_svg_do_not_overlap_and_are_inside(tree):
+def test_svg_texts_do_not_overlap(tree):
     svg = svg_drawing(tree)
     width, height = (int(ElementTree.fromstring(svg).get(name)) for name in ("width", "height"))
     found = sorted(boxes(svg))
@@ -224,7 +224,7 @@ def test_texts_of_an_svg_do_not_overlap_and_are_inside(tree):
 
 
 @given(trees)
-def test_lines_of_an_svg_join_parents_and_children(tree):
+def test_svg_lines_join_parents_and_children(tree):
     """The ends of each line are just below a label and just above a label or tag; only the root has none above."""
     svg = svg_drawing(tree)
     below, above = set(), set()
@@ -241,7 +241,7 @@ def test_lines_of_an_svg_join_parents_and_children(tree):
     assert len(group(svg, "lines")) == len(above) == len(nodes(tree)) - 1
 
 
-def test_an_svg_escapes_its_texts():
+def test_svg_escapes_texts():
     svg = svg_drawing(tree_of('(S (NN "<&>") (NN ]]>))'))
     assert "&lt;&amp;&gt;" in svg and "]]&gt;" in svg and svg.count("http") == 1  # the name space
 
@@ -258,25 +258,25 @@ def file(tmp_path):
     return path
 
 
-def test_trees_are_drawn(call, file):
+def test_trees_command_draws_text(call, file):
     out = call(COMMAND, f"--input={file}").succeeded()
     assert out[: CAT_DRAWN.count("\n") + 2] == [*CAT_DRAWN.split("\n"), ""]
     assert out == "\n\n".join(map(text_drawing, read_trees(TREES.split("\n")))).split("\n")
 
 
-def test_trees_one_a_line(call, file):
+def test_trees_command_writes_lines(call, file):
     out = call(COMMAND, f"--input={file}", "--format=line").succeeded()
     assert out == [CAT, "(NP (DT a) (NN dog))", "( (S (NP (PRP it)) (VP (VBZ works))))"]
 
 
-def test_trees_indented(call, tmp_path):
+def test_trees_command_writes_indented_brackets(call, tmp_path):
     long = f"(S {CAT} {CAT})"
     (tmp_path / "trees.ptb").write_text(f"{long}{CAT}")
     out = call(COMMAND, f"--input={tmp_path}/trees.ptb", "--format=pretty").succeeded()
     assert out == ["(S", f"  {CAT}", f"  {CAT})", "", CAT]
 
 
-def test_pictures_are_files(call, file, tmp_path):
+def test_trees_command_writes_svg_files(call, file, tmp_path):
     out = call(COMMAND, f"--input={file}", "--format=svg", f"--output_dir={tmp_path}/new/pictures").succeeded()
     paths = [tmp_path / "new" / "pictures" / f"tree-000{number}.svg" for number in (1, 2, 3)]
     assert out == [str(path) for path in paths] and sorted((tmp_path / "new" / "pictures").iterdir()) == paths
@@ -284,14 +284,14 @@ def test_pictures_are_files(call, file, tmp_path):
         assert path.read_text(encoding="utf-8") == svg_drawing(tree)
 
 
-def test_one_of_the_trees(call, file, tmp_path):
+def test_trees_command_selects_one_tree(call, file, tmp_path):
     assert call(COMMAND, f"--input={file}", "--number=2", "--format=line").succeeded() == ["(NP (DT a) (NN dog))"]
     assert call(COMMAND, f"--input={file}", "--number=2").succeeded() == ["  NP", " ┌─┴─┐", "DT  NN", " a  dog"]
     call(COMMAND, f"--input={file}", "--number=3", "--format=svg", f"--output_dir={tmp_path}/out").succeeded()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["tree-0003.svg"]
 
 
-def test_packed_files_are_read(call, tmp_path):
+def test_trees_command_reads_gzip(call, tmp_path):
     with gzip.open(tmp_path / "trees.gz", "wt", encoding="utf-8") as packed:
         packed.write(TREES)
     assert len(call(COMMAND, f"--input={tmp_path}/trees.gz", "--format=line").succeeded()) == 3
@@ -307,18 +307,18 @@ def test_packed_files_are_read(call, tmp_path):
         ("", "trees.ptb is empty"),
     ],
 )
-def test_bad_trees_are_refused(call, tmp_path, content, said):
+def test_trees_command_rejects_bad_trees(call, tmp_path, content, said):
     (tmp_path / "trees.ptb").write_text(content)
     call(COMMAND, f"--input={tmp_path}/trees.ptb").refused(said)
 
 
-def test_what_is_not_there_is_refused(call, file, tmp_path):
+def test_trees_command_rejects_missing_tree_or_file(call, file, tmp_path):
     call(COMMAND, f"--input={file}", "--number=4").refused("has no tree 4; its last one is tree 3")
     call(COMMAND, f"--input={file}", "--number=0").refused("--number", "from 1 on")
     call(COMMAND, f"--input={tmp_path}/tres.ptb").refused("tres.ptb does not exist")
 
 
-def test_flags_that_do_not_belong_together_are_refused(call, file, tmp_path):
+def test_trees_command_rejects_conflicting_flags(call, file, tmp_path):
     call(COMMAND, f"--input={file}", "--format=svg").refused("--format=svg needs --output_dir")
     call(COMMAND, f"--input={file}", f"--output_dir={tmp_path}/out").refused("--output_dir is for --format=svg")
     call(COMMAND, f"--input={file}", "--format=png").refused("'png'")

@@ -100,7 +100,7 @@ def expected(metric, split, errors, problem=EchoRun.problem):
     return pytest.approx(getattr(sacrebleu, f"corpus_{metric}")(outputs, [references]).score)
 
 
-def test_score_checkpoints_decodes_with_each_checkpoint(run):
+def test_score_checkpoints_uses_each_checkpoint(run):
     names = [3, "best", 1, "last"]
     found = list(evaluation.score_checkpoints(run, names))
     assert [name for name, _ in found] == names
@@ -120,7 +120,7 @@ def test_evaluate_scores_outputs_against_references(run, split, checkpoint, erro
 
 
 @pytest.mark.parametrize(("problem", "language"), [(Echo(), "de"), (EchoReversed(), "en")])
-def test_paper_bleu_is_of_the_target_language(run, monkeypatch, problem, language):
+def test_evaluate_passes_target_language_to_paper_bleu(run, monkeypatch, problem, language):
     given = []
     monkeypatch.setattr(evaluation, "check_installed", lambda: None)
     monkeypatch.setattr(evaluation, "paper_bleu", lambda *texts: given.extend(texts) or Score("paper BLEU", 0.0, ""))
@@ -131,7 +131,7 @@ def test_paper_bleu_is_of_the_target_language(run, monkeypatch, problem, languag
 
 
 @pytest.mark.parametrize("problem", [Echo(), EchoReversed()])
-def test_validation_decodes_the_sources_of_its_split(run, monkeypatch, problem):
+def test_validation_decodes_sources_of_its_split(run, monkeypatch, problem):
     health = {"encoder_deviation": 1.0, "nll_shuffled": 9.0}
     monkeypatch.setattr(callbacks.validation, "SourceHealth", lambda *_: types.SimpleNamespace(measure=lambda: health))
     model = Copier()
@@ -169,7 +169,7 @@ class Batches(list):
     num_batches = 3
 
 
-def test_nll_shuffled_gives_each_target_another_source():
+def test_nll_shuffled_pairs_targets_with_other_sources():
     tokens = np.array([[4, 5, 6, 1], [5, 4, 1, PAD], [6, 6, 6, 1]], "int32")
     batch = (tokens, tokens), tokens, None
     health = SourceHealth(TokenCopier(), Batches([None, batch, None]))

@@ -69,7 +69,7 @@ def test_loss_falls_on_real_captions(captions, fresh_seed, precision):
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="one backend is enough")
-def test_toy_grammar_is_learned(tmp_path, fresh_seed):
+def test_model_learns_toy_grammar(tmp_path, fresh_seed):
     problem = kt.problem("toy_parsing", data_dir=tmp_path / "data", train_pairs=6000)
     hparams = kt.hparams("parsing_toy", seed=fresh_seed, train_steps=350, eval_steps=350, beam_size=1)
     run = train_model(problem, hparams, tmp_path / "run")

@@ -79,18 +79,18 @@ def strings(tensor):
     return [text.decode() for text in tensor.numpy()]
 
 
-def test_awkward_texts_have_the_same_ids(tokenizer, graph):
+def test_graph_tokenizer_encodes_awkward_texts_alike(tokenizer, graph):
     assert graph.tokenize(tf.constant(AWKWARD + SENTENCES)).to_list() == tokenizer.encode(AWKWARD + SENTENCES)
     assert graph.tokenize(tf.constant([], tf.string)).to_list() == []
 
 
 @given(batch=st.lists(TEXTS, min_size=1, max_size=5))
-def test_any_text_has_the_same_ids(tokenizer, graph, batch):
+def test_graph_tokenizer_encodes_any_text_alike(tokenizer, graph, batch):
     assert graph.tokenize(tf.constant(batch)).to_list() == tokenizer.encode(batch)
 
 
 @given(draw=st.data())
-def test_any_ids_have_the_same_text(tokenizer, graph, draw):
+def test_graph_tokenizer_decodes_any_ids_alike(tokenizer, graph, draw):
     ids = draw.draw(st.lists(st.integers(len(SPECIAL) - 1, tokenizer.vocab_size - 1)))
     assert strings(graph.detokenize(tf.ragged.constant([ids, []], dtype=tf.int32)))[0] == super_decode(tokenizer, ids)
 
@@ -102,7 +102,7 @@ def super_decode(tokenizer, ids):
 
 @given(sentence=TEXTS, seed=st.integers(0, 2**32 - 1))
 @example(sentence="It works .", seed=1)
-def test_trees_are_written_the_same(trees, sentence, seed):
+def test_graph_tokenizer_writes_trees_alike(trees, sentence, seed):
     words, rng = split_words(sentence), np.random.default_rng(seed)
     rows = [random_tree(trees.grammar, len(words), rng) if words else [], []]
     found = graph_tokenizer(trees).decode_outputs([sentence] * 2, tf.ragged.constant(rows, dtype=tf.int32))
@@ -123,7 +123,7 @@ def random_tree(grammar, words, rng):
         ids.append(int(rng.choice(allowed, p=weights / weights.sum())))
 
 
-def test_trees_as_targets_have_the_same_ids(trees):
+def test_graph_tokenizer_encodes_target_trees_alike(trees):
     texts = [*TREES, " (S\n (NP (PRP It) )\t(VP(VBZ works)) ) ", "(S (UNKNOWN It))", "( (S (PRP It)))", ""]
     graph = graph_tokenizer(trees)
     assert graph.tokenize_targets(texts).to_list() == trees.encode_targets(texts)
@@ -136,7 +136,7 @@ NO_TREES = [
 
 
 @pytest.mark.parametrize("text", NO_TREES)
-def test_what_is_no_tree_is_no_target(trees, text):
+def test_graph_tokenizer_rejects_invalid_trees(trees, text):
     with pytest.raises(UserError):
         trees.encode_targets([text])
     with pytest.raises(tf.errors.InvalidArgumentError, match="not one tree"):

@@ -57,18 +57,18 @@ def test_jax_devices_make_the_same_update(two_devices, one_device):
     assert_same_training(two_devices, one_device)
 
 
-def test_jax_devices_hold_all_weights_and_part_of_the_rows(two_devices, one_device, shardings):
+def test_jax_devices_replicate_weights_and_shard_rows(two_devices, one_device, shardings):
     for model, number in ((two_devices[0], 2), (one_device[0], 1)):
         for variable in [*model.variables, *model.optimizer.variables]:
             assert len(variable.value.devices()) == number and variable.value.sharding.is_fully_replicated
     assert shardings and all(len(one.device_set) == 2 and not one.is_fully_replicated for one in shardings)
 
 
-def test_jax_devices_and_accumulate_together_make_the_same_update(problem, one_device):
+def test_jax_devices_with_accumulate_make_the_same_update(problem, one_device):
     assert_same_training(fit(problem, make_strategy("jax"), accumulate=3, hparams=HPARAMS), one_device)
 
 
-def test_jax_devices_r_drop_without_dropout_makes_the_same_update(problem, one_device):
+def test_jax_devices_with_r_drop_make_the_same_update(problem, one_device):
     assert_same_training(fit(problem, make_strategy("jax"), r_drop=5.0, hparams=HPARAMS), one_device)
 
 
@@ -86,7 +86,7 @@ def test_jax_devices_evaluate_the_same(problem, one_device, two_devices):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_jax_devices_draw_different_dropout_masks_which_are_those_of_one_device():
+def test_jax_devices_draw_dropout_masks_of_one_device():
     def dropped(ones):
         layer = Dropout(0.5, seed=7)
         layer.build()
@@ -100,7 +100,7 @@ def test_jax_devices_draw_different_dropout_masks_which_are_those_of_one_device(
     np.testing.assert_array_equal(masks, dropped(ones))
 
 
-def test_jax_devices_begin_with_the_weights_of_one_however_keras_makes_them(monkeypatch):
+def test_jax_devices_start_with_weights_of_one_device(monkeypatch):
     """A compiled initializer creates large variables."""
     monkeypatch.setattr("keras.src.backend.jax.core.should_shard_at_init", lambda layout, shape: True)
     with make_strategy("jax").scope():
@@ -110,18 +110,18 @@ def test_jax_devices_begin_with_the_weights_of_one_however_keras_makes_them(monk
         np.testing.assert_array_equal(variable.value, expected.value)
 
 
-def test_a_model_is_compiled_where_it_was_made():
+def test_compile_outside_of_strategy_scope_is_rejected():
     with make_strategy("jax").scope():
         model = kt.Transformer(9, small())
     with pytest.raises(kt.UserError, match="in the same scope"):
         model.compile(**kt.compile_arguments(small()))
 
 
-def test_nothing_is_left_set_after_a_training(two_devices):
+def test_training_resets_keras_distribution(two_devices):
     assert keras.distribution.distribution() is None
 
 
-def test_which_devices_are_taken():
+def test_make_strategy_chooses_devices():
     assert make_strategy("jax").num_model_replicas == 2 and count_accelerators(make_strategy("jax")) == 0
     assert make_strategy("one") is None and make_strategy("auto") is None  # two CPU devices share one machine
     with pytest.raises(kt.UserError, match="needs KERAS_BACKEND=tensorflow, got jax; use --strategy=jax"):
@@ -130,5 +130,5 @@ def test_which_devices_are_taken():
         TrainOptions(strategy="jaxx")
 
 
-def test_jax_devices_train_resumes_and_ends_with_the_weights_of_one(tmp_path):
+def test_jax_devices_train_resumes_to_same_weights(tmp_path):
     assert_train_resumes_and_ends_alike("jax", tmp_path)

@@ -45,7 +45,7 @@ def two_replicas(problem, mirrored):
     return fit(problem, mirrored)
 
 
-def test_the_batches_are_uneven(problem):
+def test_training_batches_are_uneven(problem):
     batches = problem.batches("train", small())
     rows = [len(batches[i][1]) for i in range(UPDATES)]
     lengths = {batches[i][1].shape[1] for i in range(UPDATES)}
@@ -53,7 +53,7 @@ def test_the_batches_are_uneven(problem):
     assert len(lengths) > 2
 
 
-def test_training_changed_the_weights(problem, one_device):
+def test_training_changes_the_weights(problem, one_device):
     model, _ = one_device
     new = kt.Transformer.from_hparams(small(), problem)
     changes = [np.abs(a.numpy() - b.numpy()).max() for a, b in zip(model.trainable_variables, new.trainable_variables)]
@@ -93,7 +93,7 @@ def test_mirrored_evaluate_reports_the_same(problem, one_device, two_replicas):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_mirrored_dropout_masks_depend_on_seed_replica_and_step(mirrored):
+def test_mirrored_dropout_depends_on_seed_replica_and_step(mirrored):
     first, second = found = dropped(mirrored, calls=2)
     assert 0.3 < np.mean(first[0] != first[1]) < 0.7
     for before, after in zip(first, second):
@@ -116,11 +116,11 @@ def test_make_strategy_mirrors_all_or_the_given_devices():
     assert make_strategy("one") is None
 
 
-def test_mirrored_train_resumes_to_the_weights_of_one_device(tmp_path):
+def test_mirrored_train_resumes_to_same_weights(tmp_path):
     assert_train_resumes_and_ends_alike("mirrored", tmp_path)
 
 
-def test_mirrored_validation_reads_all_batches_every_time(problem, two_replicas, recwarn):
+def test_mirrored_validation_reads_all_batches_each_time(problem, two_replicas, recwarn):
     model, history = two_replicas
     assert len(history["val_nll"]) == 2
     batches = problem.batches("validation", small())

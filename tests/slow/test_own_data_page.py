@@ -60,7 +60,7 @@ def test_own_data_page_trains_translates_and_exports(call, corpus, tmp_path):
 
 
 @pytest.mark.soak  # test_reproduce.py has teachers and a pupil, too, with fewer commands
-def test_own_data_page_trains_a_pupil_of_several_teachers(call, corpus, tmp_path):
+def test_own_data_page_distills_several_teachers(call, corpus, tmp_path):
     corpus.rename(tmp_path / "FOLDER")
     commands = commands_of("Knowledge distillation")
     assert typed(call, commands) == [*["train", "average"] * 3, "translate", "train"]

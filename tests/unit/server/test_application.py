@@ -84,13 +84,13 @@ def raw_request(url, *lines, body=b""):
 # Answers
 
 
-def test_every_text_gets_its_own_translations(url):
+def test_translate_answers_each_text(url):
     answer = ask(url, body={"texts": ["one two", "", "three"], "nbest": 2})
     assert answer.outputs == [[("owt eno", 0), ("owt eno1", -1)], [("", 0)], [("eerht", 0), ("eerht1", -1)]]
     assert ask(url, body={"texts": ["ü 日本 😀"]}).outputs == [[("😀 本日 ü", 0)]]
 
 
-def test_translate_keeps_every_line_of_a_text(url, engine):
+def test_translate_keeps_lines_of_a_text(url, engine):
     texts = ["one two\n\nthree", "a\r\nb\u2028c\n", " \n \n", "\n d"]
     answer = ask(url, body={"texts": texts, "nbest": 2})
     assert answer.outputs == [
@@ -109,7 +109,7 @@ def test_translate_joins_lines_with_fewer_translations(url, engine, monkeypatch)
     assert outputs == [[("A\nC", -2.5), ("B\nC", -3.0)], [("C\nD", None)]]
 
 
-def test_many_clients_get_their_answers_from_common_batches(url, engine, pool):
+def test_translate_batches_across_clients(url, engine, pool):
     def client(number):
         for i in range(20):
             texts = [f"{number}.{i}.{n}" for n in range(1 + (number + i) % 3)]
@@ -128,13 +128,13 @@ def test_many_clients_get_their_answers_from_common_batches(url, engine, pool):
     assert found["requests_total", "/translate", "200"] == found["request_seconds_count", "/translate"] == 120
 
 
-def test_health_and_model(url):
+def test_health_and_model_are_reported(url):
     assert ask(url, "/healthz").content == {"status": "ok"}
     about = ask(url, "/model").content
     assert (about["model"], about["most_nbest"], about["most_texts"], about["most_tokens"]) == ("backwards", 4, 8, 20)
 
 
-def test_pages_load_nothing_from_elsewhere(url):
+def test_pages_load_no_external_resources(url):
     for path in ("/", "/docs"):
         page = ask(url, path)
         assert page.status == 200
@@ -150,7 +150,7 @@ def test_api_describes_line_breaks(url):
     assert "each line of a text separately" in description and "line breaks of its text, as \\n" in description
 
 
-def test_attention_and_trees_depend_on_the_engine(url):
+def test_attention_and_tree_paths_depend_on_engine(url):
     paths = ask(url, "/openapi.json").content["paths"]
     assert "/attention" not in paths and "/tree" not in paths
     with serving(application(Backwards(trees=True, shows_attention=True), LIMITS)) as other:
@@ -197,7 +197,7 @@ def test_attention_and_trees_depend_on_the_engine(url):
         ({"texts": ["a fault"]}, 500, "Something went wrong"),
     ],
 )  # fmt: skip
-def test_translate_explains_a_wrong_request(url, body, status, said):
+def test_translate_explains_wrong_request(url, body, status, said):
     answer = ask(url, body=body)
     answer.refused(status, said)
     assert len(answer.content["error"]) < 200
@@ -209,12 +209,12 @@ def test_unknown_path_is_an_error_response(url, path, status):
     ask(url, path).refused(status)
 
 
-def test_translate_needs_a_json_content_type(url):
+def test_translate_requires_json_content_type(url):
     with raw_request(url, "Content-Length: 15", "Connection: close", body=b'{"texts":["a"]}') as plain:
         assert plain.recv(4096).startswith(b"HTTP/1.1 422 ")
 
 
-def test_faulty_text_harms_no_other(url, engine, pool):
+def test_faulty_text_does_not_affect_others(url, engine, pool):
     first = block(pool, url, engine)
     others = [pool.submit(ask, url, body={"texts": [text]}) for text in ("a", "fault", "b", "impossible", "c")]
     wait_until(lambda: waiting(url) == 5)
@@ -226,7 +226,7 @@ def test_faulty_text_harms_no_other(url, engine, pool):
 # Queue and timeouts
 
 
-def test_waiting_texts_are_translated_together(url, engine, pool):
+def test_waiting_texts_share_a_batch(url, engine, pool):
     first = block(pool, url, engine)
     others = [pool.submit(ask, url, body={"texts": [text]}) for text in "abcd"]
     wait_until(lambda: waiting(url) == 4)
@@ -235,7 +235,7 @@ def test_waiting_texts_are_translated_together(url, engine, pool):
     assert [sorted(batch) for batch in engine.batches] == [["first"], ["a", "b", "c", "d"]]
 
 
-def test_full_queue_refuses_with_a_time_to_retry(url, engine, pool):
+def test_full_queue_answers_503_with_retry_after(url, engine, pool):
     first = block(pool, url, engine)
     others = [pool.submit(ask, url, body={"texts": ["w"] * 8}) for _ in range(2)]
     wait_until(lambda: waiting(url) == 16)
@@ -248,7 +248,7 @@ def test_full_queue_refuses_with_a_time_to_retry(url, engine, pool):
     assert metrics(url)["refused_total",] == 1
 
 
-def test_late_request_gets_504_and_leaves_the_queue(engine, pool):
+def test_late_request_gets_504_and_leaves_queue(engine, pool):
     with serving(application(engine, short(3.0), batch_tokens=12, wait=0.02)) as url:
         first = block(pool, url, engine)
         late = [pool.submit(ask, url, body={"texts": ["late"]}) for _ in range(3)]
@@ -260,7 +260,7 @@ def test_late_request_gets_504_and_leaves_the_queue(engine, pool):
     assert not any("late" in batch for batch in engine.batches)
 
 
-def test_disconnected_client_leaves_the_queue(url, engine, pool):
+def test_disconnected_client_leaves_queue(url, engine, pool):
     first = block(pool, url, engine)
     body = json.dumps({"texts": ["gone"] * 3}).encode()
     with raw_request(url, "Content-Type: application/json", f"Content-Length: {len(body)}", body=body):
@@ -281,7 +281,7 @@ def test_incomplete_body_gets_408(engine):
         assert slow.recv(4096).startswith(b"HTTP/1.1 408 ")
 
 
-def test_attention_takes_turns_with_batches_and_is_limited(pool):
+def test_attention_alternates_with_batches_and_is_limited(pool):
     engine = Backwards(shows_attention=True)
     with serving(application(engine, LIMITS)) as url:
         first = block(pool, url, engine)
@@ -296,7 +296,7 @@ def test_attention_takes_turns_with_batches_and_is_limited(pool):
     assert engine.drawn_before == [0, 1] and engine.drawn == MAX_CALLS
 
 
-def test_health_reports_a_stuck_model(engine):
+def test_health_reports_stuck_model(engine):
     with serving(application(engine, short(0.3))) as url:
         assert ask(url, "/healthz").status == 200
         engine.gate.clear()
@@ -306,7 +306,7 @@ def test_health_reports_a_stuck_model(engine):
         wait_until(lambda: ask(url, "/healthz").status == 200)
 
 
-def test_server_stops_though_the_model_is_stuck(engine, pool):
+def test_server_stops_while_model_is_stuck(engine, pool):
     with serving(application(engine, short(1.0))) as url:
         late = block(pool, url, engine)
         start = time.monotonic()

@@ -32,7 +32,7 @@ def no_cache():
     tokenizer_for.cache_clear()
 
 
-def test_chinese_is_scored_by_its_characters():
+def test_bleu_of_chinese_uses_characters():
     (score,) = Chinese().score(OUTPUTS, REFERENCES)
     assert score.value == sacrebleu.corpus_bleu(OUTPUTS, [REFERENCES], tokenize="zh").score > 50
     assert "tok:zh" in score.signature
@@ -41,7 +41,7 @@ def test_chinese_is_scored_by_its_characters():
     assert lowercase.name == "lowercase BLEU" and "tok:zh" in lowercase.signature
 
 
-def test_direction_chooses_the_language():
+def test_bleu_tokenizer_depends_on_direction():
     assert Chinese().sacrebleu_tokenizer == "zh"
     assert Backwards().output_language == "en" and Backwards().sacrebleu_tokenizer == "13a"
 
@@ -50,12 +50,12 @@ def test_direction_chooses_the_language():
     "language, tokenize",
     [("zh-TW", "zh"), ("ZH", "zh"), ("th", "char"), ("km", "char"), ("de", "13a"), ("ar", "13a"), ("thv", "13a")],
 )
-def test_tokenizers_of_languages(language, tokenize):
+def test_bleu_tokenizer_by_language(language, tokenize):
     assert tokenizer_for(language) == tokenize
 
 
 @pytest.mark.parametrize("language, extra", [("ja", "ja"), ("ko_KR", "ko")])
-def test_missing_package_is_named(language, extra, caplog, monkeypatch):
+def test_bleu_tokenizer_names_missing_package(language, extra, caplog, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert tokenizer_for(language) == tokenizer_for(language) == "char"
     assert len(caplog.records) == 1 and f"pip install 'sacrebleu[{extra}]'" in caplog.text
@@ -64,12 +64,12 @@ def test_missing_package_is_named(language, extra, caplog, monkeypatch):
 
 
 @pytest.mark.parametrize("language", ["ja", "ko"])
-def test_present_package_is_used(language, monkeypatch):
+def test_bleu_tokenizer_uses_installed_package(language, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     assert tokenizer_for(language) == f"{language}-mecab"
 
 
-def test_setting_overrides_the_language_and_not_the_corpus(tmp_path):
+def test_bleu_tokenizer_setting_overrides_language(tmp_path):
     (tmp_path / "train.en").touch()
     automatic, chosen = (
         load_problem("parallel_text", raw_dir=tmp_path, target="zh", bleu_tokenizer=value) for value in (None, "char")
@@ -81,11 +81,11 @@ def test_setting_overrides_the_language_and_not_the_corpus(tmp_path):
         load_problem("parallel_text", raw_dir=tmp_path, bleu_tokenizer="chars")
 
 
-def test_choices_are_sacrebleus_tokenizers():
+def test_bleu_tokenizer_choices_match_sacrebleu():
     assert set(bleu.TOKENIZERS) | {"spm"} == set(sacrebleu.metrics.BLEU.TOKENIZERS)
 
 
-def test_comparison_uses_the_tokenizer():
+def test_bootstrap_uses_bleu_tokenizer():
     found = paired_bootstrap("sacreBLEU", OUTPUTS, REFERENCES, REFERENCES, tokenize="zh")
     assert "tok:zh" in found.signature
     assert found.system.score == pytest.approx(Chinese().score(OUTPUTS, REFERENCES)[0].value)
