@@ -16,6 +16,7 @@ COMMANDS = {
     "trees": "Draws trees.",
     "average": "Averages the last checkpoints of a run.",
     "export": "Writes a run as SavedModel, for CTranslate2 or as .keras file.",
+    "convert": "Makes a run from a pretrained OPUS-MT model.",
     "visualize": "Draws attention maps and learning curves.",
     "serve": "Serves a model over HTTP, with a page for people.",
     "cost": "Estimates the cost of a training run.",

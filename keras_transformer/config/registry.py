@@ -191,6 +191,7 @@ models.add(
     "keras_transformer.parsing.model:WordAlignedTransformer",
     "For parsing: a cross-attention head per layer sees the current word only (not the paper's).",
 )
+models.add("marian", "keras_transformer.models.marian:MarianTransformer", "Marian's, for OPUS-MT: biases in attention.")
 positions.add("sinusoidal", "keras_transformer.layers.position:SinusoidalPositions", "Fixed sines and cosines (§3.5).")
 positions.add(
     "learned", "keras_transformer.layers.position:LearnedPositions", "One trained vector a position (Table 3, E)."
@@ -199,6 +200,7 @@ norms.add(
     "post", "keras_transformer.layers.residual:PostNorm", "LayerNorm(x + Dropout(Sublayer(x))), the paper's (§3.1)."
 )
 norms.add("pre", "keras_transformer.layers.residual:PreNorm", "x + Dropout(Sublayer(LayerNorm(x))), with a final norm.")
+norms.add("marian_post", "keras_transformer.models.marian:MarianPostNorm", "As post, with the ε 1e-5 of Marian models.")
 attentions.add(
     "full", "keras_transformer.layers.attention:MultiHeadAttention", "Every position sees every other (§3.2)."
 )

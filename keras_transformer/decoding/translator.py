@@ -107,6 +107,23 @@ class Translator:
         models = [run.load_model(name, precision) for run in runs for name in _listed(checkpoint)]
         return cls(models, runs[0].tokenizer, runs[0].hparams, jit_compile)
 
+    @classmethod
+    def from_pretrained(cls, name: Any, revision: str | None = None, precision: str = "float32") -> "Translator":
+        """Return the translator of a Marian model in the format of Hugging Face transformers, such as OPUS-MT.
+
+        Args:
+            name: A directory, or the name USER/NAME of a model on the hub, which needs the package huggingface_hub.
+            revision: Branch, tag or commit on the hub (default: the main branch).
+            precision: See `load`.
+
+        Raises:
+            UserError: The model is missing or damaged, or not one that `MarianTransformer` computes.
+        """
+        from keras_transformer.pretrained.huggingface import locate, read_marian
+
+        model = read_marian(locate(name, revision))
+        return cls(model.build_model(precision), model.tokenizer, model.hparams)
+
     @overload
     def translate(self, texts: str, *args: Any, **options: Any) -> str: ...  # type: ignore[overload-overlap]
 

@@ -14,10 +14,14 @@ import numpy as np
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK
 from keras_transformer.exports.description import atomic_export, describe, first_unsupported, load_weights
 from keras_transformer.exports.model_card import model_card
+from keras_transformer.pretrained.marian_weights import EMBEDDING, LOGITS_BIAS, layer_weights, to_marian
 from keras_transformer.utils.errors import UserError
 
 POSITIONS = 1024
 """Maximum number of tokens of a text; Marian computes a table of this many positions."""
+
+TOKENIZERS = ("tokenizer.model", "marian_tokenizer.json")
+"""Files of the tokenizers that Marian has."""
 
 
 def export_huggingface(run, folder, checkpoint=None, force=False):
@@ -47,8 +51,9 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
             "vocab.json": {piece: index for index, piece in enumerate(pieces)},
         }.items():
             (new / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        for side in ("source", "target"):  # one joint vocabulary (§5.1)
-            (new / f"{side}.spm").write_bytes(tokenizer.to_bytes())
+        models = getattr(tokenizer, "models", [tokenizer.to_bytes()] * 2)  # one joint vocabulary (§5.1)
+        for side, model in zip(("source", "target"), models):
+            (new / f"{side}.spm").write_bytes(model)
         (new / "README.md").write_text(model_card(run, description), encoding="utf-8")
 
 
@@ -60,35 +65,14 @@ def marian_weights(weights, hparams):
             "encoder/layer_1/self_attention/query".
         hparams: The model's `HParams`.
     """
-    order = np.r_[0 : hparams.d_model : 2, 1 : hparams.d_model : 2]  # all sines, then all cosines
-    table = weights["embedding/table"][:, order]
-    found = {"model.shared.weight": table, "final_logits_bias": np.zeros((1, len(table)), "float32")}
-    depths = {"encoder": hparams.num_layers, "decoder": hparams.decoder_depth}
-
-    def linear(name, kernel, bias=None):
-        found[f"{name}.weight"] = kernel.T  # there [outputs, inputs], here [inputs, outputs]
-        found[f"{name}.bias"] = np.zeros(kernel.shape[1], "float32") if bias is None else bias
-
-    def norm(name, path):
-        for there, here in (("weight", "gamma"), ("bias", "beta")):
-            found[f"{name}.{there}"] = weights[f"{path}/normalization/{here}"][order]
-
-    for side, depth in depths.items():
-        for number in range(depth):
-            there, here = f"model.{side}.layers.{number}", f"{side}/layer_{number + 1}"
-            attentions = {"self_attn": "self_attention"}
-            if side == "decoder":
-                attentions["encoder_attn"] = "cross_attention"
-            for name, path in attentions.items():
-                for projection, kernel in (("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value")):
-                    linear(f"{there}.{name}.{projection}", weights[f"{here}/{path}/{kernel}"][order])
-                linear(f"{there}.{name}.out_proj", weights[f"{here}/{path}/output"][:, order])
-                norm(f"{there}.{name}_layer_norm", f"{here}/{path}_residual")
-            kernels = [weights[f"{here}/feed_forward/kernel_{index}"] for index in (1, 2)]
-            biases = [weights[f"{here}/feed_forward/bias_{index}"] for index in (1, 2)]
-            linear(f"{there}.fc1", kernels[0][order], biases[0])
-            linear(f"{there}.fc2", kernels[1][:, order], biases[1][order])
-            norm(f"{there}.final_layer_norm", f"{here}/feed_forward_residual")
+    table = to_marian(weights["embedding/table"], 1).T
+    bias = weights.get("logits_bias", np.zeros(len(table), "float32"))
+    found = {EMBEDDING: table, LOGITS_BIAS: bias[None]}
+    for there, here, axis in layer_weights({"encoder": hparams.num_layers, "decoder": hparams.decoder_depth}):
+        array = weights.get(here)
+        if array is None:  # attention has no biases in the paper
+            array = np.zeros(weights[here.removesuffix("_bias")].shape[1], "float32")
+        found[there] = to_marian(array, axis)
     return {name: np.ascontiguousarray(array) for name, array in found.items()}
 
 
@@ -149,13 +133,14 @@ def _save_file():
 
 def _check(run):
     """Raise a `UserError` if Marian of transformers has nothing that computes the same."""
-    unsupported = first_unsupported(run.hparams, norms=("post",), positions=("sinusoidal",))
-    if run.hparams.model != "transformer":
-        unsupported = "model", run.hparams.model, ("transformer",)
-    elif run.tokenizer.file_name != "tokenizer.model":
-        unsupported = "the tokenizer file", run.tokenizer.file_name, ("tokenizer.model",)
+    unsupported = first_unsupported(run.hparams, norms=("post", "marian_post"), positions=("sinusoidal",))
+    if run.hparams.model not in ("transformer", "marian"):
+        unsupported = "model", run.hparams.model, ("transformer", "marian")
+    elif run.tokenizer.file_name not in TOKENIZERS:
+        unsupported = "the tokenizer file", run.tokenizer.file_name, TOKENIZERS
     if unsupported:
-        name, value, (known,) = unsupported
+        name, value, known = unsupported
+        known = " or ".join(map(str, known))
         raise UserError(
             f"the Marian model of transformers must have {name}={known}, got {value}. Export with --format=saved_model."
         )

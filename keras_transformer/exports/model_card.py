@@ -48,14 +48,15 @@ def model_card(run, description):
         description: What `export.json` contains, see `description.describe`.
     """
     problem, manifest, hparams = run.problem, run.manifest(), run.hparams
+    corpus = manifest["corpus"]  # empty for converted models
     validations = lines_by_step(run.metrics())["validation"]
     scores = [validations[step] for step in description["steps"] if "signatures" in validations.get(step, {})]
     rows = {
         "problem": problem.name,
-        "training pairs": f"{manifest['corpus']['splits']['train']['pairs']:,}",
+        "training pairs": f"{corpus['splits']['train']['pairs']:,}" if corpus else "",
         "corpus files (SHA-256)": ", ".join(
             f"{path.rpartition('/')[2]} `{known['sha256'][:12]}…`"
-            for path, known in manifest["corpus"].items()
+            for path, known in corpus.items()
             if "sha256" in known
         ),
         "parameters": f"{manifest['parameters']['total']:,}",

@@ -125,7 +125,7 @@ def masked_softmax(logits, mask=None):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MultiHeadAttention(keras.layers.Layer):
-    """Multi-head attention without biases (§3.2.2).
+    """Multi-head attention (§3.2.2).
 
     Computes Concat(head_1, …, head_h)W^O with head_i = Attention(QW_i^Q, KW_i^K, VW_i^V).
 
@@ -136,6 +136,7 @@ class MultiHeadAttention(keras.layers.Layer):
         d_v: Width of the values of a head (default: d_model / num_heads).
         dropout: Dropout rate of the attention weights (0 in the paper).
         seed: Seed of initial weights and dropout.
+        use_bias: Whether the four projections have biases (False in the paper).
 
     Call arguments:
         query: `[batch, query_length, d_model]`.
@@ -152,10 +153,10 @@ class MultiHeadAttention(keras.layers.Layer):
         UserError: `d_k` or `d_v` is missing, and `d_model` is not divisible by `num_heads`.
     """
 
-    def __init__(self, d_model, num_heads, d_k=None, d_v=None, dropout=0.0, seed=None, **kwargs):
+    def __init__(self, d_model, num_heads, d_k=None, d_v=None, dropout=0.0, seed=None, use_bias=False, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.d_model, self.num_heads, self.seed = d_model, num_heads, seed
+        self.d_model, self.num_heads, self.seed, self.use_bias = d_model, num_heads, seed, use_bias
         self.d_k = head_width(d_model, num_heads) if d_k is None else d_k
         self.d_v = head_width(d_model, num_heads) if d_v is None else d_v
         self.dropout = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
@@ -170,6 +171,12 @@ class MultiHeadAttention(keras.layers.Layer):
         self.key_kernel = kernel("key", self.d_model, keys, query_key_value)
         self.value_kernel = kernel("value", self.d_model, values, query_key_value)
         self.output_kernel = kernel("output", values, self.d_model, projection)
+        if self.use_bias:
+            widths = {"query": keys, "key": keys, "value": values, "output": self.d_model}
+            self.biases = {
+                name: self.add_weight(name=f"{name}_bias", shape=(width,), initializer="zeros")
+                for name, width in widths.items()
+            }
         self.dropout.build()
 
     def call(self, query, memory, attention_mask=None, training=False, memory_mask=None):
@@ -185,12 +192,13 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def project_query(self, query, training=False):
         """Project `query` to queries `[batch, heads, length, d_k]`."""
-        return self._split_heads(matmul(query, self.query_kernel, training))
+        return self._split_heads(self._add_biases(matmul(query, self.query_kernel, training), "query"))
 
     def project_memory(self, memory, training=False):
         """Project `memory` to keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]`."""
         kernel = self._concatenate(self.key_kernel, self.value_kernel)
-        return self._split_projection(matmul(memory, kernel, training), self.num_heads * self.d_k)
+        projected = self._add_biases(matmul(memory, kernel, training), "key", "value")
+        return self._split_projection(projected, self.num_heads * self.d_k)
 
     def fused_kernel(self):
         """Return the concatenated kernels of queries, keys and values, `[d_model, heads * (2 d_k + d_v)]`."""
@@ -199,7 +207,8 @@ class MultiHeadAttention(keras.layers.Layer):
     def project_fused(self, x, fused_kernel, training=False):
         """Project `x` to queries, keys and values `[batch, heads, length, d]` with a single matrix product."""
         keys = self.num_heads * self.d_k
-        return self._split_projection(matmul(x, fused_kernel, training), keys, 2 * keys)
+        projected = self._add_biases(matmul(x, fused_kernel, training), "query", "key", "value")
+        return self._split_projection(projected, keys, 2 * keys)
 
     def attend(self, query, keys, values, attention_mask=None, training=False):
         """Attend from `query` `[batch, query_length, d_model]` to projected keys and values.
@@ -262,6 +271,12 @@ class MultiHeadAttention(keras.layers.Layer):
     def _concatenate(self, *kernels):
         return ops.concatenate([ops.cast(kernel, self.compute_dtype) for kernel in kernels], axis=1)
 
+    def _add_biases(self, projected, *names):
+        """Add the biases of projections whose results are concatenated along the last axis."""
+        if not self.use_bias:
+            return projected
+        return projected + ops.cast(ops.concatenate([self.biases[name] for name in names]), projected.dtype)
+
     def _split_projection(self, projected, *borders):
         """Split `[batch, length, columns]` at each border into arrays `[batch, heads, length, d]`."""
         # `ops.split`, because the gradient of a slice is an array of full size, mostly zeros.
@@ -277,11 +292,11 @@ class MultiHeadAttention(keras.layers.Layer):
         """Compute Concat(head_1, …, head_h)W^O, `[batch, length, d_model]`, from `[batch, heads, length, d_v]`."""
         batch, _, length, _ = ops.shape(heads)
         joined = ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (batch, length, self.num_heads * self.d_v))
-        return matmul(joined, self.output_kernel, training)
+        return self._add_biases(matmul(joined, self.output_kernel, training), "output")
 
     def compute_output_shape(self, query_shape, memory_shape=None):
         return (*query_shape[:-1], self.d_model)
 
     def get_config(self):
-        own = {name: getattr(self, name) for name in ("d_model", "num_heads", "d_k", "d_v", "seed")}
+        own = {name: getattr(self, name) for name in ("d_model", "num_heads", "d_k", "d_v", "seed", "use_bias")}
         return {**super().get_config(), **own, "dropout": self.dropout.rate}

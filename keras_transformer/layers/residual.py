@@ -27,13 +27,14 @@ class Residual(keras.layers.Layer):
 
     normalizes_stack = False
     """Whether a stack of layers ends with a final normalization."""
+    epsilon = EPSILON
 
     def __init__(self, dropout=0.0, seed=None, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.seed = seed
         self.dropout = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
-        self.normalization = LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name="normalization")
+        self.normalization = LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="normalization")
 
     def build(self, input_shape):
         self.dropout.build()

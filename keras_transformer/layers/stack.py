@@ -21,6 +21,7 @@ class StackLayer(keras.layers.Layer):
             weights and inside the feed-forward network.
         activation: Name of the feed-forward network's activation.
         norm: Registered name of the residual.
+        use_bias: Whether the projections of attentions have biases.
         seed: Seed of initial weights and dropout. Each sublayer and each residual adds its own offset.
 
     Raises:
@@ -29,20 +30,22 @@ class StackLayer(keras.layers.Layer):
 
     def __init__(
         self, d_model, d_ff, num_heads, d_k=None, d_v=None, *, dropout=0.0, attention_dropout=0.0,
-        activation_dropout=0.0, activation="relu", norm="post", seed=0, **kwargs,
+        activation_dropout=0.0, activation="relu", norm="post", use_bias=False, seed=0, **kwargs,
     ):  # fmt: skip
         super().__init__(**kwargs)
         self.supports_masking = True
         self._arguments = {
             "d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "d_k": d_k, "d_v": d_v, "dropout": dropout,
             "attention_dropout": attention_dropout, "activation_dropout": activation_dropout,
-            "activation": activation, "norm": norm, "seed": seed,
+            "activation": activation, "norm": norm, "use_bias": use_bias, "seed": seed,
         }  # fmt: skip
         self._sublayers = []  # names of attributes
 
     def add_attention(self, name, attention_class, **arguments):
         """Return a new attention and its residual."""
         sizes = [self._arguments[argument] for argument in ("d_model", "num_heads", "d_k", "d_v", "attention_dropout")]
+        if self._arguments["use_bias"]:  # passed only if it is set: an attention without biases rejects the argument
+            arguments["use_bias"] = True
         return self._add(name, attention_class, *sizes, **arguments)
 
     def add_feed_forward(self):

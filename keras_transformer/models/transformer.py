@@ -64,6 +64,9 @@ class Transformer(Seq2SeqModel):
         UserError: A field of `HParams` is unknown or out of range.
     """
 
+    layer_arguments: dict = {}
+    """Arguments of all layers of encoder and decoder that hparams do not have."""
+
     def __init__(self, vocab_size: int, hparams: HParams | dict | None = None, **fields: Any):
         base = {name: fields.pop(name) for name in ("name", "dtype", "trainable") if name in fields}
         super().__init__(**{"name": "transformer", **base})
@@ -78,6 +81,7 @@ class Transformer(Seq2SeqModel):
         # Layers take hparams by name, so that a new argument of a layer need not be listed here.
         names = inspect.signature(StackLayer).parameters.keys() - {"seed"}
         shared = {name: getattr(hparams, name) for name in names if hasattr(hparams, name)}
+        shared |= self.layer_arguments
         self.embedding = TiedEmbedding(vocab_size, width, seed, dtype=policy, name="embedding")
         position_class = registry.positions.get(hparams.positions)
         self.positions = position_class(width, hparams.max_length, seed + 1, dtype=policy, name="positions")

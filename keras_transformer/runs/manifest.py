@@ -29,6 +29,17 @@ def make_manifest(run, model):
     """
     store = run.problem.store
     return {
+        **describe_program(run, model),
+        "corpus": {**store.manifest["corpus"], "splits": store.manifest["splits"]},
+        "store_sha256": store.fingerprint,
+        "store_files": store.manifest["files"],
+        "tokenizer_sha256": store.manifest["tokenizer"],
+    }
+
+
+def describe_program(run, model):
+    """Return the part of a manifest that does not depend on the corpus: versions, machine, settings, parameters."""
+    return {
         "command": command(),
         "git_revision": git_revision(),
         "versions": versions(),
@@ -36,10 +47,6 @@ def make_manifest(run, model):
         "backend": keras.backend.backend(),
         "seed": run.hparams.seed,
         "config_hash": run.config_hash,
-        "corpus": {**store.manifest["corpus"], "splits": store.manifest["splits"]},
-        "store_sha256": store.fingerprint,
-        "store_files": store.manifest["files"],
-        "tokenizer_sha256": store.manifest["tokenizer"],
         "parameters": {
             "total": sum(math.prod(variable.shape) for variable in model.trainable_variables),
             "by_variable": {variable.path: list(variable.shape) for variable in model.trainable_variables},

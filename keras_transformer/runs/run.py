@@ -116,14 +116,17 @@ class Run:
                 "corpus, or give another --output_dir"
             )
 
-    def create(self):
-        """Create the directory or update the existing run. The problem must be prepared.
+    def create(self, tokenizer=None):
+        """Create the directory or update the existing run.
+
+        Args:
+            tokenizer: The model's `Tokenizer` (default: that of the problem, which must be prepared).
 
         Raises:
             UserError: The directory is not writable.
         """
         if not (self.path / "config.json").is_file():
-            self.problem.tokenizer.save(self.path)
+            (tokenizer or self.problem.tokenizer).save(self.path)
         # In an existing run, only the fields of MAY_CHANGE and the paths of corpus and plug-ins can differ.
         write_json(self.path / "config.json", self.config)
 

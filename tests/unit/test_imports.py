@@ -8,10 +8,11 @@ import pytest
 from keras_transformer.config.registry import PACKAGE
 
 LEVELS = (
-    "__main__ average cost evaluate export prepare score serve train translate trees visualize",  # the commands
+    "__main__ average convert cost evaluate export prepare score serve train translate trees visualize",  # the commands
     "server",
     "exports training",
     "decoding distributed parsing",
+    "pretrained",
     "cli models runs",
     "layers tasks",
     "config data",

@@ -9,6 +9,7 @@ CLASSES = {
     "tokenizer.model": "keras_transformer.data.tokenizers.sentencepiece:SentencePieceTokenizer",
     "symbols.txt": "keras_transformer.data.tokenizers.symbols:SymbolTokenizer",
     "word_pieces.txt": "keras_transformer.data.tokenizers.word_pieces:WordPieceTokenizer",
+    "marian_tokenizer.json": "keras_transformer.data.tokenizers.marian:MarianTokenizer",
     "tree_tokenizer.model": "keras_transformer.parsing.tokenizer:TreeTokenizer",
 }
 """{file name: "module:class"}, imported on use."""

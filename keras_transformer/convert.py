@@ -1,0 +1,60 @@
+"""python -m keras_transformer.convert: make a run from a pretrained model of another toolkit."""
+
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.cli.arguments import Parser, run_command, user_path
+from keras_transformer.cli.output import report
+from keras_transformer.tasks.problem import load_problem, parse_parameters
+from keras_transformer.utils.errors import UserError, shell_flag, unknown
+
+FORMATS = ("huggingface",)
+
+
+def main(arguments):
+    """Run the command with a list of arguments."""
+    parser = Parser(
+        "convert", "--from=huggingface --model=opus-mt-en-de --output_dir=runs/opus-mt-en-de",
+        "Makes a run from a pretrained Marian model, such as OPUS-MT, which all other commands accept.",
+    )  # fmt: skip
+    parser.add_argument("--from", required=True, dest="format", help=", ".join(FORMATS))
+    parser.add_argument("--model", required=True, help="directory of the model, or its name USER/NAME on the hub")
+    parser.add_argument("--revision", help="branch, tag or commit on the hub (default the main branch)")
+    parser.add_argument("--output_dir", type=user_path, required=True, help="new run directory")
+    parser.add_argument(
+        "--problem", default="pretrained_text", help="problem whose splits evaluate decodes (default: no corpus)"
+    )
+    parser.add_argument("--raw_dir", type=user_path, help="folder of the problem's corpus files")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="problem.NAME=VALUE",
+        help="parameter of the problem; may be repeated",
+    )  # fmt: skip
+    flags = parser.parse_args(arguments)
+    if flags.format not in FORMATS:
+        raise unknown("format", flags.format, FORMATS)
+    from keras_transformer.pretrained.huggingface import locate, read_marian
+
+    pretrained = read_marian(locate(flags.model, flags.revision))
+    problem = _problem(flags, pretrained.languages)
+    load_keras()
+    from keras_transformer.pretrained.conversion import convert
+
+    run = convert(pretrained, problem, flags.output_dir)
+    report(f"{run.path}: try python -m keras_transformer.translate {shell_flag('run', run.path)}")
+
+
+def _problem(flags, languages):
+    """Return the problem of the new run."""
+    parameters = {}
+    for text in flags.set:
+        name, equals, value = text.partition("=")
+        if not equals or not name.startswith("problem."):
+            raise UserError(f"--set must be problem.NAME=VALUE, got {text}.")
+        parameters[name.removeprefix("problem.")] = value
+    if flags.problem == "pretrained_text":
+        known = {side: code for side, code in zip(("source", "target"), languages) if code}
+        parameters = {**known, **parameters}
+    parameters = parse_parameters(flags.problem, parameters)
+    return load_problem(flags.problem, data_dir="data", raw_dir=flags.raw_dir, **parameters)
+
+
+if __name__ == "__main__":
+    run_command(main)

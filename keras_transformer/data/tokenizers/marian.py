@@ -1,0 +1,75 @@
+"""Tokenizer of Marian models: two SentencePiece models over one vocabulary."""
+
+import base64
+import json
+import re
+
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, Tokenizer, flags
+
+LANGUAGE_CODE = re.compile(r"\s*(>>.+?<<)")
+"""Begins the sources of models with several target languages."""
+
+
+class MarianTokenizer(Tokenizer):
+    """Two SentencePiece models, one per side, whose pieces share one vocabulary.
+
+    Args:
+        pieces: All pieces by id; those of the special tokens come first.
+        source_model, target_model: The bytes of the two SentencePiece models. Their own ids are not used.
+    """
+
+    file_name = "marian_tokenizer.json"
+
+    def __init__(self, pieces, source_model, target_model):
+        import sentencepiece
+
+        if tuple(pieces[: len(SPECIAL)]) != SPECIAL:
+            raise ValueError(f"the first pieces must be {', '.join(SPECIAL)}, got {pieces[: len(SPECIAL)]}")
+        self._pieces, self._models = list(pieces), (source_model, target_model)
+        self._ids = {piece: index for index, piece in enumerate(self._pieces)}
+        self._source, self._target = (sentencepiece.SentencePieceProcessor(model_proto=model) for model in self._models)
+        self.vocab_size = len(self._pieces)
+
+    def encode(self, texts):
+        return [self._encode_source(text) for text in texts]
+
+    def encode_targets(self, texts):
+        return [self._to_ids(pieces) for pieces in self._target.encode(list(texts), out_type=str)]
+
+    def decode(self, ids):
+        special = (PAD, BOS, EOS)
+        return [self._target.decode_pieces([self._pieces[i] for i in row if i not in special]) for row in ids]
+
+    def pieces(self, ids):
+        return [self._pieces[i] for i in ids]
+
+    @property
+    def models(self):
+        """The bytes of the SentencePiece models of source and target."""
+        return self._models
+
+    @property
+    def word_starts(self):
+        return flags([i in (BOS, EOS) or piece.startswith("▁") for i, piece in enumerate(self._pieces)])
+
+    def _encode_source(self, text):
+        code = LANGUAGE_CODE.match(text)
+        start = [code[1]] if code and code[1] in self._ids else []
+        return self._to_ids([*start, *self._source.encode(text[code.end() :] if start else text, out_type=str)])
+
+    def _to_ids(self, pieces):
+        return [self._ids.get(piece, UNK) for piece in pieces]
+
+    @classmethod
+    def from_bytes(cls, content):
+        try:
+            values = json.loads(content)
+            source, target = (base64.b64decode(values[side], validate=True) for side in ("source", "target"))
+            return cls(values["pieces"], source, target)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not the file of a MarianTokenizer ({error!r})") from None
+
+    def to_bytes(self):
+        source, target = (base64.b64encode(model).decode("ascii") for model in self._models)
+        values = {"pieces": self._pieces, "source": source, "target": target}
+        return (json.dumps(values, ensure_ascii=False) + "\n").encode("utf-8")

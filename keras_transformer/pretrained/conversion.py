@@ -1,0 +1,47 @@
+"""Run directories of pretrained models."""
+
+from pathlib import Path
+
+from keras_transformer.pretrained.huggingface import WEIGHTS
+from keras_transformer.runs.checkpoint import model_arrays
+from keras_transformer.runs.manifest import describe_program
+from keras_transformer.runs.run import Run
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import atomic_directory, sha256
+
+PRESET = "opus_mt"
+
+
+def convert(pretrained, problem, output_dir):
+    """Write the run directory of a pretrained model. Its only checkpoint is that of step 0.
+
+    Args:
+        pretrained: `PretrainedModel`.
+        problem: `Problem` of the run: its languages, and the splits that `evaluate` decodes.
+        output_dir: New directory, which appears when it is complete.
+
+    Returns:
+        The `Run`.
+
+    Raises:
+        UserError: The directory exists or cannot be written.
+    """
+    output_dir = Path(output_dir)
+    if output_dir.exists():
+        raise UserError(f"{output_dir} exists. Give another --output_dir, or remove it.")
+    model = pretrained.build_model()
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_directory(output_dir) as folder:
+        run = Run.configure(folder, problem, PRESET, pretrained.hparams)
+        run.create(pretrained.tokenizer)
+        run.checkpoints.save(0, {"weights": model_arrays(model), "optimizer": {}}, {})
+        run.write_manifest(
+            {
+                **describe_program(run, model),
+                "converted_from": {"path": str(pretrained.path), "sha256": sha256(pretrained.path / WEIGHTS)},
+                "corpus": {},
+                "store_files": {},
+                "tokenizer_sha256": pretrained.tokenizer.fingerprint,
+            }
+        )
+    return Run.open(output_dir)

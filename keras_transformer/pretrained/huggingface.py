@@ -1,0 +1,233 @@
+"""Marian models in the format of Hugging Face transformers, such as OPUS-MT."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+
+from keras_transformer.config.hparams import HParams
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, Tokenizer
+from keras_transformer.data.tokenizers.marian import MarianTokenizer
+from keras_transformer.pretrained.marian_weights import EMBEDDING, LOGITS_BIAS, from_marian, layer_weights
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import read_json
+
+WEIGHTS = "model.safetensors"
+FILES = ("config.json", WEIGHTS, "source.spm", "target.spm", "vocab.json")
+OPTIONAL_FILES = ("generation_config.json", "tokenizer_config.json")
+REQUIRED = {
+    "model_type": "marian", "static_position_embeddings": True, "scale_embedding": True, "normalize_before": False,
+    "normalize_embedding": False, "add_final_layer_norm": False, "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+"""Fields of config.json and the values that `MarianTransformer` computes."""
+DEFAULTS = {"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
+            "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True}  # fmt: skip
+ACTIVATIONS = {"swish": "swish", "silu": "swish", "relu": "relu", "gelu": "gelu"}
+MASKED_BIAS = -1e9
+"""Bias of the logit of BOS, if the vocabulary there has no such token."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainedModel:
+    """A model of another toolkit.
+
+    Attributes:
+        hparams: `HParams`.
+        tokenizer: `Tokenizer`.
+        weights: {name: float32 array}; a name is a variable's path without the model's own name.
+        languages: Codes of source and target language; None where the files do not name one.
+        path: Its directory.
+    """
+
+    hparams: HParams
+    tokenizer: Tokenizer
+    weights: dict
+    languages: tuple
+    path: Path
+
+    def build_model(self, precision="float32"):
+        """Return the Keras model with these weights.
+
+        Args:
+            precision: "float32" or "bfloat16".
+        """
+        from keras_transformer.models.transformer import Transformer
+
+        model = Transformer.from_hparams(self.hparams, vocab_size=self.tokenizer.vocab_size, dtype=precision)
+        variables = {variable.path.partition("/")[2]: variable for variable in model.variables}
+        for name, array in self.weights.items():
+            variables[name].assign(array)
+        return model
+
+
+def locate(name, revision=None):
+    """Return the local directory of a model.
+
+    Args:
+        name: A directory, or the name of a model on the Hugging Face hub, "USER/NAME".
+        revision: Branch, tag or commit on the hub (default: the main branch).
+
+    Raises:
+        UserError: The directory is missing, huggingface_hub is not installed, or the hub does not provide the model.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
+        raise UserError(f"{path} is not a directory. Give a directory, or the name USER/NAME of a model on the hub.")
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ImportError:
+        raise _missing_package("models on the hub") from None
+    try:
+        return Path(snapshot_download(str(name), revision=revision, allow_patterns=[*FILES, *OPTIONAL_FILES]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"{name} is not a directory, and the hub does not provide it: {reason}") from None
+
+
+def read_marian(folder):
+    """Return the `PretrainedModel` in a directory that `MarianMTModel.save_pretrained` wrote.
+
+    The d_model channels of all weights are reordered: Marian's sinusoids are all sines followed by all cosines, and
+    here they alternate (§3.5). Ids are changed as well: PAD, EOS, BOS and UNK come first. BOS has the embedding of
+    the token with which Marian's decoder starts, which is `<pad>` in published models.
+
+    Raises:
+        UserError: Files are missing or damaged, or the model is not one that `MarianTransformer` computes.
+    """
+    folder = Path(folder)
+    _check_files(folder)
+    config = {**DEFAULTS, **_read(folder, "config.json")}
+    _check_config(folder, config)
+    vocabulary = _read(folder, "vocab.json")
+    pieces, rows, added_bos = _reorder_vocabulary(folder, config, vocabulary)
+    tokenizer = _load_tokenizer(folder, pieces)
+    weights = _convert_weights(_read_weights(folder), config, rows, folder)
+    if added_bos:
+        weights["logits_bias"][BOS] = MASKED_BIAS
+    languages = _read(folder, "tokenizer_config.json", optional=True)
+    names = languages.get("source_lang"), languages.get("target_lang")
+    return PretrainedModel(_hparams(folder, config), tokenizer, weights, names, folder)
+
+
+def _check_files(folder):
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a directory. Give the directory of a model of transformers.")
+    for name in FILES:
+        if (folder / name).is_file():
+            continue
+        if name == WEIGHTS and list(folder.glob("*.bin")):
+            raise UserError(
+                f"{folder} holds its weights as pickle only, which can execute code. Load the model with transformers "
+                "and save it with save_pretrained, which writes model.safetensors."
+            )
+        if name != "config.json" and (kind := _read(folder, "config.json").get("model_type")) != "marian":
+            raise UserError(f"{folder / 'config.json'}: model_type must be marian, got {kind}.")
+        raise UserError(f"{folder} has no {name}. A Marian model needs {', '.join(FILES)}.")
+
+
+def _read(folder, name, optional=False):
+    if optional and not (folder / name).is_file():
+        return {}
+    return read_json(folder / name, f"{folder} is not a model of transformers")
+
+
+def _check_config(folder, config):
+    path = folder / "config.json"
+    for name, value in REQUIRED.items():
+        if config.get(name) != value:
+            required, got = (json.dumps(one).strip('"') for one in (value, config.get(name)))
+            raise UserError(f"{path}: {name} must be {required}, got {got}.")
+    if config.get("activation_function") not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise UserError(f"{path}: activation_function must be one of {known}, got {config.get('activation_function')}.")
+    for name in ("attention_heads", "ffn_dim"):
+        encoder, decoder = (config.get(f"{side}_{name}") for side in ("encoder", "decoder"))
+        if encoder != decoder:
+            raise UserError(f"{path}: encoder_{name} and decoder_{name} must be equal, got {encoder} and {decoder}.")
+    if config.get("decoder_vocab_size") not in (None, config["vocab_size"]):
+        raise UserError(f"{path}: encoder and decoder must share one vocabulary.")
+
+
+def _reorder_vocabulary(folder, config, vocabulary):
+    """Return the pieces in the order of their new ids, their old ids, and whether BOS was added."""
+    old = [piece for piece, _ in sorted(vocabulary.items(), key=lambda entry: entry[1])]
+    if sorted(vocabulary.values()) != list(range(config["vocab_size"])):
+        raise UserError(
+            f"{folder / 'vocab.json'} must number {config['vocab_size']} tokens from 0, as config.json says, "
+            f"got {len(vocabulary)} tokens."
+        )
+    if SPECIAL[UNK] not in vocabulary:
+        raise UserError(f"{folder / 'vocab.json'} has no token {SPECIAL[UNK]}.")
+    first = [config[name] for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")]
+    first.append(vocabulary[SPECIAL[UNK]])
+    added_bos = first[BOS] in (first[PAD], first[EOS])
+    rest = [index for index in range(len(old)) if index not in first]
+    # A piece that is spelled like a special token of ours, but is none there, gets another spelling.
+    pieces = [*SPECIAL, *(f"{old[index]}'" if old[index] in SPECIAL else old[index] for index in rest)]
+    return pieces, np.array([*first, *rest]), added_bos
+
+
+def _load_tokenizer(folder, pieces):
+    models = [(folder / f"{side}.spm").read_bytes() for side in ("source", "target")]
+    try:
+        return MarianTokenizer(pieces, *models)
+    except RuntimeError:
+        raise UserError(f"source.spm or target.spm in {folder} is damaged: not a SentencePiece model") from None
+
+
+def _read_weights(folder):
+    try:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+    except ImportError:
+        raise _missing_package("the weights") from None
+    try:
+        return load_file(folder / WEIGHTS)
+    except (SafetensorError, TypeError, KeyError) as error:  # bfloat16 is not a type of NumPy
+        raise UserError(f"{folder / WEIGHTS} cannot be read as float32 or float16 arrays: {error}") from None
+
+
+def _convert_weights(weights, config, rows, folder):
+    """Return the weights under our names, with reordered channels, and with the tokens `rows` of Marian."""
+    width, inner, size = config["d_model"], config["encoder_ffn_dim"], config["vocab_size"]
+
+    def array(name, *shape):
+        found = weights.get(name)
+        if found is None or found.shape != shape:
+            what = "it is missing" if found is None else f"got {found.shape}"
+            raise UserError(f"{folder / WEIGHTS}: {name} must have the shape {shape}, but {what}.")
+        return found.astype("float32")
+
+    converted = {
+        "embedding/table": from_marian(array(EMBEDDING, size, width).T, 1)[rows],
+        "logits_bias": array(LOGITS_BIAS, 1, size)[0][rows],
+    }
+    depths = {side: config[f"{side}_layers"] for side in ("encoder", "decoder")}
+    shapes = {"fc1.weight": (inner, width), "fc1.bias": (inner,), "fc2.weight": (width, inner)}
+    for there, here, axis in layer_weights(depths):
+        ending = ".".join(there.split(".")[-2:])
+        matrix = ending.endswith("_proj.weight")
+        shape = shapes.get(ending, (width, width) if matrix else (width,))
+        converted[here] = from_marian(array(there, *shape), axis)
+    return converted
+
+
+def _hparams(folder, config):
+    generation = {**config, **_read(folder, "generation_config.json", optional=True)}
+    sizes = {"num_layers": config["encoder_layers"], "num_decoder_layers": config["decoder_layers"]}
+    return HParams(
+        model="marian", norm="marian_post", activation=ACTIVATIONS[config["activation_function"]], **sizes,
+        d_model=config["d_model"], d_ff=config["encoder_ffn_dim"], num_heads=config["encoder_attention_heads"],
+        dropout=float(config.get("dropout", 0.1)), attention_dropout=float(config.get("attention_dropout", 0.0)),
+        activation_dropout=float(config.get("activation_dropout", 0.0)), max_length=config["max_position_embeddings"],
+        beam_size=generation.get("num_beams") or 1, alpha=float(generation.get("length_penalty", 1.0)),
+    )  # fmt: skip
+
+
+def _missing_package(what):
+    return UserError(f"{what} need a package: pip install 'keras-transformer-toolkit[huggingface]'")

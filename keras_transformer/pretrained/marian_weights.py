@@ -1,0 +1,64 @@
+"""Names and layouts of the weights of Marian models in Hugging Face transformers."""
+
+import numpy as np
+
+EMBEDDING, LOGITS_BIAS = "model.shared.weight", "final_logits_bias"
+
+
+def layer_weights(depths):
+    """Yield (name in Marian, name here, axis) of each weight of the layers.
+
+    A name here is a variable's path without the model's own name. `axis` is the axis of the array here that holds the
+    d_model channels, or None. Matrices are `[inputs, outputs]` here and `[outputs, inputs]` in Marian.
+
+    Args:
+        depths: {"encoder": number of layers, "decoder": number of layers}.
+    """
+    for side, depth in depths.items():
+        attentions = {"self_attn": "self_attention"}
+        if side == "decoder":
+            attentions["encoder_attn"] = "cross_attention"
+        for index in range(depth):
+            there, here = f"model.{side}.layers.{index}", f"{side}/layer_{index + 1}"
+            for name, path in attentions.items():
+                for letter, projection in (("q", "query"), ("k", "key"), ("v", "value")):
+                    yield f"{there}.{name}.{letter}_proj.weight", f"{here}/{path}/{projection}", 0
+                    yield f"{there}.{name}.{letter}_proj.bias", f"{here}/{path}/{projection}_bias", None
+                yield f"{there}.{name}.out_proj.weight", f"{here}/{path}/output", 1
+                yield f"{there}.{name}.out_proj.bias", f"{here}/{path}/output_bias", 0
+            yield f"{there}.fc1.weight", f"{here}/feed_forward/kernel_1", 0
+            yield f"{there}.fc1.bias", f"{here}/feed_forward/bias_1", None
+            yield f"{there}.fc2.weight", f"{here}/feed_forward/kernel_2", 1
+            yield f"{there}.fc2.bias", f"{here}/feed_forward/bias_2", 0
+            norms = {f"{name}_layer_norm": path for name, path in attentions.items()}
+            for name, path in {**norms, "final_layer_norm": "feed_forward"}.items():
+                yield f"{there}.{name}.weight", f"{here}/{path}_residual/normalization/gamma", 0
+                yield f"{there}.{name}.bias", f"{here}/{path}_residual/normalization/beta", 0
+
+
+def channel_order(d_model):
+    """Return the channels in Marian's order, int `[d_model]`.
+
+    Marian's sinusoids are all sines followed by all cosines. Here they alternate (§3.5).
+    """
+    return np.r_[0:d_model:2, 1:d_model:2]
+
+
+def to_marian(array, axis):
+    """Return an array of this project in the layout of Marian.
+
+    Args:
+        array: `[inputs, outputs]`, or a vector.
+        axis: Its axis of d_model channels, or None.
+    """
+    if axis is not None:
+        array = np.take(array, channel_order(array.shape[axis]), axis)
+    return np.ascontiguousarray(array.T)
+
+
+def from_marian(array, axis):
+    """Return an array of Marian in the layout of this project, see `to_marian`."""
+    array = array.T
+    if axis is not None:
+        array = np.take(array, np.argsort(channel_order(array.shape[axis])), axis)
+    return array

@@ -1,0 +1,24 @@
+"""The problem of converted models, whose training text is not at hand."""
+
+import dataclasses
+
+from keras_transformer.config.registry import register_problem
+from keras_transformer.tasks.problem import setting
+from keras_transformer.tasks.translation import TranslationProblem
+from keras_transformer.utils.errors import UserError
+
+
+@register_problem("pretrained_text")
+@dataclasses.dataclass(kw_only=True)
+class PretrainedText(TranslationProblem):
+    """Text in two languages without a corpus: the problem of converted pretrained models."""
+
+    source: str = setting("en", "source language")
+    target: str = setting("de", "target language")
+    splits = ()
+
+    def pairs(self, split):
+        raise UserError(
+            f"{self.name} has no {split} split. Score outputs with the command score, or fine-tune the model on a "
+            "problem with a corpus: train --init_checkpoint."
+        )

@@ -1,0 +1,157 @@
+"""Marian models of Hugging Face transformers as models and runs."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from helpers.languages import toy_pairs
+from helpers.marian import marian_logits, write_marian
+from helpers.quick import eager_functions
+
+import keras_transformer as kt
+from keras_transformer import convert as command
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
+from keras_transformer.data.tokenizers.marian import MarianTokenizer
+from keras_transformer.exports.huggingface import export_huggingface
+from keras_transformer.pretrained.huggingface import locate, read_marian
+from keras_transformer.runs.run import Run
+from keras_transformer.utils.errors import UserError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def eager():
+    with eager_functions():
+        yield
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pretrained") / "marian"
+    write_marian(folder, seed=5)
+    return folder
+
+
+@pytest.mark.backend
+@pytest.mark.parametrize(
+    "changes", [{}, {"activation_function": "relu", "encoder_layers": 1, "decoder_layers": 2}, {"bos": True}]
+)
+def test_read_marian_computes_the_same_logits(tmp_path, fresh_seed, changes):
+    config, weights = write_marian(tmp_path / "marian", fresh_seed, **changes)
+    pretrained = read_marian(tmp_path / "marian")
+    vocabulary = json.loads((tmp_path / "marian" / "vocab.json").read_text())
+    tokenizer = pretrained.tokenizer
+    shared = [index for index in range(tokenizer.vocab_size) if index != BOS or changes.get("bos")]
+    there = [vocabulary[tokenizer.pieces([index])[0]] for index in shared]
+    rng = np.random.default_rng(fresh_seed)
+    source, target = rng.integers(UNK, tokenizer.vocab_size, size=7), rng.integers(UNK, tokenizer.vocab_size, size=5)
+    old = dict(zip(shared, there))
+    ids = [old[index] for index in source], [config["decoder_start_token_id"], *(old[index] for index in target)]
+    expected = marian_logits(weights, config, *map(np.array, ids))
+    found = np.asarray(pretrained.build_model()((source[None], np.r_[BOS, target][None])))[0]
+    np.testing.assert_allclose(found[:, shared], expected[:, there], atol=1e-4)
+    if not changes.get("bos"):
+        assert (found[:, BOS] < -1e6).all()
+
+
+@pytest.mark.backend
+def test_search_steps_agree_with_teacher_forcing(marian, fresh_seed):
+    pretrained = read_marian(marian)
+    translator = kt.Translator(pretrained.build_model(), pretrained.tokenizer)
+    texts = [source for source, _ in toy_pairs("tr", fresh_seed)[:5]]
+    best = [found[0] for found in translator.translate(texts, beam_size=2, extra_length=8)]
+    scored = translator.score(texts, [one.tokens for one in best])
+    np.testing.assert_allclose(
+        [one.log_probability for one in best], [one.log_probability for one in scored], rtol=1e-4, atol=1e-3
+    )
+
+
+def test_tokenizer_round_trip(marian, tmp_path):
+    tokenizer = read_marian(marian).tokenizer
+    assert tokenizer.pieces([PAD, EOS, BOS, UNK]) == ["<pad>", "</s>", "<s>", "<unk>"]
+    targets = [target for _, target in toy_pairs("tr", seed=2)[:20]]
+    assert tokenizer.decode(tokenizer.encode_targets(targets)) == targets
+    sources = ["The red dog sees the house.", "The Ω"]
+    plain, unknown = tokenizer.encode(sources)
+    assert UNK not in plain and UNK in unknown
+    code = tokenizer.encode([">>tr<< " + sources[0]])[0]
+    assert tokenizer.pieces(code) == [">>tr<<", *tokenizer.pieces(plain)]
+    tokenizer.save(tmp_path)
+    copy = MarianTokenizer.from_bytes((tmp_path / tokenizer.file_name).read_bytes())
+    assert copy.fingerprint == tokenizer.fingerprint and copy.encode(sources) == [plain, unknown]
+
+
+def test_convert_makes_a_run(marian, tmp_path, capsys):
+    command.main(["--from=huggingface", f"--model={marian}", f"--output_dir={tmp_path / 'run'}"])
+    assert "keras_transformer.translate --run=" in capsys.readouterr().out
+    run = Run.open(tmp_path / "run")
+    assert (run.problem.input_language, run.problem.output_language) == ("en", "tr")
+    assert (run.hparams.beam_size, run.hparams.alpha, run.hparams.max_length) == (6, 1.0, 64)
+    pretrained = read_marian(marian)
+    expected = kt.Translator(pretrained.build_model(), pretrained.tokenizer).translate("The dog sees the cat.", 1)
+    assert kt.Translator.load(tmp_path / "run").translate("The dog sees the cat.", 1) == expected
+    with pytest.raises(UserError, match="exists"):
+        command.main(["--from=huggingface", f"--model={marian}", f"--output_dir={tmp_path / 'run'}"])
+
+
+def test_export_restores_the_weights(marian, tmp_path):
+    """A converted run that is exported again is the same function of the same text."""
+    command.main(["--from=huggingface", f"--model={marian}", f"--output_dir={tmp_path / 'run'}"])
+    export_huggingface(Run.open(tmp_path / "run"), tmp_path / "again")
+    first, second = read_marian(marian), read_marian(tmp_path / "again")
+    for name, array in first.weights.items():
+        np.testing.assert_array_equal(second.weights[name], array)
+    assert second.tokenizer.to_bytes() == first.tokenizer.to_bytes()
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"model_type": "m2m_100"}, "model_type must be marian, got m2m_100"),
+        ({"activation_function": "tanh"}, "activation_function must be one of swish, silu, relu, gelu, got tanh"),
+        ({"normalize_before": True}, "normalize_before must be false, got true"),
+        ({"decoder_ffn_dim": 16}, "encoder_ffn_dim and decoder_ffn_dim must be equal, got 12 and 16"),
+        ({"vocab_size": 7}, "must number 7 tokens"),
+        ({"d_model": 16}, r"model.shared.weight must have the shape .*, but got \(\d+, 8\)"),
+    ],
+)
+def test_read_marian_refuses_other_models(marian, tmp_path, changes, words):
+    for path in marian.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((marian / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(UserError, match=words):
+        read_marian(tmp_path)
+
+
+def test_read_marian_names_missing_and_damaged_files(marian, tmp_path):
+    for path in marian.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "source.spm").write_bytes(b"no model")
+    with pytest.raises(UserError, match="not a SentencePiece model"):
+        read_marian(tmp_path)
+    (tmp_path / "source.spm").unlink()
+    with pytest.raises(UserError, match="has no source.spm"):
+        read_marian(tmp_path)
+    (tmp_path / "source.spm").write_bytes((marian / "source.spm").read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"cut short")
+    with pytest.raises(UserError, match="model.safetensors cannot be read"):
+        read_marian(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="pickle only, which can execute code"):
+        read_marian(tmp_path)
+
+
+def test_locate_names_what_is_missing(tmp_path, monkeypatch):
+    assert locate(tmp_path) == tmp_path
+    with pytest.raises(UserError, match="is not a directory"):
+        locate(tmp_path / "nothing")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"pip install 'keras-transformer-toolkit\[huggingface\]'"):
+        locate("user/model")
+
+
+def test_translator_from_pretrained(marian):
+    translator = kt.Translator.from_pretrained(marian)
+    assert translator.hparams.beam_size == 6
+    assert translator.tokenizer.fingerprint == read_marian(marian).tokenizer.fingerprint
