@@ -200,7 +200,7 @@ norms.add(
     "post", "keras_transformer.layers.residual:PostNorm", "LayerNorm(x + Dropout(Sublayer(x))), the paper's (§3.1)."
 )
 norms.add("pre", "keras_transformer.layers.residual:PreNorm", "x + Dropout(Sublayer(LayerNorm(x))), with a final norm.")
-norms.add("marian_post", "keras_transformer.models.marian:MarianPostNorm", "As post, with the ε 1e-5 of Marian models.")
+norms.add("marian", "keras_transformer.models.marian:MarianPostNorm", "As post, with the ε 1e-5 of Marian models.")
 attentions.add(
     "full", "keras_transformer.layers.attention:MultiHeadAttention", "Every position sees every other (§3.2)."
 )

@@ -133,7 +133,7 @@ def _save_file():
 
 def _check(run):
     """Raise a `UserError` if Marian of transformers has nothing that computes the same."""
-    unsupported = first_unsupported(run.hparams, norms=("post", "marian_post"), positions=("sinusoidal",))
+    unsupported = first_unsupported(run.hparams, norms=("post", "marian"), positions=("sinusoidal",))
     if run.hparams.model not in ("transformer", "marian"):
         unsupported = "model", run.hparams.model, ("transformer", "marian")
     elif run.tokenizer.file_name not in TOKENIZERS:

@@ -22,7 +22,7 @@ class MarianTransformer(Transformer):
     that come from Marian have their d_model channels reordered.
 
     Arguments, call arguments and result: as for `Transformer`. Published models have `activation="swish"` and
-    `norm="marian_post"`.
+    `norm="marian"`.
 
     References:
         Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++" (2018).

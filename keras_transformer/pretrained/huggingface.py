@@ -221,7 +221,7 @@ def _hparams(folder, config):
     generation = {**config, **_read(folder, "generation_config.json", optional=True)}
     sizes = {"num_layers": config["encoder_layers"], "num_decoder_layers": config["decoder_layers"]}
     return HParams(
-        model="marian", norm="marian_post", activation=ACTIVATIONS[config["activation_function"]], **sizes,
+        model="marian", norm="marian", activation=ACTIVATIONS[config["activation_function"]], **sizes,
         d_model=config["d_model"], d_ff=config["encoder_ffn_dim"], num_heads=config["encoder_attention_heads"],
         dropout=float(config.get("dropout", 0.1)), attention_dropout=float(config.get("attention_dropout", 0.0)),
         activation_dropout=float(config.get("activation_dropout", 0.0)), max_length=config["max_position_embeddings"],

@@ -77,7 +77,7 @@ def test_export_writes_all_files(trained_run, tmp_path):
 def test_export_rejects_models_unlike_marian(trained_run, tmp_path, monkeypatch):
     run = Run.open(trained_run)
     for change, words in (
-        ({"norm": "pre"}, "norm=post or marian_post, got pre"),
+        ({"norm": "pre"}, "norm=post or marian, got pre"),
         ({"positions": "learned"}, "positions=sinusoidal, got learned"),
         ({"d_k": 3}, "d_k="),
     ):
