@@ -1,4 +1,4 @@
-"""python -m keras_transformer.export: a trained run for other programs."""
+"""python -m keras_transformer.export: write a trained model for other programs."""
 
 from pathlib import Path
 
@@ -18,18 +18,18 @@ from keras_transformer.exports.description import check_place, describe
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError, unknown
 
-OF_SEARCH = ("beam_size", "alpha", "nbest", "extra_length", "max_beam_size", "max_source_length")
+SEARCH_FLAGS = ("beam_size", "alpha", "nbest", "extra_length", "max_beam_size", "max_source_length")
 FORMATS = {
-    "saved_model": ("ensemble", "precision", *OF_SEARCH),
+    "saved_model": ("ensemble", "precision", *SEARCH_FLAGS),
     "ctranslate2": ("quantization",),
     "huggingface": (),
     "keras": ("precision",),
 }
-"""Each with the flags that it alone, or with others, takes."""
+"""{format: flags that not every format takes}."""
 
 
 def main(arguments):
-    """Runs the command with a list of arguments."""
+    """Run the command with a list of arguments."""
     flags = _parse(arguments)
     folder = Path(flags.output_dir)
     check_place(folder, flags.force)
@@ -38,20 +38,21 @@ def main(arguments):
         from keras_transformer.exports.ctranslate2 import POSITIONS, export_ctranslate2
 
         export_ctranslate2(run, folder, flags.checkpoint, flags.quantization or "float32", flags.force)
-        report(f"{folder}: for ctranslate2.Translator; sentences of up to {POSITIONS:,} tokens")
+        report(f"wrote {folder} for ctranslate2.Translator: texts of at most {POSITIONS:,} tokens")
         return
     if flags.format == "huggingface":
         from keras_transformer.exports.huggingface import POSITIONS, export_huggingface
 
         export_huggingface(run, folder, flags.checkpoint, flags.force)
-        report(f"{folder}: for MarianMTModel of transformers; sentences of up to {POSITIONS:,} tokens")
+        report(f"wrote {folder} for MarianMTModel of transformers: texts of at most {POSITIONS:,} tokens")
         return
     if flags.format == "saved_model":
         then = ", then export with KERAS_BACKEND=tensorflow"
         check_packages("--format=saved_model", "tensorflow", ("tensorflow", "tensorflow-text"), then)
         if chosen_backend() != "tensorflow":
             raise UserError(
-                "a SavedModel is made with TensorFlow, which may read any run: set KERAS_BACKEND=tensorflow"
+                f"the backend for --format=saved_model must be tensorflow, got {chosen_backend()}. "
+                "Set KERAS_BACKEND=tensorflow, which reads runs of any backend."
             )
     load_keras()
     precision = flags.precision or "float32"
@@ -59,7 +60,7 @@ def main(arguments):
         from keras_transformer.exports.keras_file import MODEL, export_keras
 
         export_keras(run, folder, flags.checkpoint, precision, flags.force)
-        report(f"{folder / MODEL}: for keras.saving.load_model, after `from keras_transformer import Transformer`")
+        report(f"wrote {folder / MODEL} for keras.saving.load_model, after `from keras_transformer import Transformer`")
         return
     from keras_transformer.decoding.search_options import SearchOptions
     from keras_transformer.decoding.translator import Translator
@@ -67,7 +68,7 @@ def main(arguments):
 
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
     translator = Translator.load([flags.run, *flags.ensemble], checkpoints, precision)
-    options = {name: value for name in OF_SEARCH if (value := getattr(flags, name)) is not None}
+    options = {name: value for name in SEARCH_FLAGS if (value := getattr(flags, name)) is not None}
     options.setdefault("max_source_length", translator.hparams.max_length)
     max_beam_size = options.pop("max_beam_size", None)
     runs = [run, *map(Run.open, flags.ensemble)]
@@ -80,46 +81,52 @@ def main(arguments):
         force=flags.force,
         description={"precision": precision, "models": models},
     )
-    report(f"{folder}: for tf.saved_model.load and TensorFlow Serving; export.json tells what is fixed")
+    report(f"wrote {folder} for tf.saved_model.load and TensorFlow Serving; export.json lists its fixed options")
 
 
 def _parse(arguments):
     parser = Parser(
         "export",
         "--run=runs/toy_ende-toy --format=saved_model --output_dir=exported",
-        "Writes a trained model for other programs: text in, text out with TensorFlow; ids with CTranslate2 or Keras.",
+        "Write a trained model for other programs: TensorFlow, CTranslate2, Hugging Face transformers, Keras.",
     )
     add_run_flags(parser)
     parser.add_argument("--format", required=True, help=f"{', '.join(FORMATS)}")
-    parser.add_argument("--output_dir", type=user_path, required=True, help="the new directory")
-    parser.add_argument("--force", action="store_true", help="replace the export that --output_dir holds")
+    parser.add_argument("--output_dir", type=user_path, required=True, help="new directory for the export")
+    parser.add_argument("--force", action="store_true", help="replace an existing export in --output_dir")
     group = parser.add_argument_group("saved_model and keras")
-    group.add_argument("--precision", choices=("float32", "bfloat16"), help="(default float32)")
+    group.add_argument(
+        "--precision", choices=("float32", "bfloat16"), help="precision of weights and computation (default float32)"
+    )
     group = parser.add_argument_group("saved_model")
     group.add_argument(
         "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
-        help="another run of the same corpus, see translate; may be repeated",
+        help="another run of the same corpus, as for translate (may be repeated)",
     )  # fmt: skip
-    group.add_argument("--beam_size", type=beam_size, help="beams a sentence (default the run's)")
+    group.add_argument("--beam_size", type=beam_size, help="beams per sentence (default the run's)")
     group.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default the run's)")
-    group.add_argument("--nbest", type=beam_size, help="translations a text (default 1)")
-    group.add_argument("--extra_length", type=extra_length, help="most tokens beyond the source's (default the run's)")
+    group.add_argument("--nbest", type=beam_size, help="translations per text (default 1)")
     group.add_argument(
-        "--max_beam_size", type=beam_size, help="most beams of the signature translate_with_options (default 8)"
+        "--extra_length", type=extra_length, help="maximum number of tokens beyond the source's (default the run's)"
+    )
+    group.add_argument(
+        "--max_beam_size", type=beam_size, help="maximum beam size of translate_with_options (default 8)"
     )
     group.add_argument(
         "--max_source_length", type=positive_int,
-        help="most tokens of a text, EOS counted; longer ones are cut (default the run's max_length)",
+        help="maximum number of tokens of a text, EOS included, before it is cut (default the run's max_length)",
     )  # fmt: skip
     group = parser.add_argument_group("ctranslate2")
-    group.add_argument("--quantization", help="float32, int8, int8_float32, bfloat16, … (default float32)")
+    group.add_argument(
+        "--quantization", help="data type of the matrices: float32, int8, int8_float32, bfloat16, … (default float32)"
+    )
     flags = parser.parse_args(arguments)
     if flags.format not in FORMATS:
         raise unknown("format", flags.format, FORMATS)
     for name in dict.fromkeys(name for names in FORMATS.values() for name in names):
         if getattr(flags, name) not in (None, []) and name not in FORMATS[flags.format]:
             takers = " and ".join(format for format, names in FORMATS.items() if name in names)
-            raise UserError(f"--{name} is for --format={takers}, not for {flags.format}")
+            raise UserError(f"--{name} is for --format={takers}, got --format={flags.format}. Omit --{name}.")
     if flags.quantization:
         from keras_transformer.exports.ctranslate2 import QUANTIZATIONS
 

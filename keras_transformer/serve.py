@@ -1,4 +1,4 @@
-"""python -m keras_transformer.serve: a trained model behind HTTP."""
+"""python -m keras_transformer.serve: serve a trained model over HTTP."""
 
 import signal
 import socket
@@ -33,10 +33,10 @@ def main(arguments):
         from keras_transformer.server.application import application
         from keras_transformer.server.limits import Limits
     except ImportError as error:
-        raise UserError(f"{error.name} is not installed: pip install {PACKAGES}") from None
+        raise UserError(f"serve needs the missing package {error.name}. Run pip install {PACKAGES}.") from None
     from keras_transformer.server.engines import load_engine
 
-    with _bind(flags.host, flags.port) as listener:  # before the model is loaded, in case another process has the port
+    with _bind(flags.host, flags.port) as listener:  # fails before the model is loaded if the port is in use
         engine = load_engine(
             flags.run, checkpoint=flags.checkpoint, ensemble=flags.ensemble, precision=flags.precision,
             jit_compile=flags.jit_compile, beam_size=flags.beam_size, alpha=flags.alpha,
@@ -56,14 +56,14 @@ def main(arguments):
             async def startup(self, sockets=None):
                 await super().startup(sockets)
                 if self.started:
-                    report(f"serving {flags.run} on {url}, its interface on {url}/docs; Ctrl-C ends it")
+                    report(f"serving {flags.run} at {url} (API: {url}/docs). Press Ctrl-C to stop.")
 
         try:
             Server(config).run(sockets=[listener])
-        except OSError as error:  # another process listens there by now
-            raise UserError(f"--port={port}: {error.strerror}; choose another") from None
+        except OSError as error:  # another process listens on the port meanwhile
+            raise UserError(f"cannot listen on --port={port}: {error.strerror}. Choose another port.") from None
         except KeyboardInterrupt:
-            # End at once, as SIGTERM does: Python would abort if a thread came back from JAX during a regular exit.
+            # Exit at once by the signal: in a regular exit, Python would abort if a thread returned from JAX.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
 
@@ -79,19 +79,24 @@ def _parse(arguments):
         "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
         help="another run of the same corpus, as for translate (may be repeated)",
     )  # fmt: skip
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), help="precision of a run (default float32)")
-    parser.add_argument("--jit_compile", action="store_true", help="compile a run with XLA (JAX always does)")
     parser.add_argument(
-        "--beam_size", type=beam_size, help="beams, and maximum number of translations of a text (default the run's)"
+        "--precision", choices=("float32", "bfloat16"), help="precision of weights and computation (default float32)"
     )
+    parser.add_argument("--jit_compile", action="store_true", help="compilation with XLA (always on with JAX)")
+    parser.add_argument(
+        "--beam_size", type=beam_size,
+        help="beams per sentence, and maximum number of translations per text (default the run's)",
+    )  # fmt: skip
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default the run's)")
     parser.add_argument(
         "--extra_length", type=extra_length, help="maximum number of tokens beyond the source's (default the run's)"
     )
     group = parser.add_argument_group("place")
-    group.add_argument("--host", default="127.0.0.1", help="address, 0.0.0.0 for all (default %(default)s)")
     group.add_argument(
-        "--port", type=non_negative_int, default=8000, help="port, 0 for any that is free (default %(default)s)"
+        "--host", default="127.0.0.1", help="address to listen on, 0.0.0.0 for all (default %(default)s)"
+    )
+    group.add_argument(
+        "--port", type=non_negative_int, default=8000, help="port, 0 for any free one (default %(default)s)"
     )
     group = parser.add_argument_group("batches")
     group.add_argument(
@@ -100,32 +105,38 @@ def _parse(arguments):
     )  # fmt: skip
     group.add_argument(
         "--wait_ms", type=non_negative_float, default=5.0,
-        help="milliseconds that a text waits for others while the model is idle (default 5)",
+        help="maximum time in ms that a text waits for others while the model is idle (default 5)",
     )  # fmt: skip
     group = parser.add_argument_group("limits")
     group.add_argument(
         "--max_waiting", type=positive_int, default=1024, help="maximum number of waiting texts (default 1024)"
     )
-    group.add_argument("--max_texts", type=positive_int, default=64, help="texts or lines per request (default 64)")
-    group.add_argument("--max_characters", type=positive_int, default=5000, help="characters per text (default 5000)")
-    group.add_argument("--max_bytes", type=positive_int, default=1 << 20, help="bytes of a request (default 1048576)")
+    group.add_argument(
+        "--max_texts", type=positive_int, default=64, help="maximum number of texts or lines per request (default 64)"
+    )
+    group.add_argument(
+        "--max_characters", type=positive_int, default=5000, help="maximum number of characters per text (default 5000)"
+    )
+    group.add_argument(
+        "--max_bytes", type=positive_int, default=1 << 20, help="maximum size of a request in bytes (default 1048576)"
+    )
     group.add_argument(
         "--timeout", type=positive_int, default=30,
-        help="seconds for a request, and for those at work when the server stops (default 30)",
+        help="time limit in seconds for a request, and for pending requests at shutdown (default 30)",
     )  # fmt: skip
     flags = parser.parse_args(arguments)
     if flags.port > 65535:
-        parser.error(f"--port={flags.port}: ports go up to 65535")
+        parser.error(f"--port must be from 0 to 65535, got {flags.port}")
     if flags.max_texts > flags.max_waiting:
-        parser.error(f"--max_texts={flags.max_texts} is more than may wait, --max_waiting={flags.max_waiting}")
+        parser.error(f"--max_texts must be at most --max_waiting={flags.max_waiting}, got {flags.max_texts}")
     return flags
 
 
 def _bind(host, port):
-    """Return a socket that is bound but does not listen yet.
+    """Return a bound socket that does not listen yet.
 
     Raises:
-        UserError: The address is wrong, or taken.
+        UserError: The address is invalid or in use.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -134,7 +145,7 @@ def _bind(host, port):
         listener.bind(address)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--host={host} --port={port}: {reason}; choose another") from None
+        raise UserError(f"cannot bind --host={host} --port={port}: {reason}. Choose another host or port.") from None
     return listener
 
 

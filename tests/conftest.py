@@ -153,7 +153,7 @@ def saved(home, tmp_path_factory):
     def make(path):
         flags = (f"--run={home.run}", "--format=saved_model", "--nbest=2", f"--output_dir={path}/model")
         assert start("export", *flags, cwd=path).succeeded() == [
-            f"{path}/model: for tf.saved_model.load and TensorFlow Serving; export.json tells what is fixed"
+            f"wrote {path}/model for tf.saved_model.load and TensorFlow Serving; export.json lists its fixed options"
         ]
 
     return shared_folder(tmp_path_factory, "saved", make) / "model"

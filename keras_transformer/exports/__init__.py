@@ -1,1 +1,1 @@
-"""A run as SavedModel, for CTranslate2, or as a `.keras` file."""
+"""Exports of a run: SavedModel, CTranslate2, Hugging Face transformers, and `.keras` file."""

@@ -1,7 +1,6 @@
-"""A model in CTranslate2's format: the same function, computed by another engine.
+"""Conversion of a model to CTranslate2's format: the same function, computed by another engine.
 
-Needs NumPy and, when it converts, CTranslate2, for bfloat16 ml_dtypes, too; neither Keras nor a backend is imported,
-nor need they be installed.
+The conversion needs NumPy and CTranslate2, and for bfloat16 also ml_dtypes. It imports neither Keras nor a backend.
 """
 
 import numpy as np
@@ -12,38 +11,40 @@ from keras_transformer.utils.errors import UserError, unknown
 from keras_transformer.utils.files import atomic_directory
 
 LAYER_NORM_EPSILON = 1e-6
-"""`layers.residual.EPSILON`, which cannot be imported without Keras."""
+"""Copy of `layers.residual.EPSILON`, because importing the original would import Keras."""
 POSITIONS = 1024
-"""Rows of the table of positions: CTranslate2 looks them up, and raises beyond the last."""
+"""Maximum number of tokens of a text: CTranslate2 looks positions up in a table and raises beyond its last row."""
 QUANTIZATIONS = (
     "float32", "bfloat16", "float16", "int16", "int8", "int8_float32", "int8_bfloat16", "int8_float16",
 )  # fmt: skip
-"""In what CTranslate2 stores matrices, and behind "_" what it computes the rest in."""
+"""Data types in which CTranslate2 stores matrices; the part after "_" is the type of all other computations."""
 
 
 def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", force=False):
-    """Write a run's model for CTranslate2, with the tokenizer beside it and `export.json`; see `convert`.
+    """Write a run's model for CTranslate2, with its tokenizer and `export.json`; see `convert`.
 
     Args:
         run: `Run`.
-        folder: The directory, which appears when it is complete.
+        folder: The directory. It appears when it is complete.
         checkpoint: "best", "last", "averaged", "ema" or a step; by default the best, or else the last.
         quantization: One of `QUANTIZATIONS`.
-        force: Whether an export that is there may be replaced.
+        force: Whether to replace an existing export.
 
     Raises:
-        UserError: CTranslate2 is not installed or cannot compute the model, something of the run is missing, or the
-            place is taken or cannot be written.
+        UserError: CTranslate2 is missing or cannot compute the model, the run is incomplete, or the directory exists or
+            cannot be written.
     """
     if quantization not in QUANTIZATIONS:
         raise unknown("quantization", quantization, QUANTIZATIONS)
     if (model := run.hparams.model) != "transformer":
-        raise UserError(f"CTranslate2 does not compute the model {model}, only transformer")
+        raise UserError(
+            f"a model for CTranslate2 must be a transformer, got {model}. Export with --format=saved_model."
+        )
     tokenizer = run.tokenizer
     weights = load_weights(run, checkpoint)
-    said = {"format": "ctranslate2", "quantization": quantization, "most_tokens": POSITIONS}
-    said |= {name: getattr(run.hparams, name) for name in ("beam_size", "alpha", "extra_length")}
-    with atomic_export(folder, force, {**said, **describe(run, checkpoint)}) as new:
+    description = {"format": "ctranslate2", "quantization": quantization, "max_tokens": POSITIONS}
+    description |= {name: getattr(run.hparams, name) for name in ("beam_size", "alpha", "extra_length")}
+    with atomic_export(folder, force, {**description, **describe(run, checkpoint)}) as new:
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         convert(weights, run.hparams, pieces, new, None if quantization == "float32" else quantization)
         tokenizer.save(new)
@@ -52,18 +53,20 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
 def convert(weights, hparams, tokens, folder, quantization=None):
     """Write the model into a new directory that `ctranslate2.Translator` reads.
 
-    It appends EOS to every source and begins every target with BOS, by itself. The result is the same function of the
-    tokens, but its search is another: `length_penalty` divides by |y|^α where this project divides by
-    ((5 + |y|) / 6)^α, EOS counted by both; it may output PAD and BOS, unless `suppress_sequences` forbids them, which
-    makes the other tokens likelier by as much; and at the limit a hypothesis ends without EOS.
+    CTranslate2 appends EOS to every source and starts every target with BOS automatically. The result is the same
+    function of the tokens, but the search of CTranslate2 differs:
+
+    - `length_penalty` divides by |y|^α where this project divides by ((5 + |y|) / 6)^α. Both count EOS.
+    - The output may contain PAD and BOS, unless `suppress_sequences` excludes them.
+    - A hypothesis that reaches the length limit ends without EOS.
 
     Args:
-        weights: {name: array}, or what reads like it; a name is a variable's path, without the model's own name:
+        weights: Mapping {name: array}; a name is a variable's path without the model's own name, such as
             "encoder/layer_1/self_attention/query".
         hparams: The model's `HParams`.
         tokens: The piece of each id: a list of `vocab_size` different strings.
-        folder: The directory, which appears when it is complete.
-        quantization: "int8" for instance, in which matrices are stored; by default as they are, float32.
+        folder: The directory. It appears when it is complete.
+        quantization: Data type of the stored matrices, one of `QUANTIZATIONS`; None for float32.
 
     Raises:
         UserError: CTranslate2 cannot compute this model, or a weight is missing.
@@ -82,7 +85,7 @@ def convert(weights, hparams, tokens, folder, quantization=None):
     spec.register_source_vocabulary(list(tokens))
     spec.register_target_vocabulary(list(tokens))
     weights = _Weights(weights)
-    # One matrix for all three (§3.4): equal arrays are stored once. A copy, for quantisation changes it in place.
+    # One matrix for all three (§3.4); CTranslate2 stores equal arrays once. Quantization changes the copy in place.
     table = weights["embedding/table"].copy()
     spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = spec.decoder.projection.weight = table
     positions = _positions(weights, hparams)
@@ -106,7 +109,7 @@ def sinusoids(length, d_model):
 
 
 class _Weights:
-    """Weights by name; one that is missing is a `UserError`."""
+    """Weights by name. Looking up a missing one raises `UserError`."""
 
     def __init__(self, weights):
         self.weights = weights
@@ -115,17 +118,17 @@ class _Weights:
         try:
             return np.asarray(self.weights[name], dtype="float32")
         except KeyError:
-            raise UserError(f"the model has no weights {name}, so it is not one that CTranslate2 computes") from None
+            raise UserError(f"a model for CTranslate2 must have weights {name}, got none. Check the run.") from None
 
 
 def _quantize(spec, quantization):
-    """Make matrices what they are to be stored in."""
+    """Convert the matrices of a specification to the data type in which they are stored."""
     from ctranslate2.specs import model_spec
 
     spec.optimize({"bfloat16": "float32", "int8_bfloat16": "int8_float32"}.get(quantization, quantization))
     if quantization not in ("bfloat16", "int8_bfloat16"):
         return
-    from ml_dtypes import bfloat16  # CTranslate2 itself would need PyTorch for it
+    from ml_dtypes import bfloat16  # CTranslate2's own conversion to bfloat16 needs PyTorch
 
     def convert(layer, name, value):
         if isinstance(value, model_spec.NumpyVariable) and value.dtype == "float32" and not name.endswith("_scale"):
@@ -135,7 +138,7 @@ def _quantize(spec, quantization):
 
 
 def _specs():
-    """CTranslate2's module of model specifications."""
+    """Return CTranslate2's module of model specifications."""
     try:
         from ctranslate2 import specs
     except ImportError:
@@ -144,32 +147,36 @@ def _specs():
 
 
 def _check(hparams, tokens):
-    """Raise a `UserError` where CTranslate2 has nothing that computes the same."""
+    """Raise a `UserError` if CTranslate2 cannot compute the same function."""
     if unsupported := first_unsupported(hparams, norms=("post", "pre"), positions=("sinusoidal", "learned")):
         name, value, known = unsupported
+        known = " or ".join(map(str, known))
         raise UserError(
-            f"CTranslate2 does not compute models with {name}={value}, only with {' or '.join(map(str, known))}"
+            f"a model for CTranslate2 must have {name}={known}, got {value}. Export with --format=saved_model."
         )
     if len(set(tokens)) != len(tokens):
-        raise UserError("CTranslate2 tells tokens apart by their pieces, and two of this vocabulary are equal")
+        raise UserError(
+            "the pieces of a vocabulary for CTranslate2 must be distinct, got two equal ones. "
+            "Export with --format=saved_model."
+        )
 
 
 def _positions(weights, hparams):
-    """The table of positions that is added to the scaled embeddings: `[POSITIONS, d_model]`."""
+    """Return the position table that is added to the scaled embeddings: float32 `[POSITIONS, d_model]`."""
     if hparams.positions == "sinusoidal":
         return sinusoids(POSITIONS, hparams.d_model)
-    # Scaled like embeddings, and from `max_length` on all positions share the last row.
+    # Learned positions are scaled like embeddings. From `max_length` on, all positions share the last row.
     rows = np.minimum(np.arange(POSITIONS), hparams.max_length - 1)
     return weights["positions/table"][rows] * np.float32(hparams.d_model**0.5)
 
 
 def _set_layer(spec, weights, name):
-    """Set an encoder's or decoder's layer."""
+    """Set the weights of an encoder or decoder layer."""
     attentions = {"self_attention": spec.self_attention}
     if hasattr(spec, "attention"):
         attentions["cross_attention"] = spec.attention
     for part, attention in attentions.items():
-        # A kernel is [inputs, outputs] here and [outputs, inputs] there; what has the same input is one product.
+        # Kernels are [inputs, outputs] here and [outputs, inputs] there. Projections of one input form one matrix.
         query, key, value, output = (
             weights[f"{name}/{part}/{kernel}"].T for kernel in ("query", "key", "value", "output")
         )

@@ -1,4 +1,4 @@
-"""What an export says of itself, and where it may be written."""
+"""The description of an export, `export.json`, and the rules for its directory."""
 
 import contextlib
 from pathlib import Path
@@ -8,35 +8,35 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_directory, read_json, write_json
 
 DESCRIPTION = "export.json"
-"""The file of an export that tells what it is."""
+"""Name of the file that describes an export."""
 
 
 @contextlib.contextmanager
 def atomic_export(folder, force, description):
-    """Yield a new directory that appears as `folder`, with `export.json`, when the block ends well.
+    """Yield a new directory that appears as `folder`, with `export.json`, when the block ends without an error.
 
     Args:
         folder: The directory.
-        force: Whether an export that is there may be replaced; nothing else ever is.
-        description: What the export tells of itself: {name: value}, for JSON.
+        force: Whether to replace an existing export. Other directories are never replaced.
+        description: Content of `export.json`: {name: value}.
 
     Raises:
-        UserError: See `check_place`, or the place cannot be written.
+        UserError: See `check_place`, or the directory cannot be written.
     """
     check_place(folder, force)
     with atomic_directory(folder) as new:
         yield new
         files = sorted(path.name for path in new.iterdir())
         write_json(new / DESCRIPTION, {**description, "version": __version__, "files": files})
-        check_place(folder, force)  # something may have come there meanwhile
+        check_place(folder, force)  # another process may have written there meanwhile
 
 
 def describe(run, checkpoint=None):
-    """Return what an export tells of a run: {name: value}, for JSON.
+    """Return the part of `export.json` that describes a run: {name: value}.
 
     Args:
         run: `Run`.
-        checkpoint: As `Checkpoints.load` takes it.
+        checkpoint: See `Checkpoints.load`.
     """
     name = checkpoint or run.checkpoints.default()
     state = run.checkpoints.load(name, parts=())[1] if name != "ema" else run.checkpoints.load("last", parts=())[1]
@@ -58,21 +58,21 @@ def load_weights(run, checkpoint=None):
 
     Args:
         run: `Run`.
-        checkpoint: As `Checkpoints.load` takes it.
+        checkpoint: See `Checkpoints.load`.
     """
     weights = run.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"]
     return {path.partition("/")[2]: array for path, array in weights.items()}
 
 
 def first_unsupported(hparams, norms, positions):
-    """Return the first setting of a model that an engine with full attention lacks, or None.
+    """Return the first setting of a model that an engine with full attention does not support, or None.
 
     Args:
         hparams: `HParams`.
-        norms, positions: The values of `norm` and `positions` that the engine computes.
+        norms, positions: The values of `norm` and `positions` that the engine supports.
 
     Returns:
-        (name, value, values that the engine computes).
+        (name, value, supported values).
     """
     width = hparams.d_model // hparams.num_heads
     settings = (
@@ -86,21 +86,28 @@ def first_unsupported(hparams, norms, positions):
 
 
 def check_place(folder, force):
-    """Raise a `UserError` unless an export may be written to `folder`: nothing but an export is ever replaced.
+    """Raise a `UserError` unless an export may be written to `folder`.
 
     Args:
-        force: Whether an export that is there may be replaced.
+        folder: The directory.
+        force: Whether to replace an existing export. Other directories are never replaced.
     """
     folder = Path(folder)
     if folder.resolve() == Path.cwd():
-        raise UserError(f"{folder} is the directory that this runs in; an export gets a directory of its own")
+        raise UserError(
+            f"--output_dir must be a new directory or an export, got {folder}, the working directory. "
+            "Choose another directory."
+        )
     if not folder.exists() or folder.is_dir() and not any(folder.iterdir()):
         return
     own = {DESCRIPTION}
     if folder.is_dir() and (folder / DESCRIPTION).is_file():
-        own |= {*read_json(folder / DESCRIPTION, f"{folder} is no export", files=list)["files"]}
+        own |= {*read_json(folder / DESCRIPTION, f"{folder} is not an export", files=list)["files"]}
     there = [path.name for path in folder.iterdir()] if folder.is_dir() else [folder.name]
     if others := sorted(set(there) - own):
-        raise UserError(f"{folder} exists and is no export, or holds more ({others[0]}); choose another place")
+        raise UserError(
+            f"--output_dir must be a new directory or an export, got {folder}, which contains {others[0]}. "
+            "Choose another directory."
+        )
     if not force:
-        raise UserError(f"{folder} holds an export; give --force to replace it, or choose another place")
+        raise UserError(f"{folder} contains an export. Pass --force to replace it, or choose another directory.")

@@ -1,4 +1,4 @@
-"""The beam search as one TensorFlow graph, where `BatchedBeamSearch` leaves the loop over segments to Python."""
+"""The whole beam search as one TensorFlow graph, including the loop that `BatchedBeamSearch` runs in Python."""
 
 import tensorflow as tf
 
@@ -9,10 +9,10 @@ from keras_transformer.decoding.token_selection import NEG_INF
 
 
 class GraphBeamSearch(BatchedBeamSearch):
-    """Finds what `BatchedBeamSearch` finds, inside a `tf.function`."""
+    """A `BatchedBeamSearch` that runs inside a `tf.function` and returns the same results."""
 
     def search(self, source, inputs, options):
-        """See `BatchedBeamSearch.search`; everything is a tensor.
+        """Search as `BatchedBeamSearch.search` does, with tensors for all arguments and results.
 
         Args:
             source: int32 `[batch, source_length]`.
@@ -30,13 +30,13 @@ class GraphBeamSearch(BatchedBeamSearch):
             lambda rows, going, *rest: tf.reduce_any(going),
             lambda *loop: self._next_segment(options, *loop),
             loop,
-            # Sentences leave the batch, and nodes come and go.
+            # The numbers of sentences and of nodes change.
             shape_invariants=tf.nest.map_structure(lambda array: tf.TensorShape([None] * array.shape.rank), loop),
         )
         return found
 
     def _next_segment(self, options, rows, going, state, caches, inputs, found):
-        """The loop's body: a segment of steps for the sentences `rows`, of which those that are done then leave."""
+        """Run one segment of steps for the sentences `rows`, then remove finished sentences: the body of the loop."""
         steps = batched_search.SEGMENT
         state, going = self._run_segment(state, caches, inputs, options=options, steps=steps)
         best = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)

@@ -1,4 +1,4 @@
-"""Tokenizers inside a TensorFlow graph, for export: the same ids and texts as the tokenizers in Python give."""
+"""Tokenizers inside a TensorFlow graph, for export, with the same ids and texts as the tokenizers in Python."""
 
 import tensorflow as tf
 
@@ -7,19 +7,19 @@ from keras_transformer.utils.errors import UserError
 
 try:
     import tensorflow_text
-except (ImportError, tf.errors.NotFoundError) as error:  # the second where it was built for another TensorFlow
+except (ImportError, tf.errors.NotFoundError) as error:  # the second if it was built for another TensorFlow
     raise UserError(
-        "a SavedModel of texts needs TensorFlow Text of TensorFlow's release: "
+        "a SavedModel of texts needs the TensorFlow Text that matches TensorFlow: "
         f"pip install 'tensorflow-text>={tf.__version__}' ({str(error).splitlines()[0]})"
     ) from None
 
 LAST_CODE = 0x10FFFF
 BLANK = r" \t\n\r\f\v"
-"""What divides words of a sentence that is parsed: a no-break space does not."""
+"""White space between the words of a sentence to parse. A no-break space does not separate words."""
 
 
 def character_class(characters):
-    """Return what RE2 takes inside brackets for any of the characters."""
+    """Return the content of an RE2 character class that matches any of the characters."""
     codes, ranges = sorted(map(ord, characters)), []
     for code in codes:
         if ranges and code == ranges[-1][1] + 1:
@@ -30,21 +30,21 @@ def character_class(characters):
 
 
 SPACES = character_class(char for char in map(chr, range(LAST_CODE + 1)) if char.isspace())
-"""White space as `str.split()` sees it."""
+"""White space as `str.split()` defines it, for a character class."""
 
 
 def split_words(texts):
-    """Return the words, ragged strings `[batch, (words)]`, as `utils.text.split_words` finds them."""
+    """Return the words, ragged strings `[batch, (words)]`, as `utils.text.split_words` does."""
     texts = tf.strings.strip(tf.strings.regex_replace(texts, f"[{BLANK}]+", " "))
     words = tf.strings.split(texts, " ")
     return tf.ragged.boolean_mask(words, words != "")
 
 
 def checked(right, message, *tensors):
-    """Return the tensors, once it is sure that all of `right`, bool, holds.
+    """Return the tensors after checking that `right`, bool, is true everywhere.
 
     Raises:
-        InvalidArgumentError: It does not; when the graph runs.
+        InvalidArgumentError: A value is false. The graph raises it when it runs.
     """
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [message])]):
         return [tf.identity(tensor) for tensor in tensors]
@@ -56,14 +56,14 @@ def without_special(ids):
 
 
 class GraphTokenizer(tf.Module):
-    """Base of tokenizers in a graph; texts are UTF-8, ids have no PAD, BOS and EOS."""
+    """Base class of tokenizers in a graph. Texts are UTF-8. Ids contain no PAD, BOS and EOS."""
 
     def tokenize(self, texts):
-        """Return the ids, ragged int32 `[batch, (ids)]`, of strings `[batch]`."""
+        """Return the ids of texts, strings `[batch]`, as ragged int32 `[batch, (ids)]`."""
         raise NotImplementedError
 
     def tokenize_targets(self, texts):
-        """Return the ids of targets, where these are not texts as sources are."""
+        """Return the ids of targets. The default treats targets like sources."""
         return self.tokenize(texts)
 
     def detokenize(self, ids):
@@ -71,7 +71,7 @@ class GraphTokenizer(tf.Module):
         raise NotImplementedError
 
     def decode_outputs(self, sources, ids):
-        """Return the texts of ragged ids that a model gave for the texts `sources`, strings `[batch]`."""
+        """Return the texts of a model's output ids, ragged, for the texts `sources`, strings `[batch]`."""
         return self.detokenize(ids)
 
 
@@ -79,7 +79,7 @@ class GraphSentencePiece(GraphTokenizer):
     """A SentencePiece model.
 
     Args:
-        model: Its file's bytes, which the graph holds.
+        model: Bytes of its file. They become part of the graph.
     """
 
     def __init__(self, model):
@@ -94,10 +94,10 @@ class GraphSentencePiece(GraphTokenizer):
 
 
 class GraphSymbols(GraphTokenizer):
-    """One id for each symbol; symbols stand apart by white space.
+    """A vocabulary of symbols, separated by white space, with one id each.
 
     Args:
-        symbols: Of each id.
+        symbols: The symbol of each id.
     """
 
     def __init__(self, symbols):

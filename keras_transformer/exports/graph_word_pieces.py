@@ -1,4 +1,4 @@
-"""Word pieces inside a TensorFlow graph, for export: the same ids as `WordPieceTokenizer` gives."""
+"""`WordPieceTokenizer` inside a TensorFlow graph, for export."""
 
 import tensorflow as tf
 import tensorflow_text
@@ -8,15 +8,15 @@ from keras_transformer.data.tokenizers.word_pieces import ESCAPE, MARKER, UNKNOW
 from keras_transformer.exports.graph_tokenizers import LAST_CODE, SPACES, GraphTokenizer, character_class
 
 ESCAPED = r"\\[0-9]{1,7};"
-NEVER_SPLIT = 1 << 30  # bytes; TensorFlow Text makes longer words UNK
+NEVER_SPLIT = 1 << 30  # bytes; TensorFlow Text turns longer words into UNK
 
 
 class GraphWordPieces(GraphTokenizer):
-    """Tokenizes and detokenizes with TensorFlow operations only; it holds no variables and no tables.
+    """A word piece tokenizer of TensorFlow operations, without variables and tables.
 
     Args:
         pieces: All pieces, the special ones first.
-        alphabet: The characters that are written as they are.
+        alphabet: The characters that need no escape.
     """
 
     def __init__(self, pieces, alphabet):
@@ -32,7 +32,7 @@ class GraphWordPieces(GraphTokenizer):
         )  # fmt: skip
 
     def tokenize(self, texts):
-        """Return the ids, a ragged int32 `[batch, (pieces)]`, of a string tensor `[batch]`, without BOS and EOS."""
+        """Return the ids of texts, strings `[batch]`, as ragged int32 `[batch, (pieces)]` without BOS and EOS."""
         texts = tf.strings.strip(tf.strings.regex_replace(texts, self._spaces, " "))
         characters, codes = (
             convert(texts, "UTF-8") for convert in (tf.strings.unicode_split, tf.strings.unicode_decode)
@@ -55,7 +55,7 @@ class GraphWordPieces(GraphTokenizer):
         escaped = tf.strings.regex_full_match(flat, ESCAPED)
         codes = tf.strings.to_number(tf.where(escaped, tf.strings.regex_replace(flat, r"^\\|;$", ""), "0"), tf.int32)
         characters = tf.strings.unicode_encode(tf.minimum(codes, LAST_CODE)[:, tf.newaxis], "UTF-8")
-        # A model may make up an escape that stands for no character, or for white space, which no text escapes.
+        # A model may output an escape of an invalid character, or of white space, which the tokenizer never escapes.
         real = escaped & (codes <= LAST_CODE) & ((codes < 0xD800) | (codes > 0xDFFF))
         real &= ~tf.strings.regex_full_match(characters, self._spaces)
         return tf.strings.reduce_join(parts.with_flat_values(tf.where(real, characters, flat)), axis=-1)

@@ -40,7 +40,7 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
     hparams, tokenizer = run.hparams, run.tokenizer
     _check(run)
     weights = {name: np.asarray(array, "float32") for name, array in load_weights(run, checkpoint).items()}
-    description = {"format": "huggingface", "most_tokens": POSITIONS, **describe(run, checkpoint)}
+    description = {"format": "huggingface", "max_tokens": POSITIONS, **describe(run, checkpoint)}
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     with atomic_export(folder, force, description) as new:
         save_file(marian_weights(weights, hparams), new / "model.safetensors", metadata={"format": "pt"})
@@ -132,7 +132,7 @@ def _save_file():
 
 
 def _check(run):
-    """Raise a `UserError` if Marian of transformers has nothing that computes the same."""
+    """Raise a `UserError` if the Marian model of transformers cannot compute the same function."""
     unsupported = first_unsupported(run.hparams, norms=("post", "marian"), positions=("sinusoidal",))
     if run.hparams.model not in ("transformer", "marian"):
         unsupported = "model", run.hparams.model, ("transformer", "marian")

@@ -1,4 +1,4 @@
-"""A run's model as one `.keras` file, with its tokenizer beside it."""
+"""A run's model as one `.keras` file, with its tokenizer in the same directory."""
 
 from keras_transformer.exports.description import atomic_export, describe
 
@@ -10,13 +10,13 @@ def export_keras(run, folder, checkpoint=None, precision="float32", force=False)
 
     Args:
         run: `Run`.
-        folder: The directory, which appears when it is complete.
+        folder: The directory. It appears when it is complete.
         checkpoint: "best", "last", "averaged", "ema" or a step; by default the best, or else the last.
         precision: "float32" or "bfloat16".
-        force: Whether an export that is there may be replaced.
+        force: Whether to replace an existing export.
 
     Raises:
-        UserError: Something of the run is missing, or the place is taken or cannot be written.
+        UserError: The run is incomplete, or the directory exists or cannot be written.
     """
     model = run.load_model(checkpoint, precision)
     description = {"format": "keras", "precision": precision, **describe(run, checkpoint)}

@@ -1,4 +1,4 @@
-"""A SavedModel that takes text and gives text: tokenizer, model and beam search in one TensorFlow graph."""
+"""A SavedModel from text to text: tokenizer, model and beam search in one TensorFlow graph."""
 
 import dataclasses
 import functools
@@ -29,12 +29,12 @@ from keras_transformer.exports.graph_word_pieces import GraphWordPieces
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.utils.errors import UserError
 
-MOST_BEAMS = 8
-"""Of `translate_with_options`, unless more are wanted."""
+MAX_BEAMS = 8
+"""Default of `max_beam_size`."""
 FIXED = ("beam_size", "alpha", "nbest", "extra_length", "max_source_length")
-"""Options of the search that `export.json` lists."""
-EMPTY = {tf.string: "", tf.int32: 1, tf.float32: 1.0}
-"""What stands for rows that are not there."""
+"""Search options that the export fixes and `export.json` lists."""
+PLACEHOLDERS = {tf.string: "", tf.int32: 1, tf.float32: 1.0}
+"""Values of a row that stands for an empty batch."""
 
 
 def export_saved_model(
@@ -43,51 +43,57 @@ def export_saved_model(
 ) -> None:  # fmt: skip
     """Write a SavedModel, which TensorFlow and TensorFlow Text load without this package.
 
-    Its signatures; texts are UTF-8, wrong bytes of which become U+FFFD:
+    Texts are UTF-8; invalid bytes become U+FFFD. The signatures are:
 
-    - `serving_default`: `inputs`, strings `[batch]`, to `outputs`, the best translations `[batch]`; `nbest`, strings
-      `[batch, nbest]`; `scores`, float32 `[batch, nbest]`; `tokens`, int32 `[batch, nbest, length]`, EOS included, PAD
-      behind. Where there are fewer translations: "" and a score of −1e9. A blank text has "", 0 and no tokens.
-    - `translate_with_options`: the same, with `beam_size` and `nbest`, int32, and `alpha`, float32: each one number for
-      all texts, `[1]`, or one for each, `[batch]`.
-    - `translate_ids`: `ids`, int32 `[batch, length]`, PAD behind, to `scores` and `tokens`. BOS and EOS may be there.
+    - `serving_default`: `inputs`, strings `[batch]`, to `outputs`, the best translations, strings `[batch]`; `nbest`,
+      strings `[batch, nbest]`; `scores`, float32 `[batch, nbest]`; and `tokens`, int32 `[batch, nbest, length]`, with
+      EOS and then PAD. Missing translations are "" with a score of −1e9. A blank text has "", 0 and no tokens.
+    - `translate_with_options`: as before, with `beam_size` and `nbest`, int32, and `alpha`, float32. Each is one value
+      for all texts, `[1]`, or one value per text, `[batch]`.
+    - `translate_ids`: `ids`, int32 `[batch, length]`, padded with PAD, to `scores` and `tokens`. BOS and EOS are
+      allowed.
     - `score_pairs`: `inputs` and `targets`, strings `[batch]`, to `log_probabilities` and `scores` `[batch]`, and
-      `tokens` and `token_log_probabilities` `[batch, length]`, 0 behind EOS.
+      `tokens` and `token_log_probabilities` `[batch, length]`, with 0 after EOS.
 
     Args:
         translator: `Translator`.
-        folder: The directory, which appears when it is complete.
-        options: `SearchOptions` without sampling, `min_length` and another constraint. The export fixes all of them;
-            only `translate_with_options` takes `beam_size`, `alpha` and `nbest`.
-        max_beam_size: Maximum `beam_size` of `translate_with_options`, whose time depends on it (default: `MOST_BEAMS`,
-            or `beam_size` if that is more).
-        description: What is said of the model in `export.json`.
-        force: Whether an export that is there may be replaced.
+        folder: The directory. It appears when it is complete.
+        options: `SearchOptions` without sampling, `min_length` and a constraint of its own. The export fixes all of
+            them; only `translate_with_options` takes `beam_size`, `alpha` and `nbest`.
+        max_beam_size: Maximum `beam_size` of `translate_with_options`, whose time depends on it (default: `MAX_BEAMS`,
+            or `beam_size` if that is larger).
+        description: Further content of `export.json`.
+        force: Whether to replace an existing export.
 
     Raises:
-        UserError: A number is out of range, the tokenizer cannot be part of a graph, Keras has another backend than
-            TensorFlow, or the place is taken or cannot be written.
+        UserError: A number is out of range, the tokenizer cannot be part of a graph, the Keras backend is not
+            TensorFlow, or the directory exists or cannot be written.
     """
     if keras.backend.backend() != "tensorflow":
-        raise UserError("a SavedModel is made with TensorFlow, which may read any run: set KERAS_BACKEND=tensorflow")
+        raise UserError(
+            f"the backend for a SavedModel must be tensorflow, got {keras.backend.backend()}. "
+            "Set KERAS_BACKEND=tensorflow, which reads runs of any backend."
+        )
     options = options or SearchOptions()
     if options.sampling or options.min_length or options.constraint != "grammar":
-        raise UserError("a SavedModel searches without sampling, min_length and constraint; leave them out")
+        raise UserError("a SavedModel must search without sampling, min_length and constraint. Omit these options.")
     beam_size = options.beam_size or max(translator.hparams.beam_size, options.nbest)
     options = dataclasses.replace(options, beam_size=beam_size).complete(translator.hparams, translator.constraint)
-    max_beam_size = max(MOST_BEAMS, beam_size) if max_beam_size is None else max_beam_size
+    max_beam_size = max(MAX_BEAMS, beam_size) if max_beam_size is None else max_beam_size
     if beam_size > max_beam_size:
-        raise UserError(f"beam_size={beam_size} is more than max_beam_size={max_beam_size}")
-    fixed = {name: getattr(options, name) for name in FIXED} | {"max_beam_size": max_beam_size}
-    said = {"format": "saved_model", "tensorflow": tf.__version__, "trees": translator.constraint is not None}
-    said |= {**fixed, **(description or {})}
-    with atomic_export(folder, force, {"tokenizer_sha256": translator.tokenizer.fingerprint, **said}) as new:
+        raise UserError(f"beam_size must be at most max_beam_size={max_beam_size}, got {beam_size}. Raise the maximum.")
+    description = {
+        "tokenizer_sha256": translator.tokenizer.fingerprint, "format": "saved_model", "tensorflow": tf.__version__,
+        "trees": translator.constraint is not None, **{name: getattr(options, name) for name in FIXED},
+        "max_beam_size": max_beam_size, **(description or {}),
+    }  # fmt: skip
+    with atomic_export(folder, force, description) as new:
         module = TextTranslator(translator, options, max_beam_size)
         tf.saved_model.save(module, str(new), signatures=module.concrete_functions())
 
 
 class TextTranslator(tf.Module):
-    """What is exported: its public methods are the signatures, see `export_saved_model`."""
+    """The exported module. Its public methods are the signatures that `export_saved_model` describes."""
 
     def __init__(self, translator, options, max_beam_size):
         super().__init__()
@@ -97,10 +103,10 @@ class TextTranslator(tf.Module):
         self._search = GraphBeamSearch(translator.models).search
         if self._constraint:
             self._word_starts = tf.constant(translator.tokenizer.word_starts)
-        # Traced once for both signatures that search as the export says; a method would be saved once more.
+        # One trace serves both signatures with fixed options. As a method, it would be saved a second time.
         translated = tf.function(self._translated_batch, autograph=False)
         self._translated = lambda *arguments: translated(*arguments)
-        # What the graph reads; the models themselves are not part of it.
+        # The graph reads only these variables, not the models themselves.
         self._weights = [variable.value for model in translator.models for variable in model.weights]
 
     def concrete_functions(self):
@@ -118,31 +124,31 @@ class TextTranslator(tf.Module):
             self.score_pairs: [texts, argument("targets", tf.string)],
         }
         return {
-            method.__name__: tf.function(_of_any(method), autograph=False).get_concrete_function(*specification)
+            method.__name__: tf.function(_allow_empty(method), autograph=False).get_concrete_function(*specification)
             for method, specification in arguments.items()
         }
 
     def serving_default(self, inputs):
         texts = well_formed(inputs)
-        found = self._translated(self._source(self._text.tokenize(texts)), self._words(texts), *self._fixed(texts))
-        return self._with_texts(texts, *found)
+        source = self._source(self._text.tokenize(texts))
+        return self._with_texts(texts, *self._translated(source, self._words(texts), *self._fixed(texts)))
 
     def translate_with_options(self, inputs, beam_size, alpha, nbest):
         texts = well_formed(inputs)
         numbers = beam_size, alpha, nbest
         sizes = tf.stack([tf.size(values) for values in numbers])
-        said = "options are one number for all texts or one for each"
-        numbers = checked((sizes == 1) | (sizes == tf.size(texts)), said, *numbers)
+        message = "each option must be one number for all texts or one number per text"
+        numbers = checked((sizes == 1) | (sizes == tf.size(texts)), message, *numbers)
         beams, alphas, nbest = (tf.broadcast_to(values, tf.shape(texts)) for values in numbers)
         right = (nbest >= 1) & (nbest <= beams) & (beams <= self._max_beam_size) & (alphas >= 0.0)
-        said = f"beam_size must be from 1 to {self._max_beam_size}, nbest from 1 to beam_size, and alpha at least 0"
-        beams, alphas, nbest = checked(right, said, beams, alphas, nbest)
+        message = f"beam_size must be from 1 to {self._max_beam_size}, nbest from 1 to beam_size, and alpha at least 0"
+        beams, alphas, nbest = checked(right, message, beams, alphas, nbest)
         source = self._source(self._text.tokenize(texts))
-        found = self._translated(source, self._words(texts), self._max_beam_size, beams, alphas, nbest)
-        return self._with_texts(texts, *found)
+        translated = self._translated(source, self._words(texts), self._max_beam_size, beams, alphas, nbest)
+        return self._with_texts(texts, *translated)
 
     def translate_ids(self, ids):
-        (ids,) = checked((ids >= 0) & (ids < self._vocab_size), f"ids are from 0 to {self._vocab_size - 1}", ids)
+        (ids,) = checked((ids >= 0) & (ids < self._vocab_size), f"ids must be from 0 to {self._vocab_size - 1}", ids)
         words = tf.zeros(tf.shape(ids)[:1], tf.int32)
         if self._constraint:
             starts = tf.where((ids == PAD) | (ids == EOS) | (ids == BOS), 0.0, tf.gather(self._word_starts, ids))
@@ -152,7 +158,7 @@ class TextTranslator(tf.Module):
 
     def score_pairs(self, inputs, targets):
         same = tf.size(inputs) == tf.size(targets)
-        inputs, targets = checked(same, "there must be as many targets as inputs", inputs, targets)
+        inputs, targets = checked(same, "the number of targets must equal the number of inputs", inputs, targets)
         source = _padded(self._text.tokenize(well_formed(inputs)))
         labels = _padded(self._text.tokenize_targets(well_formed(targets)))
         log_p = tf.where(labels != PAD, self._score_batch(source, labels)[0], 0.0)
@@ -165,28 +171,28 @@ class TextTranslator(tf.Module):
         }
 
     def _fixed(self, rows):
-        """Beams, and those, α and nbest of each of the rows, as the export says."""
+        """Return the fixed options: the beam size, then beam size, α and nbest per row."""
         numbers = (self._options.beam_size, self._options.alpha, self._options.nbest)
         return self._options.beam_size, *(tf.fill(tf.shape(rows), number) for number in numbers)
 
     def _source(self, ids):
-        """What the encoder reads, int32 `[batch, length]`, of ragged ids; those that are too long are cut."""
-        if (most := self._options.max_source_length) is not None:
-            # Of a sentence that is too long there is no tree.
-            kept = 0 if self._constraint else most - 1
+        """Return the encoder's input, int32 `[batch, length]`, from ragged ids; texts that are too long are cut."""
+        if (longest := self._options.max_source_length) is not None:
+            # A parser does not parse a sentence that is too long.
+            kept = 0 if self._constraint else longest - 1
             lengths = ids.row_lengths()
-            lengths = tf.where(lengths < most, lengths, kept)
+            lengths = tf.where(lengths < longest, lengths, kept)
             ids = tf.RaggedTensor.from_tensor(ids.to_tensor(), lengths=lengths)
         return _padded(ids)
 
     def _words(self, texts):
-        """int32 `[batch]`: words of the texts, where the constraint counts them."""
+        """Return the number of words per text, int32 `[batch]`; zeros without a constraint that counts words."""
         if not self._constraint:
             return tf.zeros_like(texts, tf.int32)
         return tf.cast(split_words(texts).row_lengths(), tf.int32)
 
     def _translated_batch(self, source, words, beam_size, beams, alphas, nbest):
-        """Searches; returns tokens int32 `[batch, n, length]` and scores `[batch, n]`, n the largest of `nbest`."""
+        """Return tokens, int32 `[batch, n, length]`, and scores, `[batch, n]`, where n is the largest `nbest`."""
         lengths = _lengths(source)
         searched = lengths > 1
         batch = tf.shape(source)[0]
@@ -199,59 +205,60 @@ class TextTranslator(tf.Module):
         tokens, scores = tokens[:, : tf.size(column)], scores[:, : tf.size(column)]
         found = searched[:, None] & (column < nbest[:, None]) & (scores > NEG_INF / 2)
         tokens = tf.where(found[:, :, None], tokens, PAD)
-        # A blank text has its translation; a sentence that was not parsed has no tree. JSON has no −∞.
+        # A blank text scores 0, and a sentence that is not parsed scores NEG_INF, because JSON has no −∞.
         blank = ~searched[:, None] & (words == 0)[:, None] & (column == 0)
         longest = tf.reduce_max(tf.concat([_lengths(tokens), tf.zeros([1, tf.size(column)], tf.int32)], axis=0))
         return tokens[:, :, :longest], tf.where(found, scores, tf.where(blank, 0.0, NEG_INF))
 
     def _with_texts(self, sources, tokens, scores):
-        """The answer to a request: tokens and scores with their texts."""
+        """Return the outputs of a signature: tokens and scores with their texts."""
         batch, columns, length = tf.unstack(tf.shape(tokens))
         ids = without_special(tf.reshape(tokens, [-1, length]))
         texts = tf.reshape(self._text.decode_outputs(tf.repeat(sources, columns), ids), [batch, columns])
-        # Of a parser, a sentence without a tree gets a flat one, once.
+        # A parser gives a sentence without a search one flat tree.
         texts = tf.where((scores > NEG_INF) | (tf.range(columns) == 0), texts, "")
         return {"outputs": texts[:, 0], "nbest": texts, "scores": scores, "tokens": tokens}
 
 
 def well_formed(texts):
-    """Return strings `[batch]` as UTF-8, with U+FFFD for wrong bytes."""
+    """Return strings `[batch]` as valid UTF-8, with U+FFFD for invalid bytes."""
     return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
-def _of_any(signature):
-    """Return the signature for no rows, too: it is then computed of one."""
+def _allow_empty(signature):
+    """Return the signature extended to batches without rows, for which it computes one placeholder row."""
 
     @functools.wraps(signature)
-    def whole(*arguments):
+    def extended(*arguments):
         batch = tf.shape(arguments[0])[0]
 
         def filled(rows):
             missing = tf.where(batch == 0, tf.maximum(1 - tf.shape(rows)[:1], 0), 0)
-            return tf.concat([rows, tf.fill(tf.concat([missing, tf.shape(rows)[1:]], 0), EMPTY[rows.dtype])], 0)
+            placeholder = tf.fill(tf.concat([missing, tf.shape(rows)[1:]], 0), PLACEHOLDERS[rows.dtype])
+            return tf.concat([rows, placeholder], 0)
 
         return {name: rows[:batch] for name, rows in signature(*map(filled, arguments)).items()}
 
-    return whole
+    return extended
 
 
 def _padded(ids):
-    """int32 `[batch, length]`: ragged ids, each row with EOS, and PAD behind."""
+    """Return ragged ids as int32 `[batch, length]`, each row followed by EOS and then PAD."""
     return tf.concat([ids, tf.fill([ids.nrows(), 1], EOS)], axis=1).to_tensor(PAD)
 
 
 def _lengths(ids):
-    """int32 `[…]`: how many of the last axis are no padding."""
+    """Return the number of ids along the last axis that are not PAD, int32 `[…]`."""
     return tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)
 
 
 def graph_tokenizer(tokenizer):
-    """Return the `GraphTokenizer` of a `Tokenizer`: the same texts and ids.
+    """Return the `GraphTokenizer` with the same texts and ids as a `Tokenizer`.
 
-    A plug-in's tokenizer brings its own with a method `graph_tokenizer()`.
+    The tokenizer of a plug-in may have a method `graph_tokenizer()` that returns its own.
 
     Raises:
-        UserError: There is none.
+        UserError: The tokenizer has no graph tokenizer.
     """
     if hasattr(tokenizer, "graph_tokenizer"):
         return tokenizer.graph_tokenizer()
@@ -264,4 +271,7 @@ def graph_tokenizer(tokenizer):
         return GraphSymbols(pieces)
     if isinstance(tokenizer, WordPieceTokenizer):
         return GraphWordPieces(pieces, tokenizer.alphabet)
-    raise UserError(f"a {type(tokenizer).__name__} has no graph_tokenizer(), which a SavedModel needs")
+    raise UserError(
+        f"the tokenizer of a SavedModel must have graph_tokenizer(), got {type(tokenizer).__name__}. "
+        "Export with --format=keras."
+    )

@@ -1,1 +1,1 @@
-"""Scores of translations and parses."""
+"""Scores of translations, and significance tests."""

@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacreBLEU, always with the signature that says which BLEU it is; and exact match."""
+"""BLEU and chrF of sacreBLEU, always with the signature of the computation, and exact match."""
 
 import dataclasses
 import functools
@@ -9,7 +9,7 @@ from keras_transformer.utils.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-# Name: sacreBLEU's class and its arguments. `force` only silences a warning about tokenised text.
+# {name: (sacreBLEU's class, its arguments)}. `force` only silences a warning about tokenized text.
 SACREBLEU = {
     "sacreBLEU": ("BLEU", {"force": True}),
     "lowercase BLEU": ("BLEU", {"lowercase": True, "force": True}),
@@ -23,12 +23,12 @@ BY_LANGUAGE = {
     "zh": "zh", "yue": "zh", "wuu": "zh", "ja": "ja-mecab", "ko": "ko-mecab",
     **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char"),
 }  # fmt: skip
-"""{language code: tokenizer}, of languages that 13a, which splits at spaces, does not fit."""
+"""{language code: tokenizer} of languages without spaces between words, which the tokenizer 13a cannot split."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A figure, a float, or a count, an int, with the signature of its computation."""
+    """A score (float) or a count (int), with the signature of its computation."""
 
     name: str
     value: float
@@ -39,35 +39,35 @@ class Score:
 
 
 def sacre_bleu(hypotheses, references, tokenize="13a"):
-    """Return the cased sacreBLEU, 0 to 100, of detokenised texts.
+    """Return the cased sacreBLEU, 0 to 100, of detokenized texts.
 
     Args:
         hypotheses, references: Lists of texts.
         tokenize: sacreBLEU's tokenizer, one of `TOKENIZERS`; see `tokenizer_for`.
 
     Raises:
-        UserError: The package of the tokenizer is missing.
+        UserError: The package that the tokenizer needs is missing.
     """
     return _score("sacreBLEU", hypotheses, references, tokenize)
 
 
 def lowercase_bleu(hypotheses, references, tokenize="13a"):
-    """Return sacreBLEU, 0 to 100, of texts that are lower-cased first; for `tokenize` see `sacre_bleu`."""
+    """Return sacreBLEU, 0 to 100, of lowercased texts; see `sacre_bleu` for the arguments."""
     return _score("lowercase BLEU", hypotheses, references, tokenize)
 
 
 def tokenized_bleu(hypotheses, references):
-    """Return BLEU on the texts' own tokens, which spaces divide; what papers on tokenised corpora report."""
+    """Return BLEU, 0 to 100, on the space-separated tokens of the texts, as papers on tokenized corpora report it."""
     return _score("tokenized BLEU", hypotheses, references)
 
 
 def chrf(hypotheses, references):
-    """Return chrF2, 0 to 100: the F-score, recall twice as heavy, of character n-grams up to 6; spaces left out."""
+    """Return chrF2, 0 to 100: the F-score of character n-grams up to 6 with β = 2, without spaces."""
     return _score("chrF", hypotheses, references)
 
 
 def exact_match(hypotheses, references):
-    """Return the share of outputs that equal their reference, in per cent."""
+    """Return the percentage of outputs that equal their reference."""
     same = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     return Score(EXACT_MATCH, 100 * same / len(references), "share of equal lines, %")
 
@@ -76,9 +76,9 @@ def exact_match(hypotheses, references):
 def tokenizer_for(language):
     """Return the name of sacreBLEU's tokenizer for a target language.
 
-    BLEU counts words, so a language without spaces between words needs a tokenizer of its own: with 13a a whole Chinese
-    sentence is one word. If the package of the Japanese or Korean tokenizer is missing, BLEU counts characters, and a
-    warning names the package. The signature of a score names its tokenizer.
+    BLEU counts words. Languages without spaces between words need their own tokenizer, because 13a treats a whole
+    Chinese sentence as one word. If the package of the Japanese or Korean tokenizer is missing, BLEU counts characters
+    and a warning names the package. The signature of a score names its tokenizer.
 
     Args:
         language: Code of the language, such as "zh", "zh_TW" or "ja-JP".
@@ -87,28 +87,28 @@ def tokenizer_for(language):
     tokenize = BY_LANGUAGE.get(language, "13a")
     if _is_missing(tokenize):
         _log.warning(
-            "BLEU for %s counts characters, because sacreBLEU's tokenizer %s is missing; install it with "
-            "pip install 'sacrebleu[%s]'", language, tokenize, language,
+            "BLEU for %s counts characters, because sacreBLEU's tokenizer %s is missing. Install it with "
+            "pip install 'sacrebleu[%s]'.", language, tokenize, language,
         )  # fmt: skip
         return "char"
     return tokenize
 
 
 def sacrebleu_metric(name, tokenize="13a"):
-    """Return sacreBLEU's own metric.
+    """Return an instance of sacreBLEU's metric.
 
     Args:
-        name: One of `SACREBLEU`.
+        name: A key of `SACREBLEU`.
         tokenize: One of `TOKENIZERS`, for "sacreBLEU" and "lowercase BLEU".
 
     Raises:
-        UserError: The package of the tokenizer is missing.
+        UserError: The package that the tokenizer needs is missing.
     """
     import sacrebleu.metrics
 
     if _is_missing(tokenize):
         extra = tokenize.removesuffix("-mecab")
-        raise UserError(f"the tokenizer {tokenize} needs a package: pip install 'sacrebleu[{extra}]'")
+        raise UserError(f"the tokenizer {tokenize} needs a missing package. Run pip install 'sacrebleu[{extra}]'.")
     kind, arguments = SACREBLEU[name]
     if kind == "BLEU":
         arguments = {"tokenize": tokenize, **arguments}

@@ -1,12 +1,15 @@
-"""Lengths in words, which spaces divide: buckets of sources, and how long outputs are beside their references."""
+"""Lengths in space-separated words: buckets of sources, and the length ratio of outputs to references."""
 
 WIDTH, LONG = 10, 50
 
 
 def length_buckets(words):
-    """Return {"1-10": [row, …], …, "51+": …}: the rows whose numbers of words are `words`, without empty buckets.
+    """Return the row indices by length, {"1-10": [row, …], …, "51+": …}, without empty buckets.
 
-    Those without a word are a bucket "0" of their own, so that the buckets hold every row once.
+    Rows without words are in the bucket "0", so that every row is in exactly one bucket.
+
+    Args:
+        words: The number of words of each row.
     """
     buckets = {}
     for row in sorted(range(len(words)), key=words.__getitem__):  # stable: rows stay in order within a bucket
@@ -15,7 +18,7 @@ def length_buckets(words):
 
 
 def length_ratio(outputs, references):
-    """Return the words of all outputs / the words of all references, or None where the references have none."""
+    """Return words of all outputs / words of all references, or None if the references have no words."""
     words, expected = (sum(len(text.split()) for text in texts) for texts in (outputs, references))
     return words / expected if expected else None
 

@@ -1,8 +1,8 @@
-"""BLEU as the paper reports it (Table 2): on Moses' tokens, with hyphenated compounds split.
+"""BLEU as the paper reports it (Table 2): on Moses tokens, with hyphenated compounds split.
 
-The figures of 2017 were computed so (tensor2tensor's get_ende_bleu.sh): Unicode punctuation replaced, the Moses
-tokenizer, "rich-text" as "rich ##AT##-##AT## text", then multi-bleu.perl. Splitting compounds makes more n-grams
-match: such a figure lies above sacreBLEU's, and the two must not be compared.
+The scores of 2017 come from tensor2tensor's get_ende_bleu.sh. It replaces Unicode punctuation, runs the Moses
+tokenizer, turns "rich-text" into "rich ##AT##-##AT## text", and runs multi-bleu.perl. Splitting compounds makes more
+n-grams match. The resulting score is higher than sacreBLEU, and the two must not be compared.
 """
 
 import re
@@ -14,19 +14,19 @@ COMPOUND = re.compile(r"(\S)-(\S)")
 
 
 def paper_bleu(hypotheses, references, language):
-    """Return the paper's BLEU, 0 to 100, of detokenised texts.
+    """Return the paper's BLEU, 0 to 100, of detokenized texts.
 
     Args:
         hypotheses, references: Lists of texts.
-        language: Code of their language, as Moses names it: it decides which words end in a period.
+        language: Moses' code of their language. It selects the list of abbreviations that end in a period.
 
     Raises:
-        UserError: sacremoses, which ports the Moses tokenizer, is not installed.
+        UserError: sacremoses, a port of the Moses tokenizer, is not installed.
     """
     from sacrebleu.metrics import BLEU
 
     tokenize = moses_tokenizer(language)
-    # multi-bleu.perl smooths nothing; `force` only silences the warning that the text is tokenised.
+    # multi-bleu.perl applies no smoothing. `force` only silences a warning about tokenized text.
     bleu = BLEU(tokenize="none", smooth_method="none", force=True)
     split = [[split_compounds(tokenize(text)) for text in texts] for texts in (hypotheses, references)]
     score = bleu.corpus_score(split[0], [split[1]]).score
@@ -34,7 +34,7 @@ def paper_bleu(hypotheses, references, language):
 
 
 def moses_tokenizer(language):
-    """Return the function from a text to its tokens, joined by spaces.
+    """Return a function from a text to its tokens, joined by spaces.
 
     Raises:
         UserError: sacremoses is not installed.
@@ -47,16 +47,16 @@ def moses_tokenizer(language):
 
 
 def split_compounds(tokens):
-    """Return the tokens, joined by spaces, with every hyphen inside a token a token of its own."""
+    """Return space-separated tokens with each hyphen inside a token split off as a separate token."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens)
 
 
 def check_installed():
-    """Raise a `UserError` where sacremoses is missing."""
+    """Raise a `UserError` if sacremoses is missing."""
     try:
         import sacremoses  # noqa: F401
     except ImportError:
-        raise UserError("the paper's BLEU needs the Moses tokenizer: pip install sacremoses") from None
+        raise UserError("paper BLEU needs the Moses tokenizer. Run pip install sacremoses.") from None
 
 
 def _version():

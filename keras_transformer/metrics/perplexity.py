@@ -1,20 +1,20 @@
-"""Perplexity: how many tokens a model hesitates between, from log-probabilities."""
+"""Perplexity and cross-entropy per token, computed from log-probabilities."""
 
 import math
 
 
 def nats_per_token(log_probabilities, lengths):
-    """Return the mean negative log-probability of a token, in nats.
+    """Return the mean negative log-probability per token, in nats.
 
     Args:
-        log_probabilities: log p of each text, the sum over its tokens.
-        lengths: Its number of tokens, EOS included, so at least 1.
+        log_probabilities: Log-probability of each text, the sum over its tokens, in nats.
+        lengths: Number of tokens of each text, EOS included, at least 1.
     """
     return -math.fsum(log_probabilities) / sum(lengths)
 
 
 def perplexity(nll):
-    """Return e^`nll`, of nats a token; infinity where a float does not hold it."""
+    """Return e^`nll` for `nll` in nats per token, or infinity if the result exceeds the range of float."""
     try:
         return math.exp(nll)
     except OverflowError:

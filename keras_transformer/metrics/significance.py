@@ -1,4 +1,4 @@
-"""Significance of the difference between two systems' scores on the same lines: paired bootstrap (Koehn 2004)."""
+"""Paired bootstrap (Koehn 2004): significance of the difference between two systems' scores on the same lines."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ SEED = 12345
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A system's score, and over the resamples its mean and half the width of its 95% interval."""
+    """A system's score, with its mean over the resamples and half the width of its 95% interval."""
 
     score: float
     mean: float
@@ -30,9 +30,9 @@ class Comparison:
     Attributes:
         metric: Name of the score.
         system: `Estimate` of the system.
-        other: `Estimate` of the one that it is compared with.
-        p_value: How often chance alone would make such a difference.
-        signature: What the test was: metric, number of resamples, seed.
+        other: `Estimate` of the other system.
+        p_value: Probability of a difference at least this large if the systems were equally good.
+        signature: Signature of the test: metric, number of resamples, seed.
     """
 
     metric: str
@@ -43,34 +43,35 @@ class Comparison:
 
     @property
     def difference(self):
-        """The system's score less the other's."""
+        """The system's score minus the other's."""
         return self.system.score - self.other.score
 
 
 def check_comparable(metric):
-    """Raise a `UserError` unless `paired_bootstrap` knows the score named `metric`."""
+    """Raise a `UserError` unless `paired_bootstrap` supports the score named `metric`."""
     if metric not in COMPARISONS:
-        raise UserError(f"two systems are compared by {', '.join(COMPARISONS)}, not by {metric!r}; leave --compare out")
+        raise UserError(f"the score of --compare must be {', '.join(COMPARISONS)}, got {metric!r}. Omit --compare.")
 
 
 def paired_bootstrap(metric, outputs, others, references, tokenize="13a"):
-    """Compare two systems' outputs by 1,000 resamples of the lines, the same for both, with a fixed seed.
+    """Compare two systems' outputs on 1,000 resamples of the lines, drawn with a fixed seed.
 
-    BLEU and chrF use sacreBLEU's `PairedTest`, as `sacrebleu --paired-bs` does. Its p-value has one tail, so about one
-    in ten pairs of equally good systems gets a p-value below 0.05. Exact match and F1 get a two-sided p-value.
+    Both systems are scored on the same resamples. BLEU and chrF use sacreBLEU's `PairedTest`, as
+    `sacrebleu --paired-bs` does. Its p-value is one-sided: about one in ten pairs of equally good systems gets a
+    p-value below 0.05. Exact match and F1 have a two-sided p-value.
 
     Args:
-        metric: Name of the score: "sacreBLEU", "tokenized BLEU", "lowercase BLEU", "chrF", "exact match", or one that
-            `COMPARISONS` was given, such as the F1 of parses.
-        outputs, others: The system's outputs and another's, lists of texts.
-        references: The references, as many as each.
+        metric: Name of the score: "sacreBLEU", "tokenized BLEU", "lowercase BLEU", "chrF", "exact match", or another
+            key of `COMPARISONS`, such as the F1 of parses.
+        outputs, others: Outputs of the system and of the other system, lists of texts.
+        references: References, a list of the same length.
         tokenize: sacreBLEU's tokenizer, see `metrics.bleu.sacre_bleu`.
 
     Returns:
         `Comparison`.
 
     Raises:
-        UserError: There is no such score.
+        UserError: The score is unknown.
     """
     check_comparable(metric)
     compare = COMPARISONS[metric]
@@ -83,13 +84,13 @@ def _by_sacrebleu(metric, outputs, others, references, tokenize):
     from sacrebleu.significance import PairedTest
 
     systems = [("other", others), ("system", outputs)]
-    with mock.patch.dict(os.environ, SACREBLEU_SEED=str(SEED)):  # sacreBLEU reads its seed only there
+    with mock.patch.dict(os.environ, SACREBLEU_SEED=str(SEED)):  # the only way to set sacreBLEU's seed
         test = PairedTest(systems, {metric: sacrebleu_metric(metric, tokenize)}, [references], "bs", RESAMPLES)
         signatures, results = test()
     (signature,) = signatures.values()
     (found,) = (results[name] for name in signatures)
     other, system = (Estimate(*map(float, (result.score, result.mean, result.ci))) for result in found)
-    # sacreBLEU gives p = 0.001 to equal outputs.
+    # sacreBLEU reports p = 0.001 for equal outputs.
     p_value = 1.0 if system.score == other.score else found[1].p_value
     return Comparison(metric, system, other, p_value, str(signature))
 
@@ -100,7 +101,14 @@ def _by_exact_match(metric, outputs, others, references):
 
 
 def by_resampling(metric, lines, score, signature):
-    """Compare two systems by a function of `lines`, an array `[2, lines, …]`, to the scores `[2]`."""
+    """Compare two systems with a paired bootstrap and a two-sided p-value.
+
+    Args:
+        metric: Name of the score.
+        lines: Array `[2, lines, …]` of both systems' results per line.
+        score: Function from such an array, with resampled lines, to the scores `[2]`.
+        signature: Signature of the score.
+    """
     from sacrebleu.significance import estimate_ci
 
     rng, count = np.random.default_rng(SEED), lines.shape[1]
@@ -108,7 +116,7 @@ def by_resampling(metric, lines, score, signature):
     system, other = (
         Estimate(float(score), *map(float, estimate_ci(of_one))) for score, of_one in zip(score(lines), samples)
     )
-    # With their mean shifted to 0, the resampled differences show the effect of chance.
+    # Shifted to a mean of 0, the resampled differences follow the distribution under the null hypothesis.
     differences = samples[0] - samples[1]
     as_far = np.abs(differences - differences.mean()) >= abs(system.score - other.score) - 1e-9
     p_value = (float(as_far.sum()) + 1) / (RESAMPLES + 1)
@@ -116,4 +124,4 @@ def by_resampling(metric, lines, score, signature):
 
 
 COMPARISONS = {**dict.fromkeys(SACREBLEU, _by_sacrebleu), EXACT_MATCH: _by_exact_match}
-"""{name of a score: function of (name, outputs, others, references) to a `Comparison`}; other modules add theirs."""
+"""{name of a score: function (name, outputs, others, references) -> `Comparison`}. Other modules add their scores."""

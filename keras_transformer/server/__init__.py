@@ -1,1 +1,1 @@
-"""A trained model behind HTTP: engines that translate, batches of what many ask for, the application and its page."""
+"""The HTTP server of a trained model: engines, batching across requests, the web application and its page."""

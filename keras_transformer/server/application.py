@@ -1,4 +1,4 @@
-"""The web application: translations, attention maps, trees, health, metrics, and a page for people."""
+"""The web application: translations, attention maps, trees, health, metrics, and a web page."""
 
 import asyncio
 import contextlib
@@ -23,11 +23,11 @@ from keras_transformer.utils.errors import NonFiniteOutputs, UserError
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
 MAX_SHOWN = 100
-"""Maximum number of tokens of a text with an attention map, whose size grows with their square."""
+"""Maximum number of tokens of a text with an attention map. The map's size grows with the square of this number."""
 
 
 class Translation(BaseModel):
-    """One translation, or a tree in brackets, and its score: null if there was no search."""
+    """One translation or tree in brackets, and its score; null if there was no search."""
 
     text: str
     score: float | None
@@ -36,8 +36,8 @@ class Translation(BaseModel):
 class Translations(BaseModel):
     """Translations of each text, best first.
 
-    A text of several lines has the translations of its lines, joined with line breaks. Its score is the mean of the
-    scores of its lines that are not blank.
+    The translations of the lines of a text are joined with line breaks. The score is the mean over the lines that are
+    not blank.
     """
 
     translations: list[list[Translation]]
@@ -56,17 +56,17 @@ class Health(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """The model and the limits: texts per request, characters and tokens per text, translations per text."""
+    """The model and its limits: texts per request, characters and tokens per text, translations per text."""
 
     model: str
     problem: str
     version: str
     trees: bool
     attention: bool
-    most_nbest: int
-    most_texts: int
-    most_characters: int
-    most_tokens: int | None
+    max_nbest: int
+    max_texts: int
+    max_characters: int
+    max_tokens: int | None
 
 
 class ErrorResponse(BaseModel):
@@ -85,7 +85,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
         engine: `Engine`.
         limits: `Limits` (default `Limits()`).
         batch_tokens: Maximum number of tokens of a batch, padding included.
-        wait: Seconds that a text may wait for others to be translated with it.
+        wait: Maximum time in seconds that a text waits for others before its batch starts.
     """
     limits = limits or Limits()
     batcher = Batcher(
@@ -114,7 +114,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
 
         model_config = ConfigDict(extra="forbid")
         texts: Annotated[list[Text], Field(min_length=1, max_length=limits.texts)]
-        nbest: Annotated[StrictInt, Field(ge=1, le=engine.most_nbest)] = 1
+        nbest: Annotated[StrictInt, Field(ge=1, le=engine.max_nbest)] = 1
 
     class Pair(BaseModel):
         """A text and its translation."""
@@ -127,7 +127,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
         """A tree in brackets."""
 
         model_config = ConfigDict(extra="forbid")
-        tree: StrictStr  # longer than its sentence, so that only the limit of the body applies
+        tree: StrictStr  # a tree is longer than its sentence, so only the limit on the body applies
 
     @app.post("/translate", response_model=Translations, responses=ERRORS)
     async def translate(query: TranslateRequest, request: Request):
@@ -142,7 +142,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
             limit = f"{limits.texts} non-blank lines"
             raise UserError(f"texts must have at most {limit}, got {len(filled):,}. Send fewer at a time.")
         tokens = await asyncio.to_thread(engine.lengths, list(filled.values()))
-        _check_lengths(filled, tokens, engine.most_tokens)
+        _check_lengths(filled, tokens, engine.max_tokens)
         items = [(line, query.nbest) for line in filled.values()]
         outputs = iter(await _unless_disconnected(request, batcher.results(items, tokens, limits.seconds)))
         return JSONResponse({"translations": [_joined(lines, outputs) for lines in texts]})
@@ -151,7 +151,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
 
         @app.post("/attention", responses=ERRORS)
         async def attention(pair: Pair, request: Request):
-            """Return the attention weights of a translation, for the page. Line breaks count as spaces."""
+            """Return the attention weights of a translation. Line breaks count as spaces."""
             tokens = await asyncio.to_thread(engine.lengths, [pair.source, pair.target])
             _check_lengths(("source", "target"), tokens, MAX_SHOWN)
             call = batcher.call(engine.attention, pair.source, pair.target)
@@ -169,19 +169,19 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
 
     @app.get("/model")
     async def model() -> ModelInfo:
-        """Describe the model and the limits."""
+        """Describe the model and its limits."""
         return ModelInfo(
             **engine.about, version=__version__, trees=engine.trees, attention=engine.shows_attention,
-            most_nbest=engine.most_nbest, most_texts=limits.texts, most_characters=limits.characters,
-            most_tokens=engine.most_tokens,
+            max_nbest=engine.max_nbest, max_texts=limits.texts, max_characters=limits.characters,
+            max_tokens=engine.max_tokens,
         )  # fmt: skip
 
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", responses={503: {"model": ErrorResponse}})
     async def healthz() -> Health:
-        """Report whether the server translates texts."""
+        """Report whether the server can translate texts."""
         if not batcher.is_alive(2 * limits.seconds):
-            raise HTTPException(503, "The server does not translate any more. Restart it.")
+            raise HTTPException(503, "The server no longer translates texts. Restart it.")
         return Health(status="ok")
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -193,10 +193,10 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
 
 
 async def _unless_disconnected(request, coroutine):
-    """Return the result of a coroutine, which is cancelled if the client disconnects.
+    """Return the result of a coroutine, or cancel it if the client disconnects.
 
     Raises:
-        HTTPException: The client disconnected, with a status that only the metrics show.
+        HTTPException: The client disconnected. Only the metrics show its status, 499.
     """
     work, gone = asyncio.ensure_future(coroutine), asyncio.ensure_future(request.receive())
     try:
@@ -210,7 +210,7 @@ async def _unless_disconnected(request, coroutine):
 
 
 def _translate(engine, items):
-    """Return the outputs of each (text, nbest); texts of one `nbest` go together, because a search may depend on it."""
+    """Return the outputs of each (text, nbest). Texts are grouped by `nbest`, because a search may depend on it."""
     outputs = [None] * len(items)
     for nbest in {nbest for _, nbest in items}:
         rows = [i for i, item in enumerate(items) if item[1] == nbest]
@@ -225,21 +225,22 @@ def _filled(lines):
 
 
 def _place(text, line, lines):
-    """Return the name of a line in an error message: indices of texts start at 0, line numbers at 1."""
+    """Return the name of a line for an error message: indices of texts start at 0, line numbers at 1."""
     return f"texts[{text}]" if len(lines) == 1 else f"line {line + 1} of texts[{text}]"
 
 
 def _joined(lines, outputs):
-    """Return the translations of a text, best first, each made of one translation of every line.
+    """Return the translations of a text, best first, each joined from one translation per line.
 
     Args:
         lines: The lines of the text.
-        outputs: Iterator over the outputs of the lines that are not blank, of this text and those after it.
+        outputs: Iterator over the outputs of the non-blank lines of this text and of later texts.
     """
     outputs = [next(outputs) if line.strip() else [Output("", 0.0)] for line in lines]
     joined = []
     for n in range(max(map(len, outputs))):
-        best = [several[min(n, len(several) - 1)] for several in outputs]  # a line with fewer repeats its last one
+        # A line with fewer translations repeats its last one.
+        best = [several[min(n, len(several) - 1)] for several in outputs]
         scores = [best[k].score for k, _ in _filled(lines)] or [0.0]
         score = None if None in scores else statistics.fmean(scores)
         joined.append({"text": "\n".join(one.text for one in best), "score": score})
@@ -253,7 +254,7 @@ def _check_lengths(names, tokens, limit):
 
 
 def _add_exception_handlers(app: FastAPI, metrics: Metrics):
-    """Answer every error with an `ErrorResponse`, without details of this machine."""
+    """Answer every error with an `ErrorResponse` that reveals nothing about the server's machine."""
 
     def respond(status, sentence, headers=None):
         return JSONResponse({"error": sentence}, status, headers)
@@ -283,7 +284,7 @@ def _add_exception_handlers(app: FastAPI, metrics: Metrics):
 
 
 def _add_pages(app: FastAPI):
-    """Add the page for people and its files."""
+    """Add the web page and its files."""
     index = resources.files("keras_transformer.server") / "page" / "index.html"
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)

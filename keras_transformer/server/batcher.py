@@ -1,4 +1,4 @@
-"""Batches of texts from many requests, translated by one worker thread."""
+"""Batching of texts from many requests for one worker thread."""
 
 import asyncio
 import collections
@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 MAX_CALLS = 8
-"""Maximum number of calls of `call` that wait or run."""
+"""Maximum number of pending invocations of `Batcher.call`."""
 
 
 class QueueFull(Exception):
-    """The queue has no room for a request, or could not answer it in time.
+    """Error of a request for which the queue has no room or would take too long.
 
     Attributes:
-        seconds: Estimated time until there is room, int.
+        seconds: Estimated time in seconds until the queue has room, int.
     """
 
     def __init__(self, seconds):
@@ -28,7 +28,7 @@ class QueueFull(Exception):
 
 @dataclasses.dataclass(eq=False)
 class _Waiting:
-    """An item in the queue; `since` and `deadline` are times of the monotonic clock."""
+    """An item in the queue. `since` and `deadline` are times of the monotonic clock."""
 
     item: Any
     tokens: int
@@ -38,17 +38,17 @@ class _Waiting:
 
 
 class Batcher:
-    """Collects items of many requests into batches for one worker thread.
+    """A queue that collects items of many requests into batches for one worker thread.
 
-    A batch starts when the worker is free and items wait. It takes the oldest items, as many as fit. If more would fit,
-    the batcher waits up to `wait` seconds for them. Everything except `work` runs in the event loop, so nothing is
-    locked.
+    A batch starts when the worker is free and items wait. It takes as many of the oldest items as fit. If it has room
+    for more items, the batcher waits up to `wait` seconds for them. Everything except `work` runs in the event loop and
+    needs no locks.
 
     Args:
-        work: Function from a list of items to the list of their results; the worker thread calls it.
-        batch_tokens: Maximum number of tokens of a batch, padding included: items × tokens of the longest.
+        work: Function from a list of items to the list of their results. The worker thread calls it.
+        batch_tokens: Maximum number of tokens of a batch, padding included: items × tokens of the longest item.
         batch_rows: Maximum number of items of a batch.
-        wait: Seconds that an item may wait for others while the worker is idle.
+        wait: Maximum time in seconds that an item waits for others while the worker is idle.
         max_waiting: Maximum number of waiting items.
         observe: Called with (items, tokens with padding, seconds) of each batch.
     """
@@ -63,7 +63,7 @@ class Batcher:
         self._queue: collections.deque[_Waiting] = collections.deque()
         self._arrival, self._call_lock, self._calls = asyncio.Event(), asyncio.Lock(), 0
         self._worker = ThreadPoolExecutor(1, "worker")
-        # Only batches that left items waiting say how fast the worker can be.
+        # Only batches that leave items in the queue show the worker's full speed.
         self._items_per_second, self._batch_seconds = math.inf, 0.0
         self._working_since: float | None = None
         self._task: asyncio.Task | None = None
@@ -73,14 +73,14 @@ class Batcher:
         return len(self._queue)
 
     def is_alive(self, seconds: float) -> bool:
-        """Return whether the batcher runs and the worker's current call started at most `seconds` ago."""
+        """Return whether the batcher runs and the worker's current call has taken at most `seconds`."""
         since = self._working_since
         stuck = since is not None and time.monotonic() - since > seconds
         return self._task is not None and not self._task.done() and not stuck
 
     @contextlib.asynccontextmanager
     async def running(self):
-        """Run inside an `async with` block; its end cancels what is not done and waits for nothing."""
+        """Run the batcher inside an `async with` block. Leaving the block cancels pending work without waiting."""
         self._task = asyncio.create_task(self._run())
         try:
             yield self
@@ -91,16 +91,16 @@ class Batcher:
             self._worker.shutdown(wait=False, cancel_futures=True)
 
     async def results(self, items: Sequence, tokens: Sequence[int], seconds: float = math.inf) -> list:
-        """Return the result of each item; cancelling this call removes the items that still wait.
+        """Return the result of each item. Cancelling this call removes its waiting items from the queue.
 
         Args:
             items: Arguments of `work`.
             tokens: Number of tokens of each item.
-            seconds: Time after which the caller has no use for the results.
+            seconds: Time after which the caller no longer needs the results.
 
         Raises:
-            QueueFull: There is no room for all items, or half of the time would pass before their turn.
-            TimeoutError: The results cannot be there in time.
+            QueueFull: There is no room for all items, or they would wait for more than half of `seconds`.
+            TimeoutError: The results would be late.
             Exception: `work` raised it for one of the items alone.
         """
         delay = len(self._queue) / self._items_per_second
@@ -113,7 +113,7 @@ class Batcher:
         try:
             return await asyncio.gather(*(one.future for one in waiting))
         finally:
-            # After an error or a cancellation nobody needs the other results.
+            # After an error or a cancellation, the caller does not need the other results.
             for one in waiting:
                 one.future.cancel()
             if any(one.future.cancelled() for one in waiting):
@@ -123,14 +123,14 @@ class Batcher:
         """Return the result of a function that the worker thread calls between two batches.
 
         Raises:
-            QueueFull: `MAX_CALLS` other calls are not done.
+            QueueFull: `MAX_CALLS` other calls are pending.
             Exception: The function raised it.
         """
         if self._calls >= MAX_CALLS:
             raise QueueFull(1)
         self._calls += 1
         try:
-            async with self._call_lock:  # so that a batch never waits for more than one call
+            async with self._call_lock:  # a batch never waits for more than one call
                 return await self._in_worker(function, *arguments)
         finally:
             self._calls -= 1
@@ -144,7 +144,7 @@ class Batcher:
                     await self._process(batch)
                 finally:
                     for one in batch:
-                        one.future.cancel()  # if the batcher stops
+                        one.future.cancel()  # has an effect only if the batcher stops
                 seconds = max(time.monotonic() - start, 1e-6)
                 if full:
                     rate, self._batch_seconds = len(batch) / seconds, seconds
@@ -153,7 +153,7 @@ class Batcher:
                 self._observe(len(batch), len(batch) * max(one.tokens for one in batch), seconds)
 
     async def _wait_for_batch(self):
-        """Wait until a batch is full or the oldest item has waited long enough."""
+        """Wait until a batch is full or the oldest item has waited for `wait` seconds."""
         while self._fitting() == len(self._queue) < self._batch_rows:
             rest = self._queue[0].since + self._wait - time.monotonic() if self._queue else None
             if rest is not None and rest <= 0:
@@ -164,7 +164,7 @@ class Batcher:
                     await self._arrival.wait()
 
     def _fitting(self):
-        """Return the number of the waiting items that fit into one batch; the first always fits."""
+        """Return the number of waiting items that fit into one batch. The first one always fits."""
         longest = 0
         for i, one in enumerate(self._queue):
             longest = max(longest, one.tokens)
@@ -173,7 +173,7 @@ class Batcher:
         return len(self._queue)
 
     def _next_batch(self):
-        """Remove a batch from the queue and return it; items that cannot be done in time fail."""
+        """Remove a batch from the queue and return it. Items that would be late fail with `TimeoutError`."""
         end = time.monotonic() + self._batch_seconds
         while self._queue and self._queue[0].deadline < end:
             late = self._queue.popleft().future
@@ -182,7 +182,7 @@ class Batcher:
         return [self._queue.popleft() for _ in range(self._fitting())]
 
     async def _process(self, batch):
-        """Set the result of each item. If the batch fails, try its items alone, so that only the faulty ones fail."""
+        """Set the result of each item. If the batch fails, retry its items one by one to isolate the faulty ones."""
         try:
             results = await self._in_worker(self._work, [one.item for one in batch])
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Engines of the server: a run, an exported SavedModel, or an export for CTranslate2."""
+"""Engines of the server: a run, a SavedModel, or an export for CTranslate2."""
 
 import abc
 import dataclasses
@@ -17,15 +17,15 @@ from keras_transformer.utils.files import read_json
 BATCH_ROWS = 64
 """Maximum number of texts per call of an engine."""
 LIMITS_APART = 16
-"""Step between token limits: CTranslate2 has one limit for all texts of a call."""
+"""Step between length limits of outputs: CTranslate2 takes one limit per call, and few limits mean few calls."""
 
 
 class Output(NamedTuple):
     """One translation.
 
     Attributes:
-        text: The translation, or a parser's tree in brackets.
-        score: Its score, or None if there was no search because the sentence was not parsed.
+        text: The translation, or for a parser the tree in brackets.
+        score: Its score, or None for a sentence that a parser did not parse.
     """
 
     text: str
@@ -37,15 +37,15 @@ class Engine(abc.ABC):
 
     Attributes:
         about: Description of the model, {name: value}, for JSON.
-        most_nbest: Maximum number of translations of a text.
-        most_tokens: Maximum number of tokens of a text, including EOS; None if the engine cuts longer texts.
-        trees: Whether its translations are trees in brackets.
-        shows_attention: Whether `attention` works.
+        max_nbest: Maximum number of translations of a text.
+        max_tokens: Maximum number of tokens of a text, including EOS; None if the engine cuts longer texts.
+        trees: Whether translations are trees in brackets.
+        shows_attention: Whether the engine supports `attention`.
     """
 
     about: dict[str, Any]
-    most_nbest: int
-    most_tokens: int | None = None
+    max_nbest: int
+    max_tokens: int | None = None
     trees = False
     shows_attention = False
 
@@ -62,21 +62,21 @@ class Engine(abc.ABC):
         """
 
     def attention(self, source: str, target: str) -> dict[str, Any]:
-        """Return the attention weights of a source and its translation for `attention_view.js`, for JSON.
+        """Return the attention weights of a source and its translation as input of `attention_view.js`, for JSON.
 
         Raises:
-            UserError: There are no weights to show.
+            UserError: The model has no weights to show.
         """
-        raise UserError("an export has no attention maps; serve a run")
+        raise UserError("an export has no attention maps. Serve a run instead.")
 
 
 class RunEngine(Engine):
     """A run directory.
 
     Args:
-        path: The run, or a list of runs: an ensemble.
+        path: The run, or a list of runs for an ensemble.
         checkpoint, precision, jit_compile: See `Translator.load`.
-        search: `beam_size`, `alpha` and `extra_length`; None for the run's.
+        search: `beam_size`, `alpha` and `extra_length`; None for the values of the run.
     """
 
     def __init__(self, path, checkpoint=None, precision="float32", jit_compile=False, **search):
@@ -90,9 +90,9 @@ class RunEngine(Engine):
         self._translator = Translator.load([run.path for run in runs], checkpoint, precision, jit_compile)
         hparams = self._translator.hparams
         self._search = {name: getattr(hparams, name) if value is None else value for name, value in search.items()}
-        self.most_nbest = self._search["beam_size"]
-        SearchOptions(**self._search)  # checks them
-        self.most_tokens = hparams.max_length
+        self.max_nbest = self._search["beam_size"]
+        SearchOptions(**self._search)  # raises if a value is out of range
+        self.max_tokens = hparams.max_length
         self.trees = self._translator.tokenizer.constraint is not None
         self.shows_attention = not self.trees and hparams.encoder_attention == "full"
         names = [run.path.resolve().name for run in runs]
@@ -102,7 +102,7 @@ class RunEngine(Engine):
         return [len(ids) + 1 for ids in self._translator.tokenizer.encode(texts)]
 
     def translate(self, texts, nbest):
-        found = self._translator.translate(texts, nbest=nbest, max_source_length=self.most_tokens, **self._search)
+        found = self._translator.translate(texts, nbest=nbest, max_source_length=self.max_tokens, **self._search)
         return [[Output(one.text, _finite(one.score)) for one in hypotheses] for hypotheses in found]
 
     def attention(self, source, target):
@@ -112,7 +112,7 @@ class RunEngine(Engine):
 
 
 class SavedModelEngine(Engine):
-    """An export of `--format=saved_model`; TensorFlow runs its graph."""
+    """An export of `--format=saved_model`, whose graph TensorFlow runs."""
 
     def __init__(self, path, about):
         check_packages(f"{path}, a SavedModel,", "tensorflow", ("tensorflow", "tensorflow-text"))
@@ -123,12 +123,12 @@ class SavedModelEngine(Engine):
 
         self._tf, self._model = tf, tf.saved_model.load(str(path))
         self._signature = self._model.signatures["serving_default"]
-        self.most_nbest = about["nbest"]
+        self.max_nbest = about["nbest"]
         self.trees = about.get("trees", False)
         self.about = _description(path, about)
 
     def lengths(self, texts):
-        """Return an estimate of four bytes per token, because the graph has no output for it."""
+        """Estimate four bytes per token, because the graph does not output the number of tokens."""
         return [len(text.encode()) // 4 + 2 for text in texts]
 
     def translate(self, texts, nbest):
@@ -141,7 +141,7 @@ class SavedModelEngine(Engine):
 
 
 class CTranslate2Engine(Engine):
-    """An export of `--format=ctranslate2`; neither Keras nor a backend is needed. Its search is CTranslate2's own."""
+    """An export of `--format=ctranslate2`, with CTranslate2's own search. It needs neither Keras nor a backend."""
 
     def __init__(self, path, about, threads=0, **search):
         from keras_transformer.data.tokenizers.loading import load_tokenizer
@@ -156,7 +156,7 @@ class CTranslate2Engine(Engine):
         self._ids = {piece: number for number, piece in enumerate(self._pieces)}
         usual = {**dataclasses.asdict(HParams()), **about}
         self._search = {name: usual[name] if value is None else value for name, value in search.items()}
-        self.most_nbest, self.most_tokens = self._search["beam_size"], about["most_tokens"]
+        self.max_nbest, self.max_tokens = self._search["beam_size"], about["max_tokens"]
         self.trees = self._tokenizer.constraint is not None
         self.about = _description(path, about)
 
@@ -171,7 +171,7 @@ class CTranslate2Engine(Engine):
         outputs = [
             [Output(text, None if text else 0.0)] for text in self._tokenizer.decode_outputs(texts, [[]] * len(texts))
         ]
-        # Texts of one call share a limit, which must not depend on the other texts.
+        # All texts of a call share one length limit. It must not depend on the other texts of the batch.
         limits = {i: self._limit(len(sources[i]) + 1) for i in rows}
         for limit in sorted(set(limits.values())):
             some = [i for i in rows if limits[i] == limit]
@@ -183,14 +183,14 @@ class CTranslate2Engine(Engine):
             )  # fmt: skip
             for i, result in zip(some, found):
                 ids = [[self._ids[piece] for piece in pieces] for pieces in result.hypotheses]
-                said = self._tokenizer.decode_outputs([texts[i]] * len(ids), ids)
-                outputs[i] = [Output(text, _finite(score)) for text, score in zip(said, result.scores)]
+                decoded = self._tokenizer.decode_outputs([texts[i]] * len(ids), ids)
+                outputs[i] = [Output(text, _finite(score)) for text, score in zip(decoded, result.scores)]
         return outputs
 
     def _limit(self, tokens):
-        """Return the maximum number of tokens of a translation, rounded up so that there are few limits."""
+        """Return the maximum number of tokens of a translation, rounded up to a multiple of `LIMITS_APART`."""
         rounded = -(-(tokens + self._search["extra_length"]) // LIMITS_APART) * LIMITS_APART
-        return min(rounded, self.most_tokens)
+        return min(rounded, self.max_tokens)
 
 
 def load_engine(
@@ -203,41 +203,44 @@ def load_engine(
         path: The directory.
         checkpoint, precision, jit_compile: See `Translator.load`; only for runs.
         ensemble: Further runs of the same corpus.
-        beam_size, alpha, extra_length: Search options; None for the defaults of the run or export.
+        beam_size, alpha, extra_length: Search options; None for the values of the run or export.
 
     Raises:
-        UserError: The directory is neither, it is damaged, or an argument does not apply to it.
+        UserError: The directory is neither a run nor an export, it is damaged, or an argument does not apply to it.
     """
     path, search = Path(path), {"beam_size": beam_size, "alpha": alpha, "extra_length": extra_length}
     if not (path / DESCRIPTION).is_file():
         return RunEngine([path, *ensemble], checkpoint, precision or "float32", jit_compile, **search)
-    about = read_json(path / DESCRIPTION, f"{path} is no export", format=str)
+    about = read_json(path / DESCRIPTION, f"{path} is not an export", format=str)
     given = {"checkpoint": checkpoint, "precision": precision, "jit_compile": jit_compile, "ensemble": ensemble}
     if about["format"] == "saved_model":
         given |= search
     if wrong := [name for name, value in given.items() if value]:
-        raise UserError(f"--{wrong[0]} is for a run; {path} is an export, in which it is fixed")
+        raise UserError(f"--{wrong[0]} is for a run, but {path} is an export with fixed values. Omit --{wrong[0]}.")
     if about["format"] == "saved_model":
         return _loaded(SavedModelEngine, path, about)
     if about["format"] == "ctranslate2":
         return _loaded(CTranslate2Engine, path, about, **search)
-    raise UserError(f"{path} is an export of --format={about['format']}, which is not served; serve its run")
+    raise UserError(
+        f"--run must be a run or an export of --format=saved_model or ctranslate2, got --format={about['format']}. "
+        "Serve the run that was exported."
+    )
 
 
 def _loaded(engine, path, about, **search):
     try:
         return engine(path, about, **search)
     except (OSError, RuntimeError, ValueError, KeyError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
+        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}. Export the run again.") from error
 
 
 def _description(path, about):
-    """Return the description of an export's models."""
+    """Return `Engine.about` of an export."""
     models = about.get("models", [about])
     names = ", ".join(one["run"] for one in models if "run" in one)
     return {"model": names or path.name, "problem": models[0].get("problem", "")}
 
 
 def _finite(score):
-    """Return a score for JSON: None instead of the search's substitute for −∞."""
+    """Return a score for JSON: None instead of the value that stands for −∞."""
     return float(score) if score > -1e8 else None

@@ -9,12 +9,12 @@ from fastapi.responses import JSONResponse
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Maxima of one server.
+    """Limits of one server, all of them maxima.
 
     Attributes:
-        texts: Texts, or lines that are not blank, per request.
+        texts: Texts, or non-blank lines, per request.
         characters: Characters per text.
-        body_bytes: Bytes of a request's body.
+        body_bytes: Bytes of the body of a request.
         waiting: Texts of all requests that wait for a batch.
         seconds: Seconds from the head of a request to its answer.
     """
@@ -27,7 +27,7 @@ class Limits:
 
 
 class LimitRequests:
-    """ASGI middleware that answers 413 to a large body, 408 to an incomplete one, and 504 if there is no answer."""
+    """ASGI middleware that answers 413 if the body is too large, 408 if it is incomplete, and 504 after the timeout."""
 
     def __init__(self, app, limits):
         self._app, self._limits = app, limits

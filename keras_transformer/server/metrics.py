@@ -22,16 +22,16 @@ class Metrics:
         self._registry = CollectorRegistry()
         options = {"registry": self._registry}
         ProcessCollector(**options)
-        self._requests = Counter("requests", "Answered requests.", ["path", "status"], **options)
+        self._requests = Counter("requests", "Number of answered requests.", ["path", "status"], **options)
         self._seconds = Histogram(
-            "request_seconds", "Seconds from a request to its answer.", ["path"], buckets=SECONDS, **options
+            "request_seconds", "Time from a request to its answer, in seconds.", ["path"], buckets=SECONDS, **options
         )
-        self._texts = Counter("texts", "Translated texts.", **options)
+        self._texts = Counter("texts", "Number of translated texts.", **options)
         self._tokens = Counter("batch_tokens", "Tokens of the translated batches, padding included.", **options)
         self._rows = Histogram("batch_texts", "Texts per batch.", buckets=ROWS, **options)
-        self._work = Counter("translation_seconds", "Seconds spent on translating batches.", **options)
-        self.refused = Counter("refused", "Requests refused because the queue was full.", **options)
-        Gauge("waiting_texts", "Texts that wait for a batch.", **options).set_function(queue_length)
+        self._work = Counter("translation_seconds", "Time spent on translating batches, in seconds.", **options)
+        self.refused = Counter("refused", "Number of requests refused because the queue was full.", **options)
+        Gauge("waiting_texts", "Number of texts waiting for a batch.", **options).set_function(queue_length)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
@@ -51,7 +51,7 @@ class Metrics:
 
 
 class CountRequests:
-    """ASGI middleware that counts requests by the path of their route; requests without one count as "other"."""
+    """ASGI middleware that counts requests by the path of their route. Requests without a route count as "other"."""
 
     def __init__(self, app, metrics):
         self._app, self._metrics = app, metrics

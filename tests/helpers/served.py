@@ -77,11 +77,11 @@ def serving(app):
 class Backwards(Engine):
     """Engine that reverses texts and appends the index of each n-best output.
 
-    `batches` holds its inputs, `drawn` counts attention maps, and `drawn_before` those before each batch. The engine
-    waits for `gate`. A text with "impossible" raises `UserError`, one with "fault" `RuntimeError`.
+    `batches` holds the inputs, `drawn` counts attention maps, and `drawn_before` lists that count before each batch.
+    The engine waits for `gate`. A text with "impossible" raises `UserError`, one with "fault" `RuntimeError`.
     """
 
-    most_nbest, most_tokens = 4, 20
+    max_nbest, max_tokens = 4, 20
 
     def __init__(self, trees=False, shows_attention=False):
         self.trees, self.shows_attention = trees, shows_attention

@@ -186,10 +186,10 @@ def test_saved_model_accepts_ids_with_bos_eos_or_none(exported):
 @pytest.mark.parametrize(
     "signature, arguments, said",
     [
-        ("score_pairs", {"inputs": ["a", "b"], "targets": [""]}, "as many targets as inputs"),
-        ("score_pairs", {"inputs": ["a"], "targets": ["", ""]}, "as many targets as inputs"),
-        ("translate_ids", {"ids": [[-1, 5]]}, "ids are from 0 to"),
-        ("translate_ids", {"ids": [[5, 1000]]}, "ids are from 0 to"),
+        ("score_pairs", {"inputs": ["a", "b"], "targets": [""]}, "the number of targets must equal"),
+        ("score_pairs", {"inputs": ["a"], "targets": ["", ""]}, "the number of targets must equal"),
+        ("translate_ids", {"ids": [[-1, 5]]}, "ids must be from 0 to"),
+        ("translate_ids", {"ids": [[5, 1000]]}, "ids must be from 0 to"),
         ("translate_with_options", {"inputs": ["a"], "beam_size": [], "alpha": [0.6], "nbest": [1]}, "one number"),
         ("translate_with_options", {"inputs": ["a"], "beam_size": [1, 1], "alpha": [0.6], "nbest": [1]}, "one number"),
     ],
@@ -211,9 +211,9 @@ def test_saved_model_translates_empty_batch(exported):
     [
         ({"nbest": 5, "beam_size": 4}, "beam_size=4 and nbest=5"),
         ({"beam_size": 0}, "beam_size=0"),
-        ({"beam_size": 9}, "beam_size=9 is more than max_beam_size=8"),
+        ({"beam_size": 9}, "beam_size must be at most max_beam_size=8, got 9"),
         ({"min_length": 2}, "without sampling, min_length and constraint"),
-        ({"alpha": float("nan")}, "alpha=nan"),
+        ({"alpha": float("nan")}, "alpha must be at least 0, got nan"),
         ({"extra_length": -1}, "extra_length must be at least 0, got -1"),
         ({"max_source_length": 1}, "max_source_length must be at least 2.*got 1"),
     ],
@@ -289,28 +289,28 @@ def test_export_replaces_only_exports(home, call, tmp_path, monkeypatch):
     export = ("export", f"--run={home.run}", "--format=keras", f"--output_dir={folder}")
     folder.mkdir()
     (folder / "mine").write_text("mine")
-    call(*export).refused(f"{folder} exists and is no export")
-    call(*export, "--force").refused(f"{folder} exists and is no export")
+    call(*export).refused(f"must be a new directory or an export, got {folder}, which contains mine")
+    call(*export, "--force").refused(f"got {folder}, which contains mine")
     (folder / "mine").unlink()
     call(*export).succeeded_with_warnings()
-    call(*export).refused("give --force to replace it")
+    call(*export).refused("Pass --force to replace it")
     (folder / "export.json").write_text("old")
     call(*export).refused("damaged")
     assert (folder / "export.json").read_text() == "old"
     call(*export, "--force").refused("damaged")
     (folder / "export.json").unlink()
-    call(*export, "--force").refused("is no export")
+    call(*export, "--force").refused("must be a new directory or an export")
     for path in folder.iterdir():
         path.unlink()
     call(*export).succeeded_with_warnings()
     call(*export, "--force").succeeded_with_warnings()
     assert json.loads((folder / "export.json").read_text())["format"] == "keras"
     (folder / "mine").write_text("mine")
-    call(*export, "--force").refused("holds more (mine)")
-    with pytest.raises(kt.UserError, match="is no export"):
+    call(*export, "--force").refused("which contains mine")
+    with pytest.raises(kt.UserError, match="must be a new directory or an export"):
         export_saved_model(kt.Translator.load(home.run), tmp_path)
     monkeypatch.chdir(folder)
-    call(*export[:-1], "--output_dir=.").refused("the directory that this runs in")
+    call(*export[:-1], "--output_dir=.").refused("the working directory")
 
 
 def test_keras_file_loads_in_safe_mode(home, call, tmp_path):
@@ -355,13 +355,13 @@ def test_ctranslate2_scores_alike(home, call, tmp_path, quantization):
     expected = [pair.log_probability for pair in kt.Translator.load(home.run).score(sources, targets)]
     tolerance = {"atol": 1e-3} if quantization == "float32" else {"rtol": 0.05}
     np.testing.assert_allclose([sum(result.log_probs) for result in found], expected, **tolerance)
-    assert json.loads((tmp_path / "out" / "export.json").read_text())["most_tokens"] == 1024
+    assert json.loads((tmp_path / "out" / "export.json").read_text())["max_tokens"] == 1024
 
 
 def test_ctranslate2_rejects_other_models(home, tmp_path):
     run = dataclasses.replace(Run.open(home.run))
     run.config["hparams"]["model"] = "word_aligned_transformer"
-    with pytest.raises(kt.UserError, match="does not compute the model word_aligned_transformer"):
+    with pytest.raises(kt.UserError, match="must be a transformer, got word_aligned_transformer"):
         export_ctranslate2(run, tmp_path / "out")
 
 

@@ -47,7 +47,7 @@ def test_score_writes_figures_of_each_pair(score, translator):
         assert found == pytest.approx((one.log_probability, len(one.tokens), one.score), abs=1e-5)
     tokens, log_p = (sum(column) for column in list(zip(*figures(lines)))[1::-1])
     nll = -log_p / tokens
-    said = f"6 pairs, {tokens:.0f} tokens: perplexity = {math.exp(nll):.2f} ({nll:.4f} nats a token)"
+    said = f"6 pairs, {tokens:.0f} tokens: perplexity = {math.exp(nll):.2f} ({nll:.4f} nats per token)"
     assert (outcome.status, outcome.out, outcome.err) == (0, "", said + "\n")
     for found, (log_p, size, _) in zip(figures(score(SOURCES, TARGETS, "--alpha=2")[1]), figures(lines), strict=True):
         assert found == pytest.approx((log_p, size, log_p / ((5 + size) / 6) ** 2), abs=1e-5)
@@ -74,8 +74,8 @@ def test_score_warns_of_long_pairs_and_scores_others(score):
     sources, targets = [*SOURCES, " ".join(["s1"] * 500), "s1"], [*TARGETS, "s1", " ".join(["s1"] * 64)]
     outcome, lines = score(sources, targets)
     assert outcome.err.splitlines()[:2] == [
-        "line 7: its 501 tokens are more than the 64 that are scored",
-        "line 8: its 65 tokens are more than the 64 that are scored",
+        "line 7 is not scored: it has 501 tokens, and --max_length is 64",
+        "line 8 is not scored: it has 65 tokens, and --max_length is 64",
     ]
     assert lines[6:] == ["nan\t2\tnan", "nan\t65\tnan"] and lines[:6] == score(SOURCES, TARGETS)[1]
     entry = json.loads(score(sources, targets, "--format=jsonl", "--token_scores")[1][6])

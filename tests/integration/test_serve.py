@@ -47,7 +47,7 @@ def started(home):
         processes.append(process)
         line = process.stdout.readline()
         assert line, process.stderr.read()
-        return process, re.search(r"http://[^,]*", line)[0]
+        return process, re.search(r"http://\S*", line)[0]
 
     yield start
     for process in processes:
@@ -90,7 +90,7 @@ def test_serve_answers_and_stops_at_signals(home, started):
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel needs TensorFlow")
 def test_serve_loads_saved_model(home, saved):
     engine = load_engine(saved)
-    assert (engine.most_nbest, engine.trees, engine.shows_attention) == (2, False, False)
+    assert (engine.max_nbest, engine.trees, engine.shows_attention) == (2, False, False)
     with serving(application(engine)) as url:
         same(ask(url, body={"texts": TEXTS, "nbest": 2}).outputs, expected(home, 2))
         assert ask(url, "/model").content["model"] == "reverse-toy"
@@ -114,7 +114,7 @@ def test_serve_loads_ctranslate2_model(home, call, tmp_path):
     with pytest.raises(UserError, match="--checkpoint is for a run"):
         load_engine(tmp_path / "out", checkpoint="last")
     (tmp_path / "out" / "model.bin").write_bytes(b"wrong")
-    with pytest.raises(UserError, match="cannot be loaded"):
+    with pytest.raises(UserError, match="cannot load"):
         load_engine(tmp_path / "out")
 
 
@@ -124,9 +124,9 @@ def test_serve_loads_ctranslate2_model(home, call, tmp_path):
         (["--run=nowhere"], "there is no run directory nowhere"),
         (["--run=HOME", "--checkpoint=7"], "there are steps 3, 6"),
         (["--run=HOME", "--host=no.such.host.invalid"], "--host=no.such.host.invalid"),
-        (["--run=HOME", "--port=65536"], "ports go up to 65535"),
-        (["--run=HOME", "--port=TAKEN"], "Address already in use; choose another"),
-        (["--run=HOME", "--max_texts=9", "--max_waiting=8"], "--max_texts=9 is more than may wait"),
+        (["--run=HOME", "--port=65536"], "--port must be from 0 to 65535, got 65536"),
+        (["--run=HOME", "--port=TAKEN"], "Address already in use. Choose another host or port."),
+        (["--run=HOME", "--max_texts=9", "--max_waiting=8"], "--max_texts must be at most --max_waiting=8, got 9"),
         (["--run=HOME", "--timeout=0"], "takes a whole number from 1 on"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A SavedModel in another precision than the first, which the integration tests export."""
+"""A SavedModel in bfloat16. The integration tests export one in float32."""
 
 import json
 

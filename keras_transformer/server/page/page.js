@@ -1,10 +1,10 @@
-// The page of the server: text left, translations right, and below them what a chosen word attended to.
+// The page of the server: text on the left, translations on the right, and below them the attention of a chosen word.
 (function () {
   "use strict";
   const at = (id) => document.getElementById(id);
   const source = at("source"), results = at("results"), state = at("state"), attention = at("attention");
 
-  // What each status of the server's answers means to a person; the sentences of the answers are for programs.
+  // Messages for people by status. The messages in the server's answers are for programs.
   const SENTENCES = {
     408: "The text did not reach the server in time. Check the connection and try again.",
     413: "The text is too long.",
@@ -14,7 +14,7 @@
   };
   const UNREACHABLE = "The server cannot be reached. Check that it is running and try again.";
   const FAILED = "Something went wrong on the server. Its log has the details.";
-  const UNSPACED =  // runs of scripts that are written without spaces between words
+  const UNSPACED =  // text in scripts without spaces between words
     /([\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{scx=Thai}\p{scx=Lao}\p{scx=Khmer}\p{scx=Myanmar}]+)/u;
 
   function make(parent, tag, attributes = {}, text = null) {
@@ -25,12 +25,12 @@
     return made;
   }
 
-  function tell(text, wrong = false) {
+  function showState(text, wrong = false) {
     state.textContent = text;
     state.classList.toggle("wrong", wrong);
   }
 
-  // Returns the server's answer. An error has a sentence for people and the status, 0 without an answer.
+  // Returns the server's answer. Throws an error with a message for people and the status, 0 if there was no answer.
   async function ask(path, body) {
     const failed = (status, sentence) => Object.assign(new Error(sentence), { status });
     let response;
@@ -51,19 +51,19 @@
     try {
       await work();
     } catch (error) {
-      tell(error.message, true);
+      showState(error.message, true);
     }
   }
 
   let model = null, asking = null;
   async function learnModel() {
-    asking ||= ask("model");  // once, however many wait for it
+    asking ||= ask("model");  // one request for all callers
     const about = await asking.finally(() => { asking = null; });
     if (model) return;
     model = about;
     at("model").textContent = document.title = model.model;
-    for (let n = 1; n <= model.most_nbest; n++) make(at("nbest"), "option", { value: n }, n);
-    at("several").hidden = model.most_nbest === 1;
+    for (let n = 1; n <= model.max_nbest; n++) make(at("nbest"), "option", { value: n }, n);
+    at("several").hidden = model.max_nbest === 1;
     at("found").textContent = model.trees ? "Tree" : "Translation";
   }
 
@@ -82,21 +82,21 @@
 
   async function translate() {
     const lines = source.value.trim() ? source.value.split("\n").map((line) => line.trim()) : [];
-    if (!lines.length) return tell("Enter a text first.", true);
-    tell("Working …");
+    if (!lines.length) return showState("Enter a text first.", true);
+    showState("Translating …");
     if (!model) await learnModel();
     const began = performance.now(), count = lines.filter(Boolean).length;
     let failed = 0;
-    for (let i = 0; i < lines.length; i += model.most_texts) {
-      const some = lines.slice(i, i + model.most_texts), found = await translations(some.filter(Boolean));
+    for (let i = 0; i < lines.length; i += model.max_texts) {
+      const some = lines.slice(i, i + model.max_texts), found = await translations(some.filter(Boolean));
       for (const line of some) failed += !(await show(line, line ? found.shift() : []));
     }
     const seconds = (performance.now() - began) / 1000;
-    if (!failed) return tell(`${seconds.toFixed(2)} s`);
-    tell(count === 1 ? "" : `${failed} of ${count} lines could not be processed.`, true);
+    if (!failed) return showState(`${seconds.toFixed(2)} s`);
+    showState(count === 1 ? "" : `${failed} of ${count} lines could not be processed.`, true);
   }
 
-  // Returns the outputs of each text; null for one that the server refuses, which stops no other.
+  // Returns the outputs of each text. A text that the server refuses gets null and does not affect the others.
   async function translations(texts) {
     if (!texts.length) return [];
     try {
@@ -109,13 +109,13 @@
     }
   }
 
-  // Shows the outputs of a line; returns false where there are none because the server refused it.
+  // Shows the outputs of a line. Returns false if the server refused the line.
   async function show(text, outputs) {
     const entry = make(results, "li", text ? {} : { class: "blank" });
     if (!outputs) {
-      const most = model.most_characters.toLocaleString("en");
-      const advice = text.length > model.most_characters
-        ? `This line is too long: at most ${most} characters are possible.`
+      const limit = model.max_characters.toLocaleString("en");
+      const advice = text.length > model.max_characters
+        ? `This line is too long: at most ${limit} characters are possible.`
         : "This line could not be processed; it may be too long.";
       make(entry, "p", { class: "wrong" }, `${advice} Put each sentence on a line of its own.`);
       return false;
@@ -138,12 +138,12 @@
       const { svg } = await ask("tree", { tree });
       const drawn = new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;
       place.append(document.importNode(drawn, true));
-    } catch {  // one that cannot be drawn hides no other
+    } catch {  // a tree that cannot be drawn does not affect the others
       make(place, "p", { class: "wrong" }, "This tree could not be drawn.");
     }
   }
 
-  // Returns the parts of a text that can be chosen: words, also where no spaces are between them.
+  // Splits a text into words that can be clicked, also in scripts without spaces between words.
   function parts(text) {
     const segments = new Intl.Segmenter(undefined, { granularity: "word" });
     const words = (run) => UNSPACED.test(run) ? Array.from(segments.segment(run), (one) => one.segment) : [run];
@@ -153,7 +153,7 @@
   const size = (text) => text.replace(/\s/gu, "").length;
 
   function showWords(parent, text, translation) {
-    let offset = 0;  // characters before the word, without spaces
+    let offset = 0;  // number of characters before the word, without spaces
     for (const part of parts(translation)) {
       if (!part.trim()) {
         parent.append(part);
@@ -184,7 +184,7 @@
     attention.hidden = false;
     attention.replaceChildren();
     attentionView(make(attention, "div"), data);
-    tell("");
+    showState("");
     attention.scrollIntoView({ block: "nearest" });
   }
 

@@ -1,4 +1,4 @@
-"""Scores of a model with known outputs: it copies the source, but replaces as many words as its weight says."""
+"""Scores of a model with known outputs: it copies the source, except for the first words, counted by its weight."""
 
 import dataclasses
 import types
@@ -31,7 +31,7 @@ CHANGED = {"train": 1, "validation": 2, "test": 5}
 
 @dataclasses.dataclass(kw_only=True)
 class Echo(TranslationProblem):
-    """Sentences whose references differ more or less from them, by split; a reference is longer than its source."""
+    """Sentences whose references differ from them by a number of words per split, and are longer."""
 
     name, corpus, source, target = "echo", "echo", "en", "de"
 
@@ -57,7 +57,7 @@ def copy(text, errors):
 
 
 class CopyingTranslator:
-    """Takes the place of `Translator`."""
+    """A substitute for `Translator` that copies."""
 
     def __init__(self, model, tokenizer, hparams):
         self.model = model
@@ -70,7 +70,7 @@ class CopyingTranslator:
 
 
 class EchoRun(Run):
-    """A run of `Copier`, whose checkpoint of step n replaces n words."""
+    """A run of `Copier`. Its checkpoint of step n replaces n words."""
 
     problem, tokenizer = Echo(), types.SimpleNamespace(constraint=None)
 
@@ -174,5 +174,5 @@ def test_nll_shuffled_pairs_targets_with_other_sources():
     batch = (tokens, tokens), tokens, None
     health = SourceHealth(TokenCopier(), Batches([None, batch, None]))
     wrong = (np.roll(tokens, 1, axis=0) != tokens)[tokens != PAD].mean()
-    # Almost no nats for the source's own token and 20 for any other; label smoothing does not count.
+    # Almost 0 nats for the source's own token and 20 for any other token. Label smoothing is not included.
     assert health.measure()["nll_shuffled"] == pytest.approx(20 * wrong, abs=1e-3) and wrong > 0.5

@@ -1,4 +1,4 @@
-"""Conversion to CTranslate2: the same probabilities, and errors for what CTranslate2 cannot compute."""
+"""Conversion to CTranslate2: equal probabilities, and errors for models that CTranslate2 cannot compute."""
 
 import numpy as np
 import pytest
@@ -24,22 +24,22 @@ def test_conversion_uses_constants_of_layers():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"encoder_attention": "restricted"}, "encoder_attention=restricted"),
-        ({"d_k": 4}, "d_k=4, only with 8"),
-        ({"d_v": 16}, "d_v=16"),
+        ({"encoder_attention": "restricted", "attention_window": 4}, "encoder_attention=full, got restricted"),
+        ({"d_k": 4}, "d_k=8, got 4"),
+        ({"d_v": 16}, "d_v=8, got 16"),
     ],
 )
 def test_conversion_rejects_unsupported_models(tmp_path, change, message):
     with pytest.raises(kt.UserError, match=message):
         serving.convert({}, kt.HParams(**SMALL, **change), ["a", "b", "c", "d"], tmp_path / "new")
-    with pytest.raises(kt.UserError, match="two of this vocabulary are equal"):
+    with pytest.raises(kt.UserError, match="pieces of a vocabulary for CTranslate2 must be distinct"):
         serving.convert({}, kt.HParams(**SMALL), ["a", "b", "c", "a"], tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 def test_conversion_names_missing_weights(tmp_path):
     pytest.importorskip("ctranslate2")
-    with pytest.raises(kt.UserError, match="no weights embedding/table"):
+    with pytest.raises(kt.UserError, match="must have weights embedding/table"):
         serving.convert({}, kt.HParams(**SMALL), list("abcd"), tmp_path / "new")
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers inside a TensorFlow graph give what the tokenizers in Python give."""
+"""Tokenizers inside a TensorFlow graph: the same ids and texts as the tokenizers in Python."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def tokenizer(request):
 
 @pytest.fixture(scope="module")
 def graph(tokenizer):
-    """The graph, compiled: it has to work without eager values."""
+    """The graph tokenizer, compiled, because it must work without eager values."""
     module = graph_tokenizer(tokenizer)
     module.tokenize = tf.function(module.tokenize, input_signature=[tf.TensorSpec([None], tf.string)])
     return module
@@ -96,7 +96,7 @@ def test_graph_tokenizer_decodes_any_ids_alike(tokenizer, graph, draw):
 
 
 def super_decode(tokenizer, ids):
-    """The text of ids; of a parser, as of subwords."""
+    """Return the text of ids; a parser's tokenizer decodes them as subwords."""
     return SentencePieceTokenizer.decode(tokenizer, [ids])[0] if tokenizer.constraint else tokenizer.decode([ids])[0]
 
 
@@ -112,7 +112,7 @@ def test_graph_tokenizer_writes_trees_alike(trees, sentence, seed):
 
 
 def random_tree(grammar, words, rng):
-    """Ids of a random tree over so many words, without EOS."""
+    """Return the ids of a random tree over this number of words, without EOS."""
     ids, limit = [], 4 * words + 20
     while True:
         allowed = np.flatnonzero(grammar.allowed(ids, words, limit))
@@ -139,5 +139,5 @@ NO_TREES = [
 def test_graph_tokenizer_rejects_invalid_trees(trees, text):
     with pytest.raises(UserError):
         trees.encode_targets([text])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="not one tree"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be one tree"):
         graph_tokenizer(trees).tokenize_targets([TREES[0], text])

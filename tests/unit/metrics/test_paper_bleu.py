@@ -1,4 +1,4 @@
-"""The paper's BLEU, in addition to sacreBLEU: tokens of Moses, with compounds split."""
+"""The paper's BLEU, in addition to sacreBLEU: Moses tokens, with compounds split."""
 
 import json
 import sys
@@ -83,11 +83,11 @@ def test_evaluate_prints_paper_bleu_before_main_score(call, run, tmp_path, monke
     assert row["paper_bleu"] >= 0 and "compounds:split" in row["signatures"]["paper BLEU"]
 
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    call("evaluate", *flags).refused("the paper's BLEU needs the Moses tokenizer: pip install sacremoses")
+    call("evaluate", *flags).refused("paper BLEU needs the Moses tokenizer. Run pip install sacremoses.")
 
 
 def test_paper_bleu_requires_plain_text(call, home):
-    call("evaluate", f"--run={home.run}", "--paper_bleu").refused("--paper_bleu: reverse has no plain text")
+    call("evaluate", f"--run={home.run}", "--paper_bleu").refused("--paper_bleu needs plain text")
 
 
 def test_paper_bleu_supports_text_problems_only(monkeypatch):

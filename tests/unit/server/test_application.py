@@ -22,7 +22,7 @@ from keras_transformer.server.engines import Output  # noqa: E402
 from keras_transformer.server.limits import Limits  # noqa: E402
 
 LIMITS = Limits(texts=8, characters=100, body_bytes=4000, waiting=20, seconds=30.0)
-"""Only tests of timeouts have fewer seconds, because a busy machine may stand still for some."""
+"""Only tests of timeouts use fewer seconds, because a busy machine may pause for a few."""
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def wait_until(condition, seconds=30):
 
 
 def block(pool, url, engine):
-    """Close the engine's gate behind a first text; return its future answer."""
+    """Close the engine's gate after a first text, and return the future of its answer."""
     engine.gate.clear()
     first = pool.submit(ask, url, body={"texts": ["first"]})
     wait_until(lambda: engine.batches)
@@ -75,7 +75,7 @@ def block(pool, url, engine):
 
 @contextlib.contextmanager
 def raw_request(url, *lines, body=b""):
-    """Yield the socket of a POST /translate with these header lines and the start of a body."""
+    """Send POST /translate with these header lines and the start of a body; yield the open socket."""
     with socket.create_connection(url.removeprefix("http://").split(":"), timeout=10) as connection:
         connection.sendall("\r\n".join(["POST /translate HTTP/1.1", "Host: x", *lines, "", ""]).encode() + body)
         yield connection
@@ -131,7 +131,7 @@ def test_translate_batches_across_clients(url, engine, pool):
 def test_health_and_model_are_reported(url):
     assert ask(url, "/healthz").content == {"status": "ok"}
     about = ask(url, "/model").content
-    assert (about["model"], about["most_nbest"], about["most_texts"], about["most_tokens"]) == ("backwards", 4, 8, 20)
+    assert (about["model"], about["max_nbest"], about["max_texts"], about["max_tokens"]) == ("backwards", 4, 8, 20)
 
 
 def test_pages_load_no_external_resources(url):

@@ -1,4 +1,4 @@
-"""`Batcher` without a server: batches, overload, cancellation."""
+"""Tests of `Batcher` without a server: batches, overload, cancellation."""
 
 import asyncio
 import time
@@ -42,7 +42,7 @@ def test_batcher_keeps_order_and_budget(arrivals, batch_tokens, batch_rows):
 
 
 def test_batcher_rejects_late_items_under_overload():
-    """Without refusals all items would wait until it is too late, and the work would be of no use."""
+    """Without refusals, all items would wait too long and the work would be wasted."""
     done, refused, late, answered = [], [], [], []
 
     def work(items):
