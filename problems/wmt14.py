@@ -31,7 +31,8 @@ from keras_transformer.data.corpus import PlainFiles
 from keras_transformer.data.tfds_corpus import TfdsCorpus
 from keras_transformer.data.tokenizers.base import no_byte_pairs
 from keras_transformer.tasks.problem import setting
-from keras_transformer.tasks.translation import NORMALIZATION, CorpusProblem
+from keras_transformer.tasks.translation import LEARNING, NORMALIZATION, CorpusProblem
+from keras_transformer.utils.errors import UserError
 
 NAMES = {
     "train": ["train.{}"],
@@ -83,9 +84,11 @@ class Wmt14EnFr(Wmt14EnDe):
         super().__post_init__()
         if self.bpe_dropout:  # fail before a vocabulary is learned
             raise no_byte_pairs(f"the word-piece tokenizer of {self.name}")
+        if changed := self.changed(("vocab_file", *LEARNING[1:])):
+            raise UserError(f"{self.name}: {changed[0]} requires a SentencePiece vocabulary, not word pieces; unset it")
 
     def make_tokenizer(self):
-        from keras_transformer.data.sampling import sample_texts
+        from keras_transformer.data.sampling import drain, sample_texts
         from keras_transformer.data.tokenizers.word_pieces import WordPieceTokenizer
 
-        return WordPieceTokenizer.train(sample_texts(self.training_texts()), self.vocab_size)
+        return WordPieceTokenizer.train(drain(sample_texts(self.training_texts())), self.vocab_size)

@@ -18,7 +18,7 @@ def sample_texts(texts, characters=SAMPLE_CHARACTERS):
         characters: Maximum number of characters in the sample.
 
     Returns:
-        An iterator that frees each text after yielding it, so that only SentencePiece keeps a copy.
+        List of texts, in order. `drain` passes them to a learner without a second copy.
     """
     rng, share, kept, size = random.Random(0), 1.0, [], 0
     for text in texts:
@@ -29,8 +29,14 @@ def sample_texts(texts, characters=SAMPLE_CHARACTERS):
                 share *= 0.8
                 kept = [(draw, text) for draw, text in kept if draw < share] or kept[:1]
                 size = sum(_weight(text) for _, text in kept)
-    kept.reverse()
-    return (kept.pop()[1] for _ in range(len(kept)))
+    return [text for _, text in kept]
+
+
+def drain(texts):
+    """Yield the texts of a list in order and remove each one, so that only the learner of a vocabulary keeps a copy."""
+    texts.reverse()
+    while texts:
+        yield texts.pop()
 
 
 def _weight(text):

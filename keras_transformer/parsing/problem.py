@@ -52,7 +52,7 @@ class ParsingProblem(Problem):
                 yield sentence_of(tree)
             self._expected = {"train": count}
 
-        return TreeTokenizer.train(list(sample_texts(sentences())), symbols, self.vocab_size)
+        return TreeTokenizer.train(sample_texts(sentences()), symbols, self.vocab_size)
 
     def score(self, hypotheses, references):
         from keras_transformer.parsing.parseval import parse_scores

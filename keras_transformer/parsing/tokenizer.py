@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK, VocabularyTooLarge, no_byte_pairs
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions
 from keras_transformer.parsing.constraint import TreeConstraint
 from keras_transformer.parsing.grammar import OTHER, TAG, Grammar
 from keras_transformer.parsing.linearize import ANY_TAG, is_bracket, linearize, repaired
@@ -52,10 +53,11 @@ class TreeTokenizer(SentencePieceTokenizer):
         """
         texts = [_plain(sentence) for sentence in sentences]
         pieces = [f"{OPEN}{symbol}{CLOSE}" for symbol in _in_order(symbols)]
+        options = VocabularyOptions(normalization="nfkc", symbols=tuple(pieces))
         try:
-            return super().train(iter(texts), vocab_size, symbols=pieces, normalization="nfkc")
+            return super().train(iter(texts), vocab_size, options)
         except VocabularyTooLarge as error:
-            return super().train(iter(texts), error.largest, symbols=pieces, normalization="nfkc")
+            return super().train(iter(texts), error.largest, options)
 
     @property
     def tagged(self):

@@ -1,16 +1,24 @@
 """The base classes of translation problems: pairs of sentences, a joint vocabulary and BLEU."""
 
 import dataclasses
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from keras_transformer.config.hparams import setting
+from keras_transformer.data.tokenizers.base import no_byte_pairs
 from keras_transformer.metrics.bleu import TOKENIZERS, chrf, lowercase_bleu, sacre_bleu, tokenized_bleu, tokenizer_for
 from keras_transformer.tasks.problem import Problem
 from keras_transformer.utils.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 NORMALIZATION = "Unicode normalization of texts (identity changes only white space)"
+LEARNING = (
+    "vocab_size", "normalization", "vocab_type", "character_coverage", "byte_fallback", "split_digits", "user_symbols"
+)  # fmt: skip
+"""The settings from which a vocabulary is learned."""
 
 if TYPE_CHECKING:
     from keras_transformer.data.tokenizers.base import Tokenizer
@@ -32,6 +40,19 @@ class TranslationProblem(Problem):
 
     vocab_size: int = setting(8000, "number of pieces in the joint vocabulary", low=8)
     normalization: str = setting("identity", NORMALIZATION, choices=("identity", "nfkc", "nfkc_cf"))
+    vocab_type: str = setting("bpe", "algorithm that learns the vocabulary", choices=("bpe", "unigram"))
+    character_coverage: float | None = setting(
+        None, "share of the text whose characters are pieces (none: automatic)", low=0.9, high=1
+    )
+    byte_fallback: bool | None = setting(
+        None, "whether to encode other characters as UTF-8 bytes instead of <unk> (none: automatic)"
+    )
+    split_digits: bool = setting(False, "whether each digit is a piece")
+    user_symbols: str | None = setting(None, "texts that are always whole pieces, separated by commas")
+    vocab_file: str | None = setting(
+        None, "existing SentencePiece model, used instead of learning a vocabulary", is_path=True
+    )
+
     max_length_ratio: float | None = setting(
         None, "maximum ratio of the longer side of a training pair to the shorter, in tokens with EOS", low=1
     )
@@ -53,6 +74,13 @@ class TranslationProblem(Problem):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.vocab_file and (changed := self.changed(LEARNING)):
+            raise UserError(
+                f"{self.name}: vocab_file cannot be combined with {changed[0]}, because it replaces a learned "
+                "vocabulary; unset one of them"
+            )
+        if self.bpe_dropout and (self.vocab_type != "bpe" or self.byte_fallback):
+            raise no_byte_pairs("vocab_type=unigram" if self.vocab_type != "bpe" else "byte_fallback=true")
         if self.num_segmentations > 1 and not self.bpe_dropout:
             raise UserError(
                 f"{self.name}: num_segmentations={self.num_segmentations} requires BPE-dropout; add "
@@ -75,7 +103,18 @@ class TranslationProblem(Problem):
 
         return {"train": PairFilter(self.max_length_ratio, self.drop_duplicates, drop_empty=True)}
 
+    def changed(self, names) -> list:
+        """Return those of the settings `names` that do not have their default value."""
+        fields = {field.name: field.default for field in dataclasses.fields(self)}
+        return [name for name in names if getattr(self, name) != fields[name]]
+
     def further_files(self) -> list:
+        if self.vocab_file and not Path(self.vocab_file).is_file():
+            raise UserError(f"{self.name}: problem.vocab_file must be a file, got {self.vocab_file}")
+        return self._extra_files() + [self.vocab_file] * bool(self.vocab_file)
+
+    def _extra_files(self):
+        """Return the files of source and target that `extra_train` names, or an empty list."""
         from keras_transformer.data.corpus import existing_file, remedy
 
         if self.extra_train is None:
@@ -93,7 +132,7 @@ class TranslationProblem(Problem):
     def further_pairs(self) -> Iterable[tuple[str, str]]:
         from keras_transformer.data.corpus import read_pairs
 
-        return read_pairs(*self.further_files()) if self.extra_train else ()
+        return read_pairs(*self._extra_files()) if self.extra_train else ()
 
     @classmethod
     def reverse_class(cls, name):
@@ -105,13 +144,35 @@ class TranslationProblem(Problem):
         )
 
     def make_tokenizer(self) -> "Tokenizer":
-        """Return the tokenizer with a joint vocabulary, learned from the training texts or from `sample_texts`."""
-        from keras_transformer.data.sampling import sample_texts
-        from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+        """Return the tokenizer of `vocab_file`, or learn a joint vocabulary from the training texts.
 
+        A large corpus is sampled: see `sample_texts`.
+        """
+        from keras_transformer.data.sampling import drain, sample_texts
+        from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+        from keras_transformer.data.tokenizers.vocabulary import adapt_model
+
+        if self.vocab_file:
+            return SentencePieceTokenizer(adapt_model(Path(self.vocab_file).read_bytes(), self.vocab_file))
         # SentencePiece's own sample differs each time, and limits the number of sentences instead of memory.
         texts = sample_texts(self.training_texts())
-        return SentencePieceTokenizer.train(texts, self.vocab_size, normalization=self.normalization)
+        options = self._vocabulary_options().automatic(texts)
+        if options.character_coverage < 1 and self.character_coverage is None:
+            logger.info(
+                f"  the text has thousands of characters: character_coverage={options.character_coverage}, "
+                f"byte_fallback={str(options.byte_fallback).lower()}"
+            )
+        return SentencePieceTokenizer.train(drain(texts), self.vocab_size, options)
+
+    def _vocabulary_options(self):
+        from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions, parse_symbols
+
+        coverage, fallback = self.character_coverage, self.byte_fallback
+        if self.bpe_dropout:  # cannot be combined with byte fallback
+            coverage, fallback = 1.0 if coverage is None else coverage, False
+        return VocabularyOptions(
+            self.vocab_type, self.normalization, coverage, fallback, self.split_digits, parse_symbols(self.user_symbols)
+        )
 
     def training_texts(self):
         """Yield both sides of all training pairs, and store their number for the progress log."""

@@ -19,6 +19,7 @@ from keras_transformer.data.tokenizers.base import UNK
 from keras_transformer.data.tokenizers.bpe_dropout import BPEDropout
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
+from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.tasks.translation import TranslationProblem
@@ -60,7 +61,9 @@ def test_bpe_dropout_keeps_multi30k(test_data):
 
 def test_bpe_dropout_never_splits_symbols():
     """A word with a symbol keeps its pieces, whether or not the characters of the symbol are pieces."""
-    tokenizer = SentencePieceTokenizer.train(["the cat sat on the mat", "a dog ate the cat"], 36, symbols=["<x>", "at"])
+    tokenizer = SentencePieceTokenizer.train(
+        ["the cat sat on the mat", "a dog ate the cat"], 36, VocabularyOptions(symbols=("<x>", "at"))
+    )
     texts = ["the cat <x> sat", "on<x>the mat ate"]
     before = tokenizer.encode(texts)
     rows = [tokenizer.resegment(before, 0.9, seed) for seed in range(20)]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.data.tokenizers.base import UNK
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.errors import UserError
 
@@ -56,7 +57,9 @@ def test_model_file_alone_normalizes_spaces(tokenizer):
     [("identity", "½ m² ＡB"), ("nfkc", "1⁄2 m2 AB"), ("nfkc_cf", "1⁄2 m2 ab")],
 )
 def test_tokenizer_applies_the_chosen_normalization(normalization, expected):
-    tokenizer = SentencePieceTokenizer.train(["½ m² ＡB 12⁄ ab AB"] * 9, 21, normalization=normalization)
+    tokenizer = SentencePieceTokenizer.train(
+        ["½ m² ＡB 12⁄ ab AB"] * 9, 21, VocabularyOptions(normalization=normalization)
+    )
     assert tokenizer.decode(tokenizer.encode(["½\u00a0m²  ＡB"])) == [expected]
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from keras_transformer.data.tokenizers.base import SPECIAL
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
+from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions
 from keras_transformer.parsing.grammar import CLOSE, OPEN, TAG
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.parsing.tree import tree_of
@@ -30,7 +31,7 @@ TREES = [
 AWKWARD = [
     "", " ", "\u3000", " \t\n ", "▁", "▁▁ a▁b", "a\u00a0b\u202fc\u2028d\x85e\x1cf\ng", "日本 😀👩‍👩‍👧!", "\ufeffbom",
     "e\u0301 \u0301 ﬁ ½ Å", "… m² ，「」\u3000½",
-    "<s> </s> <pad> <unk>", "<pad>", "x" * 3000, "\x00a\x01 \x7f", "-]^[a .* $ \\1 \\0",
+    "<s> </s> <pad> <unk>", "<pad>", "x" * 3000, "\x00a\x01 \x7f", "-]^[a .* $ \\1 \\0", "a<ph1>b 2024",
     "\ud7ff\ue000\uffff\U0010ffff", "-LRB- -LRB-x-RRB- \\/ a\\/b `` '' ``a ⟪(S⟫ <<",
     "\u200b \u00ad a\u200bb", "(S (NN a))",
 ]  # fmt: skip
@@ -46,7 +47,13 @@ def pieces():
 
 @pytest.fixture(scope="module")
 def nfkc_pieces():
-    return SentencePieceTokenizer.train(SENTENCES, 100, normalization="nfkc")
+    return SentencePieceTokenizer.train(SENTENCES, 100, VocabularyOptions(normalization="nfkc"))
+
+
+@pytest.fixture(scope="module")
+def unigram_bytes():
+    options = VocabularyOptions("unigram", byte_fallback=True, split_digits=True, symbols=("<ph1>", "a b"))
+    return SentencePieceTokenizer.train(SENTENCES, 320, options)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +69,7 @@ def trees():
     return TreeTokenizer.train(SENTENCES, names, 200)
 
 
-@pytest.fixture(scope="module", params=["pieces", "nfkc_pieces", "symbols", "trees"])
+@pytest.fixture(scope="module", params=["pieces", "nfkc_pieces", "unigram_bytes", "symbols", "trees"])
 def tokenizer(request):
     return request.getfixturevalue(request.param)
 
