@@ -1,15 +1,16 @@
-"""Check the wording of docstrings, comments, help texts, error messages, test names and Markdown.
+"""Check the wording of docstrings, comments, help texts, messages, test names and Markdown.
 
-    python docs/wording.py              # the whole project
+    python docs/wording.py              # all files that git knows
     python docs/wording.py PATH ...     # some files or folders
-    python docs/wording.py --count      # the number of findings per file
+    python docs/wording.py --count      # number of findings per file
 
-Prints `file:line: finding`, one per line, and exits with status 1 if there are any.
+Prints `file:line: finding` and exits with status 1 if there are findings.
 """
 
 import argparse
 import ast
 import collections
+import io
 import json
 import re
 import subprocess
@@ -18,29 +19,28 @@ import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LONGEST_SENTENCE = 35  # words
-LONGEST_TEST_NAME = 60  # characters
-
-NOUN = "directory|file|folder|number|run|problem|model|name|checkpoint|tree|treebank|word|text|path|language|table"
-COUNTED = (
-    "tokens|sentences|nats|updates|requests|trees|words|operations|bytes|texts|beams|rows|MB|GB|ms|s|seconds|times"
-)
+MAX_WORDS, MAX_TEST_NAME = 35, 60  # words per sentence, characters
+OPENERS = ("What", "How", "Whether", "Where", "Of", "As", "So")  # not allowed at the beginning of a docstring
+NOUNS_IN_S = ("Yes", "Pass", "Process", "Compress", "Discuss", "Express", "Focus", "Access", "Address", "Guess")
+THING = "directory|file|folder|number|run|problem|model|name|checkpoint|tree|treebank|word|text|path|language|table"
+AMOUNT = "tokens|sentences|nats|updates|requests|trees|words|operations|bytes|texts|beams|rows|MB|GB|ms|s|seconds|times"
 UNIT = "seconds?|tokens?|updates?|minutes?|hours?|sentences?|batch|steps?|trees?|words?|requests?|texts?|cores?"
+END = r"(?= *[.;:)]|$)"
 BANNED = {  # phrase: better wording
     r"trainings|(?:a|one|each|every|another|both) training(?= *[.,;:)]|$| (?:that|which|is|was|has|with|and))": "run",
-    r"tells?|telling|told": "prints, reports, logs, warns",
-    r"says|said": "prints, reports, states",
-    r"go(?:es|ing)? on|went on": "continues, resumes",
-    r"broken off|breaks? off|broke off": "interrupted, stopped",
+    r"tells?|telling|told": "print, report, log, warn",
+    r"says|said": "print, report, state",
+    r"go(?:es|ing)? on|went on": "continue, resume",
+    r"broken off|breaks? off|broke off": "interrupt, stop",
     r"mend(?:s|ed|ing)?|made up for": "fix, recover",
     r"(?:is|are|was|were|be) none": "is missing, has no …",
-    rf"(?<!there )is no (?:{NOUN})": "is not a …",
+    rf"(?<!there )is no (?:{THING})": "is not a …",
     r"(?:is|are|was|were) gone": "is missing",
     r"anew|once more": "again",
     r"so many": "the number of …",
-    rf"(?:{COUNTED}) an? (?:{UNIT})": "per",
+    rf"(?:{AMOUNT}) an? (?:{UNIT})": "per",
     r"beside": "next to, compared with",
-    r"(?:stands?|stood|lies?|lay) in": "is in, is stored in",
+    r"(?:stands?|stood|lies?|lay) in": "is in",
     r"in place of|in turn|likewise|at last": "instead of, one after the other, also, finally",
     r"what (?:is|was|were) (?:measured|read|asked|written|found|done)": "a noun, such as: the measurement",
     r"slices of (?:a|the) batch|batch's slices|pieces of (?:a|the) batch": "micro-batches",
@@ -51,135 +51,112 @@ BANNED = {  # phrase: better wording
     r"the data's way|the house": "data flow, package layout",
     r"(?:illegal|impossible) (?:scores?|tokens?|symbols?)": "masked",
     r"(?:is|are|was|were|be) (?:told|taken|left out|refused|asked)": "an active verb with its actor",
-    r"(?:has|have|had|does|do) not(?= *[.;)]|$)": "a complete clause",
-    r",? too(?= *[.;:)]|$)": "also",
-    r"(?:by itself|by themselves)(?= *[.;)]|$)|on its own part": "automatically",
-    r"(?:trains?|computes?|writes?) along": "takes part",
+    rf"(?:has|have|had|does|do) not{END}": "a complete clause",
+    rf",? too{END}": "also",
+    rf"(?:by itself|by themselves){END}|on its own part": "automatically",
+    r"(?:trains?|computes?|writes?) along": "take part",
     r"whose turn|as wanted|of what is|of what was": "a noun",
 }
 PATTERNS = {re.compile(rf"(?<![\w-])(?:{phrase})(?![\w-])", re.IGNORECASE): word for phrase, word in BANNED.items()}
-BEGINNING = re.compile(r"[|#>]|([-*+]|\d+\.) |\w+(, \w+)*: |:::|[^ ]+ *:$")  # of a paragraph, list item or cell
+# Lines that begin a new paragraph, list item, table row or docstring entry.
+BEGINNING = re.compile(r"[|#>]|([-*+]|\d+\.) |\w+(, \w+)*: |:::|[^ ]+ *:$")
 SECTION = re.compile(r"[A-Z][a-z]+( [a-z]+)?:$")  # of a docstring, such as "Args:"
-OPENERS = ("What", "How", "Whether", "Where", "Of", "As", "So")
-# Words that end in s and are no verbs in the third person.
-PLAIN = ("Yes", "Pass", "Process", "Compress", "Discuss", "Express", "Focus", "Access", "Address", "Guess")
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("paths", nargs="*", type=Path, help="files or folders, default the whole project")
+    parser.add_argument("paths", nargs="*", type=Path, help="files or folders (default: the whole project)")
     parser.add_argument("--count", action="store_true", help="print the number of findings per file only")
     flags = parser.parse_args(arguments)
-    found = collections.Counter()
+    counts = collections.Counter()
     for path in files(flags.paths or [ROOT]):
-        for line, finding in sorted(set(check(path))):
-            found[path] += 1
+        for line, finding in sorted(set(check(path.name, path.read_text(encoding="utf-8")))):
+            counts[path.relative_to(ROOT)] += 1
             if not flags.count:
-                print(f"{relative(path)}:{line}: {finding}")
-    for path, count in found.most_common() if flags.count else ():
-        print(f"{count:5} {relative(path)}")
-    if found:
-        print(f"{found.total()} findings in {len(found)} files", file=sys.stderr)
-    return 1 if found else 0
-
-
-def relative(path):
-    """Return the path below the project's folder, or the path itself outside of it."""
-    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+                print(f"{path.relative_to(ROOT)}:{line}: {finding}")
+    for path, count in counts.most_common() if flags.count else ():
+        print(f"{count:5} {path}")
+    if counts:
+        print(f"{counts.total()} findings in {len(counts)} files", file=sys.stderr)
+    return int(bool(counts))
 
 
 def files(paths):
-    """Yield the Python, Markdown and notebook files that git knows below the paths."""
-    for path in paths:
-        names = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", path.resolve()],
-            cwd=ROOT, check=True, capture_output=True, text=True,
-        ).stdout.split("\0")  # fmt: skip
-        yield from (ROOT / name for name in names if name.endswith((".py", ".md", ".ipynb")) and (ROOT / name).exists())
+    """Yield the Python, Markdown and notebook files below the paths that git does not ignore."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"]
+    names = subprocess.run(
+        command + [path.resolve() for path in paths], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split("\0")
+    for path in (ROOT / name for name in names):
+        if path.suffix in (".py", ".md", ".ipynb") and path.exists() and path != Path(__file__).resolve():
+            yield path
 
 
-def check(path):
-    """Return the findings of a file, a list of (line, finding)."""
-    text = path.read_text(encoding="utf-8")
-    if path == Path(__file__).resolve():  # it lists the banned phrases
-        return []
-    if path.suffix == ".py":
-        return list(check_python(text, path))
-    if path.suffix == ".md":
-        return list(check_markdown(text))
-    cells = json.loads(text)["cells"]
-    return [
-        (1 + index, f"cell: {finding}")
-        for index, cell in enumerate(cells)
-        for source in ["".join(cell["source"])]
-        for _, finding in (check_markdown(source) if cell["cell_type"] == "markdown" else check_comments(source))
-    ]
+def check(name, text):
+    """Yield the findings (line, finding) in the text of a file."""
+    if name.endswith(".py"):
+        yield from check_comments(text)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                yield from check_definition(node)
+            if isinstance(node, ast.Call):
+                yield from check_call(node)
+    elif name.endswith(".md"):
+        yield from check_markdown(text)
+    else:
+        for number, cell in enumerate(json.loads(text)["cells"], start=1):
+            check_cell = check_markdown if cell["cell_type"] == "markdown" else check_comments
+            yield from ((number, f"cell: {finding}") for _, finding in check_cell("".join(cell["source"])))
 
 
-def check_python(text, path):
-    """Yield the findings of Python source."""
-    yield from check_comments(text)
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-            yield from check_docstring(node)
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and path.name.startswith("test_"):
-            if len(node.name) > LONGEST_TEST_NAME:
-                yield node.lineno, f"test name of {len(node.name)} characters, at most {LONGEST_TEST_NAME}"
-        if isinstance(node, ast.Call):
-            yield from check_messages(node)
-
-
-def check_docstring(node):
-    docstring = ast.get_docstring(node)
-    if docstring is None:
+def check_definition(node):
+    """Yield the findings in the name and the docstring of a module, class or function."""
+    name, docstring = getattr(node, "name", ""), ast.get_docstring(node)
+    if name.startswith("test_") and len(name) > MAX_TEST_NAME:
+        yield node.lineno, f"test name of {len(name)} characters, at most {MAX_TEST_NAME}"
+    if not docstring:
         return
-    line = node.body[0].lineno
-    first = docstring.split(maxsplit=1)[0].rstrip(".,:;") if docstring else ""
-    decorators = [ast.unparse(decorator) for decorator in getattr(node, "decorator_list", ())]
-    is_property = any("property" in name or "fixture" in name for name in decorators)
+    line, first = node.body[0].lineno, docstring.split(maxsplit=1)[0].rstrip(".,:;")
+    decorators = " ".join(map(ast.unparse, getattr(node, "decorator_list", ())))
+    is_verb = re.fullmatch(r"[A-Z][a-z]+s", first) and first not in NOUNS_IN_S
     if first in OPENERS:
         yield line, f"docstring starts with {first!r}"
-    elif isinstance(node, ast.FunctionDef) and not is_property and re.fullmatch(r"[A-Z][a-z]+s", first):
-        if first not in PLAIN:
-            yield line, f"docstring starts with {first!r}, not with an imperative verb"
+    elif is_verb and isinstance(node, ast.FunctionDef) and not re.search("property|fixture", decorators):
+        yield line, f"docstring starts with {first!r}, not with an imperative verb"
     for paragraph, offset in paragraphs(docstring):
         yield from check_prose(paragraph, line + offset)
 
 
-def check_messages(call):
-    """Yield the findings of help texts and of the messages of errors, warnings and logs."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    texts = [keyword.value for keyword in call.keywords if keyword.arg in ("help", "description", "epilog")]
+def check_call(node):
+    """Yield the findings in help texts and in the messages of errors, warnings and logs."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    for keyword in node.keywords:
+        if keyword.arg in ("help", "description", "epilog") and (text := literal(keyword.value)):
+            yield from check_prose(text, keyword.value.lineno)
+            if ";" in text:
+                yield keyword.value.lineno, "semicolon in a help text"
     if name.endswith(("Error", "Warning")) or name in ("warn", "info", "warning", "error", "report", "print"):
-        texts += call.args
-    for text in texts:
-        if words := literal(text):
-            yield from check_prose(words, text.lineno)
-            if ";" in words and text not in call.args:
-                yield text.lineno, "semicolon in a help text"
+        for argument in node.args:
+            yield from check_prose(literal(argument), argument.lineno)
 
 
 def literal(node):
-    """Return the text of a string or f-string, with X for each value, or None for other expressions."""
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else None
+    """Return the text of a string or f-string, with X for each value; "" for other expressions."""
     if isinstance(node, ast.JoinedStr):
         return "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
-    return None
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def check_comments(text):
-    """Yield the findings of comments; adjacent lines of comments are one text."""
-    lines, block, start = iter(text.splitlines(keepends=True)), [], 0
+    """Yield the findings in comments. Adjacent lines with only comments are one text."""
+    block, start = [], 0
     try:
-        tokens = [
-            token for token in tokenize.generate_tokens(lambda: next(lines, "")) if token.type == tokenize.COMMENT
-        ]
-    except (tokenize.TokenError, IndentationError, SyntaxError):  # a notebook's cell with a shell command
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (tokenize.TokenError, IndentationError, SyntaxError):  # a cell with a shell command
         return
-    for token in [*tokens, None]:
-        whole_line = token is not None and not token.line[: token.start[1]].strip()
-        if block and not (whole_line and token.start[0] == start + len(block)):
+    for token in [*(token for token in tokens if token.type == tokenize.COMMENT), None]:
+        alone = token is not None and not token.line[: token.start[1]].strip()
+        if block and not (alone and token.start[0] == start + len(block)):
             yield from check_prose(" ".join(block), start)
             block = []
         if token is not None:
@@ -188,15 +165,15 @@ def check_comments(text):
 
 
 def check_markdown(text):
-    """Yield the findings of Markdown outside of code blocks; a table is checked cell by cell."""
-    text = re.sub(r"^( *)(```|~~~).*?^\1\2", lambda code: "\n" * code[0].count("\n"), text, flags=re.M | re.S)
-    text = re.sub(r"<!--.*?-->", lambda comment: "\n" * comment[0].count("\n"), text, flags=re.S)
+    """Yield the findings in Markdown outside of code. Each cell of a table is a text of its own."""
+    hidden = r"^( *)(```|~~~).*?^\1\2|<!--.*?-->"
+    text = re.sub(hidden, lambda match: "\n" * match[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
     for paragraph, line in paragraphs(text):
         yield from check_prose(paragraph, 1 + line)
 
 
 def paragraphs(text):
-    """Yield (text, line) of paragraphs, list items and cells; skip indented code."""
+    """Yield (text, line offset) of paragraphs, list items and table cells, without indented code."""
     block, start, section = [], 0, ""
     for number, line in enumerate([*text.splitlines(), ""]):
         stripped = line.strip()
@@ -212,7 +189,7 @@ def paragraphs(text):
 
 
 def check_prose(text, line):
-    """Yield the findings of running text: banned phrases, openers and long sentences."""
+    """Yield the findings in running text: banned phrases, sentences that start with "Of", and long sentences."""
     text = re.sub(r"``.*?``|`[^`]*`", "X", text)
     text = re.sub(r"\$[^$]+\$|\]\([^)]*\)|https?://\S+|\{[a-z]+\}", "X", text)
     for pattern, better in PATTERNS.items():
@@ -222,8 +199,8 @@ def check_prose(text, line):
         if sentence.startswith("Of "):
             yield line, "sentence starts with 'Of'"
         words = re.findall(r"[A-Za-z0-9][\w'’-]*", sentence)
-        if len(words) > LONGEST_SENTENCE:
-            yield line, f"sentence of {len(words)} words, at most {LONGEST_SENTENCE}: {' '.join(words[:6])} …"
+        if len(words) > MAX_WORDS:
+            yield line, f"sentence of {len(words)} words, at most {MAX_WORDS}: {' '.join(words[:6])} …"
 
 
 if __name__ == "__main__":
