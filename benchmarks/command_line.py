@@ -1,43 +1,84 @@
-"""Command line, records and tables that the benchmarks share."""
+"""Command line, measurements, rows and tables that the benchmarks share."""
 
 import argparse
 import importlib
 import os
+import statistics
 import sys
+import time
 from pathlib import Path
 
+from keras_transformer.cli.arguments import positive_int
 from keras_transformer.utils.errors import UserError, unknown
+
+CORES = len(os.sched_getaffinity(0))
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that shows a program's docstring, and whose errors are one sentence."""
+    """An argument parser with the flag `--json` and one-sentence errors."""
 
-    def __init__(self, description):
+    def __init__(self, description, json_help="file to append each row to, as a line of JSON"):
         super().__init__(
             description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
         )
+        self.add_argument("--json", metavar="FILE", help=json_help)
+
+    def add_names(self, flag, known, default=None, help="default %(default)s"):
+        """Add a flag for a comma-separated list of known names; its value is the list."""
+        kind = flag.strip("-").removesuffix("s")
+
+        def names(text):
+            found = list(filter(None, text.split(",")))
+            for name in found:
+                if name not in known:
+                    raise unknown(kind, name, known)
+            if not found:
+                raise UserError(f"{flag} must name one of {', '.join(known)}, got {text!r}.")
+            return found
+
+        self.add_argument(flag, type=names, default=default, help=f"comma-separated ({help})")
+
+    def add_run(self, required=True):
+        """Add the flags `--run` and `--checkpoint`."""
+        self.add_argument("--run", required=required, help="run directory")
+        self.add_argument("--checkpoint", help="best, last, averaged, ema or a step (default as in evaluate)")
+
+    def add_corpus(self):
+        """Add the flags `--raw_dir` and `--data_dir`."""
+        self.add_argument("--raw_dir", help="folder of the corpus files (default: download)")
+        self.add_argument("--data_dir", default="data", help="folder of prepared corpora (default %(default)s)")
+
+    def add_engines(self):
+        """Add the flags for benchmarks with other engines."""
+        self.add_argument("--repeats", type=positive_int, default=5, help="timed rounds (default %(default)s)")
+        self.add_argument(
+            "--threads", type=positive_int, default=CORES, help="threads per engine (default all cores: %(default)s)"
+        )
+        self.add_argument(
+            "--environments", default="~/.cache/keras_transformer/benchmarks", metavar="FOLDER",
+            help="folder for the environments of other engines (default %(default)s)",
+        )  # fmt: skip
+
+    def parse_args(self, arguments=None):
+        """Return the flags.
+
+        Raises:
+            UserError: A flag is wrong, there are fewer cores than threads, or an output folder is missing.
+        """
+        flags = super().parse_args(arguments)
+        if getattr(flags, "threads", 1) > CORES:
+            raise UserError(f"--threads must be at most the number of cores, {CORES}, got {flags.threads}.")
+        for file in filter(None, (flags.json, getattr(flags, "output", None))):
+            if not Path(file).resolve().parent.is_dir():
+                raise UserError(f"the folder of {file} must exist. Create it first.")
+        return flags
 
     def error(self, message):
         raise UserError(f"{message}; see --help")
 
-    def add_machine(self):
-        """Add `--threads` and `--environments`."""
-        cores = len(os.sched_getaffinity(0))
-        self.add_argument(
-            "--threads", type=number, default=cores, help="each engine's (default all cores: %(default)s)"
-        )
-        self.add_argument(
-            "--environments", default="~/.cache/keras_transformer/benchmarks", metavar="FOLDER",
-            help="where the other engines are installed, once (default %(default)s)",
-        )  # fmt: skip
-
-    def add_json(self, help="file that gets each record as one more line of JSON"):
-        """Add `--json`."""
-        self.add_argument("--json", metavar="FILE", help=help)
-
 
 def add_row(row, path):
-    """Add a row, with its command, commit and machine, to a .jsonl file if there is a path. Return the row."""
+    """Append a row, with its command, commit and machine, to a .jsonl file if there is a path. Return the row."""
     from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 
     row = {**row, "command": command(), "commit": git_revision(), "machine": machine()}
@@ -52,29 +93,13 @@ def print_table(name, rows):
     print(importlib.import_module("results").FUNCTIONS[name](rows))
 
 
-def check_flags(flags):
-    """Raise a `UserError` if there are fewer cores than threads, or no folder for the records."""
-    cores = len(os.sched_getaffinity(0))
-    if getattr(flags, "threads", 1) > cores:
-        raise UserError(f"--threads={flags.threads}: there are {cores} cores")
-    for file in filter(None, (flags.json, getattr(flags, "output", None))):
-        if not Path(file).resolve().parent.is_dir():
-            raise UserError(f"{file} cannot be written: its folder does not exist")
+def timed(function, *arguments, clock=time.perf_counter):
+    """Return (result, seconds) of a call."""
+    began = clock()
+    result = function(*arguments)
+    return result, clock() - began
 
 
-def names(kind, text, known):
-    """Return the names in a comma-separated list, each of them known."""
-    found = [name for name in text.split(",") if name]
-    for name in found:
-        if name not in known:
-            raise unknown(kind, name, known)
-    if not found:
-        raise UserError(f"no {kind} is named; there are: {', '.join(known)}")
-    return found
-
-
-def number(text):
-    """Return a positive integer."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"takes a whole number from 1 on, not {text!r}")
-    return int(text)
+def median_seconds(function, times):
+    """Return the median time of calls with the arguments 0, 1, …, in seconds."""
+    return statistics.median(timed(function, i)[1] for i in range(times))

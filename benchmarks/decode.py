@@ -1,131 +1,128 @@
-"""Speed of translating with beam search: this project beside CTranslate2 and OpenNMT-tf, with the same weights.
+"""Speed of beam search: this project compared with CTranslate2 and OpenNMT-tf, with the same weights, on the CPU.
 
     python benchmarks/decode.py --json=docs/results/decode.jsonl
     python benchmarks/decode.py --engines=keras_transformer,ctranslate2 --precisions=float32 --sizes=tiny
     python benchmarks/decode.py --workloads=natural --run=runs/multi30k_ende-tiny
 
-`forced`: random weights, 64 sentences of 25 source tokens in one batch, and 26 output tokens each: EOS is impossible
-before the last, and here it is the last. `natural`: a split of a trained run's problem with its weights, 64 sentences
-of about the same length in a batch, no more tokens than the run allows (in the other engines: than it allows the
-batch's longest), and the score of each engine's outputs; its output tokens are those of each sentence's best
-hypothesis, without EOS. All is done on the CPU.
+Workloads:
 
-Each engine has a process of its own, with `--threads` threads. It loads its model and translates everything once before
-anything is timed; then all take turns, `--repeats` times, so that other load on the machine falls on all alike. What
-counts is the median, and of two engines the median of the rounds' ratios. Memory is the most that was resident in the
-process. This project is given texts, the others ids, and giving a text's pieces their ids takes next to no time.
+- `forced`: random weights. All 64 sentences of 25 source tokens get 25 output tokens and EOS, in one batch.
+- `natural`: a trained run on a split of its problem, in batches of 64 sentences of similar length. The length limit is
+  that of the run; in the other engines, it is the limit of the longest source of the batch. Output tokens are those of
+  the best hypotheses without EOS.
 
-The engines' searches differ. Length penalties, |y| counting EOS: here ((5 + |y|) / 6)^α; in OpenNMT-tf the same, but
-((6 + |y|) / 6)^α as soon as a hypothesis has ended; in CTranslate2 |y|^α, and there is no other. A sentence's search
-ends here when no open hypothesis can still become the best; in CTranslate2 when as many have ended as there are beams,
-with α = 0 when the first beam has; in OpenNMT-tf when every beam has. A forced hypothesis ends with EOS here, which
-takes one step more. CTranslate2 and OpenNMT-tf may output PAD and BOS.
+Each engine has a process of its own with `--threads` threads. It loads the model and translates everything once. Then
+the engines alternate, `--repeats` times, so that other load affects all of them. The benchmark reports the median
+speed, and the median over rounds of the ratio of two engines. Memory is the peak resident memory of the process. This
+project starts from text, the others from token ids; the tokenization hardly takes time.
+
+The searches differ:
+
+- Length penalty, with |y| counting EOS: ((5 + |y|) / 6)^α in this project, |y|^α in CTranslate2. OpenNMT-tf uses
+  ((5 + |y|) / 6)^α for open and ((6 + |y|) / 6)^α for finished hypotheses.
+- End of the search: here when no open hypothesis can become the best. CTranslate2 stops when it has as many finished
+  hypotheses as beams (with α = 0, when the first beam has finished), OpenNMT-tf when every beam has finished.
+- A forced hypothesis ends with EOS in this project only, which takes one more step.
+- CTranslate2 and OpenNMT-tf may output PAD and BOS.
 """
 
 import dataclasses
 import itertools
 import operator
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import peers
-from command_line import Parser, add_row, check_flags, names, number, print_table
-from engines.layout import write_model
+from command_line import Parser, add_row, print_table
 
 from keras_transformer.backend.loading import chosen_backend, load_keras
-from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.arguments import positive_int, run_command
 from keras_transformer.cli.output import report
 from keras_transformer.data.tokenizers.base import SPECIAL
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.utils.errors import UserError
+
+sys.path.insert(0, str(Path(__file__).parent / "engines"))
+import protocol  # noqa: E402
 
 ENGINES = {
     "keras_transformer": ("float32", "bfloat16"),
     "ctranslate2": ("float32", "int8"),
     "opennmt_tf": ("float32",),
 }
-"""Engines, and the precisions that they are measured in."""
+"""Precisions of each engine."""
 MODES = {"tensorflow": ("graph", "xla"), "jax": ("jax",)}
-"""How this project runs on a backend; XLA has to compile a few shapes of batches first, seconds each."""
+"""Modes of this project by backend."""
 OURS, REFERENCES = "keras_transformer", ("ctranslate2", "opennmt_tf")
 SIZES = {"tiny": ("tiny", 10_000), "base": ("base", 37_000)}
-"""Preset and vocabulary of a size."""
-WORKLOADS = ("forced", "natural")
+"""Preset and vocabulary size."""
 BEAM_SIZE, SENTENCES, LENGTH = 4, 64, 25
-PRECISIONS = tuple(dict.fromkeys(precision for known in ENGINES.values() for precision in known))
+PRECISIONS = tuple(dict.fromkeys(itertools.chain(*ENGINES.values())))
 
 
 def main(arguments):
     flags = read_flags(arguments)
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        folder = Path(folder)
-        rows = []
-        for name, size in flags.measured:
-            (folder / f"{name}-{size}").mkdir()
-            workload = (forced if name == "forced" else natural)(flags, size, folder / f"{name}-{size}")
-            rows += measure(workload, flags, folder / f"{name}-{size}")
+        for name in flags.workloads:
+            for size in flags.sizes if name == "forced" else [None]:
+                place = Path(folder) / f"{name}-{size}"
+                place.mkdir()
+                workload = forced(size, place) if name == "forced" else natural(flags, place)
+                rows += measure(workload, flags, place)
     print_table("decoding", rows)
 
 
 def read_flags(arguments):
-    """Return the flags, with `variants` [(engine, precision, mode)] and `measured` [(workload, size)] added.
+    """Return the flags, with the (engine, precision, mode) to measure as `variants`.
 
     Raises:
-        UserError: A flag or a name is wrong, or nothing is left to measure.
+        UserError: A flag is wrong, or the flags exclude all engines.
     """
     parser = Parser(__doc__)
+    parser.add_names("--engines", ENGINES, ",".join(ENGINES))
+    parser.add_names("--sizes", SIZES, ",".join(SIZES))
+    parser.add_names("--precisions", PRECISIONS, ",".join(PRECISIONS))
     modes = MODES[chosen_backend()]
-    for name, known in (("engines", ENGINES), ("sizes", SIZES), ("precisions", PRECISIONS), ("modes", modes)):
-        parser.add_argument(f"--{name}", default=",".join(known), help="comma-separated (default %(default)s)")
-    parser.add_argument("--workloads", help="comma-separated (default forced, and with --run natural)")
-    parser.add_argument("--run", help="the run directory whose model `natural` translates with")
-    parser.add_argument("--checkpoint", help="best, last, averaged or a step (default best, or last)")
-    parser.add_argument("--split", default="test", help="split that `natural` translates (default %(default)s)")
-    parser.add_argument("--sentences", type=number, help="how many of its first sentences (default all)")
-    parser.add_argument("--repeats", type=number, default=5, help="timed repeats (default %(default)s)")
-    parser.add_machine()
-    parser.add_json()
+    parser.add_names("--modes", modes, ",".join(modes))
+    parser.add_names("--workloads", ("forced", "natural"), "forced")
+    parser.add_run(required=False)
+    parser.add_argument("--split", default="test", help="split for natural (default %(default)s)")
+    parser.add_argument("--sentences", type=positive_int, help="number of sentences for natural (default all)")
+    parser.add_engines()
     flags = parser.parse_args(arguments)
-    engines = names("engine", flags.engines, ENGINES)
-    precisions = names("precision", flags.precisions, PRECISIONS)
-    workloads = names("workload", flags.workloads or ("forced,natural" if flags.run else "forced"), WORKLOADS)
-    sizes = names("size", flags.sizes, SIZES)
-    modes = names("mode", flags.modes, modes)
     flags.variants = [
-        (engine, known, mode)
-        for engine in engines
-        for known in ENGINES[engine]
-        if known in precisions
-        for mode in (modes if engine == OURS else ("default",))
+        (engine, precision, mode)
+        for engine in flags.engines
+        for precision in ENGINES[engine]
+        if precision in flags.precisions
+        for mode in (flags.modes if engine == OURS else ("default",))
     ]
     if not flags.variants:
-        raise UserError(f"--engines={flags.engines} --precisions={flags.precisions}: no engine is measured in these")
-    if "natural" in workloads and not flags.run:
-        raise UserError("the workload natural needs a trained run: --run=DIR")
-    check_flags(flags)
-    flags.measured = [("forced", size) for size in sizes if "forced" in workloads]
-    flags.measured += [("natural", None)] if "natural" in workloads else []
+        raise UserError("--precisions must include a precision of one of the --engines. Change one of the flags.")
+    if "natural" in flags.workloads and not flags.run:
+        raise UserError("the workload natural requires a trained run. Add --run=DIR.")
     return flags
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """What all engines translate.
+    """The sentences and the model that all engines translate with.
 
     Attributes:
-        name: One of `WORKLOADS`.
-        size: One of `SIZES`, or a run's preset.
-        model: File of the model, see `engines.layout`.
+        name: "forced" or "natural".
+        size: One of `SIZES`, or the preset of a run.
+        model: File of the model, see `protocol.write_model`.
         tokenizer: The `Tokenizer`.
-        folder: Folder of its file.
+        folder: Folder with the tokenizer's file.
         texts: Source sentences.
         alpha: Exponent of the length penalty.
-        extra_length: Most tokens beyond the source's.
-        min_length: Tokens before EOS; where it is not 0, EOS is the next here, and others end with one token more.
-        score: Function of the outputs' texts that gives their BLEU, or None.
-        beam_size: Beams a sentence.
+        extra_length: Maximum number of output tokens beyond the source length.
+        min_length: Number of tokens before EOS in forced outputs, or 0. Other engines end with one more token.
+        score: Function from output texts to BLEU, or None.
     """
 
     name: str
@@ -138,30 +135,29 @@ class Workload:
     extra_length: int
     min_length: int = 0
     score: object = None
-    beam_size: int = BEAM_SIZE
 
     def tokens(self, outputs):
         """Return the number of output tokens that count."""
         return len(outputs) * (self.min_length + 1) if self.min_length else sum(map(len, outputs))
 
     def job(self, threads):
-        """Return the job of an engine, for JSON."""
+        """Return the job of an engine, as for JSON."""
         return {
             "model": str(self.model), "tokenizer": str(self.folder), "texts": self.texts,
-            "sources": self.tokenizer.encode(self.texts), "beam_size": self.beam_size, "alpha": self.alpha,
+            "sources": self.tokenizer.encode(self.texts), "beam_size": BEAM_SIZE, "alpha": self.alpha,
             "extra_length": self.extra_length, "min_length": self.min_length, "threads": threads,
             "forced_length": self.min_length and self.min_length + 1,
         }  # fmt: skip
 
 
-def forced(flags, size, folder):
-    """Return the workload of random weights and equal lengths."""
+def forced(size, folder):
+    """Return the workload with random weights and equal lengths."""
     load_keras()
     import keras_transformer as kt
 
     preset, vocab_size = SIZES[size]
     hparams = kt.hparams(preset)
-    write_model(folder / "model.npz", kt.Transformer.from_hparams(hparams, vocab_size=vocab_size))
+    protocol.write_model(folder / "model.npz", kt.Transformer.from_hparams(hparams, vocab_size=vocab_size))
     tokenizer = SymbolTokenizer([f"w{i}" for i in range(len(SPECIAL), vocab_size)])
     tokenizer.save(folder)
     ids = np.random.default_rng(0).integers(len(SPECIAL), vocab_size, (SENTENCES, LENGTH))
@@ -171,7 +167,7 @@ def forced(flags, size, folder):
     )  # fmt: skip
 
 
-def natural(flags, size, folder):
+def natural(flags, folder):
     """Return the workload of a trained run."""
     load_keras()
     from keras_transformer.runs.run import Run
@@ -179,7 +175,7 @@ def natural(flags, size, folder):
     run = Run.open(flags.run)
     examples = itertools.islice(run.problem.examples(flags.split), flags.sentences)
     sources, references = map(list, zip(*examples))
-    write_model(folder / "model.npz", run.load_model(flags.checkpoint))
+    protocol.write_model(folder / "model.npz", run.load_model(flags.checkpoint))
     return Workload(
         "natural", run.config["preset"] or "custom", folder / "model.npz", run.tokenizer, run.path.resolve(), sources,
         run.hparams.alpha, run.hparams.extra_length,
@@ -188,45 +184,31 @@ def natural(flags, size, folder):
 
 
 def measure(workload, flags, folder):
-    """Return the records of one workload, and append them to `--json`."""
-    processes = start(workload, flags, flags.variants, folder)
-    rounds = []
+    """Return the rows of one workload, and append them to `--json`."""
+    processes, rounds = [], []
     try:
-        for number in range(flags.repeats + 1):
-            # There and back: whoever is first after another one's turn is not always the same.
-            turns = processes if number % 2 else processes[::-1]
-            answers = {process: process.repeat() for process in turns}
-            if number:
+        for variant in flags.variants:
+            report(f"{workload.name} {workload.size}: loading {' '.join(variant)}")
+            place = folder / "-".join(variant)
+            processes.append(peers.Process("decode", *variant, workload.job(flags.threads), flags.environments, place))
+        for turn in range(flags.repeats + 1):
+            answers = {process: process.repeat() for process in peers.alternating(processes, turn)}
+            if turn:
                 rounds.append(answers)
-            report(f"{workload.name} {workload.size}: " + (f"{number} of {flags.repeats}" if number else "warm"))
+            report(f"{workload.name} {workload.size}: " + (f"round {turn} of {flags.repeats}" if turn else "warm-up"))
     finally:
         for process in processes:
             process.close()
-    return [add_row(record(process, workload, flags, rounds), flags.json) for process in processes]
+    return [add_row(row_of(process, workload, flags, rounds), flags.json) for process in processes]
 
 
-def start(workload, flags, variants, folder):
-    """Return a `Process` for each (engine, precision, mode), loaded one after the other."""
-    processes = []
-    try:
-        for engine, precision, mode in variants:
-            report(f"{workload.name} {workload.size}: loading {engine} {precision} {mode}")
-            place, job = folder / f"{engine}-{precision}-{mode}", workload.job(flags.threads)
-            processes.append(peers.Process("decode", engine, precision, mode, job, flags.environments, place))
-    except BaseException:
-        for process in processes:
-            process.close()
-        raise
-    return processes
-
-
-def record(process, workload, flags, rounds):
-    """Return the record of one engine; `rounds` are {process: answer}."""
+def row_of(process, workload, flags, rounds):
+    """Return the row of one engine; `rounds` is a list of {process: answer}."""
     answers = [turn[process] for turn in rounds]
     outputs = answers[-1]["outputs"]
     forced_length = workload.min_length + (process.engine != OURS)
     if workload.min_length and {len(ids) for ids in outputs} != {forced_length}:
-        raise RuntimeError(f"{process.engine} gave outputs of other lengths than {forced_length}")
+        raise RuntimeError(f"{process.engine} must output {forced_length} tokens per sentence")
 
     def speed(answer):
         return workload.tokens(answer["outputs"]) / answer["seconds"]
@@ -246,7 +228,7 @@ def record(process, workload, flags, rounds):
         "peak_memory_mb": max(answer["peak_memory_mb"] for answer in answers),
         "bleu": workload.score and workload.score(workload.tokenizer.decode(outputs)),
         "same_as_ours": same, "ratios": ratios, "repeats": flags.repeats, "threads": flags.threads,
-        "sentences": len(outputs), "output_tokens": workload.tokens(outputs), "beam_size": workload.beam_size,
+        "sentences": len(outputs), "output_tokens": workload.tokens(outputs), "beam_size": BEAM_SIZE,
         "alpha": workload.alpha,
     }  # fmt: skip
 

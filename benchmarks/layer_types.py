@@ -1,64 +1,60 @@
-"""Table 1 of the paper measured: how the time of each kind of layer grows with the length n and the width d.
+"""Time of each kind of layer by sequence length n and width d: Table 1 of the paper, measured.
 
     python benchmarks/layer_types.py --json=docs/layer_types.jsonl --output=docs/layer_types.png
-    python benchmarks/layer_types.py --from=docs/layer_types.jsonl      # prints the tables of those measurements again
-    taskset -c 0 python benchmarks/layer_types.py --clock=cpu           # on a machine that is busy with other things
+    python benchmarks/layer_types.py --from=docs/layer_types.jsonl      # print the tables of existing measurements
+    taskset -c 0 python benchmarks/layer_types.py --clock=cpu           # for machines that run other work
 
-A few sequences at once, so that starting an operation weighs little; float32, random inputs. Lengths grow at one width
-and widths at one length, up to where a layer's largest tensor would have more than 2^27 elements. Every layer is timed
-once at every size before any is timed again, and the least of its times counts, so that other load on the machine falls
-on all alike and little of it stays. An exponent is the slope of a least-squares line through the logarithms of a
-layer's `--fit` largest sizes and of its times; "counted" is that of the operations of its matrix products.
+Inputs are random, in float32, in small batches so that the overhead of an operation does not dominate. Lengths vary at
+one width, and widths at one length, as long as the largest tensor of a layer has at most 2^27 elements. The benchmark
+times all layers at all sizes once before it repeats any, and reports the minimum time, which other load affects least.
+An exponent is the slope of a least-squares line through the logarithms of the three largest sizes and of their times.
+The counted exponent is that of the operations in matrix products.
 """
 
 import collections
-import importlib.util
 import json
-import os
 import statistics
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
-from command_line import Parser, check_flags, number
+from command_line import CORES, Parser, timed
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.arguments import positive_int, run_command
 from keras_transformer.utils.errors import UserError
 
-HEADS = 8
+sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
+from pages.tables import first_per, table  # noqa: E402
+
+HEADS, WINDOW, KERNEL, BATCH, FIT = 8, 32, 3, 4, 3
+"""Heads of whole layers, r of restricted attention, k of the convolution, sequences, sizes that an exponent fits."""
+WIDTH, LENGTH = 128, 512
+"""Width at which lengths vary, and length at which widths vary."""
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 LARGEST = 2**27
-"""Elements of the largest tensor that is timed: of a sequence, additive attention has n² · d."""
+"""Maximum number of elements of a tensor; additive attention has n² · d per sequence."""
 
 Kind = collections.namedtuple("Kind", "name operations sequential path n d make flops elements")
-"""A kind of layer: its name; Table 1's columns; Table 1's exponents of n and d; functions of (d, flags) that makes the
-Keras layer, of (n, d, flags) that counts a sequence's operations, and of (n, d) that sizes its largest tensor."""
+"""A kind of layer: its name, its columns and its exponents of n and d in Table 1, and three functions: from d to
+the Keras layer, and from (n, d) to the operations of a sequence and to the size of the largest tensor."""
 
 
 def main(arguments):
-    parser = Parser(__doc__)
-    parser.add_argument(
-        "--lengths", type=_numbers, default=[128, 256, 512, 1024, 2048, 4096], help="n, comma-separated"
-    )
-    parser.add_argument("--widths", type=_numbers, default=[32, 64, 128, 256, 512, 1024], help="d, comma-separated")
-    parser.add_argument("--width", type=number, default=128, help="d at which lengths grow (default %(default)s)")
-    parser.add_argument("--length", type=number, default=512, help="n at which widths grow (default %(default)s)")
-    parser.add_argument("--window", type=number, default=32, help="r of restricted attention (default %(default)s)")
-    parser.add_argument("--kernel", type=number, default=3, help="k of the convolution (default %(default)s)")
-    parser.add_argument("--batch", type=number, default=4, help="sequences (default %(default)s)")
-    parser.add_argument("--repeats", type=number, default=9, help="times each is timed (default %(default)s)")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="wall, or cpu: processor time of all threads")
-    parser.add_argument("--fit", type=number, default=3, help="largest sizes that a slope is of (default %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="two small sizes, twice: shows that it runs, no more")
-    parser.add_argument("--from", dest="source", metavar="FILE", help="rows to read in place of measuring")
-    parser.add_argument("--json", metavar="FILE", help="file for the rows, one JSON object a line")
-    parser.add_argument("--output", metavar="FILE", help="file for the plot, a PNG")
+    parser = Parser(__doc__, "file for the rows, one JSON object per line")
+    for flag, default in (
+        ("--lengths", [128, 256, 512, 1024, 2048, 4096]),
+        ("--widths", [32, 64, 128, 256, 512, 1024]),
+    ):
+        parser.add_argument(flag, type=sizes, default=default, help="comma-separated (default %(default)s)")
+    parser.add_argument("--repeats", type=positive_int, default=9, help="timed calls per size (default %(default)s)")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="wall-clock time or CPU time (default wall)")
+    parser.add_argument("--from", dest="source", metavar="FILE", help="rows to print without a measurement")
+    parser.add_argument("--output", metavar="FILE", help="PNG file for the plot")
     flags = parser.parse_args(arguments)
-    if flags.quick:
-        flags.lengths, flags.widths, flags.width, flags.length = [32, 64], [16, 32], 16, 32
-        flags.batch, flags.repeats = 1, 2
-    check(flags)
+    if any(width % HEADS for width in flags.widths):
+        raise UserError(f"--widths must be multiples of {HEADS}, the number of heads, got {flags.widths}.")
     rows = read(flags.source) if flags.source else measure(flags)
     if flags.json:
         Path(flags.json).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -67,22 +63,16 @@ def main(arguments):
         draw(rows, flags.output)
 
 
-def check(flags):
-    """Raise a `UserError` before anything is measured, where the end would fail."""
-    for name, values in (("--lengths", flags.lengths), ("--widths", flags.widths)):
-        if len(set(values)) < 2:
-            raise UserError(f"{name} takes two different numbers or more: a slope needs them")
-    if flags.fit < 2:
-        raise UserError("--fit takes a whole number from 2 on: a slope needs two sizes")
-    if any(width % HEADS for width in (*flags.widths, flags.width)):
-        raise UserError(f"--widths and --width take multiples of {HEADS}, the heads of the whole layers")
-    check_flags(flags)
-    if flags.output and not importlib.util.find_spec("matplotlib"):
-        raise UserError("--output draws with matplotlib, which is not installed: pip install matplotlib")
+def sizes(text):
+    """Return the different integers of a comma-separated list, sorted."""
+    found = sorted({positive_int(part) for part in text.split(",")})
+    if len(found) < 2:
+        raise UserError(f"a list of sizes must have at least two different numbers, got {text!r}.")
+    return found
 
 
 def kinds():
-    """Return all kinds of layers; imports Keras."""
+    """Return all kinds of layers."""
     import keras
     from keras import ops
 
@@ -91,7 +81,7 @@ def kinds():
     from keras_transformer.layers.restricted_attention import RestrictedAttention, restricted_attention
 
     class Bare(keras.layers.Layer):
-        """An attention without projections, as Table 1 counts it: one head, and the input is queries, keys, values."""
+        """Attention with one head and without projections, as in Table 1. The input is queries, keys and values."""
 
         def __init__(self, attention):
             super().__init__()
@@ -117,91 +107,88 @@ def kinds():
     def full(d):
         return MultiHeadAttention(d, HEADS, d // HEADS, d // HEADS)
 
-    def restricted(d, flags):
-        return RestrictedAttention(d, HEADS, d // HEADS, d // HEADS, window=flags.window)
+    def restricted(d):
+        return RestrictedAttention(d, HEADS, d // HEADS, d // HEADS, window=WINDOW)
 
-    def bare_restricted(d, flags):
-        return Bare(lambda q, k, v: restricted_attention(q, k, v, flags.window))
+    def bare_restricted(d):
+        return Bare(lambda q, k, v: restricted_attention(q, k, v, WINDOW))
 
-    def bare_additive(d, flags):
+    def bare_additive(d):
         score = ops.convert_to_tensor(np.full((1, d), d**-0.5, "float32"))
         return Bare(lambda q, k, v: additive_attention(q, k, v, score))
 
     linear = ("O(r·n·d)", "O(1)", "O(n/r)", 1, 1)
     quadratic = ("O(n²·d)", "O(1)", "O(1)", 2, 1)
     return [
-        Kind("self-attention", *quadratic, lambda d, flags: Bare(scaled_dot_product_attention),
-             lambda n, d, flags: 4 * n * n * d, lambda n, d: n * n),
-        # LSTM is the recurrent layer of the models that the paper compares with (GNMT); its four gates are a factor.
+        Kind("self-attention", *quadratic, lambda d: Bare(scaled_dot_product_attention),
+             lambda n, d: 4 * n * n * d, lambda n, d: n * n),
+        # LSTM is the recurrent layer of GNMT, with which the paper compares.
         Kind("recurrent (LSTM)", "O(n·d²)", "O(n)", "O(n)", 1, 2,
-             lambda d, flags: keras.layers.LSTM(d, return_sequences=True),
-             lambda n, d, flags: 16 * n * d * d, lambda n, d: 4 * n * d),
-        # A contiguous kernel; the path is that of dilated ones, with contiguous ones it is O(n/k) (§4).
+             lambda d: keras.layers.LSTM(d, return_sequences=True),
+             lambda n, d: 16 * n * d * d, lambda n, d: 4 * n * d),
+        # The path length is that of dilated kernels; contiguous kernels have O(n/k) (§4).
         Kind("convolutional", "O(k·n·d²)", "O(1)", "O(log_k n)", 1, 2,
-             lambda d, flags: keras.layers.Conv1D(d, flags.kernel, padding="same"),
-             lambda n, d, flags: 2 * flags.kernel * n * d * d, lambda n, d: n * d),
+             lambda d: keras.layers.Conv1D(d, KERNEL, padding="same"),
+             lambda n, d: 2 * KERNEL * n * d * d, lambda n, d: n * d),
         Kind("self-attention (restricted)", *linear, bare_restricted,
-             lambda n, d, flags: 4 * d * restricted(d, flags).pairs(n, n), lambda n, d: 3 * n * d),
-        Kind("additive attention", *quadratic, bare_additive, lambda n, d, flags: 4 * n * n * d,
+             lambda n, d: 4 * d * restricted(d).pairs(n, n), lambda n, d: 3 * n * d),
+        Kind("additive attention", *quadratic, bare_additive, lambda n, d: 4 * n * n * d,
              lambda n, d: n * n * d),
-        Kind("whole layer, full", *quadratic, lambda d, flags: Whole(full(d)),
-             lambda n, d, flags: full(d).flops(1, n, n), lambda n, d: HEADS * n * n),
-        Kind("whole layer, restricted", *linear, lambda d, flags: Whole(restricted(d, flags)),
-             lambda n, d, flags: restricted(d, flags).flops(1, n, n), lambda n, d: 3 * n * d),
+        Kind("whole layer, full", *quadratic, lambda d: Whole(full(d)),
+             lambda n, d: full(d).flops(1, n, n), lambda n, d: HEADS * n * n),
+        Kind("whole layer, restricted", *linear, lambda d: Whole(restricted(d)),
+             lambda n, d: restricted(d).flops(1, n, n), lambda n, d: 3 * n * d),
     ]  # fmt: skip
 
 
 def measure(flags):
-    """Return the rows, one for each layer, size and pass; times are in seconds."""
+    """Return a row for each layer, size and pass. Times are in seconds."""
     load_keras()
     import keras
 
     from keras_transformer.runs.manifest import command, git_revision, machine
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     constants = {
         "backend": keras.backend.backend(), "machine": machine(), "commit": git_revision(),
-        "command": ["python", "benchmarks/" + command()[0], *command()[1:]], "repeats": flags.repeats, "fit": flags.fit,
-        "clock": flags.clock, "cores": cores, "batch": flags.batch, "window": flags.window,
-        "kernel": flags.kernel, "heads": HEADS,
+        "command": ["python", "benchmarks/" + command()[0], *command()[1:]], "repeats": flags.repeats, "fit": FIT,
+        "clock": flags.clock, "cores": CORES, "batch": BATCH, "window": WINDOW,
+        "kernel": KERNEL, "heads": HEADS,
     }  # fmt: skip
-    sizes = {(n, flags.width): ["n"] for n in sorted(set(flags.lengths))}
-    for d in sorted(set(flags.widths)):
-        sizes.setdefault((flags.length, d), []).append("d")
-    rows, timed = [], []
+    sweeps = {(n, WIDTH): ["n"] for n in flags.lengths}
+    for d in flags.widths:
+        sweeps.setdefault((LENGTH, d), []).append("d")
+    rows, runs = [], []
     for kind in kinds():
-        for (n, d), sweeps in sizes.items():
-            if flags.batch * kind.elements(n, d) > LARGEST:
+        for (n, d), axes in sweeps.items():
+            if BATCH * kind.elements(n, d) > LARGEST:
                 continue
-            for name, run in passes(kind.make(d, flags), flags.batch, n, d).items():
+            for name, run in passes(kind.make(d), n, d).items():
                 run()  # compiles
-                timed.append((run, []))
+                runs.append((run, []))
                 rows.append({
                     "layer": kind.name, "operations": kind.operations, "sequential": kind.sequential, "path": kind.path,
-                    "exponents": {"n": kind.n, "d": kind.d}, "n": n, "d": d, "sweeps": sweeps, "pass": name,
-                    "flops": flags.batch * kind.flops(n, d, flags),
+                    "exponents": {"n": kind.n, "d": kind.d}, "n": n, "d": d, "sweeps": axes, "pass": name,
+                    "flops": BATCH * kind.flops(n, d),
                 })  # fmt: skip
-    clock = CLOCKS[flags.clock]
     for _ in range(flags.repeats):
-        for run, seconds in timed:
-            start = clock()
-            run()
-            seconds.append(clock() - start)
-    for row, (_, seconds) in zip(rows, timed):
+        for run, seconds in runs:
+            seconds.append(timed(run, clock=CLOCKS[flags.clock])[1])
+    for row, (_, seconds) in zip(rows, runs):
         row |= {"seconds": min(seconds), "median_seconds": statistics.median(seconds), **constants}
     return rows
 
 
-def passes(layer, batch, n, d):
-    """Return {"forward": f, "both": f}: functions without arguments that run the layer and wait for its end.
+def passes(layer, n, d):
+    """Return {"forward": f, "both": f}, functions without arguments that run the layer and wait for the result.
 
-    "both" is forward and backward: the gradients of the sum of squared outputs, of the input and of each weight.
+    "both" is the forward and the backward pass: the gradients of the sum of squared outputs with respect to the input
+    and all weights.
     """
     import keras
     from keras import ops
 
-    x = ops.convert_to_tensor(np.random.default_rng(0).standard_normal((batch, n, d)), dtype="float32")
-    layer.build((batch, n, d))
+    x = ops.convert_to_tensor(np.random.default_rng(0).standard_normal((BATCH, n, d)), dtype="float32")
+    layer.build((BATCH, n, d))
     weights = [variable.value for variable in layer.trainable_variables]
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -218,7 +205,7 @@ def passes(layer, batch, n, d):
         def wait(function):
             def results(x):
                 tensors = function(x)
-                return tensors, tensors[0][0, 0, 0]  # a number to fetch
+                return tensors, tensors[0][0, 0, 0]  # a number to wait for
 
             graph = tf.function(results).get_concrete_function(x)
             return lambda: graph(x)[1].numpy()
@@ -240,59 +227,59 @@ def passes(layer, batch, n, d):
 
 
 def exponent(rows, layer, axis, name, value="seconds"):
-    """Return the slope of log `value` over log n or log d (`axis`), of one layer's pass `name`, or NaN of one size."""
+    """Return the slope of log `value` over log n or log d (`axis`) for the pass `name` of a layer, as text."""
     points = sorted(
         (row[axis], row[value])
         for row in rows
         if (row["layer"], row["pass"]) == (layer, name) and axis in row["sweeps"]
     )
-    sizes, values = np.log(np.array(points[-rows[0]["fit"] :], dtype="float64")).T
-    return float(np.polyfit(sizes, values, 1)[0]) if len(set(sizes)) > 1 else float("nan")
+    sizes, values = np.log(np.array(points[-FIT:], dtype="float64")).T
+    return f"{np.polyfit(sizes, values, 1)[0]:.2f}" if len(points) > 1 else None
 
 
 def tables(rows):
-    """Return two Markdown tables: the growth of times next to Table 1, and times at the longest common length."""
-    first_of = {row["layer"]: row for row in reversed(rows)}
-    heads = ["layer", "per layer", "sequential", "path"]
+    """Return two Markdown tables: exponents next to those of Table 1, and times at the longest common length."""
+    layers = first_per(rows, lambda row: row["layer"])
+    columns = {"layer": "{layer}", "per layer": "{operations}", "sequential": "{sequential}", "path": "{path}"}
     for axis in "nd":
-        heads += [f"{axis}: Table 1", "counted", "forward", "and backward"]
-    lines = [_line(heads), _line(["---"] * len(heads))]
-    for layer in dict.fromkeys(row["layer"] for row in rows):
-        cells = [layer, *(first_of[layer][name] for name in ("operations", "sequential", "path"))]
-        for axis in "nd":
-            slopes = [exponent(rows, layer, axis, "forward", "flops")]
-            slopes += [exponent(rows, layer, axis, name) for name in ("forward", "both")]
-            cells += [first_of[layer]["exponents"][axis], *(f"{slope:.2f}" for slope in slopes)]
-        lines.append(_line(cells))
-    sizes = [
-        {(row["n"], row["d"]) for row in rows if row["layer"] == layer and "n" in row["sweeps"]} for layer in first_of
-    ]
-    n, d = max(set.intersection(*sizes))
-    heads = ["layer", f"{unit(rows)} forward, n={n}, d={d}", "forward and backward", "GFLOP/s forward"]
-    lines += ["", _line(heads), _line(["---"] * len(heads))]
-    for layer in dict.fromkeys(row["layer"] for row in rows):
-        forward, both = (
-            next(row for row in rows if (row["layer"], row["n"], row["d"], row["pass"]) == (layer, n, d, name))
-            for name in ("forward", "both")
-        )
-        rate = forward["flops"] / forward["seconds"] / 1e9
-        lines.append(_line([layer, *(f"{1e3 * row['seconds']:.2f}" for row in (forward, both)), f"{rate:.1f}"]))
-    return "\n".join(lines)
+        columns |= {
+            f"{axis}: Table 1": f"{{exponents[{axis}]}}",
+            f"{axis}: counted": lambda row, axis=axis: exponent(rows, row["layer"], axis, "forward", "flops"),
+            f"{axis}: forward": lambda row, axis=axis: exponent(rows, row["layer"], axis, "forward"),
+            f"{axis}: and backward": lambda row, axis=axis: exponent(rows, row["layer"], axis, "both"),
+        }
+    measured = (
+        {(row["n"], row["d"]) for row in rows if row["layer"] == layer["layer"] and "n" in row["sweeps"]}
+        for layer in layers
+    )
+    n, d = max(set.intersection(*measured))
+    at = {(row["layer"], row["pass"]): row for row in rows if (row["n"], row["d"]) == (n, d)}
+    times = {
+        "layer": "{layer}",
+        f"{unit(rows)} forward, n={n}, d={d}": lambda row: f"{1e3 * at[row['layer'], 'forward']['seconds']:.2f}",
+        "forward and backward": lambda row: f"{1e3 * at[row['layer'], 'both']['seconds']:.2f}",
+        "GFLOP/s forward": lambda row: f"{row['flops'] / at[row['layer'], 'forward']['seconds'] / 1e9:.1f}",
+    }
+    there = [at[layer["layer"], "forward"] for layer in layers]
+    return "\n\n".join([table(layers, columns), table(there, times)])
 
 
 def unit(rows):
-    """Return what the times of rows are called."""
-    return {"wall": "milliseconds", "cpu": "milliseconds of processor time"}[rows[0]["clock"]]
+    """Return the name of the time unit of rows."""
+    return {"wall": "milliseconds", "cpu": "milliseconds of CPU time"}[rows[0]["clock"]]
 
 
 def draw(rows, path):
-    """Draw time over n and over d, forward, on logarithmic axes."""
-    import matplotlib
+    """Draw the time of the forward pass over n and over d, on logarithmic axes, to a PNG file.
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    Raises:
+        UserError: Matplotlib is not installed.
+    """
+    from keras_transformer.visualization.plots import new_figure, save
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 5), sharey=True, layout="constrained")
+    figure = new_figure(10, 4.5)
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots(1, 2, sharey=True)
     for axis, panel in zip("nd", axes):
         for layer in dict.fromkeys(row["layer"] for row in rows):
             points = sorted(
@@ -309,33 +296,24 @@ def draw(rows, path):
         panel.grid(alpha=0.3)
     axes[0].set(ylabel=f"{unit(rows)}, forward")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    figure.savefig(path, dpi=100, format="png")
+    save(figure, Path(path))
 
 
 def read(path):
-    """Return the rows of a file that `--json` wrote.
+    """Return the rows of a file written with `--json`.
 
     Raises:
-        UserError: It cannot be read, or holds no such rows.
+        UserError: The file cannot be read or has other contents.
     """
+    fields = {"layer", "n", "d", "pass", "seconds", "sweeps", "flops", "clock"}
     try:
         rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-        complete = all(
-            {"layer", "n", "d", "pass", "seconds", "sweeps", "flops", "fit", "clock"} <= row.keys() for row in rows
-        )
+        complete = rows and all(fields <= row.keys() for row in rows)
     except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"--from={path} cannot be read: {error}") from None
-    if not rows or not complete:
-        raise UserError(f"--from={path} holds no rows of this benchmark")
+        raise UserError(f"--from must be a file with rows of this benchmark, got {path}: {error}.") from None
+    if not complete:
+        raise UserError(f"--from must be a file with rows of this benchmark, got {path}.")
     return rows
-
-
-def _line(cells):
-    return "| " + " | ".join(map(str, cells)) + " |"
-
-
-def _numbers(text):
-    return [number(part) for part in text.split(",")]
 
 
 if __name__ == "__main__":

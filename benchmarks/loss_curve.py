@@ -1,4 +1,4 @@
-"""Whether a training still goes as it did: the loss of every update, by this version and by an earlier one.
+"""Differences between the losses of two runs: with two versions of the code, or with two seeds.
 
     git worktree add ../earlier REVISION
     PYTHONPATH=../earlier python benchmarks/loss_curve.py --raw_dir=CORPORA --save=earlier.json
@@ -7,89 +7,87 @@
     python benchmarks/loss_curve.py --compare=now.json,earlier.json --json=docs/results/loss_curve.jsonl
     python benchmarks/loss_curve.py --compare=now.json,seed.json --json=docs/results/loss_curve.jsonl
 
-Trains without dropout, whose masks an earlier version may draw otherwise; two seeds
-show how far apart curves are that have nothing in common but the data. The losses are smoothed, in nats a token.
+Runs have no dropout, since versions may draw different masks. The difference between two seeds shows the distance of
+runs that share only the data. Losses are label-smoothed, in nats per token.
 """
 
 import json
 import statistics
 from pathlib import Path
 
-from command_line import Parser, add_row, check_flags, number, print_table
+from command_line import Parser, add_row, print_table
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.arguments import positive_int, run_command
 from keras_transformer.utils.errors import UserError
+
+FIELDS = ("problem", "commit", "seed", "machine", "losses")
 
 
 def main(arguments):
     parser = Parser(__doc__)
-    parser.add_argument("--problem", default="multi30k_ende")
-    parser.add_argument("--hparams", default="tiny")
-    parser.add_argument("--raw_dir", help="folder of the corpus files, where they are on disk")
-    parser.add_argument("--data_dir", default="data", help="folder of prepared corpora (default %(default)s)")
-    parser.add_argument("--updates", type=number, default=500)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--save", metavar="FILE", help="train, and write the losses here")
-    parser.add_argument("--compare", metavar="FILE,FILE", help="compare the losses of two trainings")
-    parser.add_json()
+    parser.add_argument("--problem", default="multi30k_ende", help="registered problem (default %(default)s)")
+    parser.add_argument("--hparams", default="tiny", help="preset (default %(default)s)")
+    parser.add_corpus()
+    parser.add_argument("--updates", type=positive_int, default=500, help="number of updates (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the run (default %(default)s)")
+    parser.add_argument("--save", metavar="FILE", help="file for the losses of a new run")
+    parser.add_argument("--compare", metavar="FILE,FILE", help="files with the losses of two runs")
     flags = parser.parse_args(arguments)
-    check_flags(flags)
     if (flags.save is None) == (flags.compare is None):
-        raise UserError("either --save or --compare is needed; see --help")
+        raise UserError("either --save or --compare must be given; see --help")
     if flags.save:
-        Path(flags.save).write_text(json.dumps(trained(flags)) + "\n", encoding="utf-8")
+        Path(flags.save).write_text(json.dumps(train(flags)) + "\n", encoding="utf-8")
     else:
-        row = add_row(compared(*map(curve, flags.compare.split(","))), flags.json)
+        row = add_row(compare(*map(read, flags.compare.split(","))), flags.json)
         print_table("loss_curves", [row])
 
 
-def trained(flags):
-    """Return {"problem", "commit", "seed", "machine", "losses"} of a new training."""
+def train(flags):
+    """Train a new model. Return {"problem", "commit", "seed", "machine", "losses"}."""
     load_keras()
     import keras_transformer as kt
     from keras_transformer.runs.manifest import git_revision, machine
     from keras_transformer.training.schedule import compile_arguments
 
-    commit = git_revision()  # of what is loaded now, whatever is checked out until the end
+    commit = git_revision()  # before training, during which the checkout may change
     problem = kt.problem(flags.problem, data_dir=flags.data_dir, raw_dir=flags.raw_dir).prepare()
     hparams = kt.hparams(flags.hparams, dropout=0.0, seed=flags.seed)
     model = kt.Transformer.from_hparams(hparams, vocab_size=problem.tokenizer.vocab_size)
     model.compile(**compile_arguments(hparams))
     batches = problem.batches("train", hparams)
     losses = []
-    for step in range(flags.updates):  # each with its own `fit`, whose loss is a mean over updates
+    for step in range(flags.updates):  # one `fit` per update, since `fit` averages the losses of an epoch
         history = model.fit(batches.replace(start=step), steps_per_epoch=1, epochs=1, verbose=0)
         losses += history.history["loss"]
-    return {
-        "problem": problem.name, "commit": commit, "seed": flags.seed, "machine": machine(), "losses": losses,
-    }  # fmt: skip
+    return dict(zip(FIELDS, (problem.name, commit, flags.seed, machine(), losses)))
 
 
-def curve(path):
-    """Return what `trained` wrote.
+def read(path):
+    """Return the contents of a file written with `--save`.
 
     Raises:
-        UserError: The file is not there, or not such a one.
+        UserError: The file is missing or has other contents.
     """
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
-        return {name: found[name] for name in ("problem", "commit", "seed", "machine", "losses")}
+        return {name: found[name] for name in FIELDS}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is not what --save writes: {error}") from error
+        raise UserError(f"{path} must be a file written with --save: {error}") from error
 
 
-def compared(one, other):
-    """Return how far apart two curves are: a dictionary of results."""
+def compare(one, other):
+    """Return the row for two runs."""
     if len(one["losses"]) != len(other["losses"]):
-        raise UserError(f"the trainings are of {len(one['losses'])} and {len(other['losses'])} updates")
-    apart = [abs(a - b) for a, b in zip(one["losses"], other["losses"])]
+        counts = f"{len(one['losses'])} and {len(other['losses'])}"
+        raise UserError(f"runs must have equal numbers of updates, got {counts}. Use the same --updates.")
+    differences = [abs(a - b) for a, b in zip(one["losses"], other["losses"])]
     return {
         "benchmark": "loss_curve", "problem": one["problem"],
         "commits": [one["commit"], other["commit"]],
-        "seeds": [one["seed"], other["seed"]], "updates": len(apart),
+        "seeds": [one["seed"], other["seed"]], "updates": len(differences),
         "first_loss": one["losses"][0], "last_loss": statistics.fmean(one["losses"][-20:]),
-        "greatest_difference": max(apart), "mean_difference": statistics.fmean(apart),
+        "greatest_difference": max(differences), "mean_difference": statistics.fmean(differences),
     }  # fmt: skip
 
 

@@ -1,20 +1,23 @@
-"""Measure the memory of an update: `python benchmarks/memory.py --json=docs/results/memory.jsonl`.
+"""Peak memory of an update, for several ways to save memory.
 
-Each figure is the peak of a process of its own, which loads Keras, builds the model and makes one update of random
-tokens. The peak includes weights, gradients and both slots. All sequences of a batch have one length. On CPU a process
-may take the memory that is free at its start, and an update that needs more does not fit.
+    python benchmarks/memory.py --json=docs/results/memory.jsonl
+
+Each figure comes from a process of its own, which loads Keras, builds the model and makes one update with random
+tokens. It includes the weights, the gradients and both slots of Adam. All sequences have the same length. On CPU, the
+limit is the memory that is free when the process starts. An update that needs more is shown as not fitting.
 """
 
 import concurrent.futures
+import dataclasses
 import itertools
 import multiprocessing
 import resource
 
 import numpy as np
-from command_line import Parser, add_row, check_flags, print_table
+from command_line import Parser, add_row, print_table
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.arguments import positive_int, run_command
 from keras_transformer.cli.output import report
 from keras_transformer.utils.errors import UserError
 
@@ -24,35 +27,30 @@ WAYS = {
     "accumulate=8": {"accumulate": 8},
     "remat, accumulate=8": {"remat": True, "accumulate": 8},
 }
-"""Arguments of `TrainOptions` that are compared."""
+"""Arguments of `TrainOptions`."""
 
 
 def main(arguments):
     parser = Parser(__doc__)
     parser.add_argument("--hparams", nargs="+", default=["base", "big"], metavar="NAME", help="presets")
-    parser.add_argument("--tokens", nargs="+", type=int, default=[4096, 25000], help="of source, of target, per update")
-    parser.add_argument("--length", type=int, default=32, help="tokens of a sequence")
-    parser.add_argument("--vocab_size", type=int, default=37000)
+    parser.add_argument("--tokens", nargs="+", type=positive_int, default=[4096, 25000], help="tokens per side")
+    parser.add_argument("--length", type=positive_int, default=32, help="tokens per sequence (default %(default)s)")
+    parser.add_argument("--vocab_size", type=positive_int, default=37000)
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16", "float16"))
-    parser.add_json()
     flags = parser.parse_args(arguments)
-    check_flags(flags)
-    if flags.length < 1 or min(flags.tokens) < flags.length:
-        raise UserError("--tokens and --length: an update holds one sequence at least, and a sequence one token")
+    if min(flags.tokens) < flags.length:
+        raise UserError(f"--tokens must be at least --length, {flags.length}, got {min(flags.tokens)}.")
     load_keras()
     import keras
 
     from keras_transformer.config.hparams import load_hparams
     from keras_transformer.training.memory import available_bytes
 
-    updates = [
-        (load_hparams(name, batch_tokens=tokens), name, tokens) for name in flags.hparams for tokens in flags.tokens
-    ]
     rows = []
-    for (hparams, name, tokens), (way, options) in itertools.product(updates, WAYS.items()):
-        free, options = available_bytes(), {"precision": flags.precision, **options}
-        peak = peak_of(hparams, flags.vocab_size, flags.length, options, free)
-        report(f"{name}, {tokens:,} tokens, {way} are measured")
+    for name, tokens, (way, options) in itertools.product(flags.hparams, flags.tokens, WAYS.items()):
+        hparams, free = load_hparams(name, batch_tokens=tokens), available_bytes()
+        peak = peak_of(hparams, flags.vocab_size, flags.length, {"precision": flags.precision, **options}, free)
+        report(f"measured {name}, {tokens:,} tokens, {way}")
         rows.append(add_row({
             "benchmark": "memory", "backend": keras.backend.backend(), "hparams": name, "tokens": tokens,
             "length": flags.length, "vocab_size": flags.vocab_size, "precision": flags.precision, "way": way,
@@ -67,26 +65,24 @@ def peak_of(*update):
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
         try:
             return pool.submit(make_update, *update).result()
-        except (UserError, concurrent.futures.BrokenExecutor):  # TensorFlow aborts where it cannot raise an error
+        except (UserError, concurrent.futures.BrokenExecutor):  # TensorFlow may abort without an exception
             return None
 
 
 def make_update(hparams, vocab_size, length, options, free):
-    """Make one update of random tokens; return the peak memory of this process or its accelerator in MiB.
+    """Make one update with random tokens. Return the peak memory of this process or its accelerator in MiB.
 
     Args:
-        hparams: `HParams`, whose batch is filled.
+        hparams: `HParams`; the update fills a batch.
         vocab_size: Number of tokens in the vocabulary.
         length: Tokens per sequence.
         options: Arguments of `TrainOptions`.
-        free: Bytes that this process may take, or None for no limit.
+        free: Memory limit in bytes, or None for no limit.
 
     Raises:
         UserError: The update does not fit.
     """
     load_keras()
-    import dataclasses
-
     from keras_transformer.runs.run import Run
     from keras_transformer.training.hardware import peak_memory
     from keras_transformer.training.memory import memory_errors
@@ -95,11 +91,7 @@ def make_update(hparams, vocab_size, length, options, free):
 
     if free:
         resource.setrlimit(resource.RLIMIT_DATA, (free, free))
-    config = {
-        "hparams": dataclasses.asdict(hparams),
-        "problem": {"name": "copy"},
-        "plugins": [],
-    }
+    config = {"hparams": dataclasses.asdict(hparams), "problem": {"name": "copy"}, "plugins": []}
     options = TrainOptions(**options)
     with memory_errors(options):
         model, _ = build_model(Run(None, config), vocab_size, options)

@@ -1,4 +1,4 @@
-"""The operations that TensorFlow's profiler saw on a CPU, and how long each took."""
+"""Operations and their times, from TensorFlow's profiler on a CPU."""
 
 import glob
 import re
@@ -10,15 +10,16 @@ CONTAINERS = re.compile(
     r"^\s|^(Execute|EagerExecute|EagerKernelExecute|ExecuteAsyncOnStream|BlockUntilReady|Process|Run|Await|function|while)$"
     r"|inference_function|TFE_Py|ParallelFor|FunctionRun|ExecutorDone"
 )
-"""Kinds of events that hold or wait for others."""
+"""Kinds of events that contain other events or wait for them."""
 
 
-def profiled(function):
-    """Calls a function; returns its wall-clock seconds, and [(name, kind, seconds)] of the operations in it.
+def profile(function):
+    """Return (wall-clock seconds of a call, [(name, kind, seconds)] of its operations).
 
-    Operations that XLA fused have the name that it gives them, and no other.
+    Operations that XLA fused have only the name that XLA gave them.
     """
     import tensorflow as tf
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions(python_tracer_level=0))
@@ -28,15 +29,9 @@ def profiled(function):
             seconds = time.perf_counter() - began
         finally:
             tf.profiler.experimental.stop()
-        return seconds, _operations(folder)
-
-
-def _operations(folder):
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
-    space = xplane_pb2.XSpace()
-    space.ParseFromString(Path(path).read_bytes())
+        (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+        space = xplane_pb2.XSpace()
+        space.ParseFromString(Path(path).read_bytes())
     found = []
     for plane in space.planes:
         names = {number: metadata.name.rpartition(":") for number, metadata in plane.event_metadata.items()}
@@ -45,4 +40,4 @@ def _operations(folder):
                 name, _, kind = names[event.metadata_id]
                 if not CONTAINERS.search(kind):
                     found.append((name, kind, event.duration_ps / 1e12))
-    return found
+    return seconds, found

@@ -1,4 +1,4 @@
-"""Other engines: the environments that they need, and a process of each that does its work when it is told to."""
+"""Other engines: their environments, and processes that do the timed work on request."""
 
 import hashlib
 import json
@@ -10,12 +10,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from keras_transformer.cli.output import report
 from keras_transformer.utils.errors import UserError
 
 PYTHON = "3.11"
-"""The interpreter of all: OpenNMT-tf's TensorFlow has no wheels for later ones."""
+"""Python version of the environments. OpenNMT-tf's TensorFlow has no wheels for later versions."""
 ROOT = Path(__file__).parent.parent
-SCRIPTS = ROOT / "benchmarks" / "engines"
 VERSIONS = {"ctranslate2": "4.8.0", "opennmt_tf": "2.32.0", "pytorch": "2.13.0", "keras_hub": "0.32.0"}
 REQUIREMENTS = {
     "pytorch": """
@@ -46,72 +46,72 @@ REQUIREMENTS = {
         typing_extensions==4.5.0 urllib3==2.8.0 Werkzeug==3.1.9 wrapt==2.5.2
     """,
 }
-"""Everything that is installed, so that an environment made later is the same."""
+"""All installed packages, so that later environments are identical."""
 
 
-def python_of(engine, environments, report=print):
-    """Return the path of the interpreter that runs an engine. Make its environment if it is missing.
+def python_of(engine, environments):
+    """Return the path of the interpreter that runs an engine, and install its environment if it is missing.
 
     Args:
-        engine: One of `REQUIREMENTS`, or another, which runs in this environment.
-        environments: Folder of the environments; they may be deleted at any time.
-        report: Called with a line about what is being done.
+        engine: One of `REQUIREMENTS`, or another engine, which runs in this environment.
+        environments: Folder of the environments. It may be deleted at any time.
 
     Raises:
-        UserError: The environment cannot be made.
+        UserError: The installation failed.
     """
     if engine not in REQUIREMENTS:
         return sys.executable
     requirements = REQUIREMENTS[engine].split()
-    identity = hashlib.sha256(" ".join(requirements).encode()).hexdigest()[:8]
-    folder = Path(environments).expanduser() / f"{engine}-{identity}"
+    digest = hashlib.sha256(" ".join(requirements).encode()).hexdigest()[:8]
+    folder = Path(environments).expanduser() / f"{engine}-{digest}"
     python, complete = folder / "bin" / "python", folder / "complete"
     if not complete.is_file():
-        report(f"making the environment of {engine} in {folder}")
-        _run([_interpreter(), "-m", "venv", "--clear", folder], engine)
-        _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements], engine)
+        report(f"installing the environment of {engine} in {folder}")
+        run([interpreter(), "-m", "venv", "--clear", folder], engine)
+        run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements], engine)
         complete.touch()
     return str(python)
 
 
 class Process:
-    """An engine's process, which has loaded a model and waits.
+    """The process of an engine, which has loaded a model and waits.
 
     Args:
-        task: "decode" or "train": the script is engines/TASK_ENGINE.py.
+        task: "train", "decode" or "matmul", a task of engines/run_ENGINE.py.
         engine: Name of the engine.
-        precision: What it computes in.
-        mode: How it is compiled, "default" where there is no choice.
-        job: What its script is told; its "threads" is how many it may use, its "device" "cpu" if there is none.
+        precision: Data type of the computation.
+        mode: How the engine compiles, "default" for engines without a choice.
+        job: Arguments of the task, with the number of "threads" and optionally the "device" (default "cpu").
         environments: Folder of the environments.
-        folder: Folder for the job and what is converted, of this process alone.
+        folder: New folder for the files of this process.
 
     Raises:
-        UserError: The engine ends with an error.
+        UserError: The engine failed.
     """
 
     def __init__(self, task, engine, precision, mode, job, environments, folder):
         self.engine, self.precision, self.mode = engine, precision, mode
         folder = Path(folder)
         folder.mkdir(parents=True)
-        script = SCRIPTS / f"{task}_{engine}.py"
-        arguments = [python_of(engine, environments), script, folder / "job.json"]
+        script = ROOT / "benchmarks" / "engines" / f"run_{'keras_transformer' if engine == 'matmul' else engine}.py"
+        arguments = [python_of(engine, environments), str(script), str(folder / "job.json")]
         job = {**job, "precision": precision, "mode": mode, "folder": str(folder / "converted"), "started": time.time()}
-        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         environment = {
             "TF_ENABLE_ONEDNN_OPTS": "1", **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3",
             "OMP_NUM_THREADS": str(job["threads"]), "PYTHONPATH": str(ROOT),
         }  # fmt: skip
         if job.get("device", "cpu") == "cpu":
             environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-        else:  # several processes share it, and take turns
+        else:  # several processes share the device
             environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         if engine in REQUIREMENTS:
             environment["PYTHONNOUSERSITE"] = "1"
         else:
             environment["PYTHONPATH"] += os.pathsep + os.environ.get("PYTHONPATH", "")
         if engine == "ctranslate2":
-            _run([*arguments, "convert"], engine, env=environment)
+            (folder / "job.json").write_text(json.dumps({**job, "task": "convert"}), encoding="utf-8")
+            run(arguments, engine, env=environment)
+        (folder / "job.json").write_text(json.dumps({**job, "task": task}), encoding="utf-8")
         self.log = tempfile.TemporaryFile()
         self.child = subprocess.Popen(
             arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment
@@ -119,16 +119,12 @@ class Process:
         self._answer()
 
     def repeat(self):
-        """Has the engine do its work once: of "decode", translate all sources; of "train", make some updates.
-
-        Returns:
-            {"seconds", "peak_memory_mb"}, and what the script tells besides.
-        """
+        """Return {"seconds", "peak_memory_mb", …} after one round: all translations, or some updates."""
         try:
             self.child.stdin.write("repeat\n")
             self.child.stdin.flush()
         except BrokenPipeError:
-            pass  # what it has left to say is in the log
+            pass  # the log has the reason
         return self._answer()
 
     def close(self):
@@ -142,27 +138,39 @@ class Process:
         line = self.child.stdout.readline()
         if not line:
             self.log.seek(0)
-            raise _failed(self.engine, self.log.read().decode(errors="replace"))
+            raise failure(self.engine, self.log.read().decode(errors="replace"))
         return json.loads(line)
 
 
-def _interpreter():
-    """The path of Python 3.11."""
+def alternating(items, turn):
+    """Return the items, in reverse order in every other turn, so that no item always follows the same one."""
+    return list(items) if turn % 2 else list(items)[::-1]
+
+
+def interpreter():
+    """Return the path of Python 3.11."""
     if sys.version_info[:2] == tuple(map(int, PYTHON.split("."))):
         return sys.executable
     if found := shutil.which(f"python{PYTHON}"):
         return found
-    raise UserError(f"the other engines need Python {PYTHON}, and there is no python{PYTHON} on the PATH")
+    raise UserError(f"python{PYTHON} must be on the PATH for other engines. Install it, or use --engines.")
 
 
-def _run(command, engine, env=None):
-    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
+def run(command, engine, env=None):
+    """Run a command without input.
+
+    Raises:
+        UserError: It failed.
+    """
+    output = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(list(map(str, command)), **output, env=env)
     if done.returncode:
-        raise _failed(engine, done.stdout.decode(errors="replace"))
+        raise failure(engine, done.stdout.decode(errors="replace"))
 
 
-def _failed(engine, log):
+def failure(engine, log):
+    """Return a `UserError` with the last line of a log. Print the log if it has a traceback."""
     if "Traceback" in log:
         print(log, file=sys.stderr)
     lines = [line for line in log.splitlines() if line.strip()]
-    return UserError(f"{engine} failed: {lines[-1].strip() if lines else 'it ended without a word'}")
+    return UserError(f"{engine} failed: {lines[-1].strip() if lines else 'it printed nothing'}")

@@ -1,17 +1,16 @@
-"""The project's experiments, a command each, which does what is still open: `python benchmarks/reproduce.py multi30k`.
+"""Run what is missing of an experiment of the project.
 
     python benchmarks/reproduce.py multi30k --raw_dir=FOLDER
     python benchmarks/reproduce.py table3 --list
 
-An experiment is a list of trainings. Each is trained, and checkpoints of it are evaluated, by default the best one and
-the mean of the last ones, on the validation and the test split; every evaluation is a row of
-docs/results/EXPERIMENT.jsonl. What has its row is done, on whatever backend and in whatever precision, which rows tell,
-so that the command may be stopped anywhere, and repeated: a training goes on from its last checkpoint. `--list` tells
-what is done and what is open.
+An experiment is a list of runs. For each run, the program trains and then evaluates some checkpoints: by default the
+best one and the mean of the last ones, on the validation and the test split. Each evaluation adds a row to
+docs/results/EXPERIMENT.jsonl. Evaluations with a row are skipped, whatever their backend and precision. So the program
+may be interrupted at any time; the same command resumes from the last checkpoint. `--list` shows what is missing.
 
-Several processes of one experiment may run beside each other: each takes trainings that no other is at, so that small
-models, which gain little from a second core, may have one each (`taskset -c 1 python …`). With KERAS_BACKEND=jax the
-same on JAX; `--precision` is that of the trainings.
+Several processes may work on one experiment, for example one per core (`taskset -c 1 python …`): a process skips runs
+that another one is working on. The environment variable KERAS_BACKEND selects the backend, and `--precision` the
+precision of training.
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from command_line import Parser, check_flags
+from command_line import Parser
 
 from keras_transformer.cli.arguments import run_command
 from keras_transformer.cli.output import report
@@ -31,37 +30,34 @@ from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.files import atomic_open, lock_file
 
 SPLITS = ("validation", "test")
-USUAL = {field.name: field.default for field in dataclasses.fields(HParams)}
-LONGEST = 100
-"""Characters of the changes that the name of a run's directory holds."""
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(HParams)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One row: a checkpoint decoded on a split.
-
-    Attributes:
-        decoding: What of the beam search is not the hparams', {"beam_size", "alpha", "extra_length"}.
-    """
+    """A row of results: a checkpoint decoded on a split, with `decoding` options that differ from the hparams."""
 
     checkpoint: str
     split: str
     decoding: dict = dataclasses.field(default_factory=dict)
 
-    def made(self, row):
-        """Whether a row of the training is this one."""
+    def matches(self, row):
+        """Return whether a row of the same run is this evaluation."""
         usual = {name: row["hparams"][name] for name in ("beam_size", "alpha", "extra_length")}
         same = (row["checkpoint"]["name"], row["split"]) == (self.checkpoint, self.split)
         return same and {**usual, **self.decoding}.items() <= row["decoding"].items()
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
-    """One training: what is trained, which of the preset's fields and of the problem's parameters differ, its rows.
+class PlannedRun:
+    """A run of an experiment.
 
     Attributes:
-        evaluations: Of what; by default of every checkpoint on both splits.
-        teachers: Trainings of which, together, translations of the training text are further training pairs.
+        problem, preset, seed: Names of the problem and the hparams, and the seed.
+        overrides: {field: value} of changed hparams.
+        settings: {parameter: value} of changed parameters of the problem.
+        evaluations: Tuple of `Evaluation`; None for all checkpoints on both splits.
+        teachers: Runs whose ensemble translates the training text for additional training pairs.
     """
 
     problem: str
@@ -74,12 +70,12 @@ class Training:
 
     @property
     def name(self):
+        """Name of the run directory. It has a digest of all hparams, since a preset may change later."""
         changes = "".join(f"-{field}={value}" for field, value in {**self.overrides, **self.settings}.items())
-        # A preset that was changed makes another training; and a file's name may have 255 characters.
-        fields = load_hparams(self.preset, **self.overrides)
-        fields = {name: value for name, value in dataclasses.asdict(fields).items() if value != USUAL[name]}
+        fields = dataclasses.asdict(load_hparams(self.preset, **self.overrides))
+        fields = {name: value for name, value in fields.items() if value != DEFAULTS[name]}
         digest = hashlib.sha256(repr((fields, self.settings)).encode()).hexdigest()[:8]
-        return f"{self.problem}-{self.preset}-{self.seed}{changes[:LONGEST]}-{digest}"
+        return f"{self.problem}-{self.preset}-{self.seed}{changes[:100]}-{digest}"
 
     def flags(self):
         return [
@@ -88,202 +84,190 @@ class Training:
             *(part for field, value in self.settings.items() for part in ("--set", f"problem.{field}={value}")),
         ]  # fmt: skip
 
-    def rows(self):
-        """Return the evaluations, a row each."""
+    def planned_evaluations(self):
+        """Return the list of evaluations."""
         checkpoints = ("best", "averaged", *(["ema"] if self.overrides.get("ema_decay") else []))
         return self.evaluations or [Evaluation(name, split) for name in checkpoints for split in SPLITS]
 
-    def made(self, row):
-        """Whether a row is of this training."""
-        theirs = changed_fields(row["preset"], row["hparams"])  # the preset may have changed since
-        theirs.pop("seed", None)
+    def matches(self, row):
+        """Return whether a row is from this run. Hparams are compared as values, since the preset may have changed."""
+        changes = changed_fields(row["preset"], row["hparams"])
+        changes.pop("seed", None)
         same = (row["problem"], row["preset"], row["seed"]) == (self.problem, self.preset, self.seed)
-        return same and row.get("settings", {}) == self.settings and theirs == self.overrides
+        return same and row.get("settings", {}) == self.settings and changes == self.overrides
 
 
 def short(seed=1, **changes):
-    """A short training of `tiny`, whose last checkpoint is evaluated as it is, as the paper does for Table 3."""
+    """Return a short run of `tiny`; as in Table 3 of the paper, the last checkpoint is evaluated."""
     evaluations = [Evaluation("last", split) for split in SPLITS]
-    return Training("multi30k_ende_tok", "tiny_short", seed, changes, evaluations=evaluations)
+    return PlannedRun("multi30k_ende_tok", "tiny_short", seed, changes, evaluations=evaluations)
 
 
-def table3(name, values):
-    """The trainings of a row of Table 3 in small: one field changed."""
+def variations(name, *values):
+    """Return the runs of a row of Table 3 on a small scale, with one changed field."""
     return [short(**{name: value}) for value in values]
 
 
 def better(seed=1, settings=None, teachers=(), **changes):
-    """A training of `tiny` with smaller updates and what may make it better."""
+    """Return a run of `tiny` with smaller updates and further changes."""
     usual = {"batch_tokens": 2048, "learning_rate_scale": 1.3, "train_steps": 12_000, "patience": None}
-    often = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
-    return Training(
-        "multi30k_ende_tok", "tiny", seed, {**usual, **often, **changes}, settings or {}, teachers=tuple(teachers)
+    steps = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
+    return PlannedRun(
+        "multi30k_ende_tok", "tiny", seed, {**usual, **steps, **changes}, settings or {}, teachers=tuple(teachers)
     )
 
 
-def parser(seed, overrides, settings):
-    """The training of a parser of English, validated with one beam, which is quick, evaluated with the paper's 21."""
-    overrides = {**overrides, "beam_size": 1}
+def english_parser(seed):
+    """Return the run of a parser, validated with one beam to save time, and evaluated with 21 as in the paper."""
     evaluations = [Evaluation("averaged", "test", {"beam_size": 21})]
-    return Training("parsing_english", "parsing_small", seed, overrides, settings, evaluations)
+    overrides = {"eval_steps": 2000, "beam_size": 1}
+    return PlannedRun("parsing_english", "parsing_small", seed, overrides, {"vocab_size": 4000}, evaluations)
 
 
-PUBLISHED = [Training("multi30k_ende_tok", "tiny", seed) for seed in (1, 2, 3)]
+def length_penalties(seed):
+    """Return the published run, validated with several exponents of the length penalty."""
+    alphas = (0.0, 0.6, 1.0, 1.3, 1.6, 2.0)
+    evaluations = [Evaluation("averaged", "validation", {"alpha": alpha}) for alpha in alphas]
+    return PlannedRun("multi30k_ende_tok", "tiny", seed, evaluations=evaluations)
+
+
+PUBLISHED = [PlannedRun("multi30k_ende_tok", "tiny", seed) for seed in (1, 2, 3)]
 TAUGHT = "runs/reproduce/taught"
-"""Beginning of the names of the files of what teachers translated."""
+"""Path of the translations by teachers, without the language suffix."""
 EXPERIMENTS = {
-    # Wu et al. 2021, by seeds; the same on raw text; other directions.
-    "multi30k": [
-        *PUBLISHED,
-        *(Training(f"multi30k_{pair}", "tiny") for pair in ("ende", "deen", "enfr")),
-    ],
-    # The length penalty of the published figure's trainings, where it may be chosen.
-    "length_penalty": [
-        Training(
-            "multi30k_ende_tok",
-            "tiny",
-            seed,
-            evaluations=[
-                Evaluation("averaged", "validation", {"alpha": alpha}) for alpha in (0.0, 0.6, 1.0, 1.3, 1.6, 2.0)
-            ],
-        )
-        for seed in (1, 2, 3)
-    ],
+    # Wu et al. 2021, with three seeds; raw text; other directions.
+    "multi30k": [*PUBLISHED, *(PlannedRun(f"multi30k_{pair}", "tiny") for pair in ("ende", "deen", "enfr"))],
+    "length_penalty": [length_penalties(seed) for seed in (1, 2, 3)],
     "table3": [
         short(),
-        short(seed=2),  # by how much seeds differ
-        *table3("num_heads", (1, 2, 8, 16)),  # (A)
-        *table3("d_k", (8, 16)),  # (B)
-        *table3("num_layers", (2, 3, 6)),  # (C)
-        short(num_layers=6, norm="pre"),  # the six above learn nothing
-        *table3("d_model", (64, 256)),
-        *table3("d_ff", (128, 512)),
-        *table3("dropout", (0.0, 0.1, 0.2)),  # (D)
-        *table3("label_smoothing", (0.0, 0.2)),
-        *table3("positions", ("learned",)),  # (E)
+        short(seed=2),  # shows the difference between seeds
+        *variations("num_heads", 1, 2, 8, 16),  # (A)
+        *variations("d_k", 8, 16),  # (B)
+        *variations("num_layers", 2, 3, 6),  # (C)
+        short(num_layers=6, norm="pre"),  # post-norm with six layers learns nothing
+        *variations("d_model", 64, 256),
+        *variations("d_ff", 128, 512),
+        *variations("dropout", 0.0, 0.1, 0.2),  # (D)
+        *variations("label_smoothing", 0.0, 0.2),
+        *variations("positions", "learned"),  # (E)
     ],
-    # Sentences longer than any in training, which has those of 15 pieces at most.
+    # Test sentences longer than all training sentences, which have at most 15 tokens and EOS.
     "extrapolation": [short(max_length=16), short(max_length=16, positions="learned")],
     "parsing": [
-        *(Training("toy_parsing", "parsing_toy", seed, evaluations=[Evaluation("best", "test")]) for seed in (1, 2, 3)),
-        *(parser(seed, {"eval_steps": 2000}, {"vocab_size": 4000}) for seed in (1, 2)),
+        *(
+            PlannedRun("toy_parsing", "parsing_toy", seed, evaluations=[Evaluation("best", "test")])
+            for seed in (1, 2, 3)
+        ),
+        *(english_parser(seed) for seed in (1, 2)),
     ],
-    # What makes `tiny` better, with as many parameters. An average of the weights changes nothing in training.
+    # Improvements of `tiny` with equally many parameters. The moving average does not change training.
     "tiny_plus": [
         better(),
         better(norm="pre"),
         *(better(seed, {"extra_train": TAUGHT}, PUBLISHED, ema_decay=0.999) for seed in (1, 2, 3)),
-        better(r_drop=2.0),  # compare with the first row
+        better(r_drop=2.0),  # compare with the first run
     ],
 }
 
 
 def main(arguments):
-    parser = Parser(__doc__)
+    parser = Parser(__doc__, "file for the rows (default docs/results/EXPERIMENT.jsonl)")
     parser.add_argument("experiment", choices=EXPERIMENTS)
-    parser.add_argument("--raw_dir", help="folder of the corpus files, where they are on disk")
-    parser.add_argument("--data_dir", default="data", help="where prepared corpora are kept (default %(default)s)")
-    parser.add_argument("--runs", default="runs/reproduce", help="where runs are kept (default %(default)s)")
-    parser.add_argument("--precision", default="float32", help="what trainings compute in (default %(default)s)")
-    parser.add_argument("--list", action="store_true", help="list finished and open experiments and exit")
-    parser.add_json("file of the rows (default docs/results/EXPERIMENT.jsonl)")
+    parser.add_corpus()
+    parser.add_argument("--runs", default="runs/reproduce", help="folder of the runs (default %(default)s)")
+    parser.add_argument("--precision", default="float32", help="precision of training (default %(default)s)")
+    parser.add_argument("--list", action="store_true", help="list finished and open runs and exit")
     flags = parser.parse_args(arguments)
-    check_flags(flags)
-    rows = Path(flags.json or f"docs/results/{flags.experiment}.jsonl")
-    for training in EXPERIMENTS[flags.experiment]:
+    results = Path(flags.json or f"docs/results/{flags.experiment}.jsonl")
+    for planned in EXPERIMENTS[flags.experiment]:
         if flags.list:
-            report(f"{'open' if open_evaluations(training, rows) else 'done'}  {training.name}")
+            report(f"{'open' if open_evaluations(planned, results) else 'done'}  {planned.name}")
             continue
-        with lock_file(Path(flags.runs) / f"{training.name}.lock") as alone:
-            missing = open_evaluations(training, rows)
-            if missing and not alone:
-                report(f"{training.name}: another process is at it")
+        with lock_file(Path(flags.runs) / f"{planned.name}.lock") as lock:
+            missing = open_evaluations(planned, results)
+            if missing and lock:
+                report(f"{planned.name}: {len(missing)} open rows")
+                if not planned.teachers or teach(planned, flags):
+                    run = train(planned, flags, lock, any(one.checkpoint == "averaged" for one in missing))
+                    evaluate(run, missing, results, lock)
             elif missing:
-                do(training, missing, rows, flags, alone)
+                report(f"{planned.name}: another process is working on it")
 
 
-def open_evaluations(training, path):
+def open_evaluations(planned, path):
     """Return the evaluations of a run that have no row in a file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    rows = list(filter(training.made, map(json.loads, lines)))
-    return [evaluation for evaluation in training.rows() if not any(map(evaluation.made, rows))]
+    rows = list(filter(planned.matches, map(json.loads, lines)))
+    return [evaluation for evaluation in planned.planned_evaluations() if not any(map(evaluation.matches, rows))]
 
 
-def do(training, missing, rows, flags, lock):
-    """Trains, averages and evaluates; what of it was done before is quick or left out."""
-    report(f"{training.name}: {len(missing)} rows are open")
-    if training.teachers and not teach(training, flags):
-        return
-    run = train(training, flags, lock, any(evaluation.checkpoint == "averaged" for evaluation in missing))
-    for one in missing:
-        search = [f"--{name}={value}" for name, value in one.decoding.items()]
-        what = [f"--run={run}", f"--checkpoint={one.checkpoint}", f"--split={one.split}"]
-        python("evaluate", *what, *search, f"--results={rows}", lock=lock)
-
-
-def train(training, flags, lock, averaged):
-    """Trains, and averages if that is asked for; returns the run directory."""
-    run, raw_dir = Path(flags.runs) / training.name, [f"--raw_dir={flags.raw_dir}"] if flags.raw_dir else []
+def train(planned, flags, lock, averaged=True):
+    """Train, and average checkpoints if `averaged`. Return the run directory."""
+    run, raw_dir = Path(flags.runs) / planned.name, [f"--raw_dir={flags.raw_dir}"] if flags.raw_dir else []
     run_flags = [*raw_dir, f"--data_dir={flags.data_dir}", f"--precision={flags.precision}", f"--output_dir={run}"]
-    python("train", *training.flags(), *run_flags, lock=lock)
+    python("train", *planned.flags(), *run_flags, lock=lock)
     if averaged:
         python("average", f"--run={run}", "--scores=off", lock=lock)
     return run
 
 
-def train_alone(training, flags):
-    """Train and average. Return the run directory, or None if another process is at work on it."""
-    with lock_file(Path(flags.runs) / f"{training.name}.lock") as lock:
-        if lock:
-            return train(training, flags, lock, averaged=True)
-    report(f"{training.name}: another process is at it")
-    return None
+def evaluate(run, evaluations, results, lock):
+    """Add the rows of evaluations of a run to a file."""
+    for one in evaluations:
+        search = [f"--{name}={value}" for name, value in one.decoding.items()]
+        where = [f"--run={run}", f"--checkpoint={one.checkpoint}", f"--split={one.split}"]
+        python("evaluate", *where, *search, f"--results={results}", lock=lock)
 
 
-def teach(training, flags):
-    """Write what a training's teachers, an ensemble, translate of the training text. Return whether the file exists."""
-    problem = load_problem(training.problem, raw_dir=flags.raw_dir, data_dir=flags.data_dir)
+def teach(planned, flags):
+    """Translate the training text with the ensemble of a run's teachers. Return whether the translations exist."""
+    problem = load_problem(planned.problem, raw_dir=flags.raw_dir, data_dir=flags.data_dir)
     sources, targets = (Path(f"{TAUGHT}.{language}") for language in (problem.source, problem.target))
     with lock_file(Path(f"{TAUGHT}.lock")) as lock:
         if not lock:
-            report(f"{TAUGHT}: another process is at it")
+            report(f"{TAUGHT}: another process is working on it")
         elif not targets.exists():
-            runs = [train_alone(teacher, flags) for teacher in training.teachers]
-            if not all(runs):
-                return False
+            runs = []
+            for teacher in planned.teachers:
+                with lock_file(Path(flags.runs) / f"{teacher.name}.lock") as teacher_lock:
+                    if not teacher_lock:
+                        report(f"{teacher.name}: another process is working on it")
+                        return False
+                    runs.append(train(teacher, flags, teacher_lock))
             first, *others = runs
             with atomic_open(sources) as file:
                 file.writelines(f"{source}\n" for source, _ in problem.examples("train"))
-            together = [f"--run={first}", *(f"--ensemble={run}" for run in others), "--checkpoint=averaged"]
-            python("translate", *together, f"--input={sources}", f"--output={targets}", lock=lock)
+            ensemble = [f"--run={first}", *(f"--ensemble={run}" for run in others), "--checkpoint=averaged"]
+            python("translate", *ensemble, f"--input={sources}", f"--output={targets}", lock=lock)
     return targets.exists()
 
 
 def python(command, *flags, lock):
-    """Run a command of the package; a signal to this process is one to the command, and a command's failure the end.
+    """Run a command of the package, and pass SIGTERM on to it.
 
     Args:
-        lock: The locked file of the training, which the command keeps locked where this process is killed.
+        command: Name of the command.
+        *flags: Its flags.
+        lock: Locked file of the run. The command inherits the lock, which it keeps if this process is killed.
 
     Raises:
-        SystemExit: It failed, or was asked to end.
+        SystemExit: The command failed or was interrupted.
     """
-    arguments, asked = [sys.executable, "-m", f"keras_transformer.{command}", *flags], []
+    arguments = [sys.executable, "-m", f"keras_transformer.{command}", *flags]
     process = subprocess.Popen(arguments, pass_fds=[lock.fileno()])
+    received = []
 
     def stop(number, frame):
-        asked.append(number)
-        if number != signal.SIGINT:  # a terminal's, which sends it to both
+        received.append(number)
+        if number != signal.SIGINT:  # the terminal sends Ctrl-C to both processes
             process.send_signal(number)
 
     handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     status = process.wait()
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    if status:
-        raise SystemExit(status if status > 0 else 128 - status)
-    if asked:  # when the command was about to end anyway
-        raise SystemExit(128 + asked[0])
+    if status or received:
+        raise SystemExit(status if status > 0 else 128 - status if status else 128 + received[0])
 
 
 if __name__ == "__main__":

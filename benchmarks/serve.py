@@ -1,13 +1,12 @@
-"""How many answers a second a server gives, and how long each takes, to one, eight and sixty-four clients.
+"""Throughput and latency of the server with one, 8 and 64 clients.
 
     python benchmarks/serve.py --run=runs/multi30k --json=docs/results/serve.jsonl
     python benchmarks/serve.py --run=runs/multi30k --clients=64 --seconds=600 --json=docs/results/serve.jsonl
 
-Starts `python -m keras_transformer.serve` as a process of its own, here. Each client asks for one sentence of
-the test split at a time and, when it has the answer, at once for the next one; every answer is compared with what
-`Translator` says to it (`wrong`). Clients run in one process and take part of the cores. Latencies are from a
-request to its answer, in milliseconds; memory is the server's, sampled every ten seconds: `memory_mb` after a tenth of
-the time and at its end.
+Starts `python -m keras_transformer.serve` as a process on this machine. Each client sends one test sentence after the
+other without a pause. All clients run in this process and use part of the cores. The benchmark compares each answer
+with the output of `Translator` (`wrong`). Latencies are from request to answer, in milliseconds. The memory of the
+server is sampled every ten seconds; `memory_mb` holds the values after a tenth of the time and at the end.
 """
 
 import http.client
@@ -20,67 +19,63 @@ import threading
 import time
 from pathlib import Path
 
-from command_line import Parser, add_row, check_flags, number, print_table
+from command_line import Parser, add_row, print_table
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.arguments import positive_int, run_command
 from keras_transformer.cli.output import report
 from keras_transformer.utils.errors import UserError
 
-WARM_UP = 5
-"""Seconds that are not counted."""
+WARM_UP = 5  # seconds
 
 
 def main(arguments):
     parser = Parser(__doc__)
-    parser.add_argument("--run", required=True, help="the run directory, or an export")
-    parser.add_argument("--reference", help="the run of an export (default --run)")
-    parser.add_argument("--clients", default="1,8,64", help="numbers of clients (default %(default)s)")
-    parser.add_argument("--seconds", type=number, default=30, help="for each (default %(default)s)")
-    parser.add_argument("--sentences", type=number, default=1000, help="of the test split (default %(default)s)")
-    parser.add_argument("--server", default="", help="more flags of serve, divided by blanks")
-    parser.add_json()
+    parser.add_argument("--run", required=True, help="run directory or export")
+    parser.add_argument("--reference", help="run of an export (default: --run)")
+    parser.add_argument("--clients", default="1,8,64", help="comma-separated numbers (default %(default)s)")
+    parser.add_argument("--seconds", type=positive_int, default=30, help="time per number (default %(default)s)")
+    parser.add_argument("--sentences", type=positive_int, default=1000, help="test sentences (default %(default)s)")
+    parser.add_argument("--server", default="", help="more flags for serve, separated by spaces")
     flags = parser.parse_args(arguments)
-    check_flags(flags)
     counts = [int(text) for text in flags.clients.split(",") if text.isdecimal() and int(text)]
     if not counts:
-        raise UserError(f"--clients={flags.clients} takes numbers, divided by commas")
+        raise UserError(f"--clients must be positive numbers separated by commas, got {flags.clients!r}.")
     questions = questions_of(flags.reference or flags.run, flags.sentences)
     rows = []
-    with Served(flags.run, flags.server.split()) as served:
+    with Server(flags.run, flags.server.split()) as server:
+        about = server.about()
         for count in counts:
-            served.load(questions, count, WARM_UP)
-            found = served.load(questions, count, flags.seconds)
-            about = served.about()
+            server.load(questions, count, WARM_UP)
             rows.append(add_row({
                 "benchmark": "serve", "problem": about["problem"], "model": about["model"], "clients": count,
-                "seconds": flags.seconds, **found,
+                "seconds": flags.seconds, **server.load(questions, count, flags.seconds),
             }, flags.json))  # fmt: skip
-            report(f"{count} clients are measured")
+            report(f"measured {count} clients")
     print_table("server", rows)
 
 
-def questions_of(run_dir, most):
-    """Return [(sentence, translation)] of a run's test split."""
+def questions_of(run_dir, count):
+    """Return [(sentence, translation)] for at most `count` test sentences of a run."""
     load_keras()
     import keras_transformer as kt
     from keras_transformer.runs.run import Run
 
-    texts = [source for source, _ in Run.open(run_dir).problem.examples("test")][:most]
+    texts = [source for source, _ in Run.open(run_dir).problem.examples("test")][:count]
     return list(zip(texts, (best.text for (best,) in kt.Translator.load(run_dir).translate(texts))))
 
 
-class Served:
-    """A server inside a `with` block, and clients of it."""
+class Server:
+    """A server that runs inside a `with` block."""
 
-    def __init__(self, run_dir, more):
-        self._command = [sys.executable, "-m", "keras_transformer.serve", f"--run={run_dir}", "--port=0", *more]
+    def __init__(self, run_dir, flags):
+        self._command = [sys.executable, "-m", "keras_transformer.serve", f"--run={run_dir}", "--port=0", *flags]
 
     def __enter__(self):
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, encoding="utf-8")
         line = self._process.stdout.readline()
         if not line:
-            raise UserError("the server did not begin")
+            raise UserError("the server did not start; the reason is above")
         self._address = re.search(r"http://([^,]*),", line)[1]
         return self
 
@@ -89,18 +84,18 @@ class Served:
         self._process.wait()
 
     def about(self):
-        """Return the server's own description."""
+        """Return the server's description of its model."""
         connection = http.client.HTTPConnection(self._address)
         connection.request("GET", "/model")
         return json.loads(connection.getresponse().read())
 
     def memory(self):
-        """Return the server's memory, in megabytes."""
+        """Return the resident memory of the server in megabytes."""
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) // 1000
 
     def load(self, questions, clients, seconds):
-        """Return the figures of some clients that ask for some seconds."""
+        """Return the figures of a number of clients that send requests for some seconds."""
         first = time.monotonic()
         latencies, wrong, errors = [], [], []
 
@@ -111,10 +106,10 @@ class Served:
                 turn += clients
                 began = time.monotonic()
                 try:
-                    answer = asked(connection, text)
+                    answer = translation(connection, text)
                 except (OSError, ValueError, http.client.HTTPException) as error:
                     errors.append(error)
-                    connection.close()  # the next request opens it anew
+                    connection.close()  # the next request opens it again
                     continue
                 latencies.append(1000 * (time.monotonic() - began))
                 if answer != expected:
@@ -128,20 +123,20 @@ class Served:
             samples.append(self.memory())
             for thread in threads:
                 thread.join(10 / clients)
-        took, early = time.monotonic() - first, samples[len(samples) // 10]
-        shares = statistics.quantiles(latencies, n=100, method="inclusive") if len(latencies) > 1 else [0] * 99
+        total, early = time.monotonic() - first, samples[len(samples) // 10]
+        percentiles = statistics.quantiles(latencies, n=100, method="inclusive") if len(latencies) > 1 else [0] * 99
         return {
-            "answers": len(latencies), "sentences_per_second": round(len(latencies) / took, 1),
-            "p50_ms": round(shares[49]), "p95_ms": round(shares[94]), "p99_ms": round(shares[98]),
+            "answers": len(latencies), "sentences_per_second": round(len(latencies) / total, 1),
+            **{f"p{share}_ms": round(percentiles[share - 1]) for share in (50, 95, 99)},
             "wrong": len(wrong), "errors": len(errors), "memory_mb": [early, samples[-1]],
         }  # fmt: skip
 
 
-def asked(connection, text):
-    """Return the translation of a text.
+def translation(connection, text):
+    """Return the server's translation of a text.
 
     Raises:
-        ValueError: There was none.
+        ValueError: The server answered with an error.
     """
     body = json.dumps({"texts": [text]}).encode()
     connection.request("POST", "/translate", body, {"Content-Type": "application/json"})

@@ -1,27 +1,31 @@
-"""Speed of training: this project beside PyTorch, OpenNMT-tf and keras-hub, and this machine's matrix products.
+"""Speed of training: this project compared with PyTorch, OpenNMT-tf, keras-hub and large matrix products.
 
     python benchmarks/train_step.py --raw_dir=CORPORA --json=docs/results/train_step.jsonl
     python benchmarks/train_step.py --engines=keras_transformer --sizes=tiny
-    python benchmarks/train_step.py --check          # not how fast they are, but whether they compute the same
+    python benchmarks/train_step.py --check          # compare the losses of the engines, not their speed
     KERAS_BACKEND=jax python benchmarks/train_step.py --engines=keras_transformer --device=gpu --sizes=base,big \
         --precisions=bfloat16 --workloads=fixed,wmt --batch_tokens=25000
 
-`fixed`: random tokens without padding, a batch of `--batch_tokens` source and target tokens each, all sequences of one
-length. `multi30k`: Multi30k's training pairs in the batches of the preset, in all turns together a quarter of an epoch;
-this project reads them from the prepared store, the others have them in memory as arrays. `wmt`: random tokens in
-sequences as long as WMT's.
+Workloads:
 
-Every engine makes the paper's step with the same weights to begin with: post-norm, dropout after embedding and
-sublayers alone, label smoothing 0.1 (OpenNMT-tf's leaves the label out), Adam with the same rates, on the same
-batches. All that use TensorFlow have its oneDNN operations, which older releases and some processors must be told to
-take. Each has a process of its own with `--threads` threads; all take turns, `--repeats` times, so that other load on
-the machine falls on all alike. A mode that is slower than the engine's other one leaves after a first turn, unless
-another workload runs in it. Peers compute in float32; with `--peers_bfloat16` then also in bfloat16, in turns of their
-own. What counts is the median, and of two engines the median of the turns' ratios. The measure is a peer in float32,
-in `fixed` in its fastest mode. Target tokens are real ones, not padding. Operations are counted for matrix products
-alone: 2 for a multiply-add, the backward pass twice the forward, padding to a batch's own longest sequences included.
-Memory is the most that was resident in the process, in MB of 10⁶ bytes. The seconds to the first step begin with the
-process; no other one computes then.
+- `fixed`: random tokens in sequences of equal length, so without padding; `--batch_tokens` source and target tokens.
+- `multi30k`: Multi30k in the batches of the preset; all rounds together are a quarter of an epoch. This project reads
+  the prepared token store, the other engines read arrays from memory.
+- `wmt`: random tokens in sequences with lengths as in WMT.
+
+All engines make the same updates from the same weights, with the same batches and learning rates. The model has
+post-norm, dropout after the embedding and the sublayers only, and label smoothing of 0.1 (without the label itself in
+OpenNMT-tf). TensorFlow uses its oneDNN operations in all engines.
+
+Each engine has a process of its own with `--threads` threads. The engines alternate, `--repeats` times, so that other
+load affects all of them. The slower mode of an engine ends after its first round, unless another workload uses it.
+Other engines run in float32. With `--peers_bfloat16`, they run again in bfloat16 afterwards.
+
+The benchmark reports the median speed, and the median over rounds of the ratio to an engine in float32, for `fixed` in
+that engine's fastest mode. Target tokens exclude padding. Operations are those of matrix products: 2 for a
+multiply-add, the backward pass twice the forward pass, padding within a batch included. Memory is the peak resident
+memory of the process, in MB of 10⁶ bytes. The time to the first step starts with the process, while no other engine
+computes.
 """
 
 import collections
@@ -33,13 +37,15 @@ import tempfile
 from pathlib import Path
 
 import peers
-from command_line import Parser, add_row, check_flags, names, number, print_table
+from command_line import Parser, add_row, print_table
 
 from keras_transformer.backend.devices import cpu_has_bfloat16
 from keras_transformer.backend.loading import chosen_backend, load_keras
-from keras_transformer.cli.arguments import run_command
+from keras_transformer.cli.arguments import positive_int, run_command
 from keras_transformer.cli.output import report
 from keras_transformer.utils.errors import UserError
+
+sys.path.insert(0, str(Path(__file__).parent / "engines"))
 
 OURS, PRODUCT = "keras_transformer", "matmul"
 MODES = {
@@ -47,18 +53,18 @@ MODES = {
     "pytorch": {"float32": ("eager", "compile"), "bfloat16": ("eager", "compile")},
     "keras_hub": {"float32": ("graph", "xla"), "bfloat16": ("graph",)},
 }
+"""Modes of each engine by precision. Workloads other than `fixed` use only the first, which accepts any shape."""
 OUR_MODES = {
     "tensorflow": {"float32": ("graph", "xla"), "bfloat16": ("graph",)},
     "jax": {"float32": ("jax",), "bfloat16": ("jax",)},
 }
-"""How engines run, by precision; beside the workload `fixed` only the first, which takes any shape but on JAX."""
 PEERS = tuple(MODES)
 PRECISIONS = ("float32", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A model's size: preset, symbols, and of `fixed` the tokens of a sequence, of a batch, and updates a turn."""
+    """A model size: preset and vocabulary; for `fixed`, tokens per sequence and batch, and updates per round."""
 
     preset: str
     vocab_size: int
@@ -72,14 +78,12 @@ SIZES = {
     "base": Size("base", 37_000, 32, 32 * 32, 2),
     "big": Size("big", 37_000, 32, 32 * 32, 2),
 }
-WORKLOADS = ("fixed", "multi30k", "wmt")
-SIZED = {"fixed": SIZES, "multi30k": ("tiny",), "wmt": SIZES}
-"""Which sizes a workload is for."""
-BATCHES, WARM_UPDATES = 60, 2
-"""Of random tokens in an epoch, of `wmt` about; before the first turn, and more where each shape is compiled."""
+WORKLOADS = {"fixed": tuple(SIZES), "multi30k": ("tiny",), "wmt": tuple(SIZES)}
+"""Sizes of each workload."""
+BATCHES = 60  # of random tokens per epoch
+WARM_UPDATES = 2
 CHECK = Size("tiny", 60, 0, 500, 1)
-TOLERANCE = 1e-3
-"""Greatest difference of two engines' losses, in nats."""
+TOLERANCE = 1e-3  # maximum difference between the losses of two engines, in nats
 
 
 def main(arguments):
@@ -89,64 +93,62 @@ def main(arguments):
             return check(flags, Path(folder))
         rows = []
         for size in flags.sizes:
-            for found in measured(size, flags, Path(folder) / size):
+            for found in measure(size, flags, Path(folder) / size):
                 rows += [add_row(row, flags.json) for row in found]
     print_table("training", rows)
 
 
 def read_flags(arguments):
-    """Return the flags; names in lists.
+    """Return the flags, with the modes of all engines as `modes`.
 
     Raises:
-        UserError: A flag or a name is wrong.
+        UserError: A flag is wrong, or a combination of flags cannot be measured.
     """
+    engines = (OURS, *PEERS)
     parser = Parser(__doc__)
-    parser.add_argument("--engines", default=",".join((OURS, *PEERS)), help="comma-separated (default %(default)s)")
-    parser.add_argument("--sizes", default="tiny,base", help=f"of {', '.join(SIZES)} (default %(default)s)")
-    parser.add_argument("--precisions", help="comma-separated (default float32, and bfloat16 where a device has it)")
-    parser.add_argument("--peers_bfloat16", action="store_true", help="others in bfloat16, too: about twice as long")
-    parser.add_argument("--workloads", help="of fixed, multi30k, wmt (default fixed, and with --raw_dir multi30k)")
-    parser.add_argument("--raw_dir", help="folder with the corpus of Multi30k")
-    parser.add_argument("--data_dir", default="data", help="folder of prepared corpora (default %(default)s)")
-    parser.add_argument("--batch_tokens", type=number, help="of source, of target, in fixed and wmt")
-    parser.add_argument("--repeats", type=number, default=3, help="turns (default %(default)s)")
+    parser.add_names("--engines", engines, ",".join(engines))
+    parser.add_names("--sizes", SIZES, "tiny,base")
+    parser.add_names("--precisions", PRECISIONS, help="default float32, and bfloat16 if the device supports it")
+    parser.add_names("--workloads", WORKLOADS, help="default fixed, and multi30k with --raw_dir")
+    parser.add_argument("--peers_bfloat16", action="store_true", help="measure other engines in bfloat16 as well")
+    parser.add_corpus()
+    parser.add_argument("--batch_tokens", type=positive_int, help="tokens per side of a batch in fixed and wmt")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    parser.add_machine()
-    parser.add_argument("--check", action="store_true", help="compare what they compute; exits with 1 if it differs")
-    parser.add_json()
+    parser.add_engines()
+    parser.set_defaults(repeats=3)
+    parser.add_argument("--check", action="store_true", help="compare losses, and exit with status 1 if they differ")
     flags = parser.parse_args(arguments)
     flags.modes = {OURS: OUR_MODES[chosen_backend()], **MODES}
-    workloads = flags.workloads or ("fixed,multi30k" if flags.raw_dir else "fixed")
-    has_all = flags.device == "gpu" or cpu_has_bfloat16()
-    precisions = flags.precisions or ",".join(PRECISIONS if has_all else PRECISIONS[:1])
-    for name, text, known in (
-        ("engines", flags.engines, flags.modes), ("sizes", flags.sizes, SIZES),
-        ("precisions", precisions, PRECISIONS), ("workloads", workloads, WORKLOADS),
-    ):  # fmt: skip
-        setattr(flags, name, names(name.removesuffix("s"), text, known))
+    flags.workloads = flags.workloads or ["fixed", "multi30k"][: 2 if flags.raw_dir else 1]
+    has_bfloat16 = flags.device == "gpu" or cpu_has_bfloat16()
+    flags.precisions = flags.precisions or list(PRECISIONS[: 2 if has_bfloat16 else 1])
     flags.precisions.sort(key=PRECISIONS.index)
-    if flags.engines != [OURS] and "float32" not in flags.precisions:
-        raise UserError("other engines are the measure in float32: add it to --precisions, or --engines=" + OURS)
-    if flags.peers_bfloat16 and "bfloat16" not in flags.precisions:
-        raise UserError("--peers_bfloat16 needs bfloat16 in --precisions")
-    if flags.check and OURS not in flags.engines:
-        raise UserError(f"--check compares other engines with this one: add {OURS} to --engines")
-    if "multi30k" in flags.workloads and not flags.raw_dir:
-        raise UserError("the workload multi30k needs the corpus: --raw_dir=FOLDER")
-    if flags.device == "gpu" and (flags.engines != [OURS] or chosen_backend() != "jax"):
-        raise UserError("--device=gpu measures this project alone, on JAX: KERAS_BACKEND=jax, --engines=" + OURS)
-    check_flags(flags)
+    alone = flags.engines == [OURS]
+    for wrong, message in (
+        (not alone and "float32" not in flags.precisions,
+         f"other engines require float32. Add it to --precisions, or use --engines={OURS}."),
+        (flags.peers_bfloat16 and "bfloat16" not in flags.precisions,
+         "--peers_bfloat16 requires bfloat16. Add it to --precisions."),
+        (flags.check and OURS not in flags.engines,
+         f"--check compares other engines with this project. Add {OURS} to --engines."),
+        ("multi30k" in flags.workloads and not flags.raw_dir,
+         "the workload multi30k requires the corpus. Add --raw_dir=FOLDER."),
+        (flags.device == "gpu" and not (alone and chosen_backend() == "jax"),
+         f"--device=gpu requires this project on JAX. Use KERAS_BACKEND=jax and --engines={OURS}."),
+    ):  # fmt: skip
+        if wrong:
+            raise UserError(message)
     return flags
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """What engines train on, in files that they read.
+    """Training batches and a model, in files that the engines read.
 
     Attributes:
         name: One of `WORKLOADS`.
-        job: What engines are told.
-        tokens: Real target tokens of each batch.
+        job: Job of the engines.
+        tokens: Number of target tokens of each batch, without padding.
         flops: Operations of an update with each batch.
     """
 
@@ -156,48 +158,44 @@ class Workload:
     flops: list
 
     def job_of(self, mode):
-        """Return the job of an engine in this mode. If it compiles shapes, it meets all of them before it is timed."""
+        """Return the job of an engine in a mode. On JAX, the warm-up covers all shapes of batches."""
         every_shape = mode == "jax" and self.name != "fixed"
         return {**self.job, "warm_updates": len(self.tokens)} if every_shape else self.job
 
-    def of_turn(self, turn, mode):
-        """Return the target tokens and operations of a turn, counted from 0."""
+    def work(self, turn, mode):
+        """Return {"tokens", "flops"} of a round, counted from 0."""
         before = 1 + self.job_of(mode)["warm_updates"]
         first = before + turn * (1 + self.job["updates"]) + 1
         numbers = [i % len(self.tokens) for i in range(first, first + self.job["updates"])]
-        return sum(self.tokens[i] for i in numbers), sum(self.flops[i] for i in numbers)
+        return {"tokens": sum(self.tokens[i] for i in numbers), "flops": sum(self.flops[i] for i in numbers)}
 
 
-def workload(name, size, flags, folder, **hparams):
-    """Write the files of a `Workload` of one size. Return the workload."""
+def make_workload(name, size, flags, folder, **hparams):
+    """Write the files of a workload. Return the `Workload`."""
     load_keras()
     import numpy as np
-    from engines.arrays import write_batches
-    from engines.layout import write_model
-    from engines.workload import training_batches
+    import protocol
+    from workload import training_batches
 
     import keras_transformer as kt
 
     folder.mkdir(parents=True)
-    vocab_size = size.vocab_size
-    hparams = kt.hparams(size.preset, **hparams)
-    batch_tokens = flags.batch_tokens or size.batch_tokens
+    vocab_size, hparams = size.vocab_size, kt.hparams(size.preset, **hparams)
     if name == "multi30k":
-        problem = kt.problem("multi30k_ende", data_dir=flags.data_dir, raw_dir=flags.raw_dir)
-        problem.prepare()
-        vocab_size = problem.tokenizer.vocab_size
         corpus = {
             "problem": "multi30k_ende", "data_dir": flags.data_dir, "raw_dir": flags.raw_dir,
             "hparams": size.preset, "batch_tokens": hparams.batch_tokens,
         }  # fmt: skip
+        problem = kt.problem("multi30k_ende", data_dir=flags.data_dir, raw_dir=flags.raw_dir).prepare()
+        vocab_size = problem.tokenizer.vocab_size
     else:
-        lengths = "wmt" if name == "wmt" else size.length
+        lengths, batch_tokens = "wmt" if name == "wmt" else size.length, flags.batch_tokens or size.batch_tokens
         corpus = {"lengths": lengths, "vocab_size": vocab_size, "batch_tokens": batch_tokens, "batches": BATCHES}
     batches = training_batches(corpus).replace(few_shapes=False)
     model = kt.Transformer.from_hparams(hparams, vocab_size=vocab_size)
-    write_model(folder / "model.npz", model)
+    protocol.write_model(folder / "model.npz", model)
     epoch = [batches[i] for i in range(batches.batches_per_epoch)]
-    write_batches(folder / "batches.npz", [(*inputs, labels) for inputs, labels, _ in epoch])
+    protocol.write_batches(folder / "batches.npz", [(*inputs, labels) for inputs, labels, _ in epoch])
     updates = math.ceil(len(epoch) / 4 / flags.repeats) if name == "multi30k" else size.updates
     job = {
         "model": str(folder / "model.npz"), "batches": str(folder / "batches.npz"), "corpus": corpus,
@@ -209,98 +207,98 @@ def workload(name, size, flags, folder, **hparams):
     )  # fmt: skip
 
 
-def measured(name, flags, folder):
-    """Yield the records of one size in lists: with the peers in float32, and with those in bfloat16 if asked for."""
-    size = SIZES[name]
+Variant = collections.namedtuple("Variant", "workload engine precision mode")
+
+
+def measure(name, flags, folder):
+    """Yield lists of rows of one size: with other engines in float32, then in bfloat16 if requested."""
     workloads = {
-        known: workload(known, size, flags, folder / known) for known in flags.workloads if name in SIZED[known]
+        known: make_workload(known, SIZES[name], flags, folder / known)
+        for known in flags.workloads
+        if name in WORKLOADS[known]
     }
-    products = [("fixed", PRODUCT, precision, "") for precision in dict.fromkeys(("float32", *flags.precisions))]
+    products = [Variant("fixed", PRODUCT, precision, "") for precision in dict.fromkeys(("float32", *flags.precisions))]
 
     def variants(engines, precisions):
         return [
-            (known, engine, precision, mode)
+            Variant(known, engine, precision, mode)
             for known in workloads
             for precision in precisions
             for engine in engines
             for mode in flags.modes[engine].get(precision, ())[: None if known == "fixed" else 1]
         ]
 
-    def records(chosen, rounds, left):
+    def rows(chosen, rounds, slower):
         return [
-            record(name, variant, workloads, [left] if variant in left else rounds, fastest, flags)
+            row_of(name, variant, workloads, [slower] if variant in slower else rounds, fastest, flags)
             for variant in chosen
         ]
 
-    ours, others = ([one for one in flags.engines if (one == OURS) is mine] for mine in (True, False))
-    chosen = variants(ours, flags.precisions) + variants(others, ["float32"])
-    rounds, left = turns(products + chosen, workloads, flags, folder / "together")
+    others = [engine for engine in flags.engines if engine != OURS]
+    chosen = variants([OURS] if OURS in flags.engines else [], flags.precisions) + variants(others, ["float32"])
+    rounds, slower = alternate(products + chosen, workloads, flags, folder / "together")
     fastest = fastest_peers(rounds)
-    yield records(chosen + products, rounds, left)
+    yield rows(chosen + products, rounds, slower)
     if flags.peers_bfloat16 and (chosen := variants(others, ["bfloat16"])):
-        measure = [(known, engine, "float32", mode) for (known, engine), mode in fastest.items()]
-        yield records(chosen, *turns(products + measure + chosen, workloads, flags, folder / "bfloat16"))
+        references = [Variant(known, engine, "float32", mode) for (known, engine), mode in fastest.items()]
+        yield rows(chosen, *alternate(products + references + chosen, workloads, flags, folder / "bfloat16"))
 
 
-def turns(variants, workloads, flags, folder):
-    """Has engines take turns.
+def alternate(variants, workloads, flags, folder):
+    """Run all variants in alternating rounds.
 
-    Of an engine that runs in several modes only the fastest one of a first turn stays, and the first mode where there
-    is another workload, which runs in it: all of them would take long, and not fit into memory together.
+    If an engine runs in several modes, only the fastest of a first round stays, and the first mode if another workload
+    uses it. All modes together would take too long and too much memory.
 
     Returns:
-        [{variant: {"seconds", "tokens", "flops", …}}], a dictionary for each turn, and one of those that did not stay.
+        ([{variant: {"seconds", "tokens", "flops", …}}] with a dictionary for each round, the same dictionary of the
+        variants that ended after the first round).
     """
-    processes, rounds, left, first = {}, [], {}, collections.Counter()
+    processes, rounds, slower, first_turn = {}, [], {}, collections.Counter()
 
     def repeat(variant, turn):
-        known, engine, _, mode = variant
         answer = processes[variant].repeat()
-        if engine != PRODUCT:
-            answer["tokens"], answer["flops"] = workloads[known].of_turn(turn, mode)
+        if variant.engine != PRODUCT:
+            answer |= workloads[variant.workload].work(turn, variant.mode)
         return answer
 
     try:
         for number, variant in enumerate(variants):
-            known, engine, precision, mode = variant
             report(f"loading {' '.join(filter(None, variant))}")
-            job = {"threads": flags.threads, "device": flags.device} if engine == PRODUCT else (
-                workloads[known].job_of(mode)
-            )  # fmt: skip
-            processes[variant] = peers.Process(
-                "train", engine, precision, mode, job, flags.environments, folder / str(number)
-            )
-            rivals = [one for one in processes if one[:3] == variant[:3] and engine != PRODUCT]
+            task, job = "matmul", {"threads": flags.threads, "device": flags.device}
+            if variant.engine != PRODUCT:
+                task, job = "train", workloads[variant.workload].job_of(variant.mode)
+            processes[variant] = peers.Process(task, *variant[1:], job, flags.environments, folder / str(number))
+            rivals = [one for one in processes if one[:3] == variant[:3] and one.engine != PRODUCT]
             if len(rivals) > 1:
-                found = {one: repeat(one, first[one]) for one in rivals}
-                first.update(rivals)
-                slower = max(found, key=lambda one: found[one]["seconds"])
-                if len(workloads) == 1 or slower[3] != flags.modes[engine][precision][0]:
-                    left[slower] = found[slower]
-                    processes.pop(slower).close()
+                found = {one: repeat(one, first_turn[one]) for one in rivals}
+                first_turn.update(rivals)
+                slowest = max(found, key=lambda one: found[one]["seconds"])
+                if len(workloads) == 1 or slowest.mode != flags.modes[variant.engine][variant.precision][0]:
+                    slower[slowest] = found[slowest]
+                    processes.pop(slowest).close()
         for turn in range(flags.repeats):
-            # There and back: whoever is first after another one's turn is not always the same.
-            order = list(processes) if turn % 2 else list(processes)[::-1]
-            rounds.append({variant: repeat(variant, first[variant] + turn) for variant in order})
-            report(f"turn {turn + 1} of {flags.repeats}")
+            order = peers.alternating(processes, turn)
+            rounds.append({variant: repeat(variant, first_turn[variant] + turn) for variant in order})
+            report(f"round {turn + 1} of {flags.repeats}")
     finally:
         for process in processes.values():
             process.close()
-    return rounds, left
+    return rounds, slower
 
 
 def fastest_peers(rounds):
-    """Return {(workload, peer): mode} of the peers' fastest modes."""
+    """Return {(workload, peer): fastest mode}."""
     fastest = {}
-    for known, engine, precision, mode in rounds[0]:
-        if engine in PEERS:
-            seconds = statistics.median(turn[known, engine, precision, mode]["seconds"] for turn in rounds)
-            fastest[known, engine] = min(fastest.get((known, engine), (seconds, mode)), (seconds, mode))
+    for variant in rounds[0]:
+        if variant.engine in PEERS:
+            key, seconds = variant[:2], statistics.median(turn[variant]["seconds"] for turn in rounds)
+            fastest[key] = min(fastest.get(key, (seconds, variant.mode)), (seconds, variant.mode))
     return {key: mode for key, (_, mode) in fastest.items()}
 
 
-def record(size, variant, workloads, rounds, fastest, flags):
-    """Return the record of one variant."""
+def row_of(size, variant, workloads, rounds, fastest, flags):
+    """Return the row of one variant."""
     known, engine, precision, mode = variant
     answers = [turn[variant] for turn in rounds]
 
@@ -326,25 +324,26 @@ def record(size, variant, workloads, rounds, fastest, flags):
     }  # fmt: skip
     if engine == PRODUCT:
         return row
-    peers_float32 = {peer: (known, peer, "float32", fastest.get((known, peer))) for peer in PEERS}
     return row | {
         "target_tokens_per_second": median(speed(variant, "tokens")),
         "milliseconds_per_step": 1e3 * median(lambda turn: turn[variant]["seconds"]) / workloads[known].job["updates"],
         "seconds_to_first_step": answers[0]["seconds_to_first_step"], "first_loss": answers[0]["first_loss"],
-        "ratios": {peer: ratio(of, "tokens") for peer, of in peers_float32.items()},
-        "over_product": ratio(("fixed", PRODUCT, "float32", ""), "flops"),
-        "over_own_product": ratio(("fixed", PRODUCT, precision, ""), "flops"),
-        "over_fixed": ratio(("fixed", engine, precision, mode), "tokens") if known != "fixed" else None,
+        "ratios": {
+            peer: ratio(Variant(known, peer, "float32", fastest.get((known, peer))), "tokens") for peer in PEERS
+        },
+        "over_product": ratio(Variant("fixed", PRODUCT, "float32", ""), "flops"),
+        "over_own_product": ratio(Variant("fixed", PRODUCT, precision, ""), "flops"),
+        "over_fixed": ratio(Variant("fixed", engine, precision, mode), "tokens") if known != "fixed" else None,
     }  # fmt: skip
 
 
 def check(flags, folder):
-    """Has all engines make updates without dropout and smoothing, on padded batches, and compares four losses.
+    """Compare the losses of four updates of all engines, without dropout and label smoothing, on padded batches.
 
     Raises:
-        SystemExit: An engine computes something else.
+        SystemExit: The losses differ.
     """
-    work = workload("wmt", CHECK, flags, folder / "check", dropout=0.0, label_smoothing=0.0, warmup_steps=100)
+    work = make_workload("wmt", CHECK, flags, folder / "check", dropout=0.0, label_smoothing=0.0, warmup_steps=100)
     job = {**work.job, "warm_updates": 0, "updates": 1}
     losses = {}
     for engine in flags.engines:

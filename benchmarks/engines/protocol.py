@@ -1,26 +1,78 @@
-"""How an engine's process and the benchmark talk: a line on stdin is a repeat, a line of JSON on stdout its answer."""
+"""Files and messages that the benchmarks exchange with the processes of engines. Needs only NumPy.
+
+An engine's script gets a job as a JSON file. It writes a line of JSON when it is ready, and another one with its
+measurement after each line on stdin.
+"""
 
 import json
 import os
 import sys
 import time
 
+import numpy as np
 
-def serve(make):
+ARRAYS = ("source", "inputs", "labels")
+SEEDS = "seed_generator_state"
+
+
+def write_model(path, model):
+    """Write the vocabulary size, the hparams and the variables of a `Transformer`, except for seed states, to .npz."""
+    config = {"vocab_size": model.vocab_size, "hparams": model.get_config()["hparams"]}
+    arrays = {name: np.asarray(variable, dtype="float32") for name, variable in variables_of(model)}
+    np.savez(path, config=np.array(json.dumps(config)), **arrays)
+
+
+def read_model(path):
+    """Return (vocabulary size, hparams as a dictionary, weights by name) of a file. Weights are loaded on access."""
+    weights = np.load(path)
+    config = json.loads(str(weights["config"]))
+    return config["vocab_size"], config["hparams"], weights
+
+
+def variables_of(model):
+    """Yield (name, variable). Names omit the model's own name: "encoder/layer_1/self_attention/query"."""
+    for variable in model.variables:
+        if not variable.path.endswith(SEEDS):
+            yield variable.path.partition("/")[2], variable
+
+
+def write_batches(path, batches):
+    """Write (source, decoder inputs, labels) of each batch, int32 `[rows, length]`, to one .npz file."""
+    np.savez(path, **{f"{name}_{i}": array for i, batch in enumerate(batches) for name, array in zip(ARRAYS, batch)})
+
+
+def read_batches(path):
+    """Return the list of (source, decoder inputs, labels) in a file."""
+    with np.load(path) as file:
+        return [tuple(file[f"{name}_{i}"] for name in ARRAYS) for i in range(len(file.files) // len(ARRAYS))]
+
+
+def learning_rate(hparams, step):
+    """Return the learning rate of equation 3 for an update, counted from 1."""
+    warm = hparams["warmup_steps"]
+    return hparams["learning_rate_scale"] * hparams["d_model"] ** -0.5 * min(step**-0.5, step * warm**-1.5)
+
+
+def sinusoids(length, d_model):
+    """Return the positions of §3.5, float32 `[length, d_model]`, with sine and cosine of a frequency side by side."""
+    angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, d_model).astype("float32")
+
+
+def serve(**tasks):
     """Run an engine until stdin ends.
 
     Args:
-        make: Function of the job, as `peers.Process` was given it, that loads the engine and returns a function that
-            does what is timed, once, and returns what is to be told of it, a dictionary; "seconds" if not all of it
-            counts.
+        **tasks: For each task ("train", "decode", …), a function of the job that loads the engine. It returns a
+            function without arguments that does the timed work and returns a dictionary for the benchmark. Its
+            "seconds", if present, replace the time of the whole call.
     """
     with open(sys.argv[1], encoding="utf-8") as file:
         job = json.load(file)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is no answer
-    # For libraries that do not ask how many threads they may use.
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])
-    work = make(job)
+    os.dup2(2, 1)  # keep the output of libraries apart from the answers
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])  # for libraries without a thread option
+    work = tasks[job["task"]](job)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for _ in sys.stdin:
         began = time.perf_counter()
@@ -29,31 +81,31 @@ def serve(make):
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def trained(job, train):
-    """Return the work of an engine that trains. Make the first update, and some more before any is timed.
+def training(job, train):
+    """Make the first update and the warm-up updates. Return the timed work of an engine that trains.
 
-    One comes before those of each turn: other engines have had theirs meanwhile, and the caches.
+    Each round starts with an update that is not timed, because other engines have used the caches in between.
 
     Args:
-        job: Its "updates" are those of a turn.
-        train: Function that makes a number of updates, each with the next batch, and returns the last one's loss.
+        job: The job; its "updates" is the number of updates per round.
+        train: Function of a number of updates. It trains on the next batches and returns the last loss.
     """
     first = train(1)
     facts = {"seconds_to_first_step": time.time() - job["started"], "first_loss": first}
     if job["warm_updates"]:
         train(job["warm_updates"])
 
-    def turn():
+    def work():
         train(1)
         began = time.perf_counter()
         loss = train(job["updates"])
         return {**facts, "seconds": time.perf_counter() - began, "loss": loss}
 
-    return turn
+    return work
 
 
 def peak_memory():
-    """Return the most memory, in MB of 10⁶ bytes, that was ever resident in this process; None without /proc."""
+    """Return the peak resident memory of this process in MB (10⁶ bytes), or None without /proc."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             return next(int(line.split()[1]) * 1024 / 1e6 for line in file if line.startswith("VmHWM"))
@@ -61,15 +113,15 @@ def peak_memory():
         return None
 
 
-def batches(sources, rows=64):
-    """Yield lists of row numbers, of about the same length, longest first: what every engine translates at once."""
+def batches_of(sources, rows=64):
+    """Yield lists of row indices for batches of sources with similar lengths, longest first."""
     order = sorted(range(len(sources)), key=lambda i: (-len(sources[i]), i))
     for first in range(0, len(order), rows):
         yield order[first : first + rows]
 
 
-def bound_threads(number):
-    """Has TensorFlow use so many threads; it must be told before it computes anything."""
+def limit_threads(number):
+    """Set the number of threads of TensorFlow. Call this before TensorFlow computes anything."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(number)

@@ -1,4 +1,4 @@
-"""What all engines train on: the same batches of token ids, from a prepared corpus or of random tokens."""
+"""Training batches for all engines: token ids from a prepared corpus, or random tokens."""
 
 import numpy as np
 
@@ -8,16 +8,18 @@ from keras_transformer.data.token_store import Split
 from keras_transformer.data.tokenizers.base import SPECIAL
 
 MEAN_LENGTH = 29
-"""Tokens of a sentence of `wmt_lengths`."""
+"""Mean number of tokens of a sentence of `wmt_lengths`."""
 
 
 def training_batches(corpus):
-    """Return the `TokenBatches` of a training, as Keras' `fit` takes them.
+    """Return the `TokenBatches` of a run.
 
     Args:
-        corpus: {"problem", "data_dir", "raw_dir"}: a problem that is prepared there, with the batches of `hparams`; or
-            {"lengths": "wmt" or a number of tokens, "vocab_size", "batches"}: random tokens, of "wmt" about as many
-            batches; with "batch_tokens" both.
+        corpus: Dictionary with "batch_tokens" and one of
+
+            - "problem", "data_dir", "raw_dir", "hparams": a registered problem and the preset for its batches;
+            - "lengths", "vocab_size", "batches": random tokens in sequences of this length, or of `wmt_lengths` for
+              "wmt". The number of batches is then approximate.
     """
     if "problem" in corpus:
         import keras_transformer as kt
@@ -28,21 +30,24 @@ def training_batches(corpus):
         lengths = wmt_lengths(corpus["batches"] * corpus["batch_tokens"] // MEAN_LENGTH)
     else:
         lengths = np.full((2, corpus["batches"] * (corpus["batch_tokens"] // corpus["lengths"])), corpus["lengths"])
-    split = Split(*(_RandomSequences(side, corpus["vocab_size"]) for side in lengths))
+    split = Split(*(RandomSequences(side, corpus["vocab_size"]) for side in lengths))
     return TokenBatches(split, BatchPlan(*lengths, corpus["batch_tokens"]))
 
 
 def wmt_lengths(count):
-    """Return lengths int `[2, count]` as WMT's English and German have them in pieces: log-normal, the median 24; a
-    target is some 16% longer or shorter than its source."""
+    """Return lengths in tokens, int `[2, count]`, similar to those of English and German in WMT.
+
+    The distribution is log-normal with a median of 24. A target is typically up to 16% longer or shorter than its
+    source.
+    """
     random = np.random.default_rng(0)
     source = np.clip(np.exp(np.log(24) + 0.62 * random.normal(size=count)), 3, 250).astype(int)
     target = np.clip(source * np.exp(random.normal(0.03, 0.16, count)), 3, 250).astype(int)
     return np.stack([source, target])
 
 
-class _RandomSequences:
-    """Sequences of these lengths; ids depend on the number of the sequence alone."""
+class RandomSequences:
+    """Sequences of given lengths. The ids depend only on the index of the sequence."""
 
     def __init__(self, lengths, vocab_size):
         self.lengths = lengths.astype(np.int32)

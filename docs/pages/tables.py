@@ -10,23 +10,17 @@ from keras_transformer.config import registry
 from keras_transformer.config.hparams import changed_fields
 
 RESULTS = Path(__file__).parent.parent / "results"
-RENAMED = {"more_pairs": "extra_train"}
-"""Problem settings that had another name when their rows were added."""
 
 
 def rows_of(name):
-    """Return the rows of docs/results/NAME.jsonl, with the current names of settings.
+    """Return the rows of docs/results/NAME.jsonl.
 
     "overrides" holds the fields that differ from the current preset. If the changes of a run lead to another preset,
     the row is assigned to that preset.
     """
     rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
     for row in rows:
-        if "settings" in row:
-            row["settings"] = {RENAMED.get(name, name): value for name, value in row["settings"].items()}
         if "overrides" in row:
-            if row["hparams"].pop("word_heads", 0):  # a field of earlier rows, now a model
-                row["hparams"]["model"] = "word_aligned_transformer"
             row["overrides"] = changed_fields(row["preset"], row["hparams"])
             if changes_of(row):
                 row.update(as_preset(row["hparams"]))

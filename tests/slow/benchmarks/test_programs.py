@@ -1,4 +1,4 @@
-"""Every program in benchmarks/ runs, on the smallest input that it takes, and writes its rows."""
+"""Every program in benchmarks/ runs on small input and writes its rows."""
 
 import contextlib
 import importlib
@@ -22,12 +22,12 @@ from keras_transformer.utils.errors import UserError
 
 PROGRAMS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text())
 THIS = keras.backend.backend()
-on_tensorflow = pytest.mark.skipif(THIS != "tensorflow", reason="of TensorFlow")
+on_tensorflow = pytest.mark.skipif(THIS != "tensorflow", reason="requires TensorFlow")
 
 
 @pytest.fixture(autouse=True)
 def paths(monkeypatch, tmp_path):
-    """Lets programs import each other, and run in a folder of their own; processes find the package."""
+    """Let programs import each other and run in a temporary folder, and let their processes import the package."""
     for folder in ("benchmarks/engines", "benchmarks"):
         monkeypatch.syspath_prepend(str(ROOT / folder))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -36,7 +36,7 @@ def paths(monkeypatch, tmp_path):
 
 @pytest.fixture
 def rows_of(monkeypatch, tmp_path):
-    """Runs a program in this process; returns its rows."""
+    """A function that runs a program in this process and returns its rows."""
 
     def rows_of(name, *flags):
         program, path = importlib.import_module(name), tmp_path / "rows.jsonl"
@@ -79,9 +79,8 @@ def test_decode_profile_finds_matrix_products(monkeypatch, tmp_path):
     decode, program = importlib.import_module("decode"), importlib.import_module("decode_profile")
     monkeypatch.setattr(decode, "SIZES", {"tiny": ("tiny", 50)})
     monkeypatch.setattr(decode, "SENTENCES", 4)
-    engine = importlib.import_module("decode_keras_transformer")
-    monkeypatch.setattr(engine.protocol, "bound_threads", lambda *_: None)  # too late for TensorFlow
-    row = program.record(decode.forced(None, "tiny", tmp_path), "graph", "float32")
+    monkeypatch.setattr(program.protocol, "limit_threads", lambda *_: None)  # too late for TensorFlow
+    row = program.measure(decode.forced("tiny", tmp_path), "graph", "float32")
     assert 0 < row["shares"]["matrix products"] < 1 and row["products_flops_per_second"] > 0
 
 
@@ -91,8 +90,12 @@ def test_exports_compares_formats(rows_of, home):
     assert (row["format"], row["precision"], row["sentences"]) == ("ctranslate2", "float32", 3)
 
 
-def test_layer_types_measures_all_layers_and_sizes(rows_of, capsys, tmp_path):
-    rows = rows_of("layer_types", "--quick", f"--output={tmp_path}/plot.png")
+def test_layer_types_measures_all_layers_and_sizes(rows_of, monkeypatch, tmp_path):
+    program = importlib.import_module("layer_types")
+    for name, value in {"WIDTH": 16, "LENGTH": 32, "BATCH": 1}.items():
+        monkeypatch.setattr(program, name, value)
+    flags = "--lengths=32,64", "--widths=16,32", "--repeats=2", f"--output={tmp_path}/plot.png"
+    rows = rows_of("layer_types", *flags)
     assert len(rows) == 7 * 3 * 2  # layers, sizes, passes
     assert len({row["layer"] for row in rows}) == 7
     assert all(0 < row["seconds"] <= row["median_seconds"] < 10 for row in rows)
@@ -100,12 +103,12 @@ def test_layer_types_measures_all_layers_and_sizes(rows_of, capsys, tmp_path):
 
 
 def test_layer_types_counts_all_matrix_products(monkeypatch):
-    """Products of Keras' own layers are not made with keras.ops.matmul."""
-    program, flags = importlib.import_module("layer_types"), types.SimpleNamespace(window=6, kernel=3)
+    program = importlib.import_module("layer_types")
+    monkeypatch.setattr(program, "WINDOW", 6)
     matmul = keras.ops.matmul
     for kind in program.kinds():
         if "O(n·d²)" in kind.operations or "k·n" in kind.operations:
-            continue
+            continue  # Keras' own layers do not use keras.ops.matmul
         counted = []
 
         def count(a, b, counted=counted):
@@ -113,12 +116,12 @@ def test_layer_types_counts_all_matrix_products(monkeypatch):
             counted.append(2 * int(np.prod(product.shape)) * a.shape[-1])
             return product
 
-        layer = kind.make(16, flags)
+        layer = kind.make(16)
         layer.build((1, 20, 16))
         monkeypatch.setattr(keras.ops, "matmul", count)
         layer(np.ones((1, 20, 16), "float32"))
         monkeypatch.setattr(keras.ops, "matmul", matmul)
-        assert sum(counted) == kind.flops(20, 16, flags), kind.name
+        assert sum(counted) == kind.flops(20, 16), kind.name
 
 
 def test_loss_curve_saves_and_compares_runs(rows_of, tmp_path):
@@ -210,7 +213,7 @@ def test_train_profile_finds_all_matrix_products(monkeypatch):
     monkeypatch.setitem(program.SIZES, "small", small)
     for limit in ("product_rate", "copy_rate"):
         monkeypatch.setattr(program, limit, lambda *_: 1e10)
-    row = program.record("small", "float32")
+    row = program.measure("small", "float32")
     model = kt.Transformer.from_hparams(kt.hparams("tiny"), vocab_size=small.vocab_size)
     found = sum(part["flops"] for part in row["parts"])
     rows = small.batch_tokens // small.length
@@ -233,7 +236,7 @@ def test_train_step_measures_this_project(rows_of, monkeypatch):
     "name, arguments, message",
     [
         ("decode", ["--engines=ctranslat2"], "unknown engine 'ctranslat2': did you mean ctranslate2"),
-        ("decode", ["--workloads=natural"], "needs a trained run: --run=DIR"),
+        ("decode", ["--workloads=natural"], "requires a trained run. Add --run=DIR"),
         ("train_step", ["--repeats=0"], "takes a whole number from 1 on, not '0'"),
     ],
 )

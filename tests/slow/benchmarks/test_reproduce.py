@@ -1,4 +1,4 @@
-"""benchmarks/reproduce.py: it makes the rows that are missing, and no others."""
+"""benchmarks/reproduce.py adds missing rows and no others."""
 
 import dataclasses
 import importlib
@@ -16,12 +16,12 @@ OVERRIDES = {field: int(value) for field, value in OVERRIDES.items()}
 
 @pytest.fixture
 def reproduce(monkeypatch, tmp_path):
-    """The program with an experiment of one run, in a folder of its own; `calls` lists the commands that it runs."""
+    """The program with an experiment of one run, in a temporary folder; `calls` lists the commands that it runs."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.chdir(tmp_path)
     program = importlib.import_module("reproduce")
-    training = program.Training("reverse", "toy", 2, OVERRIDES, {"num_symbols": 7})
-    monkeypatch.setattr(program, "EXPERIMENTS", {"small": [training]})
+    planned = program.PlannedRun("reverse", "toy", 2, OVERRIDES, {"num_symbols": 7})
+    monkeypatch.setattr(program, "EXPERIMENTS", {"small": [planned]})
     program.calls = []
 
     def python(command, *flags, lock):
@@ -38,12 +38,12 @@ def rows(path):
 
 def test_reproduce_makes_missing_rows_once(reproduce, tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
-    (training,) = reproduce.EXPERIMENTS["small"]
+    (planned,) = reproduce.EXPERIMENTS["small"]
     several = [reproduce.Evaluation("last", "test", {"beam_size": size}) for size in (1, 3)]
-    reproduce.EXPERIMENTS["small"] = [dataclasses.replace(training, evaluations=several)]
-    with lock_file(tmp_path / "runs" / "reproduce" / f"{training.name}.lock"):
+    reproduce.EXPERIMENTS["small"] = [dataclasses.replace(planned, evaluations=several)]
+    with lock_file(tmp_path / "runs" / "reproduce" / f"{planned.name}.lock"):
         reproduce.main(["small", f"--json={file}"])
-    assert reproduce.calls == [] and capsys.readouterr().out == f"{training.name}: another process is at it\n"
+    assert reproduce.calls == [] and capsys.readouterr().out == f"{planned.name}: another process is working on it\n"
     reproduce.main(["small", f"--json={file}"])
     assert reproduce.calls == ["train", "evaluate", "evaluate"]
     first, second = rows(file)

@@ -1,29 +1,29 @@
-"""PyTorch's process: nn.Transformer, post-norm and without the norms that it adds after its stacks, one embedding.
+"""PyTorch: nn.Transformer layers, post-norm and without the norms after its stacks, with one embedding.
 
-Biases of the attentions' projections, which the paper has not, are 0 and stay 0. Dropout of attention weights and of
-activations is switched off; what is left is the paper's. bfloat16 is its autocast; Adam is its fused one.
+The biases of attention projections, which the paper does not have, are fixed at 0. Dropout of attention weights and of
+activations is off, which leaves the dropout of the paper. bfloat16 uses autocast, and Adam is the fused version.
 """
 
 import contextlib
 import itertools
 import math
 
-import arrays
-import layout
 import protocol
 import torch
 from torch import nn
 
-LONGEST = 512
+MAX_LENGTH = 512
 
 
 class Transformer(nn.Module):
-    def __init__(self, config):
+    """The Transformer of the paper; `forward` returns the label-smoothed loss."""
+
+    def __init__(self, vocab_size, hparams):
         super().__init__()
-        h = config["hparams"]
+        h = hparams
         width, heads, inner = h["d_model"], h["num_heads"], h["d_ff"]
-        self.embedding = nn.Embedding(config["vocab_size"], width)
-        self.register_buffer("positions", torch.from_numpy(arrays.sinusoids(LONGEST, width)))
+        self.embedding = nn.Embedding(vocab_size, width)
+        self.register_buffer("positions", torch.from_numpy(protocol.sinusoids(MAX_LENGTH, width)))
         self.dropout = nn.Dropout(h["dropout"])
         options = dict(dim_feedforward=inner, dropout=h["dropout"], layer_norm_eps=1e-6, batch_first=True)
         encoder = nn.TransformerEncoderLayer(width, heads, **options)
@@ -56,57 +56,52 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def assign(self, weights):
-        """Takes the weights of a file of `layout`; biases of projections, which it has not, stay 0."""
+        """Assign the weights of this project."""
 
         def tensor(name):
             return torch.from_numpy(weights[name])
 
-        def take_attention(attention, path):
+        def assign_attention(attention, path):
             kernels = [tensor(f"{path}/{name}").T for name in ("query", "key", "value")]
             attention.in_proj_weight.copy_(torch.cat(kernels))
             attention.in_proj_bias.zero_().requires_grad_(False)
             attention.out_proj.weight.copy_(tensor(f"{path}/output").T)
             attention.out_proj.bias.zero_().requires_grad_(False)
 
-        def take_norm(norm, path):
-            norm.weight.copy_(tensor(f"{path}_residual/normalization/gamma"))
-            norm.bias.copy_(tensor(f"{path}_residual/normalization/beta"))
-
         self.embedding.weight.copy_(tensor("embedding/table"))
         for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
             for number, layer in enumerate(stack.layers, 1):
                 path = f"{name}/layer_{number}"
-                take_attention(layer.self_attn, f"{path}/self_attention")
+                assign_attention(layer.self_attn, f"{path}/self_attention")
                 norms = {"self_attention": layer.norm1, "feed_forward": layer.norm2}
                 if name == "decoder":
-                    take_attention(layer.multihead_attn, f"{path}/cross_attention")
+                    assign_attention(layer.multihead_attn, f"{path}/cross_attention")
                     norms = {"self_attention": layer.norm1, "cross_attention": layer.norm2, "feed_forward": layer.norm3}
                 for part, norm in norms.items():
-                    take_norm(norm, f"{path}/{part}")
+                    norm.weight.copy_(tensor(f"{path}/{part}_residual/normalization/gamma"))
+                    norm.bias.copy_(tensor(f"{path}/{part}_residual/normalization/beta"))
                 for count, dense in ((1, layer.linear1), (2, layer.linear2)):
                     dense.weight.copy_(tensor(f"{path}/feed_forward/kernel_{count}").T)
                     dense.bias.copy_(tensor(f"{path}/feed_forward/bias_{count}"))
 
 
-def make(job):
+def train(job):
     torch.set_num_threads(job["threads"])
     torch.manual_seed(0)
-    config, weights = layout.read_model(job["model"])
-    h = config["hparams"]
-    model = Transformer(config)
+    vocab_size, h, weights = protocol.read_model(job["model"])
+    model = Transformer(vocab_size, h)
     model.assign(weights)
-    # Adam's own rate is 1: the schedule's factor is the rate.
     optimizer = torch.optim.Adam(
         filter(lambda parameter: parameter.requires_grad, model.parameters()),
-        lr=1.0,
+        lr=1.0,  # the schedule multiplies it
         betas=(h["adam_beta_1"], h["adam_beta_2"]),
         eps=h["adam_epsilon"],
         fused=True,
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: arrays.learning_rate(h, step + 1))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: protocol.learning_rate(h, step + 1))
     loss_of = torch.compile(model) if job["mode"] == "compile" else model
     batches = itertools.cycle(
-        [[torch.from_numpy(array).long() for array in batch] for batch in arrays.read_batches(job["batches"])]
+        [[torch.from_numpy(array).long() for array in batch] for batch in protocol.read_batches(job["batches"])]
     )
 
     def precision():
@@ -114,8 +109,8 @@ def make(job):
             return torch.autocast("cpu", dtype=torch.bfloat16)
         return contextlib.nullcontext()
 
-    def train(updates):
-        for batch in itertools.islice(batches, updates):
+    def updates(count):
+        for batch in itertools.islice(batches, count):
             with precision():
                 loss = loss_of(*batch)
             optimizer.zero_grad(set_to_none=True)
@@ -124,8 +119,8 @@ def make(job):
             schedule.step()
         return loss.item()
 
-    return protocol.trained(job, train)
+    return protocol.training(job, updates)
 
 
 if __name__ == "__main__":
-    protocol.serve(make)
+    protocol.serve(train=train)

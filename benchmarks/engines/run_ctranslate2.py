@@ -1,13 +1,9 @@
-"""CTranslate2's process: `decode_ctranslate2.py JOB`, after `decode_ctranslate2.py JOB convert` has written its model.
+"""CTranslate2: beam search with the weights and the token ids of this project.
 
-Two processes, so that the memory of the one that translates is not the conversion's.
+The task `convert` writes the model in CTranslate2's format. It runs in a process of its own, so that the memory of the
+conversion does not count.
 """
 
-import json
-import sys
-from pathlib import Path
-
-import layout
 import protocol
 
 from keras_transformer.config.hparams import HParams
@@ -15,33 +11,32 @@ from keras_transformer.data.tokenizers.base import SPECIAL
 
 
 def convert(job):
-    """Write the job's model as CTranslate2's."""
-    from keras_transformer.exports.ctranslate2 import convert
+    from keras_transformer.exports import ctranslate2
 
-    config, weights = layout.read_model(job["model"])
+    vocab_size, hparams, weights = protocol.read_model(job["model"])
     quantization = None if job["precision"] == "float32" else job["precision"]
-    convert(weights, HParams(**config["hparams"]), pieces(config["vocab_size"]), job["folder"], quantization)
+    ctranslate2.convert(weights, HParams(**hparams), pieces(vocab_size), job["folder"], quantization)
 
 
 def pieces(vocab_size):
-    """Return the name of each id: the number itself, but for the special ones."""
+    """Return the name of each id: the id itself, except for special tokens."""
     return [*SPECIAL, *map(str, range(len(SPECIAL), vocab_size))]
 
 
-def make(job):
+def decode(job):
     import ctranslate2
 
     translator = ctranslate2.Translator(
         job["folder"], device="cpu", compute_type=job["precision"], inter_threads=1, intra_threads=job["threads"]
     )
-    names = pieces(layout.read_model(job["model"])[0]["vocab_size"])
+    names = pieces(protocol.read_model(job["model"])[0])
     sources = [[names[i] for i in ids] for ids in job["sources"]]
     ids = {token: i for i, token in enumerate(names)}
 
     def translate():
         outputs, scores = [None] * len(sources), [None] * len(sources)
-        for rows in protocol.batches(sources):
-            # Of steps, EOS's included, the longest source of the batch has as many as here.
+        for rows in protocol.batches_of(sources):
+            # The longest source of the batch gets as many steps, including EOS, as in this project.
             steps = len(sources[rows[0]]) + 1 + job["extra_length"]
             results = translator.translate_batch(
                 [sources[i] for i in rows], beam_size=job["beam_size"], length_penalty=job["alpha"],
@@ -57,7 +52,4 @@ def make(job):
 
 
 if __name__ == "__main__":
-    if sys.argv[2:] == ["convert"]:
-        convert(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    else:
-        protocol.serve(make)
+    protocol.serve(convert=convert, decode=decode)

@@ -1,14 +1,12 @@
-"""keras-hub's process: its TransformerEncoder and TransformerDecoder layers and tied embedding, Keras' Adam and `fit`.
+"""keras-hub: its TransformerEncoder, TransformerDecoder and tied embedding, with Keras' Adam and `fit`.
 
-Biases of the attentions' projections, which the paper has not, are 0 and stay 0. Dropout of attention weights
-is switched off, after which Keras takes its fused attention where it can. keras-hub has no loss for a Transformer; the
-one here is Keras' own operations, the one-hot targets left out.
+The biases of attention projections, which the paper does not have, are fixed at 0. Dropout of attention weights is
+off, so Keras uses its fused attention where possible. keras-hub has no loss for a Transformer; the loss here consists
+of Keras operations without one-hot targets.
 """
 
 import os
 
-import arrays
-import layout
 import protocol
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -21,7 +19,7 @@ from keras import ops  # noqa: E402
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Equation 3."""
+    """Learning rate of equation 3."""
 
     def __init__(self, hparams):
         self.hparams = hparams
@@ -33,7 +31,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class Loss(keras.losses.Loss):
-    """Label-smoothed cross-entropy, the mean over tokens."""
+    """Label-smoothed cross-entropy, as the mean over tokens."""
 
     def __init__(self, smoothing):
         super().__init__(reduction="mean_with_sample_weight", dtype="float32")
@@ -46,18 +44,17 @@ class Loss(keras.losses.Loss):
 
 
 class Positions(keras.layers.Layer):
-    """Scales embeddings and adds sinusoids: keras-hub's own stand half and half, not side by side."""
+    """Scale embeddings and add sinusoids, whose order differs from keras-hub's own."""
 
     def call(self, x):
         width = x.shape[-1]
-        table = ops.cast(arrays.sinusoids(512, width), self.compute_dtype)
+        table = ops.cast(protocol.sinusoids(512, width), self.compute_dtype)
         return x * width**0.5 + table[: ops.shape(x)[1]]
 
 
-def build(config):
-    """Return the model of (source, decoder's input) that gives logits, and its stacks of layers."""
-    h = config["hparams"]
-    embedding = keras_hub.layers.ReversibleEmbedding(config["vocab_size"], h["d_model"], tie_weights=True)
+def build(vocab_size, h):
+    """Return (model from source and decoder inputs to logits, embedding, encoder layers, decoder layers)."""
+    embedding = keras_hub.layers.ReversibleEmbedding(vocab_size, h["d_model"], tie_weights=True)
     options = dict(intermediate_dim=h["d_ff"], num_heads=h["num_heads"], dropout=h["dropout"], layer_norm_epsilon=1e-6)
     source, inputs = (keras.Input((None,), dtype="int32") for _ in range(2))
     padding = ops.not_equal(source, 0)
@@ -80,18 +77,15 @@ def build(config):
 
 
 def assign(embedding, encoder, decoder, weights):
-    """Gives the model the weights of a file of `layout`; biases of projections, which it has not, stay 0."""
+    """Assign the weights of this project."""
 
-    def take_attention(attention, path):
-        for name in ("query", "key", "value"):
+    def assign_attention(attention, path):
+        for name in ("query", "key", "value", "output"):
             dense = getattr(attention, f"_{name}_dense")
             dense.kernel.assign(weights[f"{path}/{name}"].reshape(dense.kernel.shape))
             dense.bias.trainable = False
-        dense = attention._output_dense
-        dense.bias.trainable = False
-        dense.kernel.assign(weights[f"{path}/output"].reshape(dense.kernel.shape))
 
-    def take_norm(norm, path):
+    def assign_norm(norm, path):
         norm.gamma.assign(weights[f"{path}_residual/normalization/gamma"])
         norm.beta.assign(weights[f"{path}_residual/normalization/beta"])
 
@@ -99,53 +93,46 @@ def assign(embedding, encoder, decoder, weights):
     for name, stack in (("encoder", encoder), ("decoder", decoder)):
         for number, layer in enumerate(stack, 1):
             path = f"{name}/layer_{number}"
-            take_attention(layer._self_attention_layer, f"{path}/self_attention")
-            take_norm(layer._self_attention_layer_norm, f"{path}/self_attention")
-            if name == "decoder":
-                take_attention(layer._cross_attention_layer, f"{path}/cross_attention")
-                take_norm(layer._cross_attention_layer_norm, f"{path}/cross_attention")
-            take_norm(layer._feedforward_layer_norm, f"{path}/feed_forward")
+            for part in ("self_attention", "cross_attention")[: 1 + (name == "decoder")]:
+                assign_attention(getattr(layer, f"_{part}_layer"), f"{path}/{part}")
+                assign_norm(getattr(layer, f"_{part}_layer_norm"), f"{path}/{part}")
+            assign_norm(layer._feedforward_layer_norm, f"{path}/feed_forward")
             denses = (layer._feedforward_intermediate_dense, layer._feedforward_output_dense)
             for count, dense in enumerate(denses, 1):
                 dense.kernel.assign(weights[f"{path}/feed_forward/kernel_{count}"])
                 dense.bias.assign(weights[f"{path}/feed_forward/bias_{count}"])
 
 
-def make(job):
-    protocol.bound_threads(job["threads"])
+def train(job):
+    protocol.limit_threads(job["threads"])
     if job["precision"] == "bfloat16":
         keras.config.set_dtype_policy("mixed_bfloat16")
-    config, weights = layout.read_model(job["model"])
-    h = config["hparams"]
-    model, *parts = build(config)
+    vocab_size, h, weights = protocol.read_model(job["model"])
+    model, *parts = build(vocab_size, h)
     assign(*parts, weights)
-    model.compile(
-        optimizer=keras.optimizers.Adam(
-            Schedule(h), beta_1=h["adam_beta_1"], beta_2=h["adam_beta_2"], epsilon=h["adam_epsilon"]
-        ),
-        loss=Loss(h["label_smoothing"]),
-        jit_compile=job["mode"] == "xla",
+    adam = keras.optimizers.Adam(
+        Schedule(h), beta_1=h["adam_beta_1"], beta_2=h["adam_beta_2"], epsilon=h["adam_epsilon"]
     )
-    batches = arrays.read_batches(job["batches"])
-
+    model.compile(optimizer=adam, loss=Loss(h["label_smoothing"]), jit_compile=job["mode"] == "xla")
+    batches = protocol.read_batches(job["batches"])
     ids, mask = tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None, None), tf.float32)
     done = 0
 
-    def train(updates):
+    def updates(count):
         nonlocal done
-        first, done = done, done + updates
+        first, done = done, done + count
 
         def generate():
-            for number in range(first, first + updates):
+            for number in range(first, first + count):
                 source, inputs, labels = batches[number % len(batches)]
                 yield (source, inputs), labels, (labels != 0).astype("float32")
 
         dataset = tf.data.Dataset.from_generator(generate, output_signature=((ids, ids), ids, mask)).prefetch(4)
-        history = model.fit(dataset, steps_per_epoch=updates, epochs=1, verbose=0)
+        history = model.fit(dataset, steps_per_epoch=count, epochs=1, verbose=0)
         return history.history["loss"][0]
 
-    return protocol.trained(job, train)
+    return protocol.training(job, updates)
 
 
 if __name__ == "__main__":
-    protocol.serve(make)
+    protocol.serve(train=train)
