@@ -1,4 +1,4 @@
-# Needs Python 3.11, make and, for `make demo` and `make test`, nothing else: both set up what they use.
+# Requires Python 3.11 and make. Each target installs what it needs.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -8,26 +8,25 @@ EXPERIMENTS = $(addprefix reproduce-,multi30k length_penalty table3 extrapolatio
 
 .PHONY: demo install environments test test-slow test-all test-jax soak bench $(EXPERIMENTS) docs lint format clean
 
-# Trains a Transformer on the embedded English-German problem and translates unseen sentences: under 10 minutes
-# on two CPU cores.
+# Train on the embedded English-German problem and translate test sentences: under 10 minutes on two CPU cores.
 demo: $(VENV)/.installed
 	$(BIN)/python -m keras_transformer.train --problem=toy_ende --hparams=toy
 	$(BIN)/python -m keras_transformer.evaluate --run=runs/toy_ende-toy --split=test --samples=10
 
-# Number of test processes. Each loads TensorFlow and trains: memory limits them as much as cores do.
+# Number of test processes. Each loads TensorFlow, so memory limits the number as much as cores do.
 PROCESSES ?= 2
 PYTEST = python -m pytest -n $(PROCESSES) --dist=worksteal
 
 install: $(VENV)/.installed
 
-# Both environments for tests; `make -j2 environments` installs them at the same time.
+# Both test environments; `make -j2 environments` installs them at the same time.
 environments: $(VENV)/.installed-dev .venv-jax/.installed
 
 # The tests to run after every change.
 test: $(VENV)/.installed-dev lint
 	$(BIN)/$(PYTEST) $(or $(FILES),tests/unit tests/integration)
 
-# Notebooks, the wheel in an empty environment, several processes, both backends, a browser, kills, benchmarks.
+# Tests of notebooks, the wheel, several processes, both backends, a browser, kills and benchmarks.
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/$(PYTEST) tests/slow
 	$(BIN)/$(PYTEST) tests/unit -m hypothesis --hypothesis-profile=ci-slow
@@ -38,16 +37,16 @@ test-all: test test-slow
 test-jax: .venv-jax/.installed
 	KERAS_BACKEND=jax $(JAX)/$(PYTEST) -m backend
 
-# The tests that are too long for `make test-slow`, then one training run that is killed fifty times.
+# The longest tests, and a training run that is killed fifty times.
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python tests/slow/soak.py
 
-# Training speed beside other engines, which are installed the first time; with RAW_DIR=FOLDER an epoch of Multi30k, too.
+# Training speed compared with other engines, which are installed on first use; RAW_DIR=FOLDER adds Multi30k.
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/train_step.py $(if $(RAW_DIR),--raw_dir=$(RAW_DIR))
 
-# Published numbers, once more, and better ones: the next open rows of docs/results/multi30k.jsonl, table3.jsonl, ….
+# The missing rows of an experiment in docs/results/*.jsonl.
 $(EXPERIMENTS): reproduce-%: $(VENV)/.installed
 	$(BIN)/python benchmarks/reproduce.py $* $(if $(RAW_DIR),--raw_dir=$(RAW_DIR))
 
@@ -56,7 +55,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The documentation as pages, in docs/_build; a link that leads nowhere is an error.
+# HTML documentation in docs/_build. Warnings, such as those about broken links, are errors.
 docs: $(VENV)/.installed-dev
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build
 
@@ -73,7 +72,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt requirements-doc
 	$(BIN)/python $(PIP_INSTALL) -r requirements-dev.txt
 	touch $@
 
-# What the tests marked `backend` need, in the versions of requirements-dev.txt.
+# Packages for the tests marked `backend`, in the versions of requirements-dev.txt.
 JAX_PACKAGES = ^(pytest|hypothesis|ctranslate2|fastapi|prometheus|uvicorn|tensorboard|selenium)
 .venv-jax/.installed: requirements-jax.txt requirements-dev.txt pyproject.toml
 	$(PYTHON) -m venv .venv-jax
