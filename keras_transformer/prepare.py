@@ -2,6 +2,7 @@
 
 from keras_transformer.cli.arguments import Parser, add_problem_flags, read_problem_flags, run_command
 from keras_transformer.cli.output import report_if_read
+from keras_transformer.data.corpus import one_line
 from keras_transformer.utils.logs import terminal_log
 
 
@@ -13,11 +14,27 @@ def main(arguments):
         "Learn the vocabulary of a problem and encode its corpus. `train` does the same if that is still to be done.",
     )
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
+    parser.add_argument("--report", action="store_true", help="print the numbers of dropped pairs, with examples")
     flags = parser.parse_args(arguments)
     problem, _ = read_problem_flags(flags)
     with terminal_log():
         problem.prepare()
+    if flags.report:
+        report_if_read(filter_report(problem.store.manifest))
     report_if_read(f"{problem.name} is prepared in {problem.prepared_dir}")
+
+
+def filter_report(manifest):
+    """Return a text that lists the pairs of each split that filters dropped, with examples, from a manifest."""
+    lines = []
+    for split, counts in manifest["splits"].items():
+        dropped = {reason: count for reason, count in counts.items() if reason.startswith("dropped_")}
+        lines.append(f"{split}: {counts['pairs']:,} pairs kept, {sum(dropped.values()):,} dropped")
+        for reason, count in dropped.items():
+            lines.append(f"  {count:,} {reason.replace('_', ' ')}")
+            for source, target in manifest.get("dropped", {}).get(split, {}).get(reason, []):
+                lines.append(f"    {one_line(source)!r} | {one_line(target)!r}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

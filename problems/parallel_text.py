@@ -46,11 +46,10 @@ class ParallelText(TranslationProblem):
         languages = (self.source, self.target)
         if (named := getattr(self, split)) is not None:
             sources = parse_sources(named, self.raw_dir, languages)
-            copies = self.drop_duplicates and any(source.weight > 1 for source in sources)
             require(
-                not copies,
-                f"{self.name}: drop_duplicates cannot be combined with a weight above 1, whose copies it would drop; "
-                "unset one of them",
+                not (self.dropped_duplicates and any(source.weight > 1 for source in sources)),
+                f"{self.name}: {self.dropped_duplicates} cannot be combined with a weight above 1, whose copies it "
+                "would drop; unset one of them",
             )
             return sources
         found = find_source(self.raw_dir, split, languages, required=split == "train")

@@ -4,6 +4,7 @@ import collections
 import concurrent.futures
 import contextlib
 import itertools
+import json
 import multiprocessing
 import multiprocessing.resource_tracker
 import os
@@ -17,7 +18,7 @@ from unittest import mock
 
 import numpy as np
 
-from keras_transformer.data.filters import hash_pairs
+from keras_transformer.data.filters import hash_pairs, hash_texts
 from keras_transformer.data.tokenizers.base import EOS
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.utils.errors import UserError
@@ -28,6 +29,8 @@ SERIAL_PAIRS = 50_000
 """Number of pairs that this process encodes before it starts workers."""
 MAX_WORKERS = 8
 """With more workers, the process that reads the corpus is the bottleneck. A worker takes about 0.1 GB of memory."""
+EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
+"""Maximum number of examples for each reason to drop a pair, and of characters in each side of an example."""
 
 _tokenizer = None
 """The tokenizer of a worker process."""
@@ -52,7 +55,7 @@ def checksum(pairs):
 
 
 def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
-    """Return the pairs of a chunk as arrays, without the pairs that `pair_filter` drops by their lengths.
+    """Return the pairs of a chunk as arrays, without the pairs that `pair_filter` drops one by one.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -63,20 +66,21 @@ def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
 
     Returns:
         {name: array}. `source.ids` and `target.ids` are the concatenated rows, each with EOS. `source.lengths` and
-        `target.lengths`, int32 `[rows]`, are the numbers of ids in the rows. `hashes`, uint64 `[rows]`, identify the
-        pairs. `read` is the number of pairs in the chunk, and `empty` the number of pairs dropped for an empty side.
+        `target.lengths`, int32 `[rows]`, are the numbers of ids in the rows. `pairs` and `sources`, uint64 `[rows]`,
+        are hashes of pairs and sources. `dropped`, uint8, is JSON: {reason: [number of pairs, examples]}.
     """
-    read = len(pairs)
     sources, targets = zip(*pairs)
     sides = [tokenizer.encode(sources), tokenizer.encode_targets(targets)]
     lengths = [*map(_lengths, sides)]  # before dropout, whose random draws must not decide which pairs stay
-    empty = pair_filter.empty(*lengths)
-    keep = pair_filter.alike(*lengths) & ~empty
-    if not keep.all():
+    drops = pair_filter.by_pair(pairs, np.stack(lengths))
+    dropped = {reason: [int(rows.sum()), examples_of(pairs, rows)] for reason, rows in drops.items()}
+    if any(count for count, _ in dropped.values()):
+        keep = ~np.logical_or.reduce([*drops.values()])
         pairs, *sides = (list(itertools.compress(rows, keep)) for rows in (pairs, *sides))
     if bpe_dropout:
         sides = [tokenizer.resegment(side, bpe_dropout, 2 * first + i) for i, side in enumerate(sides)]
-    arrays = {"read": np.int64(read), "empty": np.int64(empty.sum()), "hashes": hash_pairs(pairs)}
+    arrays = {"pairs": hash_pairs(pairs), "sources": hash_texts(source for source, _ in pairs)}
+    arrays["dropped"] = np.frombuffer(json.dumps(dropped).encode(), np.uint8)
     for name, side in zip(("source", "target"), sides):
         length = _lengths(side)
         ends = np.cumsum(length)
@@ -86,6 +90,11 @@ def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
         ids[inside] = np.fromiter(itertools.chain.from_iterable(side), ids.dtype, len(ids) - len(ends))
         arrays |= {f"{name}.ids": ids, f"{name}.lengths": length}
     return arrays
+
+
+def examples_of(pairs, rows):
+    """Return the first of the pairs that `rows`, bool `[pairs]`, selects, shortened for a report."""
+    return [[text[:EXAMPLE_CHARACTERS] for text in pairs[row]] for row in np.flatnonzero(rows)[:EXAMPLES]]
 
 
 def _lengths(rows):

@@ -1,41 +1,177 @@
-"""Filters that drop pairs of a corpus by their lengths or as exact duplicates."""
+"""Filters that drop pairs of a corpus: by their texts, by their lengths, as duplicates, or as held-out pairs."""
 
+import functools
 import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 
+from keras_transformer.utils.errors import UserError
 
-@dataclass(frozen=True)
+SCRIPT_SHARE = 0.5
+"""Minimum share of a side's letters that must be in its script."""
+EMPTY = "dropped_with_an_empty_side"
+OVERLAP, DUPLICATES = "dropped_as_validation_or_test_pairs", "dropped_as_duplicates"
+SOURCE_DUPLICATES = "dropped_as_source_duplicates"
+
+
+@dataclass(frozen=True, kw_only=True)
 class PairFilter:
     """The rules that decide which pairs of a split to drop. By default all pairs stay.
 
     Attributes:
-        max_length_ratio: Maximum ratio of the longer side to the shorter one, in tokens with EOS. None disables the
-            filter.
-        drop_duplicates: Whether to keep only the first of identical pairs.
         drop_empty: Whether to drop pairs with a side that has no tokens.
+        drop_control: Whether to drop pairs with control, private-use or replacement characters.
+        drop_copies: Whether to drop pairs whose sides are equal, apart from case and white space.
+        min_letters: Minimum share of letters in the characters of each side, from 0 to 1, without white space.
+        source_script, target_script: Unicode scripts of a side, separated by commas. At least `SCRIPT_SHARE` of the
+            letters must be in one of them.
+        min_tokens, max_tokens: Minimum and maximum number of tokens of each side, with EOS.
+        max_length_ratio: Maximum ratio of the longer side to the shorter one, in tokens with EOS.
+        drop_overlap: Whether to drop "pairs" that are also in another split, or all pairs with "sources" of such pairs.
+        drop_duplicates: Whether to keep only the first of identical pairs.
+        drop_source_duplicates: Whether to keep only the first pair of each source.
     """
 
-    max_length_ratio: float | None = None
-    drop_duplicates: bool = False
     drop_empty: bool = False
+    drop_control: bool = False
+    drop_copies: bool = False
+    min_letters: float | None = None
+    source_script: str | None = None
+    target_script: str | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    max_length_ratio: float | None = None
+    drop_overlap: str | None = None
+    drop_duplicates: bool = False
+    drop_source_duplicates: bool = False
 
-    def empty(self, source_lengths, target_lengths):
-        """Return which pairs to drop because a side is empty, bool `[pairs]`. The arguments are those of `alike`."""
-        return ((source_lengths == 1) | (target_lengths == 1)) & self.drop_empty
+    def by_pair(self, pairs, lengths):
+        """Return the pairs to drop, {reason: bool `[pairs]`}, each under the first reason that applies.
 
-    def alike(self, source_lengths, target_lengths):
-        """Return which pairs satisfy `max_length_ratio`, bool `[pairs]`.
+        Only active rules have a reason.
 
         Args:
-            source_lengths: int32 `[pairs]`, tokens with EOS; a blank side has length 1.
-            target_lengths: int32 `[pairs]`, the same for targets.
+            pairs: List of pairs of texts.
+            lengths: int32 `[2, pairs]`, the numbers of tokens with EOS of sources and targets.
         """
-        if self.max_length_ratio is None:
-            return np.full(len(source_lengths), True)
-        shorter, longer = np.minimum(source_lengths, target_lengths), np.maximum(source_lengths, target_lengths)
-        return longer <= self.max_length_ratio * shorter
+        found, left = {}, np.full(len(pairs), True)
+        for reason, rule in self._rules().items():
+            found[reason] = rule(pairs, lengths) & left
+            left &= ~found[reason]
+        return found
+
+    def _rules(self):
+        shortest, longest = self.min_tokens or 0, self.max_tokens or np.inf
+        rules = {
+            EMPTY: (self.drop_empty, lambda _, lengths: lengths.min(0) == 1),
+            "dropped_with_control_characters": (self.drop_control, _any_side(has_control)),
+            "dropped_as_copies": (self.drop_copies, _each(lambda source, target: _plain(source) == _plain(target))),
+            "dropped_for_few_letters": (
+                self.min_letters, _any_side(lambda text: letter_share(text) < self.min_letters)
+            ),
+            "dropped_for_their_script": (self.source_script or self.target_script, _each(self._wrong_script)),
+            "dropped_for_their_length": (
+                self.min_tokens or self.max_tokens,
+                lambda _, lengths: (lengths.min(0) < shortest) | (lengths.max(0) > longest),
+            ),
+            "dropped_for_their_length_ratio": (
+                self.max_length_ratio, lambda _, lengths: lengths.max(0) > self.max_length_ratio * lengths.min(0)
+            ),
+        }  # fmt: skip
+        return {reason: rule for reason, (active, rule) in rules.items() if active}
+
+    def _wrong_script(self, source, target):
+        sides = (source, self.source_script), (target, self.target_script)
+        return any(scripts and script_share(text, scripts) < SCRIPT_SHARE for text, scripts in sides)
+
+    def by_corpus(self, blocks, held_out):
+        """Return the pairs to drop, {reason: bool `[pairs]`}, each under the first reason that applies.
+
+        Args:
+            blocks: Function of "pairs" or "sources" that returns an iterator over the hashes, uint64 arrays.
+            held_out: {"pairs" or "sources": uint64 array}, the hashes of the other splits.
+        """
+        found = {}
+        if self.drop_overlap:
+            masks = [np.isin(block, held_out[self.drop_overlap]) for block in blocks(self.drop_overlap)]
+            found[OVERLAP] = np.concatenate([np.empty(0, bool), *masks])
+        for active, reason, kind in (
+            (self.drop_duplicates, DUPLICATES, "pairs"),
+            (self.drop_source_duplicates, SOURCE_DUPLICATES, "sources"),
+        ):
+            if active:
+                hashes = np.concatenate([np.empty(0, np.uint64), *blocks(kind)])
+                left = np.flatnonzero(~np.logical_or.reduce([np.full(len(hashes), False), *found.values()]))
+                found[reason] = np.full(len(hashes), False)
+                found[reason][left[~first_occurrences(hashes[left])]] = True
+        return found
+
+
+def _each(drops):
+    """Return a rule from a function of source and target."""
+    return lambda pairs, _: np.fromiter((drops(*pair) for pair in pairs), bool, len(pairs))
+
+
+def _any_side(drops):
+    """Return a rule from a function of one text."""
+    return _each(lambda source, target: drops(source) or drops(target))
+
+
+def _plain(text):
+    return " ".join(text.casefold().split())
+
+
+@functools.lru_cache
+def _pattern(text):
+    import regex
+
+    return regex.compile(text)
+
+
+def has_control(text):
+    """Return whether a text has a control, private-use or replacement character. White space is allowed."""
+    return bool(_pattern(r"[\p{Cc}\p{Co}\p{Cs}\ufffd]").search("".join(text.split())))
+
+
+def letter_share(text):
+    """Return the share of letters, with their accents, in the characters of a text without white space."""
+    characters = "".join(text.split())
+    return len(_pattern(r"[^\p{L}\p{M}]+").sub("", characters)) / max(len(characters), 1)
+
+
+def script_share(text, scripts):
+    """Return the share of a text's letters that are in Unicode scripts, or 1 for a text without letters.
+
+    Letters that several scripts share do not count.
+
+    Args:
+        text: A text.
+        scripts: Names, separated by commas: "Han,Hiragana,Katakana".
+    """
+    letters = _pattern(r"\P{L}+|[\p{Script=Common}\p{Script=Inherited}]+").sub("", text)
+    return len(_pattern(f"[^{script_classes(scripts)}]+").sub("", letters)) / len(letters) if letters else 1.0
+
+
+@functools.lru_cache
+def script_classes(scripts):
+    """Return the inside of a character class for the names of Unicode scripts, separated by commas.
+
+    Raises:
+        UserError: A name is not the name of a script.
+    """
+    import regex
+
+    classes = [rf"\p{{Script={name.strip()}}}" for name in scripts.split(",")]
+    for name, each in zip(scripts.split(","), classes):
+        try:
+            regex.compile(each)
+        except regex.error:
+            raise UserError(
+                f"a Unicode script must be a name such as Latin, Cyrillic, Arabic or Han, got {name.strip()!r}. "
+                "The Unicode standard lists them in Scripts.txt."
+            ) from None
+    return "".join(classes)
 
 
 def hash_pairs(pairs):
@@ -43,20 +179,17 @@ def hash_pairs(pairs):
 
     In a corpus of 40 million pairs, the probability that two different pairs have the same hash is 1 in 20,000.
     """
-    digests = (
-        hashlib.blake2b(f"{len(source)} {source}{target}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        for source, target in pairs
-    )
+    return hash_texts(f"{len(source)} {source}{target}" for source, target in pairs)
+
+
+def hash_texts(texts):
+    """Return a 64-bit hash of each text, uint64 `[texts]`."""
+    digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
     return np.frombuffer(b"".join(digests), dtype="<u8")
 
 
-def first_occurrences(blocks):
-    """Return which hashes did not occur before, bool `[hashes]`.
-
-    Args:
-        blocks: Iterable of uint64 arrays that together hold the hashes.
-    """
-    hashes = np.concatenate([np.empty(0, np.uint64), *blocks])
+def first_occurrences(hashes):
+    """Return which of the hashes, uint64 `[hashes]`, did not occur before, bool `[hashes]`."""
     first = np.full(len(hashes), False)
     first[np.unique(hashes, return_index=True)[1]] = True
     return first

@@ -5,13 +5,15 @@ resumes with the chunks whose files are missing.
 """
 
 import contextlib
+import functools
+import json
 import logging
 import time
 
 import numpy as np
 
-from keras_transformer.data.encoding import SERIAL_PAIRS, ChunkWriter
-from keras_transformer.data.filters import PairFilter, first_occurrences
+from keras_transformer.data.encoding import EXAMPLES, SERIAL_PAIRS, ChunkWriter, examples_of
+from keras_transformer.data.filters import EMPTY, PairFilter
 from keras_transformer.utils.files import sha256
 from keras_transformer.utils.timing import duration
 
@@ -63,7 +65,7 @@ class Progress:
 def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=None, bpe_dropout=None):
     """Encode pairs of texts to the files of a store, except its manifest. Resume an interrupted preparation.
 
-    It needs the memory of a few chunks per worker, plus about 32 bytes per pair with `drop_duplicates`.
+    It needs the memory of a few chunks per worker, plus about 50 bytes per pair to drop duplicates.
 
     Args:
         work: `WorkDirectory` with the saved tokenizer.
@@ -75,7 +77,7 @@ def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=
         bpe_dropout: {name of a split: probability that BPE-dropout skips a merge}.
 
     Returns:
-        {split: counts} and {file: entry}, as in a manifest.
+        {split: counts}, {split: {reason: examples of dropped pairs}} and {file: entry}, as in a manifest.
 
     Raises:
         ChangedTexts: The texts are not those of the interrupted preparation.
@@ -83,7 +85,7 @@ def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=
     """
     filters, expected, bpe_dropout = filters or {}, expected or {}, bpe_dropout or {}
     work.keep = max(expected.values(), default=0) > SERIAL_PAIRS
-    chunks, counts, files = {}, {}, {}
+    chunks, counts, dropped, files = {}, {}, {}, {}
     with ChunkWriter(tokenizer, work.folder, workers) as writer:
         for split, pairs in splits.items():
             chunks[split], pair_filter = [], filters.get(split, PairFilter())
@@ -93,28 +95,40 @@ def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=
                 work.keep |= progress.update(count, skipped) > SERIAL_PAIRS
             if {*chunks[split]} != {*work.folder.glob(f"{split}.{CHUNKS}")}:
                 raise ChangedTexts
+    others = [chunk for split in splits if split != "train" for chunk in chunks[split]]
+    held_out = {kind: np.concatenate([np.empty(0, np.uint64), *_hashes(others, kind)]) for kind in ("pairs", "sources")}
     for split in splits:
-        counts[split], entries = _join(work.folder, split, chunks[split], filters.get(split, PairFilter()), tokenizer)
+        pair_filter = filters.get(split, PairFilter())
+        drops = pair_filter.by_corpus(functools.partial(_hashes, chunks[split]), held_out)
+        counts[split], dropped[split], entries = _join(work.folder, split, chunks[split], drops, tokenizer)
         files |= entries
-        if "train" in chunks and split != "train" and (common := _count_common(chunks[split], chunks["train"])):
-            counts[split]["pairs_also_in_training"] = common
-    return counts, files
+        if "train" in chunks and split != "train" and not filters.get("train", PairFilter()).drop_overlap:
+            if common := _count_common(chunks[split], chunks["train"]):
+                counts[split]["pairs_also_in_training"] = common
+    return counts, dropped, files
 
 
-def _join(folder, split, chunks, pair_filter, tokenizer):
-    """Write the columns of a split from its chunks, without duplicates. Return its counts and manifest entries."""
+def _join(folder, split, chunks, drops, tokenizer):
+    """Write the columns of a split from its chunks, without the pairs of `drops`, {reason: bool `[rows]`}.
+
+    Returns:
+        The counts, the examples of dropped pairs, and the manifest entries of the files.
+    """
     dtypes = {f"{side}.{kind}": dtype for side in SIDES for kind, dtype in
               (("ids", tokenizer.id_type.name), ("lengths", "int32"))}  # fmt: skip
-    keep = first_occurrences(_hashes(chunks)) if pair_filter.drop_duplicates else None
-    read = encoded = empty_dropped = empty = 0
-    counts = {"pairs": 0, "source_tokens": 0, "target_tokens": 0}
+    first = empty = 0
+    counts, dropped = {"pairs": 0, "source_tokens": 0, "target_tokens": 0}, {}
     with contextlib.ExitStack() as stack:
         columns = {name: stack.enter_context(open(folder / f"{split}.{name}", "wb")) for name in dtypes}
         for path in chunks:
             with np.load(path) as chunk:
-                rows = len(chunk["hashes"])
-                kept = np.full(rows, True) if keep is None else keep[encoded : encoded + rows]
-                read, encoded, empty_dropped = read + int(chunk["read"]), encoded + rows, empty_dropped + chunk["empty"]
+                rows = len(chunk["pairs"])
+                here = {reason: pairs[first : first + rows] for reason, pairs in drops.items()}
+                kept, first = ~np.logical_or.reduce([np.full(rows, False), *here.values()]), first + rows
+                for reason, (count, examples) in json.loads(chunk["dropped"].tobytes()).items():
+                    _count(dropped, reason, count, examples)
+                for reason, pairs in here.items():
+                    _count(dropped, reason, int(pairs.sum()), _decoded(tokenizer, chunk, pairs))
                 lengths = [chunk[f"{side}.lengths"] for side in SIDES]
                 for side, length in zip(SIDES, lengths):
                     columns[f"{side}.ids"].write(chunk[f"{side}.ids"][np.repeat(kept, length)].tobytes())
@@ -124,31 +138,46 @@ def _join(folder, split, chunks, pair_filter, tokenizer):
                 empty += int((np.minimum(*lengths)[kept] == 1).sum())
     if empty:
         counts["pairs_with_an_empty_side"] = empty
-    if empty_dropped:
-        counts["dropped_with_an_empty_side"] = int(empty_dropped)
-    if pair_filter.max_length_ratio is not None:
-        counts["dropped_for_their_length_ratio"] = read - encoded - int(empty_dropped)
-    if pair_filter.drop_duplicates:
-        counts["dropped_as_duplicates"] = encoded - counts["pairs"]
+    counts |= {reason: count for reason, (count, _) in dropped.items() if count or reason != EMPTY}
     paths = {name: folder / f"{split}.{name}" for name in dtypes}
     entries = {
         path.name: {"bytes": path.stat().st_size, "dtype": dtypes[name], "sha256": sha256(path)}
         for name, path in paths.items()
     }
-    return counts, entries
+    return counts, {reason: examples for reason, (_, examples) in dropped.items() if examples}, entries
 
 
-def _hashes(chunks):
-    """Yield the hashes of the pairs of each chunk, uint64 `[rows]`."""
+def _count(dropped, reason, count, examples):
+    """Add to the number of pairs dropped for a reason, and to its first examples."""
+    total, known = dropped.get(reason, (0, []))
+    dropped[reason] = total + count, (known + examples)[:EXAMPLES]
+
+
+def _decoded(tokenizer, chunk, rows):
+    """Return examples of the pairs of a chunk that `rows`, bool `[pairs]`, selects, decoded from their ids."""
+    ends = [np.cumsum(chunk[f"{side}.lengths"]) for side in SIDES]
+    pairs = []
+    for row in np.flatnonzero(rows)[:EXAMPLES]:
+        source, target = (
+            chunk[f"{side}.ids"][end[row] - chunk[f"{side}.lengths"][row] : end[row]].tolist()
+            for side, end in zip(SIDES, ends)
+        )
+        (text,) = tokenizer.decode([source])
+        pairs.append((text, *tokenizer.decode_outputs([text], [target])))
+    return examples_of(pairs, np.full(len(pairs), True))
+
+
+def _hashes(chunks, kind):
+    """Yield the hashes of the "pairs" or "sources" of each chunk, uint64 `[rows]`."""
     for path in chunks:
         with np.load(path) as chunk:
-            yield chunk["hashes"]
+            yield chunk[kind]
 
 
 def _count_common(chunks, train):
     """Return the number of pairs in the chunks of a split that the training split also contains."""
-    hashes = np.concatenate([np.empty(0, np.uint64), *_hashes(chunks)])
+    hashes = np.concatenate([np.empty(0, np.uint64), *_hashes(chunks, "pairs")])
     common = np.full(len(hashes), False)
-    for block in _hashes(train) if len(hashes) else ():
+    for block in _hashes(train, "pairs") if len(hashes) else ():
         common |= np.isin(hashes, block)
     return int(common.sum())

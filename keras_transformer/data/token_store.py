@@ -70,11 +70,11 @@ class TokenStore:
         """
         if not (work.folder / "manifest.json").is_file():
             tokenizer.save(work.folder)
-            counts, files = write_columns(work, splits, tokenizer, **options)
+            counts, dropped, files = write_columns(work, splits, tokenizer, **options)
             write_json(
                 work.folder / "manifest.json",
                 {**manifest, "version": VERSION, "vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint,
-                 "splits": counts, "files": files},
+                 "splits": counts, "dropped": dropped, "files": files},
             )  # fmt: skip
         for path in work.folder.glob(CHUNKS):  # needed until the manifest exists
             path.unlink()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PARTS = 3  # version of the chunk files of an interrupted preparation
+PARTS = 4  # version of the chunk files of an interrupted preparation
 
 __all__ = ["Problem", "load_problem", "setting"]
 
@@ -156,9 +156,13 @@ class Problem:
             if common := counts.get("pairs_also_in_training"):
                 logger.warning(
                     f"{common:,} of {counts['pairs']:,} {split} pairs are also in the training text, so "
-                    f"{split} scores are too high; remove these pairs from the training text"
+                    f"{split} scores are too high; remove these pairs from the training text{self._overlap_hint}"
                 )
         return self
+
+    @property
+    def _overlap_hint(self):
+        return ", or set problem.drop_overlap=pairs" if "drop_overlap" in self.parameters else ""
 
     def _prepare_if_needed(self):
         current, remark = self._check_store()

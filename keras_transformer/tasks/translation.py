@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from keras_transformer.config.hparams import setting
+from keras_transformer.data.filters import script_classes
 from keras_transformer.data.tokenizers.base import no_byte_pairs
 from keras_transformer.metrics.bleu import TOKENIZERS, chrf, lowercase_bleu, sacre_bleu, tokenized_bleu, tokenizer_for
 from keras_transformer.tasks.problem import Problem
@@ -15,6 +16,7 @@ from keras_transformer.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 NORMALIZATION = "Unicode normalization of texts (identity changes only white space)"
+OVERLAPS = ("pairs", "sources")
 LEARNING = (
     "vocab_size", "normalization", "vocab_type", "character_coverage", "byte_fallback", "split_digits", "user_symbols"
 )  # fmt: skip
@@ -53,10 +55,24 @@ class TranslationProblem(Problem):
         None, "existing SentencePiece model, used instead of learning a vocabulary", is_path=True
     )
 
+    min_tokens: int | None = setting(None, "minimum number of tokens, with EOS, of each side of a training pair", low=1)
+    max_tokens: int | None = setting(None, "maximum number of tokens, with EOS, of each side of a training pair", low=1)
     max_length_ratio: float | None = setting(
         None, "maximum ratio of the longer side of a training pair to the shorter, in tokens with EOS", low=1
     )
     drop_duplicates: bool = setting(False, "whether to keep only the first of identical training pairs")
+    drop_source_duplicates: bool = setting(False, "whether to keep only the first training pair of each source")
+    drop_overlap: str | None = setting(
+        None, "whether to drop training pairs that share a pair or a source with another split", choices=OVERLAPS
+    )
+    drop_copies: bool = setting(False, "whether to drop training pairs whose sides are equal")
+    drop_control: bool = setting(False, "whether to drop training pairs with control or replacement characters")
+    min_letters: float | None = setting(
+        None, "minimum share of letters in the characters of each side of a training pair", low=0.01, high=1
+    )
+    source_script: str | None = setting(None, "Unicode script of training sources, such as Latin or Han,Hiragana")
+    target_script: str | None = setting(None, "Unicode script of training targets")
+
     bpe_dropout: float = setting(
         0.0, "probability of skipping a merge when segmenting training texts (BPE-dropout)", low=0, high=0.9
     )
@@ -91,17 +107,25 @@ class TranslationProblem(Problem):
                 f"{self.name}: bpe_dropout={self.bpe_dropout} requires several segmentations, because a single one "
                 "would be the same in each epoch; add --set problem.num_segmentations=10"
             )
-        if self.num_segmentations > 1 and self.drop_duplicates:
+        if self.num_segmentations > 1 and (dropping := self.dropped_duplicates):
             raise UserError(
-                f"{self.name}: num_segmentations={self.num_segmentations} cannot be combined with drop_duplicates, "
+                f"{self.name}: num_segmentations={self.num_segmentations} cannot be combined with {dropping}, "
                 "which would keep only one segmentation; unset one of them"
             )
+        for scripts in filter(None, (self.source_script, self.target_script)):
+            script_classes(scripts)
+
+    @property
+    def dropped_duplicates(self) -> str | None:
+        """The name of the setting that drops duplicates, or None."""
+        return next((name for name in ("drop_duplicates", "drop_source_duplicates") if getattr(self, name)), None)
 
     @property
     def filters(self) -> dict:
         from keras_transformer.data.filters import PairFilter
 
-        return {"train": PairFilter(self.max_length_ratio, self.drop_duplicates, drop_empty=True)}
+        values = {field.name: getattr(self, field.name, None) for field in dataclasses.fields(PairFilter)}
+        return {"train": PairFilter(**{**values, "drop_empty": True})}
 
     def changed(self, names) -> list:
         """Return those of the settings `names` that do not have their default value."""

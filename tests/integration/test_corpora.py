@@ -35,7 +35,7 @@ def prepared(arguments, vocab_size=60):
     try:
         return problem.prepare()
     except UserError as error:
-        possible = re.search(r"at (?:least|most) (\d+);", str(error))
+        possible = re.search(r"at (?:least|most) (\d+) pieces", str(error))
         if not possible or int(possible[1]) == vocab_size:
             raise
         return prepared(arguments, int(possible[1]))
@@ -168,3 +168,14 @@ def test_prepare_stores_or_rejects_arbitrary_bytes(tmp_path_factory, english, ge
         assert "\n" not in str(error)
         return
     assert_stored(problem, expected(*sides))
+
+
+def test_prepare_report_lists_dropped_pairs(call, tmp_path):
+    english = lines("en") + b"Photo: Reuters\nPhoto: Reuters\n"
+    arguments = write(tmp_path, english, lines("de") + b"Photo: Reuters\nFoto\n")
+    flags = [f"--{name}={value}" for name, value in arguments.items()]
+    flags += ["--set=problem.drop_copies=true", "--set=problem.vocab_size=60", "--report"]
+    for _ in range(2):  # from the corpus, then from the manifest
+        report = call("prepare", "--problem=parallel_text", *flags).succeeded()
+        assert "  1 dropped as copies" in report and "    'Photo: Reuters' | 'Photo: Reuters'" in report
+        assert any(line.startswith("train: ") and line.endswith("pairs kept, 1 dropped") for line in report)

@@ -149,7 +149,7 @@ def test_prepare_warns_of_validation_pairs_in_training(corpus, call):
         warnings = [line for line in lines if line.startswith("warning: ")]
         assert warnings == [
             f"warning: {common} of {count} {split} pairs are also in the training text, so {split} scores are too "
-            "high; remove these pairs from the training text"
+            "high; remove these pairs from the training text, or set problem.drop_overlap=pairs"
             for split, common, count in (("validation", 3, 5), ("test", 1, 2))
         ]
 

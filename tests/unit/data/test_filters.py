@@ -13,6 +13,7 @@ from keras_transformer.data.sampling import sample_texts
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.errors import UserError
 
 LETTERS = [f"s{i}" for i in range(20)]
 SYMBOLS = SymbolTokenizer(LETTERS)
@@ -30,7 +31,7 @@ def test_filters_drop_and_count_pairs(tmp_path, monkeypatch, ratio, unique):
     sizes = [sorted(len(text.split()) + 1 for text in pair) for pair in pairs]
     alike = [pair for pair, (short, long) in zip(pairs, sizes) if ratio is None or long <= ratio * short]
     kept = list(dict.fromkeys(alike)) if unique else alike
-    filters = {"train": PairFilter(ratio, unique)}
+    filters = {"train": PairFilter(max_length_ratio=ratio, drop_duplicates=unique)}
     TokenStore.write(tmp_path / "store", {"train": pairs, "test": pairs}, SYMBOLS, {}, filters=filters)
     store = TokenStore(tmp_path / "store")
     split, counts = store.split("train"), store.manifest["splits"]["train"]
@@ -45,10 +46,9 @@ def test_filters_drop_and_count_pairs(tmp_path, monkeypatch, ratio, unique):
     assert {path.suffix for path in store.path.iterdir()} == {".txt", ".json", ".ids", ".lengths"}
 
 
-@given(blocks=st.lists(st.lists(st.sampled_from([0, 1, 2, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1))))
-def test_first_occurrences_excludes_duplicates(blocks):
-    hashes = [each for block in blocks for each in block]
-    first = first_occurrences(np.array(block, np.uint64) for block in blocks)
+@given(hashes=st.lists(st.sampled_from([0, 1, 2, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)))
+def test_first_occurrences_excludes_duplicates(hashes):
+    first = first_occurrences(np.array(hashes, np.uint64))
     assert first.tolist() == [each not in hashes[:i] for i, each in enumerate(hashes)]
 
 
@@ -63,6 +63,89 @@ def test_filters_are_part_of_prepared_directory_name(tmp_path):
     problems = [load_problem("toy_ende", data_dir=tmp_path, **change) for change in changes]
     assert len({problem.prepared_dir.name for problem in problems}) == 3
     assert [problem.parameters["drop_duplicates"] for problem in problems] == [False, False, True]
+
+
+# Filters of texts
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason", "bad", "good"),
+    [
+        ({"drop_copies": True}, "dropped_as_copies", ("Foto:  Reuters", "foto: reuters"), ("Foto: Reuters", "Photo")),
+        ({"drop_control": True}, "dropped_with_control_characters", ("a\x07b", "b"), ("a\tb\u200d", "b")),
+        ({"drop_control": True}, "dropped_with_control_characters", ("a", "b\ufffd"), ("a", "\u2028b\x85")),
+        ({"min_letters": 0.5}, "dropped_for_few_letters", ("a dog", "12:30 -- !"), ("a dog", "ab12")),
+        ({"min_letters": 1}, "dropped_for_few_letters", ("हिन्दी.", "a"), ("हिन्दी", "e\u0301")),
+        ({"target_script": "Cyrillic"}, "dropped_for_their_script", ("dog", "dogс"), ("dog", "соба dog 12")),
+        ({"source_script": "Latin"}, "dropped_for_their_script", ("собака", "a"), ("12, 14 ー", "собака")),
+        ({"target_script": "Han, Katakana"}, "dropped_for_their_script", ("a", "word"), ("a", "カタカナ漢字")),
+        ({"min_tokens": 3}, "dropped_for_their_length", ("a b c", "a"), ("a b", "a b")),
+        ({"max_tokens": 3}, "dropped_for_their_length", ("a", "a b c"), ("a b", "a")),
+    ],
+)
+def test_text_filters_drop_and_count_pairs(tmp_path, parameters, reason, bad, good):
+    tokenizer, filters = SymbolTokenizer(["a", "b", "c"]), {"train": PairFilter(**parameters)}
+    TokenStore.write(tmp_path / "store", {"train": [good, bad, bad]}, tokenizer, {}, filters=filters)
+    manifest = TokenStore(tmp_path / "store").manifest
+    assert manifest["splits"]["train"]["pairs"] == 1 and manifest["splits"]["train"][reason] == 2
+    assert manifest["dropped"] == {"train": {reason: [list(bad)] * 2}}
+
+
+def test_pair_counts_under_first_reason(tmp_path):
+    pairs = [("a", ""), ("a", "a"), ("a", "A"), ("b", "c"), ("b", "c"), ("b", "a"), ("c", "a c"), ("c", "a b")]
+    filters = PairFilter(
+        drop_empty=True, drop_copies=True, drop_duplicates=True, drop_source_duplicates=True, drop_overlap="pairs"
+    )
+    splits = {"train": pairs, "test": [("c", "a c"), ("c", "b")]}
+    TokenStore.write(tmp_path / "store", splits, SymbolTokenizer(["a", "b", "c"]), {}, filters={"train": filters})
+    manifest = TokenStore(tmp_path / "store").manifest
+    counts = {name: count for name, count in manifest["splits"]["train"].items() if name.startswith("dropped")}
+    assert counts == {
+        "dropped_with_an_empty_side": 1, "dropped_as_copies": 2, "dropped_as_validation_or_test_pairs": 1,
+        "dropped_as_duplicates": 1, "dropped_as_source_duplicates": 1,
+    }  # fmt: skip
+    assert manifest["splits"]["train"]["pairs"] == 2 and "pairs_also_in_training" not in manifest["splits"]["test"]
+    assert manifest["dropped"]["train"]["dropped_as_source_duplicates"] == [["b", "a"]]
+
+
+@pytest.mark.parametrize(("overlap", "kept"), [(None, 4), ("pairs", 3), ("sources", 2)])
+def test_overlap_with_test_pairs_is_dropped(tmp_path, overlap, kept):
+    splits = {"train": [("a", "b"), ("a", "c"), ("b", "c"), ("c", "c")], "test": [("a", "b")]}
+    filters = {"train": PairFilter(drop_overlap=overlap)}
+    TokenStore.write(tmp_path / "store", splits, SymbolTokenizer(["a", "b", "c"]), {}, filters=filters)
+    counts = TokenStore(tmp_path / "store").manifest["splits"]
+    assert counts["train"]["pairs"] == kept
+    assert counts["test"].get("pairs_also_in_training") == (None if overlap else 1)
+
+
+def test_examples_are_few_and_short(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "CHUNK_PAIRS", 7)
+    pairs = [("a " * 500 + str(i), "a " * 500 + str(i)) for i in range(50)]
+    filters = {"train": PairFilter(drop_copies=True)}
+    TokenStore.write(tmp_path / "store", {"train": [*pairs, ("a", "b")]}, SYMBOLS, {}, filters=filters)
+    (examples,) = TokenStore(tmp_path / "store").manifest["dropped"]["train"].values()
+    assert examples == [["a " * 100] * 2] * 3
+
+
+def test_text_filter_settings_reach_the_manifest(tmp_path):
+    lines = [("A dog runs.", "Ein Hund läuft."), ("Foto", "Foto"), ("A cat.", "Eine Katze."), ("собака", "Hund")]
+    for side, language in enumerate(("en", "de")):
+        (tmp_path / f"train.{language}").write_text("".join(f"{pair[side]}\n" for pair in lines * 30))
+        (tmp_path / f"validation.{language}").write_text(f"{lines[2][side]}\n")
+    settings = {"drop_copies": True, "source_script": "Latin", "drop_overlap": "pairs", "vocab_size": 60}
+    problem = load_problem("parallel_text", raw_dir=tmp_path, data_dir=tmp_path, **settings).prepare()
+    counts = problem.store.manifest["splits"]["train"]
+    assert [counts[name] for name in counts if name.startswith("dropped")] == [30, 30, 30] and counts["pairs"] == 30
+    assert problem.store.manifest["parameters"]["source_script"] == "Latin"
+
+
+def test_filter_settings_reject_unknown_values(tmp_path):
+    with pytest.raises(UserError, match="a Unicode script must be a name such as Latin.*got 'Klingon'"):
+        load_problem("toy_ende", target_script="Latin, Klingon")
+    with pytest.raises(UserError, match="drop_overlap"):
+        load_problem("toy_ende", drop_overlap="words")
+    with pytest.raises(UserError, match="num_segmentations=2 cannot be combined with drop_source_duplicates"):
+        load_problem("toy_ende", bpe_dropout=0.1, num_segmentations=2, drop_source_duplicates=True)
 
 
 # Samples
