@@ -33,7 +33,7 @@ BANNED = {  # phrase: better wording
     r"go(?:es|ing)? on|went on": "continue, resume",
     r"broken off|breaks? off|broke off": "interrupt, stop",
     r"mend(?:s|ed|ing)?|made up for": "fix, recover",
-    r"(?:is|are|was|were|be) none": "is missing, has no …",
+    r"(?:is|are|was|were|be) (?-i:none)": "is missing, has no …",
     rf"(?<!there )is no (?:{THING})": "is not a …",
     r"(?:is|are|was|were) gone": "is missing",
     r"anew|once more": "again",

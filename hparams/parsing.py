@@ -1,6 +1,6 @@
-"""Presets for constituency parsing: the paper's sizes (§6.3), and small ones.
+"""Presets for constituency parsing: the sizes of the paper (§6.3), and small ones.
 
-The vocabularies, of the paper's 16,000 and 32,000 pieces, are the problem's.
+The problem, not the preset, sets the size of the vocabulary (16,000 and 32,000 tokens in the paper).
 """
 
 from keras_transformer.config.hparams import HParams
@@ -9,24 +9,24 @@ from keras_transformer.config.registry import register_hparams
 
 @register_hparams("parsing_wsj")
 def parsing_wsj():
-    """The paper's sizes for WSJ alone, untuned; the paper's: F1 91.3 on section 23 (Table 4).
+    """Sizes of the paper for WSJ only, not tuned; paper: F1 91.3 on section 23 (Table 4).
 
     The paper selects the dropout of attention weights and residuals, the learning rate and the beam size on section 22.
-    Nothing was selected here: attention dropout is 0, and the rest is that of `base`. The paper does not give the
-    number of updates; heads are as in the row of Table 3 with this width.
+    This preset was not tuned: attention dropout is 0, and the other values are those of `base`. The paper does not
+    state the number of updates. The number of heads is that of the row of Table 3 with this width.
     """
     return HParams(num_layers=4, d_model=1024, num_heads=8, beam_size=21, alpha=0.3, extra_length=300)
 
 
 @register_hparams("parsing_semisupervised")
 def parsing_semisupervised():
-    """The paper's sizes for 17M more sentences, untuned; the paper's: F1 92.7 on section 23 (Table 4)."""
+    """Sizes of the paper for 17M more sentences, not tuned; paper: F1 92.7 on section 23 (Table 4)."""
     return parsing_wsj()
 
 
 @register_hparams("parsing_small")
 def parsing_small():
-    """For treebanks of some 15,000 sentences and two CPU cores."""
+    """For treebanks of about 15,000 sentences, on two CPU cores."""
     return HParams(
         model="word_aligned_transformer", num_layers=4, d_model=128, d_ff=256, num_heads=4, norm="pre", dropout=0.2,
         word_dropout=0.15, warmup_steps=800, ema_decay=0.999, batch_tokens=2048, max_length=200, train_steps=10_000,

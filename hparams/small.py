@@ -1,4 +1,4 @@
-"""Small models, for small corpora and for a CPU."""
+"""Presets for small corpora and CPUs."""
 
 from keras_transformer.config.hparams import HParams
 from keras_transformer.config.registry import register_hparams
@@ -6,11 +6,12 @@ from keras_transformer.config.registry import register_hparams
 
 @register_hparams("tiny")
 def tiny():
-    """Transformer-Tiny of Wu et al. 2021, for Multi30k: 41.02 BLEU published on test 2016.
+    """Transformer-Tiny of Wu et al. (2021) for Multi30k; published: 41.02 BLEU on test 2016.
 
-    An epoch has 59 updates there: validation and a checkpoint each, patience of ten, the last ten averaged. Theirs
-    (github LividWo/Revisit-MMT) divides a hypothesis' log-probability by its length; at 15 tokens, which is about a
-    caption, the penalty of §6.1 grows as much from one length to the next with α = 1.3.
+    An epoch of Multi30k has 59 updates. Each epoch ends with a validation and a checkpoint; the patience is ten, and
+    the last ten checkpoints are averaged. Wu et al. (LividWo/Revisit-MMT on GitHub) divide the log-probability of a
+    hypothesis by its length. The penalty of §6.1 with α = 1.3 grows at the same rate at 15 tokens, about the length
+    of a caption.
     """
     return HParams(
         num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.3, learning_rate_scale=2.53, warmup_steps=2000,
@@ -21,9 +22,9 @@ def tiny():
 
 @register_hparams("tiny_plus")
 def tiny_plus():
-    """Not as published: tiny with smaller updates and a moving average, for `extra_train` of tiny's own translations.
+    """Tiny with smaller updates and a moving average, for knowledge distillation; not published.
 
-    Four times as many updates of a quarter of the tokens, so at half the rate. docs/own_data.md has the whole recipe.
+    Updates have a quarter of the tokens and half the learning rate. docs/own_data.md has the complete recipe.
     """
     return tiny().replace(
         learning_rate_scale=1.3, batch_tokens=2048, train_steps=12_000, eval_steps=240, decode_steps=1200,
@@ -33,7 +34,7 @@ def tiny_plus():
 
 @register_hparams("tiny_short")
 def tiny_short():
-    """Like tiny, for 1,500 updates with the paper's learning rate: what Table 3 in small varies."""
+    """Tiny with 1,500 updates and the learning rate of the paper, for Table 3 on a small scale."""
     return tiny().replace(
         learning_rate_scale=1.0, warmup_steps=500, train_steps=1500, eval_steps=500, decode_steps=None, patience=None
     )
@@ -41,7 +42,7 @@ def tiny_short():
 
 @register_hparams("small")
 def small():
-    """Between tiny and base, for corpora of some 100,000 pairs."""
+    """Between tiny and base, for corpora of about 100,000 pairs."""
     return HParams(
         num_layers=4, d_model=256, d_ff=1024, num_heads=4, dropout=0.2, warmup_steps=4000, batch_tokens=8192,
         train_steps=50_000, eval_steps=1000, checkpoint_steps=1000,

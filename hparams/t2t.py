@@ -1,7 +1,7 @@
-"""tensor2tensor's later settings, under names of their own: they are not the paper's (docs/from_tensor2tensor.md).
+"""Later settings of tensor2tensor, which differ from the paper (docs/from_tensor2tensor.md).
 
-Pre-norm with a final norm, two more kinds of dropout, another β2, a longer warm-up to twice the rate. Its batches
-are counted a GPU; here they are those of 8 GPUs.
+They use pre-norm with a final norm, two more kinds of dropout, another β2, and a longer warm-up to twice the learning
+rate. tensor2tensor counts tokens per GPU; these presets have the batches of 8 GPUs.
 """
 
 from keras_transformer.config.hparams import HParams

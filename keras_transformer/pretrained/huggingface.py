@@ -158,7 +158,7 @@ def _reorder_vocabulary(folder, config, vocabulary):
     old = [piece for piece, _ in sorted(vocabulary.items(), key=lambda entry: entry[1])]
     if sorted(vocabulary.values()) != list(range(config["vocab_size"])):
         raise UserError(
-            f"{folder / 'vocab.json'} must number {config['vocab_size']} tokens from 0, as config.json says, "
+            f"{folder / 'vocab.json'} must number {config['vocab_size']} tokens from 0, as config.json states, "
             f"got {len(vocabulary)} tokens."
         )
     if SPECIAL[UNK] not in vocabulary:
@@ -167,7 +167,7 @@ def _reorder_vocabulary(folder, config, vocabulary):
     first.append(vocabulary[SPECIAL[UNK]])
     added_bos = first[BOS] in (first[PAD], first[EOS])
     rest = [index for index in range(len(old)) if index not in first]
-    # A piece that is spelled like a special token of ours, but is none there, gets another spelling.
+    # Rename ordinary pieces that are spelled like special tokens of this project.
     pieces = [*SPECIAL, *(f"{old[index]}'" if old[index] in SPECIAL else old[index] for index in rest)]
     return pieces, np.array([*first, *rest]), added_bos
 
