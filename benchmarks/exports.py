@@ -10,8 +10,13 @@ Sentences per second are for the split after a first batch.
 
 CTranslate2 has another beam search (docs/serving.md). Its greedy outputs and its log-probabilities of given targets
 are therefore compared as well. Its outputs are cut to this project's limit, the source length and `extra_length`.
+
+`--variants="huggingface float32" --python=PATH` measures the export for transformers. PATH is a Python interpreter with
+transformers, PyTorch, sentencepiece and sacremoses, which need not have this project.
 """
 
+import json
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -26,6 +31,7 @@ QUANTIZATIONS = ("float32", "bfloat16", "int8", "int8_float32")
 VARIANTS = (
     "saved_model float32", "saved_model bfloat16", *(f"ctranslate2 {kind}" for kind in QUANTIZATIONS)
 )  # fmt: skip
+TRANSFORMERS = "huggingface float32"
 BATCH = 64
 AWKWARD = [
     "", " ", "\u3000 \t", "Two dogs run. " * 170, "日本 😀👩‍👩‍👧!", "e\u0301 \u0301 ﬁ ½ Å",
@@ -39,8 +45,11 @@ def main(arguments):
     parser = Parser(__doc__)
     parser.add_run()
     parser.add_argument("--sentences", type=positive_int, default=1000, help="test sentences (default %(default)s)")
-    parser.add_names("--variants", VARIANTS, ",".join(VARIANTS))
+    parser.add_names("--variants", (*VARIANTS, TRANSFORMERS), ",".join(VARIANTS))
+    parser.add_argument("--python", help=f"Python interpreter with transformers, for {TRANSFORMERS}")
     flags = parser.parse_args(arguments)
+    if TRANSFORMERS in flags.variants and not flags.python:
+        parser.error(f"{TRANSFORMERS} requires --python=PATH, an interpreter with transformers and PyTorch")
     load_keras()
     exports, rows = Exports(flags), []
     for variant in flags.variants:
@@ -63,7 +72,7 @@ class Exports:
         import keras_transformer as kt
         from keras_transformer.runs.run import Run
 
-        self.run, self.checkpoint = Run.open(flags.run), flags.checkpoint
+        self.run, self.checkpoint, self.python = Run.open(flags.run), flags.checkpoint, flags.python
         pairs = list(self.run.problem.examples("test"))[: flags.sentences]
         self.texts, self.references = (list(side) for side in zip(*pairs))
         self.translator = kt.Translator.load(flags.run, flags.checkpoint)
@@ -145,6 +154,29 @@ class Exports:
             "max_log_probability_difference": float(max(per_token)), "score": self.score(beam).value,
             "sentences_per_second": len(beam) / seconds, "seconds_to_export": export_seconds,
             "megabytes": megabytes(folder),
+        }  # fmt: skip
+
+    def huggingface(self, folder, precision):
+        """Return the figures of transformers, which another interpreter runs."""
+        from keras_transformer.exports.huggingface import export_huggingface
+
+        _, export_seconds = timed(export_huggingface, self.run, folder, self.checkpoint)
+        size = megabytes(folder)
+        request, answer = folder / "request.json", folder / "answer.json"
+        request.write_text(json.dumps({"texts": self.texts, "references": self.references, "batch": BATCH}), "utf-8")
+        program = Path(__file__).with_name("transformers_consumer.py")
+        subprocess.run([self.python, program, folder, request, answer], check=True)
+        found = json.loads(answer.read_text("utf-8"))
+        greedy = [best for (best,) in self.translator.translate(self.texts, beam_size=1)]
+        own = self.translator.score(self.texts, self.references)
+        per_token = [
+            np.abs(np.subtract(row, one.token_log_probabilities)).max() for row, one in zip(found["scored"], own)
+        ]
+        return {
+            "same": share(found["beam"], self.expected), "same_greedy": share(found["greedy"], greedy),
+            "max_log_probability_difference": float(max(per_token)), "score": self.score(found["beam"]).value,
+            "sentences_per_second": found["sentences_per_second"], "seconds_to_export": export_seconds,
+            "megabytes": size,
         }  # fmt: skip
 
     def score(self, outputs):
