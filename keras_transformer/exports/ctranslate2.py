@@ -10,8 +10,8 @@ from keras_transformer.exports.description import atomic_export, describe, first
 from keras_transformer.utils.errors import UserError, unknown
 from keras_transformer.utils.files import atomic_directory
 
-LAYER_NORM_EPSILON = 1e-6
-"""Copy of `layers.residual.EPSILON`, because importing the original would import Keras."""
+LAYER_NORM_EPSILON = {"post": 1e-6, "pre": 1e-6, "marian": 1e-5}
+"""The ε of each norm, copied because importing `layers.residual` would import Keras."""
 POSITIONS = 1024
 """Maximum number of tokens of a text: CTranslate2 looks positions up in a table and raises beyond its last row."""
 QUANTIZATIONS = (
@@ -36,9 +36,9 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
     """
     if quantization not in QUANTIZATIONS:
         raise unknown("quantization", quantization, QUANTIZATIONS)
-    if (model := run.hparams.model) != "transformer":
+    if (model := run.hparams.model) not in ("transformer", "marian"):
         raise UserError(
-            f"a model for CTranslate2 must be a transformer, got {model}. Export with --format=saved_model."
+            f"a model for CTranslate2 must be a transformer or marian, got {model}. Export with --format=saved_model."
         )
     tokenizer = run.tokenizer
     weights = load_weights(run, checkpoint)
@@ -78,7 +78,7 @@ def convert(weights, hparams, tokens, folder, quantization=None):
         (hparams.num_layers, hparams.decoder_depth), hparams.num_heads, pre_norm=hparams.norm == "pre",
         activation=getattr(specs.Activation, hparams.activation.upper()),
     )  # fmt: skip
-    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
+    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON[hparams.norm]
     spec.config.bos_token = spec.config.decoder_start_token = tokens[BOS]
     spec.config.eos_token, spec.config.unk_token = tokens[EOS], tokens[UNK]
     spec.config.add_source_eos = True
@@ -88,6 +88,8 @@ def convert(weights, hparams, tokens, folder, quantization=None):
     # One matrix for all three (§3.4); CTranslate2 stores equal arrays once. Quantization changes the copy in place.
     table = weights["embedding/table"].copy()
     spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = spec.decoder.projection.weight = table
+    if "logits_bias" in weights:
+        spec.decoder.projection.bias = weights["logits_bias"]
     positions = _positions(weights, hparams)
     for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         stack.position_encodings.encodings = positions
@@ -113,6 +115,9 @@ class _Weights:
 
     def __init__(self, weights):
         self.weights = weights
+
+    def __contains__(self, name):
+        return name in self.weights
 
     def __getitem__(self, name):
         try:
@@ -148,7 +153,7 @@ def _specs():
 
 def _check(hparams, tokens):
     """Raise a `UserError` if CTranslate2 cannot compute the same function."""
-    if unsupported := first_unsupported(hparams, norms=("post", "pre"), positions=("sinusoidal", "learned")):
+    if unsupported := first_unsupported(hparams, norms=tuple(LAYER_NORM_EPSILON), positions=("sinusoidal", "learned")):
         name, value, known = unsupported
         known = " or ".join(map(str, known))
         raise UserError(
@@ -177,15 +182,11 @@ def _set_layer(spec, weights, name):
         attentions["cross_attention"] = spec.attention
     for part, attention in attentions.items():
         # Kernels are [inputs, outputs] here and [outputs, inputs] there. Projections of one input form one matrix.
-        query, key, value, output = (
-            weights[f"{name}/{part}/{kernel}"].T for kernel in ("query", "key", "value", "output")
-        )
-        if part == "self_attention":
-            products = [np.concatenate([query, key, value]), output]
-        else:
-            products = [query, np.concatenate([key, value]), output]
-        for linear, matrix in zip(attention.linear, products):
-            linear.weight = np.array(matrix, order="C")
+        groups = [("query", "key", "value")] if part == "self_attention" else [("query",), ("key", "value")]
+        for linear, group in zip(attention.linear, [*groups, ("output",)]):
+            linear.weight = np.concatenate([weights[f"{name}/{part}/{kernel}"].T for kernel in group])
+            if f"{name}/{part}/query_bias" in weights:
+                linear.bias = np.concatenate([weights[f"{name}/{part}/{kernel}_bias"] for kernel in group])
         _set_norm(attention.layer_norm, weights, f"{name}/{part}_residual/normalization")
     for number, linear in ((1, spec.ffn.linear_0), (2, spec.ffn.linear_1)):
         linear.weight = np.array(weights[f"{name}/feed_forward/kernel_{number}"].T, order="C")

@@ -93,6 +93,42 @@ class GraphSentencePiece(GraphTokenizer):
         return self._pieces.detokenize(ids)
 
 
+class GraphMarian(GraphTokenizer):
+    """Two SentencePiece models over one vocabulary, see `MarianTokenizer`.
+
+    Args:
+        pieces: The piece of each id.
+        source_model, target_model: Bytes of the SentencePiece models. They become part of the graph.
+        language_code: Regular expression for the language code at the start of a source.
+    """
+
+    def __init__(self, pieces, source_model, target_model, language_code):
+        super().__init__()
+        self._source, self._target = (
+            tensorflow_text.SentencepieceTokenizer(model=model, out_type=tf.string)
+            for model in (source_model, target_model)
+        )
+        self._code, self._pieces, self._ids = (
+            language_code,
+            tf.constant(pieces),
+            symbol_table(pieces, range(len(pieces))),
+        )
+
+    def tokenize(self, texts):
+        begins = tf.strings.regex_full_match(texts, f"{self._code}(.|\n)*")
+        code = tf.strings.regex_replace(texts, f"^{self._code}(.|\n)*", "\\1")
+        begins &= self._ids.lookup(code) != UNK
+        rest = tf.where(begins, tf.strings.regex_replace(texts, f"^{self._code}", "", replace_global=False), texts)
+        codes = tf.ragged.boolean_mask(code[:, None], begins[:, None])
+        return tf.cast(self._ids.lookup(tf.concat([codes, self._source.tokenize(rest)], axis=1)), tf.int32)
+
+    def tokenize_targets(self, texts):
+        return self._ids.lookup(self._target.tokenize(texts))
+
+    def detokenize(self, ids):
+        return self._target.detokenize(tf.gather(self._pieces, ids))
+
+
 class GraphSymbols(GraphTokenizer):
     """A vocabulary of symbols, separated by white space, with one id each.
 

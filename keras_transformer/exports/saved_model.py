@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
+from keras_transformer.data.tokenizers.marian import LANGUAGE_CODE, MarianTokenizer
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.data.tokenizers.word_pieces import WordPieceTokenizer
@@ -18,6 +19,7 @@ from keras_transformer.decoding.translator import Translator
 from keras_transformer.exports.description import atomic_export
 from keras_transformer.exports.graph_search import GraphBeamSearch
 from keras_transformer.exports.graph_tokenizers import (
+    GraphMarian,
     GraphSentencePiece,
     GraphSymbols,
     checked,
@@ -267,6 +269,8 @@ def graph_tokenizer(tokenizer):
     if isinstance(tokenizer, SentencePieceTokenizer):
         return GraphSentencePiece(tokenizer.to_bytes())
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    if isinstance(tokenizer, MarianTokenizer):
+        return GraphMarian(pieces, *tokenizer.models, LANGUAGE_CODE.pattern)
     if isinstance(tokenizer, SymbolTokenizer):
         return GraphSymbols(pieces)
     if isinstance(tokenizer, WordPieceTokenizer):

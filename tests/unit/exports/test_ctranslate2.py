@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.config import registry
 from keras_transformer.data.tokenizers.base import SPECIAL
 from keras_transformer.exports import ctranslate2 as serving
 from keras_transformer.layers.position import SinusoidalPositions
-from keras_transformer.layers.residual import EPSILON
 
 VOCAB = 60
 SMALL = dict(num_layers=2, d_model=32, d_ff=64, num_heads=4)
@@ -15,7 +15,8 @@ TOKENS = [*SPECIAL, *(f"w{i}" for i in range(len(SPECIAL), VOCAB))]
 
 
 def test_conversion_uses_constants_of_layers():
-    assert serving.LAYER_NORM_EPSILON == EPSILON
+    norms = {name: registry.norms.get(name)() for name in serving.LAYER_NORM_EPSILON}
+    assert {name: norm.epsilon for name, norm in norms.items()} == serving.LAYER_NORM_EPSILON
     layer = SinusoidalPositions(32)
     layer.build()
     np.testing.assert_allclose(serving.sinusoids(50, 32), np.asarray(layer(np.arange(50))), atol=1e-5)
@@ -45,7 +46,7 @@ def test_conversion_names_missing_weights(tmp_path):
 
 CHANGES = [
     {}, {"norm": "pre", "activation": "swish"}, {"positions": "learned", "max_length": 20, "activation": "gelu"},
-    {"num_layers": 3, "num_decoder_layers": 1},
+    {"num_layers": 3, "num_decoder_layers": 1}, {"model": "marian", "norm": "marian", "activation": "swish"},
 ]  # fmt: skip
 
 
@@ -53,11 +54,13 @@ CHANGES = [
 def test_converted_model_gives_same_probabilities(tmp_path, change):
     ctranslate2 = pytest.importorskip("ctranslate2")
     hparams = kt.HParams(**{**SMALL, **change})
-    model = kt.Transformer(VOCAB, hparams)
-    weights = {variable.path.removeprefix("transformer/"): np.asarray(variable.value) for variable in model.variables}
+    model, rng = kt.Transformer.from_hparams(hparams, vocab_size=VOCAB), np.random.default_rng(2)
+    for variable in model.variables:
+        if "bias" in variable.path:  # zeros in a new model
+            variable.assign(rng.normal(size=variable.shape))
+    weights = {variable.path.partition("/")[2]: np.asarray(variable.value) for variable in model.variables}
     serving.convert(weights, hparams, TOKENS, tmp_path / "converted")
     engine = ctranslate2.Translator(str(tmp_path / "converted"), inter_threads=1, intra_threads=1)
-    rng = np.random.default_rng(2)
     sources = [rng.integers(len(SPECIAL), VOCAB, n) for n in rng.integers(3, 13, 12)]
     targets = [rng.integers(len(SPECIAL), VOCAB, n) for n in range(1, 13)]
     results = engine.score_batch(*([[TOKENS[i] for i in ids] for ids in side] for side in (sources, targets)))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.marian import write_marian
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions
 from keras_transformer.parsing.grammar import CLOSE, OPEN, TAG
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.parsing.tree import tree_of
+from keras_transformer.pretrained.huggingface import read_marian
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import split_words
 
@@ -33,7 +35,7 @@ AWKWARD = [
     "e\u0301 \u0301 ﬁ ½ Å", "… m² ，「」\u3000½",
     "<s> </s> <pad> <unk>", "<pad>", "x" * 3000, "\x00a\x01 \x7f", "-]^[a .* $ \\1 \\0", "a<ph1>b 2024",
     "\ud7ff\ue000\uffff\U0010ffff", "-LRB- -LRB-x-RRB- \\/ a\\/b `` '' ``a ⟪(S⟫ <<",
-    "\u200b \u00ad a\u200bb", "(S (NN a))",
+    "\u200b \u00ad a\u200bb", "(S (NN a))", ">>tr<< The dog", " >>tr<<The\ndog", ">>xx<< The dog", ">>tr<<",
 ]  # fmt: skip
 TEXTS = st.text(
     st.characters(exclude_categories=["Cs"]) | st.sampled_from("aelnt12 ;▁\\«»'’!()-LRB\u00a0\u202f\u0301é`⟪⟫/\u200b")
@@ -69,7 +71,14 @@ def trees():
     return TreeTokenizer.train(SENTENCES, names, 200)
 
 
-@pytest.fixture(scope="module", params=["pieces", "nfkc_pieces", "unigram_bytes", "symbols", "trees"])
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("graph_tokenizers") / "marian"
+    write_marian(folder, seed=1)
+    return read_marian(folder).tokenizer
+
+
+@pytest.fixture(scope="module", params=["pieces", "nfkc_pieces", "unigram_bytes", "symbols", "trees", "marian"])
 def tokenizer(request):
     return request.getfixturevalue(request.param)
 
