@@ -9,7 +9,7 @@ from keras_transformer.config.registry import register_hparams
 
 @register_hparams("parsing_wsj")
 def parsing_wsj():
-    """Sizes of the paper for WSJ only, not tuned; paper: F1 91.3 on section 23 (Table 4).
+    """Model of the paper for WSJ only, not tuned; paper: F1 91.3 on section 23 (Table 4).
 
     The paper selects the dropout of attention weights and residuals, the learning rate and the beam size on section 22.
     This preset was not tuned: attention dropout is 0, and the other values are those of `base`. The paper does not
@@ -20,7 +20,7 @@ def parsing_wsj():
 
 @register_hparams("parsing_semisupervised")
 def parsing_semisupervised():
-    """Sizes of the paper for 17M more sentences, not tuned; paper: F1 92.7 on section 23 (Table 4)."""
+    """Model of the paper for 17M more sentences, not tuned; paper: F1 92.7 on section 23 (Table 4)."""
     return parsing_wsj()
 
 
