@@ -1,6 +1,6 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) in Keras 3.
 
-The public API. Everything is imported on first use: `import keras_transformer` imports no Keras.
+This is the public API. Names are imported on first use, so `import keras_transformer` does not import Keras.
 """
 
 import importlib
@@ -63,7 +63,7 @@ _LOCATIONS = {
 }
 _LIGHT = ("tasks.problem", "tasks.translation", "config.hparams", "utils.errors", "config.registry", "config.plugins")
 _REGISTERED = ("models.transformer", "training.schedule", "layers")
-"""Modules which import every class that a `.keras` file may name, so that `keras.models.load_model` finds it."""
+"""Modules that register all classes that a `.keras` file may contain, for `keras.models.load_model`."""
 
 __version__ = "0.1.0"
 __all__ = sorted(_LOCATIONS)
@@ -91,6 +91,6 @@ def _register_with_keras() -> None:
         importlib.import_module(f"{__name__}.{module}")
 
 
-# After `import keras` registration costs little, so there `import keras_transformer` is enough to load a model.
+# If Keras is already imported, registration is cheap, and `keras.models.load_model` works right away.
 if sys.modules.get("keras") and sys.modules["keras"].backend.backend() in ("tensorflow", "jax"):
     _register_with_keras()

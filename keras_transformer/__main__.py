@@ -1,4 +1,4 @@
-"""The command `keras-transformer`, or `python -m keras_transformer`: run a command, or list all names."""
+"""The command `keras-transformer`, also `python -m keras_transformer`. It runs a command or lists all names."""
 
 import runpy
 import sys
@@ -8,27 +8,27 @@ from keras_transformer.config import registry
 from keras_transformer.utils.errors import unknown
 
 COMMANDS = {
-    "prepare": "Learns a problem's vocabulary and encodes its corpus.",
-    "train": "Trains a model; repeated, it resumes.",
-    "evaluate": "Decodes a split and scores it; or scores trees as EVALB does.",
-    "translate": "Translates, or parses, lines of text.",
-    "score": "Scores given translations.",
-    "trees": "Draws trees.",
-    "average": "Averages the last checkpoints of a run.",
-    "export": "Writes a run as SavedModel, for CTranslate2 or as .keras file.",
-    "convert": "Makes a run from a pretrained OPUS-MT model.",
-    "visualize": "Draws attention maps and learning curves.",
-    "serve": "Serves a model over HTTP, with a page for people.",
-    "cost": "Estimates the cost of a training run.",
+    "prepare": "Learn the vocabulary of a problem and encode its corpus.",
+    "train": "Train a model, or resume training.",
+    "evaluate": "Decode and score a split, or score trees like EVALB.",
+    "translate": "Translate or parse lines of text.",
+    "score": "Score given translations.",
+    "trees": "Draw trees.",
+    "average": "Average the last checkpoints of a run.",
+    "export": "Export a run as SavedModel, for CTranslate2 or Hugging Face, or as .keras file.",
+    "convert": "Make a run from a pretrained OPUS-MT model.",
+    "visualize": "Draw attention maps and learning curves.",
+    "serve": "Serve a model over HTTP, with a web page.",
+    "cost": "Estimate the cost of a training run.",
 }
 
 
 def main(arguments):
-    """Run the command that the first argument names, or print the commands and all registered names.
+    """Run the command that the first argument names, or print all commands and registered names.
 
     Raises:
-        UserError: There is no such command.
-        SystemExit: The command has failed.
+        UserError: The command is unknown.
+        SystemExit: The command failed.
     """
     if arguments and not arguments[0].startswith("-"):
         command, *rest = arguments
@@ -37,7 +37,7 @@ def main(arguments):
         sys.argv = [command, *rest]
         runpy.run_module(f"keras_transformer.{command}", run_name="__main__", alter_sys=True)
         return
-    Parser("COMMAND", "--help", "Lists the commands and all registered names.").parse_args(arguments)
+    Parser("COMMAND", "--help", "List the commands and all registered names.").parse_args(arguments)
     registry.load_catalog()
     sections = {
         "commands, python -m keras_transformer.COMMAND --help": COMMANDS.items(),
@@ -54,7 +54,7 @@ def main(arguments):
 
 
 def console():
-    """Run `main` as the script `keras-transformer` of an installed package."""
+    """Run `main`. This is the entry point of the script `keras-transformer`."""
     run_command(main)
 
 

@@ -1,4 +1,4 @@
-"""python -m keras_transformer.trees: bracketed trees in, drawings or tidy brackets out."""
+"""python -m keras_transformer.trees: draw bracketed trees, or reformat them."""
 
 from pathlib import Path
 
@@ -14,13 +14,13 @@ FORMATS = {"text": text_drawing, "svg": svg_drawing, "pretty": Tree.pretty, "lin
 
 
 def main(arguments):
-    """Runs the command with a list of arguments."""
+    """Run the command with a list of arguments."""
     flags = _parse(arguments)
     draw = FORMATS[flags.format]
-    for number, tree in _chosen(flags.input, flags.number):
+    for number, tree in _select(flags.input, flags.number):
         if flags.format == "svg":
             place = Path(flags.output_dir) / f"tree-{number:04}.svg"
-            check_output("a file of --output_dir", place, input=flags.input)
+            check_output("a file in --output_dir", place, input=flags.input)
             with atomic_open(place) as file:
                 file.write(draw(tree))
             report_if_read(place)
@@ -29,11 +29,11 @@ def main(arguments):
             report(("\n" if is_next and flags.format != "line" else "") + draw(tree))
 
 
-def _chosen(path, wanted):
-    """Yields (number, `Tree`) of the wanted tree of a file, or of each.
+def _select(path, wanted):
+    """Yield (number, `Tree`) for the tree with the number `wanted` (default: for all trees).
 
     Raises:
-        UserError: There is no tree, or fewer than wanted, or `read_trees` or `read_lines` says so.
+        UserError: The file has no such tree or no tree at all, or it cannot be read.
     """
     name, number = "stdin" if path == "-" else path, 0
     for number, tree in enumerate(read_trees(read_lines(path), name), start=1):
@@ -42,32 +42,32 @@ def _chosen(path, wanted):
         if wanted == number:
             return
     if number == 0:
-        raise UserError(f"{name} holds no tree; one is written in brackets: (S (NP (PRP it)) (VP (VBZ works)))")
+        raise UserError(f"{name} must contain a tree such as (S (NP (PRP it)) (VP (VBZ works))), got none")
     if wanted:
-        raise UserError(f"{name} has no tree {wanted}; its last one is tree {number}")
+        raise UserError(f"--number must be at most {number}, the number of trees in {name}, got {wanted}")
 
 
 def _parse(arguments):
     parser = Parser(
         "trees",
         "--input=parsed.ptb --number=3",
-        "Draws constituency trees, which are read as brackets, each over one line or several.",
+        "Draw constituency trees. The input has trees in brackets, each on one line or several.",
     )
     parser.add_argument(
-        "--input", type=user_path, default="-", help="file of trees in brackets, plain or .gz (default stdin)"
+        "--input", type=user_path, default="-", help="file of trees in brackets, plain text or .gz (default stdin)"
     )
     parser.add_argument(
         "--format", choices=FORMATS, default="text",
-        help="text: a drawing for a terminal; svg: a picture in a file; pretty: brackets, indented; "
-        "line: brackets, one tree a line (default text)",
+        help="text for a terminal drawing, svg for picture files, pretty for indented brackets, or line for one tree "
+        "in brackets per line (default text)",
     )  # fmt: skip
-    parser.add_argument("--number", type=positive_int, help="only the tree of this number, from 1 (default all)")
-    parser.add_argument("--output_dir", type=user_path, help="where --format=svg writes tree-0001.svg and so on")
+    parser.add_argument("--number", type=positive_int, help="number of a single tree, from 1 (default all trees)")
+    parser.add_argument("--output_dir", type=user_path, help="folder for the files tree-0001.svg, … of --format=svg")
     flags = parser.parse_args(arguments)
     if flags.format == "svg" and not flags.output_dir:
-        parser.error("--format=svg needs --output_dir for its files")
+        parser.error("--format=svg requires --output_dir")
     if flags.format != "svg" and flags.output_dir:
-        parser.error(f"--output_dir is for --format=svg; --format={flags.format} writes to stdout")
+        parser.error(f"--output_dir requires --format=svg, got {flags.format}, which writes to stdout")
     return flags
 
 

@@ -1,1 +1,1 @@
-"""What the commands share: flags, messages, exit status."""
+"""Flags, messages and exit status, shared by all commands."""

@@ -1,15 +1,15 @@
-"""Lines that commands print."""
+"""Output of the commands."""
 
 from keras_transformer.utils.logs import discard_output
 
 
 def report(line):
-    """Print a line at once."""
+    """Print a line without buffering."""
     print(line, flush=True)
 
 
 def report_if_read(line):
-    """Print a line at once. If nobody reads stdout any more, the program continues in silence."""
+    """Print a line without buffering. If the reader has closed the pipe, discard this and all later output."""
     try:
         report(line)
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""Plug-ins: Python code of users that registers problems, hparams, layers and models (docs/plugins.md)."""
+"""Plug-ins: Python files of users that register problems, hparams, layers and models (docs/plugins.md)."""
 
 import contextlib
 import importlib
@@ -17,31 +17,31 @@ class MissingPlugin(UserError):
     """The plug-in does not exist."""
 
 
-_loaded: dict[str, types.ModuleType] = {}  # {name of plug-in and module: module}, in the order of loading
+_loaded: dict[str, types.ModuleType] = {}  # by name, in the order of loading
 
 
 def loaded() -> list[str]:
-    """Return the names of the loaded plug-ins, in their order: absolute paths, or names of modules."""
+    """Return the names of the loaded plug-ins in the order of loading: absolute paths or names of modules."""
     return list(_loaded)
 
 
 def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
-    """Load a plug-in, whose decorators register its names, unless it is loaded already.
+    """Load a plug-in, whose decorators register its content. Loading it again does nothing.
 
     Args:
-        plugin: Path of a Python file or of a folder with `__init__.py`, or else the name of a module.
+        plugin: Path of a Python file, path of a folder with `__init__.py`, or name of a module.
 
     Returns:
         The module.
 
     Raises:
-        UserError: The plug-in is missing (`MissingPlugin`), raises an exception, registers a name that is taken, or
-            registers nothing. None of its names stays registered.
+        UserError: The plug-in is missing (`MissingPlugin`), raises an exception, registers a name that is already
+            registered, or registers nothing. None of its names remains registered.
     """
     name, file = _find(os.fspath(plugin))
     if name in _loaded:
         return _loaded[name]
-    load_keras()  # with the right backend, whatever the plug-in imports
+    load_keras()  # sets the backend before the plug-in imports Keras
     registry.load_catalog()
     before, entries = dict(_loaded), registry.entries()
     try:
@@ -54,18 +54,29 @@ def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
                 )
     except (Exception, SystemExit) as error:
         _loaded.clear()
-        _loaded.update(before)  # without those that this one loaded
+        _loaded.update(before)  # without plug-ins that this one loaded
         line = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else _line_in([name], error)
-        if isinstance(error, UserError) and not line:  # not an error of the plug-in's code
+        if isinstance(error, UserError) and not line:  # not raised by the code of the plug-in
             raise
         raise UserError(f"plug-in {line or name}: {_described(error)}") from error
     _loaded[name] = module
     return module
 
 
+def is_local(plugin):
+    """Return whether loading a plug-in, as a run names it, could run a file of the working directory.
+
+    Such a file may have come with the run from someone else. An absolute path cannot be chosen without knowing where a
+    run will be stored.
+    """
+    module = plugin.partition(".")[0]
+    is_path = os.sep in plugin or any(Path(name).exists() for name in (plugin, module, f"{module}.py"))
+    return is_path and not os.path.isabs(plugin)
+
+
 @contextlib.contextmanager
 def located_errors():
-    """Add a last line with the place to an unexpected exception that was raised in a plug-in's code."""
+    """Add a note with file and line to an unexpected exception that the code of a plug-in raises."""
     try:
         yield
     except Exception as error:
@@ -75,7 +86,7 @@ def located_errors():
 
 
 def _find(text):
-    """Return the name of a plug-in that a run records, and its file; None for a module."""
+    """Return the name of a plug-in, as runs record it, and its file, or None for a module."""
     path = Path(text).expanduser()
     file = path / "__init__.py" if path.is_dir() else path
     if not file.is_file():
@@ -87,28 +98,28 @@ def _find(text):
 def _import(name, file):
     if file:
         if file.name != "__init__.py" and str(file.parent) not in sys.path:
-            sys.path.append(str(file.parent))  # for other files there; last, so that they hide nothing
-        return registry.load_file(file, name)  # a module's name may be a path, and paths do not collide
+            sys.path.append(str(file.parent))  # for imports of its neighbors; last, so that they shadow nothing
+        return registry.load_file(file, name)  # the path serves as a unique module name
     importlib.invalidate_caches()  # the file may be new
     try:
         if all(part.isidentifier() for part in name.split(".")):
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if not f"{name}.".startswith(f"{error.name}."):  # the module lacks another one
+        if not f"{name}.".startswith(f"{error.name}."):  # an import inside the module failed
             raise
     raise MissingPlugin(
-        f"there is no plug-in {name!r}: no such Python file, no folder of that name with __init__.py, and no module "
+        f"plug-in {name!r} does not exist: it is neither a Python file, nor a folder with __init__.py, nor a module "
         f"that can be imported from {Path.cwd()}"
     )
 
 
 def _is_part(entry, plugin):
-    """Return whether a class or a function belongs to a plug-in."""
+    """Return whether a plug-in defines a class or function."""
     return f"{getattr(entry, '__module__', '')}.".startswith(f"{plugin}.")
 
 
 def _line_in(plugins, error):
-    """Return "FILE:LINE" of an exception's last frame in a plug-in, or None."""
+    """Return "FILE:LINE" of the innermost frame of an exception in a plug-in. Without such a frame return None."""
     places = tuple(f"{plugin}." for plugin in plugins)
     lines = [
         f"{frame.f_code.co_filename}:{line}"
@@ -119,6 +130,6 @@ def _line_in(plugins, error):
 
 
 def _described(error):
-    """Return type and text of an exception in one line."""
+    """Return the type and message of an exception in one line."""
     text = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}".removesuffix(": ")

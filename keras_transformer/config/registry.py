@@ -1,8 +1,7 @@
-"""The registries of problems, hparams, models and layers, which meet only by name.
+"""Registries of problems, hparams, models and layers, which refer to each other only by name.
 
-Problems and hparams are light and register themselves when `load_catalog` runs their files. Models and layers
-import Keras, so the built-in ones are registered by where they live and imported on first use; a user's own
-are registered by the same decorators.
+`load_catalog` imports the files of `problems/` and `hparams/`, whose decorators register their content. Models and
+layers import Keras. The built-in ones are therefore registered by location and imported on first use.
 """
 
 import contextlib
@@ -21,10 +20,10 @@ PACKAGE = Path(__file__).parents[1]
 
 
 class Registry:
-    """Names to objects, each with a one-line description.
+    """Mapping from names to objects, with one-line descriptions.
 
     Args:
-        kind: What an entry is, in the words of an error message: "problem".
+        kind: Kind of the objects for error messages, such as "problem".
     """
 
     def __init__(self, kind):
@@ -33,10 +32,10 @@ class Registry:
         self._descriptions = {}
 
     def add(self, name, entry, description):
-        """Registers `entry`, an object or its location "module:attribute", under `name`.
+        """Register an object, or its location "module:attribute".
 
         Raises:
-            ValueError: The name is taken, and not by the same definition in a notebook's cell that was run again.
+            ValueError: The name is already registered. Running a notebook cell again may replace its own definition.
         """
         if name in self and not _is_run_again(self._entries[name], entry):
             raise ValueError(f"{self.kind} {name!r} is registered twice; choose another name")
@@ -47,34 +46,38 @@ class Registry:
         return name in self._entries
 
     def register(self, name):
-        """Returns a decorator that registers a class or function; its docstring's first line describes it.
+        """Return a decorator that registers a class or function. The first line of its docstring is the description.
 
         Raises:
-            UserError: The name is no text, or what is decorated is neither a class nor a function.
+            UserError: The name is not a string, or the decorated object is neither a class nor a function.
         """
         if not isinstance(name, str):
-            raise UserError(f"{self.kind} {getattr(name, '__name__', name)} has no name; write @register_…(NAME)")
+            raise UserError(f"{self.kind} must have a name, got {name!r}. Write @register_…(NAME).")
 
         def decorate(entry):
             if not callable(entry):
-                raise UserError(f"{self.kind} {name!r} must be a class or function, not {entry!r}")
+                raise UserError(f"{self.kind} {name!r} must be a class or function, got {entry!r}")
             self.add(name, entry, (inspect.getdoc(entry) or "").partition("\n")[0])
             return entry
 
         return decorate
 
     def check(self, name):
-        """Returns `name` if it is registered.
+        """Return `name` if it is registered.
 
         Raises:
-            UserError: It is not; the error names the nearest ones.
+            UserError: The name is unknown.
         """
         if name not in self._entries:
             raise unknown(self.kind, name, self._entries)
         return name
 
     def get(self, name):
-        """Returns the entry called `name`, importing it where only its location is known."""
+        """Return the object registered as `name`. Import it first if only its location is known.
+
+        Raises:
+            UserError: The name is unknown.
+        """
         entry = self._entries[self.check(name)]
         if isinstance(entry, str):
             module, _, attribute = entry.partition(":")
@@ -82,7 +85,7 @@ class Registry:
         return entry
 
     def describe(self):
-        """Returns sorted pairs (name, one-line description)."""
+        """Return sorted pairs (name, description)."""
         return sorted(self._descriptions.items())
 
 
@@ -99,10 +102,14 @@ register_model = models.register
 
 
 def register_layer(kind: str, name: str) -> Callable:
-    """Returns a decorator for a layer that the hparams field `kind` chooses by `name`.
+    """Return a decorator that registers a layer class.
+
+    Args:
+        kind: Field of the hparams that selects the layer: "positions", "norm" or "encoder_attention".
+        name: Value of that field.
 
     Raises:
-        UserError: There is no such kind.
+        UserError: The kind is unknown.
     """
     if kind not in layers:
         raise unknown("layer kind", kind, layers)
@@ -110,10 +117,10 @@ def register_layer(kind: str, name: str) -> Callable:
 
 
 def register_hparams(name: str) -> Callable:
-    """Returns a decorator for a function without arguments that returns `HParams`.
+    """Return a decorator that registers a function without arguments that returns `HParams`.
 
     Raises:
-        UserError: When the function is called and returns something else.
+        UserError: The function returns another type. This is raised when the hparams are loaded.
     """
     register = hparams.register(name)
 
@@ -122,7 +129,7 @@ def register_hparams(name: str) -> Callable:
         def checked():
             result = function()
             if not dataclasses.is_dataclass(type(result)):
-                raise UserError(f"hparams {name!r}: {function.__name__}() must return HParams, not {result!r}")
+                raise UserError(f"hparams {name!r}: {function.__name__}() must return HParams, got {result!r}")
             return result
 
         register(checked if callable(function) else function)
@@ -132,24 +139,24 @@ def register_hparams(name: str) -> Callable:
 
 
 def register_problem(name: str, reverse: str | None = None) -> Callable:
-    """Return a decorator for a `Problem` class, which also registers a translation problem's reverse, `{name}_rev`.
+    """Return a decorator that registers a `Problem` class. For a translation problem it also registers `{name}_rev`.
 
     Args:
-        name: Its name, and that of its corpus.
-        reverse: One more name for the other direction, where a natural one exists: "multi30k_deen".
+        name: Name of the problem and of its corpus.
+        reverse: Additional name of the reverse direction, such as "multi30k_deen".
 
     Raises:
-        UserError: What is decorated is no `Problem`, or has settings and is no dataclass.
+        UserError: The class is not a `Problem`, or it has settings and is not a dataclass.
     """
     register = problems.register(name)
 
     def decorate(problem):
         if not (isinstance(problem, type) and hasattr(problem, "prepared_dir")):
-            raise UserError(f"problem {name!r} must be a subclass of Problem, not {problem!r}")
+            raise UserError(f"problem {name!r} must be a subclass of Problem, got {problem!r}")
         if any(isinstance(value, dataclasses.Field) for value in vars(problem).values()):
             raise UserError(
-                f"problem {name!r} has settings and is no dataclass; put @dataclasses.dataclass(kw_only=True) between "
-                f"@register_problem and class {problem.__name__}"
+                f"problem {name!r} has settings and must be a dataclass. Put @dataclasses.dataclass(kw_only=True) "
+                f"between @register_problem and class {problem.__name__}."
             )
         with all_or_nothing():
             problem.name = problem.corpus = name
@@ -163,13 +170,13 @@ def register_problem(name: str, reverse: str | None = None) -> Callable:
 
 
 def entries():
-    """Return {(kind, name): entry} of all registries."""
+    """Return {(kind, name): object or location} for all registries."""
     return {(one.kind, name): entry for one in REGISTRIES for name, entry in one._entries.items()}
 
 
 @contextlib.contextmanager
 def all_or_nothing():
-    """Remove the names that were registered inside the block if it raises."""
+    """Undo all registrations of a `with` block if it raises an exception."""
     before = [(dict(one._entries), dict(one._descriptions)) for one in REGISTRIES]
     try:
         yield
@@ -180,7 +187,7 @@ def all_or_nothing():
 
 
 def _is_run_again(old, new):
-    """Whether both are one definition in a notebook, or typed at the prompt."""
+    """Return whether both are the same definition in a notebook or an interactive session."""
     old, new = ((getattr(entry, "__module__", None), getattr(entry, "__qualname__", None)) for entry in (old, new))
     return old == new and new[0] == "__main__"
 
@@ -189,38 +196,40 @@ models.add("transformer", "keras_transformer.models.transformer:Transformer", "T
 models.add(
     "word_aligned_transformer",
     "keras_transformer.parsing.model:WordAlignedTransformer",
-    "For parsing: a cross-attention head per layer sees the current word only (not the paper's).",
+    "For parsing: one cross-attention head per layer sees only the current word (not in the paper).",
 )
 models.add("marian", "keras_transformer.models.marian:MarianTransformer", "Marian's, for OPUS-MT: biases in attention.")
 positions.add("sinusoidal", "keras_transformer.layers.position:SinusoidalPositions", "Fixed sines and cosines (§3.5).")
 positions.add(
-    "learned", "keras_transformer.layers.position:LearnedPositions", "One trained vector a position (Table 3, E)."
+    "learned", "keras_transformer.layers.position:LearnedPositions", "One trained vector per position (Table 3, E)."
 )
 norms.add(
-    "post", "keras_transformer.layers.residual:PostNorm", "LayerNorm(x + Dropout(Sublayer(x))), the paper's (§3.1)."
+    "post", "keras_transformer.layers.residual:PostNorm", "LayerNorm(x + Dropout(Sublayer(x))), as in the paper (§3.1)."
 )
 norms.add("pre", "keras_transformer.layers.residual:PreNorm", "x + Dropout(Sublayer(LayerNorm(x))), with a final norm.")
 norms.add("marian", "keras_transformer.models.marian:MarianPostNorm", "As post, with the ε 1e-5 of Marian models.")
 attentions.add(
-    "full", "keras_transformer.layers.attention:MultiHeadAttention", "Every position sees every other (§3.2)."
+    "full",
+    "keras_transformer.layers.attention:MultiHeadAttention",
+    "Dot-product attention to all positions (§3.2).",
 )
 attentions.add(
     "additive",
     "keras_transformer.layers.additive_attention:AdditiveAttention",
-    "Every other, by vᵀtanh(W_q q + W_k k) in place of dot products (§3.2.1).",
+    "Attention to all positions with vᵀtanh(W_q q + W_k k) instead of dot products (§3.2.1).",
 )
 attentions.add(
     "restricted",
     "keras_transformer.layers.restricted_attention:RestrictedAttention",
-    "The attention_window positions around it alone (§4).",
+    "Attention to the nearest attention_window positions only (§4).",
 )
 
 
 def load_catalog():
-    """Runs the files of `problems/` and `hparams/`, once, so that they register themselves.
+    """Import the files of `problems/` and `hparams/`, which register their content.
 
-    In a checkout the two folders stand beside the package, in a wheel inside it. They are loaded by path under
-    private names, so a folder `problems/` of the user's never takes their place.
+    The two folders are next to the package in a checkout, and inside the package in a wheel. Their files are imported
+    by path, so that a folder `problems/` of the user cannot shadow them.
     """
     for folder in ("problems", "hparams"):
         home = PACKAGE / "_bundled" / folder
@@ -233,7 +242,7 @@ def load_catalog():
 
 
 def load_file(path, name):
-    """Imports the Python file `path` as module `name`; returns the module."""
+    """Import a Python file as a module called `name`, and return the module."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise UserError(f"{path} is not a Python file")

@@ -159,11 +159,16 @@ class Run:
         That is the case if a plug-in was moved and `--plugin` gives its new location.
 
         Raises:
-            UserError: A plug-in is missing or invalid.
+            UserError: A plug-in is missing or invalid, or it is in the working directory and not given by `--plugin`.
         """
         if plugins.loaded() and all(name in entries for entries, name in self._names()):
             return
         for plugin in self.config["plugins"]:
+            if plugins.is_local(plugin):
+                raise UserError(
+                    f"the run {self.path} uses the plug-in {plugin!r} in the working directory. Check that you trust "
+                    f"its code, then add {shell_flag('plugin', plugin)}."
+                )
             try:
                 plugins.load_plugin(plugin)
             except plugins.MissingPlugin:

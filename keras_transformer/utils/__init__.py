@@ -1,1 +1,1 @@
-"""Files, locks, errors, progress, timing: helpers that know nothing of models."""
+"""Helpers for files, errors, logging, progress bars and timing, independent of models."""

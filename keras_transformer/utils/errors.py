@@ -1,23 +1,24 @@
-"""The one error that a user's mistake raises, and the help that it gives."""
+"""Errors for mistakes of the user."""
 
 import difflib
 import shlex
 
 
 class UserError(Exception):
-    """What is wrong, where, and what to do, in one sentence.
+    """Error caused by the user: bad input, or an environment that the user can fix.
 
-    Commands print it without a traceback and exit with its status.
+    The message is one sentence that states what is wrong, where, and what to do. Commands print it without a traceback
+    and exit with `status`.
     """
 
     status = 2
 
 
 class NonFiniteOutputs(UserError):
-    """A model's outputs are NaN or infinite, so that nothing can be decoded or scored.
+    """Error for model outputs that are NaN or infinite and cannot be decoded or scored.
 
     Args:
-        number: The text's number, from 1.
+        number: Number of the text, counted from 1.
     """
 
     def __init__(self, number):
@@ -33,10 +34,16 @@ def shell_flag(name, value):
 
 
 def unknown(kind, name, known):
-    """Returns the `UserError` for a `name` that is none of the `known` ones; it names the nearest."""
+    """Return the `UserError` for a name that is not among the known names. The message suggests the most similar ones.
+
+    Args:
+        kind: Kind of thing that has the name, such as "problem".
+        name: The name.
+        known: Iterable of the known names.
+    """
     near = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
     if near:
         hint = "did you mean " + " or ".join(near) + "?"
     else:
-        hint = "there are: " + ", ".join(sorted(known)) + "."
+        hint = "choose one of " + ", ".join(sorted(known)) + "."
     return UserError(f"unknown {kind} {name!r}: {hint}")

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files and directories that appear whole or not at all, locks, and JSON."""
 
 import contextlib
 import errno
@@ -12,262 +12,252 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
+import uuid
 from pathlib import Path
 
 from keras_transformer.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-WORK, LOCK = ".work", "lock"
-
 
 @contextlib.contextmanager
 def atomic_open(path, mode="w"):
-    """Opens a temporary file beside `path` and renames it to `path` on success, after fsync.
+    """Open a temporary file in the same directory, and rename it to `path` on success.
 
     Args:
-        path: Where the file is to appear; a link's target, and a device or a pipe is written to as it is.
+        path: Path of the file. Links are followed. A device or a pipe is written directly.
         mode: "w" for UTF-8 text, "wb" for bytes.
 
     Raises:
-        UserError: The place cannot be written.
+        UserError: The file cannot be written.
     """
-    path, is_stream = _place_of_file(path)
-    encoding = None if "b" in mode else "utf-8"
-    if is_stream:
-        with _opened(path, mode, encoding) as file:
-            yield file
-        return
+    path = _resolve(path)
+    temporary = path if _is_stream(path) else _temporary_name(path)
+    file = _open(temporary, mode)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise cannot_write(path, error) from None
-    try:
-        with os.fdopen(handle, mode, encoding=encoding) as file:
+        with _renamed_on_success(file, path):
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes files that their owner alone may read.
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-        sync(path.parent)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        if temporary != path:
+            temporary.unlink(missing_ok=True)
         raise
 
 
 @contextlib.contextmanager
 def open_partial(path):
-    """Opens `PATH.partial` and renames it to `path` on success; broken off, it stays with what was written until then.
+    """Open the text file `PATH.partial`, and rename it to `path` on success. Otherwise keep the partial file.
 
     Args:
-        path: Where the file is to appear; a link's target, and a device or a pipe is written to as it is.
-
-    Yields:
-        A text file; what is flushed at a time should be whole lines.
+        path: Path of the file. Links are followed. A device or a pipe is written directly.
 
     Raises:
-        UserError: The place cannot be written.
+        UserError: The file cannot be written.
     """
-    path, is_stream = _place_of_file(path)
-    if is_stream:
-        with _opened(path, "w", "utf-8") as file:
-            yield file
-        return
-    partial = path.with_name(f"{path.name}.partial")
+    path = _resolve(path)
+    partial = path if _is_stream(path) else path.with_name(f"{path.name}.partial")
+    file = _open(partial, "w")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(partial, "w", encoding="utf-8")
-    except OSError as error:
-        raise cannot_write(path, error) from None
-    try:
-        with file:
+        with _renamed_on_success(file, path):
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-        sync(path.parent)
     except BaseException as error:
+        if partial == path:
+            raise
         if not partial.stat().st_size:
             partial.unlink()
         elif isinstance(error, UserError):
-            raise UserError(f"{error}; what was written before is in {partial}") from None
+            raise UserError(f"{error}; the output so far is in {partial}") from None
         else:
-            print(f"what was written before is in {partial}", file=sys.stderr)
+            print(f"the output so far is in {partial}", file=sys.stderr)
         raise
 
 
 @contextlib.contextmanager
+def _renamed_on_success(file, path):
+    """Close a file at the end of a `with` block. On success, sync it and rename it to `path`, unless it is `path`."""
+    is_temporary = Path(file.name) != path
+    with file:
+        yield
+        if is_temporary:
+            file.flush()
+            os.fsync(file.fileno())
+    if is_temporary:
+        os.replace(file.name, path)
+        _sync(path.parent)
+
+
+@contextlib.contextmanager
 def atomic_directory(path):
-    """Yields a new temporary directory beside `path` and renames it to `path` on success, after fsync.
+    """Make a temporary directory with the same parent, and rename it to `path` on success.
 
     Raises:
-        UserError: The place cannot be written.
+        UserError: The directory cannot be written.
     """
-    path = _place_of_directory(path)
+    path = _check_directory(path)
+    temporary = _temporary_name(path)
     try:
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        temporary.mkdir()
     except OSError as error:
         raise cannot_write(path, error) from None
     try:
         yield temporary
-        os.chmod(temporary, 0o777 & ~_umask())
         _put_in_place(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 class WorkDirectory:
-    """A directory in the making, which another process may go on with; see `work_directory`.
+    """Directory that is not finished yet; see `work_directory`.
+
+    Args:
+        folder: Path of the directory.
+        path: Path of the finished directory.
 
     Attributes:
-        folder: Where it is, for now.
-        keep: Whether it is worth keeping if the work is broken off; False at first.
+        folder: Path of the directory.
+        keep: Whether to keep an unfinished directory for the next attempt (default: False).
     """
 
     def __init__(self, folder, path):
         self.folder, self._path, self.keep = Path(folder), path, False
 
     def clear(self):
-        """Removes all that was made."""
+        """Remove all files in the directory."""
         for entry in self.folder.iterdir():
-            if entry.name != LOCK:
-                entry.unlink()
+            entry.unlink()
 
     def finish(self):
-        """Renames it to its path, after fsync."""
-        self.keep = True  # what has its name next is another process's
+        """Rename the directory to its final path. Replace an existing directory."""
         _put_in_place(self.folder, self._path)
-        # Not before: others would take the folder for one that nobody works in. It may have been replaced by now.
-        (self._path / LOCK).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def work_directory(path, identity):
-    """Yields a `WorkDirectory` beside `path`, the same for the same `identity`: what a killed process left is in it.
+    """Make or reopen the hidden work directory of `path`, and hold a lock on it inside a `with` block.
 
-    It is hidden and belongs to one process at a time: others wait until that one has ended. Those of other identities
-    are removed. Unless `finish` was called it is removed, too, or kept, if `keep` says so, for the next attempt.
+    Another process waits for the lock. A later call with the same `identity` finds the files that a killed process
+    left. Work directories of other identities are removed. So is this one on leaving the block, unless `keep` is set.
 
     Args:
-        path: Where the directory is to appear.
-        identity: Text for a file name: a hash of all that the content depends on.
+        path: Path of the finished directory.
+        identity: Hash of everything that the content depends on, part of a file name.
+
+    Yields:
+        `WorkDirectory`.
 
     Raises:
-        UserError: The place cannot be written.
+        UserError: The directory cannot be written.
     """
-    path = _place_of_directory(path)
-    folder = path.with_name(f".{path.name}.{identity}{WORK}")
-    try:
-        lock = _lock_directory(folder)
-    except OSError as error:
-        raise cannot_write(path, error) from None
-    with lock:
-        for other in path.parent.glob(f".{glob.escape(path.name)}.*{WORK}*"):
+    path = _check_directory(path)
+    folder = path.with_name(f".{path.name}.{identity}.work")
+    lock = path.with_name(f".{path.name}.lock")
+    with lock_file(lock, wait=True):
+        for other in path.parent.glob(f".{glob.escape(path.name)}.*.work*"):
             if other != folder:
-                _remove_unlocked(other)
-        for stray in folder.glob(".*"):  # of `atomic_open`, when it was killed
-            stray.unlink()
+                shutil.rmtree(other, ignore_errors=True)
+        folder.mkdir(exist_ok=True)
+        for temporary in folder.glob(".*"):  # left by `atomic_open` in a killed process
+            temporary.unlink()
         work = WorkDirectory(folder, path)
         try:
             yield work
         finally:
             if not work.keep:
                 shutil.rmtree(folder, ignore_errors=True)
+            lock.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def lock_file(path):
-    """Locks a file, which is made if need be, inside a `with` block.
+def lock_file(path, wait=False):
+    """Hold an exclusive lock on a file inside a `with` block. The lock also ends with the process.
+
+    The file is created if necessary. The holder of the lock may remove the file. A child process that inherits the open
+    file also holds the lock.
+
+    Args:
+        path: Path of the file.
+        wait: Whether to wait until other processes release the lock.
 
     Yields:
-        The open file, or None if another process has locked it. A process that inherits the file holds the lock, too.
+        The open file, or None if another process holds the lock and `wait` is False.
     """
-    with _opened(path, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
-                raise
-        yield file
+    while True:
+        with _open(path, "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not wait:
+                    yield None
+                    return
+                logger.info(f"waiting for another process, which has locked {path}")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
+                    raise
+            if _is_same_file(file, path):
+                yield file
+                return
+
+
+def _is_same_file(file, path):
+    """Return whether an open file still has the given path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def remove_directory(path):
-    """Removes a directory at once: it is renamed to a hidden one before its files go, one after the other."""
+    """Remove a directory. Rename it first, so that it never looks whole while its files are removed."""
     hidden = path.with_name(f".{path.name}.old")
     shutil.rmtree(hidden, ignore_errors=True)
     os.replace(path, hidden)
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _lock_directory(folder):
-    """Makes a directory, or finds it, and locks the file in it; returns the locked file.
-
-    The lock ends with the process, however that ends.
-    """
-    while True:
-        with contextlib.ExitStack() as stack:
-            try:
-                folder.mkdir(exist_ok=True)
-                lock = stack.enter_context(open(folder / LOCK, "w"))
-            except FileNotFoundError:  # it was finished just now
-                continue
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                logger.info(f"waiting for another process that works in {folder}")
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError as error:
-                if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
-                    raise
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(folder / LOCK), os.fstat(lock.fileno())):
-                    stack.pop_all()
-                    return lock
+def _temporary_name(path):
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
 
 
-def _remove_unlocked(folder):
-    """Removes a directory of work unless a process works in it."""
-    with contextlib.suppress(OSError), open(folder / LOCK, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _place_of_file(path):
-    """Returns where a file is to be put, and whether a device or a pipe is there, which is not to be replaced.
+def _resolve(path):
+    """Return the path of a file to write, following a link.
 
     Raises:
-        UserError: It is a directory.
+        UserError: The path is a directory.
     """
     path = Path(path)
     if path.is_dir():
-        raise UserError(f"cannot write {path}: it is a directory; choose another place")
-    # A file that a descriptor stands for may have another name by now, or none.
-    if path.exists() and (not path.is_file() or str(path.absolute()).startswith(("/dev/fd/", "/dev/std", "/proc/"))):
-        return path, True
-    return path.resolve() if path.is_symlink() else path, False
+        raise UserError(f"cannot write {path}: it is a directory; choose another path")
+    return path.resolve() if path.is_symlink() and not _is_stream(path) else path
 
 
-def _opened(path, mode, encoding=None):
-    """Opens a file, in a folder that is made if need be, or raises the `UserError`."""
+def _is_stream(path):
+    """Return whether a path is a device, a pipe or an open file descriptor, which cannot be replaced."""
+    return path.exists() and (not path.is_file() or str(path.absolute()).startswith(("/dev/fd/", "/dev/std", "/proc/")))
+
+
+def _open(path, mode):
+    """Open a file as UTF-8 text or bytes, and make its directory.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
     try:
+        path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        return open(path, mode, encoding=encoding)
+        return open(path, mode, encoding=None if "b" in mode else "utf-8")
     except OSError as error:
         raise cannot_write(path, error) from None
 
 
-def _place_of_directory(path):
-    """Returns `path`, whose parent is there and which is no file, or raises the `UserError`."""
+def _check_directory(path):
+    """Return the path of a directory to write, and make its parent.
+
+    Raises:
+        UserError: The path is a file, or the parent cannot be made.
+    """
     path = Path(path)
     if path.exists() and not path.is_dir():
-        raise UserError(f"cannot write {path}: it is no directory; choose another place or remove it")
+        raise UserError(f"cannot write {path}: it is not a directory; choose another path, or remove the file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -276,20 +266,20 @@ def _place_of_directory(path):
 
 
 def _put_in_place(folder, path):
-    """Renames a directory to `path`, after fsync; one that is there is removed."""
+    """Sync a directory with its content and rename it to `path`. Replace an existing directory."""
     for entry in (*folder.rglob("*"), folder):
-        sync(entry)
+        _sync(entry)
     old = folder.with_name(f"{folder.name}.old")
     if path.is_dir():
-        os.replace(path, old)  # at once, where removing it takes its time
+        os.replace(path, old)  # removing its files would leave the path half-empty for some time
     os.replace(folder, path)
-    sync(path.parent)
+    _sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def cannot_write(path, error):
-    """Returns the `UserError` for a `path` that an `OSError` says cannot be written."""
-    return UserError(f"cannot write {path}: {error.strerror or error}; choose another place or mend its permissions")
+    """Return the `UserError` for a path that an `OSError` prevents from being written."""
+    return UserError(f"cannot write {path}: {error.strerror or error}; choose another path or fix its permissions")
 
 
 def check_output(flag, output, **inputs):
@@ -320,24 +310,26 @@ def _regular_file(path, stream):
 
 
 def append_line(path, text):
-    """Adds a line to a file, in one write, so that other processes' lines are whole; a cut one before it is ended.
+    """Append a line to a file in one write, so that lines of several processes do not mix.
+
+    If a crash left the last line incomplete, the new line starts on a line of its own.
 
     Raises:
-        UserError: It cannot be written.
+        UserError: The file cannot be written.
     """
     try:
         with open(path, "ab+") as file:
-            cut = b""
+            separator = b""
             if file.tell():
                 file.seek(-1, os.SEEK_END)
-                cut = b"" if file.read(1) == b"\n" else b"\n"
-            file.write(cut + text.encode() + b"\n")
+                separator = b"" if file.read(1) == b"\n" else b"\n"
+            file.write(separator + text.encode() + b"\n")
     except OSError as error:
         raise cannot_write(path, error) from None
 
 
-def sync(path):
-    """Makes the content of a file, or the renames inside a directory, survive a crash of the machine."""
+def _sync(path):
+    """Write the content of a file, or the entries of a directory, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -346,7 +338,7 @@ def sync(path):
 
 
 def sha256(path):
-    """Returns the SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -359,38 +351,32 @@ def finite_or_null(values):
 
 
 def write_json(path, value):
-    """Writes `value` as JSON, whole or not at all."""
+    """Write `value` as a JSON file that appears whole or not at all."""
     with atomic_open(path) as file:
         json.dump(value, file, indent=2, ensure_ascii=False)
         file.write("\n")
 
 
-def read_json(path, what, **types):
-    """Returns the object in a JSON file, a dictionary.
+def read_json(path, description, **types):
+    """Return the object in a JSON file, a dictionary.
 
     Args:
-        path: The file.
-        what: What it is, for the sentence.
-        **types: The type, or a tuple of types, of each value that must be in it.
+        path: Path of the file.
+        description: Start of the error message, such as "run runs/toy".
+        **types: Keys that the object must have, each with the type of its value or a tuple of types.
 
     Raises:
-        UserError: It is missing or damaged.
+        UserError: The file is missing or damaged.
     """
     try:
         with open(path, encoding="utf-8") as file:
             value = json.load(file)
     except FileNotFoundError:
-        raise UserError(f"{what}: {path} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:  # also what is no UTF-8
-        raise UserError(f"{what}: {path} is damaged ({error})") from None
+        raise UserError(f"{description}: {path} is missing") from None
+    except (OSError, ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        raise UserError(f"{description}: {path} is damaged ({error})") from None
     value = value if isinstance(value, dict) else {}
     for name, kind in types.items():
         if not isinstance(value.get(name), kind):
-            raise UserError(f"{what}: {path} is damaged (it lacks a proper {name!r})")
+            raise UserError(f"{description}: {path} is damaged (no valid {name!r})")
     return value
-
-
-def _umask():
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -9,14 +9,14 @@ LOGGER = logging.getLogger("keras_transformer")
 
 
 def discard_output():
-    """Send stdout to nowhere. Otherwise Python would complain again when it closes a pipe that nobody reads."""
+    """Redirect stdout to the null device. Otherwise Python reports a closed pipe again on exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class TerminalHandler(logging.Handler):
-    """Prints each record as a line, on stdout or stderr as they are at that time.
+    """Log handler that prints each record as a line on the current `sys.stdout` or `sys.stderr`.
 
-    If nobody reads stdout any more, the program continues in silence.
+    If the reader of stdout has closed the pipe, later records are discarded.
 
     Args:
         stream: "stdout" or "stderr".
@@ -39,7 +39,7 @@ class TerminalHandler(logging.Handler):
 
 @contextlib.contextmanager
 def terminal_log(level=logging.INFO, stream="stdout"):
-    """Print the log of the package on a stream inside a `with` block, and nowhere else.
+    """Print the log of the package on one stream only, inside a `with` block.
 
     Args:
         level: Minimum level of a record.

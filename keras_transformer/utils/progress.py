@@ -1,27 +1,27 @@
-"""Bars that show how far long work is, on a terminal and nowhere else; lines of text go above them."""
+"""Progress bars on a terminal. Printed lines appear above them."""
 
 import contextlib
 import sys
 
 _terminal = None
-"""The `rich.progress.Progress` that shows all bars at present, if there are any."""
+"""The `rich.progress.Progress` that currently shows all bars, or None."""
 
 
 @contextlib.contextmanager
 def progress_bar(what, total, done=0, unit="updates"):
-    """Shows a bar with rate and time left inside a `with` block; several may be open at once.
+    """Show a bar with rate and remaining time inside a `with` block. Several bars may be open at once.
 
     Args:
-        what: What is done, in a word or two.
-        total: How many units there are.
-        done: How many of them were done before.
-        unit: What they are called.
+        what: Description of the task, one or two words.
+        total: Number of units.
+        done: Number of units that are already done.
+        unit: Name of the unit, in the plural.
 
     Yields:
-        A function of the number of units that are done; where stdout or stderr is no terminal it does nothing.
+        Function to call with the number of units done so far. It does nothing unless stdout and stderr are terminals.
     """
     global _terminal
-    if not (sys.stderr.isatty() and sys.stdout.isatty()):  # lines that go elsewhere would break the bar
+    if not (sys.stderr.isatty() and sys.stdout.isatty()):  # printed lines would break the bar
         yield lambda done: None
         return
     is_first = _terminal is None
@@ -39,7 +39,7 @@ def progress_bar(what, total, done=0, unit="updates"):
 
 
 def stop_bars():
-    """Takes all bars away, where a process ends without leaving the blocks that show them."""
+    """Remove all bars. Call this before `os._exit`, which skips the end of `with` blocks."""
     if _terminal:
         _terminal.stop()
 
@@ -50,7 +50,7 @@ def _bars():
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        """Units a second."""
+        """Units per second."""
 
         def render(self, task):
             speed = task.finished_speed or task.speed

@@ -1,4 +1,4 @@
-"""Words of a text."""
+"""Splitting of texts into words."""
 
 import re
 

@@ -1,13 +1,13 @@
-"""How long things take."""
+"""Measurement and display of time."""
 
 import time
 
 
 class Stopwatch:
-    """Adds up the seconds of the `with` blocks that it times.
+    """Context manager that measures the total time of its `with` blocks.
 
     Attributes:
-        seconds: Their sum.
+        seconds: Total time in seconds.
     """
 
     def __init__(self):
@@ -21,12 +21,12 @@ class Stopwatch:
         self.seconds += time.monotonic() - self._began
 
     def reset(self):
-        """Returns the seconds so far and begins anew."""
+        """Return the seconds so far, and start again from 0."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
 
 def duration(seconds):
-    """Returns 0:00:00 for a number of seconds."""
+    """Format a number of seconds as `0:00:00`."""
     seconds = round(seconds)
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -228,20 +228,23 @@ def test_processes_report_errors_in_one_sentence(tmp_path):
         ("--hparams=tny", "unknown hparams 'tny': did you mean tiny"),
         ("--model=transfomer", "unknown model 'transfomer': did you mean transformer"),
         ("--warmup=5", "unknown flag --warmup: did you mean --warmup_steps"),
-        ("--set=train_pairs=5", "train_pairs is a parameter of the problem: --set problem.train_pairs=5"),
+        (
+            "--set=train_pairs=5",
+            "train_pairs is a field of the problem, not of the hparams. Use --set problem.train_pairs=5",
+        ),
         ("--set=warmup=5", "unknown hparams field 'warmup': did you mean warmup_steps"),
         ("--set=problem.train_pair=5", "unknown problem reverse field 'train_pair': did you mean train_pairs"),
-        ("--set=dropout", "--set dropout: it takes NAME=VALUE"),
-        ("--set=problem.longest=x", "longest takes a whole number, not 'x'"),
-        ("--d_model=1e3", "d_model takes a whole number, not '1e3'"),
-        ("--dropout=2", "dropout must be from 0 to 0.99, not 2.0"),
-        ("--num_heads=3", "d_model=16 is not divisible by num_heads=3"),
+        ("--set=dropout", "--set must be NAME=VALUE, got dropout"),
+        ("--set=problem.longest=x", "longest must be an integer, got 'x'"),
+        ("--d_model=1e3", "d_model must be an integer, got '1e3'"),
+        ("--dropout=2", "dropout must be from 0 to 0.99, got 2.0"),
+        ("--num_heads=3", "d_model must be divisible by num_heads, got d_model=16 and num_heads=3"),
         ("--strategy=many", "--strategy: invalid choice: 'many'"),
-        ("--accumulate=0", "--accumulate: takes a whole number from 1 on"),
+        ("--accumulate=0", "--accumulate: must be from 1 to "),
         ("--batch_tokens=8", "batch_tokens=8 cannot hold pair"),
         ("--max_length=1", "max_length=1 leaves none of the 500 sentence pairs"),
         ("--dropout", "--dropout: expected one argument"),
-        ("train", "'train' is no flag"),
+        ("train", "arguments must have the form --FLAG=VALUE, got 'train'"),
     ],
 )
 def test_train_rejects_wrong_flags(home, call, tmp_path, flag, said):
@@ -252,12 +255,12 @@ def test_train_rejects_wrong_flags(home, call, tmp_path, flag, said):
 @pytest.mark.parametrize(
     ("command", "flag", "said"),
     [
-        ("translate", "--beam_size=x", "--beam_size: takes a whole number from 1 on, not 'x'"),
-        ("translate", "--alpha=nan", "--alpha: takes a number from 0 on, not 'nan'"),
+        ("translate", "--beam_size=x", "--beam_size: must be an integer, got 'x'"),
+        ("translate", "--alpha=nan", "--alpha: must be from 0 to 10, got 'nan'"),
         ("evaluate", "--checkpoint=lst", "must be best, last, averaged, ema or a step, got 'lst'"),
         ("evaluate", "--checkpoint=4", "there are steps 3, 6"),
         ("evaluate", "--checkpoint=averaged", "create it with python -m keras_transformer.average"),
-        ("average", "--last=0", "--last: takes a whole number from 1 on"),
+        ("average", "--last=0", "--last: must be from 1 to"),
     ],
 )
 def test_later_commands_reject_wrong_flags(home, call, command, flag, said):
@@ -381,5 +384,5 @@ def test_translate_keeps_old_output_after_bad_line(home, call, tmp_path, monkeyp
 
 def test_prepare_reports_full_disk_and_leaves_nothing(tmp_path):
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (20_000, 20_000))
-    start("prepare", "--problem=copy", cwd=tmp_path, preexec_fn=limit).refused("File too large; make room")
+    start("prepare", "--problem=copy", cwd=tmp_path, preexec_fn=limit).refused("File too large; free some space")
     assert not list((tmp_path / "data").iterdir())

@@ -226,7 +226,7 @@ def test_finished_run_suggests_quoted_run(call, home, tmp_path):
 def test_problem_parameter_is_suggested_in_quotes(call):
     flags = ("--problem=parallel_text", "--raw_dir=r", "--set", "extra_train=it's a file")
     said = call("train", *flags).err
-    assert suggested(said, "parameter of the problem:") == ["--set", "problem.extra_train=it's a file"]
+    assert suggested(said, "Use") == ["--set", "problem.extra_train=it's a file"]
 
 
 def test_wrong_init_from_is_quoted(monkeypatch, tmp_path):

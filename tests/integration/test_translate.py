@@ -166,7 +166,7 @@ def test_translate_keeps_lines_before_undecodable_one(home, call, tmp_path):
     with gzip.open(tmp_path / "lines.gz", "wb") as file:
         file.write(b"s1\ns2\n\xff\ns3\n")
     flags = (f"--run={home.run}", f"--input={tmp_path}/lines.gz", f"--output={tmp_path}/out.txt")
-    call("translate", *flags).refused("lines.gz:3: not UTF-8", f"before is in {tmp_path}/out.txt.partial")
+    call("translate", *flags).refused("lines.gz:3: not UTF-8", f"the output so far is in {tmp_path}/out.txt.partial")
     kept = (tmp_path / "out.txt.partial").read_text().splitlines()
     assert len(kept) == 2 and not (tmp_path / "out.txt").exists()
     assert call("translate", *flags, "--on_error=skip").status == 0
@@ -184,7 +184,7 @@ def test_translate_keeps_lines_before_undecodable_one(home, call, tmp_path):
         (["--token_scores"], "need --format=jsonl"),
         (["--nbest=5", "--beam_size=4"], "--nbest=5 needs --beam_size=5 or more, got 4"),
         (["--max_source_length=1"], "max_source_length must be at least 2"),
-        (["--extra_length=-1"], "takes a whole number from 0 on"),
+        (["--extra_length=-1"], "must be from 0 to 10000"),
         (["--prefixes=nowhere.txt"], "nowhere.txt does not exist"),
         (["--ensemble=nowhere"], "nowhere"),
     ],

@@ -127,7 +127,7 @@ def assert_same_store(home, whole):
 @pytest.mark.parametrize("pair", [1000, 2001, 3333, 4090, 4129])
 def test_killed_preparation_resumes(home, whole, pair):
     assert home.prepare(trouble=f"kill {pair}")[0] == -signal.SIGKILL
-    (work,) = home.data.iterdir()
+    (work,) = home.works()
     assert work.name.startswith(".numbers-") and work.name.endswith(".work")
     status, lines, err = home.prepare()
     assert (status, err) == (0, "")
@@ -176,7 +176,7 @@ def test_exception_in_pairs_is_raised_and_keeps_chunks(home, whole):
 def test_full_disk_leaves_no_finished_store(home, whole):
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (250_000, 250_000))
     status, _, err = home.prepare(preexec_fn=limit)
-    assert (status, err) == (2, "error: File too large; make room and run the command again\n")
+    assert (status, err) == (2, "error: File too large; free some space and run the command again\n")
     assert len(home.works()) == len(list(home.data.iterdir())) == 1
     assert home.prepare()[0] == 0
     assert_same_store(home, whole)

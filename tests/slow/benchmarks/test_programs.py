@@ -237,7 +237,7 @@ def test_train_step_measures_this_project(rows_of, monkeypatch):
     [
         ("decode", ["--engines=ctranslat2"], "unknown engine 'ctranslat2': did you mean ctranslate2"),
         ("decode", ["--workloads=natural"], "requires a trained run. Add --run=DIR"),
-        ("train_step", ["--repeats=0"], "takes a whole number from 1 on, not '0'"),
+        ("train_step", ["--repeats=0"], "must be from 1 to 1000000000, got '0'"),
     ],
 )
 def test_benchmark_rejects_wrong_arguments(name, arguments, message):

@@ -50,7 +50,7 @@ def test_chosen_backend_prefers_environment_then_config(choose_from, environment
     [
         ("jax", {"tensorflow"}, "KERAS_BACKEND=jax, but jax is not installed: pip install jax"),
         ("tensorflow", {"jax"}, "tensorflow is not installed: pip install tensorflow"),
-        ("torch", {"torch"}, "unknown backend in KERAS_BACKEND 'torch': there are: jax, tensorflow"),
+        ("torch", {"torch"}, "unknown backend in KERAS_BACKEND 'torch': choose one of jax, tensorflow"),
         ("tensorfow", {"tensorflow"}, "did you mean tensorflow"),
         (None, set(), "no Keras backend is installed; run pip install tensorflow or pip install jax"),
     ],

@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import json
 import re
 import shlex
 import shutil
@@ -91,7 +92,7 @@ def complaint(plugin):
 def example():
     """The plug-in of the page in the working directory, and the page's commands."""
     (code,) = re.findall(r"```python\n(\"\"\".*?)```", PAGE, flags=re.DOTALL)
-    write(re.search(r"`(\w+\.py)`, anywhere", PAGE)[1], code)
+    write(re.search(r"Save this file as `(\w+\.py)`", PAGE)[1], code)
     (commands,) = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
     return commands.splitlines()
 
@@ -220,7 +221,7 @@ def test_failing_plugin_unloads_nested_plugins(tmp_path):
 def test_missing_plugin_is_named(tmp_path, plugin):
     Path("empty").mkdir()
     said = complaint(plugin)
-    assert said.startswith(f"there is no plug-in {plugin!r}: ") and str(tmp_path) in said
+    assert said.startswith(f"plug-in {plugin!r} does not exist: ") and str(tmp_path) in said
 
 
 @pytest.mark.parametrize("plugin", ["abc", "json.decoder", "empty", "nothing.py"])
@@ -238,7 +239,7 @@ def test_plugin_must_be_a_python_file(tmp_path):
 def test_commands_reject_wrong_plugin(call):
     write("plugin.py", "1 / 0\n")
     call("prepare", "--plugin=plugin.py").refused("error: plug-in /")
-    call("prepare", "--plugin=nowhere.py", "--problem=copy").refused("there is no plug-in 'nowhere.py'")
+    call("prepare", "--plugin=nowhere.py", "--problem=copy").refused("plug-in 'nowhere.py' does not exist")
     assert not Path("data").exists()
 
 
@@ -309,3 +310,12 @@ def test_given_plugin_replaces_recorded_one(run, tmp_path, move):
 def test_given_plugin_with_other_names_does_not_replace(run, tmp_path):
     write("other.py", hparams("my_other"))
     assert open_run("--plugin=other.py") == [str(tmp_path / "other.py"), str(tmp_path / "plugin.py")]
+
+
+@pytest.mark.parametrize("recorded", ["plugin.py", "./plugin.py", "plugin", "package", "package.part", "~/plugin.py"])
+def test_run_does_not_load_files_of_the_working_directory(run, call, recorded):
+    write("package/__init__.py", "raise SystemExit('was run')\n")
+    config = json.loads(Path("run/config.json").read_text())
+    Path("run/config.json").write_text(json.dumps({**config, "plugins": [recorded]}))
+    call("average", "--run=run").refused(f"uses the plug-in '{recorded}' in the working directory", "--plugin=")
+    assert open_run("--plugin=plugin.py")

@@ -21,7 +21,6 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.tasks.problem import load_problem
-from keras_transformer.utils import files
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import work_directory
 
@@ -147,7 +146,10 @@ def test_work_directory_is_reused_and_cleaned(tmp_path):
             raise KeyboardInterrupt
         assert names(tmp_path) == [".store.a.work"] * keep
     with work_directory(tmp_path / "store", "a") as work:
-        assert names(work.folder) == ["lock"]
+        assert names(work.folder) == []
+    (tmp_path / ".store.a.work").mkdir()
+    with work_directory(tmp_path / "store", "b") as work:
+        assert names(tmp_path) == [".store.b.work", ".store.lock"]
 
 
 def test_work_directory_in_use_is_waited_for(tmp_path):
@@ -160,28 +162,10 @@ def test_work_directory_in_use_is_waited_for(tmp_path):
             thread = threading.Thread(target=second)
             thread.start()
             wait_for(lambda: order)
-            with work_directory(tmp_path / "store", "b"):
-                assert work.folder.is_dir()
             work.finish()
         thread.join()
-    assert order == [f"waiting for another process that works in {work.folder}", (True, ["lock"])]
+    assert order == [f"waiting for another process, which has locked {tmp_path}/.store.lock", (True, [])]
     assert names(tmp_path) == ["store"] and names(tmp_path / "store") == []
-
-
-def test_work_directory_survives_other_work_until_renamed(tmp_path, monkeypatch):
-    """Another process with other content starts after the work and before the directory is renamed."""
-    put = files._put_in_place
-
-    def between(folder, path):
-        with work_directory(path, "b"):
-            pass
-        put(folder, path)
-
-    with work_directory(tmp_path / "store", "a") as work:
-        (work.folder / "part").touch()
-        monkeypatch.setattr(files, "_put_in_place", between)
-        work.finish()
-    assert names(tmp_path) == ["store"] and names(tmp_path / "store") == ["part"]
 
 
 def test_prepare_uses_store_of_other_process(tmp_path, monkeypatch):

@@ -110,7 +110,7 @@ def test_other_problems_do_not_normalize_characters(name):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [("toy_ende", "nfc", "unknown normalization 'nfc': did you mean nfkc"),
-     ("wmt14_fren", "nfkc", "unknown normalization 'nfkc': there are: identity")],
+     ("wmt14_fren", "nfkc", "unknown normalization 'nfkc': choose one of identity")],
 )  # fmt: skip
 def test_problem_rejects_other_normalizations(name, value, said):
     with pytest.raises(UserError, match=said):

@@ -215,9 +215,9 @@ def test_sizes_default_to_base():
 def test_wrong_fields_raise_user_error():
     with pytest.raises(kt.UserError, match="unknown hparams field 'num_layer': did you mean num_layers"):
         kt.Transformer(9, num_layer=2)
-    with pytest.raises(kt.UserError, match="d_model=20 is not divisible by num_heads=8"):
+    with pytest.raises(kt.UserError, match="d_model must be divisible by num_heads, got d_model=20"):
         kt.Transformer(9, d_model=20)
-    with pytest.raises(kt.UserError, match="d_model takes a whole number"):
+    with pytest.raises(kt.UserError, match="d_model must be an integer"):
         kt.Transformer(9, d_model="64")
 
 

@@ -303,7 +303,7 @@ def test_trees_command_reads_gzip(call, tmp_path):
         ("(S (NN a))\n(S\n  ())\n", "trees.ptb:3: () is empty"),
         ("(S (NN a))\n\n(S (NN b)\n", "trees.ptb:3: the tree that begins here is not closed"),
         ("(S (NN a)) b\n", "trees.ptb:1: 'b' stands outside of any tree"),
-        ("\n \n", "trees.ptb holds no tree"),
+        ("\n \n", "trees.ptb must contain a tree"),
         ("", "trees.ptb is empty"),
     ],
 )
@@ -313,13 +313,13 @@ def test_trees_command_rejects_bad_trees(call, tmp_path, content, said):
 
 
 def test_trees_command_rejects_missing_tree_or_file(call, file, tmp_path):
-    call(COMMAND, f"--input={file}", "--number=4").refused("has no tree 4; its last one is tree 3")
-    call(COMMAND, f"--input={file}", "--number=0").refused("--number", "from 1 on")
+    call(COMMAND, f"--input={file}", "--number=4").refused("--number must be at most 3")
+    call(COMMAND, f"--input={file}", "--number=0").refused("--number", "from 1 to")
     call(COMMAND, f"--input={tmp_path}/tres.ptb").refused("tres.ptb does not exist")
 
 
 def test_trees_command_rejects_conflicting_flags(call, file, tmp_path):
-    call(COMMAND, f"--input={file}", "--format=svg").refused("--format=svg needs --output_dir")
-    call(COMMAND, f"--input={file}", f"--output_dir={tmp_path}/out").refused("--output_dir is for --format=svg")
+    call(COMMAND, f"--input={file}", "--format=svg").refused("--format=svg requires --output_dir")
+    call(COMMAND, f"--input={file}", f"--output_dir={tmp_path}/out").refused("--output_dir requires --format=svg")
     call(COMMAND, f"--input={file}", "--format=png").refused("'png'")
     assert not (tmp_path / "out").exists()

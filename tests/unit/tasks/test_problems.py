@@ -176,7 +176,7 @@ def test_unknown_split_suggests_nearest(wrong, right):
 
 @pytest.mark.parametrize(
     ("parameters", "said"),
-    [({"num_symbols": 1}, "num_symbols must be from 2 to 1000"), ({"longest": "5"}, "longest takes a whole number"),
+    [({"num_symbols": 1}, "num_symbols must be from 2 to 1000"), ({"longest": "5"}, "longest must be an integer"),
      ({"num_symbol": 5}, "did you mean num_symbols")],
 )  # fmt: skip
 def test_problem_rejects_wrong_parameters(parameters, said):

@@ -391,7 +391,7 @@ def test_training_cost_near_6_flops_per_weight_and_token():
 
 def test_cost_command_prints_table_2(capsys):
     lines = counted("--hparams=base", "--vocab_size=500", capsys=capsys)
-    assert "100,000 updates of 25,000 source and 25,000 target tokens, 30 a sentence" in lines[0]
+    assert "100,000 updates of 25,000 source and 25,000 target tokens, 30 per sentence" in lines[0]
     assert "3.28e+18 by the paper's method, 12 hours × 8 devices × 9.5 TFLOP/s" in lines[2]
 
 
@@ -399,7 +399,7 @@ def test_cost_command_with_other_settings(capsys):
     flags = ("--hparams=toy", "--vocab_size=100", "--train_steps=10", "--gpus=2", "--tflops=0.5")
     lines = counted(*flags, capsys=capsys)
     assert len(lines) == 3 and "10 updates of 2,048 source" in lines[0]  # the paper gives no time for this model
-    assert lines[2].endswith("hours of 2 devices × 0.5 TFLOP/s, if no rate were lost")
+    assert lines[2].endswith("hours of 2 devices × 0.5 TFLOP/s at full rate")
     assert "3.60e+15 by the paper's method" in counted(*flags, "--hours=1", capsys=capsys)[2]
     assert "1.64e+18 by the paper" in counted("--vocab_size=100", "--train_steps=50000", capsys=capsys)[2]
     other = counted("--vocab_size=100", "--gpus=1", "--tflops=60", capsys=capsys)

@@ -346,7 +346,7 @@ def test_visualize_writes_page_figures_and_curves(call, home, tmp_path):
         (("--run=RUN", "--text=1", "--word=1"), "--word needs --figure=3 or --figure=4"),
         (("--run=RUN", "--text=1", "--over=step"), "--over needs --curves"),
         (("--run=RUN", "--text=1", "--format=svg"), "--format needs --figure or --curves; the page is always HTML"),
-        (("--run=RUN", "--text=1", "--heads=0"), "--heads: takes a whole number from 1 on, not '0'"),
+        (("--run=RUN", "--text=1", "--heads=0"), "--heads: must be from 1 to 1000000000, got '0'"),
         (("--run=RUN", "--text=1", "--target=1", "--layer=9"), "layer must be from 1 to 1, got 9"),
         (("--run=RUN", "--text=1", "--target=1", "--heads=3", "--figure=5"), "head must be from 1 to 2, got 3"),
         (("--run=RUN", "--text=  "), "--text must not be empty"),
