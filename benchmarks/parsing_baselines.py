@@ -29,6 +29,7 @@ from keras_transformer.cli.arguments import positive_int, run_command
 from keras_transformer.cli.output import report
 from keras_transformer.evaluate import report_table
 from keras_transformer.parsing.evalb_parameters import Parameters
+from keras_transformer.parsing.linearize import linearize
 from keras_transformer.parsing.parseval import parseval
 from keras_transformer.parsing.problem import ParsingProblem
 from keras_transformer.parsing.tree import Tree
@@ -134,7 +135,8 @@ class Baselines:
 
     def __init__(self, trees, max_words=150):
         self.grammar, self.max_words = Grammar(trees), max_words
-        self.label = Counter(label for tree in trees for label, _, _ in tree.spans()).most_common(1)[0][0]
+        symbols = Counter(symbol for tree in trees for symbol in linearize(tree) if symbol[0] == "(")
+        self.label = symbols.most_common(1)[0][0][1:]
 
     def right_branching(self, words):
         tags = [self.grammar.lexicon.most_probable_tag(word) for word in words]

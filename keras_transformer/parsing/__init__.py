@@ -1,1 +1,1 @@
-"""Constituency parsing as translation into linearised trees (§6.3)."""
+"""Constituency parsing as translation to linearized trees (§6.3)."""

@@ -1,4 +1,4 @@
-"""Constraints of a search: which symbols may come next, for all hypotheses at once."""
+"""Search constraint that allows only trees, evaluated for all hypotheses at once."""
 
 import dataclasses
 
@@ -10,10 +10,10 @@ from keras_transformer.parsing.tree import DEEPEST
 
 @dataclasses.dataclass(frozen=True)
 class TreeConstraint:
-    """Lets a search find trees only, over all words of the sentence; a `constraint` of `SearchOptions`.
+    """`constraint` of `SearchOptions` that restricts a search to trees over all words of the sentence.
 
-    It computes what `Grammar.allowed` says, from the hypotheses' symbols alone: beams change places, and a state of
-    each would have to follow them.
+    It computes the rules of `Grammar.allowed` from all symbols of the hypotheses. It keeps no state per hypothesis,
+    because hypotheses move between beams.
 
     Attributes:
         grammar: `Grammar`.
@@ -25,7 +25,7 @@ class TreeConstraint:
         """Return bool [B, K, V]; see `SearchOptions`."""
         kinds_table, labels_table = self.grammar.kinds, self.grammar.labels
         place = ops.arange(ops.shape(tokens)[2], dtype="int32")
-        kinds = ops.take(kinds_table, tokens, axis=0)  # [B, K, L]; padding is of no kind
+        kinds = ops.take(kinds_table, tokens, axis=0)  # [B, K, L]; padding is OTHER
         opens, closes = kinds == OPEN, kinds == CLOSE
         change = ops.cast(opens, "int32") - ops.cast(closes, "int32")
         depths = ops.cumsum(change, axis=2)
@@ -33,7 +33,7 @@ class TreeConstraint:
         left = inputs.words[:, None] - _count(kinds == TAG)
         room = inputs.limits[:, None] - index
         chain = index - ops.max(ops.where(~opens & (place < index), place + 1, 0), axis=2)
-        # The innermost open bracket is the last that led to this depth: one behind it has been closed.
+        # The innermost open bracket is the last one that reached this depth. Later ones have been closed.
         innermost = ops.max(ops.where(opens & (depths == depth[:, :, None]), place + 1, 0), axis=2) - 1
         bracket = ops.take_along_axis(tokens, ops.maximum(innermost, 0)[:, :, None], axis=2)[:, :, 0]
         label = ops.take(labels_table, bracket, axis=0)

@@ -1,7 +1,7 @@
-"""Drawings of constituency trees, top-down: text for a terminal, and SVG.
+"""Drawings of constituency trees as text and as SVG.
 
-A constituent stands as low as what it holds lets it, so that small phrases are near their words and few lines are
-long. Words have a column each, and so has every subtree: no line crosses another one, nor a label.
+Words are in one row at the bottom. Each constituent is just above its highest child, so that most lines are short. The
+columns of subtrees do not overlap, so lines cross neither labels nor other lines.
 """
 
 import dataclasses
@@ -12,19 +12,19 @@ from xml.sax.saxutils import escape
 from keras_transformer.parsing.tree import unescaped
 
 NAMELESS = "•"
-"""Stands for an empty label."""
+"""Replacement of an empty label."""
 
 TEXT_GAP = 2
-"""Columns between words."""
+"""Number of columns between words."""
 
 SVG_GAP, MARGIN = 14, 20
-"""Pixels between words, and around the drawing."""
+"""Pixels between words, and pixels around the drawing."""
 
 LEVEL, TAG, CORNER = 42, 20, 7
-"""Pixels from a label to the next lower one, from a word up to its tag, and of a line's rounded corner."""
+"""Pixels between levels, between a tag and its word, and of the radius of corners."""
 
 FONT_SIZES = {"labels": 13, "tags": 11, "words": 15}
-"""Pixels of what is written in an SVG."""
+"""Font sizes of an SVG in pixels."""
 
 _STYLES = {
     "labels": 'font-weight="bold" fill="#2b5c8a"',
@@ -36,15 +36,15 @@ _BROAD = frozenset("MWmw@%&+=<>~#")
 
 @dataclasses.dataclass
 class _Node:
-    """A constituent, or a tag over its word, with its place.
+    """Constituent, or tag with its word, with its position.
 
     Attributes:
-        label: What is written for it.
-        word: The word under a tag, otherwise None.
-        children: `_Node`s.
-        level: How many constituents are on the longest way down from here, itself counted; 0 of a tag.
-        centre: Where its label and word have their middle, and a line from above ends.
-        end: Where the next subtree may begin, but for the gap.
+        label: Label to draw.
+        word: Word under a tag, otherwise None.
+        children: List of `_Node`.
+        level: Height above the tags, which have level 0.
+        centre: Horizontal center of label and word.
+        end: Right end of the subtree, exclusive.
     """
 
     label: str
@@ -55,7 +55,7 @@ class _Node:
     end: int
 
     def nodes(self):
-        """Yield this node and all below, each before its children, from left to right."""
+        """Yield the nodes of the subtree in preorder."""
         stack = [self]
         while stack:
             node = stack.pop()
@@ -64,13 +64,13 @@ class _Node:
 
 
 def text_drawing(tree):
-    """Return a tree as lines of text with Unicode's box-drawing characters, to be read in a fixed-width font.
+    """Draw a tree as text with box-drawing characters, for a fixed-width font.
 
-    All words are in the last line and their tags in the one above; lines are as wide as they need to be.
+    The last line contains all words, the line above it all tags. Lines are not wrapped.
     """
     root = _placed(tree, 0, TEXT_GAP, lambda text, kind: columns(text))
     bottom = 2 * root.level
-    lines = [[] for _ in range(bottom + 2)]  # of each: (first column, text)
+    lines = [[] for _ in range(bottom + 2)]  # of pairs (first column, text)
     for node in root.nodes():
         row = bottom - 2 * node.level
         lines[row].append((node.centre - columns(node.label) // 2, node.label))
@@ -85,7 +85,7 @@ def text_drawing(tree):
 
 
 def _bracket(node):
-    """The line from a constituent to its children, as text that begins over the first of them."""
+    """Return the line from a constituent to its children as text that begins above the first child."""
     places = [child.centre for child in node.children]
     if len(places) == 1:
         return "│"
@@ -94,13 +94,13 @@ def _bracket(node):
     for place in places:
         bracket[place - first] = "┬"
     bracket[0], bracket[-1] = "┌", "┐"
-    # Never one of the ends: words are far enough apart.
+    # Not at an end, because words have gaps between them.
     bracket[node.centre - first] = "┼" if node.centre in places else "┴"
     return "".join(bracket)
 
 
 def _joined(pieces):
-    """A line of text from (first column, text)s."""
+    """Return a line of text from pairs (first column, text)."""
     line, end = [], 0
     for start, text in sorted(pieces):
         line += [" " * (start - end), text]
@@ -109,9 +109,9 @@ def _joined(pieces):
 
 
 def svg_drawing(tree):
-    """Return a tree as a picture: an SVG file's text, which needs nothing from elsewhere.
+    """Draw a tree as a self-contained SVG, returned as text.
 
-    Texts have the reader's own sans-serif font. Their widths are estimates, on the wide side.
+    The viewer chooses the sans-serif font. The drawing uses generous estimates of text widths.
     """
     root = _placed(tree, MARGIN, SVG_GAP, pixels)
     top = MARGIN + FONT_SIZES["labels"]
@@ -143,7 +143,7 @@ def svg_drawing(tree):
 
 
 def _line(x, top, child_x, bottom):
-    """The path of a line from a constituent's label down to that of its child, which may be levels below."""
+    """Return the path of a line from the label of a constituent down to the label of its child."""
     if x == child_x:
         return f"M{x} {top}V{bottom}"
     bar = top + 10
@@ -153,13 +153,13 @@ def _line(x, top, child_x, bottom):
 
 
 def _placed(tree, start, gap, width):
-    """The `_Node` of a tree, with all that is in it from `start` on.
+    """Compute the positions of a tree, and return its `_Node`.
 
     Args:
-        tree: The `Tree`.
-        start: The first column, or pixel.
-        gap: Between neighbouring subtrees.
-        width: Function of (text, kind) with a kind of `FONT_SIZES`.
+        tree: `Tree`.
+        start: Left end of the tree, in columns or pixels.
+        gap: Gap between adjacent subtrees.
+        width: Function from a text and its kind, a key of `FONT_SIZES`, to its width.
     """
     label = _printable(tree.label) or NAMELESS
     if tree.word is not None:
@@ -173,7 +173,7 @@ def _placed(tree, start, gap, width):
     centre = (children[0].centre + children[-1].centre) // 2
     node = _Node(label, None, children, 1 + max(child.level for child in children), centre, children[-1].end)
     overhang = start - (centre - size // 2)
-    if overhang > 0:  # the label is wider than what is under it
+    if overhang > 0:  # the label is wider than the subtree
         for each in node.nodes():
             each.centre += overhang
             each.end += overhang
@@ -182,7 +182,7 @@ def _placed(tree, start, gap, width):
 
 
 def _printable(text):
-    """A text without what would move a terminal's cursor, or end a line, or may not be in XML."""
+    """Replace control characters, line separators and characters that XML does not allow."""
     return "".join(
         "\ufffd" if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char in "\ufffe\uffff" else char
         for char in text
@@ -190,22 +190,22 @@ def _printable(text):
 
 
 def columns(text):
-    """Return how many columns of a terminal a text takes: East Asian wide characters two, combining marks none."""
+    """Return the width of a text in a terminal: wide East Asian characters count 2, combining marks 0."""
     return sum(0 if _has_no_width(char) else 2 if _is_wide(char) else 1 for char in text)
 
 
 def pixels(text, kind):
-    """Return about how many pixels a text takes in an SVG, rather too many: fonts differ.
+    """Estimate the width of a text in an SVG, in pixels. The estimate suits wide fonts.
 
     Args:
         text: The text.
-        kind: A kind of `FONT_SIZES`.
+        kind: Key of `FONT_SIZES`.
     """
     return math.ceil(FONT_SIZES[kind] * sum(map(_breadth, text)))
 
 
 def _breadth(char):
-    """The width of a character in proportion to the font's size, as wide fonts have it."""
+    """Return the width of a character in a wide font, divided by the font size."""
     if _has_no_width(char):
         return 0
     if _is_wide(char):

@@ -1,4 +1,4 @@
-"""What EVALB leaves out and what it takes for equal: its parameters, and the files that hold them."""
+"""Parameters of EVALB, which state what it ignores and what it treats as equal, and their files."""
 
 import dataclasses
 import functools
@@ -14,15 +14,15 @@ _REFUSED = "QUOTE_LABEL"
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """EVALB's parameters; the defaults are those of its file COLLINS.prm, by which parsers of English are compared.
+    """Parameters of EVALB. The defaults are those of its file COLLINS.prm, the standard for English.
 
     Attributes:
-        delete_labels: Labels that do not count: the words under such a tag and the brackets with such a label.
-        delete_labels_for_length: Tags whose words a sentence's length leaves out.
-        equal_labels: Pairs of labels that are equal, in both directions; what equals them is not.
-        equal_words: Pairs of words that are equal.
-        labelled: Whether the labels of brackets have to match.
-        cutoff_length: Length of the longest sentences in the second block of totals.
+        delete_labels: Labels to ignore: brackets with such a label, and words under such a tag.
+        delete_labels_for_length: Tags of words that do not count in the length of a sentence.
+        equal_labels: Pairs of equal labels. Equality is symmetric, but not transitive.
+        equal_words: Pairs of equal words.
+        labelled: Whether matching brackets must have equal labels.
+        cutoff_length: Maximum sentence length in the second block of the summary.
     """
 
     delete_labels: frozenset = frozenset(["TOP", "-NONE-", ",", ":", "``", "''", "."])
@@ -33,7 +33,7 @@ class Parameters:
     cutoff_length: int = 40
 
     def __post_init__(self):
-        # Whatever collections were given: sets, and of the pairs' two orders none, so that equal ones compare equal.
+        # Sets of unordered pairs, so that equal parameters compare equal.
         for name in _LISTS.values():
             object.__setattr__(self, name, frozenset(getattr(self, name)))
         for name in _PAIRS.values():
@@ -49,23 +49,26 @@ class Parameters:
 
     @functools.cached_property
     def brackets_left_out(self):
-        """The labels of brackets that do not count: the deleted ones and those equal to one of them."""
+        """Labels of ignored brackets: the deleted labels and all labels equal to them."""
         return self.delete_labels.union(*(pair for pair in self.equal_labels if pair & self.delete_labels))
 
 
 def read_parameters(lines, name="the parameters"):
-    """Return the `Parameters` that a file of EVALB's (`.prm`) holds: lines of a key and its value, and `#` comments.
+    """Read an EVALB parameter file (`.prm`), with a key and its value per line and `#` comments.
 
-    What the file does not name is empty; brackets are then labelled and the cut-off is 40, as in EVALB. DEBUG and
-    MAX_ERROR have no effect: EVALB stops after so many errors, but a long run must not be cut short without a score.
+    As in EVALB, a list that the file does not set is empty, LABELED is 1 and CUTOFF_LEN is 40. DEBUG and MAX_ERROR have
+    no effect: EVALB stops after MAX_ERROR errors, which would leave a long run without a score.
 
     Args:
-        lines: The lines of text.
-        name: What an error calls the text: its file.
+        lines: Lines of the file.
+        name: Name of the file for error messages.
+
+    Returns:
+        `Parameters`.
 
     Raises:
-        UserError: A key is unknown, or a value is missing, too many or no number; or it is QUOTE_LABEL, by which EVALB
-            repairs sentences of other lengths: that is not implemented, and the scores would differ. It says where.
+        UserError: A key is unknown, or a value is missing or invalid, or a line has too many values. The key
+            QUOTE_LABEL, with which EVALB repairs sentences of different lengths, is not implemented.
     """
     found = {field: set() for field in (*_LISTS.values(), *_PAIRS.values())}
     for number, line in enumerate(lines, start=1):
@@ -76,7 +79,7 @@ def read_parameters(lines, name="the parameters"):
         _check_key(key, place)
         wanted = 2 if key in _PAIRS else 1
         if len(values) != wanted:
-            raise UserError(f"{place}: {key} has {len(values)} values, not {wanted}; write one setting a line")
+            raise UserError(f"{place}: {key} must have {wanted} values, got {len(values)}. Write one setting per line.")
         if key in _NUMBERS:
             found[_NUMBERS[key]] = _number(key, values[0], place)
         elif key in _LISTS:
@@ -87,17 +90,17 @@ def read_parameters(lines, name="the parameters"):
 
 
 def _check_key(key, place):
-    """Raise a `UserError` unless a file may have the key."""
+    """Raise a `UserError` if a file may not contain the key."""
     if key == _REFUSED:
-        raise UserError(f"{place}: {key} is not implemented, and scores without it would differ; remove the line")
+        raise UserError(f"{place}: {key} is not implemented. Remove the line, which changes the scores.")
     known = (*_LISTS, *_PAIRS, *_NUMBERS, *_WITHOUT_EFFECT)
     if key not in known:
         raise UserError(f"{place}: {unknown('key', key, known)}")
 
 
 def _number(key, value, place):
-    """The number of a value: a length, or for LABELED whether it is 1."""
+    """Return the length that a value gives, or for LABELED whether the value is 1."""
     if not value.isdecimal() or (key == "LABELED" and value not in ("0", "1")):
-        wanted = "0 or 1" if key == "LABELED" else "a whole number"
-        raise UserError(f"{place}: {key} is {value!r}; give {wanted}")
+        wanted = "0 or 1" if key == "LABELED" else "a non-negative integer"
+        raise UserError(f"{place}: {key} must be {wanted}, got {value!r}")
     return value == "1" if key == "LABELED" else int(value)

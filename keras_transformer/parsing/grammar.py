@@ -1,10 +1,9 @@
-"""What may follow a prefix of a tree's symbols, so that only trees come out.
+"""Grammar of linearized trees: the symbols that may follow a prefix.
 
-A tree over n words is one constituent: brackets that close in the order in which they opened, each with a word
-inside, and n tags among them. Constituents that begin at the same word are at most `LONGEST_CHAIN` inside of each other
-in a row, which bounds chains of constituents with one child; no tree of the Penn Treebank, GUM or IcePaHC has more
-than 6. What is opened must fit: a prefix after which the limit does not suffice for all tags and closing brackets is
-never reached.
+A tree over n words is one constituent: properly nested brackets, none of them empty, with n tags inside. At most
+`LONGEST_CHAIN` brackets may open one after the other without a tag in between. Trees of the Penn Treebank, GUM and
+IcePaHC have at most 6. A bracket may open only if the length limit leaves room for all remaining tags and closing
+brackets.
 """
 
 import numpy as np
@@ -13,23 +12,23 @@ from keras_transformer.parsing.linearize import is_bracket
 from keras_transformer.parsing.tree import DEEPEST
 
 OTHER, OPEN, CLOSE, TAG = range(4)
-"""Kinds of symbols; a subword is another."""
+"""Kinds of symbols. Subwords are OTHER."""
 
 LONGEST_CHAIN = 10
 
 
 class Grammar:
-    """The symbols of a vocabulary, in tables.
+    """Grammar of the symbols of a vocabulary.
 
     Args:
-        symbols: {symbol: id}: brackets and tags.
-        vocab_size: V, ids of the vocabulary.
-        eos: The id that ends a sequence.
+        symbols: {symbol: id} for brackets and tags.
+        vocab_size: Number of ids in the vocabulary, V.
+        eos: Id that ends a sequence.
 
     Attributes:
-        kinds: int32 `[V]`: OPEN, CLOSE, TAG or OTHER.
-        labels: int32 `[V]`: which label a bracket has; -1 for what is no bracket.
-        eos: See above.
+        kinds: int32 `[V]`, OPEN, CLOSE, TAG or OTHER.
+        labels: int32 `[V]`, the index of a bracket's label, -1 for other ids.
+        eos: As above.
     """
 
     def __init__(self, symbols, vocab_size, eos):
@@ -43,12 +42,12 @@ class Grammar:
                 self.labels[i] = numbers[symbol[1:]]
 
     def allowed(self, prefix, words, limit):
-        """Return bool `[V]`: the ids that may come next. `decoding.constraints` computes the same for many at once.
+        """Return the ids that may come next, bool `[V]`. `TreeConstraint` implements the same rules for a batch.
 
         Args:
-            prefix: Ids so far, all of which were allowed.
-            words: Words of the sentence.
-            limit: Most ids, EOS included.
+            prefix: Ids so far, each of them allowed.
+            words: Number of words in the sentence.
+            limit: Maximum number of ids, EOS included.
         """
         kinds = self.kinds[np.asarray(prefix, int)]
         open_labels, chain = [], 0
@@ -63,7 +62,7 @@ class Grammar:
         if not depth and len(prefix):
             allowed[self.eos] = True
             return allowed
-        room_for_more = room >= left + depth + 3  # with its closing bracket, and EOS
+        room_for_more = room >= left + depth + 3  # for both brackets of a constituent, and EOS
         if left and chain < LONGEST_CHAIN and depth < DEEPEST - 2 and room_for_more:
             allowed |= self.kinds == OPEN
         if left and depth:

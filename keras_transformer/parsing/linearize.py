@@ -1,8 +1,8 @@
-"""Trees as sequences of symbols and back, after Vinyals et al. 2015, "Grammar as a Foreign Language".
+"""Conversion between trees and sequences of symbols, after Vinyals et al. 2015, "Grammar as a Foreign Language".
 
-`(S (NP (PRP it)) (VP (VBZ works)))` is `(S (NP PRP )NP (VP VBZ )VP )S`: the words are left out, for they are known,
-their parts of speech stay, and closing brackets have labels, too. With one tag for all words, XX, the model has to
-find constituents only.
+`(S (NP (PRP it)) (VP (VBZ works)))` becomes `(S (NP PRP )NP (VP VBZ )VP )S`. The sequence omits the words, which the
+source provides, keeps the tags, and labels the closing brackets. If all tags are XX, the model predicts only
+constituents.
 """
 
 from keras_transformer.parsing.tree import DEEPEST, Tree, escaped
@@ -11,11 +11,11 @@ ANY_TAG = "XX"
 
 
 def linearize(tree, tags=True):
-    """Return the symbols of a constituent.
+    """Return the symbols of a tree as a list.
 
     Args:
         tree: `Tree`.
-        tags: Whether words have their own parts of speech, or all `XX`.
+        tags: Whether to keep the tags. Otherwise all tags are XX.
     """
     if tree.word is not None:
         return [tree.label if tags else ANY_TAG]
@@ -24,55 +24,28 @@ def linearize(tree, tags=True):
 
 
 def is_bracket(symbol):
-    """Whether a symbol is a bracket, not a tag: tags such as -LRB- hold none."""
+    """Return whether a symbol is a bracket. Other symbols are tags."""
     return symbol[0] in "()"
 
 
-def delinearize(symbols, words):
-    """Return the `Tree` of symbols over words, as text writes these.
-
-    Raises:
-        ValueError: The symbols are no tree of so many words; it says why.
-    """
-    stack, rest = [("", [])], iter(words)
-    for symbol in symbols:
-        if symbol[0] == "(":
-            if len(stack) == 1 and stack[0][1]:
-                raise ValueError(f"{symbol} comes after the end")
-            stack.append((symbol[1:], []))
-        elif symbol[0] == ")":
-            label, children = stack.pop()
-            if not stack or label != symbol[1:]:
-                raise ValueError(f"{symbol} closes {f'({label}' if stack else 'nothing'}")
-            if not children:
-                raise ValueError(f"({label} is empty")
-            stack[-1][1].append(Tree(label, tuple(children)))
-        else:
-            word = next(rest, None)
-            if word is None:
-                raise ValueError(f"{symbol} has no word")
-            if len(stack) == 1:
-                raise ValueError(f"{symbol} stands outside of all brackets")
-            stack[-1][1].append(Tree(symbol, (), escaped(word)))
-    if len(stack) > 1 or not stack[0][1]:
-        raise ValueError(f"({stack[-1][0]} is not closed" if len(stack) > 1 else "there is no symbol")
-    if next(rest, None) is not None:
-        raise ValueError("there are more words than tags")
-    return stack[0][1][0]
-
-
 def repaired(symbols, words):
-    """Return the `Tree` of symbols over words whatever the symbols are; of a tree's symbols, that tree.
+    """Return a `Tree` for any sequence of symbols, valid or not. A valid sequence gives its tree.
 
-    A closing bracket closes the innermost open one of its label, and all inside of that one; where none is open, it is
-    left out. Tags beyond the last word are left out. Words beyond the last tag get XX, inside of what is open at the
-    end, and all is closed. Brackets deeper than `DEEPEST` and constituents without words are left out; where not one
-    constituent holds all, a TOP does.
+    - A closing bracket closes the innermost open bracket with its label and everything inside. Without such a bracket
+      it is ignored.
+    - Tags after the last word are ignored. Words after the last tag get the tag XX in the innermost open constituent.
+    - Open brackets are closed at the end.
+    - Brackets deeper than `DEEPEST` and constituents without words are dropped.
+    - Several constituents get a common parent TOP.
+
+    Args:
+        symbols: List of brackets and tags.
+        words: List of words, not escaped.
     """
     stack, rest = [("TOP", [])], iter(words)
     for symbol in symbols:
         if symbol[0] == "(":
-            if len(stack) < DEEPEST - 1:  # with TOP and a tag it can be read again
+            if len(stack) < DEEPEST - 1:  # leaves room for TOP and a tag
                 stack.append((symbol[1:], []))
         elif symbol[0] != ")":
             word = next(rest, None)
@@ -89,7 +62,7 @@ def repaired(symbols, words):
 
 
 def _close(stack):
-    """Closes the innermost constituent; returns its label."""
+    """Close the innermost constituent, and return its label."""
     label, children = stack.pop()
     if children:
         stack[-1][1].append(Tree(label, tuple(children)))

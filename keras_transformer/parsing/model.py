@@ -1,4 +1,4 @@
-"""A Transformer with cross-attention heads that follow the words of the source; not the paper's."""
+"""Transformer with word-aligned cross-attention heads, which the paper does not have."""
 
 import keras
 from keras import ops
@@ -48,7 +48,7 @@ class WordAlignedTransformer(Transformer):
         return [self.word_starts]
 
     def adopt(self, tokenizer):
-        """Learn from the tokenizer which tokens begin a word. A checkpoint holds this table.
+        """Store which tokens begin a word, as given by the tokenizer. Checkpoints contain this table.
 
         Raises:
             UserError: The tokenizer does not know where words begin.

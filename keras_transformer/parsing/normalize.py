@@ -1,20 +1,18 @@
-"""What trees of treebanks need before they are alike: each step is a function from a `Tree` to a `Tree`, or to None
-where nothing is left of it.
-"""
+"""Normalization of treebank trees. Each function maps a `Tree` to a `Tree`, or to None if nothing remains."""
 
 import re
 
 from keras_transformer.parsing.tree import Tree, escaped, unescaped
 
 OUTER = ("", "TOP", "ROOT")
-"""Labels of the bracket that some treebanks put around a whole tree."""
+"""Labels of the outer bracket that some treebanks put around a tree."""
 
-_EMPTY = re.compile(r"0|\*.*", re.DOTALL)  # IcePaHC: a zero, or what begins with an asterisk: *T*-1, *pro*
+_EMPTY = re.compile(r"0|\*.*", re.DOTALL)  # IcePaHC: 0, or words such as *T*-1 and *pro*
 _INDEX = re.compile(r"[-=]\d+$")
 
 
 def without_leaves(tree, unwanted):
-    """Return the tree without the leaves for which the function `unwanted` is true, and what they leave empty."""
+    """Remove the leaves for which the function `unwanted` returns true, and constituents that become empty."""
     if tree.word is not None:
         return None if unwanted(tree) else tree
     children = tuple(kept for child in tree.children if (kept := without_leaves(child, unwanted)))
@@ -22,12 +20,12 @@ def without_leaves(tree, unwanted):
 
 
 def without_traces(tree):
-    """Return the tree without traces, the leaves of tag -NONE-, and the constituents that they leave empty."""
+    """Remove traces, the leaves with the tag -NONE-, and constituents that become empty."""
     return without_leaves(tree, lambda leaf: leaf.label == "-NONE-")
 
 
 def without_outer(tree):
-    """Return the tree without the outer bracket "", TOP or ROOT; over several parts, or a word alone, it is TOP."""
+    """Remove the outer bracket "", TOP or ROOT. Put TOP around several constituents or a single word."""
     if tree.word is not None:
         return Tree("TOP", (tree,))
     if tree.label not in OUTER:
@@ -38,21 +36,21 @@ def without_outer(tree):
 
 
 def without_functions(tree):
-    """Return the tree without functional tags and indices: NP for NP-SBJ-1 and NP=2; words' tags lose indices only."""
+    """Remove function tags and indices from labels: NP-SBJ-1 and NP=2 become NP. Tags of words lose only indices."""
     if tree.word is not None:
         return tree._replace(label=_INDEX.sub("", tree.label))
     return Tree(plain_label(tree.label), tuple(map(without_functions, tree.children)))
 
 
 def plain_label(label):
-    """Return a label as far as the first "-" or "="; all of it where that is its first character: "-NONE-"."""
+    """Return a label up to the first "-" or "=". A label that begins with one of them stays whole, such as "-NONE-"."""
     return label if label[:1] in ("-", "=") else re.split("[-=]", label, maxsplit=1)[0]
 
 
 def without_lemmas(tree):
-    """Return a tree of IcePaHC, whose leaves are `word-lemma`, with the words alone.
+    """Remove the lemmas of an IcePaHC tree, whose leaves are `word-lemma`.
 
-    Word and lemma have as many hyphens of their own, where they have any, so the one in the middle parts them.
+    Word and lemma contain equally many hyphens, so the middle hyphen separates them.
     """
     if tree.word is None:
         return Tree(tree.label, tuple(map(without_lemmas, tree.children)))
@@ -62,13 +60,13 @@ def without_lemmas(tree):
 
 
 def without_empty_icelandic(tree):
-    """Return a tree of IcePaHC without traces and empty elements, and without what is no word: ID, CODE and META."""
+    """Remove traces, empty elements and the annotations ID, CODE and META from an IcePaHC tree."""
     tree = without_labels(tree, ("ID", "CODE", "META"))
     return tree and without_leaves(tree, lambda leaf: _EMPTY.fullmatch(leaf.word))
 
 
 def without_labels(tree, labels):
-    """Return the tree without the constituents and leaves that have one of `labels`, and what they leave empty."""
+    """Remove constituents and leaves that have one of the labels, and constituents that become empty."""
     if tree.label in labels:
         return None
     if tree.word is not None:
@@ -78,19 +76,19 @@ def without_labels(tree, labels):
 
 
 def with_escapes(tree):
-    """Return the tree with words as `escaped` writes them, however they were written."""
+    """Rewrite all words with the escapes of `escaped`."""
     if tree.word is not None:
         return tree._replace(word=escaped(unescaped(tree.word)))
     return Tree(tree.label, tuple(map(with_escapes, tree.children)))
 
 
 def penn(tree):
-    """Return a tree of the Penn Treebank, or of one in its format, as it is learned; None if it has no word."""
+    """Normalize a tree in the format of the Penn Treebank for training. Return None if it has no words."""
     tree = without_traces(tree)
     return tree and without_outer(without_functions(with_escapes(tree)))
 
 
 def icelandic(tree):
-    """Return a tree of IcePaHC as it is learned; None if it has no word."""
+    """Normalize a tree of IcePaHC for training. Return None if it has no words."""
     tree = without_empty_icelandic(tree)
     return tree and without_outer(without_functions(with_escapes(without_lemmas(tree))))

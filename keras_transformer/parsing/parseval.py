@@ -1,15 +1,15 @@
-"""Labelled bracketing scores of parses, counted as the program EVALB (Sekine and Collins) counts them.
+"""Labeled bracketing scores of parses, counted like the program EVALB (Sekine and Collins).
 
-`sentence_score` has the rules for one sentence. There are some differences to EVALB:
+`sentence_score` implements the rules for one sentence. The differences to EVALB are:
 
-- The outer bracket without a label in the Penn Treebank, `( (S ...))`, does not count, like TOP. EVALB would count a
-  bracket whose label is empty.
-- Blanks around brackets do not matter.
-- The row of an error sentence has zeros, also if its brackets are malformed.
-- The count does not stop after a maximum number of errors.
+- The outer bracket without a label in the Penn Treebank, `( (S ...))`, does not count, like TOP. EVALB counts a bracket
+  with an empty label.
+- Spaces around brackets do not matter.
+- The row of an error sentence contains zeros, even if its brackets are malformed.
+- Scoring does not stop after a maximum number of errors.
 
-EVALB leaves error sentences out, so a parser can gain by making errors in hard sentences. `f1_of_all_sentences` counts
-these sentences: none of their brackets match.
+EVALB ignores error sentences, so a parser gains from errors in hard sentences. `f1_of_all_sentences` includes these
+sentences, without any matching brackets.
 """
 
 import collections
@@ -46,13 +46,13 @@ _FIGURES = (
 
 @dataclasses.dataclass(frozen=True)
 class LabelScore:
-    """The score of a label's brackets, over all sentences that count.
+    """Score of the brackets with one label, over all valid sentences.
 
     Attributes:
         label: The label.
-        gold, test: Brackets with it on either side.
-        recall: Those of the gold side that match, in per cent.
-        precision: Those of the test side that match, in per cent.
+        gold, test: Numbers of gold brackets and of test brackets.
+        recall: Matched gold brackets, in percent.
+        precision: Matched test brackets, in percent.
     """
 
     label: str
@@ -63,77 +63,77 @@ class LabelScore:
 
     @property
     def f1(self):
-        """Harmonic mean of recall and precision, in per cent."""
+        """Harmonic mean of recall and precision, in percent."""
         return _harmonic_mean(self.recall, self.precision)
 
     def figures(self):
-        """Return {name: figure} of all but the label."""
+        """Return {name: number} for all numbers."""
         return {name: getattr(self, name) for name in ("gold", "test", "recall", "precision", "f1")}
 
 
 @dataclasses.dataclass(frozen=True)
 class Parseval:
-    """The scores of a test file. All but `f1_of_all_sentences` leave out error sentences and skipped ones.
+    """Scores of a test file. All except `f1_of_all_sentences` ignore error sentences and skipped sentences.
 
     Attributes:
-        sentences: `SentenceScore`s.
-        parameters: The `Parameters` they were counted by.
+        sentences: Tuple of `SentenceScore`.
+        parameters: `Parameters` of the scores.
     """
 
     sentences: tuple
     parameters: Parameters
 
     def totals(self, cutoff=None):
-        """Return the `Parseval` of the sentences up to a length; of all if it is None."""
+        """Return the `Parseval` of the sentences up to a length (default: all sentences)."""
         if cutoff is None:
             return self
         return Parseval(tuple(one for one in self.sentences if one.length <= cutoff), self.parameters)
 
     def total(self, name):
-        """Return the sum of a count, such as "matched", over the valid sentences."""
+        """Return the sum of a count, such as "matched", over all valid sentences."""
         return sum(getattr(sentence, name) for sentence in self._valid())
 
     @property
     def errors(self):
-        """Number of sentences whose words or brackets make them an error."""
+        """Number of error sentences: the words differ, or the brackets are malformed."""
         return sum(sentence.status == ERROR for sentence in self.sentences)
 
     @property
     def skipped(self):
-        """Number of sentences without a word on the test side."""
+        """Number of sentences without words in the test file."""
         return sum(sentence.status == SKIPPED for sentence in self.sentences)
 
     @property
     def valid(self):
-        """Number of sentences that count."""
+        """Number of valid sentences."""
         return len(self._valid())
 
     @property
     def recall(self):
-        """Matched brackets of the gold side's, in per cent."""
+        """Matched gold brackets, in percent."""
         return percent(self.total("matched"), self.total("gold"))
 
     @property
     def precision(self):
-        """Matched brackets of the test side's, in per cent."""
+        """Matched test brackets, in percent."""
         return percent(self.total("matched"), self.total("test"))
 
     @property
     def f1(self):
-        """Harmonic mean of recall and precision, in per cent."""
+        """Harmonic mean of recall and precision, in percent."""
         return _harmonic_mean(self.recall, self.precision)
 
     @property
     def f1_of_all_sentences(self):
-        """F1, in per cent, with the brackets of error sentences and skipped ones as unmatched.
+        """F1 in percent, in which all brackets of error sentences and skipped sentences count as unmatched.
 
-        Their gold brackets are missed and their test brackets wrong. Malformed test brackets cannot be counted.
+        Malformed test brackets cannot be counted.
         """
         return float(f1_of_counts(*(sum(getattr(one, name) for one in self.sentences) for name in COUNTS)))
 
     @property
     def complete_match(self):
-        """Share of sentences all of whose brackets match, in per cent."""
+        """Sentences in which all brackets match, in percent."""
         return self._share(lambda sentence: sentence.gold == sentence.test == sentence.matched)
 
     @property
@@ -143,38 +143,38 @@ class Parseval:
 
     @property
     def no_crossing(self):
-        """Share of sentences without a crossing bracket, in per cent."""
+        """Sentences without crossing brackets, in percent."""
         return self._share(lambda sentence: sentence.crossing == 0)
 
     @property
     def two_or_less_crossing(self):
-        """Share of sentences with at most two crossing brackets, in per cent."""
+        """Sentences with at most two crossing brackets, in percent."""
         return self._share(lambda sentence: sentence.crossing <= 2)
 
     @property
     def tagging_accuracy(self):
-        """Share of words with the gold side's tag, in per cent."""
+        """Words with the gold tag, in percent."""
         return percent(self.total("correct_tags"), self.total("words"))
 
     def rows(self):
-        """Return the rows of EVALB's table, one for each sentence."""
+        """Return the rows of EVALB's table, one per sentence."""
         return [str(sentence) for sentence in self.sentences]
 
     def table(self):
-        """Return what EVALB prints: the table, its total row and the two summaries.
+        """Return the output of EVALB: the table, its total row and the two summaries.
 
-        The total row's Cross column is the sum of the rows', as EVALB's later versions have it.
+        As in later versions of EVALB, the total of the column Cross is the sum of the rows.
         """
         return "\n".join([*_HEADER, _RULE, *self.rows(), _RULE, self._total_row(), self.summary()])
 
     def summary(self):
-        """Return the end of the table: the scores of all sentences, and of those up to the cut-off length."""
+        """Return the two summaries: scores of all sentences, and of sentences up to the cutoff length."""
         cutoff = self.parameters.cutoff_length
         short = [f"-- len<={cutoff} --", *self.totals(cutoff)._lines()]
         return "\n".join(["=== Summary ===", "", "-- All --", *self._lines(), "", *short]) + "\n"
 
     def by_length(self):
-        """Return {"1-10": `Parseval`, …}: the scores of the sentences of each length that there is."""
+        """Return {"1-10": `Parseval`, …} for each range of sentence lengths that occurs."""
         buckets = length_buckets([sentence.length for sentence in self.sentences])
         return {
             words: Parseval(tuple(self.sentences[row] for row in rows), self.parameters)
@@ -182,10 +182,10 @@ class Parseval:
         }
 
     def by_label(self):
-        """Return the `LabelScore`s of all labels, those with most gold brackets first.
+        """Return the `LabelScore`s of all labels, sorted by decreasing number of gold brackets.
 
-        Where parameters make labels equal, a match counts for the gold side's label in its recall and for the test
-        side's in its precision.
+        A match of different labels that the parameters make equal counts for the recall of the gold label and for the
+        precision of the test label.
         """
         gold, test, found, right = (collections.Counter() for _ in range(4))
         for sentence in self._valid():
@@ -213,19 +213,19 @@ class Parseval:
         )
 
     def figures(self):
-        """Return {name: figure} of what EVALB's summary holds, in its order, and the F1 of all sentences."""
+        """Return {name: number} for the lines of EVALB's summary, in its order, and for the F1 of all sentences."""
         names = ["errors", "skipped", "valid", "recall", "precision", "f1", "complete_match", "average_crossing"]
         names += ["no_crossing", "two_or_less_crossing", "tagging_accuracy", "f1_of_all_sentences"]
         return {"sentences": len(self.sentences), **{name: getattr(self, name) for name in names}}
 
     def left_out(self):
-        """Return what distinguishes the F1 of all sentences from EVALB's, as text."""
+        """Return a text that explains the F1 of all sentences."""
         return f"{self.errors:,} errors and {self.skipped:,} skipped count as unmatched"
 
     def scores(self):
-        """Return three `Score`s by the parameters of COLLINS.prm.
+        """Return three `Score`s: the number of error sentences, EVALB's F1, and the F1 of all sentences.
 
-        They are the number of error sentences, EVALB's F1, and the F1 of all sentences.
+        Call this only for the parameters of COLLINS.prm, which the scores name.
         """
         evalb = f"{self.valid} of {len(self.sentences)} sentences ({self.errors} errors, {self.skipped} skipped)"
         return [
@@ -242,14 +242,15 @@ class Parseval:
 
 
 def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name="the test file"):
-    """Return the `Parseval` of parses; blank lines at the end of both files are no sentences.
+    """Score parses, and return a `Parseval`. Blank lines at the end of both files are ignored.
 
     Args:
-        golds: Lines of brackets, one sentence each; `trees_as_lines` makes them of other files.
-        tests: Lines of as many parses; a blank one is skipped, and one whose brackets are malformed is an error.
-        parameters: `Parameters`, by default those of COLLINS.prm.
-        gold_name: What an error calls the gold lines: their file.
-        test_name: What an error calls the others.
+        golds: Lines of brackets, one sentence each. `trees_as_lines` converts other files to this form.
+        tests: Lines with the parses of the same sentences. A blank line is a skipped sentence, a line with malformed
+            brackets an error sentence.
+        parameters: `Parameters` (default: COLLINS.prm).
+        gold_name: Name of the gold file for error messages.
+        test_name: Name of the test file for error messages.
 
     Raises:
         UserError: The numbers of lines differ, or the brackets of a gold line are malformed.
@@ -261,8 +262,8 @@ def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name
         end -= 1
     if len(golds[:end]) != len(tests[:end]):
         raise UserError(
-            f"{gold_name} has {len(golds)} lines and {test_name} has {len(tests)}; "
-            "line n of one must be the parse of line n of the other"
+            f"{gold_name} and {test_name} must have equally many lines, one per sentence, got {len(golds)} and "
+            f"{len(tests)}"
         )
     pairs = enumerate(zip(golds[:end], tests[:end]), start=1)
     scores = (score_sentence(gold, test, parameters, number, gold_name) for number, (gold, test) in pairs)
@@ -270,29 +271,29 @@ def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name
 
 
 def parse_scores(hypotheses, references):
-    """Return the `Score`s of parses, the F1 of all sentences last; see `Parseval.scores`."""
+    """Return `Parseval.scores` of parses, given as lists of bracketed trees."""
     return parseval(references, hypotheses).scores()
 
 
 def f1_of_counts(matched, gold, test):
-    """Return the F1, in per cent, of numbers of brackets or of NumPy arrays of them; 0 where there are none."""
+    """Return the F1 in percent for numbers of brackets, scalars or NumPy arrays. Without brackets it is 0."""
     return 200 * matched / np.maximum(gold + test, 1)
 
 
 def trees_as_lines(lines, name, sentences=None):
-    """Return the lines of a file of brackets, one sentence each, for `parseval`.
+    """Convert a file of brackets to lines with one sentence each, for `parseval`.
 
-    Where each line is balanced by itself it is a sentence, also a blank one. Otherwise the trees are over several
-    lines, as in the Penn Treebank, and each becomes one line.
+    If the brackets of every line are balanced, each line is a sentence, even a blank line. Otherwise trees extend over
+    several lines, as in the Penn Treebank, and each tree becomes one line.
 
     Args:
-        lines: The lines of the file.
-        name: What an error calls the file.
-        sentences: Number of sentences that there should be, if known: a test file with as many lines has one in each,
-            so that a parse whose brackets are not balanced is an error sentence and spoils no other.
+        lines: Lines of the file.
+        name: Name of the file for error messages.
+        sentences: Expected number of sentences, if known. A file with this number of lines has one sentence per line.
+            An unbalanced parse is then an error sentence and does not affect others.
 
     Raises:
-        UserError: Trees over several lines are malformed; see `read_trees`.
+        UserError: Trees over several lines are malformed.
     """
     lines = list(lines)
     if len(lines) == sentences or all(map(_is_balanced, lines)):
@@ -305,7 +306,7 @@ def _harmonic_mean(recall, precision):
 
 
 def _is_balanced(line):
-    """Whether each bracket of a line is closed in it."""
+    """Return whether the brackets of a line are balanced."""
     depth = 0
     for bracket in re.findall("[()]", line):
         depth += 1 if bracket == "(" else -1

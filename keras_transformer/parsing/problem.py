@@ -1,4 +1,4 @@
-"""ParsingProblem: sentences to constituency trees (§6.3)."""
+"""Base classes of parsing problems, from sentences to constituency trees (§6.3)."""
 
 import dataclasses
 import functools
@@ -12,25 +12,26 @@ GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 @dataclasses.dataclass(kw_only=True)
 class ParsingProblem(Problem):
-    """A sentence, words between blanks, to its tree in brackets; a subclass gives the trees.
+    """Problem whose sources are sentences and whose targets are their trees in brackets. Subclasses provide the trees.
 
-    The vocabulary, one for both sides as in §6.3, holds brackets and tags as whole pieces, and subwords of the words.
+    Words of a sentence are separated by spaces. As in §6.3, both sides share one vocabulary. It consists of the
+    brackets and tags, each as one token, and of subwords.
     """
 
     vocab_size: int = setting(
         16_000, "maximum number of pieces in the vocabulary (fewer for a small treebank)", low=300
     )
-    tags: bool = setting(True, "whether trees have parts of speech; without, every word has the tag XX")
-    train_share: float = setting(1.0, "share of the training trees to learn from, evenly spread", low=0.001, high=1)
+    tags: bool = setting(True, "whether trees have part-of-speech tags, otherwise all tags are XX")
+    train_share: float = setting(1.0, "fraction of the training trees to use, evenly spread", low=0.001, high=1)
 
     def trees(self, split):
-        """Yield the normalised `trees.tree.Tree`s of a split."""
+        """Yield the normalized `Tree`s of a split."""
         raise NotImplementedError
 
     def learned_trees(self, split):
-        """Yield the trees of a split; for training, those of `train_share`. A larger share has those of a smaller."""
+        """Yield the trees of a split, in training only `train_share` of them. A larger share contains a smaller one."""
         for number, tree in enumerate(self.trees(split)):
-            # The golden ratio's multiples, the fraction of each, are spread more evenly than random numbers.
+            # Fractional parts of multiples of the golden ratio are spread more evenly than random numbers.
             if split != "train" or self.train_share == 1 or number * GOLDEN_RATIO % 1 < self.train_share:
                 yield tree
 
@@ -44,7 +45,7 @@ class ParsingProblem(Problem):
 
         symbols = set()
 
-        def sentences():  # in one pass: reading a large treebank takes its time
+        def sentences():  # also collects the symbols, because reading a large treebank twice would be slow
             count = 0
             for tree in self.learned_trees("train"):
                 symbols.update(linearize(tree, self.tags))
@@ -76,26 +77,26 @@ class ParsingProblem(Problem):
 
 
 class TreebankProblem(ParsingProblem):
-    """A parsing problem of a treebank's files, which are in `raw_dir`.
+    """Parsing problem with the files of a treebank in `raw_dir`.
 
     Attributes:
-        folder: What `raw_dir` has to be, in the words of an error message.
+        folder: Description of `raw_dir` for error messages.
     """
 
     folder: ClassVar[str]
 
     def __post_init__(self):
         super().__post_init__()
-        require(self.raw_dir, f"{self.name} needs {self.folder}: --raw_dir=FOLDER")
+        require(self.raw_dir, f"{self.name} requires {self.folder}. Give it with --raw_dir=FOLDER.")
 
     @functools.cached_property
     def files(self):
-        """{split: paths}."""
+        """Files of each split, {split: paths}."""
         raise NotImplementedError
 
     @staticmethod
     def normalized(tree):
-        """Return a tree of the files as it is learned, or None."""
+        """Normalize a tree of the files for training. Return None if nothing remains."""
         from keras_transformer.parsing.normalize import penn
 
         return penn(tree)
@@ -110,5 +111,5 @@ class TreebankProblem(ParsingProblem):
 
 
 def sentence_of(tree):
-    """Return the words of a tree as text writes them, between blanks."""
+    """Return the unescaped words of a tree, separated by spaces."""
     return " ".join(map(unescaped, tree.words()))

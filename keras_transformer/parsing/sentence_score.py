@@ -1,8 +1,8 @@
-"""The counts of one sentence: which brackets of a parse match the gold brackets, by EVALB's rules.
+"""Bracketing counts of one sentence, by the rules of EVALB.
 
-The words of a sentence are its terminals, `(TAG word)`, except those under a deleted tag. Each other bracket counts
-with the words it spans and its label up to the first "-" or "=", unless it spans none or its label is deleted. A
-bracket of the test side matches one of the gold side with the same span and label, each at most one.
+The words of a sentence are its terminals, `(TAG word)`, except those with a deleted tag. Every other bracket has a span
+of words and a label, which is cut at the first "-" or "=". Brackets with an empty span or a deleted label do not count.
+A test bracket matches a gold bracket with the same span and label. Each bracket matches at most one other.
 """
 
 import dataclasses
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from keras_transformer.utils.errors import UserError
 
-VALID, ERROR, SKIPPED = range(3)  # the states of a sentence, as EVALB prints them
+VALID, ERROR, SKIPPED = range(3)  # status of a sentence, as EVALB prints it
 
-# ASCII, as in `trees.tree`: a no-break space is part of a word.
+# ASCII white space, as in `parsing.tree`: a no-break space is part of a word.
 _TOKEN = re.compile(
     r"\(\s*(?P<tag>[^\s()]+)\s+(?P<terminal>[^\s()]+)\s*\)|\(\s*(?P<open>[^\s()]*)|(?P<close>\))|(?P<bare>[^\s()]+)",
     re.ASCII,
@@ -22,11 +22,11 @@ _LABEL_END = re.compile("[-=]")
 
 
 class _Malformed(Exception):
-    """What is wrong with the brackets of a line, and what to do."""
+    """Error for malformed brackets in a line."""
 
 
 class _Side(NamedTuple):
-    """What counts of one side of a sentence: words, their tags, (label, start, end) of brackets, and the length."""
+    """Words, tags, brackets (label, start, end) and length of the gold or test side of a sentence."""
 
     words: list
     tags: list
@@ -36,21 +36,22 @@ class _Side(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SentenceScore:
-    """The counts of one sentence.
+    """Counts of one sentence.
 
-    An error sentence or a skipped one has only `length`, `words`, `gold` and `test`. EVALB prints 0 for the last two.
+    Error sentences and skipped sentences have only `length`, `words`, `gold` and `test`. EVALB prints 0 for `gold` and
+    `test`.
 
     Attributes:
-        number: Its place, from 1.
-        length: Its words in the gold file, punctuation among them.
-        status: 0 valid, 1 an error, 2 skipped.
-        message: Why it is not valid, else "".
-        matched, gold, test: Brackets that match, of the gold side and of the test side.
-        crossing: Brackets of the test side that cross one of the gold side.
-        words: Words of the gold side that count.
-        correct_tags: Of those, how many have the gold side's tag.
-        matches: (label of the gold side, label of the test side) of each match.
-        gold_labels, test_labels: The labels of `gold` and of `test`.
+        number: Number of the sentence, counted from 1.
+        length: Number of words in the gold file, punctuation included.
+        status: 0 for valid, 1 for an error, 2 for skipped.
+        message: Reason why the sentence is not valid, or "".
+        matched, gold, test: Numbers of matching brackets, gold brackets and test brackets.
+        crossing: Number of test brackets that cross a gold bracket.
+        words: Number of gold words that count.
+        correct_tags: Number of words whose test tag is the gold tag.
+        matches: Pair (gold label, test label) of each match.
+        gold_labels, test_labels: Labels of the gold brackets and of the test brackets.
     """
 
     number: int
@@ -69,16 +70,16 @@ class SentenceScore:
 
     @property
     def recall(self):
-        """Matched brackets of the gold side's, in per cent."""
+        """Matched gold brackets, in percent."""
         return percent(self.matched, self.gold)
 
     @property
     def precision(self):
-        """Matched brackets of the test side's, in per cent."""
+        """Matched test brackets, in percent."""
         return percent(self.matched, self.test)
 
     def __str__(self):
-        """The sentence's row of EVALB's table."""
+        """Return the row of the sentence in EVALB's table."""
         gold, test = (self.gold, self.test) if self.status == VALID else (0, 0)
         return (
             f"{self.number:4d}  {self.length:3d}    {self.status}  {self.recall:6.2f} {self.precision:6.2f}"
@@ -91,14 +92,14 @@ def score_sentence(gold_text, test_text, parameters, number=1, gold_name="the go
     """Return the `SentenceScore` of a sentence.
 
     Args:
-        gold_text: Its brackets in the gold file.
-        test_text: Those of its parse.
+        gold_text: Line of the gold file.
+        test_text: Line of the test file.
         parameters: `Parameters`.
-        number: Its place, from 1.
-        gold_name: What an error calls the gold file.
+        number: Number of the sentence, counted from 1.
+        gold_name: Name of the gold file for error messages.
 
     Raises:
-        UserError: The brackets of the gold text are malformed.
+        UserError: The brackets of the gold line are malformed.
     """
     try:
         gold = _read_side(gold_text, parameters)
@@ -136,10 +137,10 @@ def percent(part, whole):
 
 
 def _read_side(text, parameters):
-    """The `_Side` of a line of brackets."""
+    """Return the `_Side` of a line of brackets."""
     terminals, brackets = _read_brackets(text)
     words, tags = [], []
-    before = [0]  # of each terminal, and of the end: how many words that count precede it
+    before = [0]  # number of words that count before each terminal and before the end
     for tag, word in terminals:
         if tag not in parameters.delete_labels:
             words.append(word)
@@ -156,9 +157,9 @@ def _read_side(text, parameters):
 
 
 def _read_brackets(text):
-    """The (tag, word) of all terminals of a line, and the (label, start, end) of its other brackets, outer ones first.
+    """Return (tag, word) for all terminals of a line, and (label, start, end) for its other brackets, outer ones first.
 
-    A loop with a stack, as a parser's output may be nested deeper than Python's recursion.
+    The output of a parser may be nested too deeply for a recursive function.
     """
     terminals, brackets, stack = [], [], []
     for token in _TOKEN.finditer(text):
@@ -169,20 +170,20 @@ def _read_brackets(text):
             stack.append((len(brackets), token["open"], len(terminals)))
             brackets.append(None)
         elif kind == "bare" and stack:
-            raise _Malformed(f"{token[0]!r} has no tag of its own; write each word as (TAG word)")
+            raise _Malformed(f"{token[0]!r} has no tag; write each word as (TAG word)")
         elif not stack:
-            raise _Malformed(f"{token[0]!r} stands outside of any tree; each begins with '(' and ends with its ')'")
+            raise _Malformed(f"{token[0]!r} is outside of the trees; each tree begins with '(' and ends with its ')'")
         else:
             place, label, start = stack.pop()
             if label or stack:  # not the Penn Treebank's outer bracket
                 brackets[place] = (label, start, len(terminals))
     if stack:
-        raise _Malformed(f"{len(stack)} ')' are missing; each '(' needs one in the same line")
+        raise _Malformed(f"{len(stack)} ')' are missing; close each '(' in the same line")
     return terminals, [bracket for bracket in brackets if bracket is not None]
 
 
 def _matches(gold, test, parameters):
-    """The (gold, test) labels of gold brackets that match a test one, each the first that none before it has taken."""
+    """Return the labels (gold, test) of matching brackets. Each gold bracket takes the first free match."""
     labels = {}
     for label, start, end in test:
         labels.setdefault((start, end), []).append(label)
@@ -197,6 +198,6 @@ def _matches(gold, test, parameters):
 
 
 def _count_crossing(gold, test):
-    """Number of test brackets that overlap with a gold one and neither is within the other."""
+    """Return the number of test brackets that overlap a gold bracket without nesting."""
     spans = {(start, end) for _, start, end in gold}
     return sum(any(s < start < e < end or start < s < end < e for s, e in spans) for _, start, end in test)

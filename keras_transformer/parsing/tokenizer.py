@@ -1,4 +1,4 @@
-"""One vocabulary for sentences and their trees: subwords, and brackets and tags as whole pieces."""
+"""Tokenizer with one vocabulary for sentences and trees: subwords, brackets and tags."""
 
 import functools
 import unicodedata
@@ -16,17 +16,19 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import split_words
 
 OPEN, CLOSE = "⟪", "⟫"
-"""Around a symbol where it is a piece, so "NN" as a tag is no subword: words are read with << and >> for these."""
+"""Delimiters of symbols in the vocabulary, so that the tag NN is not a subword. In words they become << and >>."""
 
 AROUND = {OPEN: "<<", CLOSE: ">>"}
-ALIKE = {"``": '"', "''": '"'}  # as other treebanks write the Penn Treebank's quotation marks
+ALIKE = {"``": '"', "''": '"'}  # quotation marks of the Penn Treebank and of other treebanks
 
 
 class TreeTokenizer(SentencePieceTokenizer):
-    """Sentences as subwords, trees as `linearize` writes them; a tree comes back with the words of its sentence.
+    """Tokenizer that encodes sentences as subwords and trees as `linearize` does.
+
+    Decoding a tree takes the words from its sentence.
 
     Attributes:
-        symbols: {symbol: id}: brackets and tags.
+        symbols: {symbol: id} for brackets and tags.
     """
 
     file_name = "tree_tokenizer.model"
@@ -41,15 +43,15 @@ class TreeTokenizer(SentencePieceTokenizer):
 
     @classmethod
     def train(cls, sentences, symbols, vocab_size):
-        """Learn subwords; the vocabulary is smaller than asked for where the sentences cannot fill it.
+        """Learn subwords, and return the tokenizer. Few sentences give a smaller vocabulary than `vocab_size`.
 
         Args:
             sentences: Iterable of sentences.
-            symbols: Set of brackets and tags; each label gets both brackets.
-            vocab_size: Most pieces, the special ones and the symbols included.
+            symbols: Set of brackets and tags. Each label gets both brackets.
+            vocab_size: Maximum number of tokens, special tokens and symbols included.
 
         Raises:
-            UserError: The vocabulary is too small for the characters and symbols, or there is no sentence.
+            UserError: The vocabulary is too small for the characters and symbols, or there are no sentences.
         """
         texts = [_plain(sentence) for sentence in sentences]
         pieces = [f"{OPEN}{symbol}{CLOSE}" for symbol in _in_order(symbols)]
@@ -61,12 +63,12 @@ class TreeTokenizer(SentencePieceTokenizer):
 
     @property
     def tagged(self):
-        """Whether trees have parts of speech, and not XX for all; XX may be one of several, as of a flat tree."""
+        """True if trees have tags other than XX."""
         return any(not is_bracket(symbol) and symbol != ANY_TAG for symbol in self.symbols)
 
     @functools.cached_property
     def grammar(self):
-        """The `Grammar` of the symbols: what may come next in a tree."""
+        """The `Grammar` of the symbols."""
         return Grammar(self.symbols, self.vocab_size, EOS)
 
     @functools.cached_property
@@ -79,56 +81,58 @@ class TreeTokenizer(SentencePieceTokenizer):
 
     @property
     def word_starts(self):
-        """See `Tokenizer`: a tag begins a word, too, the one that it belongs to."""
+        """See `Tokenizer`. A tag also begins a word."""
         return np.maximum(super().word_starts, self.grammar.kinds == TAG).astype("float32")
 
     @property
     def display_word_starts(self):
-        """See `Tokenizer`: each bracket and tag is a word."""
+        """See `Tokenizer`. Each bracket and each tag is a word."""
         return np.maximum(super().word_starts, self.grammar.kinds != OTHER).astype("float32")
 
     def encode(self, texts):
         return super().encode([_plain(text) for text in texts])
 
     def encode_targets(self, texts):
-        """Return the ids of trees, texts in brackets, without BOS and EOS; of an empty text, none.
+        """Return the ids of trees in brackets, without BOS and EOS. An empty text has no ids.
 
         Raises:
-            UserError: A text is not one tree.
+            UserError: A text is not exactly one tree.
         """
         trees = [tree_of(text) if text.strip() else None for text in texts]
         rows = [linearize(tree, self.tagged) if tree else [] for tree in trees]
         return [[self.symbols.get(symbol, UNK) for symbol in row] for row in rows]
 
     def encode_prefixes(self, texts):
-        """Return the ids of symbols between blanks: `(S (NP PRP`.
+        """Return the ids of texts such as `(S (NP PRP`, symbols separated by spaces.
 
         Raises:
-            UserError: One is none of the vocabulary's, or no tree begins so.
+            UserError: A symbol is not in the vocabulary, or no tree begins with the symbols.
         """
         return [self._prefix(text) for text in texts]
 
     def _prefix(self, text):
-        ids, many = [], 10_000  # words, and room for symbols
+        ids, many = [], 10_000  # the length of the sentence is not known yet
         for symbol in text.split():
             if symbol not in self.symbols:
-                raise UserError(f"{symbol!r} is no bracket or tag of this vocabulary; a tree begins as (S (NP PRP")
+                raise UserError(
+                    f"{symbol!r} is not a bracket or tag of the vocabulary. Write a prefix such as (S (NP PRP."
+                )
             if not self.grammar.allowed(ids, many, 4 * many)[self.symbols[symbol]]:
-                raise UserError(f"no tree begins with {text!r}: {symbol!r} cannot stand there")
+                raise UserError(f"{text!r} is not the beginning of a tree, because of {symbol!r}")
             ids.append(self.symbols[symbol])
         return ids
 
     def decode(self, ids):
-        """Return the text of each sequence: symbols between blanks, and words of what is not one symbol alone."""
+        """Return the symbols of each sequence, separated by spaces. Decode a sequence with subwords as a sentence."""
         return [
             " ".join(self._names[i] for i in row) if set(row) <= self._names.keys() else words
             for row, words in zip(_without_special(ids), super().decode(ids))
         ]
 
     def decode_outputs(self, sources, ids):
-        """Return the tree of each sequence, in brackets, over the words of its source; "" where there are none.
+        """Return the tree of each sequence in brackets, over the words of its source, or "" for a source without words.
 
-        What is no tree is made one, see `linearize.repaired`; of no symbols comes a flat one.
+        `linearize.repaired` makes a tree of any sequence. An empty sequence gives a flat tree.
         """
         return [
             str(repaired([self._names[i] for i in row if i in self._names], words)) if words else ""
@@ -137,19 +141,19 @@ class TreeTokenizer(SentencePieceTokenizer):
 
 
 def _in_order(symbols):
-    """Brackets by label, then tags."""
+    """Return the brackets sorted by label, followed by the sorted tags."""
     labels = sorted({symbol[1:] for symbol in symbols if is_bracket(symbol)})
     return [bracket + label for label in labels for bracket in "()"] + sorted(s for s in symbols if not is_bracket(s))
 
 
 def _plain(text):
-    """The words of a sentence as all treebanks are made to write them, so that they share subwords, and as many."""
+    """Return a sentence in a form that all treebanks share, with the same number of words."""
     words = (unescaped(word).replace("\\/", "/") for word in split_words(text.translate(str.maketrans(AROUND))))
     return " ".join(_visible(ALIKE.get(word, word)) for word in words)
 
 
 def _visible(word):
-    """The word without what would make two of it, or none: blanks, also those of NFKC, and format characters."""
+    """Normalize a word to NFKC without spaces, control and format characters, or return "?" if nothing remains."""
     if word.isascii() and word.isprintable():
         return word
     kept = (c for c in unicodedata.normalize("NFKC", word) if unicodedata.category(c)[0] not in "ZC" and c != "▁")

@@ -1,4 +1,4 @@
-"""A constituency tree, and its text: labelled brackets, as treebanks write them."""
+"""Constituency trees, and their text form as labeled brackets."""
 
 import re
 from typing import NamedTuple
@@ -6,22 +6,22 @@ from typing import NamedTuple
 from keras_transformer.utils.errors import UserError
 
 DEEPEST = 200
-"""Most brackets inside of each other; treebanks have fewer than 60."""
+"""Maximum nesting of brackets. Treebanks have fewer than 60 levels."""
 
 _TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)  # a no-break space is part of a word
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
-"""What trees write for brackets in words."""
+"""Escapes of brackets in the words of trees."""
 ESCAPED = {bracket: escape for escape, bracket in ESCAPES.items() if bracket not in "[]"}
-"""What is escaped when a tree is written: braces, too, as in the Penn Treebank; square brackets not, as in GUM."""
+"""Characters that are escaped in written trees: braces as in the Penn Treebank, but no square brackets, as in GUM."""
 
 
 class Tree(NamedTuple):
-    """A constituent, or a preterminal, which is a part of speech over a word.
+    """Constituent, or preterminal: a part-of-speech tag with its word.
 
     Attributes:
-        label: Its label; "" for the outer bracket of the Penn Treebank.
-        children: `Tree`s, none of a preterminal.
-        word: The word of a preterminal, otherwise None.
+        label: Label or tag. The outer bracket of the Penn Treebank has the label "".
+        children: Tuple of `Tree`, empty for a preterminal.
+        word: Word of a preterminal, otherwise None.
     """
 
     label: str
@@ -29,8 +29,8 @@ class Tree(NamedTuple):
     word: str | None = None
 
     def __str__(self):
-        """The tree in one line: `(S (NP (PRP it)) (VP (VBZ works)))`."""
-        text, rest = [], [self]  # what is still to be written, the last first: a search may find very deep trees
+        """Return the tree in one line: `(S (NP (PRP it)) (VP (VBZ works)))`."""
+        text, rest = [], [self]  # a stack, because a tree from a search may be too deep for recursion
         while rest:
             part = rest.pop()
             if isinstance(part, str):
@@ -52,30 +52,13 @@ class Tree(NamedTuple):
         """Return the words from left to right."""
         return [leaf.word for leaf in self.leaves()]
 
-    def spans(self):
-        """Return (label, start, end) of each constituent, the outer before the inner; preterminals are none."""
-        spans = []
-
-        def visit(tree, start):
-            if tree.word is not None:
-                return start + 1
-            place, end = len(spans), start
-            spans.append(None)
-            for child in tree.children:
-                end = visit(child, end)
-            spans[place] = (tree.label, start, end)
-            return end
-
-        visit(self, 0)
-        return spans
-
     def pretty(self, indent=0, width=100, closing=0):
-        """Return the tree over several lines: what does not fit into `width` columns has a line for each child.
+        """Return the tree with a line for each child of constituents that do not fit into one line.
 
         Args:
-            indent: Blanks that lines begin with.
-            width: See above.
-            closing: Brackets that follow in the last line.
+            indent: Indentation of all lines.
+            width: Maximum line length for a constituent in one line.
+            closing: Number of brackets that follow in the last line.
         """
         line = " " * indent + str(self)
         if self.word is not None or len(line) + closing <= width:
@@ -86,22 +69,22 @@ class Tree(NamedTuple):
 
 
 def read_trees(lines, name="the text"):
-    """Yield the `Tree`s of a text in brackets, each over one line or several.
+    """Yield the `Tree`s of a text in brackets. A tree may extend over several lines.
 
     Args:
-        lines: The lines of text.
-        name: What an error calls the text: its file.
+        lines: Lines of the text.
+        name: Name of the file for error messages, which also give the line.
 
     Raises:
-        UserError: Brackets are unbalanced, empty or too deep, or a word has no tag; it says at which line.
+        UserError: Brackets are unbalanced, empty or nested too deeply, or a word has no tag.
     """
     for _, tree in numbered_trees(lines, name):
         yield tree
 
 
 def numbered_trees(lines, name="the text"):
-    """Yield (number of the line that a tree begins in, `Tree`); see `read_trees`."""
-    stack, began, number = [], 0, 0  # of each open bracket: its label and what is in it
+    """Yield pairs (number of the line where the tree begins, `Tree`). See `read_trees`."""
+    stack, began = [], 0  # the stack holds the label and the content of each open bracket
     for number, line in enumerate(lines, start=1):
         place = f"{name}:{number}"
         for token in _TOKEN.findall(line):
@@ -109,10 +92,12 @@ def numbered_trees(lines, name="the text"):
                 if not stack:
                     began = number
                 if len(stack) == DEEPEST:
-                    raise UserError(f"{place}: brackets are deeper than {DEEPEST}; is one not closed?")
+                    raise UserError(
+                        f"{place}: brackets must be nested at most {DEEPEST} deep. Check that each one is closed."
+                    )
                 stack.append([None, []])
             elif not stack:
-                raise UserError(f"{place}: {token!r} stands outside of any tree; each begins with '('")
+                raise UserError(f"{place}: {token!r} is outside of the trees. Begin each tree with '('.")
             elif token != ")":
                 label, inside = stack[-1]
                 if label is None and not inside:
@@ -126,43 +111,43 @@ def numbered_trees(lines, name="the text"):
                 else:
                     yield began, tree
     if stack:
-        raise UserError(f"{name}:{began}: the tree that begins here is not closed; {len(stack)} ')' are missing")
+        raise UserError(f"{name}:{began}: the tree that begins here is not closed, {len(stack)} ')' are missing")
 
 
 def tree_of(text):
-    """Return the one `Tree` of a text.
+    """Return the only `Tree` of a text.
 
     Raises:
-        UserError: The text is not one tree.
+        UserError: The text is not exactly one tree.
     """
     trees = list(read_trees(text.split("\n"), repr(text)))
     if len(trees) != 1:
-        raise UserError(f"{text!r} holds {len(trees)} trees, not one")
+        raise UserError(f"{text!r} must contain one tree, got {len(trees)}")
     return trees[0]
 
 
 def _closed(label, inside, place):
-    """The tree of a bracket with its content, texts and trees."""
+    """Return the tree of a bracket, given its content: words and trees."""
     words = [item for item in inside if isinstance(item, str)]
     if label is not None and len(words) == len(inside) == 1:
         return Tree(label, (), words[0])
     if not inside:
         what = "()" if label is None else f"({label})"
-        raise UserError(f"{place}: {what} is empty; a word stands in its tag's bracket: (NN word)")
+        raise UserError(f"{place}: {what} is empty. Write each word as (TAG word).")
     if words:
-        raise UserError(f"{place}: {words[0]!r} has no tag of its own; write each word as (TAG word)")
+        raise UserError(f"{place}: {words[0]!r} has no tag. Write each word as (TAG word).")
     return Tree(label or "", tuple(inside))
 
 
 def escaped(word):
-    """Return a word as a tree writes it: -LRB- for the bracket "(", which would be part of the tree."""
+    """Escape the brackets in a word, "(" as -LRB-, which would otherwise be part of the tree."""
     for bracket, escape in ESCAPED.items():
         word = word.replace(bracket, escape)
     return word
 
 
 def unescaped(word):
-    """Return a word of a tree as text writes it: the bracket "(" for -LRB-."""
+    """Replace the escapes in a word of a tree by brackets, -LRB- by "("."""
     for escape, bracket in ESCAPES.items():
         word = word.replace(escape, bracket)
     return word

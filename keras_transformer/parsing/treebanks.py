@@ -1,4 +1,4 @@
-"""The files of treebanks, and which of them, or which of their trees, make the splits."""
+"""Files of treebanks, and their division into splits."""
 
 import re
 from pathlib import Path
@@ -8,48 +8,48 @@ from keras_transformer.parsing.tree import read_trees
 from keras_transformer.utils.errors import UserError
 
 WSJ_SECTIONS = {"train": range(2, 22), "validation": (22,), "test": (23,)}
-"""Sections of the Wall Street Journal, as all work on it divides them."""
+"""Standard division of the sections of the Wall Street Journal."""
 
 WSJ_SAMPLE = {"train": range(1, 180), "validation": range(180, 190), "test": range(190, 200)}
-"""File numbers of NLTK's sample, wsj_0001 to wsj_0199, in place of sections that it lacks."""
+"""Division of NLTK's sample by file numbers, wsj_0001 to wsj_0199. The sample lacks the standard sections."""
 
 _WSJ_FILE = re.compile(r"wsj_(\d\d)(\d\d)\.mrg")
 
 
 def read_treebank(paths):
-    """Yield the `Tree`s of files, as they are written there.
+    """Yield the `Tree`s of files, not normalized.
 
     Raises:
-        UserError: A file is missing or no text, or its brackets are wrong; it says in which line.
+        UserError: A file is missing, is not text, or has malformed brackets.
     """
     for path in paths:
         yield from read_trees(read_lines(path), path)
 
 
 def wsj_files(folder):
-    """Return {split: paths} of the Penn Treebank's Wall Street Journal.
+    """Return {split: paths} for the Wall Street Journal part of the Penn Treebank.
 
     Args:
-        folder: What holds the files wsj_SSNN.mrg, in the folders of sections or all in one. Where no section from 02 on
-            is there, it is the sample, and is divided as `WSJ_SAMPLE` says.
+        folder: Folder of the files wsj_SSNN.mrg, with or without subfolders. Without sections from 02 on it is NLTK's
+            sample, which `WSJ_SAMPLE` divides.
 
     Raises:
-        UserError: Sections are missing, or there is none.
+        UserError: The folder or a section is missing.
     """
     found = {}
     for path in sorted(_existing(folder).rglob("wsj_*.mrg")):
         if match := _WSJ_FILE.fullmatch(path.name):
             found[int(match[1]), int(match[2])] = path
     if not found:
-        raise UserError(f"{folder} has no files wsj_0001.mrg and so on, as the LDC distributes them")
+        raise UserError(f"{folder} must contain files such as wsj_0001.mrg, as the LDC distributes them, got none")
     if any(section >= 2 for section, _ in found):
         splits = {split: [] for split in WSJ_SECTIONS}
         for split, sections in WSJ_SECTIONS.items():
             for section in sections:
                 paths = [path for (number, _), path in found.items() if number == section]
                 if not paths:
-                    name = f"section {section:02d} (wsj_{section:02d}01.mrg and so on)"
-                    raise UserError(f"{folder} lacks {name}, of the {split} split")
+                    files = f"wsj_{section:02d}01.mrg and so on"
+                    raise UserError(f"{folder} lacks section {section:02d} of the {split} split ({files})")
                 splits[split] += paths
         return splits
     numbered = {100 * section + number: path for (section, number), path in found.items()}
@@ -58,7 +58,7 @@ def wsj_files(folder):
         if not paths:
             numbers = WSJ_SAMPLE[split]
             raise UserError(
-                f"{folder} lacks all of wsj_{numbers[0]:04d}.mrg to wsj_{numbers[-1]:04d}.mrg, of the {split} split"
+                f"{folder} lacks the files of the {split} split, wsj_{numbers[0]:04d}.mrg to wsj_{numbers[-1]:04d}.mrg"
             )
     return splits
 
@@ -67,12 +67,12 @@ GUM_PARTITIONS = {"train": "train", "validation": "dev", "test": "test"}
 
 
 def gum_files(folder):
-    """Return {split: paths} of GUM's constituent trees, by its official partition, `splits.md`.
+    """Return {split: paths} for the constituent trees of GUM, by its official partition in `splits.md`.
 
-    Documents from Reddit may be missing, since their words are not distributed.
+    Documents from Reddit may be missing, because GUM does not distribute their words.
 
     Raises:
-        UserError: `splits.md` or a document is missing.
+        UserError: The folder, `splits.md` or a document is missing.
     """
     folder, documents, partition = _existing(folder), {}, None
     for line in read_lines(folder / "splits.md"):
@@ -83,13 +83,13 @@ def gum_files(folder):
     splits = {}
     for split, partition in GUM_PARTITIONS.items():
         if partition not in documents:
-            raise UserError(f"{folder / 'splits.md'} names no documents under '## {partition}'")
+            raise UserError(f"{folder / 'splits.md'} must list documents under '## {partition}', got none")
         paths = [folder / f"{name}.ptb" for name in documents[partition]]
         missing = [path for path in paths if not path.is_file() and "_reddit_" not in path.name]
         if missing:
             raise UserError(
-                f"{missing[0]} does not exist, which {folder / 'splits.md'} names; give the folder of GUM's .ptb files "
-                "and splits.md with --raw_dir"
+                f"{missing[0]}, which {folder / 'splits.md'} lists, does not exist. Give the folder of GUM's .ptb "
+                "files and splits.md with --raw_dir."
             )
         splits[split] = [path for path in paths if path.is_file()]
     return splits
@@ -99,20 +99,20 @@ HELD_OUT_SHARE = 0.05
 
 
 def icepahc_files(folder):
-    """Return the .psd files of IcePaHC.
+    """Return the paths of the .psd files of IcePaHC.
 
     Raises:
-        UserError: There is none.
+        UserError: The folder is missing or contains no such files.
     """
     if paths := sorted(_existing(folder).rglob("*.psd")):
         return paths
-    raise UserError(f"{folder} has no .psd files, which IcePaHC's trees are in")
+    raise UserError(f"{folder} must contain the .psd files of IcePaHC, got none")
 
 
 def part_of_text(trees, split):
-    """Return the part of a text's trees that belongs to a split: the last 5% are test, the 5% before validation.
+    """Return the trees of a text that belong to a split: the last 5% for test, the 5% before them for validation.
 
-    So each split has all centuries, of which IcePaHC has ten, and no paragraph is divided but two of each text.
+    Each split then contains texts of all ten centuries of IcePaHC, and at most two paragraphs per text are divided.
     """
     held_out = round(len(trees) * HELD_OUT_SHARE)
     ends = len(trees) - 2 * held_out, len(trees) - held_out
@@ -121,5 +121,5 @@ def part_of_text(trees, split):
 
 def _existing(folder):
     if not Path(folder).is_dir():
-        raise UserError(f"there is no folder {folder}; give that of the treebank with --raw_dir")
+        raise UserError(f"the folder {folder} does not exist. Give the folder of the treebank with --raw_dir.")
     return Path(folder)

@@ -165,7 +165,7 @@ def test_evaluate_reports_by_length_and_label(call, tmp_path):
         (("--run=x", "--by_label"), "--by_label needs trees in files"),
         (("--gold=-", "--test=-"), "cannot both be stdin"),
         ((), "--run, or --gold and --test"),
-        (("--gold=gold", "--test=short"), "gold has 2 lines and short has 1"),
+        (("--gold=gold", "--test=short"), "gold and short must have equally many lines"),
         (("--gold=open", "--test=gold"), "open:1: the tree that begins here is not closed"),
         (("--gold=gold", "--test=nowhere"), "nowhere does not exist"),
         (("--gold=gold", "--test=gold", "--evalb_params=gold"), "gold:1: "),

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.trees import delinearize
 from keras import ops
 
 import keras_transformer as kt
@@ -13,7 +14,7 @@ from keras_transformer.decoding.beam_search import SearchInputs
 from keras_transformer.decoding.search_options import Sampling
 from keras_transformer.parsing.constraint import TreeConstraint
 from keras_transformer.parsing.grammar import LONGEST_CHAIN, Grammar
-from keras_transformer.parsing.linearize import delinearize, linearize, repaired
+from keras_transformer.parsing.linearize import linearize, repaired
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.parsing.tree import DEEPEST, tree_of
 from keras_transformer.utils.text import split_words
@@ -208,7 +209,7 @@ def test_parser_rejects_min_length_and_wrong_prefixes(translator):
     with pytest.raises(kt.UserError, match="min_length must be 0 for a parser"):
         translator.translate(["a b"], min_length=3)
     for prefix in (")S", "T", "(S )S", "(S T )S", "(S T )X"):
-        with pytest.raises(kt.UserError, match="no tree begins with"):
+        with pytest.raises(kt.UserError, match="not the beginning of a tree"):
             translator.translate(["a b"], prefixes=[prefix])
 
 

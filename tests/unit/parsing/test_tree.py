@@ -1,14 +1,14 @@
 """Trees: read from brackets and written, made alike, and as symbols that give the same trees again."""
 
 import itertools
-import re
 
 import pytest
+from helpers.trees import delinearize, spans
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.parsing import normalize
-from keras_transformer.parsing.linearize import delinearize, linearize, repaired
+from keras_transformer.parsing.linearize import linearize, repaired
 from keras_transformer.parsing.normalize import icelandic, penn
 from keras_transformer.parsing.tree import DEEPEST, Tree, escaped, numbered_trees, read_trees, tree_of, unescaped
 from keras_transformer.utils.errors import UserError
@@ -93,18 +93,24 @@ def test_no_break_space_belongs_to_word():
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["(S (NN a))", "(S (NN a)", "", "(NN b)"], "2: the tree that begins here is not closed; 1 ')' are missing"),
-        (["(S (NP (NN a"], "1: the tree that begins here is not closed; 3 ')' are missing"),
-        (["(S (NN a))", " (S (NN a)))"], "2: ')' stands outside of any tree; each begins with '('"),
-        (["(S (NN a))", "word (S (NN a))"], "2: 'word' stands outside of any tree; each begins with '('"),
-        (["(S", " ())"], "2: () is empty; a word stands in its tag's bracket: (NN word)"),
-        (["(S (NN a)", " (NP", "))"], "3: (NP) is empty; a word stands in its tag's bracket: (NN word)"),
-        (["(S (NN a) b)"], "1: 'b' has no tag of its own; write each word as (TAG word)"),
-        (["(S", "b (NN a))"], "2: 'b' has no tag of its own; write each word as (TAG word)"),
-        (["(NN a b)"], "1: 'a' has no tag of its own; write each word as (TAG word)"),
-        (["((NN a) b)"], "1: 'b' has no tag of its own; write each word as (TAG word)"),
-        (["", nested(DEEPEST + 1)], f"2: brackets are deeper than {DEEPEST}; is one not closed?"),
-        (["(S"] * (DEEPEST + 1), f"{DEEPEST + 1}: brackets are deeper than {DEEPEST}; is one not closed?"),
+        (["(S (NN a))", "(S (NN a)", "", "(NN b)"], "2: the tree that begins here is not closed, 1 ')' are missing"),
+        (["(S (NP (NN a"], "1: the tree that begins here is not closed, 3 ')' are missing"),
+        (["(S (NN a))", " (S (NN a)))"], "2: ')' is outside of the trees. Begin each tree with '('."),
+        (["(S (NN a))", "word (S (NN a))"], "2: 'word' is outside of the trees. Begin each tree with '('."),
+        (["(S", " ())"], "2: () is empty. Write each word as (TAG word)."),
+        (["(S (NN a)", " (NP", "))"], "3: (NP) is empty. Write each word as (TAG word)."),
+        (["(S (NN a) b)"], "1: 'b' has no tag. Write each word as (TAG word)."),
+        (["(S", "b (NN a))"], "2: 'b' has no tag. Write each word as (TAG word)."),
+        (["(NN a b)"], "1: 'a' has no tag. Write each word as (TAG word)."),
+        (["((NN a) b)"], "1: 'b' has no tag. Write each word as (TAG word)."),
+        (
+            ["", nested(DEEPEST + 1)],
+            f"2: brackets must be nested at most {DEEPEST} deep. Check that each one is closed.",
+        ),
+        (
+            ["(S"] * (DEEPEST + 1),
+            f"{DEEPEST + 1}: brackets must be nested at most {DEEPEST} deep. Check that each one is closed.",
+        ),
     ],
 )
 def test_read_trees_names_line_of_error(lines, said):
@@ -115,14 +121,14 @@ def test_read_trees_names_line_of_error(lines, said):
 
 @pytest.mark.parametrize(("text", "count"), [("", 0), ("(S (NN a)) (S (NN b))", 2)])
 def test_tree_of_rejects_none_or_several_trees(text, count):
-    with pytest.raises(UserError, match=f"holds {count} trees, not one"):
+    with pytest.raises(UserError, match=f"must contain one tree, got {count}"):
         tree_of(text)
 
 
 def test_deepest_tree_is_handled():
     tree = tree_of(nested(DEEPEST))
     assert tree_of(tree.pretty()) == tree == penn(tree) == icelandic(tree) and str(tree) == nested(DEEPEST)
-    assert tree.spans() == [("S", 0, 1)] * (DEEPEST - 1)
+    assert spans(tree) == [("S", 0, 1)] * (DEEPEST - 1)
     assert delinearize(linearize(tree), ["a"]) == tree
     (within,) = tree.children
     assert repaired(linearize(within), ["a"]) == within
@@ -155,28 +161,6 @@ def test_pretty_breaks_wide_constituents():
     assert WORKS.pretty(width=33) == "(S\n  (NP (PRP it))\n  (VP (VBZ works)))"
     assert WORKS.pretty(width=18) == "(S\n  (NP (PRP it))\n  (VP\n    (VBZ works)))"  # the last has two brackets more
     assert WORKS.pretty(width=19).count("\n") == 2
-
-
-def spans_of(text):
-    """The spans that brackets have, by counting words."""
-    spans, open_brackets, words = [], [], 0
-    for token in re.findall(r"\([^ ()]*|\)|[^ ()]+", text):
-        if token == ")":
-            open_brackets.pop()[2] = words
-        elif token[0] == "(":
-            open_brackets.append([token[1:], words, None])
-            spans.append(open_brackets[-1])
-        else:
-            open_brackets[-1][0] = None  # a tag
-            words += 1
-    return [tuple(span) for span in spans if span[0] is not None]
-
-
-@quick
-@given(trees_of(st.sampled_from(["S", "NP", ""]), st.sampled_from(["NN", "S"]), st.sampled_from("ab")))
-def test_spans_match_brackets(tree):
-    assert tree.spans() == spans_of(str(tree))
-    assert tree.spans()[0] == (tree.label, 0, len(tree.words())) and [x.word for x in tree.leaves()] == tree.words()
 
 
 def test_brackets_in_words_are_escaped():
@@ -323,7 +307,7 @@ def test_delinearize_inverts_linearize(tree):
     words = words_of(tree)
     assert delinearize(linearize(tree), words) == repaired(linearize(tree), words) == tree
     untagged = delinearize(linearize(tree, tags=False), words)
-    assert untagged.spans() == tree.spans() and untagged.words() == tree.words()
+    assert spans(untagged) == spans(tree) and untagged.words() == tree.words()
     assert {leaf.label for leaf in untagged.leaves()} == {"XX"}
     assert untagged == repaired(linearize(tree, tags=False), words)
 

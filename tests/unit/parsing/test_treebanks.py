@@ -5,11 +5,12 @@ import random
 
 import pytest
 from helpers.errors import complaint
+from helpers.trees import delinearize, spans
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from keras_transformer.parsing.linearize import delinearize, linearize, repaired
+from keras_transformer.parsing.linearize import linearize, repaired
 from keras_transformer.parsing.normalize import icelandic, penn, without_empty_icelandic
 from keras_transformer.parsing.problem import sentence_of
 from keras_transformer.parsing.tokenizer import TreeTokenizer
@@ -58,7 +59,7 @@ def test_wsj_sections_make_splits(sections):
 def test_wsj_names_missing_section(sections, section, split):
     for path in sections.rglob(f"wsj_{section:02d}*.mrg"):
         path.unlink()
-    said = f"{sections} lacks section {section:02d} (wsj_{section:02d}01.mrg and so on), of the {split} split"
+    said = f"{sections} lacks section {section:02d} of the {split} split (wsj_{section:02d}01.mrg and so on)"
     assert complaint(wsj_files, sections) == said
 
 
@@ -70,7 +71,7 @@ def test_wsj_sample_is_split_by_file_number(tmp_path):
     assert {split: words_of(problem, split) for split in SPLITS} == expected
     for path in tmp_path.glob("wsj_018*"):
         path.unlink()
-    assert "lacks all of wsj_0180.mrg to wsj_0189.mrg, of the validation split" in complaint(wsj_files, tmp_path)
+    assert "lacks the files of the validation split, wsj_0180.mrg to wsj_0189.mrg" in complaint(wsj_files, tmp_path)
     write_trees(tmp_path / "wsj_0201.mrg", ["no sample"])
     assert "lacks section 03 " in complaint(wsj_files, tmp_path)
 
@@ -106,12 +107,12 @@ def test_gum_uses_official_partition(gum):
 @pytest.mark.parametrize("missing", ["GUM_bio_train2.ptb", "GUM_news_test.ptb"])
 def test_gum_names_missing_document(gum, missing):
     (gum / missing).unlink()
-    assert complaint(gum_files, gum).startswith(f"{gum / missing} does not exist, which {gum / 'splits.md'} names;")
+    assert complaint(gum_files, gum).startswith(f"{gum / missing}, which {gum / 'splits.md'} lists, does not exist.")
 
 
 def test_gum_names_empty_partition(gum):
     (gum / "splits.md").write_text("## train\n  * GUM_news_train\n## dev\n\n## test\n  * GUM_news_test\n")
-    assert complaint(gum_files, gum) == f"{gum / 'splits.md'} names no documents under '## dev'"
+    assert complaint(gum_files, gum) == f"{gum / 'splits.md'} must list documents under '## dev', got none"
     (gum / "splits.md").unlink()
     assert f"{gum / 'splits.md'} does not exist" in complaint(gum_files, gum)
 
@@ -149,13 +150,13 @@ def test_icepahc_splits_each_text(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "lacks"),
-    [("parsing_wsj", "has no files wsj_0001.mrg and so on"), ("parsing_gum", "splits.md does not exist"),
-     ("parsing_english", "there is no folder {}/gum"), ("parsing_icepahc", "has no .psd files")],
+    [("parsing_wsj", "must contain files such as wsj_0001.mrg"), ("parsing_gum", "splits.md does not exist"),
+     ("parsing_english", "the folder {}/gum does not exist"), ("parsing_icepahc", "must contain the .psd files")],
 )  # fmt: skip
 def test_treebanks_name_missing_or_empty_folder(tmp_path, name, lacks):
     assert "--raw_dir=FOLDER" in complaint(load_problem, name)
     problem = load_problem(name, raw_dir=tmp_path / "none")
-    assert f"there is no folder {tmp_path}/none" in complaint(problem.prepare)
+    assert f"the folder {tmp_path}/none" in complaint(problem.prepare)
     assert lacks.format(tmp_path) in complaint(load_problem(name, raw_dir=tmp_path).prepare)
 
 
@@ -163,7 +164,7 @@ def test_treebank_error_names_its_line(gum):
     path = gum / "GUM_bio_train2.ptb"
     path.write_text("(ROOT (NN a))\n(ROOT\n  (NN a)))\n", encoding="utf-8")
     problem = load_problem("parsing_gum", raw_dir=gum)
-    assert complaint(problem.examples, "train").startswith(f"{path}:3: ')' stands outside of any tree")
+    assert complaint(problem.examples, "train").startswith(f"{path}:3: ')' is outside of the trees")
 
 
 # Real trees
@@ -179,7 +180,7 @@ def check(tree, learned, words):
     """No functional tags, indices, traces or outer bracket; the same words; symbols that give the tree back."""
     assert [unescaped(word) for word in learned.words()] == words and words
     assert penn(learned) == learned and learned.word is None and tree_of(str(learned)) == learned
-    for label, _, _ in learned.spans():
+    for label, _, _ in spans(learned):
         assert label and not {*label[1:]} & {*"-="}, tree
     for leaf in learned.leaves():
         assert leaf.label != "-NONE-" and not leaf.label.rpartition("-")[2].isdigit(), tree
@@ -187,7 +188,7 @@ def check(tree, learned, words):
     symbols = linearize(learned)
     assert delinearize(symbols, words) == repaired(symbols, words) == learned
     untagged = delinearize(linearize(learned, tags=False), words)
-    assert untagged.spans() == learned.spans() and untagged.words() == learned.words()
+    assert spans(untagged) == spans(learned) and untagged.words() == learned.words()
 
 
 @pytest.mark.parametrize(
@@ -294,7 +295,7 @@ def test_tree_tokenizer_encodes_prefixes(tokenizer):
     ids = [[tokenizer.symbols[symbol] for symbol in text.split()] for text in ("(S (NP DT", "", "(X")]
     assert tokenizer.encode_prefixes(["(S (NP DT", "", " (X "]) == ids
     for text, wrong in (("(S (WHNP", "(WHNP"), ("(S dog", "dog"), ("(NP (NN", "(NN")):
-        assert complaint(tokenizer.encode_prefixes, ["(S", text]).startswith(f"{wrong!r} is no bracket or tag")
+        assert complaint(tokenizer.encode_prefixes, ["(S", text]).startswith(f"{wrong!r} is not a bracket or tag")
 
 
 def test_untagged_tree_tokenizer_ignores_tags(tokenizer, untagged):
@@ -374,7 +375,7 @@ def test_unreadable_automatic_trees_name_line(tmp_path):
     path = tmp_path / "auto" / "second.ptb"
     path.write_text("(S (NN a))\n\nThe dog barks .\n", encoding="utf-8")
     problem.__dict__.pop("auto_files", None)
-    said = f"{path}:3: 'The' stands outside of any tree; each begins with '('"
+    said = f"{path}:3: 'The' is outside of the trees. Begin each tree with '('."
     assert complaint(problem.examples, "train") == said == complaint(problem.prepare)
     assert not list((tmp_path / "data").glob("*"))
 

@@ -1,0 +1,49 @@
+"""Strict conversion of symbols to trees, and spans of trees, to check the functions of the package."""
+
+import re
+
+from keras_transformer.parsing.tree import Tree, escaped
+
+
+def delinearize(symbols, words):
+    """Return the `Tree` of symbols over words, or raise a `ValueError` if they are not a tree over these words."""
+    stack, rest = [("", [])], iter(words)
+    for symbol in symbols:
+        if symbol[0] == "(":
+            if len(stack) == 1 and stack[0][1]:
+                raise ValueError(f"{symbol} comes after the end")
+            stack.append((symbol[1:], []))
+        elif symbol[0] == ")":
+            label, children = stack.pop()
+            if not stack or label != symbol[1:]:
+                raise ValueError(f"{symbol} closes {f'({label}' if stack else 'nothing'}")
+            if not children:
+                raise ValueError(f"({label} is empty")
+            stack[-1][1].append(Tree(label, tuple(children)))
+        else:
+            word = next(rest, None)
+            if word is None:
+                raise ValueError(f"{symbol} has no word")
+            if len(stack) == 1:
+                raise ValueError(f"{symbol} stands outside of all brackets")
+            stack[-1][1].append(Tree(symbol, (), escaped(word)))
+    if len(stack) > 1 or not stack[0][1]:
+        raise ValueError(f"({stack[-1][0]} is not closed" if len(stack) > 1 else "there is no symbol")
+    if next(rest, None) is not None:
+        raise ValueError("there are more words than tags")
+    return stack[0][1][0]
+
+
+def spans(tree):
+    """Return (label, start, end) for each constituent by counting words, outer constituents first."""
+    found, open_brackets, words = [], [], 0
+    for token in re.findall(r"\([^ ()]*|\)|[^ ()]+", str(tree)):
+        if token == ")":
+            open_brackets.pop()[2] = words
+        elif token[0] == "(":
+            open_brackets.append([token[1:], words, None])
+            found.append(open_brackets[-1])
+        else:
+            open_brackets[-1][0] = None  # a tag
+            words += 1
+    return [tuple(span) for span in found if span[0] is not None]
