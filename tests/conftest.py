@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and several logical CPU devices, so that training on them is tested in the same process."""
+"""Fixtures of all tests, and several logical CPU devices for tests of training on several devices."""
 
 import gc
 import importlib
@@ -19,18 +19,18 @@ from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import run_command
 
 SEED = int(os.environ.get("KERAS_TRANSFORMER_TEST_SEED") or random.SystemRandom().randrange(2**31))
-os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # of all processes of this run
+os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # for all processes of this run
 
 hypothesis.settings.register_profile("dev", max_examples=25, deadline=None)
 hypothesis.settings.register_profile("ci-slow", max_examples=200, deadline=None)
-hypothesis.settings.load_profile("dev")  # another one: --hypothesis-profile=NAME
+hypothesis.settings.load_profile("dev")  # choose another with --hypothesis-profile=NAME
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to its background, and commands inherit it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # background jobs of a shell ignore it, and commands inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def make_devices():
-    """Splits the CPU, in four or, on JAX, in two; possible only until the backend runs its first operation."""
+    """Split the CPU into four devices, two on JAX, before the backend runs its first operation."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -43,21 +43,21 @@ def make_devices():
 
 
 TRANSLATORS = {}
-"""What `load_once` keeps, by the arguments of `Translator.load`."""
+"""Translators that `load_once` keeps, by the arguments of `Translator.load`."""
 
 load_keras()
 import keras  # noqa: E402
 
 make_devices()
 ON_JAX = keras.backend.backend() == "jax"
-if not ON_JAX:  # what graphs are made of is many objects, which are looked through again and again: a fifth of the time
+if not ON_JAX:  # collecting the many objects of graphs takes a fifth of the time
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled_programs_are_let_go():
-    """After each file: on JAX they take memory maps, of which Linux gives a process 65,530, and ends it beyond them."""
+def free_compiled_programs():
+    """Free compiled programs after each file. On JAX they use memory maps, and Linux limits a process to 65,530."""
     yield
     if ON_JAX:
         import jax
@@ -76,7 +76,7 @@ def test_data():
 
 @pytest.fixture(scope="session")
 def fresh_seed():
-    """A seed that no run has had before: what is tested with it must hold for any."""
+    """A new seed in each run, for behaviour that must hold for any seed."""
     print(f"seed {SEED}")
     return SEED
 
@@ -87,7 +87,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture
 def call(monkeypatch, capsys):
-    """Runs a command in this process, which is quicker; returns its `Outcome`."""
+    """Return a function that runs a command in this process and returns its `Outcome`."""
 
     def call(command, *arguments):
         main = importlib.import_module(f"keras_transformer.{command}").main
@@ -104,16 +104,16 @@ def call(monkeypatch, capsys):
 
 @pytest.fixture
 def eager():
-    """Run TensorFlow's functions without tracing them. For few and short sentences: each step takes longer."""
+    """Run TensorFlow functions without tracing, which is faster for few and short sentences."""
     with eager_functions():
         yield
 
 
 @pytest.fixture
 def load_once(monkeypatch):
-    """Return a function that lets the test's later calls of `Translator.load` share translators of one unchanged run.
+    """Return a function that makes later calls of `Translator.load` share translators of one unchanged run.
 
-    The translators and what they have compiled are kept for the other tests of the process.
+    Other tests of the process reuse the translators and their compiled functions.
     """
     from keras_transformer.decoding.translator import Translator
 
@@ -136,7 +136,7 @@ def load_once(monkeypatch):
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory):
-    """A `Home` that all test processes share, for reading only."""
+    """A read-only `Home` that all test processes share."""
 
     def make(path):
         outcome = start("train", *REVERSE, "--train_steps=6", cwd=path)

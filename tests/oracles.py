@@ -1,6 +1,6 @@
-"""The paper's equations in NumPy, float64, written from the paper alone: what the tests hold the project against.
+"""The paper's equations in NumPy, float64, written from the paper alone, as references for tests.
 
-Weights come as dictionaries: attention {"query", "key", "value", "output"} and, where it is additive, "score";
+Weights come as dictionaries: attention {"query", "key", "value", "output"} and, for additive attention, "score";
 feed-forward {"kernel_1", "bias_1", "kernel_2", "bias_2"}; normalisation {"gamma", "beta"}. The functions at the end
 read them off the project's layers.
 """
@@ -18,7 +18,7 @@ def softmax(x):
 
 
 def attention(query, key, value, mask=None):
-    """Equation 1, illegal connections at -∞ (§3.2.3); returns the attended values and the weights.
+    """Return values and weights of equation 1, with masked scores at -∞ (§3.2.3).
 
     query `[..., n, d_k]`, key `[..., m, d_k]`, value `[..., m, d_v]`, mask bool `[..., n, m]`.
     """
@@ -30,9 +30,9 @@ def attention(query, key, value, mask=None):
 
 
 def additive_attention(query, key, value, score, mask=None):
-    """Bahdanau et al. 2015, A.1.2, one pair after the other: query `[..., n, d_k]`, key `[..., m, d_k]`, score `[d_k]`.
+    """Return values and weights of Bahdanau et al. 2015, A.1.2.
 
-    value `[..., m, d_v]`, mask bool `[..., n, m]`; returns the attended values and the weights.
+    query `[..., n, d_k]`, key `[..., m, d_k]`, score `[d_k]`, value `[..., m, d_v]`, mask bool `[..., n, m]`.
     """
     scores = np.empty((*query.shape[:-1], key.shape[-2]))
     for i in range(query.shape[-2]):
@@ -45,7 +45,7 @@ def additive_attention(query, key, value, score, mask=None):
 
 
 def neighbourhood(length, window):
-    """§4: bool `[n, n]`, whether position i attends to j, one of the `window` around i."""
+    """Return bool `[n, n]` (§4): whether position i attends to j, within the `window` around i."""
     legal = np.zeros((length, length), bool)
     for i in range(length):
         first = i - window // 2
@@ -54,7 +54,7 @@ def neighbourhood(length, window):
 
 
 def multi_head_attention(x, memory, weights, num_heads, mask=None):
-    """§3.2.2, one head after the other: x `[batch, n, d]`, memory `[batch, m, d]`.
+    """Return the output of §3.2.2, head by head: x `[batch, n, d]`, memory `[batch, m, d]`.
 
     mask bool `[batch or 1, n or 1, m]`, or one for each head, `[batch, num_heads, n, m]`.
     """
@@ -71,19 +71,19 @@ def multi_head_attention(x, memory, weights, num_heads, mask=None):
 
 
 def feed_forward(x, weights):
-    """Equation 2, with another activation where the weights name one."""
+    """Return equation 2, with the activation that the weights name."""
     activate = {"relu": lambda z: np.maximum(0, z), "swish": lambda z: z / (1 + np.exp(-z)), "gelu": gelu}
     inner = activate[weights["activation"]](x @ weights["kernel_1"] + weights["bias_1"])
     return inner @ weights["kernel_2"] + weights["bias_2"]
 
 
 def gelu(x):
-    """x Φ(x), Φ being the distribution function of the standard normal distribution."""
+    """Return x Φ(x), where Φ is the distribution function of the standard normal distribution."""
     return x * np.vectorize(lambda z: (1 + math.erf(z / math.sqrt(2))) / 2)(x)
 
 
 def layer_norm(x, weights):
-    """Ba et al. 2016, over the last axis."""
+    """Normalize the last axis (Ba et al. 2016)."""
     deviation = x - x.mean(axis=-1, keepdims=True)
     variance = (deviation**2).mean(axis=-1, keepdims=True)
     return deviation / np.sqrt(variance + LAYER_NORM_EPSILON) * weights["gamma"] + weights["beta"]
@@ -95,12 +95,12 @@ def post_norm(x, sublayer, norm):
 
 
 def pre_norm(x, sublayer, norm):
-    """The later order, which is not the paper's."""
+    """Apply the later order, in contrast to the paper."""
     return x + sublayer(layer_norm(x, norm))
 
 
 def sinusoids(positions, d_model):
-    """§3.5, one number after the other: `[positions, d_model]`."""
+    """Return the encodings of §3.5, `[positions, d_model]`."""
     encoding = np.empty((len(positions), d_model))
     for row, position in zip(encoding, positions):
         for i in range(d_model // 2):
@@ -148,11 +148,11 @@ def decoder_layer(x, memory, weights, num_heads, memory_mask=None, residual=post
 
 
 def transformer(source, decoder_input, weights, num_heads, residual=post_norm, window=None):
-    """Logits `[batch, n, V]` for token ids source `[batch, m]`, 0 being padding, and decoder_input `[batch, n]`.
+    """Return logits `[batch, n, V]` for token ids source `[batch, m]`, 0 being padding, and decoder_input `[batch, n]`.
 
-    weights: "embedding" `[V, d]`, "encoder" and "decoder", lists of layers; optionally "positions" `[positions, d]`,
-    already scaled, in place of sinusoids; "encoder_norm" and "decoder_norm" for the end of a stack; and "word_starts"
-    `[V]`, 1 where a word begins, where the first "word_heads" heads of each attention to the encoder see one word only.
+    weights: "embedding" `[V, d]`, "encoder" and "decoder" (lists of layers). Optional are "positions" `[positions, d]`,
+    already scaled, instead of sinusoids, and "encoder_norm" and "decoder_norm" at the end of a stack. "word_starts"
+    `[V]`, 1 where a word starts, restricts the first "word_heads" heads of cross-attention to the current word.
     `window` is that of a restricted encoder.
     """
     embedding = weights["embedding"]
@@ -166,7 +166,7 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     mask = (source != 0)[:, None, :]
     memory, encoder_mask = embed(source), mask
     if window:
-        # Padding far from any token sees itself, which no token notices, in place of nothing.
+        # Padding far from any token attends to itself, which affects no token.
         encoder_mask = (mask | np.eye(source.shape[1], dtype=bool)) & neighbourhood(source.shape[1], window)
     for layer in weights["encoder"]:
         memory = encoder_layer(memory, layer, num_heads, encoder_mask, residual)
@@ -185,12 +185,12 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
 
 
 def seen_words(source, decoder_input, starts):
-    """bool `[batch, n, m]`: whether a token, 0 being padding, is of the word whose turn it is, or of the last."""
+    """Return bool `[batch, n, m]`: whether a token (0: padding) belongs to the current or the last word."""
     seen = np.zeros((*decoder_input.shape, source.shape[1]), bool)
     for row, tokens in enumerate(source):
         word, words = 0, []
         for place, token in enumerate(tokens):
-            word += int(starts[token]) if place else 0  # the first one begins a word, whatever it is
+            word += int(starts[token]) if place else 0  # the first token always starts a word
             words.append(word if token else None)
         last, turn = max(word for word in words if word is not None), 0
         for place, token in enumerate(decoder_input[row]):
@@ -218,7 +218,7 @@ def norm_weights(layer):
 
 
 def layer_weights(layer):
-    """Those of an encoder or decoder layer."""
+    """Return the weights of an encoder or decoder layer."""
     weights = {"feed_forward": feed_forward_weights(layer.feed_forward)}
     for name in ("self_attention", "cross_attention"):
         if hasattr(layer, name):

@@ -1,1 +1,1 @@
-"""What several test files share; the oracles are in `tests/oracles.py`."""
+"""Helpers of several test files. The oracles are in `tests/oracles.py`."""

@@ -6,7 +6,7 @@ from keras_transformer.visualization.attention import AttentionMaps, Tokens
 
 
 def random_maps(source, target, seed=0, layers=2, heads=3):
-    """Random maps of sequences of which each word's number of pieces is given; EOS and BOS are words of their own."""
+    """Return random maps for words with given numbers of pieces. EOS and BOS are separate words."""
     rng = np.random.default_rng(seed)
 
     def tokens(counts, name):

@@ -1,4 +1,4 @@
-"""A real browser without a screen: Debian's Chromium, driven by its chromedriver."""
+"""A headless Chromium, controlled by chromedriver."""
 
 import os
 import shutil
@@ -7,10 +7,10 @@ import pytest
 
 
 def open_browser(folder):
-    """Returns a Selenium driver; the test is skipped where there is no Chromium, chromedriver or Selenium.
+    """Return a Selenium driver. Skip the test if Chromium, chromedriver or Selenium is missing.
 
     Args:
-        folder: A new one, for the browser's own files.
+        folder: New folder for the files of the browser.
     """
     webdriver = pytest.importorskip("selenium.webdriver")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
@@ -29,5 +29,5 @@ def open_browser(folder):
 
 
 def complaints(driver):
-    """Returns what the page's console has got since the last call."""
+    """Return the messages in the console of the page since the last call."""
     return [entry["message"] for entry in driver.get_log("browser")]

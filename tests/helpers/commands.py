@@ -1,4 +1,4 @@
-"""Running the commands, as a user does or in this process, and a very small run to run them on."""
+"""Commands in this process or in their own, and a very small run for them."""
 
 import os
 import subprocess
@@ -15,29 +15,29 @@ COMPILED = {
     or str(Path.home() / ".cache" / "keras_transformer" / "jax"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
 }
-"""Lets processes of tests, whose homes are their own, share what JAX compiles."""
+"""Environment with which test processes share the compilation cache of JAX."""
 REVERSE = ("--problem=reverse", "--hparams=toy", "--set", "problem.train_pairs=500", *SMALL)
 
 
 class Outcome(NamedTuple):
-    """What became of a command."""
+    """Status and output of a finished command."""
 
     status: int
     out: str
     err: str
 
     def succeeded(self):
-        """Returns the lines of stdout of a command that went well."""
+        """Assert success without output on stderr, and return the lines of stdout."""
         assert (self.status, self.err) == (0, "")
         return self.out.splitlines()
 
     def succeeded_with_warnings(self):
-        """Returns the lines of stdout of a command that went well, whatever libraries said on stderr."""
+        """Assert success, whatever libraries print to stderr, and return the lines of stdout."""
         assert self.status == 0, self.err
         return self.out.splitlines()
 
     def refused(self, *said):
-        """Asserts that the user was told, in one sentence and without a traceback, and it contains what is `said`."""
+        """Assert an error of one sentence, without a traceback, that contains each of `said`."""
         assert self.status == 2
         assert self.err.startswith("error: ") and self.err.endswith("\n") and self.err.count("\n") == 1
         for words in said:
@@ -45,15 +45,15 @@ class Outcome(NamedTuple):
 
 
 def environment(home):
-    """Returns the environment of a command: the package is found, whatever the working directory."""
+    """Return an environment in which a command finds the package from any working directory."""
     return {"PYTHONPATH": str(registry.PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(home), **COMPILED}
 
 
 def spawn(command, *arguments, cwd, variables=None, **options):
-    """Starts a command in a process of its own, as a user does; returns the `subprocess.Popen`.
+    """Start a command in a process of its own. Return the `subprocess.Popen`.
 
     Args:
-        variables: More variables of the environment.
+        variables: Additional environment variables.
     """
     return subprocess.Popen(
         [sys.executable, "-m", f"keras_transformer.{command}", *map(str, arguments)],
@@ -63,14 +63,14 @@ def spawn(command, *arguments, cwd, variables=None, **options):
 
 
 def start(command, *arguments, cwd, input=None, **options):
-    """Runs a command in a process of its own, as a user does; returns its `Outcome`."""
+    """Run a command in a process of its own. Return its `Outcome`."""
     process = spawn(command, *arguments, cwd=cwd, stdin=None if input is None else subprocess.PIPE, **options)
     out, err = process.communicate(input)
     return Outcome(process.returncode, out, err)
 
 
 class Home(NamedTuple):
-    """A directory with a run of six updates in it, checkpoints at 3 and 6, and what training said."""
+    """Directory with a run of six updates, checkpoints at 3 and 6, and the outcome of training."""
 
     path: object
     outcome: Outcome
@@ -80,12 +80,12 @@ class Home(NamedTuple):
         return self.path / "runs" / "reverse-toy"
 
     def again(self, output_dir=None):
-        """Returns the flags of the same training once more."""
+        """Return the flags of the same training run."""
         return *REVERSE, "--train_steps=6", f"--data_dir={self.path}/data", f"--output_dir={output_dir or self.run}"
 
 
 def write_text(folder, content, split="train"):
-    """Writes {language: text or bytes} to a folder of parallel text; returns the flags that name it."""
+    """Write {language: text or bytes} to a folder of parallel text. Return the flags that name it."""
     folder.mkdir(exist_ok=True)
     for language, text in content.items():
         (folder / f"{split}.{language}").write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -1,6 +1,6 @@
-"""What is compared between backends: `python -m helpers.cross_backend FOLDER SEED OTHER` on one of them.
+"""Results to compare between backends: `python -m helpers.cross_backend FOLDER SEED OTHER` on each.
 
-The test process calls `begin` and `finish` itself for its own backend. Modules are imported in functions, so that the
+The test process calls `begin` and `finish` for its own backend. Modules are imported in functions, so that the
 program can show what `prepare` and the other commands import.
 """
 
@@ -54,7 +54,7 @@ def begin(folder, seed, backend):
 
 
 def finish(folder, backend, other):
-    """Resume the run `from_<other>`, then translate and evaluate the run `whole`; return what was found."""
+    """Resume the run `from_<other>`, then translate and evaluate the run `whole`; return the results."""
     import keras_transformer as kt
 
     resumed = train(folder, f"from_{other}", 12)

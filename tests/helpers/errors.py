@@ -8,7 +8,7 @@ from keras_transformer.utils.errors import UserError
 
 
 def complaint(call, *arguments, **keywords):
-    """Return the message of the `UserError` that a call raises, or the iteration over its result: one sentence."""
+    """Return the message of the `UserError` that a call, or the iteration over its result, raises."""
     with pytest.raises(UserError) as caught:
         result = call(*arguments, **keywords)
         if isinstance(result, Iterator):

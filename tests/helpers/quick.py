@@ -1,4 +1,4 @@
-"""Short training runs: without the tracing of TensorFlow functions and with few validation pairs."""
+"""Short training runs, without tracing of TensorFlow functions and with few validation pairs."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""A small, uneven training run, and assertions that several ways to make it do not differ."""
+"""A small training run on uneven batches, and assertions that its variants give the same result."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Several workers of one training, each a process of its own, as a cluster starts them."""
+"""Several workers of one training run, each in its own process."""
 
 import json
 import socket
@@ -9,11 +9,11 @@ from helpers.commands import spawn
 
 BACKEND = keras.backend.backend()
 DEVICES = 1 if BACKEND == "tensorflow" else 2
-"""Of each worker; TensorFlow cannot be told from outside to split a CPU."""
+"""Number of devices per worker. No environment variable splits a CPU for TensorFlow."""
 
 
 def free_ports(count):
-    """Returns ports that nobody listens at."""
+    """Return free ports."""
     listeners = [socket.create_server(("localhost", 0)) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in listeners]
     for listener in listeners:
@@ -22,12 +22,12 @@ def free_ports(count):
 
 
 def tf_config(addresses, index):
-    """Returns TF_CONFIG of a worker."""
+    """Return the value of TF_CONFIG for a worker."""
     return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})
 
 
 def spawn_workers(count, *arguments, cwd):
-    """Starts `train` in as many processes, and returns them."""
+    """Start `train` in `count` processes and return them."""
     addresses = [f"localhost:{port}" for port in free_ports(count)]
     processes = []
     for number in range(count):
@@ -43,7 +43,7 @@ def spawn_workers(count, *arguments, cwd):
 
 
 def outcomes(processes, timeout):
-    """Waits for processes; returns their (status, stdout, stderr). What is left after `timeout` seconds is killed."""
+    """Return (status, stdout, stderr) of each process. Kill processes after `timeout` seconds."""
     found = []
     try:
         for process in processes:

@@ -1,4 +1,4 @@
-"""Numbers that are far too large, and files that are too long."""
+"""Numbers that are too large and files that are too long."""
 
 from pathlib import Path
 

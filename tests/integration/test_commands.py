@@ -1,4 +1,4 @@
-"""The commands from end to end on a very small run, and their messages on bad input."""
+"""The commands from end to end on a very small run, and their errors."""
 
 import functools
 import gzip
@@ -22,12 +22,12 @@ LINES = ["s1 s2 s3", "", "s4", "   ", "s5 s6 unknown", "s7"]
 
 @pytest.fixture
 def copied(home, tmp_path):
-    """A copy of the run, for a test to change."""
+    """A copy of the run that a test may change."""
     return shutil.copytree(home.run, tmp_path / "copied")
 
 
 def translate(call, run, folder, *flags, lines=LINES):
-    """Returns the lines that `translate` writes to a file."""
+    """Return the lines that `translate` writes."""
     (folder / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
     files = (f"--input={folder}/lines.txt", f"--output={folder}/output.txt")
     assert call("translate", f"--run={run}", *files, *flags).succeeded() == []
@@ -40,7 +40,7 @@ def damage(run, step):
     return path
 
 
-# From training to translations
+# Training to translation
 
 
 def test_train_prints_its_progress_on_stdout_only(home):
@@ -110,7 +110,7 @@ def test_translate_process_reads_stdin_line_by_line(home):
 
 
 def assert_one_for_one(outputs):
-    """Asserts that these may be translations of `LINES`."""
+    """Assert one output per line, and empty outputs for blank lines."""
     assert len(outputs) == len(LINES)
     assert not any(output for output, line in zip(outputs, LINES) if not line.strip())
 
@@ -340,13 +340,13 @@ def test_train_leaves_foreign_files_unchanged(home, call, tmp_path):
 
 
 def assert_only_file(folder):
-    """Asserts that a folder holds the user's file as it was and nothing else."""
+    """Assert that a folder contains only the unchanged file of the user."""
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("file", "mine")]
 
 
 def test_run_killed_during_creation_can_be_created(home, tmp_path):
     run = Run.open(home.run)
-    for name in ("symbols.txt", ".config.json.x7"):  # what was written so far
+    for name in ("symbols.txt", ".config.json.x7"):  # files written before the kill
         shutil.copy(home.run / "symbols.txt", tmp_path / name)
     Run.configure(tmp_path, run.problem, "toy", run.hparams).create()
     assert Run.open(tmp_path).config == run.config
@@ -378,7 +378,7 @@ def test_translate_keeps_old_output_after_bad_line(home, call, tmp_path, monkeyp
     flags = (f"--input={tmp_path}/lines.txt", f"--output={tmp_path}/output.txt")
     call("translate", f"--run={home.run}", *flags).refused(f"{tmp_path}/lines.txt:4: not UTF-8")
     assert (tmp_path / "output.txt").read_text() == "old\n"
-    partial = (tmp_path / "output.txt.partial").read_text()  # what came before is kept
+    partial = (tmp_path / "output.txt.partial").read_text()  # the translations before the bad line
     assert partial.count("\n") == 3 and len(list(tmp_path.iterdir())) == 3
 
 

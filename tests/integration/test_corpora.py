@@ -1,4 +1,4 @@
-"""Bad corpora: `prepare` stores each pair of lines unchanged or names the line it refuses; no line is ever shifted."""
+"""Unusual and bad corpora: `prepare` stores each pair unchanged and in place, or names the bad line."""
 
 import gzip
 import re
@@ -16,13 +16,13 @@ COUNT = 200
 
 
 def lines(language, changes=None):
-    """Returns the bytes of a corpus's side, with some lines, numbered from 1, changed."""
+    """Return the content of one side of a corpus, with changes {line number: bytes}."""
     texts = {number: f"{language} {number} {number * number}".encode() for number in range(1, COUNT + 1)}
     return b"\n".join((texts | (changes or {})).values()) + b"\n"
 
 
 def write(folder, english, german):
-    """Writes both sides and a validation split; returns the arguments of the problem."""
+    """Write both sides and a validation split. Return the arguments of the problem."""
     valid = {language: "".join(f"{language} {i}\n" for i in range(9)) for language in ("en", "de")}
     commands.write_text(folder / "raw", valid, "validation")
     commands.write_text(folder / "raw", {"en": english, "de": german})
@@ -30,7 +30,7 @@ def write(folder, english, german):
 
 
 def prepared(arguments, vocab_size=60):
-    """Returns the prepared problem; where no vocabulary has that size, with one that it can have."""
+    """Return the prepared problem, with another vocabulary size if the text requires it."""
     problem = load_problem("parallel_text", **arguments, vocab_size=vocab_size)
     try:
         return problem.prepare()
@@ -54,7 +54,7 @@ def assert_stored(problem, pairs):
 
 
 def expected(english, german):
-    """The pairs that the bytes of both sides stand for, read in another way than the reader's."""
+    """Return the pairs in the bytes of both sides, with code independent of the package."""
     sides = []
     for content in (english, german):
         parts = content.split(b"\n")
@@ -158,7 +158,7 @@ LINES = st.one_of(TEXT, TEXT, st.lists(st.binary(max_size=12), max_size=12))
 @settings(suppress_health_check=list(HealthCheck))
 @given(english=LINES, german=LINES, same=st.booleans(), ended=st.booleans())
 def test_prepare_stores_or_rejects_arbitrary_bytes(tmp_path_factory, english, german, same, ended):
-    if same:  # else hardly any two have as many lines
+    if same:  # most generated sides differ in length
         german = (german + [b"x"] * len(english))[: len(english)]
     sides = [b"\n".join(side) + b"\n" * (ended and bool(side)) for side in (english, german)]
     arguments = write(tmp_path_factory.mktemp("fuzz"), *sides)

@@ -23,7 +23,7 @@ TEXT = "--input=/dev/null"
 
 @pytest.fixture
 def home(home, tmp_path):
-    """A copy of the run of six updates, and of its prepared corpus, to be spoiled."""
+    """A copy of the run of six updates and of its prepared corpus that a test may damage."""
     shutil.copytree(home.path, tmp_path / "home")
     config = tmp_path / "home" / "runs" / "reverse-toy" / "config.json"
     config.write_text(config.read_text().replace(str(home.path), str(tmp_path / "home")))
@@ -31,7 +31,7 @@ def home(home, tmp_path):
 
 
 def load(path):
-    """Reads all that a command needs of a run and of its corpus."""
+    """Read all parts of a run and its corpus that commands need."""
     run = Run.open(path)
     with logged_lines() as said:
         arrays, _ = run.checkpoints.load("last")
@@ -91,7 +91,7 @@ def test_run_of_another_version_is_reported(home, call, command):
     config = json.loads((home.run / "config.json").read_text())
     config["hparams"]["positions"] = "words"
     (home.run / "config.json").write_text(json.dumps(config))
-    (home.run / "manifest.json").unlink()  # its hash of the settings would not fit
+    (home.run / "manifest.json").unlink()  # its hash of the settings would differ
     other = [f"--run={home.run}", TEXT] if command == "translate" else [*commands.REVERSE, f"--init_from={home.run}"]
     call(command, *other).refused("config.json needs another version", "unknown positions 'words'")
 
@@ -114,7 +114,7 @@ def test_renamed_part_of_checkpoint_is_reported(home, part):
 
 
 class Harm:
-    """What unpickling it would do."""
+    """Object whose unpickling creates a file."""
 
     def __init__(self, path):
         self.path = path
@@ -124,7 +124,7 @@ class Harm:
 
 
 def with_checksum(checkpoint, content):
-    """Puts a weights file into a checkpoint, under its right checksum."""
+    """Replace the weights file of a checkpoint, with the right checksum."""
     (checkpoint / "weights.npz").write_bytes(content)
     state = json.loads((checkpoint / "state.json").read_text())
     state["sha256"]["weights"] = hashlib.sha256(content).hexdigest()
@@ -157,7 +157,7 @@ def test_names_in_run_are_not_imported(home, call, tmp_path):
             config["hparams" if change == "model" else change]["model" if change == "model" else "name"] = name
             other = tmp_path / "other"
             shutil.copytree(home.run, other)
-            (other / "manifest.json").unlink()  # which would give it away
+            (other / "manifest.json").unlink()  # its hash of the settings would differ
             (other / "config.json").write_text(json.dumps(config))
             outcome = call("evaluate", f"--run={other}")
             assert outcome.status == 2, (name, change, outcome)
@@ -198,12 +198,12 @@ def test_manifest_dtype_is_checked(home):
 CODE = {"eval", "exec", "__import__", "exec_module", "import_module", "pickle.load", "pickle.loads", "marshal.loads"}
 CODE |= {"extractall", "unpack_archive", "deserialize_keras_object", "keras.saving.load_model"}
 READERS = {
-    ("__init__.py", "importlib.import_module"),  # of this package's own modules
-    ("config/registry.py", "importlib.import_module"),  # of what was registered by code
+    ("__init__.py", "importlib.import_module"),  # modules of this package
+    ("config/registry.py", "importlib.import_module"),  # registered locations
     ("config/registry.py", "spec.loader.exec_module"),  # problems/, hparams/ and plug-ins
     ("config/plugins.py", "importlib.import_module"),
-    ("data/tokenizers/loading.py", "importlib.import_module"),  # of the class of a file
-    ("models/seq2seq_model.py", "keras.saving.deserialize_keras_object"),  # in Keras' own loading, in safe mode
+    ("data/tokenizers/loading.py", "importlib.import_module"),  # the class of a tokenizer file
+    ("models/seq2seq_model.py", "keras.saving.deserialize_keras_object"),  # while Keras loads in safe mode
 }
 
 

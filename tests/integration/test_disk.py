@@ -13,12 +13,12 @@ from keras_transformer.runs.run import Run
 
 @pytest.fixture
 def copied(home, tmp_path):
-    """A copy of the run of six updates, for a test to change."""
+    """A copy of the run of six updates that a test may change."""
     return shutil.copytree(home.run, tmp_path / "run")
 
 
 def test_train_in_read_only_directory_changes_nothing(home, copied, call, tmp_path, monkeypatch):
-    # As root may write anywhere, the system calls that make and open files raise what others would see.
+    # Root may write anywhere, so the calls that create files raise the error of other users.
     before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
 
     def read_only(function, writes):
@@ -59,7 +59,7 @@ def test_train_rejects_changed_corpus(call, tmp_path, eager):
     settings = (*text, "--set=problem.vocab_size=40", *commands.SMALL, "--hparams=toy", "--beam_size=1")
     settings = (*settings, f"--output_dir={tmp_path}/run", f"--data_dir={tmp_path}/data")
     call("train", *settings, "--train_steps=1", "--eval_steps=1").succeeded_with_warnings()
-    # The same pieces, of which the vocabulary is made, on other lines.
+    # The same lines in another order, which gives the same vocabulary.
     lines = {language: content.splitlines(keepends=True)[::-1] for language, content in commands.TEXT.items()}
     commands.write_text(tmp_path / "text", {language: "".join(content) for language, content in lines.items()})
     before = Run.open(tmp_path / "run").checkpoints.load("last")[1]
@@ -74,4 +74,4 @@ def test_train_reports_too_little_disk_space_first(home, copied, call, tmp_path,
     call("train", *new, "--keep_checkpoints=2").refused("4 more checkpoints")
     outcome = call("train", *home.again(copied), "--train_steps=50")
     outcome.refused("more checkpoint", "free; free some space and run the command again")
-    assert "fewer" not in outcome.err  # a run that has begun keeps its number of checkpoints
+    assert "fewer" not in outcome.err  # keep_checkpoints of an existing run is fixed

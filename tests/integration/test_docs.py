@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
 @pytest.fixture
 def generators(monkeypatch):
-    """Let tests import the programs that write pages."""
+    """Make the programs that write pages importable."""
     monkeypatch.syspath_prepend(ROOT / "docs")
 
 
@@ -73,10 +73,10 @@ def test_comparison_names_existing_tests():
 
 
 def named_tests_of(page):
-    """Return the names of the tests that a page names, `file: name` or, after one of the same file, `name`.
+    """Return the tests that a page names as `file: name` or, within the same cell, as `name`.
 
     Raises:
-        AssertionError: One is not there.
+        AssertionError: A test is missing.
     """
     names = set()
     for cell in re.findall(r"`(test_\w+\.py[^|]*)", page):
@@ -112,7 +112,7 @@ def test_first_example_runs(page, tmp_path, monkeypatch, capsys):
 
 
 def code_of(page):
-    """The Python of a page, all blocks together."""
+    """Return all Python blocks of a page as one program."""
     return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL))
 
 
@@ -166,8 +166,8 @@ def test_commands_page_matches_help(generators, monkeypatch):
 def test_troubleshooting_quotes_existing_messages():
     files = [path for folder in ("keras_transformer", "problems") for path in (ROOT / folder).rglob("*.py")]
     source = "\n".join(path.read_text(encoding="utf-8") for path in files)
-    source = re.sub(r'"\s*\n\s*f?"', "", source)  # literals over several lines
-    source += source.replace("_", " ")  # counts are printed by name
+    source = re.sub(r'"\s*\n\s*f?"', "", source)  # join literals over several lines
+    source += source.replace("_", " ")  # names of counts are printed with spaces
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     messages = re.findall(r"^\| `([^`]+)` \|", page, flags=re.MULTILINE)
     assert len(messages) == 19

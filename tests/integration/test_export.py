@@ -1,4 +1,4 @@
-"""Exports compute what this package computes, without this package."""
+"""Exports give the results of this package without importing it."""
 
 import contextlib
 import dataclasses
@@ -56,7 +56,7 @@ OPTIONS = {
 
 
 def translator_of(tokenizer, hparams, seed=1, count=1):
-    """A translator, or an ensemble, whose random weights make peaked distributions."""
+    """Return a translator or an ensemble with random weights and peaked distributions."""
     rng, models = np.random.default_rng(seed), []
     for _ in range(count):
         model = kt.Transformer.from_hparams(hparams, vocab_size=tokenizer.vocab_size)
@@ -67,7 +67,7 @@ def translator_of(tokenizer, hparams, seed=1, count=1):
 
 
 def made(kind):
-    """A translator with each kind of tokenizer; that of pieces is an ensemble."""
+    """Return a parser, or an ensemble with a SentencePiece tokenizer."""
     if kind == "trees":
         symbols = {"(S", ")S", "(NP", ")NP", "NN", "VB", "XX"}
         return translator_of(TreeTokenizer.train(SENTENCES * 5, symbols, 200), PARSER)
@@ -75,7 +75,7 @@ def made(kind):
 
 
 class Exported(NamedTuple):
-    """A translator, the options that were fixed when it was exported, the export's signatures and its place."""
+    """A translator, the fixed options of its export, the signatures and the folder."""
 
     translator: object
     options: dict
@@ -85,7 +85,7 @@ class Exported(NamedTuple):
 
 @pytest.fixture(scope="module", params=["pieces", "trees"])
 def exported(request, tmp_path_factory):
-    """An export that all test processes share; the translator is the same in each."""
+    """An export that all test processes share, and its translator."""
     translator, options = made(request.param), OPTIONS[request.param]
 
     def make(path):
@@ -94,11 +94,11 @@ def exported(request, tmp_path_factory):
     folder = shared_folder(tmp_path_factory, f"exported_{request.param}", make) / "model"
     loaded = tf.saved_model.load(folder)
     yield Exported(translator, options, loaded.signatures, folder)
-    del loaded  # which keeps tables and weights alive
+    del loaded  # free tables and weights
 
 
 def same(answer, expected, tolerance=1e-4):
-    """Asserts that a signature's answer says what lists of hypotheses say."""
+    """Assert that the answer of a signature matches lists of hypotheses."""
     answer = {name: value.numpy() for name, value in answer.items()}
     for row, hypotheses in enumerate(expected):
         count = len(hypotheses)
@@ -121,8 +121,8 @@ def test_saved_model_translates_texts_alike(exported):
         same(signatures["serving_default"](inputs=tf.constant([text])), [hypotheses])
     many = [texts[i % 10] for i in range(64)]
     same(signatures["serving_default"](inputs=tf.constant(many)), [expected[i % 10] for i in range(64)])
-    assert len({h.text for h in sum(expected, [])}) > 2  # it says something
-    # Of a parser's sentence that is too long there is one flat tree.
+    assert len({h.text for h in sum(expected, [])}) > 2  # outputs differ
+    # A parser gives a sentence that is too long a single flat tree.
     assert {len(hypotheses) for hypotheses in expected} == {1, 2}
 
 

@@ -1,4 +1,4 @@
-"""`train --init_from`: weights of another run of the same model, with embeddings carried over by piece."""
+"""`train --init_from`: weights of another run of the same model, with embeddings mapped by piece."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ import keras_transformer as kt
 from keras_transformer.training.finetune import initialise
 from keras_transformer.training.trainer import train_model
 
-# At a rate of zero the weights stay what a training begins with.
+# With a learning rate near zero, the weights stay at their initial values.
 HPARAMS = kt.HParams(
     num_layers=1, d_model=16, d_ff=16, num_heads=2, batch_tokens=32, warmup_steps=10, train_steps=2, eval_steps=50,
     beam_size=1, extra_length=2, ema_decay=0.5, norm="pre", model="word_aligned_transformer",
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def source(folder):
-    """The run whose weights the others begin with."""
+    """The run whose weights the other runs start from."""
     return train_model(problem(folder, 5), HPARAMS, folder / "source")
 
 
@@ -42,7 +42,7 @@ def start(folder, name, source, num_symbols, hparams=STILL, checkpoint=None):
 
 
 def weights(run, checkpoint="last"):
-    """{path: array}, without the seeds' states."""
+    """Return {path: array} without seed states."""
     arrays = run.checkpoints.load(checkpoint)[0]["weights"]
     return {path: array for path, array in arrays.items() if array.dtype.kind == "f"}
 
@@ -55,7 +55,7 @@ def test_init_from_copies_all_weights_of_same_vocabulary(folder, source, checkpo
     for path, array in weights(run).items():
         np.testing.assert_array_equal(array, expected[path], err_msg=path)
     assert any("at step 2; its vocabulary has 9 of the 9 tokens" in line for line in said)
-    assert run.checkpoints.load("last")[1]["step"] == 1  # its own count
+    assert run.checkpoints.load("last")[1]["step"] == 1  # a new count of updates
 
 
 def test_init_from_maps_embeddings_by_piece(folder, source):
@@ -67,7 +67,7 @@ def test_init_from_maps_embeddings_by_piece(folder, source):
     for number, piece in enumerate(pieces):
         row = expected[TABLE][old_pieces.index(piece)] if piece in old_pieces else initial[number]
         np.testing.assert_array_equal(found[TABLE][number], row, err_msg=piece)
-    np.testing.assert_array_equal(found.pop(STARTS), run.tokenizer.word_starts)  # which its own vocabulary tells
+    np.testing.assert_array_equal(found.pop(STARTS), run.tokenizer.word_starts)  # from the new vocabulary
     for path, array in found.items():
         if path != TABLE:
             np.testing.assert_array_equal(array, expected[path], err_msg=path)

@@ -1,4 +1,4 @@
-"""A small model learns a task that needs attention, positions, masks and search, whatever the seed."""
+"""A small model learns a task that needs attention, positions, masks and search, with any seed."""
 
 import pytest
 
@@ -7,7 +7,7 @@ import keras_transformer as kt
 
 @pytest.mark.backend
 def test_model_learns_to_reverse_unseen_sequences(fresh_seed, tmp_path):
-    """Sequences of up to 4 of 8 symbols. For so few and small batches, Adam's β2 is not the paper's."""
+    """Learn sequences of up to 4 of 8 symbols, with a larger β2 because of the few, small batches."""
     problem = kt.problem("reverse", data_dir=tmp_path, num_symbols=8, longest=4, train_pairs=3000)
     hparams = kt.HParams(
         num_layers=1, d_model=48, d_ff=96, num_heads=4, dropout=0, learning_rate_scale=0.2, warmup_steps=100,

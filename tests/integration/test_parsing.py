@@ -1,4 +1,4 @@
-"""Parsing from end to end as a user runs it: train, translate, score and evaluate."""
+"""Parsing from end to end: train, translate, score and evaluate."""
 
 import contextlib
 import functools

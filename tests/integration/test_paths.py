@@ -49,7 +49,7 @@ NEEDED = {
 
 @pytest.fixture
 def user_home(tmp_path, monkeypatch):
-    """The user's home folder, in which `~` begins; the working directory is another one."""
+    """The home folder `~`. The working directory is another folder."""
     (tmp_path / "home").mkdir()
     (tmp_path / "work").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -199,7 +199,7 @@ def test_flags_must_be_utf8(call, command, flag):
 
 
 def suggested(line, words):
-    """Return the arguments, as a shell reads them, of the command that follows `words` in a line."""
+    """Return the shell arguments that follow `words` in a line."""
     return shlex.split(line.partition(words)[2])
 
 

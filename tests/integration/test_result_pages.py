@@ -1,4 +1,4 @@
-"""Pages of results, and the experiments whose rows they show."""
+"""Pages of results and the experiments behind their rows."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ def test_student_experiments_use_tiny_plus(monkeypatch):
 
 
 def test_experiments_name_valid_problems_and_hparams(monkeypatch):
-    """Names are unique, problems and presets exist, and the fields take their values."""
+    """Check that names are unique, problems and presets exist, and fields accept their values."""
     from reproduce import EXPERIMENTS
 
     trainings = [training for several in EXPERIMENTS.values() for training in several]
@@ -66,7 +66,7 @@ def test_experiments_name_valid_problems_and_hparams(monkeypatch):
 def test_experiments_have_valid_directory_names(monkeypatch):
     trainings = [one for experiment in __import__("reproduce").EXPERIMENTS.values() for one in experiment]
     assert max(len(training.name.encode()) for training in trainings) < 200
-    # One of a preset that was changed since is another's.
+    # A changed preset gives another name.
     before = trainings[0].name
     monkeypatch.setattr("reproduce.load_hparams", lambda preset, **changes: load_hparams(preset, alpha=9.0, **changes))
     assert trainings[0].name != before

@@ -1,4 +1,4 @@
-"""The command `score`: given translations, hard lines and wrong input."""
+"""The command `score`: figures of given translations, unusual lines and wrong input."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ def translator(home):
 
 @pytest.fixture
 def score(home, call, tmp_path, load_once):
-    """Runs `score` on two lists of lines, with flags; returns its `Outcome` and the lines it wrote."""
+    """Return a function that runs `score` on two lists and returns its `Outcome` and output lines."""
     load_once(home.run)
 
     def score(sources, targets, *flags, run=home.run):

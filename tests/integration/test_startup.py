@@ -1,4 +1,4 @@
-"""Starts of processes: which modules they import, how long they take, and what they print."""
+"""Start of processes: which modules they import, how long they take, and what they print."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The summary that `train` prints before it begins, and the progress bars of a terminal."""
+"""The summary that `train` prints first, and progress bars in a terminal."""
 
 import contextlib
 import os
@@ -91,12 +91,12 @@ def test_train_hints_at_bfloat16(call, tmp_path, monkeypatch, has, flags, hints)
 
 
 def in_terminal(monkeypatch, main, *arguments):
-    """Run a command with a terminal as stdout and stderr; return what it wrote."""
+    """Run a command with a terminal as stdout and stderr. Return its output."""
     own, its = pty.openpty()
     written = []
 
     def read():
-        with contextlib.suppress(OSError):  # the end of the terminal
+        with contextlib.suppress(OSError):  # the terminal is closed
             while part := os.read(own, 1 << 16):
                 written.append(part)
 
@@ -118,7 +118,7 @@ def test_train_shows_progress_bars_in_terminal(home, tmp_path, monkeypatch):
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
     assert re.search(r"training\s.*4/4 .*updates/s", plain) and re.search(r"validation\s.*/200", plain)
     assert re.search(r"[\r\n]step 3/4  loss", plain) and f"everything is in {tmp_path}/run" in plain
-    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is there again
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is visible again
 
 
 def test_summary_shows_peak_rate_within_warmup(call, tmp_path):

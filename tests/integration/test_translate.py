@@ -1,4 +1,4 @@
-"""The command `translate`: flags, hard input and interruptions."""
+"""The command `translate`: flags, unusual input and interruptions."""
 
 import contextlib
 import gzip
@@ -42,7 +42,7 @@ def translator(home):
 
 @pytest.fixture
 def translate(home, call, tmp_path, load_once):
-    """Runs `translate` on lines, with flags; returns its `Outcome` and the lines it wrote."""
+    """Return a function that runs `translate` and returns its `Outcome` and output lines."""
     load_once(home.run)
 
     def translate(lines, *flags, run=home.run):
@@ -196,13 +196,13 @@ def test_translate_rejects_wrong_flags(translate, flags, said):
 
 
 def interrupted(process):
-    """End a process as Ctrl-C does. Python ignores a signal that comes during a destructor, so press it again."""
+    """Interrupt a process, repeatedly because Python ignores a signal during a destructor."""
     for _ in range(10):
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=10)[1]
     process.kill()
-    raise AssertionError("it goes on in spite of ten interrupts")
+    raise AssertionError("the process ignores ten interrupts")
 
 
 def test_translate_keeps_whole_lines_after_interrupt(home, tmp_path):

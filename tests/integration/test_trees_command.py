@@ -1,4 +1,4 @@
-"""The command `trees` in a process: stdin, readers that leave, and what neither it nor the metrics import."""
+"""The command `trees` in a process: stdin, closed pipes, and imports."""
 
 import subprocess
 import sys

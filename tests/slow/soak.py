@@ -1,10 +1,10 @@
-"""Kills one training over and over, at random moments, and compares what comes out with one that was left alone.
+"""Kill a training run repeatedly at random moments and compare it with an undisturbed run.
 
     python tests/slow/soak.py --kills=50 --json=docs/results/reliability.jsonl
 
-Each kill (SIGKILL; every fourth SIGTERM) comes at a random moment after the process wrote at least one new checkpoint:
-in an update or an evaluation, and every third at a random moment of a checkpoint write. Exits with 1 unless the
-weights, the optimizer's state and the best checkpoint are equal, byte for byte, after as many kills as were asked for.
+Each kill (SIGKILL, every fourth SIGTERM) comes at a random moment after at least one new checkpoint. Every third comes
+during a checkpoint write. The program exits with 1 unless weights, optimizer state and best checkpoint are identical
+after the requested number of kills.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from keras_transformer.runs.run import Run
 
 CHECKPOINT_STEPS = 10
 WRITE = 0.03
-"""Seconds; a checkpoint of this model takes a little longer."""
+"""Seconds. Writing a checkpoint of this model takes slightly longer."""
 
 
 def main(arguments):
@@ -44,8 +44,8 @@ def main(arguments):
 
 
 def soak(flags, folder):
-    """Returns the row of what was tried and survived."""
-    # Checkpoints for each kill: one that must be there, and those that are written until it falls.
+    """Return the row of the experiment."""
+    # Checkpoints for each kill: a new one, and those written until the kill.
     steps = 4 * CHECKPOINT_STEPS * (flags.kills + 2)
     settings = [
         "--problem=toy_ende", "--hparams=toy", f"--train_steps={steps}", f"--checkpoint_steps={CHECKPOINT_STEPS}",
@@ -75,7 +75,7 @@ def soak(flags, folder):
         process.send_signal(number)
         status = process.wait()
         if status == 0:
-            break  # it was done first
+            break  # the run has finished
         assert status in (-signal.SIGKILL, 128 + signal.SIGTERM), f"the training ended by itself with {status}"
         statuses.append(status)
         halves += bool(being_written(killed))
@@ -94,23 +94,23 @@ def soak(flags, folder):
 
 
 def train(settings, run):
-    """Starts, or goes on with, the training in directory `run`."""
+    """Start or resume the training run in directory `run`."""
     command = [sys.executable, "-m", "keras_transformer.train", *settings, f"--output_dir={run}"]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def latest(run):
-    """The step of the newest checkpoint, or 0."""
+    """Return the step of the newest checkpoint, or 0."""
     return max(Checkpoints(run / "checkpoints").steps(), default=0)
 
 
 def being_written(run):
-    """The checkpoints in `run` that have not yet their names."""
+    """Return the unfinished checkpoints in `run`."""
     return [path for path in (run / "checkpoints").glob(".step-*") if path.suffix != ".old"]
 
 
 def equal(one, other):
-    """Whether two runs ended with the same bytes and the same best checkpoint."""
+    """Return whether two runs have identical last checkpoints and the same best one."""
     (arrays, state), (others, other_state) = (run.checkpoints.load("last") for run in (one, other))
     flat, flat_other = ({(p, k): v for p, d in part.items() for k, v in d.items()} for part in (arrays, others))
     return (
@@ -122,7 +122,7 @@ def equal(one, other):
 
 
 def checkpoint_share(run, seconds):
-    """Share of the process's time that checkpoints took, and seconds a checkpoint."""
+    """Return the share of time spent on checkpoints, and seconds per checkpoint."""
     written = [row["seconds"] for row in run.metrics() if row["kind"] == "checkpoint"]
     return {"share": sum(written) / seconds, "seconds_each": float(np.median(written))}
 

@@ -1,4 +1,4 @@
-"""One program on every backend: the same losses, the same checkpoints, and JAX needs no TensorFlow."""
+"""One program on each backend: the same losses and checkpoints. JAX needs no TensorFlow."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ both = pytest.mark.skipif(OTHER is None, reason=f"only {THIS} is installed")
 
 
 def python(backend, home, *arguments, **environment):
-    """Run Python with a backend and a home directory of its own; return the finished process."""
+    """Run Python with a backend and its own home directory. Return the finished process."""
     environment = {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "PATH": os.environ["PATH"], "HOME": str(home),
         "KERAS_BACKEND": backend, **environment,
@@ -52,7 +52,7 @@ def folder(tmp_path_factory, fresh_seed):
 
 @pytest.fixture
 def found(folder):
-    """{backend: what `cross_backend` found there}."""
+    """Results of `cross_backend` on each backend."""
     return {backend: json.loads((folder / f"{backend}.json").read_text()) for backend in BACKENDS}
 
 
@@ -61,7 +61,7 @@ def found(folder):
 def test_backends_give_same_first_20_losses(found, accumulate):
     own, other = (found[backend]["metrics"][str(accumulate)] for backend in (THIS, OTHER))
     for name, values in own.items():
-        assert len(set(values)) == 20 == len(values)  # one of each update
+        assert len(set(values)) == 20 == len(values)  # one per update
         np.testing.assert_allclose(other[name], values, rtol=2e-4, err_msg=name)
     assert other["loss"][-1] < other["loss"][0]
 
@@ -93,12 +93,11 @@ def test_backends_translate_a_run_alike(found):
 @pytest.mark.skipif(THIS == "jax", reason="JAX alone is the other backend")
 def test_jax_commands_import_no_tensorflow(folder, found):
     assert found["jax"]["prepare_imports"] == [] and found["jax"]["all_imports"] == ["jax"]
-    assert list((folder / ".cache" / "keras_transformer" / "jax").iterdir())  # what JAX has compiled
+    assert list((folder / ".cache" / "keras_transformer" / "jax").iterdir())  # the compilation cache of JAX
 
 
 @pytest.mark.backend
 def test_notebook_may_start_with_batches(tmp_path):
-    """The first use of a problem loads the backend that is installed, with the settings of the environment."""
     code = (
         "import keras_transformer as kt; print(kt.problem('sort').batches('test', kt.hparams('toy')).batches_per_epoch)"
     )

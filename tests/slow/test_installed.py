@@ -1,4 +1,4 @@
-"""The installed package: all problems and hparams, from any directory, whatever that directory contains."""
+"""The installed package: all problems and hparams from any directory."""
 
 import importlib.metadata
 import os
@@ -16,12 +16,12 @@ from keras_transformer.config import registry
 
 SMALL = ("--num_layers=1", "--d_model=16", "--d_ff=16", "--num_heads=2", "--batch_tokens=256", "--train_steps=2")
 HIDDEN = ("PYTHONPATH", "KERAS_BACKEND", "PYTHONDONTWRITEBYTECODE")
-"""Variables of the tests that a user does not have."""
+"""Environment variables of tests only."""
 
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A directory with folders of the same names as the package's, which must neither be run nor hide the package's."""
+    """A directory with folders named like those of the package, which must not shadow them."""
     for name in ("problems", "hparams", "_bundled"):
         (tmp_path / name).mkdir()
         for file in ("__init__.py", "transformer.py", "algorithmic.py", "mine.py"):
@@ -30,7 +30,7 @@ def elsewhere(tmp_path):
 
 
 def run(*command, cwd):
-    """Run a command outside of the checkout, which must succeed; return its stdout."""
+    """Run a command outside of the checkout. Return its stdout."""
     environment = {name: value for name, value in os.environ.items() if name not in HIDDEN}
     done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,7 +38,7 @@ def run(*command, cwd):
 
 
 def link_requirements(names, folder):
-    """Link the installed packages `names`, and all that they require, into a folder of packages: no other is there."""
+    """Link the installed packages `names` and their requirements into an empty folder of packages."""
     linked, left = set(), [Requirement(name) for name in names]
     while left:
         requirement = left.pop()
@@ -70,7 +70,7 @@ print(keras_transformer.problem("toy_ende").name, keras_transformer.__file__)
 
 
 def test_wheel_in_an_empty_environment_trains(elsewhere, tmp_path_factory):
-    """The environment has the packages that the wheel requires with `[jax]`, and no others."""
+    """Use only the packages that the wheel requires with `[jax]`."""
     pytest.importorskip("jax")
     home = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", home, ROOT, cwd=home)

@@ -44,7 +44,7 @@ run_command(main)
 
 
 class Killed(BaseException):
-    """Ends a command in this process as a kill does: no code handles it."""
+    """Exception that no code handles, like a kill."""
 
 
 def flags(folder, steps=STEPS):
@@ -65,13 +65,13 @@ def assert_ends_like(run, whole):
     assert arrays.keys() == expected.keys() and others == expected_others
     for name, array in expected.items():
         np.testing.assert_array_equal(arrays[name], array)
-    assert run.checkpoints.steps() == whole.checkpoints.steps()  # so that `average` takes the same
+    assert run.checkpoints.steps() == whole.checkpoints.steps()  # `average` uses the same checkpoints
     assert not [path for path in (run.path / "checkpoints").iterdir() if path.name.startswith(".")]
 
 
 @contextlib.contextmanager
 def largest_file(size):
-    """Let this process write no larger file, as on a full disk."""
+    """Limit the size of files that this process writes, as on a full disk."""
     limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
@@ -82,7 +82,7 @@ def largest_file(size):
 
 
 def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
-    """A kill before the best is marked, a kill in a write, a full disk, a signal, and a signal in an evaluation."""
+    """Kill before the best is marked and during a write; then a full disk and signals in update and evaluation."""
     call("train", *flags(tmp_path), f"--output_dir={tmp_path}/whole").succeeded()
     whole, checkpoints = Run.open(tmp_path / "whole"), Checkpoints(tmp_path / "run" / "checkpoints")
 
@@ -99,7 +99,7 @@ def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert checkpoints.steps() == [10] and checkpoints.best_step() == 10
 
-    # The largest file of a checkpoint, the optimizer's, has no room.
+    # There is no room for the optimizer state, the largest file.
     largest = max(path.stat().st_size for path in (whole.path / "checkpoints" / "step-000000010").iterdir())
     with largest_file(largest - 1):
         outcome = call("train", *flags(tmp_path))
@@ -131,7 +131,7 @@ def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
 
 
 def test_train_stops_at_ctrl_c_when_nobody_reads(call, tmp_path):
-    """As in `train | tee log`, where Ctrl-C ends both. Until then, no other process trains in the same directory."""
+    """Interrupt as in `train | tee log`, where Ctrl-C stops both. No other process may train there meanwhile."""
     process = commands.spawn("train", *flags(tmp_path, 10_000), cwd=tmp_path)
     checkpoints, deadline = Checkpoints(tmp_path / "run" / "checkpoints"), time.monotonic() + 240
     while not checkpoints.path.is_dir() or not checkpoints.steps():

@@ -1,4 +1,4 @@
-"""Languages of six scripts through all commands: their text survives, and a model learns them."""
+"""Languages of six scripts: all commands preserve their text, and a model learns them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Learning of real text, whatever the seed; `tests/integration/test_learning.py` has a shorter run."""
+"""Learning of real text with any seed; `tests/integration/test_learning.py` has a shorter run."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from keras_transformer.training.trainer import train_model
 
 
 def learn(problem, hparams, **arguments):
-    """Returns the model after the hparams' updates, in four epochs, and the metrics of each epoch."""
+    """Return the model after the hparams' updates, in four epochs, and the metrics of each epoch."""
     model = kt.Transformer.from_hparams(hparams, problem, **arguments)
     model.compile(**kt.compile_arguments(hparams))
     batches = problem.batches("train", hparams)
@@ -26,7 +26,7 @@ def translate(model, problem, hparams, sources):
 
 @pytest.fixture
 def captions(test_data, tmp_path):
-    """Makes a problem of the first `count` pairs of Multi30k."""
+    """Make a problem of the first `count` pairs of Multi30k."""
 
     def make(count, vocab_size):
         folder = test_data / "multi30k" / "raw"
@@ -64,7 +64,7 @@ def test_loss_falls_on_real_captions(captions, fresh_seed, precision):
     assert history["nll"] == sorted(history["nll"], reverse=True)
     assert history["nll"][-1] < history["nll"][0] - 0.5
     assert model.compute_dtype == precision.removeprefix("mixed_") and model.variable_dtype == "float32"
-    # float16 learns by gradients of a scaled loss; what overflows at the first scale is no fault.
+    # float16 scales the loss; an overflow at the first scale is not an error.
     assert model.optimizer.watched()[1] == 0 and model.optimizer.scales_loss == (precision == "mixed_float16")
 
 

@@ -1,4 +1,4 @@
-"""Training in two processes: the same updates as in one process, and both processes stop together."""
+"""Training in two processes: the same updates as in one, and a common end."""
 
 import shutil
 import signal
@@ -19,7 +19,7 @@ from keras_transformer.training.trainer import train_model
 
 PARAMETERS = {"num_symbols": 4, "longest": 5, "train_pairs": 30}
 PATIENCE = 240
-"""Seconds for a few updates; machines may be busy, and each worker compiles."""
+"""Seconds for a few updates, including compilation on a busy machine."""
 CHANGES = {
     "batch_tokens": 32, "beam_size": 1, "extra_length": 2, "checkpoint_minutes": 0, "eval_steps": MEET_EVERY,
     "checkpoint_steps": MEET_EVERY, "keep_checkpoints": 10_000,
@@ -27,7 +27,7 @@ CHANGES = {
 
 
 def flags(folder, steps=100_000):
-    """Return the flags of a run on uneven batches, by default an endless one."""
+    """Return the flags of a run on uneven batches, by default an endless run."""
     changes = {**CHANGES, "train_steps": steps}
     names = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "warmup_steps", *changes)
     given = [f"--{name}={getattr(small(**changes), name)}" for name in names]
@@ -44,7 +44,7 @@ def trained_alone(folder, run, steps):
 
 
 def interrupt(processes, steps, interrupt_one):
-    """Interrupt the second of two processes after a new checkpoint; return the outcomes of both, and the seconds."""
+    """Interrupt the second process after a new checkpoint. Return both outcomes and the seconds."""
     before, deadline = len(steps()), time.monotonic() + PATIENCE
     try:
         while len(steps()) == before and processes[0].poll() is None:
@@ -60,7 +60,7 @@ def interrupt(processes, steps, interrupt_one):
 
 @pytest.mark.backend
 def test_multiworker_trains_as_one_and_stops_together(tmp_path):
-    """A run of two workers stops at SIGTERM, equals that of one, fails when a worker dies, resumes, and ends."""
+    """Stop two workers by SIGTERM, compare them with one, kill one, and resume to the end."""
     arguments, steps = flags(tmp_path), Checkpoints(tmp_path / "run" / "checkpoints").steps
     first, second, _ = interrupt(
         spawn_workers(2, *arguments, cwd=tmp_path), steps, lambda process: process.send_signal(signal.SIGTERM)

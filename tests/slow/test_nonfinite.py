@@ -1,4 +1,4 @@
-"""Updates whose gradients are not finite end a run or are skipped, up to a maximum; nothing is lost either way."""
+"""Non-finite gradients stop a run or are skipped up to a maximum. Nothing is lost in either case."""
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ def text(tmp_path_factory):
 
 @pytest.fixture
 def train(call, text, tmp_path):
-    """Trains in a directory, with more flags."""
+    """Train in a directory, with more flags."""
     return lambda name, *flags: call("train", *text, *SETTINGS, f"--output_dir={tmp_path}/{name}", *flags)
 
 
 @pytest.fixture
 def spoil(monkeypatch):
-    """Makes the loss of some updates, numbered from 1, NaN."""
+    """Make the loss of some updates, numbered from 1, NaN."""
     getitem = TokenBatches.__getitem__
 
     def begin(*updates):
@@ -40,7 +40,7 @@ def spoil(monkeypatch):
 
 
 def final(path):
-    """{(part, path): array} of the last checkpoint, of step 6."""
+    """Return {(part, path): array} of the last checkpoint, step 6."""
     arrays, state = Run.open(path).checkpoints.load("last")
     assert state["step"] == 6
     return {(part, name): array for part, values in arrays.items() for name, array in values.items()}
@@ -82,7 +82,7 @@ def test_train_stops_at_or_skips_nonfinite_updates(train, spoil, tmp_path):
     rows = [row for row in Run.open(tmp_path / "run").metrics() if row["kind"] == "train"]
     assert all(row["gradient_norm"] > 0 for row in rows)
     assert train("other", "--on_nonfinite=skip").status == 0
-    assert_same(tmp_path / "run", tmp_path / "other")  # which skipped from the start
+    assert_same(tmp_path / "run", tmp_path / "other")  # skipped from the start
 
     spoil(5, 7, 8)
     outcome = train("run", "--on_nonfinite=skip", "--max_skipped=2", "--train_steps=12")

@@ -17,12 +17,12 @@ SHORTER = {
     r"train_pairs=8_000": "train_pairs=1_500", r"steps_per_epoch=[12]00": "steps_per_epoch=3", r"_steps=30": "_steps=3",
     r"\[:[12]00\]": "[:10]",
 }  # fmt: skip
-"""Patterns that leave the runs of the notebooks few updates and sentences; the code is otherwise the same."""
+"""Patterns that reduce the notebooks to few updates and sentences."""
 on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="one backend is enough")
 
 
 def run(notebook, folder, monkeypatch):
-    """Run a notebook in a folder in a process of its own; none of its cells may fail."""
+    """Run a notebook in a process of its own. Assert that no cell fails."""
     monkeypatch.setenv("PYTHONPATH", environment(folder)["PYTHONPATH"])
     nbclient.NotebookClient(notebook, timeout=550, resources={"metadata": {"path": str(folder)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
@@ -31,7 +31,7 @@ def run(notebook, folder, monkeypatch):
 
 @on_tensorflow
 def test_notebooks_run_with_fewer_updates(tmp_path, monkeypatch):
-    """All in one process, one after the other, each in its own folder and without the names of those before it."""
+    """Run all notebooks in one process, each in its own folder and with a fresh namespace."""
     whole = nbformat.v4.new_notebook()
     for path in NOTEBOOKS:
         (tmp_path / path.stem).mkdir()
@@ -54,7 +54,7 @@ def test_notebook_runs_completely(path, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_stored_as_executed(path):
-    """In order, with pictures of a size that a page can bear, and without paths of a machine."""
+    """Check the order of cells, the size of pictures, and that no local path is stored."""
     text = path.read_text(encoding="utf-8")
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))

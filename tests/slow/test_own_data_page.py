@@ -1,4 +1,4 @@
-"""The commands of docs/own_data.md run as they are printed: train on own text, translate, draw, export."""
+"""The commands of docs/own_data.md run as printed: train, translate, draw and export."""
 
 import re
 import shlex
@@ -30,7 +30,7 @@ def corpus(tmp_path, monkeypatch):
 
 
 def commands_of(section):
-    """Runs the indented blocks of a section of the page in a shell; returns what it would have Python do, in order."""
+    """Return the Python commands, (module, arguments), in the shell blocks of a section."""
     text = (ROOT / "docs/own_data.md").read_text(encoding="utf-8")
     section = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL)[1]
     script = "\n".join(re.findall(r"^    .+$", section, flags=re.MULTILINE))
@@ -42,7 +42,7 @@ def commands_of(section):
 
 
 def typed(call, commands):
-    """Runs commands, trainings of a smaller model; returns their names."""
+    """Run commands, with a smaller model in training. Return their names."""
     for name, arguments in commands:
         out = call(name, *arguments, *(SMALLER if name == "train" else [])).succeeded_with_warnings()
         assert out or name == "translate"
@@ -59,7 +59,7 @@ def test_own_data_page_trains_translates_and_exports(call, corpus, tmp_path):
     assert call("average", "--run=runs/mine", "--last=1").succeeded_with_warnings()
 
 
-@pytest.mark.soak  # test_reproduce.py has teachers and a pupil, too, with fewer commands
+@pytest.mark.soak  # takes long
 def test_own_data_page_distills_several_teachers(call, corpus, tmp_path):
     corpus.rename(tmp_path / "FOLDER")
     commands = commands_of("Knowledge distillation")

@@ -1,4 +1,4 @@
-"""The page of `serve`, in a real browser."""
+"""The page of `serve` in a browser."""
 
 import pytest
 from helpers.browser import complaints, open_browser
@@ -26,7 +26,7 @@ def translate(driver, url, text):
 
 
 def translate_again(driver, text):
-    """Replaces the text and returns the translations shown once the page is done; sets text as pasting does."""
+    """Replace the text, as pasting does, and return the translations once the page is done."""
     from selenium.webdriver.support.ui import WebDriverWait
 
     driver.execute_script("document.getElementById('source').value = arguments[0]", text)
@@ -36,7 +36,7 @@ def translate_again(driver, text):
 
 
 def said(driver):
-    """Returns all that the page says of errors."""
+    """Return the errors that the page shows."""
     return [one.text for one in driver.find_elements("css selector", ".wrong") if one.text]
 
 
@@ -45,7 +45,7 @@ def test_page_shows_attention_of_a_word(driver, home):
     from selenium.webdriver.support.ui import WebDriverWait
 
     engine = load_engine(home.run)
-    # Six updates teach no model how many words to say.
+    # After six updates, outputs would have arbitrary lengths.
     engine.translate = lambda texts, nbest: [[Output(" ".join(text.split()[::-1]), -1.0)] for text in texts]
     with serving(application(engine)) as url:
         wanted = ["s3 s2 s1", "s5 s4"]
@@ -133,7 +133,7 @@ def test_page_splits_words_without_spaces(driver):
     with serving(application(engine)) as url:
         assert translate(driver, url, text) == [text]
         words = [word.text for word in driver.find_elements("css selector", "#results .word")]
-    assert words[0] == "我" and {"Python", "。"} < set(words)  # where a word ends is the browser's matter
+    assert words[0] == "我" and {"Python", "。"} < set(words)  # word boundaries depend on the browser
     assert words[-2:] == ["ein", "👍🏽."]
     assert complaints(driver) == []
 

@@ -1,4 +1,4 @@
-"""Pages of the documentation whose check takes long: the presets' figures, and a training run in Python."""
+"""Documentation pages with slow checks: the figures of presets, and a training run in Python."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""A plug-in in a process of its own, by module name."""
+"""A plug-in by module name, in its own process."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`prepare` that is killed, interrupted or out of disk, and that runs twice at once, in processes of its own."""
+"""`prepare` in processes that are killed, interrupted, out of disk space, or run concurrently."""
 
 import functools
 import json

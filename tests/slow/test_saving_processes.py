@@ -1,4 +1,4 @@
-"""A saved model in a process of its own: every class is found, and training continues."""
+"""A saved model in a new process: all classes are found, and training continues."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ from helpers.small_transformer import DECODER_INPUT, INPUTS, LABELS, SOURCE, WEI
 
 from keras_transformer.config import registry
 
-IMPORTS = {  # both ways that the documentation gives
+IMPORTS = {  # both documented ways
     "tensorflow": "import keras, keras_transformer",
     "jax": "from keras_transformer import Transformer; import keras",
 }
@@ -29,7 +29,6 @@ print(*keras.saving.get_custom_objects())
 
 
 def test_compiled_model_continues_training_in_new_process(tmp_path):
-    """The optimizer, its schedule, the loss and the seeds are restored, so the next update is the same."""
     model = make_model(compile=True, dropout=0.3, clip_norm=1.0, ema_decay=0.9, warmup_steps=10)
     fit = functools.partial(model.fit, INPUTS, LABELS, sample_weight=WEIGHTS, shuffle=False, verbose=0)
     fit(epochs=2, callbacks=[keras.callbacks.ModelCheckpoint(tmp_path / "m.keras")])

@@ -1,4 +1,4 @@
-"""The web application under fuzzing: every answer is one that the API description lists."""
+"""The web application under fuzzing: all answers match the API description."""
 
 import collections
 
@@ -19,7 +19,7 @@ CHECKS = [
     checks.not_a_server_error, checks.status_code_conformance, checks.content_type_conformance,
     checks.response_schema_conformance, checks.negative_data_rejection,
 ]  # fmt: skip
-# The body limit is so high that the answer 413, which the checks do not expect, never comes.
+# A high body limit avoids the answer 413, which the checks do not expect.
 LIMITS = Limits(texts=8, characters=100, body_bytes=1 << 20, waiting=20, seconds=30.0)
 
 

@@ -1,4 +1,4 @@
-"""Rarer ways to train that make the same updates: XLA, four replicas and a loss of Keras on TensorFlow."""
+"""Rare training options with the same updates: XLA, four replicas and a Keras loss."""
 
 import keras
 import pytest

@@ -153,7 +153,7 @@ def test_parsing_baselines_parse_the_toy_problem(rows_of, monkeypatch, tmp_path)
 def test_parsing_speed_counts_whole_trees(rows_of, monkeypatch):
     problem = kt.problem("toy_parsing")
     pairs = list(itertools.islice(problem.examples("test"), 3))
-    trees = {sentence: tree for sentence, tree in pairs} | {pairs[0][0]: pairs[1][1]}  # one of another sentence
+    trees = {sentence: tree for sentence, tree in pairs} | {pairs[0][0]: pairs[1][1]}  # the tree of another sentence
     translator = types.SimpleNamespace(
         translate=lambda sentences, **_: [[types.SimpleNamespace(text=trees[sentence])] for sentence in sentences]
     )

@@ -1,4 +1,4 @@
-"""HParams: types and ranges, presets that mean what their names say, and no field that nobody reads."""
+"""HParams: types and ranges, presets with the values of the paper, and no unused field."""
 
 import ast
 import dataclasses
@@ -125,7 +125,7 @@ def test_changed_fields_compares_with_current_preset():
     values = dataclasses.asdict(load_hparams("tiny", dropout=0.2))
     assert changed_fields("tiny", values) == {"dropout": 0.2}
     assert changed_fields(None, values) == values
-    old = {field: value for field, value in values.items() if field != "decode_steps"}  # of before there was one
+    old = {field: value for field, value in values.items() if field != "decode_steps"}  # saved before the field existed
     assert changed_fields("tiny", old) == {"dropout": 0.2, "decode_steps": None}
 
 
@@ -169,7 +169,7 @@ def test_parse_value_quotes_invalid_text(name, text):
 
 
 def parsed(*arguments):
-    """Returns the hparams of a command line."""
+    """Return the hparams of a command line."""
     parser = Parser("train", "", "")
     add_problem_flags(parser, "copy", "base")
     return read_problem_flags(parser.parse_args(arguments))[1]
@@ -182,7 +182,7 @@ def test_fields_are_flags_and_settings(name):
     values |= {"activation": "swish", "model": "word_aligned_transformer"}
     values |= {"on_nonfinite": "skip", "clip_norm": "0.5", "ema_decay": "0.5"}
     value = values.get(name) or ("0.25" if type(default) is float else str(2 * (default or 32)))
-    # A window without a restricted attention is refused.
+    # Only restricted attention has a window.
     others = ["--encoder_attention=restricted"] if name == "attention_window" else []
     hparams = parsed(f"--{name}={value}", *others)
     assert hparams == parsed("--set", f"{name}={value}", *others) == parsed(f"--set={name}={value}", *others)
@@ -200,7 +200,7 @@ def test_flags_reject_values_out_of_range():
 
 
 def names_read_of_hparams():
-    """Returns all NAMEs in `hparams.NAME` or `….hparams.NAME` in the package's source."""
+    """Return all NAMEs in `hparams.NAME` or `….hparams.NAME` in the package's source."""
     names = set()
     for path in registry.PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

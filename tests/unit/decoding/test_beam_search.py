@@ -1,4 +1,4 @@
-"""§6.1: beam search against exhaustive and greedy search; what holds for every hypothesis."""
+"""Beam search (§6.1) compared with exhaustive and greedy search, and invariants of hypotheses."""
 
 import itertools
 
@@ -25,7 +25,7 @@ from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.models.transformer import last_tokens
 
 LETTERS = "abc"
-SYMBOLS = (UNK, 4, 5, 6)  # what may stand before EOS
+SYMBOLS = (UNK, 4, 5, 6)  # tokens before EOS
 SOURCES = ["b", "a c", "c c a", "a b c"]
 EXTRA = 1  # so limits are 3 to 5
 EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # sequences of at most 5 tokens
@@ -40,7 +40,7 @@ def translator():
 
 
 def randomize(translator, seed):
-    """Assign large random weights, so that distributions are peaked and differ. Return the translator."""
+    """Assign large random weights for peaked, different distributions. Return the translator."""
     rng = np.random.default_rng(seed)
     for variable in translator.model.trainable_variables:
         variable.assign(rng.normal(scale=0.7, size=variable.shape))
@@ -56,14 +56,14 @@ def padded(sequences, length):
 
 
 def next_log_probabilities(translator, texts, sequences, length):
-    """[sequences, length, symbols]: of the symbol at each place after those before it, nothing cached."""
+    """Return log-probabilities `[sequences, length, vocab]` without caching."""
     sources = padded([[*ids, EOS] for ids in translator.tokenizer.encode(texts)], 4)
     inputs = padded([[BOS, *sequence[: length - 1]] for sequence in sequences], length)
     return ops.convert_to_numpy(ops.log_softmax(translator.model((sources, inputs), training=False))).astype("float64")
 
 
 def exhaustive(translator):
-    """For each of SOURCES {tokens: log-probability} of every sequence within the limit."""
+    """Return {tokens: log-probability} of all sequences within the limit, for each of SOURCES."""
     prefixes = list(itertools.product(SYMBOLS, repeat=4))
     texts = [text for text in SOURCES for _ in prefixes]
     log_p = next_log_probabilities(translator, texts, prefixes * len(SOURCES), 5)
@@ -77,7 +77,7 @@ def exhaustive(translator):
 
 
 def are_greedy(translator, sequences, extra_length):
-    """For each of SOURCES: is each token the most probable one after those before it, up to EOS or the limit?"""
+    """Return for each of SOURCES whether all tokens up to EOS or the limit are the most probable."""
     log_p = next_log_probabilities(translator, SOURCES, sequences, 11)
     log_p[:, :, [PAD, BOS]] = -np.inf
     found = []
@@ -103,7 +103,7 @@ def test_wide_beam_equals_exhaustive_search(translator):
                 np.testing.assert_allclose(found, [scores[tokens] for tokens in expected], rtol=1e-4)
             best += [hypotheses[0].tokens for hypotheses in results]
             improved += are_greedy(translator, best[-len(SOURCES) :], EXTRA).count(False)
-    # If the best sequences were greedy or all alike, this comparison would show little.
+    # The comparison is useful only if the best sequences differ and are not greedy.
     assert improved >= 6 and len({*best}) >= 6 and len({len(tokens) for tokens in best}) >= 3
 
 
@@ -117,19 +117,19 @@ def test_beam_size_1_is_greedy_search(translator, seed):
 
 
 def assert_same(found, expected):
-    """Assert that two lists of hypotheses are the same, apart from rounding."""
+    """Assert that two lists of hypotheses are equal up to rounding."""
     assert [h.tokens for h in found] == [h.tokens for h in expected]
     for name in ("log_probability", "score"):
         numbers = ([getattr(h, name) for h in hypotheses] for hypotheses in (found, expected))
         np.testing.assert_allclose(*numbers, rtol=1e-4, atol=1e-5)
 
 
-# Two lengths, as JAX compiles for each longest one.
+# Only two lengths, because JAX compiles each maximum length.
 one_or_four = st.sampled_from([1, 4]).flatmap(lambda length: st.text("abx", min_size=length, max_size=length))
 
 
 @pytest.mark.backend
-@settings(max_examples=3 if COMPILES_EACH_SHAPE else 8)  # an example is a dozen searches
+@settings(max_examples=3 if COMPILES_EACH_SHAPE else 8)  # each example runs a dozen searches
 @given(
     texts=st.lists(one_or_four, min_size=1, max_size=4),
     sizes=st.sampled_from([(1, 1), (4, 4)]),
@@ -161,11 +161,11 @@ def test_hypotheses_depend_on_their_text_only(translator, texts, sizes, alpha, e
         assert_same(scored, hypotheses)
 
 
-# From here on a table takes the model's place.
+# Searches with a table instead of a model
 
 
 class Table:
-    """A model whose next symbol depends on the sentence, the position and, through its cache, all symbols before."""
+    """Model whose next token depends on the sentence, the position and, through its cache, all earlier tokens."""
 
     def __init__(self, seed, batch=5, length=9, vocab_size=8, scale=2.0, raised=()):
         rng = np.random.default_rng(seed)
@@ -176,7 +176,7 @@ class Table:
         self.batch, self.length, self.vocab_size = batch, length, vocab_size
 
     def log_probability(self, sentence, tokens):
-        """The sum over `tokens`, in numpy."""
+        """Return the sum over `tokens`, computed in NumPy."""
         total, logits = 0.0, np.zeros(self.vocab_size)
         for index, token in enumerate(tokens):
             now = self.by_position[sentence, index] + logits
@@ -185,7 +185,7 @@ class Table:
         return total
 
     def decode(self, tokens, index, path, cache):
-        """As `step` wants it. The path holds, for each hypothesis, the sum that its earlier symbols contribute."""
+        """Decode a step. The path holds the sum of the contributions of earlier tokens."""
         effect = ops.take(ops.convert_to_tensor(self.by_symbol), ops.maximum(index - 1, 0), axis=0)
         path = path + ops.take(effect, last_tokens(tokens, index), axis=0) * ops.cast(index > 0, "float32")
         return ops.take(ops.convert_to_tensor(self.by_position), index, axis=1)[:, None] + path, path, cache
@@ -195,7 +195,7 @@ class Table:
         return start(self.batch, max(limits), options, path, cache=())
 
     def inputs(self, limits, alpha, beams, nbest):
-        """Each of the last three is one number, or one for each sentence."""
+        """Return `SearchInputs`. `alpha`, `beams` and `nbest` are numbers or lists with one per sentence."""
         limits, words = np.array(limits, "int32"), np.zeros(self.batch, "int32")
         prefix, chances = np.zeros((self.batch, 1), "int32"), np.zeros((self.batch, 0, 0), "float32")
         asked = [
@@ -211,7 +211,7 @@ class Table:
         return search(first, self.decode, inputs, options, max(limits))
 
     def states(self, limits, beam_size=4, alpha=0.6):
-        """Yields the state after every step, never stopping early."""
+        """Yield the state after each step, without early stopping."""
         options, inputs = SearchOptions(beam_size, constraint=None), self.inputs(limits, alpha, beam_size, beam_size)
         state = self.start(limits, options)
         for _ in range(max(limits)):
@@ -223,7 +223,7 @@ LIMITS = [9, 1, 5, 3, 9]
 
 
 def hypotheses(state, nbest=None):
-    """For each sentence the finished hypotheses: (tokens, log-probability, score). All behind EOS must be PAD."""
+    """Return (tokens, log-probability, score) of finished hypotheses per sentence. Assert PAD after EOS."""
     fields = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)
     result = []
     for rows in zip(*map(ops.convert_to_numpy, fields)):
@@ -234,7 +234,7 @@ def hypotheses(state, nbest=None):
     return result
 
 
-EACH_ALPHA = [0.0, 0.6, 1.0, 0.3, 2.0]  # one for each sentence
+EACH_ALPHA = [0.0, 0.6, 1.0, 0.3, 2.0]  # one per sentence
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -294,7 +294,7 @@ def test_early_stopping_loses_no_hypothesis(nbest, raised):
     found = hypotheses(table.search(LIMITS, alpha=EACH_ALPHA, nbest=nbest), nbest)
     for early, late in zip(found, hypotheses(last, nbest), strict=True):
         assert [tokens for tokens, *_ in early] == [tokens for tokens, *_ in late]
-        # Compiled as a whole and step by step they may round differently.
+        # Rounding may differ between the compiled search and single steps.
         np.testing.assert_allclose([h[1:] for h in early], [h[1:] for h in late], rtol=1e-6)
 
 
@@ -317,7 +317,7 @@ def test_search_flags_nonfinite_sentences(value, index):
     table = Table(seed=2, raised=[(EOS, -9.0)])
     table.by_position[[1, 4], index, 5] = value
     state = table.search([9, 9, 9, 2, 2], nbest=1)
-    # The last sentence is done before index 3, while its batch mates continue.
+    # The last sentence is finished before index 3, while others continue.
     assert ops.convert_to_numpy(state.finite).tolist() == [True, False, True, True, index > 0]
 
 
@@ -326,7 +326,7 @@ def test_search_flags_a_single_nonfinite_hypothesis():
     table.by_symbol[1, 4, 5] = np.nan
     state = table.search([9] * 5)
     assert not ops.convert_to_numpy(state.finite).any()
-    # What was found before does not hide it.
+    # Earlier hypotheses do not hide it.
     assert (ops.convert_to_numpy(state.finished_scores) > -1e8).any()
 
 

@@ -38,7 +38,7 @@ REFERENCES = [f"The {i}th cat of {i * i} Cats sat on the mat." for i in range(60
 WORSE = [line.replace("sat on", "stood by") for line in REFERENCES]
 METRICS = ["sacreBLEU", "tokenized BLEU", "exact match"]
 
-# Of the sources one is blank, of the references another; lengths fall into three buckets, and none from 21 to 50 words.
+# One source and another reference are blank. Lengths fall into three buckets, none from 21 to 50 words.
 SOURCES = ["en 1 1", "", "en 2 4", *(" ".join(["en", *map(str, range(n))]) for n in range(10, 20)), "en 7 " * 26]
 TARGETS = ["de 1 1", "de", "", *(" ".join(["de", *map(str, range(n))]) for n in range(10, 20)), "de 7 " * 26]
 
@@ -51,7 +51,7 @@ def eager():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Path of a run of two updates on a user's parallel text, for reading only."""
+    """Path of a read-only run of two updates on parallel text."""
 
     def make(path):
         write_text(path / "corpus", {"en": lines(SOURCES), "de": lines(TARGETS)}, split="test")
@@ -70,7 +70,7 @@ def result(run):
 
 @pytest.fixture
 def no_decoding(monkeypatch):
-    """Fails the test where anything is decoded."""
+    """Fail the test if anything is decoded."""
     monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("decoded"))
 
 
@@ -207,8 +207,8 @@ def test_bootstrap_of_bleu_matches_sacrebleu(monkeypatch):
 
 
 def test_bootstrap_of_exact_match_near_normal_approximation():
-    # Of 100 lines 20 are right in the first system alone and 10 in the second alone: z = 10 / √(30 − 10²/100) = 1.86,
-    # two-sided p = 0.063, and 0.078 with half a line for continuity.
+    # Only the first system is right in 20 of 100 lines, only the second in 10: z = 10 / √(30 − 10²/100) = 1.86,
+    # two-sided p = 0.063, and 0.078 with a continuity correction.
     references = ["right"] * 100
     outputs = ["right"] * 50 + ["wrong"] * 50
     others = ["wrong"] * 20 + ["right"] * 40 + ["wrong"] * 40
@@ -322,7 +322,6 @@ def test_summary_has_no_infinite_perplexity(result, monkeypatch, perplexity):
 
 @pytest.mark.parametrize("score", [sacre_bleu, exact_match])
 def test_evaluate_compare_with_own_outputs_has_no_difference(run, result, call, tmp_path, monkeypatch, score):
-    """Whatever the score that counts."""
     monkeypatch.setattr(type(result.run.problem), "score", lambda _, *texts: [score(*texts)])
     (tmp_path / "outputs.gz").write_bytes(gzip.compress(lines(result.outputs).encode()))
     text = call("evaluate", f"--run={run}", f"--compare={tmp_path}/outputs.gz").succeeded()
@@ -356,7 +355,7 @@ def test_result_rows_hold_all_figures(result, tmp_path, monkeypatch):
     other = {**row, "seed": row["seed"] + 1, "sacrebleu": row["sacrebleu"] + 2}
     last = means([row, other, {**row, "split": "validation"}]).splitlines()[-1]
     assert f" {row['sacrebleu'] + 1:.2f} ± 1.41 |" in last and f" {row['seed']}, {other['seed']} |" in last
-    # Of seeds that differ in more than that there is no mean.
+    # Rows that differ in more than the seed have no mean.
     for more in (
         {"decoding": {**row["decoding"], "beam_size": 9}},
         {"backend": "torch"},
@@ -404,7 +403,6 @@ def test_evaluate_rejects_wrong_number_of_samples(run, call, no_decoding, value)
 
 
 def test_average_prints_scores_before_and_after(home, call, tmp_path, monkeypatch):
-    """`test_known_scores.py` holds the scores against known ones."""
     shutil.copytree(home.run, tmp_path / "run")
     scores = [exact_match(["a", outputs], ["a", "b"]) for outputs in "cbc"]
     monkeypatch.setattr(evaluation, "score_checkpoints", lambda run, names: zip(names, scores, strict=True))

@@ -26,7 +26,7 @@ from keras_transformer.training.signals import StopRequest
 pytestmark = pytest.mark.backend
 
 CHANGED = {"train": 1, "validation": 2, "test": 5}
-"""Number of words of a source, of ten, that its reference replaces by two words each."""
+"""Number of the ten words of a source that its reference replaces by two words each."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -45,7 +45,7 @@ EchoReversed = Echo.reverse_class("echo_rev")
 
 
 class Copier(keras.Model):
-    """A model with a single weight, the number of words that `copy` replaces."""
+    """Model whose only weight is the number of words that `copy` replaces."""
 
     def __init__(self):
         super().__init__(name="copier")
@@ -149,7 +149,7 @@ def test_validation_decodes_sources_of_its_split(run, monkeypatch, problem):
 
 
 class TokenCopier(Copier):
-    """A model that is almost sure of the source's own tokens, in their order."""
+    """Model that predicts the tokens of the source with near certainty."""
 
     def __init__(self):
         super().__init__()

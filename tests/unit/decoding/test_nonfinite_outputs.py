@@ -1,4 +1,4 @@
-"""Outputs that are not finite: every way to decode reports them, and a training run carries on."""
+"""Non-finite outputs: all ways to decode report them, and training continues."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ def quick():
 
 
 def spoiled(model):
-    """Return the model after one of its weights became NaN."""
+    """Set a weight of the model to NaN. Return the model."""
     variable = model.trainable_variables[-1]
     variable.assign(np.full(variable.shape, np.nan))
     return model
@@ -92,7 +92,7 @@ def problem(tmp_path_factory):
 
 @pytest.fixture
 def trained(problem, tmp_path, monkeypatch):
-    """Return a function that trains, with NaN in a weight during the evaluations at the given steps."""
+    """Return a function that trains with a NaN weight during the evaluations at given steps."""
 
     def trained(*steps, **changes):
         def evaluate(self, step, original=ValidationCallback.evaluate):

@@ -1,4 +1,4 @@
-"""What can be asked of a translation, against exhaustive search and the model's own probabilities."""
+"""Search options compared with exhaustive search and with the probabilities of the model."""
 
 import itertools
 
@@ -16,9 +16,9 @@ from keras_transformer.decoding import batched_search
 from keras_transformer.decoding.search_options import Sampling
 
 A, B = 4, 5
-SYMBOLS = (UNK, A, B)  # what may stand before EOS
+SYMBOLS = (UNK, A, B)  # tokens before EOS
 SOURCES = ["b", "a b", "b b a"]
-LIMITS = [3, 4, 5]  # one token more than the source has
+LIMITS = [3, 4, 5]  # one token more than the source
 EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # sequences of at most 5 tokens
 WIDE = {"beam_size": EVERY, "nbest": 10, "alpha": 0.6, "extra_length": 1}
 NARROW = {"beam_size": 8, "nbest": 8, "alpha": 0.6, "extra_length": 1}
@@ -27,7 +27,7 @@ HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0)
 
 @pytest.fixture(scope="module", autouse=True)
 def short_segments():
-    """So that short searches, too, have several segments; nothing is traced, which would take most of the time."""
+    """Run short searches in several segments, without tracing, which would take most of the time."""
     with pytest.MonkeyPatch.context() as patch, eager_functions():
         patch.setattr(batched_search, "SEGMENT", 2)
         yield
@@ -39,7 +39,7 @@ def new_translator(*num_layers, dtype="float32"):
 
 
 def randomize(translator, seed):
-    """Gives the models random weights, so that their distributions are peaked, differ and depend on all before."""
+    """Assign random weights for peaked, different distributions that depend on all earlier tokens."""
     rng, scales = np.random.default_rng(seed), {"table": 0.7, "query": 0.2, "key": 0.2}
     for model in translator.models:
         for variable in model.trainable_variables:
@@ -60,7 +60,7 @@ def translator(compiled_translator):
 
 @pytest.fixture(scope="module")
 def every(compiled_translator):
-    """All that `translator` could find for each of SOURCES."""
+    """All sequences that `translator` can find for each of SOURCES."""
     return exhaustive(randomize(compiled_translator, 1).models)
 
 
@@ -82,7 +82,7 @@ def source_ids(text):
 
 
 def exhaustive(models):
-    """For each of SOURCES {tokens: log-probability of each} of every sequence; of several models the mean's."""
+    """Return {tokens: log-probabilities} of all sequences for each of SOURCES, averaged over models."""
     every = []
     for text, limit in zip(SOURCES, LIMITS):
         prefixes = list(itertools.product(SYMBOLS, repeat=limit - 1))
@@ -94,7 +94,7 @@ def exhaustive(models):
 
 
 def are_best(hypotheses, log_p, nbest):
-    """Asserts that these are the best of {tokens: log-probability}, in order, with these numbers; α is 0.6."""
+    """Assert that hypotheses are the best of {tokens: log-probability} in order, with α = 0.6."""
     scores = {tokens: log_p[tokens] / ((5 + len(tokens)) / 6) ** 0.6 for tokens in log_p}
     best = sorted(scores, key=scores.get, reverse=True)[:nbest]
     assert [h.tokens for h in hypotheses] == best
@@ -103,14 +103,14 @@ def are_best(hypotheses, log_p, nbest):
 
 
 def are_best_of_all(every, results, legal=lambda number, tokens: True):
-    """Asserts that the results for SOURCES are the best legal ones of `every` sequence."""
+    """Assert that the results for SOURCES are the best allowed ones of `every` sequence."""
     for number, (found, hypotheses) in enumerate(zip(every, results, strict=True)):
         log_p = {tokens: values.sum() for tokens, values in found.items() if legal(number, tokens)}
         are_best(hypotheses, log_p, WIDE["nbest"])
 
 
 def beam_search(found, limit, beam_size):
-    """{tokens: log-probability} of what ends in a plain beam search through `found`."""
+    """Return {tokens: log-probability} of the finished hypotheses of a plain beam search."""
     living, finished = {(): 0.0}, {}
     for i in range(limit):
         extended = {}
@@ -125,7 +125,7 @@ def beam_search(found, limit, beam_size):
 
 
 def is_same(actual, expected):
-    """Asserts that two lists of hypotheses for each text are the same, apart from rounding."""
+    """Assert that the hypotheses of each text are equal up to rounding."""
     for some, others in zip(actual, expected, strict=True):
         assert [(h.text, h.tokens) for h in some] == [(h.text, h.tokens) for h in others]
         close([(h.log_probability, h.score) for h in some], [(h.log_probability, h.score) for h in others])
@@ -158,7 +158,7 @@ def test_narrow_beam_matches_plain_beam_search(compiled_translator, weights):
         are_best(hypotheses, beam_search(every, limit, NARROW["beam_size"]), NARROW["nbest"])
 
 
-# Least length, prefixes, constraints
+# Minimum length, prefixes, constraints
 
 
 def test_min_length_is_respected_within_limit(translator, every):
@@ -198,7 +198,7 @@ def test_invalid_prefixes_are_rejected(translator, prefixes):
 
 
 def nothing_twice(tokens, index, inputs):
-    """Also not even EOS for the shortest texts, and nothing at all for long ones."""
+    """Forbid repetitions, EOS for the shortest texts, and all tokens for long texts."""
     symbols, limits = ops.arange(6, dtype="int32"), inputs.limits[:, None, None]
     previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)[:, :, None]
     letters = (symbols == A) | (symbols == B)
@@ -212,7 +212,7 @@ def repeats(tokens):
 @pytest.mark.backend
 def test_constraint_restricts_next_tokens(translator, every):
     def legal(number, tokens):
-        # At the limit EOS comes all the same.
+        # EOS is forced at the limit.
         return not repeats(tokens) and (number > 0 or len(tokens) == LIMITS[0] and UNK not in tokens)
 
     are_best_of_all(every, translator.translate(SOURCES, **WIDE, constraint=nothing_twice), legal)
@@ -275,7 +275,7 @@ def test_samples_obey_prefix_min_length_and_constraint(translator):
         is_what_score_says(translator, text, hypotheses)
 
 
-# What is told of tokens
+# Token scores and alignments
 
 
 def test_token_scores_are_model_log_probabilities(translator, every):
@@ -290,7 +290,7 @@ def test_token_scores_are_model_log_probabilities(translator, every):
 
 
 def cross_attention(model, text, tokens):
-    """[tokens, source tokens]: the last decoder layer's weights, the mean over its heads, by equation 1."""
+    """Return cross-attention weights `[tokens, source tokens]` of the last layer, averaged over heads."""
     memory = model.encode(np.array([source_ids(text)]))
     decoder_input = np.array([[BOS, *tokens[:-1]]])
     x = model.embedding(decoder_input) + model.positions(np.arange(len(tokens)))

@@ -1,4 +1,4 @@
-"""Choosing symbols, taking elements and the tree of keys and values: each against the same in plain NumPy."""
+"""Token selection, gathering and the key-value tree, compared with plain NumPy."""
 
 import keras
 import numpy as np
@@ -14,10 +14,10 @@ from keras_transformer.decoding.token_selection import BLOCKS, NEG_INF, blockwis
 from keras_transformer.utils.errors import UserError
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
-FEW, MANY = (40, 150) if TENSORFLOW else (6, 15)  # elsewhere every new shape is compiled
+FEW, MANY = (40, 150) if TENSORFLOW else (6, 15)  # JAX compiles each shape
 seeds = st.integers(0, 2**31)
 small, counts = st.integers(1, 4), st.integers(1, 24)
-# On both sides of where blocks begin to be compared, with and without a last block that is not full.
+# With and without comparison of blocks, and with and without an incomplete last block.
 vocab_sizes = st.one_of(st.integers(1, 40), st.integers(4 * BLOCKS[0] - 3, 8 * BLOCKS[0] + 3), st.integers(500, 1500))
 
 
@@ -26,7 +26,7 @@ def array(values):
 
 
 def in_order(values, count):
-    """The places of the largest, the first of equal ones first."""
+    """Return the indices of the largest values, in a stable order."""
     return np.argsort(-values, axis=-1, kind="stable")[..., :count]
 
 
@@ -37,12 +37,12 @@ def log_softmax(logits):
 
 
 def of_few_numbers(seed, shape, different):
-    """Logits of so many different numbers: of few, most are equal."""
+    """Return logits with a given number of different values."""
     rng = np.random.default_rng(seed)
     return rng.choice(rng.normal(scale=3, size=different), size=shape).astype("float32")
 
 
-# Taking what is chosen
+# Gathering
 
 
 @settings(max_examples=FEW, deadline=None)
@@ -58,7 +58,7 @@ def test_take_matches_numpy(outer, n, m, width, seed):
     np.testing.assert_array_equal(taken, np.take_along_axis(first, places, axis=-1))
 
 
-# The best symbols
+# The best tokens
 
 
 @settings(max_examples=MANY, deadline=None)
@@ -86,7 +86,7 @@ def test_blockwise_top_k_takes_first_of_equal_logits(vocab_size):
 
 @pytest.mark.parametrize("vocab_size", [10 * BLOCKS[0], 10 * BLOCKS[0] - 1, 10 * BLOCKS[0] - 15, 997])
 def test_blockwise_top_k_never_exceeds_vocabulary(vocab_size):
-    # One symbol is possible: all other places are as bad as those that only fill the last block up.
+    # A single token is possible. All others have the logit of padding in the last block.
     logits = np.full((1, vocab_size, vocab_size), NEG_INF, "float32")
     logits[0, np.arange(vocab_size), np.arange(vocab_size)] = 0
     symbols = array(blockwise_top_k(ops.convert_to_tensor(logits), 2)[1])[0]
@@ -127,11 +127,11 @@ def test_top_k_tokens_gives_certain_token_log_probability_0(constrained):
     np.testing.assert_allclose(array(log_p)[0, 0], [0, -160, -160], rtol=1e-6)
 
 
-# Random symbols
+# Sampling
 
 
 def probabilities(logits, allowed, sampling):
-    """What is drawn from, float64: the temperature, then the k most probable, then those that make up p; sums to 1."""
+    """Return float64 probabilities after temperature, top-k and top-p, in this order."""
     p = np.exp(log_softmax(np.where(allowed, logits / sampling.temperature, -np.inf)))
     if sampling.top_k:
         p = np.where(p >= np.sort(p)[::-1][: sampling.top_k].min(), p, 0)
@@ -144,7 +144,7 @@ def probabilities(logits, allowed, sampling):
 
 
 def drawn(logits, allowed, chance, sampling):
-    """Symbols of one distribution, [V], for many chances; and the log of the sum."""
+    """Return tokens sampled from one distribution `[V]` for many chances, and the normalizers."""
     chance = np.asarray(chance, "float32")
     shape = (1, len(chance), len(logits))
     logits = ops.convert_to_tensor(np.broadcast_to(logits, shape).astype("float32"))
@@ -175,7 +175,7 @@ def test_sample_tokens_inverts_distribution(vocab_size, sampling, share, seed):
     symbols, normalizer = drawn(logits, allowed, chance, sampling)
     until = np.cumsum(p)
     assert (p[symbols] > 0).all()
-    # Rounding may take a chance beyond a border, though not far.
+    # Rounding may move a chance slightly across a border.
     assert (chance <= until[symbols] + 1e-5).all() and (chance >= until[symbols] - p[symbols] - 1e-5).all()
     np.testing.assert_allclose(normalizer, np.log(np.exp(logits.astype("float64")).sum()), rtol=1e-5, atol=1e-5)
 
@@ -204,7 +204,7 @@ def test_sample_tokens_top_k_and_top_p():
     assert kept(Sampling(top_p=0.7)) == {1, 3, 4}
     assert kept(Sampling(top_p=0.01)) == {1}
     assert kept(Sampling(top_k=9)) == {0, 1, 2, 3, 4}
-    # p is of those that the k leave: 0.4 of 0.65 is more than 0.6.
+    # top_p applies after top_k: 0.4 / 0.65 is more than 0.6.
     assert kept(Sampling(top_k=2, top_p=0.6)) == {1}
     assert kept(Sampling(top_k=2), np.arange(5) != 1) == {3, 4}
 
@@ -223,18 +223,18 @@ def test_sample_tokens_never_draws_impossible_tokens(vocab_size, sampling):
     rng = np.random.default_rng(9)
     logits = rng.normal(scale=3, size=vocab_size).astype("float32")
     allowed = rng.random(vocab_size) < 0.4
-    allowed[[0, -1]] = False  # neither end may be drawn, where the extreme chances lead
+    allowed[[0, -1]] = False  # extreme chances must not select the masked ends
     allowed[3] = True
     chance = np.concatenate([[0, 1e-45, np.nextafter(np.float32(1), np.float32(0)), 1], rng.random(200)])
     symbols, _ = drawn(logits, allowed, chance, sampling)
     assert (probabilities(logits, allowed, sampling)[symbols] > 0).all()
 
 
-# The tree of keys and values
+# The key-value tree
 
 
 class PlainTree:
-    """Keys and values of a random search; each beam also keeps its own history, in a plain list."""
+    """Keys and values of a random search, and the history of each beam in a plain list."""
 
     def __init__(self, seed, batch, beam_size, heads=2, width=3):
         self.rng, self.batch, self.beam_size, self.heads, self.width = (
@@ -245,9 +245,9 @@ class PlainTree:
         self.past = [np.zeros((batch, heads, 0, width), "float32")]
 
     def segment(self, path, steps):
-        """Takes steps: every beam adds its node, then living beams take all places; at last some die.
+        """Take steps: each beam adds its node, live beams replace the others, and finally some die.
 
-        Returns the path and `recent`.
+        Return the path and `recent`.
         """
         past_length = self.past[0].shape[2]
         recent = np.zeros((self.batch, self.heads, steps * self.beam_size, self.width), "float32")
@@ -263,20 +263,20 @@ class PlainTree:
                 for row, (histories, chosen) in enumerate(zip(self.histories, parents))
             ]
         self.alive &= self.rng.random(self.alive.shape) < 0.7
-        self.alive[0, 0] = True  # a search goes on while one sentence does
+        self.alive[0, 0] = True  # a search continues while any sentence does
         return path, [recent]
 
     def parents(self, row):
         return np.flatnonzero(self.alive[row]) if self.alive[row].any() else np.arange(self.beam_size)
 
     def check(self, path, nodes):
-        """Every living beam's path shows its own history."""
+        """Assert that the path of each live beam shows its own history."""
         for row, beam in np.argwhere(self.alive):
             seen = nodes[row][:, path[row, beam]].swapaxes(0, 1)
             np.testing.assert_array_equal(seen, np.array(self.histories[row][beam]))
 
     def number_of_nodes(self):
-        """The most different nodes of a sentence's living beams."""
+        """Return the maximum number of different nodes in the live beams of a sentence."""
         living = [
             {key.tobytes() for beam in np.flatnonzero(row_alive) for key in histories[beam]}
             for row_alive, histories in zip(self.alive, self.histories)

@@ -1,4 +1,4 @@
-"""Text in, text out: order, blank lines, scores and refusals."""
+"""`Translator`: order, blank lines, scores and errors."""
 
 import keras
 import numpy as np

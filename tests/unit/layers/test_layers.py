@@ -1,4 +1,4 @@
-"""§3 layer by layer: each against its NumPy oracle, how its weights begin, and what Keras asks of any layer."""
+"""The layers of §3 compared with NumPy oracles, their initial weights, and the Keras contract."""
 
 import dataclasses
 import importlib
@@ -41,7 +41,7 @@ def normal(seed, *shape):
 
 
 def randomize(layer, seed=0):
-    """Gives every weight random values, also those that begin at 0 or 1; returns the layer."""
+    """Assign random values to all weights. Return the layer."""
     random = np.random.default_rng(seed)
     for variable in layer.trainable_variables:
         variable.assign(random.normal(size=variable.shape, scale=0.5))
@@ -81,7 +81,7 @@ def test_attention_gives_masked_keys_zero_weight():
     mask = np.array([[True, False, True], [False, False, False]])
     weights = np.asarray(scaled_dot_product_attention(query, key, value, mask)[1])[0, 0]
     assert weights[0, 1] == 0
-    np.testing.assert_allclose(weights.sum(axis=-1), [1, 1], rtol=1e-6)  # also where nothing is legal: no NaN
+    np.testing.assert_allclose(weights.sum(axis=-1), [1, 1], rtol=1e-6)  # no NaN in fully masked rows
 
 
 @pytest.mark.backend
@@ -152,7 +152,7 @@ def test_attention_softmax_stays_float32_in_bfloat16():
     np.testing.assert_allclose(np.asarray(weights).sum(axis=-1), 1, rtol=1e-5)
 
 
-# Feed-forward, residual and normalisation (§3.1, §3.3)
+# Feed-forward, residual and normalization (§3.1, §3.3)
 
 
 @pytest.mark.backend
@@ -183,9 +183,9 @@ def test_residual_drops_sublayer_output_before_addition(residual):
     y = np.asarray(layer(x, sublayer=ops.ones_like, training=True))
     values = np.unique(y.round(3))
     if residual is PreNorm:
-        assert values.tolist() == [7, 9]  # the stream is never dropped
+        assert values.tolist() == [7, 9]  # the residual stream is never dropped
     else:
-        assert (y < 0).any() and (y > 0).any() and not (y == 0).any()  # what is normalised is 7s and 9s
+        assert (y < 0).any() and (y > 0).any() and not (y == 0).any()  # the input of the norm is 7 or 9
 
 
 # Embeddings (§3.4)
@@ -200,7 +200,7 @@ def test_tied_embedding_scales_and_shares_its_matrix():
     assert len(layer.weights) == 1
 
 
-# How weights begin
+# Initial weights
 
 
 def test_qkv_start_with_half_glorot_variance():
@@ -267,7 +267,7 @@ def test_only_pre_norm_stack_ends_with_normalization(stack):
     assert stack(2, **STACK, norm="pre").final_norm is not None
 
 
-# What Keras asks of any layer
+# The Keras contract
 
 
 @dataclasses.dataclass
@@ -331,7 +331,7 @@ def test_layer_round_trips_through_config(case):
     for copy in copies:
         assert copy.get_config() == layer.get_config()
         assert {name: config[name] for name in case.arguments} == case.arguments
-        for training in (False, True):  # the same seeds: the same weights and masks
+        for training in (False, True):  # equal seeds give equal weights and masks
             expected = layer(*case.inputs, **case.call, **training_argument(layer, training))
             close(copy(*case.inputs, **case.call, **training_argument(copy, training)), np.asarray(expected))
         reset_seeds(layer)

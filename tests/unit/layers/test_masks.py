@@ -1,4 +1,4 @@
-"""Keras padding masks: layers behind an embedding with `mask_zero=True` do what an explicit attention mask does."""
+"""Keras padding masks, as from `mask_zero=True`, act like explicit attention masks."""
 
 import warnings
 
@@ -27,7 +27,7 @@ from keras_transformer.layers import (
 
 SOURCE = np.array([[3, 4, 5, 6, 7], [5, 6, 0, 0, 0], [7, 0, 0, 0, 0]], "int32")
 TARGET = np.array([[2, 8, 9, 0], [2, 3, 0, 0], [2, 5, 6, 7]], "int32")
-HIDDEN = np.arange(5)[None, None, None] != 1  # an explicit mask besides: the second source token is hidden
+HIDDEN = np.arange(5)[None, None, None] != 1  # an explicit mask that hides the second source token
 ATTENTION = {"d_model": 8, "num_heads": 2, "seed": 1}
 STACK = {"d_model": 8, "d_ff": 12, "num_heads": 2, "seed": 1}
 
@@ -133,7 +133,7 @@ PASSING = {
 
 
 class Seen(keras.layers.Layer):
-    """Returns its Keras mask."""
+    """Return its Keras mask."""
 
     def call(self, x, mask=None):
         return mask
@@ -141,7 +141,7 @@ class Seen(keras.layers.Layer):
 
 def seen(x):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of this layer
+        warnings.simplefilter("ignore")  # from this layer
         return np.asarray(Seen()(x))
 
 

@@ -1,4 +1,4 @@
-"""A product with a kernel is one, and so is its gradient."""
+"""The matrix product and its gradients."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ tensorflow_on_cpu = pytest.mark.skipif(
 
 
 def matmul_and_gradients(x, kernel, grad_out):
-    """x · kernel, and the gradients of Σ x · kernel · grad_out with respect to both."""
+    """Return x · kernel and the gradients of Σ x · kernel · grad_out with respect to both."""
     if keras.backend.backend() == "jax":
         import jax
 

@@ -1,4 +1,4 @@
-"""Layer normalisation with its gradient written out is Keras' own."""
+"""Layer normalization with an explicit gradient, compared with Keras."""
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ def inputs(fresh_seed):
 
 
 def output_and_gradients(layer, x, grad_out, gamma, beta):
-    """The output, and the gradients of Σ output · grad_out with respect to input, γ and β."""
+    """Return the output and the gradients of Σ output · grad_out with respect to input, γ and β."""
     layer.build(x.shape)
     layer.gamma.assign(gamma)
     layer.beta.assign(beta)
@@ -70,7 +70,7 @@ def test_normalization_gradient_matches_finite_differences(inputs):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_normalization_computes_in_float32(inputs, dtype):
     x, grad_out, gamma, beta = inputs
-    x = (4 * np.round(x) + 600).astype("float32")  # bfloat16 can tell these apart, but not their differences' squares
+    x = (4 * np.round(x) + 600).astype("float32")  # bfloat16 represents these, but not squares of their differences
     layer = LayerNormalization(epsilon=1e-6, dtype=f"mixed_{dtype}")
     found, gradient, *_ = output_and_gradients(layer, ops.cast(x, dtype), grad_out, gamma, beta)
     assert keras.backend.standardize_dtype(layer(ops.cast(x, dtype), training=True).dtype) == dtype

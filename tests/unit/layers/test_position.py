@@ -1,4 +1,4 @@
-"""§3.5: positions against their NumPy oracle."""
+"""Positions (§3.5) compared with their NumPy oracle."""
 
 import numpy as np
 import oracles

@@ -1,4 +1,4 @@
-"""Rematerialization: the same updates and dropout masks, with less kept for the backward pass."""
+"""Rematerialization: the same updates and dropout masks with fewer stored activations."""
 
 import keras
 import numpy as np
@@ -34,9 +34,8 @@ def test_remat_makes_identical_updates(problem):
 
 
 def test_remat_keeps_fewer_activations(problem):
-    """A layer's backward pass is given its inputs and nothing from inside it."""
     if keras.backend.backend() != "jax":
-        pytest.skip("JAX tells what is kept")
+        pytest.skip("only JAX lists stored activations")
     import jax
 
     def kept(remat):

@@ -1,4 +1,4 @@
-"""Additive (§3.2.1) and restricted (§4) attention: against their oracles, at open lengths, and what they cost."""
+"""Additive (§3.2.1) and restricted (§4) attention: oracles, unknown lengths and cost."""
 
 import keras
 import numpy as np
@@ -35,7 +35,7 @@ def close(actual, expected, tolerance=2e-5):
 
 
 def layers(window, **arguments):
-    """Returns a full and a restricted layer with the same random weights."""
+    """Return a full and a restricted layer with the same random weights."""
     arguments = {"d_model": 8, "num_heads": 2, "d_k": 3, "d_v": 5, **arguments}
     full, restricted = MultiHeadAttention(**arguments), RestrictedAttention(**arguments, window=window)
     for layer in (full, restricted):
@@ -47,7 +47,7 @@ def layers(window, **arguments):
 
 
 def random_mask(seed, batch, length):
-    """Bool `[batch, 1, 1, length]` that hides keys anywhere."""
+    """Return bool `[batch, 1, 1, length]` with keys masked at random."""
     return np.random.default_rng(seed).random((batch, 1, 1, length)) < 0.7
 
 
@@ -108,7 +108,7 @@ def test_restricted_attention_equals_banded_full_attention(batch, heads, n, wind
     keys = random_mask([seed, 3], batch, n) if masked else None
     legal = oracles.neighbourhood(n, window) & (True if keys is None else keys)
     legal = np.broadcast_to(legal, (batch, 1, n, n))
-    sees = legal.any(axis=-1)[:, 0]  # a row without a legal position may hold anything finite
+    sees = legal.any(axis=-1)[:, 0]  # fully masked rows may hold any finite value
     values, weights = restricted_attention(query, key, value, window, keys)
     values = np.asarray(values)
     assert np.isfinite(values).all() and np.isfinite(np.asarray(weights)).all()
@@ -148,7 +148,7 @@ def test_weights_sum_to_one_over_neighbourhood(length, window):
 
 
 def gradients(layer, x, mask, upstream):
-    """Returns the gradients of Σ upstream · output, of the inputs and of each weight."""
+    """Return the gradients of Σ upstream · output, of the inputs and of each weight."""
     variables = layer.trainable_variables
     if TENSORFLOW:
         import tensorflow as tf
@@ -176,7 +176,7 @@ def test_gradients_equal_banded_full_attention(length, window):
     legal = band & keys
     sees = legal.any(axis=-1, keepdims=True)[:, 0]
     upstream = normal(3, 2, length, 8) * sees
-    # A row that sees nothing has no gradient to come back; without it both are the same function.
+    # Fully masked rows get no gradient, so that both functions are the same.
     expected = gradients(full, x, legal | ~sees[:, None], upstream)
     for actual, wanted in zip(gradients(restricted, x, keys, upstream), expected):
         close(actual, np.asarray(wanted, "float64"), 1e-4)
@@ -226,11 +226,11 @@ def test_restricted_attention_rejects_wrong_arguments():
         RestrictedAttention(8, 2, 3, 5, window=0)
 
 
-# What it costs
+# Cost
 
 
 def largest_tensor(layer, length, d_model=8):
-    """Returns the elements of the largest tensor in the layer's forward and backward pass."""
+    """Return the size of the largest tensor in the forward and backward pass of a layer."""
     shape = (1, length, d_model)
     if TENSORFLOW:
         import tensorflow as tf
@@ -257,7 +257,7 @@ def largest_tensor(layer, length, d_model=8):
 
 
 def largest_of_jaxpr(jaxpr):
-    """Elements of the largest array in a JAX program, the programs inside it included."""
+    """Return the size of the largest array in a JAX program, including nested programs."""
     largest = 0
     for equation in jaxpr.eqns:
         sizes = [int(np.prod(variable.aval.shape)) for variable in equation.outvars]
@@ -270,7 +270,7 @@ def largest_of_jaxpr(jaxpr):
 def test_memory_grows_linearly_with_length():
     full, restricted = layers(8)
     once, twice = (largest_tensor(restricted, length) for length in (512, 1024))
-    assert once == 512 * 2 * 3 * 5  # each block's values and its neighbours', 2 heads of 5
+    assert once == 512 * 2 * 3 * 5  # values of each block and its neighbours, 2 heads of 5
     assert twice == 2 * once < 1024**2
     assert largest_tensor(full, 512) == 2 * 512**2
 
@@ -284,7 +284,7 @@ def test_flops_grow_with_length_and_window(window):
     assert full.pairs(1536, 1536) == 4 * full.pairs(768, 768)
 
 
-# In an encoder
+# Encoder layers
 
 
 @pytest.mark.parametrize("attention, window", [("additive", None), ("restricted", 3)])
@@ -302,7 +302,7 @@ def test_unused_window_is_rejected():
 
 def test_custom_attention_needs_no_window_or_flops(monkeypatch):
     class Plain(keras.layers.Layer):
-        """The arguments and the call of MultiHeadAttention, and no more."""
+        """Only the arguments and the call of MultiHeadAttention."""
 
         def __init__(self, d_model, num_heads, d_k, d_v, dropout=0.0, seed=None, **kwargs):
             super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""`summary()` and `plot_model` of a model show its parts, their shapes and their numbers of parameters."""
+"""`summary()` and `plot_model` show layers, shapes and parameter counts."""
 
 import re
 
@@ -38,7 +38,7 @@ def train(model):
 
 
 def summary_rows(model, **arguments):
-    """Returns {name: (class, output shape, number of parameters)} of the rows, and the lines after the table."""
+    """Return {name: (class, output shape, number of parameters)} of the rows, and the lines after the table."""
     lines = []
     model.summary(print_fn=lines.append, **arguments)
     text = "\n".join(lines)

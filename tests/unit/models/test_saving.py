@@ -1,4 +1,4 @@
-"""Saving as in a notebook: the model of a run is saved, loaded and trained on."""
+"""The model of a run is saved, loaded and trained in a notebook."""
 
 import keras
 import numpy as np

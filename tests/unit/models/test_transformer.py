@@ -1,4 +1,4 @@
-"""The whole model: its logits, parameters, masks, randomness, saving, loss, metrics and step-by-step decoding."""
+"""The whole model: logits, parameters, masks, randomness, saving, loss, metrics and decoding steps."""
 
 import itertools
 import math
@@ -61,7 +61,7 @@ def test_parameter_count_matches_closed_form(sizes, changes):
     expected = 29 * d + n * (attention + feed_forward + 2 * norm) + m * (2 * attention + feed_forward + 3 * norm)
     expected += 2 * norm * (hparams.norm == "pre") + hparams.max_length * d * (hparams.positions == "learned")
     expected += n * hparams.num_heads * hparams.d_k * (hparams.encoder_attention == "additive")
-    expected += 29 * (hparams.model == "word_aligned_transformer")  # not trained: which tokens begin a word
+    expected += 29 * (hparams.model == "word_aligned_transformer")  # not trained: tokens that start a word
     assert model.count_params() == expected
 
 
@@ -70,7 +70,7 @@ def test_variable_paths_are_unique():
     assert len(set(paths)) == len(paths)
 
 
-# What may depend on what
+# Dependencies
 
 
 def with_another_future(position):
@@ -113,7 +113,7 @@ def test_padding_does_not_change_real_logits(changes):
         target = np.pad(DECODER_INPUT, ((0, rows), (0, target_columns)))
         padded = logits(model, (source, target))
         np.testing.assert_allclose(padded[:3, :6], expected, atol=2e-5)
-        assert np.isfinite(padded).all()  # empty rows too
+        assert np.isfinite(padded).all()  # also in empty rows
 
 
 def test_each_source_token_changes_each_logit():
@@ -156,13 +156,13 @@ def test_dropout_layers_have_distinct_seeds():
 
 
 def test_dropout_is_placed_as_in_section_5_4():
-    """Each sub-layer's output and both sums of embeddings and positions; not weights of attention, not ReLUs."""
+    """Count dropouts: sub-layer outputs and both sums of embeddings and positions."""
     assert len(seed_states(make_model(num_layers=6, dropout=0.1))) == 2 + 6 * 2 + 6 * 3
     assert not seed_states(make_model(dropout=0.0))
 
 
 def test_dropout_applies_to_sum_with_positions(monkeypatch):
-    """Tokens are zeros and positions one-hot, so dropout of tokens alone would leave the positions as they are."""
+    """With zero embeddings and one-hot positions, dropout of embeddings alone would have no effect."""
     model, entered = make_model(dropout=0.5), []
 
     def call(self, x, *_, **__):
@@ -182,7 +182,6 @@ def test_dropout_applies_to_sum_with_positions(monkeypatch):
 
 @pytest.mark.backend
 def test_largest_seed_fits_jax():
-    """JAX' seeds are unsigned 32-bit numbers, TensorFlow's have 64."""
     largest = kt.HParams.__dataclass_fields__["seed"].metadata["high"]
     seeds = [seed for seed, _ in seed_states(make_model(seed=largest)).values()]
     assert 0 <= min(seeds) and max(seeds) < 2**32
@@ -297,7 +296,7 @@ def test_loss_from_states_and_logits_matches_oracle(label_smoothing):
 
 
 def test_r_drop_runs_two_passes_with_different_dropout(monkeypatch):
-    """Both passes of a row stand next to each other; without dropout an update is that of one pass, whatever α."""
+    """Compute the loss from both passes, which are adjacent rows."""
     model = randomize(make_model(compile=True, dropout=0.3, r_drop=5.0))
     states, seen = type(model).states, []
     monkeypatch.setattr(
@@ -318,7 +317,7 @@ def test_r_drop_runs_two_passes_with_different_dropout(monkeypatch):
 
 
 class Tokens(keras.metrics.Sum):
-    """Sum of the weights; a metric of one's own needs logits."""
+    """Sum of the weights, a metric that needs logits."""
 
     def update_state(self, labels, logits, sample_weight=None):
         super().update_state(sample_weight)
@@ -350,7 +349,7 @@ def test_r_drop_without_dropout_is_plain_update(eager):
 def test_metrics_weigh_tokens_across_batches(eager):
     model = randomize(make_model(compile=True))
     batches, plain, smoothed = [], [], []
-    for rows, length in [(slice(0, 1), 6), (slice(1, 3), 3)]:  # of 6 tokens, and of 4 beside padding
+    for rows, length in [(slice(0, 1), 6), (slice(1, 3), 3)]:  # 6 tokens, and 4 tokens with padding
         inputs, labels = (SOURCE[rows], DECODER_INPUT[rows, :length]), LABELS[rows, :length]
         batches.append((inputs, labels, (labels != 0) / np.float32((labels != 0).sum())))
         plain.append(oracles.cross_entropy(labels, logits(model, inputs))[labels != 0])
@@ -372,19 +371,19 @@ def test_update_changes_every_weight_of_unequal_stacks():
         assert (value != before[path]).any(), path
 
 
-# Decoding step by step
+# Decoding steps
 
 
 def decode(model, beams, length, settled=0, dtype="float32"):
-    """Logits `[batch, beams, length, vocab]` by `decode_step` for random tokens; the tokens.
+    """Return logits `[batch, beams, length, vocab]` of `decode_step` for random tokens, and the tokens.
 
-    The keys and values of the first `settled` positions are moved from `recent` to `past`.
+    Move keys and values of the first `settled` positions from `recent` to `past`.
     """
     cache = model.start_cache(SOURCE)._replace(kernels=model.step_kernels())
     recent = model.empty_nodes(3, (length + 2) * beams)
     tokens = np.random.default_rng(beams).integers(1, VOCAB, (3, beams, length)).astype("int32")
     tokens[:, :, 0] = BOS
-    own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # step after step, beam after beam
+    own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # by step, then by beam
     steps, first = [], 0
     for index in range(length):
         if settled and index == settled:
@@ -426,7 +425,7 @@ def test_decode_step_in_bfloat16():
         assert keras.backend.standardize_dtype(cached.dtype) == "bfloat16"
 
 
-# Quiet
+# Warnings
 
 
 @pytest.mark.filterwarnings("error")

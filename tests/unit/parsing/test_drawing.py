@@ -1,4 +1,4 @@
-"""Drawings of trees: text and SVG, which hold every word, label and line, and the command that writes them."""
+"""Text and SVG drawings of trees with all words, labels and lines, and the command `trees`."""
 
 import gzip
 import re
@@ -37,7 +37,7 @@ trees = st.recursive(
 
 
 def text_of(word):
-    """A word as it was before it was escaped."""
+    """Return the unescaped word."""
     return word.replace("-LRB-", "(").replace("-RRB-", ")").replace("-LCB-", "{").replace("-RCB-", "}")
 
 
@@ -49,8 +49,8 @@ def nodes(tree):
 
 
 def read_back(drawing):
-    """The `Tree` that a text drawing shows, by following its lines from the root down."""
-    grid = []  # of each line: the character that each column shows, its marks included
+    """Return the `Tree` of a text drawing by following its lines from the root."""
+    grid = []  # the character, with its marks, in each column of each line
     for line in drawing.split("\n"):
         cells = []
         for char in line:
@@ -64,7 +64,7 @@ def read_back(drawing):
         return grid[row][column] if 0 <= column < len(grid[row]) else " "
 
     def text_at(row, column):
-        """The text around a column, which is its middle."""
+        """Return the text centred at a column."""
         first = last = column
         while cell(row, first - 1) != " ":
             first -= 1
@@ -150,7 +150,7 @@ def test_drawings_replace_control_characters():
 def test_text_drawing_has_no_trailing_blanks(tree):
     lines = text_drawing(tree).split("\n")
     assert all(line and not line[-1].isspace() for line in lines)
-    assert any(not line.startswith(" ") for line in lines)  # nor is a drawing indented
+    assert any(not line.startswith(" ") for line in lines)  # the drawing is not indented
 
 
 @given(trees)
@@ -165,7 +165,7 @@ def test_drawings_of_gum_trees(test_data):
     for path in paths[::40]:
         with open(path, encoding="utf-8") as file:
             for tree in read_trees(file, path):
-                # As words are unescaped, and square brackets are not escaped again.
+                # Square brackets would not be escaped again.
                 plain = tree_of(str(tree).replace("[", "<").replace("-LSB-", "<").replace("-RSB-", ">"))
                 assert read_back(text_drawing(plain)) == plain
                 ElementTree.fromstring(svg_drawing(tree))
@@ -181,7 +181,7 @@ def test_drawings_of_deepest_tree():
 
 
 def group(svg, kind):
-    """The elements of a group of an SVG."""
+    """Return the elements of a group in an SVG."""
     (found,) = [element for element in ElementTree.fromstring(svg).iter(f"{SVG}g") if element.get("class") == kind]
     return list(found)
 
@@ -193,7 +193,7 @@ def texts_of(svg, kind):
 
 
 def boxes(svg):
-    """(left, right, top, bottom) of each text, by the estimate of widths."""
+    """Return (left, right, top, bottom) of each text, with estimated widths."""
     return [
         (x - pixels(text.text, kind) / 2, x + pixels(text.text, kind) / 2, y - FONT_SIZES[kind], y)
         for kind in FONT_SIZES
@@ -225,7 +225,7 @@ def test_svg_texts_do_not_overlap(tree):
 
 @given(trees)
 def test_svg_lines_join_parents_and_children(tree):
-    """The ends of each line are just below a label and just above a label or tag; only the root has none above."""
+    """Check that lines end just below a label and just above a label or tag."""
     svg = svg_drawing(tree)
     below, above = set(), set()
     for path in group(svg, "lines"):

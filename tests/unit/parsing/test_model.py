@@ -1,4 +1,4 @@
-"""The word-aligned model: how it counts words, and what its heads see."""
+"""The word-aligned model: word counts and masks of its heads."""
 
 import numpy as np
 import oracles
@@ -22,7 +22,7 @@ def adopted(tokenizer, hparams=TINY, **kwargs):
 
 
 def seen_words(model, source, decoder_input):
-    """Which words the first head sees from each target position, the indices of the first row."""
+    """Return the words that the first head sees from each target position of the first row."""
     mask = np.asarray(model.memory_mask(np.array(source), np.array(decoder_input)))[0, 0]
     starts = np.asarray(model.word_starts)[source[0]]
     words = np.cumsum(starts) - starts[0]
@@ -71,17 +71,17 @@ def test_word_heads_count_tags_as_words():
 
 
 def test_word_head_attends_to_current_word_only():
-    """Changes behind the word are not seen by a model that has word heads alone, and no self-attention to speak of."""
+    """Use only word heads and no self-attention in the encoder, so that later words have no effect."""
     tokenizer = TreeTokenizer.train(["a b"] * 9, {"(S", ")S", "T", "U"}, 300)
     hparams = TINY.replace(num_heads=1)
     model = adopted(tokenizer, hparams)
-    for layer in model.encoder.layers:  # words do not see each other
+    for layer in model.encoder.layers:  # no self-attention
         layer.self_attention.output_kernel.assign(np.zeros(layer.self_attention.output_kernel.shape))
     sources = np.array([[*ids, EOS] for ids in tokenizer.encode(["a b", "a a", "b b"])])
     (ids,) = tokenizer.encode_targets(["(S (T a) (U b))"])
     one, other_second, other_first = np.asarray(model((sources, np.array([[BOS, *ids]] * 3))))
     same_second, same_first = (np.abs(one - other).max(axis=-1) < 1e-6 for other in (other_second, other_first))
-    assert same_second.tolist() == [True, True, False, True, True]  # BOS (S | T | U )S: then the end
+    assert same_second.tolist() == [True, True, False, True, True]  # BOS (S | T | U )S, then EOS
     assert same_first.tolist() == [False, False, True, True, True]
 
 
@@ -99,7 +99,7 @@ def test_ensemble_of_word_aligned_and_plain_models():
     with eager_functions():
         translator = kt.Translator(models, tokenizer, TINY)
         ((found,),) = translator.translate(["a b b a"], beam_size=1, extra_length=4, token_scores=True)
-    # The search counts from step to step, teacher forcing all places at once.
+    # The search counts step by step, teacher forcing all positions at once.
     assert len(found.tokens) > 3
     assert found.log_probability == pytest.approx(float(found.token_log_probabilities.sum()), abs=1e-4)
 
@@ -116,7 +116,7 @@ def test_word_aligned_model_requires_word_starts():
 
     with pytest.raises(kt.UserError, match="needs a tokenizer with word_starts, got a Silent"):
         WordAlignedTransformer(6, TINY).adopt(Silent("ab"))
-    kt.Transformer(6, TINY).adopt(Silent("ab"))  # need not
+    kt.Transformer(6, TINY).adopt(Silent("ab"))  # needs no word_starts
 
 
 def test_word_aligned_model_requires_enough_heads():

@@ -1,4 +1,4 @@
-"""Bracketing scores: EVALB's own sample, an oracle of multisets, and what a parser or a treebank may have wrong."""
+"""Bracketing scores: EVALB's sample, an oracle with multisets, and malformed input."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ def read(path):
 
 
 def counts(gold, test, parameters=None):
-    """Matched, gold, test and crossing brackets of a valid sentence."""
+    """Return matched, gold, test and crossing brackets of a valid sentence."""
     score = score_sentence(gold, test, parameters or Parameters())
     assert (score.status, score.message) == (0, "")
     return score.matched, score.gold, score.test, score.crossing
@@ -43,13 +43,13 @@ def test_sample_table_matches_evalb(sample):
     result, expected = sample
     assert result.rows() == expected[3:27] and len(result.rows()) == 24
     lines = result.table().splitlines()
-    # EVALB prints the F-measure since a later version than the one that made the sample's output.
+    # The version of EVALB behind the sample did not print the F-measure.
     assert [line for line in lines if "FMeasure" in line] == [
         "Bracketing FMeasure       =  89.12",
         "Bracketing FMeasure       =  83.20",
     ]
     lines = [line for line in lines if "FMeasure" not in line]
-    # That version's total row has the number of sentences without crossing, 16, where later ones have the crossings.
+    # Its total row has 16, the sentences without crossing; later versions have the crossings.
     assert expected[28].split()[5] == "16" and lines[28].split()[5] == "1"
     expected[28] = expected[28].replace("    16", "     1")
     assert lines == expected
@@ -89,7 +89,7 @@ LABELS = ["S", "NP", "VP", "NP-SBJ", "NP=2", "VP-PRD-1", "TOP"]
 
 @st.composite
 def parses(draw, size, depth=0):
-    """Children over `size` words: lists of a label and children, None for a word, "" for a trace beside the words."""
+    """Children over `size` words: [label, *children], None for a word, "" for a trace."""
     children = []
     while size:
         part = draw(st.integers(1, size))
@@ -105,7 +105,7 @@ def parses(draw, size, depth=0):
 
 
 def written(child, leaves):
-    """The text of a child; `leaves` yields those of its words."""
+    """Return the text of a child. `leaves` yields the texts of its words."""
     if child == "":
         return "(-NONE- *)"
     if child is None:
@@ -114,7 +114,7 @@ def written(child, leaves):
 
 
 def sets_of_words(child, kept):
-    """The words of a child, by number, and (label, words) of the brackets in it; `kept` yields the words, or None."""
+    """Return the words of a child and (label, words) of its brackets. `kept` yields words or None."""
     if child == "":
         return frozenset(), []
     if child is None:
@@ -146,7 +146,7 @@ def test_brackets_match_like_oracle_multisets(data):
     assert (score.words, score.length, score.correct_tags) == (size - len(punctuation), size, size - len(punctuation))
 
 
-# Its rules one by one
+# Rules of EVALB
 
 
 def test_unary_brackets_match_one_each():
@@ -169,7 +169,7 @@ def test_equal_labels_are_symmetric_but_not_transitive():
     chain = Parameters(equal_labels=[("A", "B"), ("C", "B")])
     assert counts("(A (N a))", "(C (N a))", chain) == (0, 1, 1, 0)
     assert counts("(A (N a))", "(B (N a))", chain) == counts("(B (N a))", "(C (N a))", chain) == (1, 1, 1, 0)
-    # The first bracket takes the first that is equal, so that none is left for the second; EVALB looks for no better.
+    # EVALB matches greedily: the first bracket takes the only match of the second.
     assert counts("(B (A (N a)))", "(A (C (N a)))", chain) == (1, 2, 2, 0)
 
 
@@ -309,12 +309,12 @@ def test_parse_scores_report_error_sentences():
     assert (evalb.name, evalb.value) == ("F1", pytest.approx(2 / 3 * 100))
     assert evalb.signature == "EVALB's rules, COLLINS.prm, labelled; 1 of 3 sentences (1 errors, 1 skipped)"
     assert str(errors) == "error sentences = 1"
-    # 1 matched bracket, 3 of the gold side, 0 + 1 + 2 of the test side.
+    # 1 matched bracket, 3 gold brackets, 0 + 1 + 2 test brackets.
     assert (f1.name, f1.value) == ("F1 of all sentences", pytest.approx(200 / 6))
     assert "1 errors and 1 skipped count as unmatched" in f1.signature
 
 
-# Sentences that EVALB leaves out
+# Sentences that EVALB ignores
 
 EASY = "(S (NP (N a)) (VP (V b)))"
 HARD = "(S (NP (N a) (N b)) (VP (V c) (NP (N d) (PP (P e) (NP (N f))))) (. .))"
@@ -327,13 +327,13 @@ def test_f1_of_all_sentences_counts_errors_as_unmatched():
     assert result.errors == 1 and result.f1 == pytest.approx(200 * 8 / (9 + 9))
     assert result.f1_of_all_sentences == pytest.approx(200 * 8 / (15 + 13))
     assert result.sentences[1].gold == 6 and result.sentences[1].test == 4
-    # EVALB's own row of an error sentence has zeros.
+    # EVALB prints zeros for an error sentence.
     assert str(result.sentences[1]).split()[:8] == ["2", "7", "1", "0.00", "0.00", "0", "0", "0"]
     assert result.total("gold") == result.total("test") == 9
 
 
 def test_f1_of_all_sentences_ranks_unlike_evalb():
-    """A parser that mistags the punctuation of each sentence that it parses badly."""
+    """Compare with a parser that mistags punctuation in badly parsed sentences."""
     worse = parseval([EASY, HARD], [EASY, HARD.replace("(. .)", "(N .)")])
     better = parseval([EASY, HARD], [EASY, HARD.replace("PP", "ADJP")])
     assert (worse.f1, worse.errors, better.errors) == (100, 1, 0)
@@ -361,7 +361,7 @@ def test_f1_of_all_sentences_matches_oracle(data):
         marks, counted = [], []
         for side in (golds, tests):
             tree = ["S", *data.draw(parses(size))]
-            mark = data.draw(st.sets(st.integers(1, size), max_size=1))  # which words are tagged as punctuation
+            mark = data.draw(st.sets(st.integers(1, size), max_size=1))  # words tagged as punctuation
             side.append(written(tree, (f"(, x{i})" if i in mark else f"(N x{i})" for i in range(size))))
             marks.append(mark - {size})
             words = iter([None if i in mark else i for i in range(size)])
@@ -376,7 +376,7 @@ def test_by_label_scores_each_label():
     gold = "(S (NP (N a)) (VP (V b) (NP (N c)) (PRT (R d))))"
     test = "(S (NP (N a)) (VP (V b) (NP (N c)) (ADVP (R d))))"
     scores = {one.label: one for one in parseval([gold, gold], [test, "(S (X (N a) (N b) (N c) (N d)))"]).by_label()}
-    assert list(scores) == ["NP", "S", "VP", "PRT", "ADVP", "X"]  # by gold brackets, then by the test side's
+    assert list(scores) == ["NP", "S", "VP", "PRT", "ADVP", "X"]  # by gold brackets, then by test brackets
     assert scores["NP"].figures() == {
         "gold": 4,
         "test": 2,
@@ -385,7 +385,7 @@ def test_by_label_scores_each_label():
         "f1": pytest.approx(200 / 3),
     }
     assert (scores["S"].recall, scores["S"].precision, scores["VP"].recall) == (100, 100, 50)
-    # Equal labels match, each counted under its own side's.
+    # Equal labels match. Each side counts under its own label.
     assert (scores["PRT"].gold, scores["PRT"].test, scores["PRT"].recall, scores["PRT"].f1) == (2, 0, 50, 0)
     assert (scores["ADVP"].gold, scores["ADVP"].test, scores["ADVP"].precision) == (0, 1, 100)
     assert (scores["X"].precision, scores["X"].f1) == (0, 0)
@@ -422,7 +422,7 @@ def test_trees_as_lines_keeps_balanced_lines():
 def test_trees_as_lines_keeps_unbalanced_parse_separate():
     lines = ["(S (N a)", "", "(S (N a))", "(S (N a)))"]
     assert trees_as_lines(lines, "a.parse", sentences=4) == lines
-    # Unless the number of sentences is known, these are trees over several lines: the last closes the first.
+    # With another number of sentences, these are trees over several lines.
     assert trees_as_lines(lines, "a.parse") == trees_as_lines(lines, "a.parse", 3) == ["(S (N a) (S (N a)) (S (N a)))"]
 
 

@@ -1,4 +1,4 @@
-"""Trees: read from brackets and written, made alike, and as symbols that give the same trees again."""
+"""Trees: reading and writing brackets, normalization, and linearization."""
 
 import itertools
 
@@ -20,7 +20,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=" \t
 
 
 def trees_of(labels, tags, words):
-    """Strategy of constituents with such labels, parts of speech and words."""
+    """Return a strategy of constituents with given labels, tags and words."""
     leaves = st.builds(lambda tag, word: Tree(tag, (), word), tags, words)
 
     def constituents(inside):
@@ -33,7 +33,7 @@ anything = trees_of(texts | st.just(""), texts, texts)
 
 
 def words_of(tree):
-    """The words of a tree as text writes them."""
+    """Return the unescaped words of a tree."""
     return [unescaped(word) for word in tree.words()]
 
 
@@ -42,7 +42,7 @@ def nodes(tree):
 
 
 def nested(depth):
-    """A word that is inside of so many brackets, that of its tag included."""
+    """Return a word inside of `depth` brackets, including its tag."""
     return "(S " * (depth - 1) + "(NN a)" + ")" * (depth - 1)
 
 
@@ -152,14 +152,14 @@ def test_tree_round_trip(tree):
 def test_pretty_keeps_tree_within_width(tree, width):
     lines = tree.pretty(width=width).split("\n")
     assert tree_of("\n".join(lines)) == tree
-    assert all(line.count("(") == 1 for line in lines if len(line) > width)  # a label, or one word with its tag
+    assert all(line.count("(") == 1 for line in lines if len(line) > width)  # a label or a tagged word
     assert tree.pretty(width=len(str(tree))) == str(tree)
     assert tree.pretty(width=len(str(tree)) - 1).startswith(f"({tree.label}\n  (")
 
 
 def test_pretty_breaks_wide_constituents():
     assert WORKS.pretty(width=33) == "(S\n  (NP (PRP it))\n  (VP (VBZ works)))"
-    assert WORKS.pretty(width=18) == "(S\n  (NP (PRP it))\n  (VP\n    (VBZ works)))"  # the last has two brackets more
+    assert WORKS.pretty(width=18) == "(S\n  (NP (PRP it))\n  (VP\n    (VBZ works)))"  # with two more brackets
     assert WORKS.pretty(width=19).count("\n") == 2
 
 
@@ -177,7 +177,7 @@ def test_escaped_words_round_trip(word):
     assert escaped(unescaped(escaped(word))) == escaped(word)
 
 
-# Made alike
+# Normalization
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_icelandic_normalizes_trees(tree, learned):
     assert icelandic(tree_of(tree)) == (learned and tree_of(learned))
 
 
-# Symbols
+# Linearization
 
 
 def test_linearize_gives_brackets_and_tags():

@@ -215,7 +215,7 @@ def check_batches(problem, examples):
 
 
 def check_scores(problem, pairs):
-    """Assert that the references score 100, and that shifted references do not."""
+    """Assert that the references score 100, and that shifted references score less."""
     references = [target for _, target in pairs]
     perfect = {score.name: score.value for score in problem.score(references, references)}
     assert perfect.pop("error sentences", 0) == 0

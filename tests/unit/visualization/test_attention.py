@@ -1,4 +1,4 @@
-"""Attention maps are the model's weights, by pieces and by words; pages and figures show them."""
+"""Attention maps by pieces and words, and their pages and figures."""
 
 import base64
 import contextlib
@@ -40,7 +40,7 @@ def eager():
 
 @functools.cache
 def translator(**changes):
-    """A translator with random weights, whose distributions are peaked."""
+    """Return a translator with random weights and peaked distributions."""
     tokenizer, rng = SentencePieceTokenizer.train(TEXTS * 5, 60), np.random.default_rng(1)
     model = kt.Transformer(tokenizer.vocab_size, SMALL.replace(**changes))
     for variable in model.trainable_variables:
@@ -64,7 +64,7 @@ def test_attention_maps_are_model_weights():
     assert np.all(np.triu(maps.decoder, 1) == 0)
     for kind in KINDS:
         np.testing.assert_allclose(maps.weights(kind).sum(axis=-1), 1, atol=1e-5)
-    # Values as heads weigh them: the first layer of the encoder, once more.
+    # Compute the first layer of the encoder again.
     layer = one.model.encoder.layers[0].self_attention
     x = one.model._embed(np.array([[*ids, EOS]], "int32"))
     np.testing.assert_allclose(maps.encoder[0], np.asarray(layer.attend(x, *layer.project_memory(x))[1])[0], atol=1e-5)
@@ -137,7 +137,7 @@ def test_merged_maps_average_queries_and_sum_keys(source, target, seed):
 
 
 def shown(page):
-    """What a page's script is given."""
+    """Return the data of the script in a page."""
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
@@ -204,7 +204,7 @@ def figure_of(label):
 
 @pytest.mark.parametrize("label", ["喜欢", "日本語", "😀", "القط"])
 def test_save_draws_all_characters_or_names_font(tmp_path, label):
-    """Passes with and without fonts for the label; Matplotlib's warning of a missing character is an error."""
+    """Accept both outcomes, because fonts depend on the machine. Warnings are errors."""
     pytest.importorskip("matplotlib")
     try:
         with warnings.catch_warnings():
@@ -244,7 +244,7 @@ def test_save_adds_font_with_needed_characters(tmp_path, monkeypatch):
 @pytest.mark.parametrize("value", [1.0000001, float("nan")])
 @pytest.mark.parametrize("number", FIGURES)
 def test_weights_outside_0_to_1_are_drawn(number, value):
-    """Rounding makes them, where pieces of a word are added up, and a model that diverged."""
+    """Draw weights above 1, from rounding, and NaN, from a diverged model."""
     pytest.importorskip("matplotlib")
     maps = random_maps([1, 1], [1])
     for kind in KINDS:
@@ -264,7 +264,7 @@ def test_attention_without_weights_is_reported(monkeypatch):
 
 @contextlib.contextmanager
 def nothing_recorded(model):
-    """As where a plug-in's attention has no use for `on_weights`."""
+    """Record no weights, like a plug-in attention without `on_weights`."""
     yield {kind: [] for kind in KINDS}
 
 
