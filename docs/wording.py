@@ -111,8 +111,7 @@ def check(name, text):
 
 def check_definition(node):
     """Yield the findings in the name and the docstring of a module, class or function."""
-    name, is_module = getattr(node, "name", ""), isinstance(node, ast.Module)
-    docstring = ast.get_docstring(node, clean=not is_module)  # cleaning would lose the indentation of code
+    name, docstring = getattr(node, "name", ""), ast.get_docstring(node)
     if name.startswith("test_") and len(name) > MAX_TEST_NAME:
         yield node.lineno, f"test name of {len(name)} characters, at most {MAX_TEST_NAME}"
     if not docstring:

@@ -1,11 +1,13 @@
 """Run directory with everything that later commands need.
 
-config.json      problem, model, hparams, plug-ins
-tokenizer.model  vocabulary of the model
-manifest.json    versions, corpus checksums, parameter table
-checkpoints/     see `checkpoint.py`
-metrics.jsonl    metrics, one line per measurement
-tensorboard/     the same metrics, if TensorBoard is installed
+The directory contains:
+
+    config.json      problem, model, hparams, plug-ins
+    tokenizer.model  vocabulary of the model
+    manifest.json    versions, corpus checksums, parameter table
+    checkpoints/     see `checkpoint.py`
+    metrics.jsonl    metrics, one line per measurement
+    tensorboard/     the same metrics, if TensorBoard is installed
 """
 
 import contextlib

@@ -46,7 +46,6 @@ def test_checker_finds_each_kind_of_fault(wording, name, text, line, finding):
     [
         ("a.py", '@property\ndef f(self):\n    """Names of the files."""'),
         ("a.py", '"""Process files.\n\nRun this command:\n\n    tell told\n"""'),
-        ("a.py", '"""Process files.\n\n    tell told\n"""'),
         ("a.md", "Write it.\n\n    a command that tells\n\n```text\nanew\n```\n\n`told` and <!-- told --> are fine."),
         ("a.md", f"- {' '.join(['word'] * 20)}\n- {' '.join(['word'] * 20)}"),
         ("a.ipynb", json.dumps({"cells": [{"cell_type": "code", "source": ["!ls 'anew"]}]})),
