@@ -17,17 +17,6 @@ def padding_mask(tokens, pad=0):
     return (tokens != pad)[:, None, None, :]
 
 
-class PaddingMask(keras.Operation):
-    """The function `padding_mask` as an operation, which `keras.utils.plot_model` draws as one box."""
-
-    def call(self, tokens):
-        return padding_mask(tokens)
-
-    def compute_output_spec(self, tokens):
-        batch, length = tokens.shape
-        return keras.KerasTensor((batch, 1, 1, length), "bool")
-
-
 def causal_mask(length):
     """Return the causal mask, bool `[1, 1, length, length]`: position i may attend to positions ≤ i (§3.2.3)."""
     position = ops.arange(length)

@@ -8,25 +8,6 @@ from keras_transformer.layers.initializers import embedding
 from keras_transformer.utils.errors import UserError
 
 
-class PositionIds(keras.Operation):
-    """Positions of tokens, counted from 0.
-
-    This is an operation because `ops.arange` does not accept the symbolic lengths of functional models.
-
-    Call arguments:
-        tokens: `[batch, length]`.
-
-    Returns:
-        int32 `[length]`.
-    """
-
-    def call(self, tokens):
-        return ops.arange(ops.shape(tokens)[1])
-
-    def compute_output_spec(self, tokens):
-        return keras.KerasTensor(tokens.shape[1:2], "int32")
-
-
 class Positions(keras.layers.Layer):
     """Base class of positional encodings. Subclasses implement `encode(positions)`.
 

@@ -12,12 +12,11 @@ from keras import ops
 from keras_transformer.config import registry
 from keras_transformer.config.hparams import HParams
 from keras_transformer.data.tokenizers.base import BOS
-from keras_transformer.layers.attention import PaddingMask
+from keras_transformer.layers.attention import padding_mask
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder
-from keras_transformer.layers.position import PositionIds
 from keras_transformer.layers.stack import StackLayer
 from keras_transformer.models.seq2seq_model import Seq2SeqModel
 from keras_transformer.utils.errors import UserError
@@ -85,8 +84,6 @@ class Transformer(Seq2SeqModel):
         self.embedding = TiedEmbedding(vocab_size, width, seed, dtype=policy, name="embedding")
         position_class = registry.positions.get(hparams.positions)
         self.positions = position_class(width, hparams.max_length, seed + 1, dtype=policy, name="positions")
-        self.position_ids = PositionIds(name="position_ids")
-        self.padding_mask = PaddingMask(name="padding_mask")
         self.source_dropout = Dropout(hparams.dropout, seed + 2, dtype=policy, name="source_dropout")
         self.target_dropout = Dropout(hparams.dropout, seed + 3, dtype=policy, name="target_dropout")
         self.encoder = Encoder(
@@ -188,7 +185,7 @@ class Transformer(Seq2SeqModel):
         Returns:
             bool, broadcasts to `[batch, heads, target_length, source_length]`. False hides a source token.
         """
-        return self.padding_mask(source)
+        return padding_mask(source)
 
     def step_memory_mask(self, source: Any, tokens: Any) -> Any:
         """Return `memory_mask` for the next target position of each hypothesis of a search.
@@ -200,7 +197,7 @@ class Transformer(Seq2SeqModel):
         Returns:
             bool, broadcasts to `[batch, heads, beams, source_length]`.
         """
-        return self.padding_mask(source)
+        return padding_mask(source)
 
     def logits(self, states: Any) -> Any:
         """Project states `[..., d_model]` to logits `[..., vocab_size]` (§3.4)."""
@@ -209,7 +206,7 @@ class Transformer(Seq2SeqModel):
     def encode(self, source: Any, training: bool = False) -> Any:
         """Return the encoder's output `[batch, source_length, d_model]` for `source`, int `[batch, source_length]`."""
         x = self.source_dropout(self._embed(source), training=training)
-        return self.encoder(x, attention_mask=self.padding_mask(source), training=training)
+        return self.encoder(x, attention_mask=padding_mask(source), training=training)
 
     @contextlib.contextmanager
     def recorded_attention(self):
@@ -292,7 +289,7 @@ class Transformer(Seq2SeqModel):
 
     def _embed(self, tokens):
         """Return the sum of token embeddings and positional encodings `[batch, length, d_model]` (§3.4, §3.5)."""
-        return self.embedding(tokens) + self.positions(self.position_ids(tokens))
+        return self.positions(self.embedding(tokens))
 
     def get_config(self):
         policy = keras.dtype_policies.serialize(self.dtype_policy)

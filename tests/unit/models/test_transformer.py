@@ -171,7 +171,7 @@ def test_dropout_applies_to_sum_with_positions(monkeypatch):
 
     for stack in (model.encoder, model.decoder):
         monkeypatch.setattr(type(stack), "call", call)
-    monkeypatch.setattr(type(model.positions), "call", lambda self, positions: ops.one_hot(positions, self.d_model))
+    monkeypatch.setattr(type(model.positions), "encode", lambda self, positions: ops.one_hot(positions, self.d_model))
     model.embedding.table.assign(np.zeros(model.embedding.table.shape))
     model.states(INPUTS, training=True)
     assert [x.shape[1] for x in entered] == [SOURCE.shape[1], DECODER_INPUT.shape[1]]
