@@ -107,7 +107,7 @@ class HParams:
     # Evaluation and checkpoints (§6.1)
     eval_steps: int = setting(1000, "updates between evaluations", low=1)
     decode_steps: int | None = setting(
-        None, "updates between evaluations that also decode, none for all; always all with best_metric=score", low=1
+        None, "updates between evaluations that also decode, none for all (ignored with best_metric=score)", low=1
     )
     checkpoint_steps: int = setting(1000, "updates between checkpoints", low=1)
     checkpoint_minutes: float = setting(10.0, "maximum minutes between checkpoints, 0 for no maximum", low=0)
