@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 
@@ -144,6 +145,12 @@ def home(tmp_path_factory):
 
     path = shared_folder(tmp_path_factory, "home", make)
     return Home(path, Outcome(*json.loads((path / "outcome.json").read_text())))
+
+
+@pytest.fixture
+def copied(home, tmp_path):
+    """A copy of the run of `home` that a test may change."""
+    return shutil.copytree(home.run, tmp_path / "copied")
 
 
 @pytest.fixture(scope="session")

@@ -20,12 +20,6 @@ pytestmark = pytest.mark.usefixtures("eager")
 LINES = ["s1 s2 s3", "", "s4", "   ", "s5 s6 unknown", "s7"]
 
 
-@pytest.fixture
-def copied(home, tmp_path):
-    """A copy of the run that a test may change."""
-    return shutil.copytree(home.run, tmp_path / "copied")
-
-
 def translate(call, run, folder, *flags, lines=LINES):
     """Return the lines that `translate` writes."""
     (folder / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
@@ -305,13 +299,6 @@ def test_later_commands_require_a_run(call, tmp_path, command):
 def test_evaluate_rejects_run_without_checkpoints(copied, call):
     shutil.rmtree(copied / "checkpoints")
     call("evaluate", f"--run={copied}").refused("holds no checkpoint; train first")
-
-
-@pytest.mark.parametrize("name", ["config.json", "symbols.txt", "tokenizer.model"])
-@pytest.mark.parametrize("content", [b"", b"\xff{\n"])
-def test_evaluate_names_damaged_file_of_run(copied, call, name, content):
-    (copied / name).write_bytes(content)
-    call("evaluate", f"--run={copied}").refused(copied / name)
 
 
 # Bad places

@@ -1,6 +1,5 @@
 """Unusual and bad corpora: `prepare` stores each pair unchanged and in place, or names the bad line."""
 
-import gzip
 import re
 
 import numpy as np
@@ -83,12 +82,6 @@ def test_prepare_stores_unusual_lines_in_place(tmp_path, changes):
     assert_stored(prepared(write(tmp_path, english, german)), expected(english, german))
 
 
-def test_prepare_strips_windows_line_ends(tmp_path):
-    english, german = lines("en").replace(b"\n", b"\r\n"), lines("de")
-    problem = prepared(write(tmp_path, english, german))
-    assert_stored(problem, [(f"en {i} {i * i}", f"de {i} {i * i}") for i in range(1, COUNT + 1)])
-
-
 @pytest.mark.soak
 def test_train_drops_lines_of_a_million_characters(call, tmp_path):
     changes = {7: b"en 7 " + b"49 " * 333_333, 9: b"81" * 500_000}
@@ -98,35 +91,6 @@ def test_train_drops_lines_of_a_million_characters(call, tmp_path):
     flags = (*flags, *commands.SMALL, "--hparams=toy", "--train_steps=2", f"--output_dir={tmp_path}/run")
     out = call("train", *flags, "--set=problem.vocab_size=60").succeeded_with_warnings()
     assert [line for line in out if "2 pairs are longer than max_length" in line]
-
-
-@pytest.mark.parametrize(
-    ("english", "german", "said"),
-    [
-        (lines("en") + b"one more\n", lines("de"), ["has 201 lines", "has 200"]),
-        (lines("en"), lines("de").partition(b"\n")[2], ["has 200 lines", "has 199"]),
-        (lines("en", {7: b"en \xff\xfe"}), lines("de"), ["train.en:7", "not UTF-8 at byte 4"]),
-        (lines("en"), lines("de", {200: b"\xed\xa0\x80"}), ["train.de:200", "not UTF-8"]),
-        (lines("en").decode().encode("utf-16"), lines("de"), ["train.en:1", "must be UTF-8, got UTF-16"]),
-        (b"", lines("de"), ["train.en is empty"]),
-    ],
-    ids="longer shorter latin surrogate utf16 empty".split(),
-)
-def test_prepare_names_place_of_unreadable_line(call, tmp_path, english, german, said):
-    arguments = write(tmp_path, english, german)
-    flags = [f"--{name}={value}" for name, value in arguments.items()]
-    call("prepare", "--problem=parallel_text", *flags).refused(*said)
-    assert not list((tmp_path / "data").glob("*"))
-
-
-def test_prepare_rejects_truncated_gzip_file(call, tmp_path):
-    arguments = write(tmp_path, lines("en"), lines("de"))
-    whole = gzip.compress(b"".join(b"%d %d\n" % (i, hash(str(i))) for i in range(COUNT)))
-    (tmp_path / "raw" / "train.de").unlink()
-    (tmp_path / "raw" / "train.de.gz").write_bytes(whole[: len(whole) // 2])
-    flags = [f"--{name}={value}" for name, value in arguments.items()]
-    call("prepare", "--problem=parallel_text", *flags).refused("train.de.gz: the compressed file ends early")
-    assert not list((tmp_path / "data").glob("*"))
 
 
 @pytest.mark.parametrize("both", [False, True])

@@ -5,16 +5,9 @@ import errno
 import os
 import shutil
 
-import pytest
 from helpers import commands
 
 from keras_transformer.runs.run import Run
-
-
-@pytest.fixture
-def copied(home, tmp_path):
-    """A copy of the run of six updates that a test may change."""
-    return shutil.copytree(home.run, tmp_path / "run")
 
 
 def test_train_in_read_only_directory_changes_nothing(home, copied, call, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """Exports give the results of this package without importing it."""
 
-import contextlib
 import dataclasses
 import json
 import subprocess
@@ -10,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from helpers.commands import environment
 from helpers.quick import eager_functions
 from helpers.sharing import shared_folder
 
@@ -264,17 +262,6 @@ def test_export_uses_precision(home, call, tmp_path, monkeypatch):
     assert translator.model.compute_dtype == options["description"]["precision"] == "bfloat16"
 
 
-def test_saved_model_cli_shows_signatures(saved, capsys, monkeypatch):
-    from tensorflow.python.tools import saved_model_cli
-
-    monkeypatch.setattr(sys, "argv", ["saved_model_cli", "show", f"--dir={saved}", "--tag_set=serve", "--all"])
-    with contextlib.suppress(SystemExit):
-        saved_model_cli.main()
-    shown = capsys.readouterr().out
-    for words in ("serving_default", "translate_with_options", "translate_ids", "score_pairs", "DT_STRING", "nbest"):
-        assert words in shown
-
-
 def test_export_json_describes_export(home, saved):
     said = json.loads((saved / "export.json").read_text())
     (model,) = said["models"]
@@ -323,24 +310,6 @@ def test_keras_file_loads_in_safe_mode(home, call, tmp_path):
     inputs = np.array([[4, 5, 6, EOS]]), np.array([[2, 6, 5]])
     np.testing.assert_array_equal(model(inputs), original(inputs))
     assert (tmp_path / "out" / "symbols.txt").read_bytes() == (home.run / "symbols.txt").read_bytes()
-
-
-OPENS = """
-import sys, keras, numpy
-from keras_transformer import Transformer
-model = keras.saving.load_model(sys.argv[1], safe_mode=True)
-print(model((numpy.array([[4, 5, 1]]), numpy.array([[2, 5]]))).shape)
-"""
-
-
-def test_keras_file_loads_in_new_process(home, call, tmp_path):
-    call("export", f"--run={home.run}", "--format=keras", f"--output_dir={tmp_path}/out").succeeded_with_warnings()
-    process = subprocess.run(
-        [sys.executable, "-c", OPENS, tmp_path / "out" / "model.keras"],
-        cwd=tmp_path, env=environment(tmp_path), capture_output=True, encoding="utf-8",
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.startswith("(1, 2, ")
 
 
 @pytest.mark.usefixtures("eager")

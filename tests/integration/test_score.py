@@ -53,12 +53,6 @@ def test_score_writes_figures_of_each_pair(score, translator):
         assert found == pytest.approx((log_p, size, log_p / ((5 + size) / 6) ** 2), abs=1e-5)
 
 
-def test_score_matches_translate(score, call, home, translator, tmp_path):
-    found = translator.translate(SOURCES[:1], nbest=2, beam_size=4)[0]
-    lines = figures(score(SOURCES[:1] * 2, [one.text for one in found])[1])
-    assert [line[::2] for line in lines] == [pytest.approx((one.log_probability, one.score), abs=1e-4) for one in found]
-
-
 def test_score_jsonl_holds_all_figures(score, translator):
     outcome, lines = score(SOURCES, TARGETS, "--format=jsonl", "--token_scores")
     for number, (line, one) in enumerate(zip(lines, translator.score(SOURCES, TARGETS), strict=True), start=1):

@@ -64,10 +64,6 @@ def test_translate_writes_one_line_per_line(translate, translator):
     assert lines == texts(translator.translate([*HARD[:6], " ".join(["s1"] * 8), *HARD[7:]]))
 
 
-def test_translate_reads_windows_line_ends(translate):
-    assert translate([f"{line}\r" for line in LINES])[1] == translate(LINES)[1]
-
-
 def test_translate_truncates_long_lines_with_warning(translate, translator):
     long = "s1 s2 " * 200
     outcome, lines = translate(["s3", long, "s4"])

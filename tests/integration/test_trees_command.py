@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import pytest
 from helpers.commands import environment, start
 
 from keras_transformer.parsing.drawing import text_drawing
@@ -42,27 +41,10 @@ def test_trees_writes_all_pictures_without_a_reader(tmp_path):
     assert process.returncode == 0 and len(list((tmp_path / "out").iterdir())) == 20
 
 
-@pytest.mark.parametrize(
-    ("code", "unneeded"),
-    [
-        (
-            "from keras_transformer.trees import main; main(['--input=trees.ptb'])",
-            {"keras", "tensorflow", "jax", "torch", "numpy"},
-        ),
-        (
-            "import keras_transformer.parsing.parseval",
-            {"keras", "tensorflow", "jax", "keras_transformer.data"},
-        ),
-        (
-            "from keras_transformer.metrics import bleu, lengths, perplexity, significance",
-            {"keras", "tensorflow", "jax", "sacrebleu"},
-        ),
-    ],
-    ids=["trees", "parseval", "metrics"],
-)  # fmt: skip
-def test_trees_and_metrics_import_no_framework(tmp_path, code, unneeded):
+def test_trees_imports_no_framework(tmp_path):
     (tmp_path / "trees.ptb").write_text(CAT)
-    command = [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"]
+    code = "import sys; from keras_transformer.trees import main; main(['--input=trees.ptb']); print(*sys.modules)"
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=True)
-    modules = done.stdout.splitlines()[-1].split()
-    assert "keras_transformer" in modules and not unneeded & {*modules}
+    modules = {*done.stdout.splitlines()[-1].split()}
+    assert "keras_transformer" in modules and not {"keras", "tensorflow", "jax", "torch", "numpy"} & modules

@@ -8,11 +8,11 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from helpers.commands import spawn
 from helpers.encoders import workers_of
+from helpers.waiting import wait_for
 
 from keras_transformer.config import registry
 
@@ -191,13 +191,6 @@ def test_workers_end_with_command(home, end, status):
     assert process.communicate()[1] == ("interrupted\n" if end == signal.SIGINT else "")
     assert process.returncode == status
     wait_for(lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers))
-
-
-def wait_for(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_second_preparation_waits_for_first(home, whole):

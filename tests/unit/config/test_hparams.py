@@ -66,11 +66,6 @@ def test_presets_keep_enough_checkpoints_to_average(preset):
     assert hparams.keep_checkpoints >= hparams.average_last
 
 
-def test_preset_is_unchanged_by_overrides():
-    assert load_hparams("tiny", dropout=0.2).dropout == 0.2
-    assert load_hparams("tiny").dropout == 0.3
-
-
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -192,11 +187,6 @@ def test_fields_are_flags_and_settings(name):
 def test_last_of_two_settings_wins():
     assert parsed("--set=dropout=0.2", "--set=dropout=0.3").dropout == 0.3
     assert parsed("--dropout=0.2", "--dropout=0.3").dropout == 0.3
-
-
-def test_flags_reject_values_out_of_range():
-    assert "dropout must be from 0 to 0.99, got nan" in complaint(parsed, "--dropout=nan")
-    assert "warmup_steps must be from 1 to 1000000000, got 0" in complaint(parsed, "--set=warmup_steps=0")
 
 
 def names_read_of_hparams():

@@ -74,11 +74,6 @@ def test_unfamiliar_name_lists_all():
         registry.hparams.get("qqqqqq")
 
 
-def test_name_cannot_be_registered_twice(scratch):
-    with pytest.raises(ValueError, match="'base' is registered twice"):
-        registry.register_hparams("base")(lambda: None)
-
-
 # Entries of users
 
 
@@ -187,19 +182,6 @@ def test_user_layer_is_built_into_model(scratch):
     hparams = keras_transformer.hparams("tiny", norm="mine", num_layers=1, d_model=8, d_ff=8)
     model = keras_transformer.Transformer.from_hparams(hparams, vocab_size=10)
     assert sum(isinstance(layer, Mine) for layer in model._flatten_layers()) == 5
-
-
-def test_register_layer_rejects_unknown_kind():
-    with pytest.raises(UserError, match="unknown layer kind 'norms': did you mean norm"):
-        keras_transformer.register_layer("norms", "mine")
-
-
-def test_user_model_is_registered(scratch):
-    @keras_transformer.register_model("mine")
-    class Mine:
-        """Mine."""
-
-    assert registry.models.get("mine") is Mine
 
 
 @pytest.mark.parametrize("kind", ["problem", "hparams", "model"])

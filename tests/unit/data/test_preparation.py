@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from helpers.encoders import workers_of
 from helpers.logs import logged_lines
+from helpers.waiting import wait_for
 
 from keras_transformer.config.registry import PACKAGE
 from keras_transformer.data import encoding, preparation
@@ -113,13 +113,6 @@ def test_chunks_are_bounded_in_pairs_and_characters(monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK_PAIRS", 4)
     pairs = [("a" * 30, "b" * 30)] * 4 + [("a", "b")] * 9
     assert [len(chunk) for chunk in encoding.cut_into_chunks(pairs)] == [2, 2, 4, 4, 1]
-
-
-def wait_for(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_bad_line_is_located_and_stops_workers(tmp_path, small_chunks):

@@ -11,6 +11,7 @@ from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
+from keras_transformer.data.tokenizers.word_pieces import WordPieceTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +24,36 @@ def test_sentencepiece_round_trip(tokenizer):
     assert tokenizer.decode(tokenizer.encode(texts)) == [" ".join(text.split()) for text in texts]
 
 
-def test_tokenizer_special_ids_are_fixed(tokenizer):
-    for each in (tokenizer, SYMBOLS):
+@pytest.fixture(params=[SentencePieceTokenizer, WordPieceTokenizer])
+def learned_class(request):
+    if request.param is WordPieceTokenizer:
+        pytest.importorskip("tensorflow_text")
+    return request.param
+
+
+def test_tokenizer_special_ids_are_fixed(learned_class):
+    learned = learned_class.train(sentences(50), 60)
+    for each in (learned, SYMBOLS):
         assert each.pieces([PAD, EOS, BOS, UNK]) == ["<pad>", "</s>", "<s>", "<unk>"]
-        assert UNK in each.encode(["日本"])[0]
         ids = each.encode([each.decode([[10, 11]])[0]])[0]
         assert not {PAD, EOS, BOS, UNK} & set(ids)
         assert each.decode([[BOS, *ids, EOS, PAD]]) == each.decode([ids])
+    assert UNK in SYMBOLS.encode(["日本"])[0]
+    assert (UNK in learned.encode(["日本"])[0]) == (learned_class is SentencePieceTokenizer)  # others have escapes
+
+
+def test_vocabulary_size_bounds_are_named(learned_class):
+    texts = sentences(50)
+    largest = int(re.search(r"at most (\d+)", complaint(learned_class.train, texts, 100_000))[1])
+    smallest = int(re.search(r"at least (\d+); change it with --set", complaint(learned_class.train, texts, 8))[1])
+    for size in (smallest, largest):
+        assert learned_class.train(texts, size).vocab_size == size
+    assert f"at least {smallest}" in complaint(learned_class.train, texts, smallest - 1)
+    assert f"at most {largest}" in complaint(learned_class.train, texts, largest + 1)
+
+
+def test_vocabulary_of_blank_text_is_rejected(learned_class):
+    assert "blank lines" in complaint(learned_class.train, ["", " \n"], 60)
 
 
 def test_vocabulary_has_requested_size(tokenizer):
@@ -49,24 +73,6 @@ def test_tokenizer_saves_and_loads(tmp_path, tokenizer, kind):
 
 def test_fingerprint_depends_on_vocabulary(tokenizer):
     assert len({tokenizer.fingerprint, SYMBOLS.fingerprint, SymbolTokenizer(["s0"]).fingerprint}) == 3
-
-
-def test_vocabulary_too_large_names_maximum():
-    said = complaint(SentencePieceTokenizer.train, sentences(50), 100_000)
-    largest = int(re.search(r"must have at most (\d+) pieces", said)[1])
-    assert SentencePieceTokenizer.train(sentences(50), largest).vocab_size == largest
-    assert f"at most {largest}" in complaint(SentencePieceTokenizer.train, sentences(50), largest + 1)
-
-
-def test_vocabulary_too_small_names_minimum():
-    said = complaint(SentencePieceTokenizer.train, sentences(50), 8)
-    smallest = int(re.search(r"at least (\d+) pieces", said)[1])
-    assert SentencePieceTokenizer.train(sentences(50), smallest).vocab_size == smallest
-    assert f"at least {smallest}" in complaint(SentencePieceTokenizer.train, sentences(50), smallest - 1)
-
-
-def test_vocabulary_of_blank_text_is_rejected():
-    assert "blank lines" in complaint(SentencePieceTokenizer.train, ["", "  "], 60)
 
 
 @pytest.mark.parametrize("content", [b"", b"no model", "half"])

@@ -53,7 +53,7 @@ def test_word_dropout_depends_on_batch_and_seed(problem):
     assert not np.array_equal(hidden(1, 0), hidden(1, problem.batches("train", kt.HParams()).batches_per_epoch))
 
 
-def test_word_dropout_is_independent_of_row_order(problem):
+def test_word_dropout_does_not_reuse_plan_randomness(problem):
     batches = problem.batches("train", kt.HParams(batch_tokens=1024, word_dropout=0.3))
     batch = batches.plan.batch(0)
     source = np.full((len(batch.rows), batch.source_length), 7, "int32")

@@ -121,12 +121,6 @@ def test_frequent_words_are_single_pieces(of_captions):
     ]  # fmt: skip
 
 
-def test_word_piece_special_ids_are_fixed(tokenizer):
-    assert tokenizer.pieces([PAD, EOS, BOS, UNK]) == ["<pad>", "</s>", "<s>", "<unk>"]
-    ids = tokenizer.encode(["the kings"])[0]
-    assert tokenizer.decode([[BOS, *ids, EOS, PAD], [UNK]]) == ["the kings", "⁇"]
-
-
 def test_count_words_splits_like_encode():
     assert count_words(["l'été, l'été", "« été »"]) == {
         "▁l": 2, "'": 2, "été": 2, ",": 1, "▁«": 1, "▁été": 1, "▁»": 1,
@@ -141,19 +135,6 @@ def test_word_piece_vocabulary_has_requested_size(tokenizer, size):
     learned = WordPieceTokenizer.train(iter(SENTENCES), size)
     assert learned.vocab_size == size
     assert (learned.fingerprint == tokenizer.fingerprint) == (size == SIZE)  # the same every time
-
-
-def test_word_piece_vocabulary_size_bounds_are_named(tokenizer):
-    largest = int(re.search(r"at most (\d+) pieces", complaint(WordPieceTokenizer.train, SENTENCES, 9999))[1])
-    smallest = int(re.search(r"at least (\d+) pieces", complaint(WordPieceTokenizer.train, SENTENCES, 20))[1])
-    for size in (smallest, largest):
-        assert WordPieceTokenizer.train(SENTENCES, size).vocab_size == size
-    for size, message in ((smallest - 1, f"at least {smallest} pieces"), (largest + 1, f"at most {largest} pieces")):
-        assert message in complaint(WordPieceTokenizer.train, SENTENCES, size)
-
-
-def test_word_piece_vocabulary_of_blank_text_is_rejected(tokenizer):
-    assert "blank lines" in complaint(WordPieceTokenizer.train, ["", " \n"], 60)
 
 
 def test_missing_tensorflow_text_is_named(monkeypatch):

@@ -2,7 +2,6 @@
 
 import itertools
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,6 @@ from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.decoding.beam_search import (
-    BeamState,
     SearchInputs,
     beams_at_first,
     search,
@@ -272,11 +270,6 @@ def test_pad_and_bos_are_never_output(symbol):
         assert all(symbol not in tokens for tokens, _, _ in finished)
 
 
-def test_unk_may_be_output():
-    finished = hypotheses(Table(3, raised=[(UNK, 20.0)]).search(LIMITS))
-    assert all(UNK in sentence[0][0] for limit, sentence in zip(LIMITS, finished) if limit > 1)
-
-
 def test_finished_hypotheses_never_change():
     known = [{} for _ in LIMITS]
     for index, state in enumerate(Table(4).states(LIMITS)):
@@ -328,19 +321,3 @@ def test_search_flags_a_single_nonfinite_hypothesis():
     assert not ops.convert_to_numpy(state.finite).any()
     # Earlier hypotheses do not hide it.
     assert (ops.convert_to_numpy(state.finished_scores) > -1e8).any()
-
-
-def test_search_state_shapes():
-    table, beam_size = Table(6), 3
-    state = next(table.states([9] * 5, beam_size))
-    shapes = {name: tuple(getattr(state, name).shape) for name in BeamState._fields if name not in ("path", "cache")}
-    assert shapes == {
-        "index": (),
-        "tokens": (5, 3, 9),
-        "log_probabilities": (5, 3),
-        "finished_tokens": (5, 3, 9),
-        "finished_scores": (5, 3),
-        "finished_log_probabilities": (5, 3),
-        "finite": (5,),
-    }
-    assert keras.backend.standardize_dtype(state.finished_scores.dtype) == "float32"

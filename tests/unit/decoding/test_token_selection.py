@@ -302,39 +302,6 @@ def test_kv_tree_keeps_history_of_each_beam(batch, beam_size, steps, seed):
         tree.check(path[:, :, :kept], tree.past[0])
 
 
-@settings(max_examples=FEW, deadline=None)
-@given(batch=small, beams=small, nodes=st.integers(1, 9), seed=seeds)
-def test_live_nodes_are_those_of_live_beams(batch, beams, nodes, seed):
-    rng = np.random.default_rng(seed)
-    path, alive = rng.random((batch, beams, nodes)) < 0.3, rng.random((batch, beams)) < 0.6
-    needed = [sorted({node for _, node in np.argwhere(path[row] & alive[row][:, None])}) for row in range(batch)]
-    found = live_nodes(path, alive)
-    assert found.dtype == "int32" and found.shape == (batch, max(map(len, needed)))
-    for row, expected in zip(found.tolist(), needed):
-        assert row[: len(expected)] == expected and len(set(row)) == len(row)
-
-
-@settings(max_examples=FEW // 2, deadline=None)
-@given(batch=small, beam_size=small, past_length=st.integers(0, 5), steps=small, seed=seeds)
-def test_extend_path_adds_own_node(batch, beam_size, past_length, steps, seed):
-    path = np.random.default_rng(seed).random((batch, beam_size, past_length + steps * beam_size)) < 0.5
-    for node in range(0, steps * beam_size, beam_size):
-        expected = path.copy()
-        for beam in range(beam_size):
-            expected[:, beam, past_length + node + beam] = True
-        actual = extend_path(ops.convert_to_tensor(path), np.int32(node), past_length, beam_size)
-        np.testing.assert_array_equal(array(actual), expected)
-
-
-@pytest.mark.parametrize("temperature", [1e-9, 1e-3, 1e6])
-def test_sample_tokens_respects_mask_at_any_temperature(temperature):
-    logits = ops.convert_to_tensor([[[0.0, -5.0, -6.0, -7.0]]])
-    allowed = ops.convert_to_tensor([[[False, True, True, True]]])
-    for chance in (0.0, 0.3, 0.999999):
-        drawn, _ = sample_tokens(logits, allowed, ops.convert_to_tensor([[chance]]), Sampling(temperature))
-        assert int(drawn[0, 0]) > 0 and (temperature > 1 or int(drawn[0, 0]) == 1)
-
-
 @pytest.mark.parametrize("wrong", [{"temperature": 0}, {"top_p": 0}, {"top_p": 1.5}, {"top_k": -1}, {"seed": -1}])
 def test_sampling_rejects_invalid_options(wrong):
     with pytest.raises(UserError, match="must be"):

@@ -63,10 +63,6 @@ def test_translate_takes_generators(translator, results):
     assert translator.translate((text for text in TEXTS), nbest=2) == results
 
 
-def test_translate_is_deterministic(translator, results):
-    assert translator.translate(TEXTS, nbest=2) == results
-
-
 @pytest.mark.skipif(COMPILES_EACH_SHAPE, reason="here every shape is compiled")
 def test_translate_is_traced_once_for_all_lengths(translator, monkeypatch):
     fresh = kt.Translator(translator.model, translator.tokenizer, translator.hparams)

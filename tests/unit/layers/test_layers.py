@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
+from helpers.arrays import close, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -36,22 +37,12 @@ from keras_transformer.layers.stack import Stack, StackLayer
 widths = st.integers(1, 6)
 
 
-def normal(seed, *shape):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
 def randomize(layer, seed=0):
     """Assign random values to all weights. Return the layer."""
     random = np.random.default_rng(seed)
     for variable in layer.trainable_variables:
         variable.assign(random.normal(size=variable.shape, scale=0.5))
     return layer
-
-
-def close(actual, expected, tolerance=2e-5):
-    actual = np.asarray(actual, dtype="float64")
-    assert actual.shape == expected.shape
-    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 # Attention (§3.2)

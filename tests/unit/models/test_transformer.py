@@ -1,8 +1,5 @@
 """The whole model: logits, parameters, masks, randomness, saving, loss, metrics and decoding steps."""
 
-import itertools
-import math
-
 import keras
 import numpy as np
 import oracles
@@ -27,7 +24,6 @@ from helpers.small_transformer import (
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.data.tokenizers.base import BOS, PAD
 
 
 @pytest.mark.backend
@@ -41,12 +37,6 @@ def test_logits_match_oracle(changes):
 
 
 # Parameters
-
-
-def test_big_model_parameter_count():
-    model = kt.Transformer.from_hparams(kt.hparams("big"), vocab_size=37_000)
-    assert sum(math.prod(variable.shape) for variable in model.trainable_variables) == 214_171_648
-    assert model.count_params() == 214_171_648
 
 
 @every_variant
@@ -369,60 +359,6 @@ def test_update_changes_every_weight_of_unequal_stacks():
         model.fit(INPUTS, LABELS, sample_weight=WEIGHTS, verbose=0)
     for path, value in values(model.trainable_variables).items():
         assert (value != before[path]).any(), path
-
-
-# Decoding steps
-
-
-def decode(model, beams, length, settled=0, dtype="float32"):
-    """Return logits `[batch, beams, length, vocab]` of `decode_step` for random tokens, and the tokens.
-
-    Move keys and values of the first `settled` positions from `recent` to `past`.
-    """
-    cache = model.start_cache(SOURCE)._replace(kernels=model.step_kernels())
-    recent = model.empty_nodes(3, (length + 2) * beams)
-    tokens = np.random.default_rng(beams).integers(1, VOCAB, (3, beams, length)).astype("int32")
-    tokens[:, :, 0] = BOS
-    own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # by step, then by beam
-    steps, first = [], 0
-    for index in range(length):
-        if settled and index == settled:
-            past = keras.tree.map_structure(lambda part: part[:, :, : settled * beams], recent)
-            cache, first = cache._replace(past=past), settled
-            recent = model.empty_nodes(3, (length + 2 - settled) * beams)
-        path = np.tile(own & (np.arange((length + 2) * beams) < (index + 1) * beams), (3, 1, 1))
-        node = ops.convert_to_tensor((index - first) * beams)
-        so_far = np.where(np.arange(length - 1) < index, tokens[:, :, 1:], PAD)
-        step, recent = model.decode_step(
-            so_far, ops.convert_to_tensor(index), cache._replace(recent=recent), node, ops.convert_to_tensor(path)
-        )
-        steps.append(np.asarray(step, dtype="float64"))
-    return np.stack(steps, axis=2), tokens
-
-
-def check_step_by_step(changes, beams, settled):
-    model = randomize(make_model(**changes))
-    stepwise, tokens = decode(model, beams, length=7, settled=settled)
-    for beam in range(beams):
-        np.testing.assert_allclose(stepwise[:, beam], logits(model, (SOURCE, tokens[:, beam])), atol=1e-5)
-
-
-@every_variant
-def test_decode_step_matches_teacher_forced_logits(changes):
-    check_step_by_step(changes, beams=3, settled=4)
-
-
-@pytest.mark.backend
-def test_decode_step_without_past():
-    check_step_by_step({}, beams=1, settled=0)
-
-
-def test_decode_step_in_bfloat16():
-    model = make_model(dtype="mixed_bfloat16")
-    stepwise, tokens = decode(model, 1, length=7)
-    np.testing.assert_allclose(stepwise[:, 0], logits(model, (SOURCE, tokens[:, 0])), atol=0.15)
-    for cached in itertools.chain(*model.start_cache(SOURCE).memory, *model.empty_nodes(3, 7)):
-        assert keras.backend.standardize_dtype(cached.dtype) == "bfloat16"
 
 
 # Warnings

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.parsing.evalb_parameters import Parameters, read_parameters
-from keras_transformer.parsing.parseval import parse_scores, parseval, trees_as_lines
+from keras_transformer.parsing.parseval import parse_scores, parseval
 from keras_transformer.parsing.sentence_score import score_sentence
 from keras_transformer.utils.errors import UserError
 
@@ -71,14 +71,6 @@ def test_sample_figures(sample):
         17: "Length unmatch (4|6)",
         20: "Words unmatch (this|That)",
     }
-
-
-def test_default_parameters_are_collins(test_data):
-    path = test_data / "evalb" / "COLLINS.prm"
-    if not path.is_file():
-        pytest.skip(f"there is no {path}")
-    assert read_parameters(read(path), path.name) == Parameters()
-    assert read_parameters(["EQ_LABEL PRT ADVP"]) != Parameters()
 
 
 # The oracle: brackets as sets of words, counted as multisets
@@ -402,67 +394,3 @@ def test_by_length_and_by_label_add_up(sample):
     assert (sum(one.gold for one in labels), sum(one.test for one in labels)) == (98, 95)
     assert sum(one.gold * one.recall for one in labels) == pytest.approx(8600)
     assert sum(one.test * one.precision for one in labels) == pytest.approx(8600)
-
-
-# Files over several lines
-
-
-def test_trees_as_lines_joins_lines_of_a_tree():
-    treebank = ["( (S ", "    (NP (N a) )", "", "    (VP (V is))) )", "", "(X (N b))", "(Y", "(N c)) (Z (N d))"]
-    lines = trees_as_lines(treebank, "wsj.mrg")
-    assert lines == ["( (S (NP (N a)) (VP (V is))))", "(X (N b))", "(Y (N c))", "(Z (N d))"]
-    assert parseval(lines, ["(S (NP (N a)) (VP (V is)))", *lines[1:]]).complete_match == 100
-
-
-def test_trees_as_lines_keeps_balanced_lines():
-    lines = ["(S (N a)) (S (N b))", "", "no brackets", "(S\t(N a))"]
-    assert trees_as_lines(iter(lines), "a.parse") == lines
-
-
-def test_trees_as_lines_keeps_unbalanced_parse_separate():
-    lines = ["(S (N a)", "", "(S (N a))", "(S (N a)))"]
-    assert trees_as_lines(lines, "a.parse", sentences=4) == lines
-    # With another number of sentences, these are trees over several lines.
-    assert trees_as_lines(lines, "a.parse") == trees_as_lines(lines, "a.parse", 3) == ["(S (N a) (S (N a)) (S (N a)))"]
-
-
-def test_trees_as_lines_rejects_malformed_trees():
-    with pytest.raises(UserError, match=r"^wsj.mrg:2: .*not closed"):
-        trees_as_lines(["(S (N a))", "(S", "(N b)"], "wsj.mrg")
-    with pytest.raises(UserError, match=r"^wsj.mrg:3: '\)' is outside"):
-        trees_as_lines(["(S (N a))", "(S (N b))", ") (S (N c))("], "wsj.mrg")
-
-
-# Parameter files
-
-
-def test_parameter_file_is_read():
-    lines = ["# by hand", "", "DEBUG 1", "MAX_ERROR 3", "LABELED 0  ", "CUTOFF_LEN 7", "DELETE_LABEL\tROOT\r"]
-    lines += ["EQ_WORD a b", "EQ_LABEL X Y", "DELETE_LABEL #", "DELETE_LABEL_FOR_LENGTH E"]
-    expected = Parameters({"ROOT", "#"}, {"E"}, {("Y", "X")}, {("b", "a")}, False, 7)
-    assert read_parameters(lines) == expected
-    assert read_parameters([]) == NONE != expected
-
-
-def test_max_error_is_ignored():
-    result = parseval(["(N a)"] * 20, ["(N b)"] * 20, read_parameters(["MAX_ERROR 3"]))
-    assert result.errors == 20
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("DELETE_LABLE TOP", "unknown key 'DELETE_LABLE': did you mean DELETE_LABEL"),
-        ("DELETE_LABEL", "DELETE_LABEL must have 1 values, got 0"),
-        ("DEBUG", "DEBUG must have 1 values, got 0"),
-        ("DELETE_LABEL TOP S", "DELETE_LABEL must have 1 values, got 2"),
-        ("EQ_LABEL ADVP", "EQ_LABEL must have 2 values, got 1"),
-        ("CUTOFF_LEN forty", "CUTOFF_LEN must be a non-negative integer, got 'forty'"),
-        ("LABELED 01", "LABELED must be 0 or 1, got '01'"),
-        ("QUOTE_LABEL POS", "QUOTE_LABEL is not implemented. Remove the line"),
-    ],
-)
-def test_faulty_parameter_file_is_rejected(line, message):
-    with pytest.raises(UserError) as error:
-        read_parameters(["# rules", line], "own.prm")
-    assert str(error.value).startswith(f"own.prm:2: {message}")

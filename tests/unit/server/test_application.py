@@ -14,6 +14,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 
 from helpers.served import Backwards, ask, serving  # noqa: E402
+from helpers.waiting import wait_for  # noqa: E402
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
 from keras_transformer.server.application import application  # noqa: E402
@@ -58,18 +59,11 @@ def waiting(url):
     return metrics(url)["waiting_texts",]
 
 
-def wait_until(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def block(pool, url, engine):
     """Close the engine's gate after a first text, and return the future of its answer."""
     engine.gate.clear()
     first = pool.submit(ask, url, body={"texts": ["first"]})
-    wait_until(lambda: engine.batches)
+    wait_for(lambda: engine.batches)
     return first
 
 
@@ -217,7 +211,7 @@ def test_translate_requires_json_content_type(url):
 def test_faulty_text_does_not_affect_others(url, engine, pool):
     first = block(pool, url, engine)
     others = [pool.submit(ask, url, body={"texts": [text]}) for text in ("a", "fault", "b", "impossible", "c")]
-    wait_until(lambda: waiting(url) == 5)
+    wait_for(lambda: waiting(url) == 5)
     engine.gate.set()
     assert first.result().outputs == [[("tsrif", 0)]]
     assert [other.result().status for other in others] == [200, 500, 200, 422, 200]
@@ -229,7 +223,7 @@ def test_faulty_text_does_not_affect_others(url, engine, pool):
 def test_waiting_texts_share_a_batch(url, engine, pool):
     first = block(pool, url, engine)
     others = [pool.submit(ask, url, body={"texts": [text]}) for text in "abcd"]
-    wait_until(lambda: waiting(url) == 4)
+    wait_for(lambda: waiting(url) == 4)
     engine.gate.set()
     assert [answer.result().outputs[0][0][0] for answer in (first, *others)] == ["tsrif", *"abcd"]
     assert [sorted(batch) for batch in engine.batches] == [["first"], ["a", "b", "c", "d"]]
@@ -238,7 +232,7 @@ def test_waiting_texts_share_a_batch(url, engine, pool):
 def test_full_queue_answers_503_with_retry_after(url, engine, pool):
     first = block(pool, url, engine)
     others = [pool.submit(ask, url, body={"texts": ["w"] * 8}) for _ in range(2)]
-    wait_until(lambda: waiting(url) == 16)
+    wait_for(lambda: waiting(url) == 16)
     refused = ask(url, body={"texts": ["x"] * 8})
     refused.refused(503, "queue is full")
     assert 1 <= int(refused.headers["retry-after"]) <= LIMITS.seconds
@@ -264,8 +258,8 @@ def test_disconnected_client_leaves_queue(url, engine, pool):
     first = block(pool, url, engine)
     body = json.dumps({"texts": ["gone"] * 3}).encode()
     with raw_request(url, "Content-Type: application/json", f"Content-Length: {len(body)}", body=body):
-        wait_until(lambda: waiting(url) == 3)
-    wait_until(lambda: waiting(url) == 0)
+        wait_for(lambda: waiting(url) == 3)
+    wait_for(lambda: waiting(url) == 0)
     other = pool.submit(ask, url, body={"texts": ["other"]})
     engine.gate.set()
     assert first.result().outputs == [[("tsrif", 0)]] and other.result().outputs == [[("rehto", 0)]]
@@ -286,9 +280,9 @@ def test_attention_alternates_with_batches_and_is_limited(pool):
     with serving(application(engine, LIMITS)) as url:
         first = block(pool, url, engine)
         maps = [pool.submit(ask, url, "/attention", {"source": "a", "target": "b"}) for _ in range(12)]
-        wait_until(lambda: sum(one.done() for one in maps) == 12 - MAX_CALLS)
+        wait_for(lambda: sum(one.done() for one in maps) == 12 - MAX_CALLS)
         second = pool.submit(ask, url, body={"texts": ["second"]})
-        wait_until(lambda: waiting(url) == 1)
+        wait_for(lambda: waiting(url) == 1)
         engine.gate.set()
         assert first.result().outputs == [[("tsrif", 0)]] and second.result().outputs == [[("dnoces", 0)]]
         statuses = sorted(one.result().status for one in maps)
@@ -301,9 +295,9 @@ def test_health_reports_stuck_model(engine):
         assert ask(url, "/healthz").status == 200
         engine.gate.clear()
         ask(url, body={"texts": ["one"]}).refused(504)
-        wait_until(lambda: ask(url, "/healthz").status == 503)
+        wait_for(lambda: ask(url, "/healthz").status == 503)
         engine.gate.set()
-        wait_until(lambda: ask(url, "/healthz").status == 200)
+        wait_for(lambda: ask(url, "/healthz").status == 200)
 
 
 def test_server_stops_while_model_is_stuck(engine, pool):

@@ -182,23 +182,6 @@ def test_evaluate_reads_batches_once_and_averages_over_tokens(monkeypatch):
 # Keras' gradient_accumulation_steps averages batches, and the schedule counts micro-batches
 
 
-@pytest.mark.parametrize("accumulate", [2, 7])
-def test_accumulation_makes_the_same_updates(accumulate):
-    batches = make_batches()
-    whole, sliced = make_model(**sgd()), make_model(**sgd(), accumulate=accumulate)
-    begin = weights(whole)
-    assert any(len(batches[index][1]) % accumulate for index in range(3))  # uneven, with 7 also empty
-    for index in range(3):
-        update(whole, batches[index])
-        update(sliced, batches[index])
-    assert int(sliced.optimizer.iterations) == 3
-    for old, expected, actual in zip(begin, weights(whole), weights(sliced)):
-        assert abs(expected - old).max() > 1e-3
-        np.testing.assert_allclose(actual, expected, atol=1e-5)
-    for name, value in whole.get_metrics_result().items():
-        assert float(sliced.get_metrics_result()[name]) == pytest.approx(float(value), rel=1e-4)
-
-
 def test_micro_batches_draw_masks_in_fixed_order():
     """Micro-batches run one after the other. In a parallel loop they would draw masks in any order."""
     ends = []

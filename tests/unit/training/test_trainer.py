@@ -241,23 +241,11 @@ def test_validation_rows_match_evaluate(problem, whole):
     assert {name: logged[name] for name in metrics} == pytest.approx(metrics, rel=1e-5)
 
 
-def test_latest_and_best_checkpoints_are_kept(whole):
-    assert whole.checkpoints.steps()[-4:] == [6, 8, 10, 12]
-    assert set(whole.checkpoints.steps()) == {6, 8, 10, 12, whole.checkpoints.best_step()}
-
-
 def test_best_checkpoint_has_best_validation(whole):
     rows = [row for row in whole.metrics() if row["kind"] == "validation"]
     best = max(rows, key=lambda row: (row["score"], -row["nll"]))
     assert whole.checkpoints.best() == {name: best[name] for name in ("step", "score", "nll", "loss")}
     assert whole.checkpoints.load()[1]["step"] == best["step"]
-
-
-def test_best_checkpoint_survives_pruning(copied):
-    copied.checkpoints.mark_best(8, {"score": 99.0, "nll": 0.1})
-    copied.checkpoints.prune(keep=1)
-    assert copied.checkpoints.steps() == [8, 12]
-    assert copied.checkpoints.load("best")[1]["step"] == 8
 
 
 def test_average_is_mean_of_last_checkpoints(copied):
@@ -285,16 +273,6 @@ def test_moving_average_loads_as_checkpoint_ema(whole, copied):
     copied.checkpoints.save(13, arrays, {})
     with pytest.raises(kt.UserError, match="holds no moving average; train with --ema_decay"):
         copied.checkpoints.load("ema")
-
-
-def test_average_uses_average_last(copied):
-    assert kt.average_checkpoints(copied.path) == [8, 10, 12]
-
-
-def test_run_translates(whole):
-    translator = kt.Translator.load(whole.path, checkpoint="last")
-    (hypotheses,) = translator.translate(["s0 s1"])
-    assert hypotheses[0].score < 0
 
 
 def test_manifest_names_corpus_and_parameters(problem, whole):

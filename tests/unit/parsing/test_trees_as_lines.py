@@ -1,0 +1,32 @@
+"""Trees over several lines as one line each."""
+
+import pytest
+
+from keras_transformer.parsing.parseval import parseval, trees_as_lines
+from keras_transformer.utils.errors import UserError
+
+
+def test_trees_as_lines_joins_lines_of_a_tree():
+    treebank = ["( (S ", "    (NP (N a) )", "", "    (VP (V is))) )", "", "(X (N b))", "(Y", "(N c)) (Z (N d))"]
+    lines = trees_as_lines(treebank, "wsj.mrg")
+    assert lines == ["( (S (NP (N a)) (VP (V is))))", "(X (N b))", "(Y (N c))", "(Z (N d))"]
+    assert parseval(lines, ["(S (NP (N a)) (VP (V is)))", *lines[1:]]).complete_match == 100
+
+
+def test_trees_as_lines_keeps_balanced_lines():
+    lines = ["(S (N a)) (S (N b))", "", "no brackets", "(S\t(N a))"]
+    assert trees_as_lines(iter(lines), "a.parse") == lines
+
+
+def test_trees_as_lines_keeps_unbalanced_parse_separate():
+    lines = ["(S (N a)", "", "(S (N a))", "(S (N a)))"]
+    assert trees_as_lines(lines, "a.parse", sentences=4) == lines
+    # With another number of sentences, these are trees over several lines.
+    assert trees_as_lines(lines, "a.parse") == trees_as_lines(lines, "a.parse", 3) == ["(S (N a) (S (N a)) (S (N a)))"]
+
+
+def test_trees_as_lines_rejects_malformed_trees():
+    with pytest.raises(UserError, match=r"^wsj.mrg:2: .*not closed"):
+        trees_as_lines(["(S (N a))", "(S", "(N b)"], "wsj.mrg")
+    with pytest.raises(UserError, match=r"^wsj.mrg:3: '\)' is outside"):
+        trees_as_lines(["(S (N a))", "(S (N b))", ") (S (N c))("], "wsj.mrg")
