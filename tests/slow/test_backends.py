@@ -108,12 +108,3 @@ def test_notebook_may_start_with_batches(tmp_path):
     batches, *onednn = done.stdout.splitlines()[-2 if THIS == "tensorflow" else -1 :]
     assert int(batches) > 0 and onednn == ["False"] * (THIS == "tensorflow")
     assert "'torch'" in python("torch", tmp_path, "-c", code).stderr.splitlines()[-1]
-
-
-@pytest.mark.backend
-@pytest.mark.parametrize("name", ["torch", *set(loading.BACKENDS).difference(BACKENDS)])
-def test_train_rejects_wrong_backend(tmp_path, name):
-    done = python(name, tmp_path, "-m", "keras_transformer.train", *cross_backend.FLAGS)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-    assert "'torch'" in done.stderr or f"pip install {name}" in done.stderr

@@ -44,8 +44,8 @@ def test_tokenizer_special_ids_are_fixed(learned_class):
 
 def test_vocabulary_size_bounds_are_named(learned_class):
     texts = sentences(50)
-    largest = int(re.search(r"at most (\d+)", complaint(learned_class.train, texts, 100_000))[1])
-    smallest = int(re.search(r"at least (\d+); change it with --set", complaint(learned_class.train, texts, 8))[1])
+    largest = int(re.search(r"at most (\d+) pieces", complaint(learned_class.train, texts, 100_000))[1])
+    smallest = int(re.search(r"at least (\d+) pieces", complaint(learned_class.train, texts, 8))[1])
     for size in (smallest, largest):
         assert learned_class.train(texts, size).vocab_size == size
     assert f"at least {smallest}" in complaint(learned_class.train, texts, smallest - 1)

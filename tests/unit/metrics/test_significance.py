@@ -8,6 +8,7 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 
 from keras_transformer.metrics.significance import paired_bootstrap
+from keras_transformer.parsing.parseval import F1_OF_ALL
 from keras_transformer.utils.errors import UserError
 
 REFERENCES = [f"The {i}th cat of {i * i} Cats sat on the mat." for i in range(60)]
@@ -71,7 +72,7 @@ def test_bootstrap_of_f1_resamples_sentences():
     gold = "(S (NP (N a)) (VP (V b)))"
     wrong, error = gold.replace("NP", "X"), gold.replace("V b", ". b")
     references, outputs, others = [gold] * 40, [gold, gold, wrong, error] * 10, [gold, wrong, error, error] * 10
-    found = paired_bootstrap("F1 of all sentences", outputs, others, references)
+    found = paired_bootstrap(F1_OF_ALL, outputs, others, references)
     matched = [[3, 3, 2, 0] * 10, [3, 2, 0, 0] * 10]
     tested = [[3, 3, 3, 2] * 10, [3, 3, 2, 2] * 10]
     rng, drawn = np.random.default_rng(12345), [[], []]
@@ -83,8 +84,8 @@ def test_bootstrap_of_f1_resamples_sentences():
     assert found.system.score == pytest.approx(200 * 80 / (120 + 110)) and found.other.score < found.system.score
     assert (found.system.mean, found.other.mean) == tuple(pytest.approx(np.mean(one)) for one in drawn)
     assert found.p_value < 0.01 and found.signature == "EVALB's rules, COLLINS.prm, labelled|bs:1000|seed:12345"
-    assert paired_bootstrap("F1 of all sentences", others, others, references).p_value == 1
-    assert paired_bootstrap("F1 of all sentences", others, outputs, references).p_value == found.p_value
+    assert paired_bootstrap(F1_OF_ALL, others, others, references).p_value == 1
+    assert paired_bootstrap(F1_OF_ALL, others, outputs, references).p_value == found.p_value
 
 
 def test_bootstrap_rejects_unknown_metric():

@@ -115,7 +115,7 @@ def test_export_restores_the_weights(marian, tmp_path):
         ({"d_model": 16}, r"model.shared.weight must have the shape .*, but got \(\d+, 8\)"),
     ],
 )
-def test_read_marian_refuses_other_models(marian, tmp_path, changes, words):
+def test_read_marian_rejects_other_models(marian, tmp_path, changes, words):
     for path in marian.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     config = json.loads((marian / "config.json").read_text())
