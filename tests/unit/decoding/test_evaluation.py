@@ -277,10 +277,6 @@ def test_evaluate_rejects_wrong_compare_file_before_decoding(run, call, tmp_path
     assert outcome.out == ""
 
 
-def test_evaluate_rejects_directory_to_compare(run, call, tmp_path, no_decoding):
-    call("evaluate", f"--run={run}", f"--compare={tmp_path}").refused(tmp_path, "directory")
-
-
 def test_evaluate_cannot_compare_other_metrics(run, result, call, tmp_path, no_decoding, monkeypatch):
     def score(self, hypotheses, references):
         return [NamedTuple("Score", [("name", str)])("F1")]

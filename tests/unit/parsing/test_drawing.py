@@ -103,8 +103,17 @@ def test_text_drawing_of_small_tree():
     assert text_drawing(tree_of(CAT)) == CAT_DRAWN
 
 
-def test_text_drawing_of_single_word():
-    assert text_drawing(tree_of("(NN word)")) == " NN\nword"
+@pytest.mark.parametrize(
+    ("tree", "lines"),
+    [
+        ("(NN word)", [" NN", "word"]),
+        ("( (S (NN a)))", [" •", " │", " S", " │", "NN", " a"]),
+        ("(X (A a) (B b) (C c))", ["   X", "┌──┼──┐", "A  B  C", "a  b  c"]),
+    ],
+    ids=["word", "empty label", "middle child"],
+)
+def test_text_drawing_of_small_shapes(tree, lines):
+    assert text_drawing(tree_of(tree)).split("\n") == lines
 
 
 def test_text_drawing_of_wide_label():
@@ -118,10 +127,6 @@ def test_text_drawing_of_wide_label():
     ]
 
 
-def test_text_drawing_of_parent_over_middle_child():
-    assert text_drawing(tree_of("(X (A a) (B b) (C c))")).split("\n")[1] == "┌──┼──┐"
-
-
 def test_text_drawing_counts_wide_characters_and_marks():
     assert [columns(text) for text in ("東京", "ｱ", "e\u0301", "", "Ａb", "👍")] == [4, 1, 1, 0, 3, 2]
     drawing = text_drawing(tree_of("(S (NN 東京) (NP (NN e\u0301te\u0301) (NN ネコ)))"))
@@ -133,10 +138,6 @@ def test_text_drawing_counts_wide_characters_and_marks():
         " NN   NN    NN",
         "東京  e\u0301te\u0301  ネコ",
     ]
-
-
-def test_text_drawing_shows_empty_label_as_dot():
-    assert text_drawing(tree_of("( (S (NN a)))")).split("\n") == [" •", " │", " S", " │", "NN", " a"]
 
 
 def test_drawings_replace_control_characters():

@@ -305,26 +305,6 @@ def test_extra_train_names_missing_file(tmp_path):
     assert f"{tmp_path}/taught.de does not exist; problem.extra_train must be" in complaint(problem.prepare)
 
 
-def test_parallel_text_uses_own_split_files(tmp_path):
-    for split, count in (("train", 30), ("validation", 3), ("test", 4)):
-        write_text(tmp_path, split, pairs_of(count))
-    problem = parallel(tmp_path)
-    assert {split: len(list(problem.examples(split))) for split in problem.splits} == {
-        "train": 30, "validation": 3, "test": 4
-    }  # fmt: skip
-
-
-def test_parallel_text_without_test_files(tmp_path):
-    write_text(tmp_path, "train", pairs_of(30))
-    assert "unknown split 'test'" in complaint(parallel(tmp_path).examples, "test")
-
-
-def test_parallel_text_files_may_be_gzip(tmp_path):
-    write_text(tmp_path / "plain", "train", pairs_of(100))
-    write_text(tmp_path / "packed", "train", pairs_of(100), compress=True)
-    assert list(parallel(tmp_path / "packed").examples("train")) == list(parallel(tmp_path / "plain").examples("train"))
-
-
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_parallel_text_names_missing_side(tmp_path, split, language):
