@@ -4,7 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_transformer.config.hparams import setting
 from keras_transformer.data.filters import script_classes
@@ -124,7 +124,8 @@ class TranslationProblem(Problem):
     def filters(self) -> dict:
         from keras_transformer.data.filters import PairFilter
 
-        values = {field.name: getattr(self, field.name, None) for field in dataclasses.fields(PairFilter)}
+        names = [field.name for field in dataclasses.fields(PairFilter)]
+        values: dict[str, Any] = {name: getattr(self, name, None) for name in names}
         return {"train": PairFilter(**{**values, "drop_empty": True})}
 
     def changed(self, names) -> list:
