@@ -54,6 +54,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python docs/wording.py
 
 # HTML documentation in docs/_build. Warnings, such as those about broken links, are errors.
 docs: $(VENV)/.installed-dev

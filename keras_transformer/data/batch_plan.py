@@ -47,23 +47,23 @@ class BatchPlan:
 
     Args:
         source_lengths: Integers `[corpus]`, tokens with the end of sentence, so at least 1.
-        target_lengths: Integers `[corpus]`, likewise.
+        target_lengths: Integers `[corpus]`, the same for targets.
         batch_tokens: The most tokens, rows * length, on either side of a batch.
         seed: Integer from 0 on.
-        max_length: Pairs with a side of more tokens are left out; None keeps all.
+        max_length: Maximum number of tokens per side. The plan drops longer pairs; None keeps all.
         max_shapes: The most distinct shapes: how often a training step may have to be compiled.
         shuffle: False, for validation, keeps ties in file order and batches sorted, the same every epoch.
 
     Attributes:
         num_pairs: Number of pairs in an epoch.
-        num_dropped: Number of pairs left out for their length.
+        num_dropped: Number of pairs that are longer than `max_length`.
         batches_per_epoch: Number of batches that go through the corpus once.
         seed: See above.
         shapes: List of the distinct (rows, source, target) to pad to, each within the budget.
 
     Raises:
         UserError: No batch can hold the longest pair, or no pair is left.
-        ValueError: The arguments are none that a user could have given.
+        ValueError: The lengths or `max_shapes` are invalid.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ def _running_maxima(values):
 
 
 def _check(source, target, max_shapes):
-    """Refuses what no user could have given."""
+    """Raise a `ValueError` if the lengths or `max_shapes` are invalid."""
     if source.ndim != 1 or source.shape != target.shape:
         raise ValueError(f"lengths come in pairs, not as {source.shape} and {target.shape}")
     if len(source) and min(source.min(), target.min()) < 1:
@@ -237,7 +237,7 @@ def _check(source, target, max_shapes):
 
 
 def _check_fit(longest, rows, batch_tokens, max_length):
-    """Refuses a plan without pairs, and one with a pair longer than the budget."""
+    """Raise a `UserError` for a plan without pairs, or with a pair longer than the budget."""
     if not len(longest):
         raise UserError("there are no sentence pairs to make batches of; check that the corpus is not empty")
     if not len(rows):

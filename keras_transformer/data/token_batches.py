@@ -20,7 +20,7 @@ class TokenBatches(keras.utils.PyDataset):
         split: `Split` of a token store.
         plan: `BatchPlan` over its lengths.
         start: Number of the first batch: the step at which training resumes.
-        endless: Whether batches go on epoch after epoch, for training, or end after one, for validation.
+        endless: Whether batches continue after an epoch, as for training, or end, as for validation.
         row_multiple: Rows are filled up with empty ones to a multiple of this, so that replicas share them evenly.
         few_shapes: Whether a batch is padded up to one of the plan's few shapes, for steps that are compiled for each
             shape, or only to its own longest. By default on all backends but TensorFlow.

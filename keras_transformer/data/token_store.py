@@ -27,14 +27,14 @@ class TokenStore:
     def __init__(self, path, reverse=False):
         self.path = Path(path)
         self.manifest = read_json(
-            self.path / "manifest.json", f"{path} is no whole prepared corpus, remove it to prepare it anew",
+            self.path / "manifest.json", f"{path} is no whole prepared corpus, remove it to prepare it again",
             version=int, splits=dict, files=dict, tokenizer=str,
         )  # fmt: skip
         if self.manifest["version"] != VERSION:
-            raise UserError(f"{path} was prepared by another version of this program; remove it to prepare it anew")
+            raise UserError(f"{path} was prepared by another version of this program; remove it to prepare it again")
         self.tokenizer = load_tokenizer(self.path)
         if self.tokenizer.fingerprint != self.manifest["tokenizer"]:
-            raise UserError(f"{self.path / self.tokenizer.file_name} is damaged; remove {path} to prepare it anew")
+            raise UserError(f"{self.path / self.tokenizer.file_name} is damaged; remove {path} to prepare it again")
         self._sides = SIDES[::-1] if reverse else SIDES
 
     def split(self, name):
@@ -103,7 +103,7 @@ class Sequences:
             path, entry = folder / f"{name}.{suffix}", files.get(f"{name}.{suffix}")
             whole = isinstance(entry, dict) and entry.get("dtype") in dtypes and path.parent == folder
             if not whole or not path.is_file() or sha256(path) != entry.get("sha256"):
-                raise UserError(f"{path} is missing or damaged; remove {folder} to prepare it anew")
+                raise UserError(f"{path} is missing or damaged; remove {folder} to prepare it again")
         self.lengths = np.fromfile(folder / f"{name}.lengths", dtype=np.int32)
         ids, dtype = folder / f"{name}.ids", files[f"{name}.ids"]["dtype"]
         self._ids = np.memmap(ids, dtype=dtype, mode="r") if ids.stat().st_size else np.zeros(0, dtype)

@@ -85,7 +85,7 @@ def test_store_names_damaged_file(tmp_path, name, damage):
 def test_store_names_damaged_manifest(tmp_path):
     path = store_of(tmp_path / "store", train=[([4], [5])]).path
     (path / "manifest.json").write_text("{")
-    assert f"remove it to prepare it anew: {path}/manifest.json is damaged" in complaint(TokenStore, path)
+    assert f"remove it to prepare it again: {path}/manifest.json is damaged" in complaint(TokenStore, path)
 
 
 def test_store_write_interrupted_leaves_nothing(tmp_path):
