@@ -7,6 +7,7 @@ Workloads:
 
 - `plan`: open the plan of a corpus, make the first batch, cross into the second epoch, resume at later steps. The
   lengths are random, with the distribution of WMT.
+- `mixing`: padding, and the share of two pairs of a batch that also share a batch in the next epoch.
 - `assembly`: `TokenBatches` from a prepared corpus, without Keras.
 - `tf_data`, `jax`: the same batches in Keras' `fit`, with a training step that does nothing.
 
@@ -26,19 +27,24 @@ from pathlib import Path
 import numpy as np
 from command_line import Parser, add_row, timed
 
+import keras_transformer as kt
 from keras_transformer.cli.arguments import positive_int, run_command
 
 sys.path.insert(0, str(Path(__file__).parent / "engines"))
 
-WORKLOADS = ("plan", "assembly", "tf_data", "jax")
+WORKLOADS = ("plan", "mixing", "assembly", "tf_data", "jax")
 STEPS = (10, 1_000_000)
 """Steps at which a run resumes."""
+MIXED = (2_048, 8_192, 25_000)
+"""Budgets per side for which padding and mixing are measured."""
 VOCAB_SIZE = 32_000
+SORTED_PAIRS = 100_000_000
+"""Largest corpus whose lengths are drawn and sorted."""
 
 
 def main(arguments):
     parser = Parser(__doc__)
-    default = "jax" if os.environ.get("KERAS_BACKEND") == "jax" else "plan,assembly,tf_data"
+    default = "jax" if os.environ.get("KERAS_BACKEND") == "jax" else "plan,mixing,assembly,tf_data"
     parser.add_names("--workloads", WORKLOADS, default)
     parser.add_argument("--pairs", default="1000000", help="corpus sizes of the plans (default %(default)s)")
     for name, default, summary in (
@@ -47,17 +53,47 @@ def main(arguments):
         ("--batches", 300, "batches to assemble"),
     ):
         parser.add_argument(name, type=positive_int, default=default, help=f"{summary} (default %(default)s)")
+    parser.add_corpus()
     flags = parser.parse_args(arguments)
-    plans = [(plan, int(text)) for text in flags.pairs.split(",")]
-    functions = {"plan": plans, "assembly": [(assembly, flags.stored_pairs)]}
-    for workload in flags.workloads:
-        for function, pairs in functions.get(workload, [(fit, flags.stored_pairs)]):
-            with tempfile.TemporaryDirectory() as folder:
-                path = f"{folder}/store"
-                in_process(write_lengths if function is plan else write_store, path, pairs)
-                figures = in_process(function, path, flags.batch_tokens, flags.batches)
-            row = {"benchmark": "data_path", "workload": workload, "pairs": pairs, "batch_tokens": flags.batch_tokens}
-            print(json.dumps(add_row({**row, **figures}, flags.json)))
+    with tempfile.TemporaryDirectory() as folder:
+        for workload in flags.workloads:
+            if workload == "mixing":
+                runs = mixing_runs(folder, flags)
+            elif workload == "plan":
+                runs = plan_runs(folder, [int(text) for text in flags.pairs.split(",")], flags)
+            else:
+                runs = batch_runs(folder, assembly if workload == "assembly" else fit, flags)
+            for row in runs:
+                print(json.dumps(add_row({"benchmark": "data_path", "workload": workload, **row}, flags.json)))
+
+
+def plan_runs(folder, sizes, flags):
+    """Yield the rows of plans."""
+    for pairs in sizes:
+        in_process(write_plan, f"{folder}/{pairs}", pairs)
+        figures = in_process(plan, f"{folder}/{pairs}", flags.batch_tokens)
+        yield {"pairs": pairs, "batch_tokens": flags.batch_tokens, **figures}
+
+
+def batch_runs(folder, function, flags):
+    """Yield the row of a path of batches."""
+    path = Path(folder, "store")
+    if not path.exists():
+        in_process(write_store, path, flags.stored_pairs)
+    figures = in_process(function, path, flags.batch_tokens, flags.batches)
+    yield {"pairs": flags.stored_pairs, "batch_tokens": flags.batch_tokens, **figures}
+
+
+def mixing_runs(folder, flags):
+    """Yield the rows of padding and mixing: for lengths like those of WMT, and of Multi30k if its files are given."""
+    in_process(write_plan, f"{folder}/mixed", flags.stored_pairs)
+    corpora = {"wmt": f"{folder}/mixed"}
+    if flags.raw_dir:
+        problem = kt.problem("multi30k_ende_tok", raw_dir=flags.raw_dir, data_dir=flags.data_dir).prepare()
+        corpora["multi30k"] = f"{problem.prepared_dir}/train"
+    for lengths, path in corpora.items():
+        for batch_tokens in MIXED:
+            yield {"lengths": lengths, "batch_tokens": batch_tokens, **in_process(mixing, path, batch_tokens)}
 
 
 def in_process(function, *arguments):
@@ -74,8 +110,22 @@ def lengths_of(pairs):
     return np.concatenate([block] * -(-pairs // block.shape[1]), axis=1)[:, :pairs]
 
 
-def write_lengths(path, pairs):
-    lengths_of(pairs).tofile(path)
+def write_plan(path, pairs):
+    """Write the `LengthIndex` of a corpus. A very large one is simulated: its pairs are already in order."""
+    from keras_transformer.data.columns import add_checksums, allocate_column
+    from keras_transformer.data.length_index import group_lengths, order_type, write_index
+
+    if pairs <= SORTED_PAIRS:
+        return write_index(path, *lengths_of(pairs))
+    block = 1_000_000
+    groups = group_lengths(*lengths_of(block))
+    order = allocate_column(f"{path}.order", order_type(pairs), pairs)
+    for first in range(0, pairs, block):
+        order[first : first + block] = np.arange(first, min(first + block, pairs))
+    order.flush()
+    columns = np.concatenate([*groups[:2], groups[2] * (pairs // block)])
+    allocate_column(f"{path}.groups", "int64", len(columns))[:] = columns
+    return {**add_checksums(f"{path}.groups", "int64"), **add_checksums(f"{path}.order", order_type(pairs))}
 
 
 def write_store(path, pairs):
@@ -99,15 +149,18 @@ def open_batches(path, batch_tokens):
     from keras_transformer.data.token_store import TokenStore
 
     split = TokenStore(path).split("train")
-    return TokenBatches(split, BatchPlan(split.source.lengths, split.target.lengths, batch_tokens, seed=1))
+    return TokenBatches(split, BatchPlan(split.index, batch_tokens, seed=1))
 
 
-def plan(path, batch_tokens, _):
+def plan(path, batch_tokens):
     """Return the figures of a `BatchPlan`."""
     from keras_transformer.data.batch_plan import BatchPlan
+    from keras_transformer.data.columns import Column
+    from keras_transformer.data.length_index import LengthIndex
 
     def open_plan():
-        return BatchPlan(*np.fromfile(path, np.int32).reshape(2, -1), batch_tokens, seed=1)
+        columns = Column(f"{path}.groups", "int64"), Column(f"{path}.order", "uint32")
+        return BatchPlan(LengthIndex.from_columns(*columns), batch_tokens, seed=1)
 
     before = peak_memory()
     opened, open_seconds = cpu_timed(open_plan)
@@ -119,6 +172,31 @@ def plan(path, batch_tokens, _):
     for step in STEPS:
         figures[f"resume_at_{step}_seconds"] = cpu_timed(lambda step=step: open_plan().batch(step))[1]
     return {**figures, "peak_memory_mb": peak_memory() - before}
+
+
+def mixing(path, batch_tokens):
+    """Return padding of a plan, and the share of two pairs of a batch that share one again in the next epoch."""
+    from keras_transformer.data.batch_plan import BatchPlan
+    from keras_transformer.data.columns import Column
+    from keras_transformer.data.length_index import LengthIndex
+
+    columns = Column(f"{path}.groups", "int64"), Column(f"{path}.order", "uint32")
+    index = LengthIndex.from_columns(*columns)
+    opened = BatchPlan(index, batch_tokens, seed=1)
+    count, padded = opened.batches_per_epoch, 0
+    first, second = np.empty((2, opened.num_pairs), np.int64)
+    for number in range(count):
+        batch = opened.batch(number)
+        first[batch.rows], second[opened.batch(count + number).rows] = number, number
+        padded += len(batch.rows) * (batch.source_length + batch.target_length)
+    again, together = (np.unique(key, return_counts=True)[1] for key in (first * count + second, first))
+    return {
+        "pairs": opened.num_pairs,
+        "batches_per_epoch": count,
+        "real_share_longest": float(index.size @ (index.source + index.target) / padded),
+        "real_share_shapes": opened.real_share("shape"),
+        "share_that_meets_again": float(again @ (again - 1) / (together @ (together - 1))),
+    }
 
 
 def assembly(path, batch_tokens, count):

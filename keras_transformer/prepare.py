@@ -15,13 +15,17 @@ def main(arguments):
     )
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
     parser.add_argument("--report", action="store_true", help="print the numbers of dropped pairs, with examples")
+    parser.add_argument("--verify", action="store_true", help="verification of all checksums of the prepared corpus")
     flags = parser.parse_args(arguments)
     problem, _ = read_problem_flags(flags)
     with terminal_log():
         problem.prepare()
+    if flags.verify:
+        problem.store.verify()
     if flags.report:
         report_if_read(filter_report(problem.store.manifest))
-    report_if_read(f"{problem.name} is prepared in {problem.prepared_dir}")
+    verified = ", and all checksums match" if flags.verify else ""
+    report_if_read(f"{problem.name} is prepared in {problem.prepared_dir}{verified}")
 
 
 def filter_report(manifest):

@@ -4,7 +4,7 @@ import numpy as np
 
 from keras_transformer.data.batch_plan import BatchPlan
 from keras_transformer.data.token_batches import TokenBatches
-from keras_transformer.data.token_store import Split
+from keras_transformer.data.token_store import Sequences, Split
 from keras_transformer.data.tokenizers.base import SPECIAL
 
 MEAN_LENGTH = 29
@@ -30,8 +30,8 @@ def training_batches(corpus):
         lengths = wmt_lengths(corpus["batches"] * corpus["batch_tokens"] // MEAN_LENGTH)
     else:
         lengths = np.full((2, corpus["batches"] * (corpus["batch_tokens"] // corpus["lengths"])), corpus["lengths"])
-    split = Split(*(RandomSequences(side, corpus["vocab_size"]) for side in lengths))
-    return TokenBatches(split, BatchPlan(*lengths, corpus["batch_tokens"]))
+    split = Split(*(random_sequences(side, corpus["vocab_size"]) for side in lengths))
+    return TokenBatches(split, BatchPlan(split.index, corpus["batch_tokens"]))
 
 
 def wmt_lengths(count):
@@ -46,13 +46,8 @@ def wmt_lengths(count):
     return np.stack([source, target])
 
 
-class RandomSequences:
-    """Sequences of given lengths. The ids depend only on the index of the sequence."""
-
-    def __init__(self, lengths, vocab_size):
-        self.lengths = lengths.astype(np.int32)
-        self._ids = np.random.default_rng(0).integers(len(SPECIAL), vocab_size, 1 << 20).astype(np.int32)
-
-    def __getitem__(self, row):
-        first = row * 7919 % (len(self._ids) - self.lengths[row])
-        return self._ids[first : first + self.lengths[row]]
+def random_sequences(lengths, vocab_size):
+    """Return `Sequences` of random ids with these lengths."""
+    offsets = np.append(0, np.cumsum(lengths))
+    ids = np.random.default_rng(0).integers(len(SPECIAL), vocab_size, offsets[-1], dtype=np.int32)
+    return Sequences(ids, offsets)

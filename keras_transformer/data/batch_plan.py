@@ -1,10 +1,11 @@
-"""BatchPlan: which rows of a corpus make which batch, known ahead for every epoch from the lengths alone.
+"""BatchPlan: the rows of every batch of every epoch, known in advance from the lengths alone.
 
-Pairs are sorted by their longer side. Those that tie there run from long target to long source, and at the
-next length back again, so that neighbours are alike in both lengths. This one order is cut into few
-segments. A segment has one shape (rows, source, target): the longest source and target in it, and as many
-rows as the token budget holds; its pairs are dealt into batches in order. Dynamic programming finds the
-cuts that pad least.
+The pairs, sorted by length (`LengthIndex`), are cut into a few segments. All batches of a segment have one shape (rows,
+source, target): the longest source and target of the segment, and the number of rows that the token budget allows.
+Dynamic programming finds the cuts with the least padding.
+
+Each epoch deals the pairs of a segment to its batches again, in pools of neighbouring batches, so that a pair meets
+others in each epoch. A keyed permutation of each pool is evaluated only for the rows of one batch.
 """
 
 import operator
@@ -12,197 +13,224 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from keras_transformer.data.permutation import permute
 from keras_transformer.utils.errors import UserError
 
-MAX_CUTS = 500  # places where one shape may give way to the next; more of them hardly pad less
-NEVER = 1e30  # tokens; more than any plan pads to, yet finite, so that it can be interpolated
+MAX_CUTS = 500
+"""Number of places at which a segment may end. More places hardly reduce padding."""
+NEVER = 1e30
+"""More tokens than in any plan, but finite, so that it can be interpolated."""
+POOL = 32
+"""Batches that exchange their pairs. Larger pools mix better, and pad more where batches have open shapes."""
+BATCHES, PAIRS, PHASE = range(3)
+"""Last part of the key of each pseudorandom stream: the order of batches, of pairs in a pool, the borders of pools."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The rows of one batch and the lengths it may be padded to.
+    """The rows of one batch and the lengths to which they may be padded.
 
     Attributes:
         rows: int64 `[rows]`, indices into the corpus.
-        source_length: Tokens of the longest source among these rows.
-        target_length: Tokens of the longest target among these rows.
-        shape: (rows, source, target), one of the plan's `shapes`, that holds the batch.
+        source_length: Tokens of the longest source in the batch.
+        target_length: Tokens of the longest target in the batch.
+        source_tokens: Source tokens of all rows, without padding.
+        target_tokens: Target tokens of all rows, without padding.
+        shape: (rows, source, target), the shape of the segment, which is large enough for the batch.
     """
 
     rows: np.ndarray
     source_length: int
     target_length: int
+    source_tokens: int
+    target_tokens: int
     shape: tuple[int, int, int]
 
 
 class BatchPlan:
     """Batches of at most `batch_tokens` source and `batch_tokens` target tokens, padding included.
 
-    A batch is a pure function of the arguments and its number, so a run resumes at any step at no cost. Every
-    epoch holds each pair once and has the same number of batches, of which at most one is partly filled. From
-    epoch to epoch pairs of equal lengths change places, and the batches come in another order.
+    A batch is a pure function of the arguments and its index, and costs the same at any index. Every epoch contains
+    each pair once and has the same number of batches, of which at most one is partly filled.
 
-        plan = BatchPlan(source_lengths, target_lengths, batch_tokens=25000)
+        plan = BatchPlan(LengthIndex.from_lengths(source_lengths, target_lengths), batch_tokens=25000)
         plan.batch(plan.batches_per_epoch).rows  # the first batch of the second epoch
 
     Args:
-        source_lengths: Integers `[corpus]`, tokens with the end of sentence, so at least 1.
-        target_lengths: Integers `[corpus]`, the same for targets.
-        batch_tokens: The most tokens, rows * length, on either side of a batch.
+        index: `LengthIndex` of the corpus.
+        batch_tokens: Maximum number of tokens, rows * length, on either side of a batch.
         seed: Integer from 0 on.
-        max_length: Maximum number of tokens per side. The plan drops longer pairs; None keeps all.
-        max_shapes: The most distinct shapes: how often a training step may have to be compiled.
-        shuffle: False, for validation, keeps ties in file order and batches sorted, the same every epoch.
+        max_length: Maximum number of tokens on a side; the plan drops longer pairs. None keeps all pairs.
+        max_shapes: Maximum number of distinct shapes, for each of which a training step may have to be compiled.
+        shuffle: False, for validation, keeps the order of the index in every epoch.
 
     Attributes:
-        num_pairs: Number of pairs in an epoch.
-        num_dropped: Number of pairs that are longer than `max_length`.
-        batches_per_epoch: Number of batches that go through the corpus once.
+        num_pairs: Number of pairs per epoch.
+        num_dropped: Number of pairs that the plan drops for their length.
+        batches_per_epoch: Number of batches per epoch.
+        batch_tokens: See above.
         seed: See above.
         shapes: List of the distinct (rows, source, target) to pad to, each within the budget.
 
     Raises:
-        UserError: No batch can hold the longest pair, or no pair is left.
-        ValueError: The lengths or `max_shapes` are invalid.
+        UserError: The longest pair does not fit into a batch, or no pairs remain.
+        ValueError: `max_shapes` is less than 1.
     """
 
-    def __init__(
-        self, source_lengths, target_lengths, batch_tokens,
-        *, seed=0, max_length=None, max_shapes=24, shuffle=True,
-    ):  # fmt: skip
-        source, target = np.asarray(source_lengths), np.asarray(target_lengths)
-        _check(source, target, max_shapes)
-        longest = np.maximum(source, target)
-        keep = np.full(longest.shape, True) if max_length is None else longest <= max_length
-        self._rows = np.flatnonzero(keep).astype(np.int32)
-        _check_fit(longest, self._rows, batch_tokens, max_length)
-        self.num_pairs, self.num_dropped = len(self._rows), len(longest) - len(self._rows)
-        self.batch_tokens, self.seed, self._shuffle = batch_tokens, seed, shuffle
-
-        self._group, source, target, size = group_by_lengths(source[keep], target[keep])
-        segments = cut_into_segments(source, target, size, batch_tokens, max_shapes)
-        self._starts = np.concatenate([np.arange(start, stop, shape[0]) for start, stop, shape in segments])
-        self._stops = np.append(self._starts[1:], self.num_pairs)
-        self._sources = np.maximum.reduceat(np.repeat(source, size), self._starts)
-        self._targets = np.maximum.reduceat(np.repeat(target, size), self._starts)
-        self._shapes = [shape for start, stop, shape in segments for _ in range(start, stop, shape[0])]
-        self._real_tokens = int(size @ (source + target))
-        self.batches_per_epoch = len(self._starts)
-        self.shapes = list(dict.fromkeys(self._shapes))
-        self._orders = {}  # of the last two epochs asked for
+    def __init__(self, index, batch_tokens, *, seed=0, max_length=None, max_shapes=24, shuffle=True):
+        if max_shapes < 1:
+            raise ValueError(f"max_shapes must be at least 1, got {max_shapes}")
+        kept = len(index) if max_length is None else _groups_within(index, max_length)
+        _check_fit(index, kept, batch_tokens, max_length)
+        self._index, self.batch_tokens, self.seed, self._shuffle = index, batch_tokens, seed, shuffle
+        self._source, self._target, size = index.source[:kept], index.target[:kept], index.size[:kept]
+        self._ends = np.cumsum(size)
+        self.num_pairs = int(self._ends[-1])
+        self.num_dropped = int(index.size[kept:].sum())
+        self._real_tokens = int(size @ (self._source + self._target))
+        self._segments = cut_into_segments(self._source, self._target, size, batch_tokens, max_shapes)
+        counts = [-(-(stop - start) // shape[0]) for start, stop, shape in self._segments]
+        self._first_batches = np.append(0, np.cumsum(counts))
+        self.batches_per_epoch = int(self._first_batches[-1])
+        self.shapes = list(dict.fromkeys(shape for _, _, shape in self._segments))
 
     def batch(self, index):
-        """Return `Batch` number `index`, counted from 0 through all epochs.
-
-        It is a look-up, but for the first of an epoch, which orders that epoch's rows.
-        """
-        index = operator.index(index)
-        if index < 0:
-            raise IndexError(f"batches are counted from 0, there is no batch {index}")
-        epoch, position = divmod(index, self.batches_per_epoch)
-        rows, batches = self._order(epoch if self._shuffle else 0)
-        number = batches[position]
+        """Return `Batch` number `index`, counted from 0 through all epochs."""
+        epoch, segment, number = self._locate(index)
+        start, stop, shape = self._segments[segment]
+        rows = shape[0]
+        positions = np.arange(start + number * rows, min(start + (number + 1) * rows, stop))
+        if self._shuffle:
+            pool, first, last = self._pool(epoch, segment, number)
+            begin, end = start + first * rows, min(start + last * rows, stop)
+            positions = begin + permute(positions - begin, end - begin, (self.seed, epoch, segment, pool, PAIRS))
+        groups = np.searchsorted(self._ends, positions, side="right")
+        source, target = self._source[groups], self._target[groups]
         return Batch(
-            rows=rows[self._starts[number] : self._stops[number]].astype(np.int64),
-            source_length=int(self._sources[number]),
-            target_length=int(self._targets[number]),
-            shape=self._shapes[number],
-        )
+            rows=self._index.rows(positions),
+            source_length=int(source.max()), target_length=int(target.max()),
+            source_tokens=int(source.sum()), target_tokens=int(target.sum()), shape=shape,
+        )  # fmt: skip
+
+    def shape(self, index):
+        """Return the `shape` of batch `index`. This is cheaper than `batch`."""
+        return self._segments[self._locate(index)[1]][2]
+
+    def shapes_of(self, start, count):
+        """Return the distinct shapes of `count` batches from batch `start` on, in the order of their first use."""
+        found, stop = {}, start + count
+        while start < stop and len(found) < len(self.shapes):
+            epoch, position = divmod(start, self.batches_per_epoch)
+            start += min(stop - start, self.batches_per_epoch - position)
+            segments, first = np.unique(
+                self._segments_at(epoch, np.arange(position, start - epoch * self.batches_per_epoch)), return_index=True
+            )
+            found |= dict.fromkeys(self._segments[segment][2] for segment in segments[np.argsort(first)])
+        return list(found)
 
     def real_share(self, padded_to="longest"):
         """Return the real tokens of an epoch, source and target, as a share of the tokens after padding.
 
         Args:
-            padded_to: "longest", each batch to its own longest source and target, or "shape", to its `shape`.
+            padded_to: "shape", each batch to its `shape`; or "longest", to its own longest source and target. The
+                share is then a lower bound, the share for batches that all contain the longest pairs of their pool.
         """
         if padded_to == "longest":
-            padded = (self._stops - self._starts) @ (self._sources + self._targets)
+            pairs, sources, targets = self._pools()
+            padded = pairs @ (sources + targets)
         elif padded_to == "shape":
-            padded = sum(rows * (source + target) for rows, source, target in self._shapes)
+            padded = np.diff(self._first_batches) @ [shape[0] * (shape[1] + shape[2]) for _, _, shape in self._segments]
         else:
-            raise ValueError(f'padded_to is "longest" or "shape", not {padded_to!r}')
+            raise ValueError(f'padded_to must be "longest" or "shape", got {padded_to!r}')
         return self._real_tokens / int(padded)
-
-    def budget_share(self):
-        """Return the mean over batches of rows * length of the longer side, as a share of `batch_tokens`."""
-        used = (self._stops - self._starts) * np.maximum(self._sources, self._targets)
-        return float(used.mean() / self.batch_tokens)
 
     def __str__(self):
         return (
-            f"{self.num_pairs:,} pairs ({self.num_dropped:,} too long left out) in "
-            f"{self.batches_per_epoch:,} batches that use {self.budget_share():.1%} of {self.batch_tokens:,} "
-            f"tokens a side; real tokens: {self.real_share('longest'):.1%} padded to the longest, "
-            f"{self.real_share('shape'):.1%} padded to {len(self.shapes)} shapes"
+            f"{self.num_pairs:,} pairs ({self.num_dropped:,} dropped for their length) in {self.batches_per_epoch:,} "
+            f"batches of at most {self.batch_tokens:,} tokens per side; real tokens: {self.real_share('longest'):.1%} "
+            f"padded to the longest, {self.real_share('shape'):.1%} padded to {len(self.shapes)} shapes"
         )
 
-    def _order(self, epoch):
-        """The rows, int32 `[pairs]`, in the order in which batches are cut from them; the batches' order."""
-        orders = self._orders  # replaced, never changed: several threads may ask
-        if epoch not in orders:
-            pairs, batches = np.arange(self.num_pairs), np.arange(self.batches_per_epoch)
-            if self._shuffle:
-                random = np.random.default_rng((self.seed, epoch))
-                pairs, batches = random.permutation(pairs), random.permutation(batches)
-            # The sort is stable: within a group the pairs stay as shuffled.
-            rows = self._rows[pairs[np.argsort(self._group[pairs], kind="stable")]]
-            orders = self._orders = dict(list(orders.items())[-1:]) | {epoch: (rows, batches)}
-        return orders[epoch]
+    def _locate(self, index):
+        """Return epoch and segment of a batch, and its number in the segment."""
+        index = operator.index(index)
+        if index < 0:
+            raise IndexError(f"the index of a batch must be at least 0, got {index}")
+        epoch, position = divmod(index, self.batches_per_epoch)
+        (place,) = self._places(epoch, [position])
+        segment = int(np.searchsorted(self._first_batches, place, side="right")) - 1
+        return epoch, segment, int(place - self._first_batches[segment])
 
+    def _places(self, epoch, positions):
+        """Return the places in the sorted order of the batches at positions of an epoch, integers `[count]` each."""
+        if not self._shuffle:
+            return positions
+        return permute(positions, self.batches_per_epoch, (self.seed, epoch, BATCHES))
 
-def group_by_lengths(source_lengths, target_lengths):
-    """Group pairs of equal lengths and number the groups in the plan's order: neighbours are alike.
+    def _segments_at(self, epoch, positions):
+        """Return the segments of the batches at positions of an epoch, integers `[count]` each."""
+        return np.searchsorted(self._first_batches, self._places(epoch, positions), side="right") - 1
 
-    Args:
-        source_lengths: Integers `[pairs]`, tokens.
-        target_lengths: Integers `[pairs]`, tokens.
+    def _pool(self, epoch, segment, number):
+        """Return the pool of a batch of a segment, its first batch, and the first batch after it.
 
-    Returns:
-        Each pair's group, unsigned `[pairs]`, and the source length, target length and size of each group,
-        int64 `[groups]`.
-    """
-    source, target = source_lengths.astype(np.int64), target_lengths.astype(np.int64)
-    longest, lean = np.maximum(source, target), source - target
-    key = longest * (2 * longest.max() + 1) + np.where(longest % 2 == 0, lean, -lean)
-    _, first, group, size = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-    group = group.astype(np.min_scalar_type(len(size)))  # few bits: numpy sorts 16 in linear time
-    return group, source[first], target[first], size
+        The borders of pools differ between epochs, by up to half a pool.
+        """
+        count = int(self._first_batches[segment + 1] - self._first_batches[segment])
+        pools = max(1, count // POOL)
+        phase = np.random.default_rng((self.seed, epoch, segment, PHASE)).random() - 0.5 if pools > 1 else 0.0
+        borders = _borders(count, pools, phase)
+        pool = int(np.searchsorted(borders, number, side="right")) - 1
+        return pool, int(borders[pool]), int(borders[pool + 1])
+
+    def _pools(self):
+        """Return number of pairs, longest source and longest target of each pool, int64 `[pools]` each."""
+        starts = []
+        for (start, _, shape), count in zip(self._segments, np.diff(self._first_batches)):
+            starts.append(start + _borders(count, max(1, count // POOL), 0.0)[:-1] * shape[0])
+        starts = np.concatenate(starts)
+        ends = np.append(starts[1:], self.num_pairs)
+        # A group may end in the middle of a pool.
+        first, last = np.searchsorted(self._ends, [starts, ends - 1], side="right")
+        maxima = [np.maximum(np.maximum.reduceat(side, first), side[last]) for side in (self._source, self._target)]
+        return ends - starts, *maxima
 
 
 def cut_into_segments(source, target, size, batch_tokens, max_shapes):
-    """Cut the ordered groups into the segments, at most `max_shapes`, that pad least.
+    """Cut the ordered groups into at most `max_shapes` segments with the least padding.
 
-    Pairs that fill no batch of their segment are left to the next one, so only the very last batch may be
+    The next segment takes the pairs that do not fill a batch of their segment, so only the last batch of all may be
     partly filled. No length may exceed `batch_tokens`.
 
     Args:
-        source: int64 `[groups]`, as all three from `group_by_lengths`.
-        target: int64 `[groups]`.
-        size: int64 `[groups]`.
-        batch_tokens: The most tokens on either side of a batch.
-        max_shapes: The most segments.
+        source: int64 `[groups]`, source tokens of the groups of a `LengthIndex`.
+        target: int64 `[groups]`, target tokens.
+        size: int64 `[groups]`, number of pairs.
+        batch_tokens: Maximum number of tokens on either side of a batch.
+        max_shapes: Maximum number of segments.
 
     Returns:
-        List of (start, stop, shape), a segment of the ordered pairs each.
+        List of (start, stop, shape): positions of the first pair of a segment and of the first pair after it, and the
+        shape of its batches.
     """
-    # Cuts are tried between blocks of groups, each of about the same number of tokens.
+    # Cuts are only considered between blocks of groups with about the same number of tokens each.
     tokens = np.cumsum(size * np.maximum(source, target))
     last = np.unique(np.searchsorted(tokens, np.linspace(0, tokens[-1], MAX_CUTS + 1)[1:]))
     first = np.append(0, last[:-1] + 1)
     cuts = np.append(0, np.cumsum(size)[last])  # [blocks + 1], counting pairs
 
-    # [i, j] is the segment of blocks i to j: its lengths, and its padded tokens were all its batches full.
+    # [i, j] is the segment of blocks i to j: its lengths, and its tokens with padding if all batches were full.
     longest_source = _running_maxima(np.maximum.reduceat(source, first))
     longest_target = _running_maxima(np.maximum.reduceat(target, first))
     pairs = cuts[1:] - cuts[:-1, None]
     padded = np.where(pairs > 0, pairs * (longest_source + longest_target), NEVER)
-    # to_go[k][i]: the fewest padded tokens from block i to the end in at most k segments.
+    # to_go[k][i]: the minimum number of tokens with padding from block i to the end in at most k segments.
     to_go = [np.append(np.full(len(first), NEVER), 0.0)]
     for _ in range(max_shapes - 1):
         to_go.append(np.append((padded + to_go[-1][1:]).min(axis=1), 0.0))
 
-    # What a segment leaves over makes the next one start inside a block, before its cut. So each end is
-    # chosen when the start is known, by the padded tokens up to there, now exact, and those to go.
+    # Because of the pairs that a segment leaves over, the next one starts inside a block, before its cut. So the end
+    # of a segment is chosen once its start is known: the padding up to there is then exact.
     segments, start = [], 0
     while start < cuts[-1]:
         block = np.searchsorted(cuts, start, side="right") - 1
@@ -210,7 +238,7 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
         pairs = cuts[block + 1 :] - start
         rows = batch_tokens // np.maximum(sources, targets)
         batches = pairs // rows
-        batches[-1] = -(-pairs[-1] // rows[-1])  # a segment to the end takes all that is left,
+        batches[-1] = -(-pairs[-1] // rows[-1])  # the last segment takes all remaining pairs,
         rows[-1] = -(-pairs[-1] // batches[-1])  # as evenly as possible
         stops = np.minimum(start + batches * rows, cuts[-1])
         total = batches * rows * (sources + targets) + np.interp(stops, cuts, to_go.pop())
@@ -221,34 +249,45 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
 
 
 def _running_maxima(values):
-    """`[i, j]`: the largest of values i to j; 0 where j < i."""
+    """Return `[i, j]`, the maximum of values i to j, or 0 where j < i."""
     square = np.broadcast_to(values, (len(values), len(values)))
     return np.maximum.accumulate(np.triu(square), axis=1)
 
 
-def _check(source, target, max_shapes):
-    """Raise a `ValueError` if the lengths or `max_shapes` are invalid."""
-    if source.ndim != 1 or source.shape != target.shape:
-        raise ValueError(f"lengths come in pairs, not as {source.shape} and {target.shape}")
-    if len(source) and min(source.min(), target.min()) < 1:
-        raise ValueError("lengths count the end of sentence, so they are at least 1")
-    if max_shapes < 1:
-        raise ValueError(f"max_shapes is at least 1, not {max_shapes}")
+def _borders(count, pools, phase):
+    """Return the first batches of the pools of a segment with `count` batches, and `count`, int64 `[pools + 1]`.
+
+    Args:
+        count: Number of batches.
+        pools: Number of pools.
+        phase: Shift of the inner borders in pools, from -0.5 to 0.5.
+    """
+    borders = np.rint((np.arange(pools + 1) + phase) * count / pools).astype(np.int64)
+    borders[0], borders[-1] = 0, count
+    return borders
 
 
-def _check_fit(longest, rows, batch_tokens, max_length):
+def _groups_within(index, max_length):
+    """Return the number of groups without a side of more than `max_length` tokens. They come first."""
+    return int(np.searchsorted(np.maximum(index.source, index.target), max_length, side="right"))
+
+
+def _check_fit(index, kept, batch_tokens, max_length):
     """Raise a `UserError` for a plan without pairs, or with a pair longer than the budget."""
-    if not len(longest):
-        raise UserError("there are no sentence pairs to make batches of; check that the corpus is not empty")
-    if not len(rows):
+    if not len(index):
+        raise UserError("the corpus must have at least one sentence pair, got none. Check that it is not empty.")
+    longest = np.maximum(index.source, index.target)
+    if not kept:
         raise UserError(
-            f"max_length={max_length} leaves none of the {len(longest)} sentence pairs; "
-            f"raise it to {longest.min()}, the longer side of the shortest pair, or more"
+            f"max_length={max_length} leaves none of the {index.size.sum()} sentence pairs; "
+            f"raise it to {longest[0]}, the longer side of the shortest pair, or more"
         )
-    worst = rows[longest[rows].argmax()]
-    if longest[worst] > batch_tokens:
+    worst = longest[kept - 1]
+    if worst > batch_tokens:
+        groups = np.flatnonzero(longest == worst)
+        row = index.rows((np.cumsum(index.size) - index.size)[groups]).min()
         less = "take that pair out of the corpus" if max_length is None else f"give max_length={batch_tokens} or less"
         raise UserError(
-            f"batch_tokens={batch_tokens} cannot hold pair {worst + 1}, {longest[worst]} tokens on a side; "
-            f"raise it to {longest[worst]} or more, or {less}"
+            f"batch_tokens={batch_tokens} cannot hold pair {row + 1}, {worst} tokens on a side; "
+            f"raise it to {worst} or more, or {less}"
         )

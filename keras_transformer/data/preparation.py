@@ -1,4 +1,4 @@
-"""Preparation of a token store: encode each split in chunks, then join the chunks to columns of ids and lengths.
+"""Preparation of a token store: encode each split in chunks, then join the chunks to the columns of a store.
 
 The file name of a chunk contains the position and the checksum of its texts. An interrupted preparation therefore
 resumes with the chunks whose files are missing.
@@ -12,9 +12,10 @@ import time
 
 import numpy as np
 
+from keras_transformer.data.columns import add_checksums
 from keras_transformer.data.encoding import EXAMPLES, SERIAL_PAIRS, ChunkWriter, examples_of
 from keras_transformer.data.filters import EMPTY, PairFilter
-from keras_transformer.utils.files import sha256
+from keras_transformer.data.length_index import write_index
 from keras_transformer.utils.timing import duration
 
 logger = logging.getLogger(__name__)
@@ -115,11 +116,13 @@ def _join(folder, split, chunks, drops, tokenizer):
         The counts, the examples of dropped pairs, and the manifest entries of the files.
     """
     dtypes = {f"{side}.{kind}": dtype for side in SIDES for kind, dtype in
-              (("ids", tokenizer.id_type.name), ("lengths", "int32"))}  # fmt: skip
+              (("ids", tokenizer.id_type.name), ("offsets", "int64"))}  # fmt: skip
     first = empty = 0
     counts, dropped = {"pairs": 0, "source_tokens": 0, "target_tokens": 0}, {}
     with contextlib.ExitStack() as stack:
         columns = {name: stack.enter_context(open(folder / f"{split}.{name}", "wb")) for name in dtypes}
+        for side in SIDES:
+            columns[f"{side}.offsets"].write(np.zeros(1, np.int64).tobytes())
         for path in chunks:
             with np.load(path) as chunk:
                 rows = len(chunk["pairs"])
@@ -132,19 +135,33 @@ def _join(folder, split, chunks, drops, tokenizer):
                 lengths = [chunk[f"{side}.lengths"] for side in SIDES]
                 for side, length in zip(SIDES, lengths):
                     columns[f"{side}.ids"].write(chunk[f"{side}.ids"][np.repeat(kept, length)].tobytes())
-                    columns[f"{side}.lengths"].write(length[kept].tobytes())
+                    offsets = counts[f"{side}_tokens"] + np.cumsum(length[kept], dtype=np.int64)
+                    columns[f"{side}.offsets"].write(offsets.tobytes())
                     counts[f"{side}_tokens"] += int(length[kept].sum())
                 counts["pairs"] += int(kept.sum())
                 empty += int((np.minimum(*lengths)[kept] == 1).sum())
     if empty:
         counts["pairs_with_an_empty_side"] = empty
     counts |= {reason: count for reason, (count, _) in dropped.items() if count or reason != EMPTY}
-    paths = {name: folder / f"{split}.{name}" for name in dtypes}
-    entries = {
-        path.name: {"bytes": path.stat().st_size, "dtype": dtypes[name], "sha256": sha256(path)}
-        for name, path in paths.items()
-    }
+    entries = {}
+    for name, dtype in dtypes.items():
+        entries |= add_checksums(folder / f"{split}.{name}", dtype)
+    lengths = [_Lengths(folder / f"{split}.{side}.offsets", counts["pairs"]) for side in SIDES]
+    entries |= write_index(folder / split, *lengths)
     return counts, {reason: examples for reason, (_, examples) in dropped.items() if examples}, entries
+
+
+class _Lengths:
+    """Lengths `[pairs]` of the sequences with these offsets, of which only slices are in memory."""
+
+    def __init__(self, path, pairs):
+        self._offsets, self._pairs = np.memmap(path, np.int64, mode="r"), pairs
+
+    def __len__(self):
+        return self._pairs
+
+    def __getitem__(self, rows):
+        return np.diff(self._offsets[rows.start : rows.stop + 1])
 
 
 def _count(dropped, reason, count, examples):

@@ -1,35 +1,38 @@
-"""TokenBatches: the batches of a plan as padded arrays, each a pure function of its number."""
+"""TokenBatches: the batches of a plan as padded arrays, each a pure function of its index."""
 
 import keras
 import numpy as np
 
 from keras_transformer.data.tokenizers.base import BOS, PAD
+from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.timing import Stopwatch
 
 WORD_DROPOUT = 0x776F7264
-"""First part of the seed of hidden words, so that their random stream is not that of an epoch's order."""
+"""First part of the seed of hidden words, whose random stream must differ from others with the same seed."""
 
 
 class TokenBatches(keras.utils.PyDataset):
     """Batches `((source, decoder_input), labels, weights)` of token ids.
 
-    source is int32 `[rows, source_length]`, the others `[rows, target_length]`; the decoder's input is the target
-    shifted right by one behind BOS. A label's weight, float32, is 1 / (target tokens of the batch), 0 on padding.
+    source is int32 `[rows, source_length]`. decoder_input and labels are int32 `[rows, target_length]`; decoder_input
+    is the target shifted right by one, after BOS. weights, float32 `[rows, target_length]`, are 1 / (target tokens of
+    the batch), and 0 on padding.
 
     Args:
         split: `Split` of a token store.
-        plan: `BatchPlan` over its lengths.
-        start: Number of the first batch: the step at which training resumes.
-        endless: Whether batches continue after an epoch, as for training, or end, as for validation.
-        row_multiple: Rows are filled up with empty ones to a multiple of this, so that replicas share them evenly.
-        few_shapes: Whether a batch is padded up to one of the plan's few shapes, for steps that are compiled for each
-            shape, or only to its own longest. By default on all backends but TensorFlow.
-        stopwatch: `Stopwatch` of the making of batches, a new one by default.
-        word_dropout: Share of source tokens that are hidden; which ones depends on the plan's seed and the batch's
-            number alone.
-        hidden_ids: int `[vocab_size]`: what stands for each id where it is hidden, as a tokenizer's `hidden_ids`.
-        part: (number, count): a worker's part of each batch, the rows of one of `count` equal blocks. Only those are
-            read. `shape`, `tokens` and `sequences` are still of the whole batch.
+        plan: `BatchPlan` over its index.
+        start: Index of the first batch: the step at which training resumes.
+        endless: Whether batches continue epoch after epoch, for training, or end after one epoch, for validation.
+        row_multiple: The number of rows is raised to a multiple of this with empty rows, so that replicas share them
+            evenly.
+        few_shapes: Whether a batch is padded to one of the plan's few shapes, for steps that are compiled for each
+            shape, or only to its own longest sequences. Default: on all backends except TensorFlow.
+        stopwatch: `Stopwatch` of the assembly of batches, a new one by default.
+        word_dropout: Share of source tokens that are hidden. The choice depends only on the plan's seed and the index
+            of the batch.
+        hidden_ids: int `[vocab_size]`, the id that replaces each id where it is hidden, as a tokenizer's `hidden_ids`.
+        part: (number, count), a worker's part of each batch: the rows of one of `count` equal blocks. Only these rows
+            are read. `shape`, `tokens` and `rows` still describe the whole batch.
     """
 
     def __init__(
@@ -44,57 +47,75 @@ class TokenBatches(keras.utils.PyDataset):
 
     @property
     def batches_per_epoch(self):
-        """Number of batches that go through the corpus once."""
+        """Number of batches per epoch."""
         return self.plan.batches_per_epoch
 
     @property
     def num_batches(self):
-        """None where batches are endless: Keras must not shuffle them."""
+        """Number of batches, or None where they are endless and Keras must not shuffle them."""
         return None if self.endless else self.batches_per_epoch
 
     def __getitem__(self, index):
         with self.stopwatch:
-            rows, source_length, target_length = self.shape(index)
-            number, count = self.part
-            rows //= count
-            batch = self.plan.batch(self.start + index)
-            own = slice(number * rows, (number + 1) * rows)
-            source = _padded(self.split.source, batch.rows[own], rows, source_length)
-            if self.word_dropout:
-                self._hide_words(source, self.start + index, own)
-            labels = _padded(self.split.target, batch.rows[own], rows, target_length)
-            decoder_input = np.empty_like(labels)
-            decoder_input[:, 0] = BOS
-            decoder_input[:, 1:] = labels[:, :-1]
-            tokens = self.split.target.lengths[batch.rows].sum()  # of all parts
-            return (source, decoder_input), labels, ((labels != PAD) / tokens).astype("float32")
+            try:
+                return self._assemble(self.start + index)
+            except UserError as error:  # the backend would wrap it in an error of its own
+                self.split.failure = error
+                raise
 
-    def _hide_words(self, source, number, own=slice(None)):
-        batch = self.plan.batch(number)
-        # Drawn without padding, which differs between backends, and of the whole batch, which parts share.
-        random = np.random.default_rng([WORD_DROPOUT, self.plan.seed, number])
+    def _assemble(self, index):
+        batch = self.plan.batch(index)
+        rows, source_length, target_length = self._padded_shape(batch)
+        number, count = self.part
+        rows //= count
+        own = slice(number * rows, (number + 1) * rows)
+        source = self.split.source.padded(batch.rows[own], rows, source_length)
+        if self.word_dropout:
+            self._hide_words(source, index, batch, own)
+        labels = self.split.target.padded(batch.rows[own], rows, target_length)
+        decoder_input = np.empty_like(labels)
+        decoder_input[:, 0] = BOS
+        decoder_input[:, 1:] = labels[:, :-1]
+        # The weight depends on the tokens of all parts.
+        weights = np.where(labels != PAD, np.float32(1 / batch.target_tokens), np.float32(0))
+        return (source, decoder_input), labels, weights
+
+    def _hide_words(self, source, index, batch, own=slice(None)):
+        # Drawn without padding, which differs between backends, and for the whole batch, which all parts share.
+        random = np.random.default_rng([WORD_DROPOUT, self.plan.seed, index])
         chances = random.random((len(batch.rows), batch.source_length))[own]
         part = source[: len(chances), : batch.source_length]
         part[:] = np.where(chances < self.word_dropout, self.hidden_ids[part], part)
 
     def shape(self, index):
         """Return (rows, source_length, target_length) of batch `index`, padding included."""
-        batch = self.plan.batch(self.start + index)
-        rows, *lengths = batch.shape if self.few_shapes else (len(batch.rows), batch.source_length, batch.target_length)
-        return -(-rows // self.row_multiple) * self.row_multiple, *lengths
+        if self.few_shapes:
+            return self._with_empty_rows(self.plan.shape(self.start + index))
+        return self._padded_shape(self.plan.batch(self.start + index))
 
     def shapes(self, count):
         """Return the distinct `shape`s of the next `count` batches, in the order of their first use."""
-        every = 2 * self.batches_per_epoch  # batches that include a whole epoch, wherever they start
-        return list(dict.fromkeys(map(self.shape, range(min(count, every)))))
+        if self.few_shapes:
+            found = map(self._with_empty_rows, self.plan.shapes_of(self.start, count))
+        else:
+            found = map(self.shape, range(min(count, 2 * self.batches_per_epoch)))
+        return list(dict.fromkeys(found))
+
+    def _padded_shape(self, batch):
+        shape = batch.shape if self.few_shapes else (len(batch.rows), batch.source_length, batch.target_length)
+        return self._with_empty_rows(shape)
+
+    def _with_empty_rows(self, shape):
+        rows, *lengths = shape
+        return -(-rows // self.row_multiple) * self.row_multiple, *lengths
 
     def tokens(self, index):
-        """Return the source and target tokens of batch `index`, padding aside."""
-        rows = self.rows(index)
-        return int(self.split.source.lengths[rows].sum() + self.split.target.lengths[rows].sum())
+        """Return the number of source and target tokens of batch `index`, without padding."""
+        batch = self.plan.batch(self.start + index)
+        return batch.source_tokens + batch.target_tokens
 
     def rows(self, index):
-        """Return the rows of the split that make batch `index`, int `[rows]`."""
+        """Return the rows of the split that batch `index` contains, int64 `[rows]`."""
         return self.plan.batch(self.start + index).rows
 
     def replace(self, **changes):
@@ -104,10 +125,10 @@ class TokenBatches(keras.utils.PyDataset):
         return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)
 
     def as_dataset(self, replicas=1):
-        """Return a `tf.data.Dataset` of the batches with open shapes, so that fit is traced once.
+        """Return a `tf.data.Dataset` of the batches with open shapes, so that `fit` is traced once.
 
         Args:
-            replicas: Each batch is cut into as many equal blocks of rows, which come one after the other.
+            replicas: Number of equal blocks of rows into which each batch is cut. The blocks are elements of their own.
         """
         import tensorflow as tf
 
@@ -116,7 +137,7 @@ class TokenBatches(keras.utils.PyDataset):
             return [array.reshape(replicas, -1, array.shape[1]) for array in (source, decoder_input, labels, weights)]
 
         def blocks(index):
-            # Not `from_generator`, which has the process give all free memory back at once, and then fetch it again.
+            # Unlike this, `from_generator` makes the process release all free memory and then allocate it again.
             arrays = tf.numpy_function(load, [index], 3 * (tf.int32,) + (tf.float32,))
             for array in arrays:
                 array.set_shape((replicas, None, None))
@@ -127,14 +148,5 @@ class TokenBatches(keras.utils.PyDataset):
         size = tf.data.INFINITE_CARDINALITY if self.endless else self.num_batches * replicas
         dataset = numbers.map(blocks).unbatch().apply(tf.data.experimental.assert_cardinality(size))
         options = tf.data.Options()
-        options.autotune.enabled = False  # nothing to tune here, and its thread can hold up the end of `fit` for 10 s
+        options.autotune.enabled = False  # its thread can delay the end of `fit` by 10 s
         return dataset.prefetch(4 * replicas).with_options(options)
-
-
-def _padded(sequences, rows, count, length):
-    """int32 `[count, length]`, the sequences of `rows`, then PAD."""
-    ids = np.full((count, length), PAD, dtype=np.int32)
-    for place, row in enumerate(rows):
-        sequence = sequences[row]
-        ids[place, : len(sequence)] = sequence
-    return ids

@@ -1,61 +1,132 @@
-"""TokenStore: a prepared corpus, token ids on disk, memory-mapped, with a manifest."""
+"""TokenStore: a prepared corpus on disk, as memory-mapped columns with a manifest."""
 
+import contextlib
+import functools
 from pathlib import Path
 
 import numpy as np
 
+from keras_transformer.data.columns import SUFFIX, Column
+from keras_transformer.data.length_index import LengthIndex
 from keras_transformer.data.preparation import CHUNKS, SIDES, write_columns
+from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import WorkDirectory, atomic_directory, read_json, sha256, write_json
 
-VERSION = 1
+VERSION = 2
 ID_TYPES = ("uint16", "uint32")
+COLUMNS = {
+    **{f"{side}.ids": ID_TYPES for side in SIDES},
+    **{f"{side}.offsets": ("int64",) for side in SIDES},
+    "groups": ("int64",),
+    "order": ("uint32", "int64"),
+}
+"""The columns of a split and their possible types."""
+VERIFIED = "verified.json"
+"""File with size, time of change and inode of each file whose checksum was verified on this machine."""
 
 
 class TokenStore:
     """A prepared corpus on disk, which `TokenStore.write` wrote.
+
+    Opening costs the same for any size of the corpus, except once on each machine: then all checksums are verified.
+    Later, the files must have the size, time and inode that they had. Chunks are also verified when first read.
 
     Args:
         path: Its directory.
         reverse: Whether source and target change places.
 
     Raises:
-        UserError: The directory holds no whole store.
+        UserError: The directory is not a complete store of this version.
     """
 
     def __init__(self, path, reverse=False):
         self.path = Path(path)
         self.manifest = read_json(
-            self.path / "manifest.json", f"{path} is no whole prepared corpus, remove it to prepare it again",
+            self.path / "manifest.json",
+            f"{path} is not a complete prepared corpus, remove it and run `prepare` again",
             version=int, splits=dict, files=dict, tokenizer=str,
         )  # fmt: skip
         if self.manifest["version"] != VERSION:
-            raise UserError(f"{path} was prepared by another version of this program; remove it to prepare it again")
+            raise UserError(f"{path} has the format of another version of this program; {self._remedy}")
         self.tokenizer = load_tokenizer(self.path)
         if self.tokenizer.fingerprint != self.manifest["tokenizer"]:
-            raise UserError(f"{self.path / self.tokenizer.file_name} is damaged; remove {path} to prepare it again")
-        self._sides = SIDES[::-1] if reverse else SIDES
+            raise UserError(f"{self.path / self.tokenizer.file_name} is damaged; {self._remedy}")
+        self._reverse = reverse
+
+    @property
+    def _remedy(self):
+        return f"remove {self.path} and run `prepare` again"
 
     def split(self, name):
         """Return the `Split` called `name`.
 
         Raises:
-            UserError: The corpus has no such split, or its files are not as they were written.
+            UserError: The corpus has no such split, or a file is missing or damaged.
         """
         if name not in self.manifest["splits"]:
             raise UserError(f"{self.path} has no split {name!r}; there are: {', '.join(self.manifest['splits'])}")
-        return Split(*(Sequences(self.path, f"{name}.{side}", self.manifest["files"]) for side in self._sides))
+        self._check(name, self._verified())
+        columns = {
+            column: Column(self.path / f"{name}.{column}", self.manifest["files"][f"{name}.{column}"]["dtype"])
+            for column in COLUMNS
+        }
+        sides = [Sequences(columns[f"{side}.ids"], columns[f"{side}.offsets"]) for side in SIDES]
+        index = LengthIndex.from_columns(columns["groups"], columns["order"])
+        return Split(*sides[::-1], index.reversed()) if self._reverse else Split(*sides, index)
+
+    def verify(self):
+        """Verify the checksums of all files.
+
+        Raises:
+            UserError: A file is missing or damaged.
+        """
+        for name in self.manifest["splits"]:
+            self._check(name, {})
+
+    def _check(self, split, verified):
+        """Raise a `UserError` unless the files of a split are as they were written.
+
+        Args:
+            split: Name of the split.
+            verified: {file name: status} of the files whose checksums need not be verified.
+        """
+        files, current = self.manifest["files"], {}
+        dtypes = {
+            f"{split}.{column}{suffix}": types
+            for column, own in COLUMNS.items() for suffix, types in (("", own), (SUFFIX, ("uint32",)))
+        }  # fmt: skip
+        for name, types in dtypes.items():
+            path, entry = self.path / name, files.get(name)
+            whole = isinstance(entry, dict) and entry.get("dtype") in types and path.parent == self.path
+            current[name] = _status(path) if whole and path.is_file() else None
+            if current[name] is None or current[name][0] != entry.get("bytes"):
+                raise UserError(f"{path} is missing or damaged; {self._remedy}")
+        new = [name for name, status in current.items() if verified.get(name) != status]
+        for name in new:
+            if sha256(self.path / name) != files[name].get("sha256"):
+                raise UserError(f"{self.path / name} is missing or damaged; {self._remedy}")
+        if new:
+            with contextlib.suppress(UserError):  # the folder may be read-only
+                write_json(self.path / VERIFIED, {**self._verified(), **current})
+
+    def _verified(self):
+        """Return {file name: status} of the files whose checksums were verified on this machine."""
+        try:
+            return read_json(self.path / VERIFIED, "")
+        except UserError:
+            return {}
 
     @staticmethod
     def write(path, splits, tokenizer, manifest, **options):
-        """Encode pairs of texts to a new store at `path`, which appears only once it is whole.
+        """Encode pairs of texts to a new store at `path`, which appears only when it is complete.
 
         Args:
-            path: Directory to make; one that is there is replaced.
+            path: Directory to make; an existing one is replaced.
             splits: {name: iterable of (source, target) texts}.
             tokenizer: `Tokenizer`; kept in the store.
-            manifest: Dictionary of what else is worth knowing of the corpus.
+            manifest: Dictionary of further facts about the corpus.
             **options: `filters`, `expected`, `workers` and `bpe_dropout`, as for `preparation.write_columns`.
         """
         with atomic_directory(path) as folder:
@@ -66,11 +137,12 @@ class TokenStore:
         """Do the work of `write` in a `WorkDirectory`, where it resumes an interrupted preparation.
 
         Raises:
-            ChangedTexts: The interrupted preparation had other texts.
+            ChangedTexts: The texts differ from those of the interrupted preparation.
         """
         if not (work.folder / "manifest.json").is_file():
             tokenizer.save(work.folder)
             counts, dropped, files = write_columns(work, splits, tokenizer, **options)
+            write_json(work.folder / VERIFIED, {name: _status(work.folder / name) for name in files})
             write_json(
                 work.folder / "manifest.json",
                 {**manifest, "version": VERSION, "vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint,
@@ -81,37 +153,64 @@ class TokenStore:
 
     @property
     def fingerprint(self):
-        """SHA-256 of the manifest, which holds the checksums of all else."""
+        """SHA-256 of the manifest, which contains the checksums of all other files."""
         return sha256(self.path / "manifest.json")
 
 
 class Split:
-    """Pairs of token sequences: `source` and `target`, two `Sequences` of the same length."""
+    """Pairs of token sequences.
 
-    def __init__(self, source, target):
-        self.source, self.target = source, target
+    Args:
+        source: `Sequences` of the sources.
+        target: `Sequences` of the targets, as many.
+        index: `LengthIndex` of the pairs; by default it is computed from the lengths.
+
+    Attributes:
+        failure: The `UserError` of a damaged chunk that a batch needed, or None.
+    """
+
+    def __init__(self, source, target, index=None):
+        self.source, self.target, self.failure = source, target, None
+        self.index = LengthIndex.from_lengths(source.lengths, target.lengths) if index is None else index
 
     def __len__(self):
         return len(self.source)
 
 
 class Sequences:
-    """Memory-mapped sequences of ids: `sequences[i]` is int `[length]`, EOS included; `lengths` is int32 `[count]`."""
+    """Sequences of token ids: `sequences[i]` is integers `[length]`, EOS included.
 
-    def __init__(self, folder, name, files):
-        for suffix, dtypes in (("ids", ID_TYPES), ("lengths", ("int32",))):
-            path, entry = folder / f"{name}.{suffix}", files.get(f"{name}.{suffix}")
-            whole = isinstance(entry, dict) and entry.get("dtype") in dtypes and path.parent == folder
-            if not whole or not path.is_file() or sha256(path) != entry.get("sha256"):
-                raise UserError(f"{path} is missing or damaged; remove {folder} to prepare it again")
-        self.lengths = np.fromfile(folder / f"{name}.lengths", dtype=np.int32)
-        ids, dtype = folder / f"{name}.ids", files[f"{name}.ids"]["dtype"]
-        self._ids = np.memmap(ids, dtype=dtype, mode="r") if ids.stat().st_size else np.zeros(0, dtype)
-        self._ends = np.cumsum(self.lengths, dtype=np.int64)
+    Args:
+        ids: Integers `[tokens]`, the ids of all sequences: a `Column` or a NumPy array.
+        offsets: Integers `[sequences + 1]`, the place of the first id of each sequence, then the number of ids.
+    """
+
+    def __init__(self, ids, offsets):
+        self._ids, self._offsets = ids, offsets
 
     def __len__(self):
-        return len(self.lengths)
+        return len(self._offsets) - 1
 
     def __getitem__(self, row):
-        end = self._ends[row]
-        return self._ids[end - self.lengths[row] : end]
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        return self._ids.take(np.arange(*self._offsets.take([row, row + 1])))
+
+    @functools.cached_property
+    def lengths(self):
+        """Int32 `[sequences]`, numbers of ids. They are read once, in time and memory linear in the corpus."""
+        return np.diff(self._offsets.take(np.arange(len(self._offsets)))).astype(np.int32)
+
+    def padded(self, rows, count, length):
+        """Return int32 `[count, length]`: the sequences of rows, integers `[count or fewer]`, and PAD elsewhere."""
+        starts = self._offsets.take(rows)
+        real = np.arange(length) < (self._offsets.take(rows + 1) - starts)[:, None]
+        ids = np.full((count, length), PAD, np.int32)
+        ids[: len(rows)][real] = self._ids.take((starts[:, None] + np.arange(length))[real])
+        return ids
+
+
+def _status(path):
+    """Return what changes when a file is written to or copied: its size, time of change and inode."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]

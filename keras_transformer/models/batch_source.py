@@ -1,5 +1,7 @@
 """Conversion of `TokenBatches` to the input of Keras' `fit` and `evaluate`, for any number of devices."""
 
+import contextlib
+
 import keras
 
 from keras_transformer.data.token_batches import TokenBatches
@@ -47,6 +49,22 @@ def to_keras_input(model, batches, endless):
         return part.as_dataset(context.num_replicas_in_sync // workers)
 
     return model.distribute_strategy.distribute_datasets_from_function(worker_dataset)
+
+
+@contextlib.contextmanager
+def data_errors(batches):
+    """Raise the `UserError` about a damaged corpus instead of the error that the backend makes of it.
+
+    Args:
+        batches: `TokenBatches`, or any other input of the body of the `with` block.
+    """
+    try:
+        yield
+    except Exception as error:
+        failure = batches.split.failure if isinstance(batches, TokenBatches) else None
+        if failure is None or failure is error:
+            raise
+        raise failure from error
 
 
 def count_steps(model, batches):

@@ -10,7 +10,7 @@ from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.layers.dropout import replica_id
 from keras_transformer.layers.remat import seed_generators
-from keras_transformer.models.batch_source import count_steps, to_keras_input
+from keras_transformer.models.batch_source import count_steps, data_errors, to_keras_input
 from keras_transformer.models.fused_loss import fused_linear_cross_entropy
 from keras_transformer.models.loss import SmoothedCrossEntropy, check_loss, smoothed_cross_entropy, token_weights
 from keras_transformer.models.r_drop import side_by_side, twice
@@ -219,7 +219,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         `start`.
 
         Raises:
-            UserError: The model is not compiled.
+            UserError: The model is not compiled, or a chunk of the prepared corpus is damaged.
         """
         if not self.compiled:
             raise UserError(
@@ -236,11 +236,12 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         kwargs["shuffle"] = False
         batches_before, updates_before = self.batches_read.get(x, 0), self._num_updates()
         batches = to_keras_input(self, x.replace(start=x.start + batches_before), endless=True)
-        try:
-            with self._device_scope():
-                return super().fit(batches, *args, validation_data=validation_data, **kwargs)
-        finally:
-            self.batches_read[x] = batches_before + self._num_updates() - updates_before
+        with data_errors(x):
+            try:
+                with self._device_scope():
+                    return super().fit(batches, *args, validation_data=validation_data, **kwargs)
+            finally:
+                self.batches_read[x] = batches_before + self._num_updates() - updates_before
 
     def _num_updates(self):
         return int(ops.convert_to_numpy(self.optimizer.iterations))
@@ -249,7 +250,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         """Evaluate the model as in Keras. With `TokenBatches`, make one pass over the corpus."""
         if steps := count_steps(self, x):
             kwargs.setdefault("steps", steps)
-        with self._device_scope():
+        with data_errors(x), self._device_scope():
             return super().evaluate(to_keras_input(self, x, endless=False), *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):

@@ -259,7 +259,7 @@ class Problem:
         pairs = self.store.split(split)
         try:
             plan = BatchPlan(
-                pairs.source.lengths, pairs.target.lengths, hparams.batch_tokens, seed=hparams.seed, shuffle=training,
+                pairs.index, hparams.batch_tokens, seed=hparams.seed, shuffle=training,
                 max_length=hparams.max_length if training else None,
             )  # fmt: skip
         except UserError as error:

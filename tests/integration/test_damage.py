@@ -4,6 +4,7 @@ import ast
 import hashlib
 import io
 import json
+import os
 import pickle
 import random
 import shutil
@@ -51,7 +52,7 @@ def test_flipped_bit_is_reported_or_harmless(home, fresh_seed):
     files = [path for folder in (home.run, prepared) for path in folder.rglob("*") if path.is_file()]
     logs = {"metrics.jsonl", ".lock"} | {path.name for path in (home.run / "tensorboard").iterdir()}
     files = [path for path in files if path.name not in logs and path.stat().st_size]
-    told = dict.fromkeys(("ids", "lengths", "npz", "model", "txt", "json"), 0)
+    told = dict.fromkeys(("ids", "offsets", "groups", "order", "crc", "npz", "model", "txt", "json"), 0)
     for _ in range(FLIPS):
         path = rng.choice(files)
         whole = path.read_bytes()
@@ -69,7 +70,21 @@ def test_flipped_bit_is_reported_or_harmless(home, fresh_seed):
             assert path.suffix == ".json" or unread or older, f"{path} was taken for whole"
         path.write_bytes(whole)
     load(home.run)
-    assert told["npz"] and told["json"] and told["ids"] + told["lengths"]
+    assert told["npz"] and told["json"] and told["ids"] + told["offsets"] + told["order"] + told["crc"]
+
+
+def test_prepare_verify_names_a_flipped_bit(home, call):
+    (prepared,) = (home.path / "data").iterdir()
+    flags = ("prepare", "--problem=reverse", "--set=problem.train_pairs=500", f"--data_dir={home.path}/data")
+    assert "all checksums match" in call(*flags, "--verify").out
+    path = prepared / "train.target.ids"
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[5] ^= 1
+    with open(path, "r+b") as file:  # a failing disk does not change the time or the inode
+        file.write(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    call(*flags).succeeded()
+    call(*flags, "--verify").refused(f"{path} is missing or damaged", "run `prepare` again")
 
 
 @pytest.mark.parametrize("name", ["config.json", "manifest.json", "symbols.txt"])
@@ -169,11 +184,11 @@ def test_names_in_run_are_not_imported(home, call, tmp_path):
 def test_manifest_paths_stay_in_their_directory(home, call, name):
     (prepared,) = (home.path / "data").iterdir()
     for side in ("source", "target"):
-        for suffix in ("ids", "lengths"):
+        for suffix in ("ids", "offsets"):
             shutil.copy(prepared / f"train.{side}.{suffix}", home.path / "data" / f"outside.{side}.{suffix}")
     manifest = json.loads((prepared / "manifest.json").read_text())
     for side in ("source", "target"):
-        for suffix in ("ids", "lengths"):
+        for suffix in ("ids", "offsets"):
             manifest["files"][f"{name}.{side}.{suffix}"] = manifest["files"].pop(f"train.{side}.{suffix}")
     manifest["splits"][name] = manifest["splits"].pop("train")
     (prepared / "manifest.json").write_text(json.dumps(manifest))

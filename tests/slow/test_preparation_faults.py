@@ -15,6 +15,7 @@ from helpers.encoders import workers_of
 from helpers.waiting import wait_for
 
 from keras_transformer.config import registry
+from keras_transformer.data.token_store import VERIFIED
 
 # A plug-in with a problem that is prepared like a large corpus. TROUBLE names a fault and the pair, or the use of a
 # file, where it occurs. `pairs` counts pairs over the vocabulary (0 to 1999) and the store.
@@ -68,7 +69,7 @@ CHECKED = "--set problem.max_length_ratio=60 --set problem.drop_duplicates=true"
 
 def contents(folder):
     """Return {name: content} of the files in a folder."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != VERIFIED}
 
 
 class Home:

@@ -178,13 +178,16 @@ def test_precision_compares_validations(rows_of, monkeypatch, home):
 
 def test_data_path_measures_every_workload(rows_of):
     rows = rows_of("data_path", "--pairs=3000,6000", "--stored_pairs=2000", "--batches=3", "--batch_tokens=2000")
-    rates = {row["workload"]: row["tokens_per_second"] for row in rows if row["workload"] != "plan"}
+    rates = {row["workload"]: row["tokens_per_second"] for row in rows if "tokens_per_second" in row}
     assert rates.keys() == ({"assembly", "tf_data"} if THIS == "tensorflow" else {"jax"})
     assert all(rate > 0 for rate in rates.values())
     plans = [row for row in rows if row["workload"] == "plan"]
     assert [row["pairs"] for row in plans] == ([3000, 6000] if THIS == "tensorflow" else [])
     for row in plans:
         assert min(row["open_seconds"], row["first_batch_seconds"], row["epoch_boundary_seconds"]) > 0
+    for row in rows:
+        if row["workload"] == "mixing":
+            assert 0 < row["share_that_meets_again"] <= 1 and row["real_share_shapes"] <= row["real_share_longest"] < 1
 
 
 def test_prepare_measures_all_phases(rows_of, tmp_path):

@@ -184,7 +184,7 @@ def test_interrupted_preparation_resumes_bpe_dropout(tokenizer, tmp_path, monkey
         fill(pairs)
     assert "  train: resuming after 56 pairs" in said
     TokenStore.write(tmp_path / "whole", {"train": pairs}, tokenizer, {}, bpe_dropout={"train": 0.2})
-    for name in ("train.source.ids", "train.target.ids", "train.source.lengths"):
+    for name in ("train.source.ids", "train.target.ids", "train.source.offsets"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 

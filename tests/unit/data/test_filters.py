@@ -43,7 +43,15 @@ def test_filters_drop_and_count_pairs(tmp_path, monkeypatch, ratio, unique):
     expected |= {"dropped_for_their_length_ratio": len(pairs) - len(alike)} if ratio else {}
     expected |= {"dropped_as_duplicates": len(alike) - len(kept)} if unique else {}
     assert counts == expected and store.manifest["splits"]["test"]["pairs"] == len(pairs)
-    assert {path.suffix for path in store.path.iterdir()} == {".txt", ".json", ".ids", ".lengths"}
+    assert {path.suffix for path in store.path.iterdir()} == {
+        ".txt",
+        ".json",
+        ".ids",
+        ".offsets",
+        ".groups",
+        ".order",
+        ".crc",
+    }
 
 
 @given(hashes=st.lists(st.sampled_from([0, 1, 2, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)))

@@ -17,7 +17,7 @@ from helpers.waiting import wait_for
 from keras_transformer.config.registry import PACKAGE
 from keras_transformer.data import encoding, preparation
 from keras_transformer.data.filters import PairFilter
-from keras_transformer.data.token_store import TokenStore
+from keras_transformer.data.token_store import VERIFIED, TokenStore
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.tasks.problem import load_problem
@@ -43,7 +43,7 @@ def pairs_of(count, seed=1, longest=6):
 
 def contents(folder):
     """Return {name: content} of the files in a folder."""
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name != VERIFIED}
 
 
 def names(folder):

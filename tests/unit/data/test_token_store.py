@@ -2,6 +2,9 @@
 
 import dataclasses
 import gzip
+import json
+import os
+import shutil
 
 import keras
 import numpy as np
@@ -12,13 +15,18 @@ from helpers.sample_text import SYMBOLS, sentences
 from hypothesis import given
 from hypothesis import strategies as st
 
+import keras_transformer as kt
 from keras_transformer.config.hparams import HParams
+from keras_transformer.data import token_store
 from keras_transformer.data.batch_plan import BatchPlan
+from keras_transformer.data.columns import CHUNK
+from keras_transformer.data.length_index import LengthIndex
 from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import sha256
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 
@@ -73,7 +81,9 @@ def test_store_rejects_unknown_split(tmp_path):
     assert "no split 'test'" in complaint(store_of(tmp_path / "store", train=[([4], [5])]).split, "test")
 
 
-@pytest.mark.parametrize("name", ["train.source.ids", "train.target.lengths"])
+@pytest.mark.parametrize(
+    "name", ["train.source.ids", "train.target.offsets", "train.order", "train.groups", "train.order.crc"]
+)
 @pytest.mark.parametrize("damage", ["shorter", "gone"])
 def test_store_names_damaged_file(tmp_path, name, damage):
     store = store_of(tmp_path / "store", train=[([4, 5, 6], [7])] * 3)
@@ -82,10 +92,99 @@ def test_store_names_damaged_file(tmp_path, name, damage):
     assert complaint(store.split, "train").startswith(f"{path} is missing or damaged; remove {store.path}")
 
 
+def flip_bit(path, position):
+    """Flip a bit of a file without a change of its size or time, as a failing disk does."""
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[position] ^= 4
+    with open(path, "r+b") as file:
+        file.write(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A store whose columns have several chunks each."""
+    random = np.random.default_rng(0)
+    rows = [[random.integers(4, SYMBOLS.vocab_size, random.integers(1, 9)) for _ in range(2)] for _ in range(3_000)]
+    return store_of(tmp_path / "store", train=rows)
+
+
+@pytest.mark.parametrize("name", ["source.ids", "target.ids", "source.offsets", "order", "groups"])
+def test_flipped_bit_is_named_before_a_batch_contains_it(large, name):
+    position = (large.path / f"train.{name}").stat().st_size - 3
+    flip_bit(large.path / f"train.{name}", position)
+    first = position // CHUNK * CHUNK
+    with pytest.raises(UserError, match=rf"train.{name} is damaged in bytes {first:,} to .* run `prepare` again"):
+        split = TokenStore(large.path).split("train")  # which reads all of `groups`
+        assert name != "groups"
+        batches = TokenBatches(split, BatchPlan(split.index, 2_000))
+        for index in range(batches.batches_per_epoch):
+            batches[index]
+
+
+@pytest.mark.backend
+def test_fit_names_a_flipped_bit(large):
+    flip_bit(large.path / "train.source.ids", 3)
+    split = TokenStore(large.path).split("train")
+    hparams = HParams(num_layers=1, d_model=8, d_ff=8, num_heads=1)
+    model = kt.Transformer.from_hparams(hparams, vocab_size=SYMBOLS.vocab_size)
+    model.compile(**kt.compile_arguments(hparams))
+    batches = TokenBatches(split, BatchPlan(split.index, 40_000, max_shapes=1))
+    for run in (model.fit, model.evaluate):
+        with pytest.raises(UserError, match=r"train.source.ids is damaged in bytes 0 to 4,095; remove"):
+            run(batches, verbose=0)
+
+
+def test_opening_reads_checksums_only_of_new_files(large, monkeypatch):
+    read = []
+    monkeypatch.setattr(token_store, "sha256", lambda path: read.append(path.name) or sha256(path))
+    TokenStore(large.path).split("train")
+    assert read == []
+    copy = large.path.parent / "copy"
+    shutil.copytree(large.path, copy)
+    for _ in range(2):
+        TokenStore(copy).split("train")
+    assert sorted(read) == sorted(name for name in large.manifest["files"])
+
+
+def test_copy_with_a_flipped_bit_is_not_opened(large):
+    copy = large.path.parent / "copy"
+    shutil.copytree(large.path, copy)
+    flip_bit(copy / "train.source.ids", 9)
+    assert "train.source.ids is missing or damaged" in complaint(TokenStore(copy).split, "train")
+
+
+def test_store_verify_reads_all_checksums(large):
+    large.verify()
+    flip_bit(large.path / "train.target.offsets", 99)
+    TokenStore(large.path).split("train")
+    assert "train.target.offsets is missing or damaged" in complaint(TokenStore(large.path).verify)
+
+
+def test_store_in_a_read_only_folder_opens(large, monkeypatch):
+    (large.path / "verified.json").unlink()
+
+    def refuse(path, value):
+        raise UserError(f"cannot write {path}")
+
+    monkeypatch.setattr(token_store, "write_json", refuse)
+    assert len(TokenStore(large.path).split("train")) == 3_000
+    assert not (large.path / "verified.json").exists()
+
+
+def test_store_of_another_version_says_to_prepare_again(large):
+    manifest = json.loads((large.path / "manifest.json").read_text())
+    (large.path / "manifest.json").write_text(json.dumps({**manifest, "version": 1}))
+    said = complaint(TokenStore, large.path)
+    assert said == (
+        f"{large.path} has the format of another version of this program; remove {large.path} and run `prepare` again"
+    )
+
+
 def test_store_names_damaged_manifest(tmp_path):
     path = store_of(tmp_path / "store", train=[([4], [5])]).path
     (path / "manifest.json").write_text("{")
-    assert f"remove it to prepare it again: {path}/manifest.json is damaged" in complaint(TokenStore, path)
+    assert f"remove it and run `prepare` again: {path}/manifest.json is damaged" in complaint(TokenStore, path)
 
 
 def test_store_write_interrupted_leaves_nothing(tmp_path):
@@ -335,5 +434,6 @@ def test_batches_prepare_missing_corpus(tmp_path):
 
 def test_batches_plan_uses_stored_lengths(reverse):
     split = reverse.store.split("train")
-    plan = BatchPlan(split.source.lengths, split.target.lengths, 200, seed=3, max_length=20)
+    index = LengthIndex.from_lengths(split.source.lengths, split.target.lengths)
+    plan = BatchPlan(index, 200, seed=3, max_length=20)
     assert plan.batch(7).rows.tolist() == reverse.batches("train", HPARAMS).plan.batch(7).rows.tolist()

@@ -43,9 +43,9 @@ def test_word_dropout_is_the_same_after_resuming(problem):
 def test_word_dropout_depends_on_batch_and_seed(problem):
     def hidden(seed, number):
         batches = problem.batches("train", kt.HParams(batch_tokens=1024, word_dropout=0.3, seed=seed))
-        rows, length = len(batches.plan.batch(number).rows), batches.plan.batch(number).source_length
-        source = np.full((rows, length), 7, "int32")
-        batches._hide_words(source, number)
+        batch = batches.plan.batch(number)
+        source = np.full((len(batch.rows), batch.source_length), 7, "int32")
+        batches._hide_words(source, number, batch)
         return source[:9, :3]
 
     assert np.array_equal(hidden(1, 0), hidden(1, 0))
@@ -58,7 +58,7 @@ def test_word_dropout_does_not_reuse_plan_randomness(problem):
     batch = batches.plan.batch(0)
     source = np.full((len(batch.rows), batch.source_length), 7, "int32")
     order = np.random.default_rng((batches.plan.seed, 0)).random(source.shape)
-    batches._hide_words(source, 0)
+    batches._hide_words(source, 0, batch)
     assert not np.array_equal(source != 7, order < 0.3)
 
 

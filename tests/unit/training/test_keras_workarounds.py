@@ -17,7 +17,7 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.data.batch_plan import BatchPlan
 from keras_transformer.data.token_batches import TokenBatches
-from keras_transformer.data.token_store import Split
+from keras_transformer.data.token_store import Sequences, Split
 from keras_transformer.layers.attention import MultiHeadAttention, causal_mask
 from keras_transformer.training.callbacks import StepCallback
 
@@ -30,22 +30,17 @@ HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0.0
 LENGTHS = [2, 2, 3, 3, 3, 4, 5, 5, 6, 7, 7, 7, 9]
 
 
-class Sequences:
-    """Token sequences in memory, as a `Split` holds them."""
-
-    def __init__(self, lengths, seed):
-        ids = np.random.default_rng(seed)
-        self.rows = [[*ids.integers(4, VOCAB, length - 1), 1] for length in lengths]
-        self.lengths = np.array(lengths, "int32")
-
-    def __getitem__(self, row):
-        return self.rows[row]
+def random_sequences(lengths, seed):
+    """Return `Sequences` of random ids, each with EOS."""
+    random = np.random.default_rng(seed)
+    rows = [[*random.integers(4, VOCAB, length - 1), 1] for length in lengths]
+    return Sequences(np.concatenate(rows), np.cumsum([0, *lengths]))
 
 
 def make_batches(source=LENGTHS, target=LENGTHS[::-1], shuffle=True, **arguments):
     """Return batches of at most 18 tokens per side, of sequences of these lengths."""
-    split = Split(Sequences(source, 1), Sequences(target, 2))
-    plan = BatchPlan(split.source.lengths, split.target.lengths, 18, seed=1, shuffle=shuffle)
+    split = Split(random_sequences(source, 1), random_sequences(target, 2))
+    plan = BatchPlan(split.index, 18, seed=1, shuffle=shuffle)
     return TokenBatches(split, plan, **arguments)
 
 

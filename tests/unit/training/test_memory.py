@@ -8,6 +8,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.data.batch_plan import BatchPlan
+from keras_transformer.data.length_index import LengthIndex
 from keras_transformer.models.seq2seq_model import Seq2SeqModel
 from keras_transformer.training import memory
 from keras_transformer.utils.errors import UserError
@@ -50,7 +51,11 @@ def test_memory_errors_reraises_other_errors(error):
 
 def test_largest_shape_has_longest_pairs():
     lengths = np.array([4] * 600 + [20] * 600)
-    assert memory.largest_shape(HPARAMS, VOCAB_SIZE, BatchPlan(lengths, lengths, 8000)) == (400, 20, 20)
+    assert memory.largest_shape(HPARAMS, VOCAB_SIZE, BatchPlan(LengthIndex.from_lengths(lengths, lengths), 8000)) == (
+        400,
+        20,
+        20,
+    )
 
 
 def test_available_bytes_is_unknown_on_accelerators(monkeypatch):

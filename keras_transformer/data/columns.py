@@ -1,0 +1,89 @@
+"""Columns: memory-mapped arrays on disk whose chunks are verified when they are first read."""
+
+import hashlib
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from keras_transformer.utils.errors import UserError
+
+CHUNK = 4096
+"""Bytes per checksum. A batch reads rows from all over a column, so a chunk must not be much longer than a row."""
+READ = 1 << 20
+SUFFIX = ".crc"
+
+
+class Column:
+    """A memory-mapped array `[size]` with a checksum per chunk. Opening costs the same for any size.
+
+    Args:
+        path: File that `allocate_column` or other code wrote. `add_checksums` wrote its checksums to `PATH.crc`.
+        dtype: Name of the NumPy type of the values.
+    """
+
+    def __init__(self, path, dtype):
+        self._path, dtype = Path(path), np.dtype(dtype)
+        self._values = _mapped(path, dtype)
+        self._checksums = _mapped(f"{path}{SUFFIX}", np.dtype("uint32"))
+        self._verified = np.zeros(len(self._checksums), bool)
+        self._per_chunk = CHUNK // dtype.itemsize
+
+    def __len__(self):
+        return len(self._values)
+
+    def take(self, indices):
+        """Return the values at integer indices from 0 on.
+
+        Raises:
+            UserError: A chunk that holds one of them is damaged.
+        """
+        chunks = np.asarray(indices) // self._per_chunk
+        unread = chunks[~self._verified[chunks]]
+        for chunk in np.unique(unread):
+            self._verify(int(chunk))
+        return self._values[indices]
+
+    def _verify(self, chunk):
+        values = self._values[chunk * self._per_chunk : (chunk + 1) * self._per_chunk]
+        if zlib.crc32(values) != self._checksums[chunk]:
+            first = chunk * CHUNK
+            raise UserError(
+                f"{self._path} is damaged in bytes {first:,} to {first + values.nbytes - 1:,}; "
+                f"remove {self._path.parent} and run `prepare` again"
+            )
+        self._verified[chunk] = True
+
+
+def allocate_column(path, dtype, size):
+    """Return a writable memory-mapped array `[size]` in a new file.
+
+    Raises:
+        OSError: The disk is full. Without the allocation, writing to the array would kill the process.
+    """
+    with open(path, "wb") as file:
+        if size:
+            os.posix_fallocate(file.fileno(), 0, size * np.dtype(dtype).itemsize)
+    return np.memmap(path, dtype, mode="r+") if size else np.empty(0, dtype)
+
+
+def add_checksums(path, dtype):
+    """Write the checksums of a column to `PATH.crc`. Return {file name: entry} of both files for a manifest."""
+    checksums, digest = [], hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(READ):
+            digest.update(block)
+            checksums += [zlib.crc32(block[first : first + CHUNK]) for first in range(0, len(block), CHUNK)]
+        size = file.tell()
+    content, name = np.array(checksums, np.uint32).tobytes(), Path(path).name
+    Path(f"{path}{SUFFIX}").write_bytes(content)
+    return {
+        name: {"bytes": size, "dtype": dtype, "sha256": digest.hexdigest()},
+        name + SUFFIX: {"bytes": len(content), "dtype": "uint32", "sha256": hashlib.sha256(content).hexdigest()},
+    }
+
+
+def _mapped(path, dtype):
+    """Return the values in a file as an array. A file without values cannot be memory-mapped."""
+    return np.asarray(np.memmap(path, dtype, mode="r")) if os.path.getsize(path) else np.empty(0, dtype)

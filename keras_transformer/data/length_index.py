@@ -1,0 +1,131 @@
+"""LengthIndex: the pairs of a corpus sorted by length, which is all that a batch plan needs of them."""
+
+import numpy as np
+
+from keras_transformer.data.columns import add_checksums, allocate_column
+
+BLOCK = 1 << 20
+"""Pairs that are sorted at a time."""
+
+
+class LengthIndex:
+    """Pairs grouped by their two lengths, in an order whose neighbours are alike.
+
+    The order is ascending by the longer side. Pairs with the same longer side run from long target to long source, and
+    at the next length back again. Pairs of equal lengths keep their order in the corpus.
+
+    Args:
+        source: int64 `[groups]`, source tokens of the pairs of each group, EOS included.
+        target: int64 `[groups]`, target tokens.
+        size: int64 `[groups]`, number of pairs.
+        order: The rows of the corpus in this order. `order.take(positions)` returns integers `[positions]`; a NumPy
+            array `[pairs]` does.
+    """
+
+    def __init__(self, source, target, size, order):
+        self.source, self.target, self.size, self._order = source, target, size, order
+
+    def __len__(self):
+        return len(self.source)
+
+    def rows(self, positions):
+        """Return the rows of the corpus, int64, at positions of the order, integers `[count]`."""
+        return self._order.take(positions).astype(np.int64)
+
+    def reversed(self):
+        """Return the index for batches in which source and target change places."""
+        return LengthIndex(self.target, self.source, self.size, self._order)
+
+    @classmethod
+    def from_columns(cls, groups, order):
+        """Return the index that `write_index` wrote, with its two `Column`s."""
+        return cls(*groups.take(np.arange(len(groups))).reshape(3, -1), order)
+
+    @classmethod
+    def from_lengths(cls, source, target):
+        """Return the index of pairs with these lengths, integers `[pairs]`.
+
+        Raises:
+            ValueError: The arrays differ in shape, or a length is less than 1.
+        """
+        source, target = np.asarray(source), np.asarray(target)
+        if source.ndim != 1 or source.shape != target.shape:
+            raise ValueError(f"lengths must be two arrays [pairs], got shapes {source.shape} and {target.shape}")
+        if len(source) and min(source.min(), target.min()) < 1:
+            raise ValueError("lengths must be at least 1, for the end of sentence")
+        groups = group_lengths(source, target)
+        order = np.empty(len(source), order_type(len(source)))
+        sort_rows(source, target, groups, order)
+        return cls(*groups, order)
+
+
+def write_index(prefix, source, target):
+    """Write the columns of a `LengthIndex` to `PREFIX.groups` and `PREFIX.order`.
+
+    Args:
+        prefix: Path without a suffix.
+        source: Integers `[pairs]`, the lengths; slices are read one after the other.
+        target: Integers `[pairs]`.
+
+    Returns:
+        {file name: entry} for a manifest.
+    """
+    groups, dtype = group_lengths(source, target), order_type(len(source))
+    allocate_column(f"{prefix}.groups", "int64", 3 * len(groups[0]))[:] = np.concatenate(groups)
+    order = allocate_column(f"{prefix}.order", dtype, len(source))
+    sort_rows(source, target, groups, order)
+    if len(order):
+        order.flush()
+    return add_checksums(f"{prefix}.groups", "int64") | add_checksums(f"{prefix}.order", dtype)
+
+
+def order_type(pairs):
+    """Return the name of the NumPy type for the rows of that many pairs."""
+    return "uint32" if pairs <= 1 << 32 else "int64"
+
+
+def group_lengths(source, target):
+    """Return source length, target length and size of the groups of a `LengthIndex`, int64 `[groups]` each.
+
+    Args:
+        source: Integers `[pairs]`; memory is that of a block, whatever the number of pairs.
+        target: Integers `[pairs]`.
+    """
+    keys = sizes = np.empty(0, np.int64)
+    for _, block in _keys(source, target):
+        new, counts = np.unique(block, return_counts=True)
+        keys, place = np.unique(np.concatenate([keys, new]), return_inverse=True)
+        merged = np.zeros(len(keys), np.int64)
+        np.add.at(merged, place, np.concatenate([sizes, counts]))
+        sizes = merged
+    source, target = keys >> 32, keys & 0xFFFFFFFF
+    longest, lean = np.maximum(source, target), source - target
+    order = np.lexsort((np.where(longest % 2 == 0, lean, -lean), longest))
+    return source[order], target[order], sizes[order]
+
+
+def sort_rows(source, target, groups, order):
+    """Write the rows of a corpus to the array `order`, sorted by group.
+
+    Args:
+        source: Integers `[pairs]`; memory is that of a block, as with `group_lengths`.
+        target: Integers `[pairs]`.
+        groups: The result of `group_lengths`.
+        order: Integer array `[pairs]`.
+    """
+    keys = groups[0] << 32 | groups[1]
+    by_key = np.argsort(keys)
+    free = np.cumsum(groups[2]) - groups[2]  # the next place of each group
+    for first, block in _keys(source, target):
+        group = by_key[np.searchsorted(keys, block, sorter=by_key)]
+        rows = np.argsort(group, kind="stable")
+        counts = np.bincount(group, minlength=len(free))
+        order[np.repeat(free - (np.cumsum(counts) - counts), counts) + np.arange(len(rows))] = first + rows
+        free += counts
+
+
+def _keys(source, target):
+    """Yield the first row of each block and a number for each pair of lengths in it, int64 `[rows]`."""
+    for first in range(0, len(source), BLOCK):
+        block = slice(first, first + BLOCK)
+        yield first, source[block].astype(np.int64) << 32 | target[block].astype(np.int64)
