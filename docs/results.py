@@ -1,4 +1,4 @@
-"""Generate results.md, benchmarks.md and reliability.md from the rows of docs/results/*.jsonl.
+"""Generate results.md, benchmarks.md, reliability.md and scaling.md from the rows of docs/results/*.jsonl.
 
     python docs/results.py            # write the pages
     python docs/results.py --check    # exit with status 1 if a page is outdated
@@ -12,10 +12,11 @@ import re
 import sys
 from pathlib import Path
 
-from pages import benchmarks, scores, tables
+from pages import benchmarks, scaling, scores, tables
 
 DOCS = Path(__file__).parent
-FUNCTIONS = vars(tables) | vars(scores) | vars(benchmarks)
+PAGES = ("results.md", "benchmarks.md", "reliability.md", "scaling.md")
+FUNCTIONS = vars(tables) | vars(scores) | vars(benchmarks) | vars(scaling)
 
 
 def page(name, functions=FUNCTIONS):
@@ -43,7 +44,9 @@ def write(pages, arguments):
 
 
 def main(arguments):
-    return write({name: page(name) for name in ("results.md", "benchmarks.md", "reliability.md")}, arguments)
+    return write(
+        {name: page(name) for name in ("results.md", "benchmarks.md", "reliability.md", "scaling.md")}, arguments
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""Tables of scaling.md."""
+
+from pages.tables import bars, table
+
+
+def plan_costs(rows):
+    """Return the costs of batch plans by size of the corpus."""
+    rows = sorted((row for row in rows if row["workload"] == "plan"), key=lambda row: row["pairs"])
+    times = ("open", "first_batch", "epoch_boundary", "resume_at_10", "resume_at_1000000")
+    headings = ("open", "first batch", "new epoch", "resume at 10", "resume at 1,000,000")
+    return table(rows, {
+        "pairs": "{pairs:,}", "batches per epoch": "{batches_per_epoch:,}",
+        **{f"{heading}, s": f"{{{name}_seconds:.3f}}" for heading, name in zip(headings, times)},
+        "memory, MB": "{peak_memory_mb:,.0f}", "commit": "{commit}",
+    })  # fmt: skip
+
+
+def plan_chart(rows):
+    """Return a chart of the seconds until the first batch."""
+    rows = sorted((row for row in rows if row["workload"] == "plan"), key=lambda row: row["pairs"])
+    seconds = [row["open_seconds"] + row["first_batch_seconds"] for row in rows]
+    labels = [(f"{row['pairs']:>13,} pairs, {row['commit']}", f"{value:7.3f}") for row, value in zip(rows, seconds)]
+    return bars("CPU seconds until the first batch", [(*label, value) for label, value in zip(labels, seconds)], 3)
+
+
+def assembly_rates(rows):
+    """Return the tokens per second of batches, and the share of a core that 8 GPUs need."""
+    rows = [row for row in rows if "tokens_per_second" in row]
+    return table(rows, {
+        "workload": "{workload}",
+        "million tokens/s": lambda row: f"{row['tokens_per_second'] / 1e6:.1f}",
+        "cores for 8 million tokens/s": lambda row: f"{8e6 / row['tokens_per_second']:.2f}",
+        "first epoch, s": "{first_epoch_seconds:.2f}", "memory, MB": "{peak_memory_mb:,.0f}", "commit": "{commit}",
+    })  # fmt: skip
+
+
+def mixing(rows):
+    """Return padding and mixing by corpus and budget."""
+    return table([row for row in rows if row["workload"] == "mixing"], {
+        "lengths": "{lengths}", "pairs": "{pairs:,}", "tokens per side": "{batch_tokens:,}",
+        "batches per epoch": "{batches_per_epoch:,}", "longest": "{real_share_longest:.1%}",
+        "shapes": "{real_share_shapes:.1%}", "meet again": "{share_that_meets_again:.1%}",
+    })  # fmt: skip
+
+
+def first_commit(rows):
+    """Return the commit of the first row."""
+    return rows[0]["commit"]
