@@ -71,7 +71,7 @@ def free_compiled_programs():
 def test_data():
     """Path of the real corpora."""
     if not DATA.is_dir():
-        pytest.skip(f"there are no corpora in {DATA}; KERAS_TRANSFORMER_TEST_DATA names their directory")
+        pytest.skip(f"{DATA} is missing; set KERAS_TRANSFORMER_TEST_DATA to the folder of corpora")
     return DATA.resolve()
 
 

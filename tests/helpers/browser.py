@@ -15,7 +15,7 @@ def open_browser(folder):
     webdriver = pytest.importorskip("selenium.webdriver")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and driver):
-        pytest.skip("there is no Chromium: apt-get install chromium chromium-driver")
+        pytest.skip("Chromium or chromedriver is missing: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for argument in (

@@ -90,7 +90,7 @@ def test_backends_translate_a_run_alike(found):
 
 
 @both
-@pytest.mark.skipif(THIS == "jax", reason="JAX alone is the other backend")
+@pytest.mark.skipif(THIS == "jax", reason="requires TensorFlow")
 def test_jax_commands_import_no_tensorflow(folder, found):
     assert found["jax"]["prepare_imports"] == [] and found["jax"]["all_imports"] == ["jax"]
     assert list((folder / ".cache" / "keras_transformer" / "jax").iterdir())  # the compilation cache of JAX

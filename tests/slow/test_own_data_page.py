@@ -13,7 +13,7 @@ import keras_transformer as kt
 SMALLER = ["--num_layers=1", "--d_model=16", "--d_ff=32", "--num_heads=2", "--batch_tokens=1024", "--beam_size=2",
            "--train_steps=4", "--eval_steps=4", "--checkpoint_steps=4", "--average_last=1",
            "--set", "problem.vocab_size=300"]  # fmt: skip
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="typed once, on TensorFlow")
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="one backend is enough")
 
 
 @pytest.fixture

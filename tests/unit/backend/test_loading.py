@@ -102,7 +102,7 @@ def test_keep_compilations_uses_user_cache(monkeypatch, given, cache_home, kept)
     assert updates == (kept and {**kept, "jax_persistent_cache_min_compile_time_secs": 0.1})
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a setting of TensorFlow")
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires TensorFlow")
 def test_tensorflow_uses_onednn_by_default():
     from tensorflow.python.util import _pywrap_util_port
 

@@ -159,7 +159,7 @@ def multi30k(tmp_path_factory):
     spm = pytest.importorskip("sentencepiece")
     files = [DATA / "multi30k" / "tok" / f"train.lc.norm.tok.{language}" for language in ("en", "de")]
     if not all(file.is_file() for file in files):
-        pytest.skip(f"no Multi30k in {DATA}; set KERAS_TRANSFORMER_TEST_DATA")
+        pytest.skip(f"Multi30k is missing in {DATA}; set KERAS_TRANSFORMER_TEST_DATA")
     prefix = str(tmp_path_factory.mktemp("bpe") / "multi30k")
     spm.SentencePieceTrainer.train(
         input=[str(file) for file in files], model_prefix=prefix, vocab_size=9_712, model_type="bpe",

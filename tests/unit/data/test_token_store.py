@@ -395,13 +395,13 @@ def test_batches_are_endless_in_training_only(reverse):
     assert sorted(np.concatenate(rows)) == list(range(200))
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data is of TensorFlow")
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires TensorFlow")
 def test_dataset_disables_autotune(reverse):
     dataset = reverse.batches("train", HPARAMS).as_dataset()
     assert dataset.options().autotune.enabled is False  # docs/upstream.md: it waits 10 s, sometimes
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data is of TensorFlow")
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires TensorFlow")
 @pytest.mark.parametrize("split, replicas", [("validation", 1), ("validation", 3), ("train", 2)])
 def test_dataset_splits_batches_into_replica_blocks(reverse, split, replicas):
     batches = reverse.batches(split, HPARAMS).replace(row_multiple=replicas, few_shapes=False)

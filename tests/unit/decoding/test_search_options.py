@@ -138,7 +138,7 @@ def is_what_score_says(translator, text, hypotheses, alpha=0.6):
 # Segments
 
 
-@pytest.mark.skipif(COMPILES_EACH_SHAPE, reason="where every shape is compiled there is one segment")
+@pytest.mark.skipif(COMPILES_EACH_SHAPE, reason="wJAX compiles each shape there is one segment")
 @pytest.mark.parametrize("segment", [1, 100])
 def test_search_is_independent_of_segments(translator, monkeypatch, segment):
     texts = ["b", "a b a", "", "b b a x a b", "x", "a a", "b a"]

@@ -63,7 +63,7 @@ def test_translate_takes_generators(translator, results):
     assert translator.translate((text for text in TEXTS), nbest=2) == results
 
 
-@pytest.mark.skipif(COMPILES_EACH_SHAPE, reason="here every shape is compiled")
+@pytest.mark.skipif(COMPILES_EACH_SHAPE, reason="JAX compiles each shape")
 def test_translate_is_traced_once_for_all_lengths(translator, monkeypatch):
     fresh = kt.Translator(translator.model, translator.tokenizer, translator.hparams)
     traces = {"encode": 0, "decode_step": 0}

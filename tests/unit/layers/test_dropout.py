@@ -51,7 +51,7 @@ def test_dropout_handles_any_shape(shape, fresh_seed):
     assert any((y == 0).any() for y in results) and any((y != 0).any() for y in results)
 
 
-@pytest.mark.skipif(not TENSORFLOW, reason="on JAX the gradient is Keras' own")
+@pytest.mark.skipif(not TENSORFLOW, reason="only TensorFlow has an explicit gradient")
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_dropout_gradient_uses_the_output_mask(jit_compile, fresh_seed):
     import tensorflow as tf

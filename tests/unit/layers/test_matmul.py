@@ -11,7 +11,7 @@ from keras_transformer.layers.matmul import matmul
 pytestmark = pytest.mark.backend
 
 tensorflow_on_cpu = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow" or not on_cpu(), reason="written out for TensorFlow on a CPU alone"
+    keras.backend.backend() != "tensorflow" or not on_cpu(), reason="only TensorFlow on CPU has an explicit gradient"
 )
 
 

@@ -162,7 +162,7 @@ def test_text_drawing_can_be_read_back(tree):
 def test_drawings_of_gum_trees(test_data):
     paths = sorted((test_data / "gum").glob("*.ptb"))
     if not paths:
-        pytest.skip("there is no GUM corpus")
+        pytest.skip("the GUM corpus is missing")
     for path in paths[::40]:
         with open(path, encoding="utf-8") as file:
             for tree in read_trees(file, path):

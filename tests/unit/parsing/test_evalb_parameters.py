@@ -16,7 +16,7 @@ def read(path):
 def test_default_parameters_are_collins(test_data):
     path = test_data / "evalb" / "COLLINS.prm"
     if not path.is_file():
-        pytest.skip(f"there is no {path}")
+        pytest.skip(f"{path} is missing")
     assert read_parameters(read(path), path.name) == Parameters()
     assert read_parameters(["EQ_LABEL PRT ADVP"]) != Parameters()
 

@@ -34,7 +34,7 @@ def sample(test_data):
     """The `Parseval` of the sample, and the lines that EVALB prints."""
     folder = test_data / "evalb"
     if not folder.is_dir():
-        pytest.skip(f"there is no {folder}")
+        pytest.skip(f"{folder} is missing")
     parameters = read_parameters(read(folder / "sample.prm"), "sample.prm")
     return parseval(read(folder / "sample.gld"), read(folder / "sample.tst"), parameters), read(folder / "sample.rsl")
 

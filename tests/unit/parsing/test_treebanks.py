@@ -172,7 +172,7 @@ def test_treebank_error_names_its_line(gum):
 
 def folder_of(test_data, name):
     if not (test_data / name).is_dir():
-        pytest.skip(f"there is no {test_data / name}")
+        pytest.skip(f"{test_data / name} is missing")
     return test_data / name
 
 

@@ -261,7 +261,7 @@ def test_time_estimate_omits_compilation_without_xla(problem, tmp_path, monkeypa
 
 
 @pytest.mark.backend
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow keeps nothing")
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="only JAX has a compilation cache")
 def test_compilation_seconds_fills_the_cache_of_fit(problem, tmp_path, monkeypatch):
     import jax
     from jax.experimental.compilation_cache import compilation_cache

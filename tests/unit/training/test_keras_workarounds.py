@@ -23,7 +23,7 @@ from keras_transformer.training.callbacks import StepCallback
 
 tf = pytest.importorskip("tensorflow")
 if keras.backend.backend() != "tensorflow":
-    pytest.skip("these traps are TensorFlow's", allow_module_level=True)
+    pytest.skip("requires KERAS_BACKEND=tensorflow", allow_module_level=True)
 
 VOCAB = 13
 HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0.0)
