@@ -15,7 +15,7 @@ from pathlib import Path
 from pages import benchmarks, scaling, scores, tables
 
 DOCS = Path(__file__).parent
-PAGES = ("results.md", "benchmarks.md", "reliability.md", "scaling.md")
+PAGES = "results.md", "benchmarks.md", "reliability.md", "scaling.md"
 FUNCTIONS = vars(tables) | vars(scores) | vars(benchmarks) | vars(scaling)
 
 
@@ -44,9 +44,7 @@ def write(pages, arguments):
 
 
 def main(arguments):
-    return write(
-        {name: page(name) for name in ("results.md", "benchmarks.md", "reliability.md", "scaling.md")}, arguments
-    )
+    return write({name: page(name) for name in PAGES}, arguments)
 
 
 if __name__ == "__main__":
