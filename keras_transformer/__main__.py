@@ -13,6 +13,7 @@ COMMANDS = {
     "evaluate": "Decode and score a split, or score trees like EVALB.",
     "translate": "Translate or parse lines of text.",
     "score": "Score given translations.",
+    "augment": "Translate monolingual text into additional training pairs.",
     "trees": "Draw trees.",
     "average": "Average the last checkpoints of a run.",
     "export": "Export a run as SavedModel, for CTranslate2 or Hugging Face, or as .keras file.",

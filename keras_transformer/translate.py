@@ -12,11 +12,13 @@ from keras_transformer.cli.arguments import (
     Parser,
     add_decoding_flags,
     add_run_flags,
+    add_sampling_flags,
     decoding_arguments,
-    non_negative_float,
     non_negative_int,
     positive_int,
     run_command,
+    sampling_arguments,
+    shard,
     user_path,
 )
 from keras_transformer.data.corpus import in_chunks, one_line, read_lines
@@ -27,8 +29,6 @@ from keras_transformer.utils.files import check_output, open_partial
 
 CHUNK = 1024
 """Number of lines that are read, sorted by length, translated, and written in their original order."""
-
-SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1}
 
 
 def main(arguments):
@@ -51,7 +51,7 @@ def main(arguments):
     if flags.beam_size is None:
         asked["beam_size"] = max(translator.hparams.beam_size, flags.nbest)
     most = flags.max_source_length or translator.hparams.max_length
-    sampling = Sampling(**{name: getattr(flags, name) for name in SAMPLING}) if flags.sample else None
+    sampling = None if flags.sampling is None else Sampling(**flags.sampling)
     progress = _Progress() if flags.progress else None
     with open_partial(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:
         for chunk in itertools.chain([first] if first else [], chunks):
@@ -85,7 +85,7 @@ def _parse(arguments):
         "--input", type=user_path, default="-", help="file of source lines, plain or .gz (default stdin)"
     )
     parser.add_argument("--output", type=user_path, default="-", help="file for the translations (default stdout)")
-    parser.add_argument("--shard", type=_shard, metavar="I/N", help="translate only the I-th of N parts of --input")
+    parser.add_argument("--shard", type=shard, metavar="I/N", help="translate only the I-th of N parts of --input")
     parser.add_argument(
         "--on_error", choices=("stop", "skip", "replace"), default="stop",
         help="for a line that is not UTF-8: stop, leave it blank, or replace invalid bytes (default stop)",
@@ -126,23 +126,9 @@ def _parse(arguments):
     group.add_argument(
         "--prefixes", type=user_path, metavar="FILE", help="file whose line n is the beginning of translation n"
     )
-    group = parser.add_argument_group("sampling")
-    group.add_argument("--sample", action="store_true", help="draw --beam_size translations instead of searching")
-    group.add_argument("--temperature", type=non_negative_float, help="divisor of the logits (default 1)")
-    group.add_argument("--top_k", type=non_negative_int, help="sample from the k most probable tokens (default all)")
-    group.add_argument(
-        "--top_p", type=non_negative_float,
-        help="sample from the most probable tokens with a total probability of p (default 1)",
-    )  # fmt: skip
-    group.add_argument("--seed", type=non_negative_int, help="random seed (default 1)")
+    add_sampling_flags(parser)
     flags = parser.parse_args(arguments)
-    for name, usual in SAMPLING.items():
-        if getattr(flags, name) is None:
-            setattr(flags, name, usual)
-        elif not flags.sample:
-            parser.error(f"--{name} needs --sample")
-    if flags.temperature == 0 or not 0 < flags.top_p <= 1:
-        parser.error("--temperature must be above 0, and --top_p above 0 and at most 1")
+    flags.sampling = sampling_arguments(parser, flags)
     if flags.shard and flags.input == "-":
         parser.error("--shard needs --input=FILE: the length of stdin is unknown")
     if (flags.token_scores or flags.alignments) and flags.format != "jsonl":
@@ -151,14 +137,6 @@ def _parse(arguments):
         parser.error(f"--nbest={flags.nbest} needs --beam_size={flags.nbest} or more, got {flags.beam_size}")
     check_output("--output", flags.output, input=flags.input, prefixes=flags.prefixes)
     return flags
-
-
-def _shard(text):
-    """Return the pair (I, N) from the text "I/N"."""
-    part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise argparse.ArgumentTypeError(f"must be I/N with I from 1 to N, got {text!r}")
-    return int(part), int(parts)
 
 
 def _lines(flags):

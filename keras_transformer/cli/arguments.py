@@ -167,14 +167,16 @@ def add_run_flags(parser, required=True, ensemble=False):
         )  # fmt: skip
 
 
-def add_decoding_flags(parser):
-    """Add the flags of beam search. Their defaults are the hparams of the run."""
+def add_decoding_flags(parser, grammar=True):
+    """Add the flags of beam search and, with `grammar`, of parsers. Their defaults are the hparams of the run."""
     parser.add_argument("--beam_size", type=beam_size, help="beams per sentence (default: hparams of the run)")
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(
         "--extra_length", type=extra_length,
         help="maximum number of tokens beyond the source length (default: hparams of the run)",
     )  # fmt: skip
+    if not grammar:
+        return
     parser.add_argument(
         "--unconstrained", action="store_true", help="for parsers: search among all outputs, and repair invalid trees"
     )
@@ -186,6 +188,42 @@ def decoding_arguments(flags):
         "beam_size": flags.beam_size, "alpha": flags.alpha, "extra_length": flags.extra_length,
         "constraint": None if flags.unconstrained else "grammar",
     }  # fmt: skip
+
+
+def add_sampling_flags(parser):
+    """Add the flags of sampling, which `sampling_arguments` reads."""
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--sample", action="store_true", help="draw --beam_size translations instead of searching")
+    group.add_argument("--temperature", type=non_negative_float, help="divisor of the logits (default 1)")
+    group.add_argument("--top_k", type=non_negative_int, help="sample from the k most probable tokens (default all)")
+    group.add_argument(
+        "--top_p", type=non_negative_float,
+        help="sample from the most probable tokens with a total probability of p (default 1)",
+    )  # fmt: skip
+    group.add_argument("--seed", type=non_negative_int, help="random seed (default 1)")
+
+
+def sampling_arguments(parser, flags):
+    """Return the arguments of `Sampling` that the flags give, or None without `--sample`.
+
+    Raises:
+        UserError: A value is out of range, or `--sample` is missing.
+    """
+    names = ("temperature", "top_k", "top_p", "seed")
+    given = {name: value for name in names if (value := getattr(flags, name)) is not None}
+    if given and not flags.sample:
+        parser.error(f"--{next(iter(given))} needs --sample")
+    if given.get("temperature") == 0 or not 0 < given.get("top_p", 1) <= 1:
+        parser.error("--temperature must be above 0, and --top_p above 0 and at most 1")
+    return given if flags.sample else None
+
+
+def shard(text):
+    """Return (I, N) of a flag's value "I/N"."""
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"must be I/N with I from 1 to N, got {text!r}")
+    return int(part), int(parts)
 
 
 def user_path(text):

@@ -107,13 +107,13 @@ class HParams:
     # Evaluation and checkpoints (§6.1)
     eval_steps: int = setting(1000, "updates between evaluations", low=1)
     decode_steps: int | None = setting(
-        None, "updates between evaluations that also decode, none for all (ignored with best_metric=score)", low=1
+        None, "updates between evaluations that also decode, none for all (only with best_metric=nll or loss)", low=1
     )
     checkpoint_steps: int = setting(1000, "updates between checkpoints", low=1)
     checkpoint_minutes: float = setting(10.0, "maximum minutes between checkpoints, 0 for no maximum", low=0)
     best_metric: str = setting(
-        "score", "metric of the best checkpoint: the problem's score, nll in nats per token, or the smoothed loss",
-        choices=("score", "nll", "loss"),
+        "score", "metric of the best checkpoint: score of the problem, bleu or chrf of translations, nll or loss",
+        choices=("score", "bleu", "chrf", "nll", "loss"),
     )  # fmt: skip
     patience: int | None = setting(
         None, "evaluations without improvement before training stops, none to disable early stopping", low=1
@@ -161,7 +161,7 @@ class HParams:
 
         The first evaluation at or after each multiple decodes.
         """
-        return self.decode_steps if self.decode_steps and self.best_metric != "score" else self.eval_steps
+        return self.decode_steps if self.decode_steps and self.best_metric in ("nll", "loss") else self.eval_steps
 
     @property
     def decoder_depth(self) -> int:

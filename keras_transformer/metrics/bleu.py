@@ -16,6 +16,8 @@ SACREBLEU = {
     "tokenized BLEU": ("BLEU", {"tokenize": "none", "force": True}),
     "chrF": ("CHRF", {}),
 }
+TRANSLATION_METRICS = {"bleu": "sacreBLEU", "chrf": "chrF"}
+"""Values of `best_metric` for translations, and the name of their score."""
 EXACT_MATCH = "exact match"
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none")
 """sacreBLEU's tokenizers. `flores101`, `flores200` and `spBLEU-1K` download a SentencePiece model when first used."""

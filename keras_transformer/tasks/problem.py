@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_transformer.config import registry
 from keras_transformer.config.hparams import HParams, parse_value, setting, validate
+from keras_transformer.metrics.bleu import TRANSLATION_METRICS
 from keras_transformer.utils.errors import UserError, unknown
 from keras_transformer.utils.files import sha256, work_directory
 from keras_transformer.utils.logs import default_log
@@ -95,6 +96,13 @@ class Problem:
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
         """Return the `metrics.bleu.Score`s of outputs against references. The last one selects the best checkpoint."""
         raise NotImplementedError
+
+    def check_metric(self, metric: str) -> None:
+        """Raise a `UserError` if `best_metric` of the hparams does not exist for this problem."""
+        if metric in TRANSLATION_METRICS:
+            raise UserError(
+                f"best_metric must be score, nll or loss for {self.name}, got {metric}, a metric of translations"
+            )
 
     def all_scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
         """Return all `Score`s that `evaluate` reports. The scores of `score`, used in validation, come last."""

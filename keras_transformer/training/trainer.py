@@ -10,6 +10,7 @@ import time
 from keras_transformer.distributed.in_memory_run import InMemoryRun, state_of
 from keras_transformer.distributed.strategy import check_rows, count_accelerators, make_strategy
 from keras_transformer.distributed.workers import join
+from keras_transformer.metrics.bleu import TRANSLATION_METRICS
 from keras_transformer.models.batch_source import adapt_batches
 from keras_transformer.runs.checkpoint import assign_training, model_arrays
 from keras_transformer.runs.manifest import make_manifest, versions
@@ -79,6 +80,7 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
     with workers.leaving():
         run = configure()
         hparams = run.hparams
+        problem.check_metric(hparams.best_metric)
         if (init_from := run.config["init_from"]) and not run.checkpoints.steps():
             # Errors come before the corpus is prepared.
             Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=(), flag=INIT_FLAG)
@@ -235,9 +237,8 @@ def _log_result(run, model, progress, seconds):
         logger.info(line)
     if best:
         metric = run.hparams.best_metric
-        if best.get(metric) is None:
-            found = f"without a finite {metric}"
-        else:
-            found = f"{metric} {best[metric]:.2f}" if metric == "score" else f"{metric} {best[metric]:.4f}"
-        logger.info(f"best validation {found} at step {best['step']:,}")
+        value = best.get(TRANSLATION_METRICS.get(metric, metric))
+        digits = 4 if metric in ("nll", "loss") else 2
+        result = f"without a finite {metric}" if value is None else f"{metric} {value:.{digits}f}"
+        logger.info(f"best validation {result} at step {best['step']:,}")
     logger.info(f"everything is in {run.path}; next: {_evaluate(run)}")

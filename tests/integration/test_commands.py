@@ -237,6 +237,7 @@ def test_processes_report_errors_in_one_sentence(tmp_path):
         ("--accumulate=0", "--accumulate: must be from 1 to "),
         ("--batch_tokens=8", "batch_tokens=8 cannot hold pair"),
         ("--max_length=1", "max_length=1 leaves none of the 500 sentence pairs"),
+        ("--best_metric=chrf", "best_metric must be score, nll or loss for reverse, got chrf"),
         ("--dropout", "--dropout: expected one argument"),
         ("train", "arguments must have the form --FLAG=VALUE, got 'train'"),
     ],

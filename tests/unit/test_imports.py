@@ -8,7 +8,7 @@ import pytest
 from keras_transformer.config.registry import PACKAGE
 
 LEVELS = (
-    "__main__ average convert cost evaluate export prepare score serve train translate trees visualize",  # the commands
+    "__main__ augment average convert cost evaluate export prepare score serve train translate trees visualize",  # the commands
     "server",
     "exports training",
     "decoding distributed parsing",

@@ -4,6 +4,7 @@ import logging
 import math
 import time
 
+from keras_transformer.metrics.bleu import TRANSLATION_METRICS
 from keras_transformer.runs.checkpoint import training_arrays
 from keras_transformer.training.callbacks.base import StepCallback
 from keras_transformer.training.signals import MEET_EVERY, Interrupted
@@ -12,7 +13,7 @@ from keras_transformer.utils.timing import Stopwatch
 
 logger = logging.getLogger(__name__)
 
-BEST = ("score", "nll", "loss")
+BEST = ("score", *TRANSLATION_METRICS.values(), "nll", "loss")
 """Metrics that are stored with the mark of the best checkpoint."""
 
 
@@ -77,12 +78,13 @@ class CheckpointCallback(StepCallback):
         return not best or again or self.ranking_key(self.validation.latest) > self.ranking_key(best)
 
     def ranking_key(self, metrics):
-        """Return the sort key of an evaluation: its `best_metric`, then nats per token where scores are equal.
+        """Return the sort key of an evaluation: its `best_metric`, then nats per token if scores are equal.
 
         A value that is missing or not finite is the worst.
         """
         metric = self.hparams.best_metric
-        signs = {"score": 1, "nll": -1} if metric == "score" else {metric: -1}
+        metric = TRANSLATION_METRICS.get(metric, metric)
+        signs = {metric: -1} if metric in ("nll", "loss") else {metric: 1, "nll": -1}
         metrics = finite_or_null(metrics)
         return tuple(-math.inf if metrics.get(name) is None else sign * metrics[name] for name, sign in signs.items())
 

@@ -118,7 +118,8 @@ class ValidationCallback(StepCallback):
             except NonFiniteOutputs:
                 return ("no score: the model's outputs are not finite",), {}
         outputs = [hypotheses[0].text for hypotheses in translations]
-        scores = self.problem.score(outputs, references)
+        compute = self.problem.all_scores if self.hparams.best_metric == "chrf" else self.problem.score
+        scores = compute(outputs, references)
         samples = [dict(zip(("source", "output", "reference"), texts)) for texts in zip(sources, outputs, references)]
         return scores, {
             **{score.name: score.value for score in scores}, "score": scores[-1].value,

@@ -130,19 +130,21 @@ def test_evaluate_passes_target_language_to_paper_bleu(run, monkeypatch, problem
     assert given == [[copy(source, 1) for source in sources], list(references), language]
 
 
-@pytest.mark.parametrize("problem", [Echo(), EchoReversed()])
-def test_validation_decodes_sources_of_its_split(run, monkeypatch, problem):
+@pytest.mark.parametrize(("problem", "metric"), [(Echo(), "score"), (EchoReversed(), "chrf")])
+def test_validation_decodes_sources_of_its_split(run, monkeypatch, problem, metric):
     health = {"encoder_deviation": 1.0, "nll_shuffled": 9.0}
     monkeypatch.setattr(callbacks.validation, "SourceHealth", lambda *_: types.SimpleNamespace(measure=lambda: health))
     model = Copier()
     model.evaluate = lambda *_, **__: {"loss": 3.0, "nll": 2.0, "perplexity": 7.4}
-    callback = callbacks.ValidationCallback(0, run, problem, None, kt.HParams(), StopRequest(), Workers())
+    hparams = kt.HParams(best_metric=metric)
+    callback = callbacks.ValidationCallback(0, run, problem, None, hparams, StopRequest(), Workers())
     callback.set_model(model)
     for errors in (1, 0):
         model.errors.assign(errors)
         callback.evaluate(errors)
         logged = run.metrics()[-1]
         assert logged["score"] == logged["sacreBLEU"] == expected("bleu", "validation", errors, problem)
+        assert logged.get("chrF") == (expected("chrf", "validation", errors, problem) if metric == "chrf" else None)
         assert (logged["step"], logged["loss"], logged["nll"], logged["nll_shuffled"]) == (errors, 3.0, 2.0, 9.0)
         source, reference = next(problem.examples("validation"))
         assert logged["samples"][0] == {"source": source, "output": copy(source, errors), "reference": reference}

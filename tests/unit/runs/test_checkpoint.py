@@ -134,6 +134,9 @@ def checkpointing(tmp_path, monkeypatch):
         ("score", [found(5.0), found(5.0), found(5.0)], 1),
         ("nll", [found(9.0, nll=3.0), found(8.0, nll=2.0), found(7.0, nll=2.5)], 2),
         ("loss", [found(9.0, loss=3.0), found(8.0, loss=2.5), found(7.0, loss=2.0)], 3),
+        ("chrf", [{**found(9.0), "chrF": 4.0}, {**found(8.0), "chrF": 5.0}], 2),
+        ("chrf", [{**found(8.0), "chrF": 5.0}, {**found(9.0), "chrF": 5.0}], 1),
+        ("bleu", [{**found(9.0, nll=2.0), "sacreBLEU": 4.0}, {**found(8.0), "sacreBLEU": 4.0}], 2),
     ],
 )
 def test_best_checkpoint_is_first_with_best_result(checkpointing, metric, results, best):
@@ -195,7 +198,7 @@ def test_patience_counts_evaluations_after_best(tmp_path):
     ("metric", "eval_steps", "decode_steps", "decoding"),
     [
         ("nll", 2, 5, [6, 10, 11]), ("nll", 2, 2, [2, 4, 6, 8, 10, 11]), ("nll", 3, 6, [6, 11]), ("nll", 5, 100, [11]),
-        ("score", 5, 100, [5, 10, 11]),
+        ("score", 5, 100, [5, 10, 11]), ("chrf", 5, 100, [5, 10, 11]),
     ],
 )  # fmt: skip
 def test_validation_decodes_at_multiples(metric, eval_steps, decode_steps, decoding):

@@ -1,0 +1,182 @@
+"""Synthetic training pairs from monolingual text: back-translation, and forward translation for distillation."""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Literal
+
+from keras_transformer.data.corpus import in_chunks, one_line, read_lines
+from keras_transformer.data.pair_sources import hash_text
+from keras_transformer.decoding.search_options import SearchOptions
+from keras_transformer.decoding.translator import Translator
+from keras_transformer.runs.run import Run
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import atomic_open, check_output, read_json, work_directory, write_json
+from keras_transformer.utils.progress import progress_bar
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 1024
+"""Number of lines whose pairs are saved together. An interrupted command repeats at most one chunk."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AugmentOptions:
+    """Options of `augment`.
+
+    Attributes:
+        direction: "back" makes the input the target side of the pairs, "forward" the source side.
+        tag: Text in front of each source, such as "<bt>"; "" for none.
+        drop_duplicates: Whether to translate repeated input lines only once.
+        shard: (I, N) to translate the I-th of N parts of the input; equal lines are in the same part.
+        search: `SearchOptions`. With sampling, the default beam size is `nbest`, so that all draws are kept.
+    """
+
+    direction: Literal["back", "forward"]
+    tag: str = ""
+    drop_duplicates: bool = True
+    shard: tuple[int, int] = (1, 1)
+    search: SearchOptions = SearchOptions()
+
+
+@dataclasses.dataclass
+class AugmentResult:
+    """Counts of `augment`.
+
+    Attributes:
+        lines: Number of input lines of the shard.
+        blank: Number of them that are blank.
+        repeated: Number of repeated lines that were not translated again.
+        rejected: Number of lines without a pair, because they are too long or their translation is empty.
+        pairs: Number of pairs in the output.
+    """
+
+    lines: int = 0
+    blank: int = 0
+    repeated: int = 0
+    rejected: int = 0
+    pairs: int = 0
+
+
+def augment(run_dir, input_path, output_path, options, checkpoint=None, precision="float32", jit_compile=False):
+    """Translate monolingual text and write the pairs to a file of tab-separated values: source, target.
+
+    Finished chunks are kept in a hidden directory next to the output until all are there. An interrupted call
+    continues with the next chunk if run, input and options are the same.
+
+    Args:
+        run_dir: Run directory. Its model reads the language of the input.
+        input_path: Text file with one sentence per line, plain or compressed.
+        output_path: File to write; its name must end in .tsv.
+        options: `AugmentOptions`.
+        checkpoint: "best", "last", "averaged", "ema" or a step; the best by default.
+        precision: "float32" or "bfloat16".
+        jit_compile: Whether TensorFlow compiles the search with XLA.
+
+    Returns:
+        `AugmentResult`.
+
+    Raises:
+        UserError: The run, checkpoint or input is missing or invalid, the run is a parser, or the output is not
+            writable or has another ending.
+    """
+    if not str(output_path).endswith(".tsv"):
+        raise UserError(f"the name of the output must end in .tsv, got {output_path}")
+    check_output("--output", output_path, input=input_path)
+    run = Run.open(run_dir)
+    if run.tokenizer.constraint:
+        raise UserError(f"the run must be a translation model, got the parser {run.path}")
+    result = AugmentResult()
+    total = sum(1 for _ in _lines(input_path, options, result))  # also finds damaged input before the translation
+    with work_directory(f"{output_path}.chunks", _identity(run, checkpoint, precision, input_path, options)) as work:
+        paths = [work.folder / f"{index:06d}.json" for index in range(-(-total // CHUNK))]
+        finished = sum(path.exists() for path in paths)
+        work.keep = finished > 0
+        if finished:
+            logger.info(f"resuming: {min(finished * CHUNK, total):,} of {total:,} lines are translated")
+        translate = None
+        with progress_bar("translating", total, min(finished * CHUNK, total), unit="lines") as advance:
+            for index, lines in enumerate(in_chunks(_lines(input_path, options), CHUNK)):
+                if not paths[index].exists():
+                    translate = translate or _translation(run, checkpoint, precision, jit_compile, options)
+                    write_json(paths[index], translate(lines))
+                    work.keep = True
+                advance(index * CHUNK + len(lines))
+        _join(paths, output_path, result)
+        work.keep = False
+    return result
+
+
+def _lines(path, options, counts=None):
+    """Yield the lines of the shard that are translated; add the others to `counts`, an `AugmentResult`."""
+    counts = counts or AugmentResult()
+    part, parts = options.shard
+    seen = set()
+    for line in read_lines(path):
+        line = _plain(line)
+        hashed = hash_text(line)
+        if hashed % parts != part - 1:
+            continue
+        counts.lines += 1
+        if not line:
+            counts.blank += 1
+        elif hashed in seen:
+            counts.repeated += 1
+        else:
+            if options.drop_duplicates:
+                seen.add(hashed)
+            yield line
+
+
+def _translation(run, checkpoint, precision, jit_compile, options):
+    """Return a function from lines to {"pairs": [[source, target], …], "rejected": number of lines without a pair}."""
+    translator = Translator.load(run.path, checkpoint, precision, jit_compile)
+    search = options.search
+    if search.beam_size is None:
+        smallest = 1 if search.sampling else run.hparams.beam_size
+        search = dataclasses.replace(search, beam_size=max(smallest, search.nbest))
+    search = dataclasses.replace(search, max_source_length=search.max_source_length or run.hparams.max_length)
+
+    def translate(lines):
+        too_long, pairs, rejected = set(), [], 0
+        translations = translator.translate(lines, **vars(search), cut=lambda row, tokens: too_long.add(row))
+        for row, (line, hypotheses) in enumerate(zip(lines, translations)):
+            outputs = [] if row in too_long else [_plain(hypothesis.text) for hypothesis in hypotheses]
+            outputs = list(dict.fromkeys(filter(None, outputs)))
+            rejected += not outputs
+            for output in outputs:
+                source, target = (output, line) if options.direction == "back" else (line, output)
+                pairs.append([f"{options.tag} {source}".strip(), target])
+        return {"pairs": pairs, "rejected": rejected}
+
+    return translate
+
+
+def _plain(text):
+    """Return a text without tabs and line ends."""
+    return one_line(text).replace("\t", " ").strip()
+
+
+def _join(paths, output_path, result):
+    """Write the pairs of all chunks to the output, and complete the counts."""
+    with atomic_open(output_path) as output:
+        for path in paths:
+            chunk = read_json(path, f"remove {path.parent} to start again", rejected=int, pairs=list)
+            result.pairs += len(chunk["pairs"])
+            result.rejected += chunk["rejected"]
+            output.writelines(f"{source}\t{target}\n" for source, target in chunk["pairs"])
+
+
+def _identity(run, checkpoint, precision, input_path, options):
+    """Return a hash of everything that the pairs depend on."""
+    state = run.checkpoints.load(checkpoint, parts=())[1]
+    status = os.stat(input_path)
+    content = {
+        "run": run.config_hash, "checkpoint": str(checkpoint), "weights": state["sha256"], "precision": precision,
+        "input": [str(Path(input_path).resolve()), status.st_size, status.st_mtime_ns],
+        "options": dataclasses.asdict(options),
+    }  # fmt: skip
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,61 @@
+"""The command `augment`, and the problem `parallel_text` with its output as additional training pairs."""
+
+import gzip
+
+import pytest
+from helpers.commands import TEXT, write_text
+
+from keras_transformer.data.corpus import read_lines
+
+LINES = [f"s{first} s{second}" for first in range(1, 9) for second in range(1, 4)]
+
+
+@pytest.fixture
+def mono(tmp_path):
+    """A compressed file of symbols, one line repeated and one blank."""
+    path = tmp_path / "mono.gz"
+    path.write_bytes(gzip.compress("\n".join([*LINES, LINES[0], "", "s2"]).encode()))
+    return path
+
+
+def test_augment_writes_pairs_that_parallel_text_reads(home, call, mono, tmp_path):
+    folder = tmp_path / "text"
+    flags = [*write_text(folder, TEXT), "--set=problem.vocab_size=100"]
+    write_text(folder, TEXT, "validation")
+    (line,) = call(
+        "augment", f"--run={home.run}", f"--input={mono}", "--as=back", f"--output={folder}/back.tsv", "--tag=<bt>"
+    ).succeeded()
+    assert line.endswith("skipped 1 blank, 1 repeated and 0 too long or untranslatable lines")
+    pairs = [row.split("\t") for row in read_lines(folder / "back.tsv")]
+    assert [target for _, target in pairs] == [*LINES, "s2"]
+    assert all(source.startswith("<bt> s") for source, _ in pairs)
+    out = call("prepare", *flags, "--set=problem.train=train,back.tsv:2").succeeded()
+    assert any(f"{300 + 2 * len(pairs):,} " in row for row in out), out
+
+
+def test_augment_samples_the_same_pairs_in_shards(home, call, mono, tmp_path):
+    flags = (f"--run={home.run}", f"--input={mono}", "--as=forward", "--sample", "--nbest=2", "--top_k=5")
+    call("augment", *flags, f"--output={tmp_path}/all.tsv").succeeded()
+    for part in (1, 2):
+        call("augment", *flags, f"--output={tmp_path}/{part}.tsv", f"--shard={part}/2").succeeded()
+    whole, *parts = (list(read_lines(tmp_path / f"{name}.tsv")) for name in ("all", 1, 2))
+    assert sorted(whole) == sorted(parts[0] + parts[1]) and all(parts)
+    assert len(whole) > len(LINES) + 1  # some lines have two different draws
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--as=backward"], "invalid choice: 'backward'"),
+        (["--as=back", "--shard=3/2"], "must be I/N with I from 1 to N, got '3/2'"),
+        (["--as=back", "--seed=2"], "--seed needs --sample"),
+        (["--as=back", "--nbest=3", "--beam_size=2"], "nbest must be from 1 to beam_size"),
+        (["--as=back", "--checkpoint=4"], "there are steps 3, 6"),
+        (["--as=back", "--output=pairs.txt"], "must end in .tsv, got pairs.txt"),
+        (["--as=back", "--input=missing.gz"], "missing.gz does not exist"),
+    ],
+)
+def test_augment_rejects_wrong_flags(home, call, mono, tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    call("augment", f"--run={home.run}", f"--input={mono}", "--output=pairs.tsv", *flags).refused(message)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["mono.gz"]

@@ -1,0 +1,168 @@
+"""Synthetic pairs from monolingual text: their sides, skipped lines, shards, and continuing after an interruption."""
+
+import dataclasses
+import gzip
+import types
+
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.decoding import augmentation
+from keras_transformer.decoding.augmentation import AugmentOptions, AugmentResult, augment
+from keras_transformer.decoding.search_options import Sampling, SearchOptions
+
+BACK = AugmentOptions(direction="back")
+
+
+class Upper:
+    """A translator to upper case, which fails from its `limit`-th line on."""
+
+    def __init__(self):
+        self.lines, self.limit, self.searches = [], 10**6, []
+
+    def translate(self, lines, cut, **search):
+        self.searches.append(search)
+        for row, line in enumerate(lines):
+            if len(self.lines) == self.limit:
+                raise KeyboardInterrupt
+            self.lines.append(line)
+            if (length := len(line.split()) + 1) > search["max_source_length"]:
+                cut(row, length)
+        outputs = ["" if line == "nothing" else line.upper() for line in lines]
+        return [[kt.Hypothesis(text, (), 0.0, 0.0)] * search["nbest"] for text in outputs]
+
+
+@pytest.fixture
+def translator(monkeypatch):
+    """Replace the model of every run by `Upper`, in chunks of two lines."""
+    translator = Upper()
+    run = types.SimpleNamespace(
+        path="run", config_hash="1", tokenizer=types.SimpleNamespace(constraint=None), hparams=kt.HParams(max_length=5),
+        checkpoints=types.SimpleNamespace(load=lambda name, parts: ({}, {"sha256": {}})),
+    )  # fmt: skip
+    monkeypatch.setattr(augmentation, "CHUNK", 2)
+    monkeypatch.setattr(augmentation.Run, "open", lambda path: run)
+    monkeypatch.setattr(augmentation.Translator, "load", lambda *arguments: translator)
+    translator.run = run
+    return translator
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Return a function that writes lines to a file, and the path of the output."""
+
+    def write(*lines):
+        path = tmp_path / "mono.gz"
+        path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+        return path
+
+    return write, tmp_path / "pairs.tsv"
+
+
+def test_augment_puts_the_input_on_the_chosen_side(translator, files):
+    write, output = files
+    augment("run", write("ein Hund", "eine Katze"), output, dataclasses.replace(BACK, tag="<bt>"))
+    assert output.read_text() == "<bt> EIN HUND\tein Hund\n<bt> EINE KATZE\teine Katze\n"
+    augment("run", write("a dog"), output, AugmentOptions(direction="forward"))
+    assert output.read_text() == "a dog\tA DOG\n"
+
+
+def test_augment_skips_and_counts_lines_without_a_pair(translator, files):
+    write, output = files
+    path = write("a", "", "b", "a", "nothing", " \t", "1 2 3 4", "1 2 3 4 5", "tab\there", " b ")
+    result = augment("run", path, output, BACK)
+    assert output.read_text() == "A\ta\nB\tb\n1 2 3 4\t1 2 3 4\nTAB HERE\ttab here\n"
+    assert result == AugmentResult(lines=10, blank=2, repeated=2, rejected=2, pairs=4)
+    assert translator.lines == ["a", "b", "nothing", "1 2 3 4", "1 2 3 4 5", "tab here"]
+    result = augment("run", path, output, dataclasses.replace(BACK, drop_duplicates=False))
+    assert result.repeated == 0 and output.read_text().count("B\tb\n") == 2
+
+
+def test_augment_writes_each_output_of_a_line_once(translator, files):
+    write, output = files
+    result = augment("run", write("a"), output, dataclasses.replace(BACK, search=SearchOptions(nbest=3)))
+    assert output.read_text() == "A\ta\n" and result.pairs == 1
+
+
+@pytest.mark.parametrize(
+    ("search", "beam_size"),
+    [
+        (SearchOptions(), 4),
+        (SearchOptions(nbest=6), 6),
+        (SearchOptions(beam_size=2), 2),
+        (SearchOptions(sampling=Sampling()), 1),
+        (SearchOptions(nbest=3, sampling=Sampling()), 3),
+        (SearchOptions(beam_size=5, sampling=Sampling()), 5),
+    ],
+)
+def test_augment_keeps_all_draws_unless_told_otherwise(translator, files, search, beam_size):
+    write, output = files
+    augment("run", write("a"), output, dataclasses.replace(BACK, search=search))
+    assert translator.searches[0]["beam_size"] == beam_size
+
+
+def test_shards_divide_the_lines_and_keep_equal_ones_together(translator, files):
+    write, output = files
+    path = write(*(str(number % 50) for number in range(100)))
+    pairs, lines = [], 0
+    for part in (1, 2, 3):
+        result = augment("run", path, output, dataclasses.replace(BACK, shard=(part, 3)))
+        assert 0 < result.pairs == result.repeated < 40
+        pairs += output.read_text().splitlines()
+        lines += result.lines
+    assert sorted(pairs) == sorted(f"{number}\t{number}" for number in range(50)) and lines == 100
+
+
+def test_augment_continues_after_an_interruption(translator, files, caplog):
+    write, output = files
+    path = write(*"abcdefg")
+    translator.limit = 5
+    with pytest.raises(KeyboardInterrupt):
+        augment("run", path, output, BACK)
+    assert not output.exists() and len(list(output.parent.iterdir())) == 2
+    translator.limit, translator.lines = 10**6, []
+    with caplog.at_level("INFO"):
+        result = augment("run", path, output, BACK)
+    assert translator.lines == list("efg") and result.pairs == 7
+    assert "resuming: 4 of 7 lines are translated" in caplog.messages
+    assert output.read_text() == "".join(f"{letter.upper()}\t{letter}\n" for letter in "abcdefg")
+    assert sorted(entry.name for entry in output.parent.iterdir()) == ["mono.gz", "pairs.tsv"]
+
+
+@pytest.mark.parametrize("changed", ["options", "run", "input"])
+def test_augment_starts_again_if_anything_has_changed(translator, files, changed):
+    write, output = files
+    path, options = write(*"abc"), BACK
+    translator.limit = 2
+    with pytest.raises(KeyboardInterrupt):
+        augment("run", path, output, options)
+    if changed == "options":
+        options = dataclasses.replace(BACK, tag="<bt>")
+    elif changed == "run":
+        translator.run.checkpoints.load = lambda name, parts: ({}, {"sha256": {"weights": "2"}})
+    else:
+        path = write(*"abcd")
+    translator.limit, translator.lines = 10**6, []
+    augment("run", path, output, options)
+    assert translator.lines == list("abcd" if changed == "input" else "abc")
+    assert sorted(entry.name for entry in output.parent.iterdir()) == ["mono.gz", "pairs.tsv"]
+
+
+def test_augment_rejects_wrong_arguments_before_it_translates(translator, files, tmp_path):
+    write, output = files
+    path = write("a")
+    with pytest.raises(kt.UserError, match=r"must end in .tsv, got .*pairs.txt"):
+        augment("run", path, output.with_suffix(".txt"), BACK)
+    with pytest.raises(kt.UserError, match="missing.gz does not exist"):
+        augment("run", tmp_path / "missing.gz", output, BACK)
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(kt.UserError, match="the compressed file ends early"):
+        augment("run", path, output, BACK)
+    lines = tmp_path / "mono.tsv"
+    lines.write_text("a\n")
+    with pytest.raises(kt.UserError, match="which would overwrite the input"):
+        augment("run", lines, lines, BACK)
+    translator.run.tokenizer.constraint = object()
+    with pytest.raises(kt.UserError, match="must be a translation model, got the parser run"):
+        augment("run", lines, output, BACK)
+    assert not translator.lines and not output.exists()
