@@ -1,4 +1,4 @@
-"""Synthetic pairs from monolingual text: their sides, skipped lines, shards, and continuing after an interruption."""
+"""Synthetic pairs from monolingual text: their sides, skipped lines, shards, and resuming."""
 
 import dataclasses
 import gzip
@@ -95,13 +95,13 @@ def test_augment_writes_each_output_of_a_line_once(translator, files):
         (SearchOptions(beam_size=5, sampling=Sampling()), 5),
     ],
 )
-def test_augment_keeps_all_draws_unless_told_otherwise(translator, files, search, beam_size):
+def test_augment_chooses_the_beam_size(translator, files, search, beam_size):
     write, output = files
     augment("run", write("a"), output, dataclasses.replace(BACK, search=search))
     assert translator.searches[0]["beam_size"] == beam_size
 
 
-def test_shards_divide_the_lines_and_keep_equal_ones_together(translator, files):
+def test_shards_divide_lines_by_content(translator, files):
     write, output = files
     path = write(*(str(number % 50) for number in range(100)))
     pairs, lines = [], 0
