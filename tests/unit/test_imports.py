@@ -8,7 +8,7 @@ import pytest
 from keras_transformer.config.registry import PACKAGE
 
 LEVELS = (
-    "__main__ augment average convert cost evaluate export prepare score serve train translate trees visualize",  # the commands
+    "__main__ augment average convert cost evaluate export prepare score serve train translate trees visualize",
     "server",
     "exports training",
     "decoding distributed parsing",
@@ -19,7 +19,7 @@ LEVELS = (
     "backend metrics visualization",
     "utils",
 )
-"""Modules and packages of the root, from top to bottom. A package may import from lower levels only."""
+"""Modules (the commands) and packages of the root, from top to bottom. A package may import from lower levels only."""
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
