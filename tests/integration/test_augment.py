@@ -21,7 +21,7 @@ def mono(tmp_path):
 def test_augment_writes_pairs_that_parallel_text_reads(home, call, mono, tmp_path):
     folder = tmp_path / "text"
     flags = [*write_text(folder, TEXT), "--set=problem.vocab_size=100"]
-    write_text(folder, TEXT, "validation")
+    write_text(folder, {"en": "en 1 en\n", "de": "de 1 de\n"}, "validation")
     (line,) = call(
         "augment", f"--run={home.run}", f"--input={mono}", "--as=back", f"--output={folder}/back.tsv", "--tag=<bt>"
     ).succeeded()
