@@ -23,11 +23,14 @@ def test_augment_writes_pairs_that_parallel_text_reads(home, call, mono, tmp_pat
     flags = [*write_text(folder, TEXT), "--set=problem.vocab_size=100"]
     write_text(folder, {"en": "en 1 en\n", "de": "de 1 de\n"}, "validation")
     (line,) = call(
-        "augment", f"--run={home.run}", f"--input={mono}", "--as=back", f"--output={folder}/back.tsv", "--tag=<bt>"
-    ).succeeded()
-    assert line.endswith("skipped 1 blank, 1 repeated and 0 too long or untranslatable lines")
+        "augment", f"--run={home.run}", f"--input={mono}", "--as=back", "--sample", "--tag=<bt>",
+        f"--output={folder}/back.tsv",
+    ).succeeded()  # fmt: skip
     pairs = [row.split("\t") for row in read_lines(folder / "back.tsv")]
-    assert [target for _, target in pairs] == [*LINES, "s2"]
+    rejected = len(LINES) + 1 - len(pairs)  # the model is hardly trained, and some draws are empty
+    assert line.endswith(f"skipped 1 blank, 1 repeated and {rejected} too long or untranslatable lines")
+    targets = [target for _, target in pairs]
+    assert targets == [text for text in [*LINES, "s2"] if text in targets] and len(targets) > 5
     assert all(source.startswith("<bt> s") for source, _ in pairs)
     out = call("prepare", *flags, "--set=problem.train=train,back.tsv:2").succeeded()
     assert any(f"{300 + 2 * len(pairs):,} " in row for row in out), out
