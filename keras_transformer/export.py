@@ -22,6 +22,7 @@ SEARCH_FLAGS = ("beam_size", "alpha", "nbest", "extra_length", "max_beam_size", 
 FORMATS = {
     "saved_model": ("ensemble", "precision", *SEARCH_FLAGS),
     "ctranslate2": ("quantization",),
+    "argos": ("quantization",),
     "huggingface": (),
     "keras": ("precision",),
 }
@@ -39,6 +40,12 @@ def main(arguments):
 
         export_ctranslate2(run, folder, flags.checkpoint, flags.quantization or "float32", flags.force)
         report(f"wrote {folder} for ctranslate2.Translator: texts of at most {POSITIONS:,} tokens")
+        return
+    if flags.format == "argos":
+        from keras_transformer.exports.argos import export_argos
+
+        path = export_argos(run, folder, flags.checkpoint, flags.quantization, flags.force)
+        report(f"wrote {path}: install it with argostranslate.package.install_from_path")
         return
     if flags.format == "huggingface":
         from keras_transformer.exports.huggingface import POSITIONS, export_huggingface
@@ -88,7 +95,7 @@ def _parse(arguments):
     parser = Parser(
         "export",
         "--run=runs/toy_ende-toy --format=saved_model --output_dir=exported",
-        "Write a trained model for other programs: TensorFlow, CTranslate2, Hugging Face transformers, Keras.",
+        "Write a trained model for other programs: TensorFlow, CTranslate2, Argos Translate, Hugging Face, Keras.",
     )
     add_run_flags(parser)
     parser.add_argument("--format", required=True, help=f"{', '.join(FORMATS)}")
@@ -116,9 +123,10 @@ def _parse(arguments):
         "--max_source_length", type=positive_int,
         help="maximum number of tokens of a text, EOS included, before it is cut (default the run's max_length)",
     )  # fmt: skip
-    group = parser.add_argument_group("ctranslate2")
+    group = parser.add_argument_group("ctranslate2 and argos")
     group.add_argument(
-        "--quantization", help="data type of the matrices: float32, int8, int8_float32, bfloat16, … (default float32)"
+        "--quantization",
+        help="data type of the matrices: float32, int8, int8_float32, bfloat16, … (default float32; int8 for argos)",
     )
     flags = parser.parse_args(arguments)
     if flags.format not in FORMATS:

@@ -46,7 +46,7 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
         save_file(marian_weights(weights, hparams), new / "model.safetensors", metadata={"format": "pt"})
         for name, content in {
             "config.json": marian_config(hparams, tokenizer.vocab_size),
-            "generation_config.json": generation_config(hparams),
+            "generation_config.json": generation_config(hparams, _mean_length(run)),
             "tokenizer_config.json": tokenizer_config(run.problem),
             "vocab.json": {piece: index for index, piece in enumerate(pieces)},
         }.items():
@@ -98,11 +98,20 @@ def marian_config(hparams, vocab_size):
     return config
 
 
-def generation_config(hparams):
-    """Return the content of generation_config.json: the run's beam search, as far as transformers has it."""
+def generation_config(hparams, mean_length=None):
+    """Return the content of generation_config.json: the run's beam search, as far as transformers has it.
+
+    transformers divides log-probabilities by length^β, and this project by ((5 + length) / 6)^α. At length L, both
+    penalties grow alike with β = α · L / (5 + L).
+
+    Args:
+        hparams: The model's `HParams`.
+        mean_length: L, the mean number of tokens of the training targets; None sets β to α.
+    """
+    share = 1 if mean_length is None else mean_length / (5 + mean_length)
     return {
         "num_beams": hparams.beam_size,
-        "length_penalty": hparams.alpha,
+        "length_penalty": round(hparams.alpha * share, 3),
         "max_length": POSITIONS,
         "bad_words_ids": [[PAD], [BOS]],
         "pad_token_id": PAD,
@@ -110,6 +119,12 @@ def generation_config(hparams):
         "eos_token_id": EOS,
         "decoder_start_token_id": BOS,
     }
+
+
+def _mean_length(run):
+    """Return the mean number of tokens of the training targets, or None for a converted model."""
+    train = run.manifest()["corpus"].get("splits", {}).get("train")
+    return train and train["target_tokens"] / train["pairs"]
 
 
 def tokenizer_config(problem):

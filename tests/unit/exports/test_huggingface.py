@@ -5,15 +5,12 @@ import sys
 
 import numpy as np
 import pytest
-from helpers.languages import toy_pairs
 from helpers.marian import marian_logits
-from helpers.quick import quick_runs
 
 import keras_transformer as kt
 from keras_transformer.exports import huggingface
 from keras_transformer.exports.huggingface import export_huggingface, marian_config, marian_weights
 from keras_transformer.runs.run import Run
-from keras_transformer.training.trainer import train_model
 from keras_transformer.utils.errors import UserError
 
 VOCABULARY = 20
@@ -31,18 +28,6 @@ def model(hparams):
     for index, variable in enumerate(model.variables):  # biases and norms must differ as well
         variable.assign(np.random.default_rng(index).normal(size=variable.shape, scale=0.3))
     return model
-
-
-@pytest.fixture(scope="module")
-def trained_run(tmp_path_factory, hparams):
-    """A run of two updates on toy text."""
-    folder = tmp_path_factory.mktemp("marian")
-    pairs = toy_pairs("tr", seed=1)[:300]
-    (folder / "train.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
-    problem = kt.problem("parallel_text", raw_dir=folder, data_dir=folder / "data", vocab_size=120, target="tr")
-    with quick_runs():
-        train_model(problem, hparams.replace(train_steps=2, warmup_steps=2, best_metric="nll"), folder / "run")
-    return folder / "run"
 
 
 def test_marian_weights_give_same_logits(model, hparams, fresh_seed):
@@ -92,3 +77,11 @@ def test_export_names_missing_package(trained_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(UserError, match=r"pip install 'keras-transformer-toolkit\[huggingface\]'"):
         huggingface.export_huggingface(Run.open(trained_run), tmp_path / "exported")
+
+
+def test_length_penalty_grows_as_in_this_project():
+    hparams, mean, step = kt.HParams(alpha=1.3), 15.0, 1e-4
+    exponent = huggingface.generation_config(hparams, mean)["length_penalty"]
+    grown = [np.log((mean + step) / mean) * exponent, np.log((5 + mean + step) / (5 + mean)) * hparams.alpha]
+    np.testing.assert_allclose(*grown, rtol=1e-3)
+    assert huggingface.generation_config(hparams)["length_penalty"] == 1.3

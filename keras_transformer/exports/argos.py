@@ -1,0 +1,56 @@
+"""A model as a package for Argos Translate: a CTranslate2 model and its SentencePiece model in a zip file."""
+
+import json
+import shutil
+
+from keras_transformer import __version__
+from keras_transformer.exports.ctranslate2 import convert
+from keras_transformer.exports.description import atomic_export, describe, load_weights
+from keras_transformer.utils.errors import UserError
+
+
+def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
+    """Write `translate-SOURCE_TARGET.argosmodel`, which Argos Translate installs from the file.
+
+    Args:
+        run: `Run`.
+        folder: The directory. It appears when it is complete.
+        checkpoint: "best", "last", "averaged", "ema" or a step; by default the best, or else the last.
+        quantization: One of `ctranslate2.QUANTIZATIONS` (default: "int8", as in the packages of Argos Translate).
+        force: Whether to replace an existing export.
+
+    Returns:
+        The path of the package.
+
+    Raises:
+        UserError: CTranslate2 is missing or cannot compute the model, the tokenizer is not one SentencePiece model, or
+            the directory cannot be written.
+    """
+    tokenizer, problem = run.tokenizer, run.problem
+    if run.hparams.model != "transformer" or tokenizer.file_name != "tokenizer.model":
+        raise UserError(
+            "a package for Argos Translate must have the model transformer and one SentencePiece model, got "
+            f"{run.hparams.model} and {tokenizer.file_name}. Export with --format=huggingface or saved_model."
+        )
+    name = f"translate-{problem.input_language}_{problem.output_language}"
+    description = {"format": "argos", **describe(run, checkpoint)}
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    with atomic_export(folder, force, description) as new:
+        package = new / "contents" / name
+        package.mkdir(parents=True)
+        convert(load_weights(run, checkpoint), run.hparams, pieces, package / "model", quantization or "int8")
+        (package / "sentencepiece.model").write_bytes(tokenizer.to_bytes())
+        (package / "metadata.json").write_text(json.dumps(metadata(problem), indent=2) + "\n", encoding="utf-8")
+        archive = shutil.make_archive(str(new / name), "zip", package.parent, name)
+        shutil.move(archive, new / f"{name}.argosmodel")
+        shutil.rmtree(new / "contents")
+    return folder / f"{name}.argosmodel"
+
+
+def metadata(problem):
+    """Return the content of metadata.json. Language names are codes, because problems only have codes."""
+    source, target = problem.input_language, problem.output_language
+    return {
+        "package_version": __version__, "argos_version": "1.0", "type": "translate", "from_code": source,
+        "from_name": source, "to_code": target, "to_name": target,
+    }  # fmt: skip
