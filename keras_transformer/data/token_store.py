@@ -53,6 +53,8 @@ class TokenStore:
         self.tokenizer = load_tokenizer(self.path)
         if self.tokenizer.fingerprint != self.manifest["tokenizer"]:
             raise UserError(f"{self.path / self.tokenizer.file_name} is damaged; {self._remedy}")
+        if reverse:
+            self.tokenizer = self.tokenizer.reverse()
         self._reverse = reverse
 
     @property

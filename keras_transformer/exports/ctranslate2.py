@@ -48,6 +48,8 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         convert(weights, run.hparams, pieces, new, None if quantization == "float32" else quantization)
         tokenizer.save(new)
+        for side, model in zip(("source", "target"), getattr(tokenizer, "models", ())):
+            (new / f"{side}.spm").write_bytes(model)
 
 
 def convert(weights, hparams, tokens, folder, quantization=None):

@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 NORMALIZATION = "Unicode normalization of texts (identity changes only white space)"
 OVERLAPS = ("pairs", "sources")
 LEARNING = (
-    "vocab_size", "normalization", "vocab_type", "character_coverage", "byte_fallback", "split_digits", "user_symbols"
+    "vocab_size", "normalization", "vocab_type", "character_coverage", "byte_fallback", "split_digits", "user_symbols",
+    "joint_vocabulary",
 )  # fmt: skip
 """The settings from which a vocabulary is learned."""
 
@@ -42,6 +43,9 @@ class TranslationProblem(Problem):
 
     vocab_size: int = setting(8000, "number of pieces in the joint vocabulary", low=8)
     normalization: str = setting("identity", NORMALIZATION, choices=("identity", "nfkc", "nfkc_cf"))
+    joint_vocabulary: bool = setting(
+        True, "whether both sides share one vocabulary (false: vocab_size pieces for each side)"
+    )
     vocab_type: str = setting("bpe", "algorithm that learns the vocabulary", choices=("bpe", "unigram"))
     character_coverage: float | None = setting(
         None, "share of the text whose characters are pieces (none: automatic)", low=0.9, high=1
@@ -95,6 +99,8 @@ class TranslationProblem(Problem):
                 f"{self.name}: vocab_file cannot be combined with {changed[0]}, because it replaces a learned "
                 "vocabulary; unset one of them"
             )
+        if self.bpe_dropout and not self.joint_vocabulary:
+            raise UserError(f"{self.name}: bpe_dropout requires a joint vocabulary; unset joint_vocabulary")
         if self.bpe_dropout and (self.vocab_type != "bpe" or self.byte_fallback):
             raise no_byte_pairs("vocab_type=unigram" if self.vocab_type != "bpe" else "byte_fallback=true")
         if self.num_segmentations > 1 and not self.bpe_dropout:
@@ -169,18 +175,26 @@ class TranslationProblem(Problem):
         )
 
     def make_tokenizer(self) -> "Tokenizer":
-        """Return the tokenizer of `vocab_file`, or learn a joint vocabulary from the training texts.
+        """Return the tokenizer of `vocab_file`, or learn one from the training texts.
 
         A large corpus is sampled: see `sample_texts`.
         """
-        from keras_transformer.data.sampling import drain, sample_texts
+        from keras_transformer.data.tokenizers.marian import MarianTokenizer
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
         from keras_transformer.data.tokenizers.vocabulary import adapt_model
 
         if self.vocab_file:
             return SentencePieceTokenizer(adapt_model(Path(self.vocab_file).read_bytes(), self.vocab_file))
+        if self.joint_vocabulary:
+            return self._learn_tokenizer((0, 1))
+        return MarianTokenizer.join(self._learn_tokenizer((0,)), self._learn_tokenizer((1,)))
+
+    def _learn_tokenizer(self, sides):
+        from keras_transformer.data.sampling import drain, sample_texts
+        from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+
         # SentencePiece's own sample differs each time, and limits the number of sentences instead of memory.
-        texts = sample_texts(self.training_texts())
+        texts = sample_texts(self.training_texts(sides))
         options = self._vocabulary_options().automatic(texts)
         if options.character_coverage < 1 and self.character_coverage is None:
             logger.info(
@@ -199,11 +213,15 @@ class TranslationProblem(Problem):
             self.vocab_type, self.normalization, coverage, fallback, self.split_digits, parse_symbols(self.user_symbols)
         )
 
-    def training_texts(self):
-        """Yield both sides of all training pairs, and store their number for the progress log."""
+    def training_texts(self, sides=(0, 1)):
+        """Yield the texts of all training pairs, and store their number for the progress log.
+
+        Args:
+            sides: The sides to yield: 0 for source, 1 for target.
+        """
         count = 0
         for pair in self.pairs("train"):
-            yield from pair
+            yield from (pair[side] for side in sides)
             count += 1
         count += sum(1 for _ in self.further_pairs())
         self._expected = {"train": count * self.num_segmentations}

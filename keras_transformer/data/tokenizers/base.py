@@ -84,6 +84,10 @@ class Tokenizer:
         """Return the text of each sequence of ids that a model wrote for the texts `sources`."""
         return self.decode(ids)
 
+    def reverse(self):
+        """Return the tokenizer of the opposite direction, with the same ids. Only kinds with two sides differ."""
+        return self
+
     def pieces(self, ids):
         """Return the piece of each id as a text."""
         raise UserError(f"{type(self).__name__} must implement pieces(ids), which returns the text of each id")

@@ -1,4 +1,4 @@
-"""Tokenizer of Marian models: two SentencePiece models over one vocabulary."""
+"""A tokenizer with two SentencePiece models over one vocabulary, like that of Marian models."""
 
 import base64
 import json
@@ -30,6 +30,15 @@ class MarianTokenizer(Tokenizer):
         self._source, self._target = (sentencepiece.SentencePieceProcessor(model_proto=model) for model in self._models)
         self.vocab_size = len(self._pieces)
 
+    @classmethod
+    def join(cls, source, target):
+        """Return the tokenizer of two `SentencePieceTokenizer`s. Pieces that are equal have the same id."""
+        pieces = dict.fromkeys(piece for side in (source, target) for piece in side.pieces(range(side.vocab_size)))
+        return cls([*pieces], source.to_bytes(), target.to_bytes())
+
+    def reverse(self):
+        return type(self)(self._pieces, *self._models[::-1])
+
     def encode(self, texts):
         return [self._encode_source(text) for text in texts]
 
@@ -37,8 +46,22 @@ class MarianTokenizer(Tokenizer):
         return [self._to_ids(pieces) for pieces in self._target.encode(list(texts), out_type=str)]
 
     def decode(self, ids):
-        special = (PAD, BOS, EOS)
-        return [self._target.decode_pieces([self._pieces[i] for i in row if i not in special]) for row in ids]
+        """See `Tokenizer`. Ids of a source that are not in the target's vocabulary are decoded as a source."""
+        rows = [self._text_pieces(row) for row in ids]
+        return [self._side_of(row).decode_pieces(row) for row in rows]
+
+    def decode_outputs(self, sources, ids):
+        return [self._target.decode_pieces(self._text_pieces(row)) for row in ids]
+
+    def _text_pieces(self, ids):
+        return [self._pieces[i] for i in ids if i not in (PAD, BOS, EOS)]
+
+    def _side_of(self, pieces):
+        """Return the SentencePiece model of the first side, target before source, that has all the pieces."""
+        for side in (self._target, self._source):
+            if all(side.id_to_piece(side.piece_to_id(piece)) == piece for piece in pieces):
+                return side
+        return self._target
 
     def pieces(self, ids):
         return [self._pieces[i] for i in ids]

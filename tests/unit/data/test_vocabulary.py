@@ -7,6 +7,7 @@ import pytest
 import sentencepiece
 from helpers.logs import logged_lines
 
+from keras_transformer.config.hparams import load_hparams
 from keras_transformer.data.tokenizers.base import EOS, PAD, UNK
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.vocabulary import (
@@ -199,3 +200,46 @@ def test_vocabulary_settings_reject_contradictions(corpus):
         parallel(corpus, vocab_file=str(corpus / "none.model")).prepare()
     with pytest.raises(UserError, match="split_digits requires a SentencePiece vocabulary, not word pieces"):
         load_problem("wmt14_enfr", split_digits=True)
+
+
+# One vocabulary for each side
+
+
+@pytest.fixture
+def separate(corpus):
+    """Parallel text with one vocabulary of 250 pieces for each side."""
+    return parallel(corpus, vocab_size=250, joint_vocabulary=False).prepare()
+
+
+def test_separate_vocabularies_split_each_side_alone(separate):
+    tokenizer = separate.tokenizer
+    english, german = map(list, zip(*separate.pairs("train")))
+    assert 250 < tokenizer.vocab_size < 500  # equal pieces have one id
+    for texts, ids in ((english, tokenizer.encode(english)), (german, tokenizer.encode_targets(german))):
+        own = SentencePieceTokenizer.train(texts, 250)
+        assert [tokenizer.pieces(row) for row in ids] == [own.pieces(row) for row in own.encode(texts)]
+        assert tokenizer.decode(ids) == texts
+    assert tokenizer.decode_outputs(english, tokenizer.encode_targets(german)) == german
+    split = separate.store.split("train")
+    assert tokenizer.decode([split.source[3]]) + tokenizer.decode([split.target[3]]) == [english[3], german[3]]
+
+
+def test_separate_vocabularies_follow_the_direction(corpus, separate):
+    backward = load_problem(
+        "parallel_text_rev", raw_dir=corpus, data_dir=corpus / "data", vocab_size=250, joint_vocabulary=False
+    )
+    text = "Ein Hund sieht den Mann."
+    assert backward.prepare().prepared_dir == separate.prepared_dir
+    assert backward.tokenizer.encode([text]) == separate.tokenizer.encode_targets([text])
+    assert backward.tokenizer.encode_targets([text]) == separate.tokenizer.encode([text])
+    (source, _), labels, _ = backward.batches("validation", load_hparams("toy"))[0]
+    text = backward.tokenizer.decode(source[:1].tolist())[0]
+    assert backward.tokenizer.encode([text])[0] == [i for i in source[0].tolist() if i not in (PAD, EOS)]
+
+
+def test_separate_vocabularies_reject_bpe_dropout_and_model_file(corpus):
+    with pytest.raises(UserError, match="bpe_dropout requires a joint vocabulary"):
+        parallel(corpus, joint_vocabulary=False, bpe_dropout=0.1, num_segmentations=2)
+    (corpus / "own.model").write_bytes(plain_model())
+    with pytest.raises(UserError, match="vocab_file cannot be combined with joint_vocabulary"):
+        parallel(corpus, joint_vocabulary=False, vocab_file=str(corpus / "own.model"))

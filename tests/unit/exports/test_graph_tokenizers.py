@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keras_transformer.data.tokenizers.base import SPECIAL
+from keras_transformer.data.tokenizers.marian import MarianTokenizer
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions
@@ -59,6 +60,16 @@ def unigram_bytes():
 
 
 @pytest.fixture(scope="module")
+def separate():
+    """One vocabulary for each side, the first with bytes."""
+    german = ["Das Tier hat 23 Worte geschrieben .", "Es geht , nicht wahr ?"] * 3
+    return MarianTokenizer.join(
+        SentencePieceTokenizer.train(SENTENCES, 320, VocabularyOptions(byte_fallback=True)),
+        SentencePieceTokenizer.train(german, 40),
+    )
+
+
+@pytest.fixture(scope="module")
 def symbols():
     return SymbolTokenizer(["a", "b", "日本", "«"])
 
@@ -78,7 +89,9 @@ def marian(tmp_path_factory):
     return read_marian(folder).tokenizer
 
 
-@pytest.fixture(scope="module", params=["pieces", "nfkc_pieces", "unigram_bytes", "symbols", "trees", "marian"])
+@pytest.fixture(
+    scope="module", params=["pieces", "nfkc_pieces", "unigram_bytes", "separate", "symbols", "trees", "marian"]
+)
 def tokenizer(request):
     return request.getfixturevalue(request.param)
 
@@ -113,7 +126,9 @@ def test_graph_tokenizer_decodes_any_ids_alike(tokenizer, graph, draw):
 
 def super_decode(tokenizer, ids):
     """Return the text of ids; a parser's tokenizer decodes them as subwords."""
-    return SentencePieceTokenizer.decode(tokenizer, [ids])[0] if tokenizer.constraint else tokenizer.decode([ids])[0]
+    if tokenizer.constraint:
+        return SentencePieceTokenizer.decode(tokenizer, [ids])[0]
+    return tokenizer.decode_outputs([""], [ids])[0]
 
 
 @given(sentence=TEXTS, seed=st.integers(0, 2**32 - 1))
@@ -157,3 +172,8 @@ def test_graph_tokenizer_rejects_invalid_trees(trees, text):
         trees.encode_targets([text])
     with pytest.raises(tf.errors.InvalidArgumentError, match="must be one tree"):
         graph_tokenizer(trees).tokenize_targets([TREES[0], text])
+
+
+def test_separate_vocabularies_have_same_target_ids(separate):
+    texts = [*AWKWARD, *SENTENCES]
+    assert graph_tokenizer(separate).tokenize_targets(texts).to_list() == separate.encode_targets(texts)
