@@ -195,8 +195,8 @@ def _finished(run, step):
     else:
         return None
     return (
-        f"{run.path} {ended} after {step:,} updates, so there is nothing to do. Evaluate it with {_evaluate(run)}, or "
-        f"continue training with {longer}."
+        f"{run.path} {ended} after {step:,} updates, so there is nothing to do. Continue training with "
+        f"{longer}, or evaluate it with {_evaluate(run)}"
     )
 
 
