@@ -105,8 +105,9 @@ class GraphMarian(GraphTokenizer):
     def __init__(self, pieces, source_model, target_model, language_code):
         super().__init__()
         self._source, self._target = (
-            tensorflow_text.SentencepieceTokenizer(model=model, out_type=tf.string)
-            for model in (source_model, target_model)
+            # Without different names, a loaded SavedModel uses one model for both.
+            tensorflow_text.SentencepieceTokenizer(model=model, out_type=tf.string, name=name)
+            for name, model in (("source", source_model), ("target", target_model))
         )
         self._code, self._pieces, self._ids = (
             language_code,

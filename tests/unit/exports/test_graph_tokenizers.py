@@ -177,3 +177,14 @@ def test_graph_tokenizer_rejects_invalid_trees(trees, text):
 def test_separate_vocabularies_have_same_target_ids(separate):
     texts = [*AWKWARD, *SENTENCES]
     assert graph_tokenizer(separate).tokenize_targets(texts).to_list() == separate.encode_targets(texts)
+
+
+def test_loaded_graph_keeps_both_models_apart(tmp_path, separate):
+    module, graph = tf.Module(), graph_tokenizer(separate)
+    module.graph, texts = graph, tf.TensorSpec([None], tf.string)
+    module.encode = tf.function(lambda batch: graph.tokenize(batch).to_tensor(), input_signature=[texts])
+    module.restore = tf.function(lambda batch: graph.detokenize(graph.tokenize_targets(batch)), input_signature=[texts])
+    tf.saved_model.save(module, str(tmp_path))
+    loaded, german = tf.saved_model.load(str(tmp_path)), "Das Tier hat 23 Worte geschrieben ."
+    assert strings(loaded.restore([german])) == [german]
+    assert loaded.encode(SENTENCES[:1]).numpy().tolist() == separate.encode(SENTENCES[:1])
