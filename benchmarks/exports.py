@@ -134,7 +134,7 @@ class Exports:
 
         def outputs(beam_size, length_penalty=1):
             found = engine.translate_batch(
-                sources, suppress_sequences=[["<pad>"], ["<s>"]], max_batch_size=BATCH,
+                sources, max_batch_size=BATCH,
                 max_decoding_length=max(limits), beam_size=beam_size, length_penalty=length_penalty,
             )  # fmt: skip
             ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}

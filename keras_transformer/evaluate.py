@@ -16,6 +16,7 @@ from keras_transformer.cli.arguments import (
 )
 from keras_transformer.cli.output import report
 from keras_transformer.data.corpus import one_line, read_lines
+from keras_transformer.decoding.engines import ENGINES
 from keras_transformer.parsing.parseval import F1_OF_ALL
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.files import atomic_open, check_output
@@ -36,6 +37,9 @@ def main(arguments):
         "--split", default="test", choices=("train", "validation", "test"), help="split to evaluate (default test)"
     )
     parser.add_argument("--output_dir", type=user_path, help="folder for the outputs and references (default none)")
+    parser.add_argument(
+        "--engine", choices=ENGINES, default="keras", help="engine, see translate --help (default keras)"
+    )
     parser.add_argument("--samples", type=non_negative_int, default=0, help="number of examples to print (default 0)")
     parser.add_argument("--by_length", action="store_true", help="print a table of results by sentence length")
     parser.add_argument(
@@ -86,7 +90,7 @@ def main(arguments):
     from keras_transformer.decoding.search_options import SearchOptions
 
     options = SearchOptions(**decoding_arguments(flags))
-    result = evaluate(flags.run, flags.checkpoint, flags.split, options, flags.compare, flags.paper_bleu)
+    result = evaluate(flags.run, flags.checkpoint, flags.split, options, flags.compare, flags.paper_bleu, flags.engine)
     if flags.output_dir:
         for name in ("sources", "outputs", "references"):
             with atomic_open(Path(flags.output_dir) / f"{flags.split}.{name}.txt") as file:

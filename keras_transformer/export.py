@@ -136,7 +136,7 @@ def _parse(arguments):
             takers = " and ".join(format for format, names in FORMATS.items() if name in names)
             raise UserError(f"--{name} is for --format={takers}, got --format={flags.format}. Omit --{name}.")
     if flags.quantization:
-        from keras_transformer.exports.ctranslate2 import QUANTIZATIONS
+        from keras_transformer.conversion.ctranslate2 import QUANTIZATIONS
 
         if flags.quantization not in QUANTIZATIONS:
             raise unknown("quantization", flags.quantization, QUANTIZATIONS)

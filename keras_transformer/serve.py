@@ -16,6 +16,7 @@ from keras_transformer.cli.arguments import (
     user_path,
 )
 from keras_transformer.cli.output import report
+from keras_transformer.decoding.engines import ENGINES
 from keras_transformer.utils.errors import UserError
 
 CONNECTIONS = 900
@@ -39,7 +40,7 @@ def main(arguments):
     with _bind(flags.host, flags.port) as listener:  # fails before the model is loaded if the port is in use
         engine = load_engine(
             flags.run, checkpoint=flags.checkpoint, ensemble=flags.ensemble, precision=flags.precision,
-            jit_compile=flags.jit_compile, beam_size=flags.beam_size, alpha=flags.alpha,
+            jit_compile=flags.jit_compile, engine=flags.engine, beam_size=flags.beam_size, alpha=flags.alpha,
             extra_length=flags.extra_length,
         )  # fmt: skip
         engine.translate(["."], 1)  # compile before the first request
@@ -56,7 +57,7 @@ def main(arguments):
             async def startup(self, sockets=None):
                 await super().startup(sockets)
                 if self.started:
-                    report(f"serving {flags.run} at {url} (API: {url}/docs). Press Ctrl-C to stop.")
+                    report(f"serving {flags.run} with {engine.name} at {url} (API: {url}/docs). Press Ctrl-C to stop.")
 
         try:
             Server(config).run(sockets=[listener])
@@ -78,6 +79,10 @@ def _parse(arguments):
     parser.add_argument(
         "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
         help="another run of the same corpus, as for translate (may be repeated)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--engine", choices=ENGINES, default="auto",
+        help="engine for a run, where auto is ctranslate2 if it is installed and supports the run (default auto)",
     )  # fmt: skip
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16"), help="precision of weights and computation (default float32)"

@@ -7,7 +7,6 @@ import json
 import sys
 import time
 
-from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import (
     Parser,
     add_decoding_flags,
@@ -21,7 +20,11 @@ from keras_transformer.cli.arguments import (
     shard,
     user_path,
 )
+from keras_transformer.conversion.ctranslate2 import POSITIONS
 from keras_transformer.data.corpus import in_chunks, one_line, read_lines
+from keras_transformer.decoding.engines import ENGINES
+from keras_transformer.decoding.loading import load_translator
+from keras_transformer.decoding.search_options import Sampling
 from keras_transformer.parsing.tree import tree_of
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
@@ -39,12 +42,13 @@ def main(arguments):
     first = next(chunks, [])  # report a missing file before loading the model
     for path in (flags.run, *flags.ensemble):
         Run.open(path)  # report a wrong directory before loading Keras
-    load_keras()
-    from keras_transformer.decoding.search_options import Sampling
-    from keras_transformer.decoding.translator import Translator
-
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
-    translator = Translator.load([flags.run, *flags.ensemble], checkpoints, flags.precision, flags.jit_compile)
+    translator = load_translator(
+        [flags.run, *flags.ensemble], checkpoints, flags.precision, flags.jit_compile, engine=flags.engine,
+        keras_option=_keras_option(flags),
+    )  # fmt: skip
+    if flags.engine == "auto" and translator.engine == "ctranslate2":
+        _warn("translating with CTranslate2; --engine=keras translates with Keras")
     if flags.format == "pretty" and not translator.tokenizer.constraint:
         raise UserError(f"--format=pretty needs a parser, and {flags.run} is not one; choose text or jsonl")
     asked = decoding_arguments(flags)
@@ -118,6 +122,10 @@ def _parse(arguments):
         "--progress", action=argparse.BooleanOptionalAction, default=sys.stderr.isatty(),
         help="print the progress to stderr (default if stderr is a terminal)",
     )  # fmt: skip
+    parser.add_argument(
+        "--engine", choices=ENGINES, default="keras",
+        help="engine, where auto is ctranslate2 if it is installed and supports all options (default keras)",
+    )  # fmt: skip
     group = parser.add_argument_group("search")
     add_decoding_flags(group)
     group.add_argument(
@@ -137,6 +145,16 @@ def _parse(arguments):
         parser.error(f"--nbest={flags.nbest} needs --beam_size={flags.nbest} or more, got {flags.beam_size}")
     check_output("--output", flags.output, input=flags.input, prefixes=flags.prefixes)
     return flags
+
+
+def _keras_option(flags):
+    """Return the first flag that needs Keras, or None."""
+    if flags.alignments:
+        return "--alignments"
+    if flags.max_source_length and flags.max_source_length > POSITIONS:
+        return f"--max_source_length above {POSITIONS:,}"
+    # The samples of CTranslate2 also depend on the other texts, so a user has to ask for them.
+    return "--sample" if flags.sample and flags.engine == "auto" else None
 
 
 def _lines(flags):

@@ -11,7 +11,7 @@ from keras_transformer.data.tokenizers.base import SPECIAL
 
 
 def convert(job):
-    from keras_transformer.exports import ctranslate2
+    from keras_transformer.conversion import ctranslate2
 
     vocab_size, hparams, weights = protocol.read_model(job["model"])
     quantization = None if job["precision"] == "float32" else job["precision"]

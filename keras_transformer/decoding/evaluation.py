@@ -5,6 +5,9 @@ import time
 from pathlib import Path
 
 from keras_transformer.data.corpus import read_lines
+from keras_transformer.decoding.base_translator import BaseTranslator
+from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
+from keras_transformer.decoding.engines import choose_engine
 from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.metrics.lengths import length_buckets, length_ratio
@@ -91,7 +94,9 @@ class Evaluation:
         return table
 
 
-def evaluate(run_dir, checkpoint=None, split="test", options=None, compare_with=None, with_paper_bleu=False):
+def evaluate(
+    run_dir, checkpoint=None, split="test", options=None, compare_with=None, with_paper_bleu=False, engine="keras"
+):
     """Decode a split of a run's problem and score it.
 
     Args:
@@ -101,6 +106,7 @@ def evaluate(run_dir, checkpoint=None, split="test", options=None, compare_with=
         options: `SearchOptions`.
         compare_with: File with another system's outputs for the same lines, plain or `.gz`.
         with_paper_bleu: Whether to add the paper's own BLEU to the scores.
+        engine: "keras", "ctranslate2" or "auto", see `choose_engine`.
 
     Returns:
         `Evaluation`.
@@ -114,8 +120,12 @@ def evaluate(run_dir, checkpoint=None, split="test", options=None, compare_with=
         check_paper_bleu(run.problem)
     sources, references = _examples(run.problem, split)
     others = None if compare_with is None else _read_outputs(compare_with, run.problem, split, references)
-    arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
-    translator = Translator(run.make_model(arrays["weights"]), run.tokenizer, run.hparams)
+    if choose_engine(engine, [run], checkpoint) == "ctranslate2":
+        translator: BaseTranslator = CTranslate2Translator.from_run(run, checkpoint)
+        state = run.checkpoints.load(checkpoint, parts=())[1]
+    else:
+        arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
+        translator = Translator(run.make_model(arrays["weights"]), run.tokenizer, run.hparams)
     options = (options or SearchOptions()).complete(run.hparams, run.tokenizer.constraint)
     began = time.monotonic()
     with progress_bar("decoding", len(sources), unit="sentences") as advance:
@@ -125,6 +135,8 @@ def evaluate(run_dir, checkpoint=None, split="test", options=None, compare_with=
     decoding = {name: getattr(options, name) for name in ("beam_size", "alpha", "extra_length")}
     if run.tokenizer.constraint:
         decoding["constraint"] = options.constraint is not None
+    if isinstance(translator, CTranslate2Translator):
+        decoding["engine"] = "ctranslate2"
     used = {"name": checkpoint or run.checkpoints.default(), "steps": state.get("steps") or [state["step"]]}
     scores = run.problem.all_scores(outputs, references)
     if with_paper_bleu:

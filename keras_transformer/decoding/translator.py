@@ -1,49 +1,26 @@
 """Translation of texts with a trained model or an ensemble."""
 
-import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, overload
+from collections.abc import Sequence
+from typing import Any, Literal, overload
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compilation import compiled
 from keras_transformer.config.hparams import HParams
-from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
+from keras_transformer.data.tokenizers.base import BOS, PAD
+from keras_transformer.decoding.base_translator import BaseTranslator, Hypothesis
 from keras_transformer.decoding.batched_search import BatchedBeamSearch
+from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
+from keras_transformer.decoding.engines import choose_engine
 from keras_transformer.decoding.search_batches import by_length, padded, search_inputs
-from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.decoding.token_selection import NEG_INF
 from keras_transformer.models.loss import smoothed_cross_entropy
 from keras_transformer.utils.errors import NonFiniteOutputs, UserError
 from keras_transformer.visualization.attention import AttentionMaps, Tokens
 
 
-@dataclasses.dataclass(frozen=True)
-class Hypothesis:
-    """One translation.
-
-    Attributes:
-        text: The translation.
-        tokens: Token ids of the translation, including EOS.
-        log_probability: log p(tokens | source), in nats.
-        score: log_probability / ((5 + len(tokens)) / 6)^α.
-        token_log_probabilities: Log-probability of each token given the tokens before it, float32 `[tokens]`, or None
-            if not requested or if the text is blank.
-        alignment: Attention from each token to each source token, float32 `[tokens, source_tokens]`, including EOS on
-            both sides: the mean over the heads of the last decoder layer. None if not requested or if the text is
-            blank.
-    """
-
-    text: str
-    tokens: tuple
-    log_probability: float
-    score: float
-    token_log_probabilities: np.ndarray | None = dataclasses.field(default=None, compare=False)
-    alignment: np.ndarray | None = dataclasses.field(default=None, compare=False)
-
-
-class Translator:
+class Translator(BaseTranslator):
     """A model, or an ensemble, together with the tokenizer that it was trained with.
 
     Args:
@@ -57,12 +34,13 @@ class Translator:
         UserError: The vocabulary sizes of model and tokenizer differ, or the list of models is empty.
     """
 
+    engine = "keras"
+
     def __init__(self, model: Any, problem: Any, hparams: HParams | None = None, jit_compile: bool = False):
         self.models = _listed(model)
         if not self.models:
             raise UserError("model must be a Transformer or a list of at least one, got an empty list")
-        self.hparams = self.models[0].hparams if hparams is None else hparams
-        self.tokenizer = getattr(problem, "tokenizer", problem)
+        super().__init__(getattr(problem, "tokenizer", problem), self.models[0].hparams if hparams is None else hparams)
         for one in self.models:
             if self.tokenizer.vocab_size != one.vocab_size:
                 raise UserError(
@@ -70,7 +48,6 @@ class Translator:
                     "they do not belong together"
                 )
             one.adopt(self.tokenizer)
-        self.constraint = self.tokenizer.constraint
         self._beam_search = BatchedBeamSearch(self.models, jit_compile)
         self._score = compiled(self.score_batch, *self.models)
 
@@ -79,10 +56,24 @@ class Translator:
         """The model, or the first model of an ensemble."""
         return self.models[0]
 
+    @overload
     @classmethod
     def load(
-        cls, run_dir: Any, checkpoint: Any = None, precision: str = "float32", jit_compile: bool = False
-    ) -> "Translator":
+        cls, run_dir: Any, checkpoint: Any = ..., precision: str = ..., jit_compile: bool = ...,
+        engine: Literal["keras"] = ...,
+    ) -> "Translator": ...  # fmt: skip
+
+    @overload
+    @classmethod
+    def load(
+        cls, run_dir: Any, checkpoint: Any = ..., precision: str = ..., jit_compile: bool = ..., engine: str = ...
+    ) -> BaseTranslator: ...
+
+    @classmethod
+    def load(
+        cls, run_dir: Any, checkpoint: Any = None, precision: str = "float32", jit_compile: bool = False,
+        engine: str = "keras",
+    ) -> BaseTranslator:  # fmt: skip
         """Return the translator of a run directory, or an ensemble of several.
 
         Args:
@@ -91,13 +82,18 @@ class Translator:
                 the ensemble. The default is the best one, or the last if none was evaluated.
             precision: "float32" or "bfloat16", for weights and computation. Softmax and scores are always float32.
             jit_compile: See `Translator`.
+            engine: "keras", "ctranslate2" or "auto", see `decoding.engines.choose_engine`. With CTranslate2 the result
+                is a `CTranslate2Translator`, which has no `attention`.
 
         Raises:
-            UserError: A run or checkpoint is missing or damaged, or the vocabularies of the runs differ.
+            UserError: A run or checkpoint is missing or damaged, the vocabularies of the runs differ, or CTranslate2 is
+                missing or cannot compute the model.
         """
         from keras_transformer.runs.run import Run
 
         runs = [Run.open(path) for path in _listed(run_dir)]
+        if choose_engine(engine, runs, checkpoint, precision, jit_compile) == "ctranslate2":
+            return CTranslate2Translator.from_run(runs[0], checkpoint)
         for run in runs[1:]:
             if run.tokenizer.fingerprint != runs[0].tokenizer.fingerprint:
                 raise UserError(
@@ -123,106 +119,6 @@ class Translator:
 
         model = read_marian(locate(name, revision))
         return cls(model.build_model(precision), model.tokenizer, model.hparams)
-
-    @overload
-    def translate(self, texts: str, *args: Any, **options: Any) -> str: ...  # type: ignore[overload-overlap]
-
-    @overload
-    def translate(self, texts: Iterable[str], *args: Any, **options: Any) -> list[list[Hypothesis]]: ...
-
-    def translate(
-        self, texts: str | Iterable[str], beam_size: int | None = None, alpha: float | None = None, nbest: int = 1,
-        extra_length: int | None = None, *, min_length: int = 0, max_source_length: int | None = None,
-        prefixes: Sequence | None = None, sampling: Sampling | None = None, constraint: Any = "grammar",
-        token_scores: bool = False, alignments: bool = False, report: Callable[[int, int], Any] | None = None,
-        cut: Callable[[int, int], Any] | None = None,
-    ) -> str | list[list[Hypothesis]]:  # fmt: skip
-        """Return the translation of one text, or lists of hypotheses for several texts.
-
-        The result for a text does not depend on the other texts. An empty text has an empty translation.
-
-        Args:
-            texts: A source sentence, or a list of them.
-            beam_size: Number of beams per sentence; 1 for greedy search (default: the value of the hparams).
-            alpha: Exponent of the length penalty (default: the value of the hparams).
-            nbest: Number of hypotheses per sentence, at most `beam_size`.
-            extra_length: Maximum number of tokens beyond the source length (default: the value of the hparams).
-            min_length: Minimum number of tokens of a translation, within the limit set by `extra_length`.
-            max_source_length: Maximum number of tokens of a source, including EOS. Longer sources are truncated; a
-                parser gives them a flat tree without a search. None for no limit.
-            prefixes: Beginning of each translation: a list with a text or token ids for each of `texts`, or None.
-            sampling: `Sampling`, to draw `beam_size` translations and return the `nbest` best ones.
-            constraint: Constraint on the next token, see `SearchOptions`. "grammar" applies the tokenizer's grammar,
-                if it has one, so that all trees are complete. None allows all tokens.
-            token_scores: Whether hypotheses include `token_log_probabilities`.
-            alignments: Whether hypotheses include `alignment`.
-            report: Function called with (finished sentences, all sentences) after each batch.
-            cut: Function called with (index of the text, its number of tokens) for each source that is too long.
-
-        Returns:
-            For a str, its translation as a str. For a list, a list of `Hypothesis` for each text, best first. It has
-            fewer than `nbest` entries if the search finds no more. The flat tree of a sentence that was not parsed has
-            no tokens and a score of −∞.
-
-        Raises:
-            UserError: An argument is out of range or needs a list of texts, or the constraint allows no translation of
-                a text. A parser gives such a text a flat tree instead.
-            NonFiniteOutputs: The model's outputs for a text are not finite.
-        """
-        options = SearchOptions(
-            beam_size, alpha, nbest, extra_length, min_length, max_source_length, sampling, constraint
-        ).complete(self.hparams, self.constraint)
-        if isinstance(texts, str):
-            if nbest != 1 or token_scores or alignments:
-                raise UserError("nbest, token_scores and alignments need a list of texts: translate([text], …)")
-            texts, one_text = [texts], True
-        else:
-            texts, one_text = list(texts), False
-        sources = self._source_ids(texts, max_source_length, cut)
-        prefixes = self._prefix_ids(prefixes, len(texts))
-        results = [[self._unparsed(text)] for text in texts]
-        rows = [i for i, source in enumerate(sources) if len(source) > 1]
-        done = len(texts) - len(rows)
-        few_shapes = self._beam_search.few_shapes
-        for batch in by_length(rows, sources, options.beam_size, options.extra_length):
-            source = padded([sources[i] for i in batch], few_shapes)
-            inputs = search_inputs(source, [texts[i] for i in batch], [prefixes[i] for i in batch], options, few_shapes)
-            found = self._beam_search.search(source, inputs, options.static())
-            for i, *best in zip(batch, *(values[:, :nbest] for values in found)):
-                results[i] = self._hypotheses(i, texts[i], *best)
-            done += len(batch)
-            if report:
-                report(done, len(texts))
-        if token_scores or alignments:
-            return self._explained(sources, results, token_scores, alignments)
-        return results[0][0].text if one_text else results
-
-    def score(self, sources: Iterable[str], targets: Iterable, alpha: float | None = None) -> list[Hypothesis]:
-        """Return a `Hypothesis` for each pair with the teacher-forced log-probability and score of the target.
-
-        Args:
-            sources: Source sentences.
-            targets: Target sentences, or their token ids.
-            alpha: Exponent of the length penalty (default: the value of the hparams).
-
-        Raises:
-            UserError: The numbers of sources and targets differ.
-            NonFiniteOutputs: The model's outputs for a pair are not finite.
-        """
-        alpha = self.hparams.alpha if alpha is None else alpha
-        sources, targets = list(sources), list(targets)
-        source_ids = [ids + [EOS] for ids in self.tokenizer.encode(sources)]
-        target_ids = [self._target_ids(target) for target in targets]
-        if len(source_ids) != len(target_ids):
-            raise UserError(
-                f"sources and targets must have the same length, got {len(source_ids)} and {len(target_ids)}"
-            )
-        results: list = [None] * len(source_ids)
-        for i, log_p, _ in self._scored(source_ids, target_ids):
-            ids, total = target_ids[i], float(log_p.sum())
-            text = targets[i] if isinstance(targets[i], str) else self.tokenizer.decode_outputs([sources[i]], [ids])[0]
-            results[i] = Hypothesis(text, tuple(ids), total, total / ((5.0 + len(ids)) / 6.0) ** alpha, log_p)
-        return results
 
     def attention(self, source: str, target: str | Sequence[int] | None = None) -> AttentionMaps:
         """Return the teacher-forced `AttentionMaps` of a source and a target. An ensemble uses its first model.
@@ -262,35 +158,14 @@ class Translator:
         words, word_of = self.tokenizer.words(ids)
         return Tokens(tuple(self.tokenizer.pieces(ids)), tuple(words), word_of)
 
-    def _source_ids(self, texts, most, cut):
-        """Return the token ids of the sources, including EOS, at most `most` each; EOS only for unparsed sentences."""
-        sources = [[*ids, EOS] for ids in self.tokenizer.encode(texts)]
-        for number, source in enumerate(sources):
-            if most is not None and len(source) > most:
-                if cut:
-                    cut(number, len(source))
-                source[0 if self.tokenizer.constraint else most - 1 :] = [EOS]
-        return sources
-
-    def _prefix_ids(self, prefixes, count):
-        """Return the token ids at the beginning of each of `count` translations."""
-        if prefixes is None:
-            return [[]] * count
-        prefixes = None if isinstance(prefixes, str) else ["" if prefix is None else prefix for prefix in prefixes]
-        if prefixes is None or len(prefixes) != count:
-            raise UserError(f"prefixes must be a list with one entry for each of the {count} texts")
-        ids = [self.tokenizer.encode_prefixes([p])[0] if isinstance(p, str) else [int(i) for i in p] for p in prefixes]
-        for prefix in ids:
-            if not all(0 <= i < self.tokenizer.vocab_size and i not in (PAD, BOS, EOS) for i in prefix):
-                raise UserError(
-                    f"prefix ids must be below the vocabulary size, {self.tokenizer.vocab_size}, and not PAD, BOS or "
-                    f"EOS, got {prefix}"
-                )
-        return ids
-
-    def _target_ids(self, target):
-        ids = self.tokenizer.encode_targets([target])[0] if isinstance(target, str) else [int(i) for i in target]
-        return ids if ids and ids[-1] == EOS else [*ids, EOS]
+    def _search(self, rows, texts, sources, prefixes, options):
+        few_shapes = self._beam_search.few_shapes
+        for batch in by_length(rows, sources, options.beam_size, options.extra_length):
+            source = padded([sources[i] for i in batch], few_shapes)
+            inputs = search_inputs(source, [texts[i] for i in batch], [prefixes[i] for i in batch], options, few_shapes)
+            found = self._beam_search.search(source, inputs, options.static())
+            best = zip(batch, *(values[:, : options.nbest] for values in found))
+            yield {i: self._hypotheses(i, texts[i], *hypotheses) for i, *hypotheses in best}
 
     def _hypotheses(self, number, source, tokens, log_p, scores):
         """Return the finished hypotheses of one sentence: tokens `[nbest, length]`, log_p and scores `[nbest]`."""
@@ -307,25 +182,7 @@ class Translator:
             for text, row, p, score in zip(texts, rows, log_p, scores)
         ]
 
-    def _unparsed(self, source):
-        """Return the result for a text without a search: "" for a blank text, a parser's flat tree otherwise."""
-        (text,) = self.tokenizer.decode_outputs([source], [[]])
-        score = float("-inf") if text else 0.0
-        return Hypothesis(text, (), score, score)
-
-    def _explained(self, sources, results, token_scores, alignments):
-        """Return the hypotheses with log-probabilities and alignments of their tokens from a teacher-forced pass."""
-        owners = [(i, n) for i, found in enumerate(results) for n, hypothesis in enumerate(found) if hypothesis.tokens]
-        targets = [list(results[i][n].tokens) for i, n in owners]
-        results = [list(found) for found in results]
-        for k, log_p, weights in self._scored([sources[i] for i, _ in owners], targets, alignments):
-            i, n = owners[k]
-            values = {"token_log_probabilities": log_p} if token_scores else {}
-            results[i][n] = dataclasses.replace(results[i][n], alignment=weights, **values)
-        return results
-
     def _scored(self, sources, targets, alignments=False):
-        """Yield (row, log-probabilities `[tokens]`, alignment `[tokens, source_tokens]` or None), teacher-forced."""
         for batch in by_length(range(len(sources)), sources, 1, max(map(len, targets), default=0)):
             log_p, weights = self._score(
                 padded([sources[i] for i in batch]), padded([targets[i] for i in batch]), alignments=alignments

@@ -4,8 +4,9 @@ import json
 import shutil
 
 from keras_transformer import __version__
-from keras_transformer.exports.ctranslate2 import convert
-from keras_transformer.exports.description import atomic_export, describe, load_weights
+from keras_transformer.conversion.ctranslate2 import convert
+from keras_transformer.conversion.weights import load_weights
+from keras_transformer.exports.description import atomic_export, describe
 from keras_transformer.utils.errors import UserError
 
 

@@ -1,23 +1,9 @@
-"""Conversion of a model to CTranslate2's format: the same function, computed by another engine.
+"""Export of a run for CTranslate2."""
 
-The conversion needs NumPy and CTranslate2, and for bfloat16 also ml_dtypes. It imports neither Keras nor a backend.
-"""
-
-import numpy as np
-
-from keras_transformer.data.tokenizers.base import BOS, EOS, UNK
-from keras_transformer.exports.description import atomic_export, describe, first_unsupported, load_weights
-from keras_transformer.utils.errors import UserError, unknown
-from keras_transformer.utils.files import atomic_directory
-
-LAYER_NORM_EPSILON = {"post": 1e-6, "pre": 1e-6, "marian": 1e-5}
-"""The ε of each norm, copied because importing `layers.residual` would import Keras."""
-POSITIONS = 1024
-"""Maximum number of tokens of a text: CTranslate2 looks positions up in a table and raises beyond its last row."""
-QUANTIZATIONS = (
-    "float32", "bfloat16", "float16", "int16", "int8", "int8_float32", "int8_bfloat16", "int8_float16",
-)  # fmt: skip
-"""Data types in which CTranslate2 stores matrices; the part after "_" is the type of all other computations."""
+from keras_transformer.conversion.ctranslate2 import POSITIONS, QUANTIZATIONS, convert
+from keras_transformer.conversion.weights import load_weights
+from keras_transformer.exports.description import atomic_export, describe
+from keras_transformer.utils.errors import unknown
 
 
 def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", force=False):
@@ -36,10 +22,6 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
     """
     if quantization not in QUANTIZATIONS:
         raise unknown("quantization", quantization, QUANTIZATIONS)
-    if (model := run.hparams.model) not in ("transformer", "marian"):
-        raise UserError(
-            f"a model for CTranslate2 must be a transformer or marian, got {model}. Export with --format=saved_model."
-        )
     tokenizer = run.tokenizer
     weights = load_weights(run, checkpoint)
     description = {"format": "ctranslate2", "quantization": quantization, "max_tokens": POSITIONS}
@@ -50,151 +32,3 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
         tokenizer.save(new)
         for side, model in zip(("source", "target"), getattr(tokenizer, "models", ())):
             (new / f"{side}.spm").write_bytes(model)
-
-
-def convert(weights, hparams, tokens, folder, quantization=None):
-    """Write the model into a new directory that `ctranslate2.Translator` reads.
-
-    CTranslate2 appends EOS to every source and starts every target with BOS automatically. The result is the same
-    function of the tokens, but the search of CTranslate2 differs:
-
-    - `length_penalty` divides by |y|^α where this project divides by ((5 + |y|) / 6)^α. Both count EOS.
-    - The output may contain PAD and BOS, unless `suppress_sequences` excludes them.
-    - A hypothesis that reaches the length limit ends without EOS.
-
-    Args:
-        weights: Mapping {name: array}; a name is a variable's path without the model's own name, such as
-            "encoder/layer_1/self_attention/query".
-        hparams: The model's `HParams`.
-        tokens: The piece of each id: a list of `vocab_size` different strings.
-        folder: The directory. It appears when it is complete.
-        quantization: Data type of the stored matrices, one of `QUANTIZATIONS`; None for float32.
-
-    Raises:
-        UserError: CTranslate2 cannot compute this model, or a weight is missing.
-    """
-    _check(hparams, tokens)
-    specs = _specs()
-
-    spec = specs.TransformerSpec.from_config(
-        (hparams.num_layers, hparams.decoder_depth), hparams.num_heads, pre_norm=hparams.norm == "pre",
-        activation=getattr(specs.Activation, hparams.activation.upper()),
-    )  # fmt: skip
-    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON[hparams.norm]
-    spec.config.bos_token = spec.config.decoder_start_token = tokens[BOS]
-    spec.config.eos_token, spec.config.unk_token = tokens[EOS], tokens[UNK]
-    spec.config.add_source_eos = True
-    spec.register_source_vocabulary(list(tokens))
-    spec.register_target_vocabulary(list(tokens))
-    weights = _Weights(weights)
-    # One matrix for all three (§3.4); CTranslate2 stores equal arrays once. Quantization changes the copy in place.
-    table = weights["embedding/table"].copy()
-    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = spec.decoder.projection.weight = table
-    if "logits_bias" in weights:
-        spec.decoder.projection.bias = weights["logits_bias"]
-    positions = _positions(weights, hparams)
-    for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
-        stack.position_encodings.encodings = positions
-        for number, layer in enumerate(stack.layer, 1):
-            _set_layer(layer, weights, f"{name}/layer_{number}")
-        if hparams.norm == "pre":
-            _set_norm(stack.layer_norm, weights, f"{name}/final_norm")
-    spec.validate()
-    _quantize(spec, quantization)
-    with atomic_directory(folder) as new:
-        spec.save(str(new))
-
-
-def sinusoids(length, d_model):
-    """Return the interleaved sinusoids (§3.5) of positions 0, 1, …: float32 `[length, d_model]`."""
-    frequencies = (10000.0 ** (-np.arange(0, d_model, 2) / d_model)).astype("float32")
-    angles = np.arange(length, dtype="float32")[:, None] * frequencies
-    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, d_model)
-
-
-class _Weights:
-    """Weights by name. Looking up a missing one raises `UserError`."""
-
-    def __init__(self, weights):
-        self.weights = weights
-
-    def __contains__(self, name):
-        return name in self.weights
-
-    def __getitem__(self, name):
-        try:
-            return np.asarray(self.weights[name], dtype="float32")
-        except KeyError:
-            raise UserError(f"a model for CTranslate2 must have weights {name}, got none. Check the run.") from None
-
-
-def _quantize(spec, quantization):
-    """Convert the matrices of a specification to the data type in which they are stored."""
-    from ctranslate2.specs import model_spec
-
-    spec.optimize({"bfloat16": "float32", "int8_bfloat16": "int8_float32"}.get(quantization, quantization))
-    if quantization not in ("bfloat16", "int8_bfloat16"):
-        return
-    from ml_dtypes import bfloat16  # CTranslate2's own conversion to bfloat16 needs PyTorch
-
-    def convert(layer, name, value):
-        if isinstance(value, model_spec.NumpyVariable) and value.dtype == "float32" and not name.endswith("_scale"):
-            setattr(layer, name.rpartition("/")[2], model_spec.NumpyVariable(value.array.astype(bfloat16)))
-
-    model_spec.visit_spec(spec, convert)
-
-
-def _specs():
-    """Return CTranslate2's module of model specifications."""
-    try:
-        from ctranslate2 import specs
-    except ImportError:
-        raise UserError("CTranslate2 is not installed: pip install ctranslate2==4.8.0") from None
-    return specs
-
-
-def _check(hparams, tokens):
-    """Raise a `UserError` if CTranslate2 cannot compute the same function."""
-    if unsupported := first_unsupported(hparams, norms=tuple(LAYER_NORM_EPSILON), positions=("sinusoidal", "learned")):
-        name, value, known = unsupported
-        known = " or ".join(map(str, known))
-        raise UserError(
-            f"a model for CTranslate2 must have {name}={known}, got {value}. Export with --format=saved_model."
-        )
-    if len(set(tokens)) != len(tokens):
-        raise UserError(
-            "the pieces of a vocabulary for CTranslate2 must be distinct, got two equal ones. "
-            "Export with --format=saved_model."
-        )
-
-
-def _positions(weights, hparams):
-    """Return the position table that is added to the scaled embeddings: float32 `[POSITIONS, d_model]`."""
-    if hparams.positions == "sinusoidal":
-        return sinusoids(POSITIONS, hparams.d_model)
-    # Learned positions are scaled like embeddings. From `max_length` on, all positions share the last row.
-    rows = np.minimum(np.arange(POSITIONS), hparams.max_length - 1)
-    return weights["positions/table"][rows] * np.float32(hparams.d_model**0.5)
-
-
-def _set_layer(spec, weights, name):
-    """Set the weights of an encoder or decoder layer."""
-    attentions = {"self_attention": spec.self_attention}
-    if hasattr(spec, "attention"):
-        attentions["cross_attention"] = spec.attention
-    for part, attention in attentions.items():
-        # Kernels are [inputs, outputs] here and [outputs, inputs] there. Projections of one input form one matrix.
-        groups = [("query", "key", "value")] if part == "self_attention" else [("query",), ("key", "value")]
-        for linear, group in zip(attention.linear, [*groups, ("output",)]):
-            linear.weight = np.concatenate([weights[f"{name}/{part}/{kernel}"].T for kernel in group])
-            if f"{name}/{part}/query_bias" in weights:
-                linear.bias = np.concatenate([weights[f"{name}/{part}/{kernel}_bias"] for kernel in group])
-        _set_norm(attention.layer_norm, weights, f"{name}/{part}_residual/normalization")
-    for number, linear in ((1, spec.ffn.linear_0), (2, spec.ffn.linear_1)):
-        linear.weight = np.array(weights[f"{name}/feed_forward/kernel_{number}"].T, order="C")
-        linear.bias = weights[f"{name}/feed_forward/bias_{number}"]
-    _set_norm(spec.ffn.layer_norm, weights, f"{name}/feed_forward_residual/normalization")
-
-
-def _set_norm(spec, weights, name):
-    spec.gamma, spec.beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]

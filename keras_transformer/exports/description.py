@@ -51,40 +51,6 @@ def describe(run, checkpoint=None):
     }
 
 
-def load_weights(run, checkpoint=None):
-    """Return the weights of a run, {name: array}.
-
-    A name is a variable's path without the model's own name, such as "encoder/layer_1/self_attention/query".
-
-    Args:
-        run: `Run`.
-        checkpoint: See `Checkpoints.load`.
-    """
-    weights = run.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"]
-    return {path.partition("/")[2]: array for path, array in weights.items()}
-
-
-def first_unsupported(hparams, norms, positions):
-    """Return the first setting of a model that an engine with full attention does not support, or None.
-
-    Args:
-        hparams: `HParams`.
-        norms, positions: The values of `norm` and `positions` that the engine supports.
-
-    Returns:
-        (name, value, supported values).
-    """
-    width = hparams.d_model // hparams.num_heads
-    settings = (
-        ("norm", hparams.norm, norms),
-        ("positions", hparams.positions, positions),
-        ("encoder_attention", hparams.encoder_attention, ("full",)),
-        ("d_k", hparams.key_width, (width,)),
-        ("d_v", hparams.value_width, (width,)),
-    )
-    return next((setting for setting in settings if setting[1] not in setting[2]), None)
-
-
 def check_place(folder, force):
     """Raise a `UserError` unless an export may be written to `folder`.
 

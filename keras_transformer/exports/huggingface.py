@@ -11,8 +11,9 @@ import json
 
 import numpy as np
 
+from keras_transformer.conversion.weights import first_unsupported, load_weights
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK
-from keras_transformer.exports.description import atomic_export, describe, first_unsupported, load_weights
+from keras_transformer.exports.description import atomic_export, describe
 from keras_transformer.exports.model_card import model_card
 from keras_transformer.pretrained.marian_weights import EMBEDDING, LOGITS_BIAS, layer_weights, to_marian
 from keras_transformer.utils.errors import UserError
@@ -148,10 +149,10 @@ def _save_file():
 
 def _check(run):
     """Raise a `UserError` if the Marian model of transformers cannot compute the same function."""
-    unsupported = first_unsupported(run.hparams, norms=("post", "marian"), positions=("sinusoidal",))
-    if run.hparams.model not in ("transformer", "marian"):
-        unsupported = "model", run.hparams.model, ("transformer", "marian")
-    elif run.tokenizer.file_name not in TOKENIZERS:
+    unsupported = first_unsupported(
+        run.hparams, norms=("post", "marian"), positions=("sinusoidal",), models=("transformer", "marian")
+    )
+    if unsupported is None and run.tokenizer.file_name not in TOKENIZERS:
         unsupported = "the tokenizer file", run.tokenizer.file_name, TOKENIZERS
     if unsupported:
         name, value, known = unsupported

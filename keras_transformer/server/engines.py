@@ -1,23 +1,25 @@
 """Engines of the server: a run, a SavedModel, or an export for CTranslate2."""
 
 import abc
-import dataclasses
+import functools
+import importlib.util
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.backend.loading import check_packages, load_keras
-from keras_transformer.config.hparams import HParams
+from keras_transformer.backend.loading import BACKENDS, check_packages, load_keras
+from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
+from keras_transformer.decoding.loading import load_translator
+from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.exports.description import DESCRIPTION
+from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import read_json
 
 BATCH_ROWS = 64
 """Maximum number of texts per call of an engine."""
-LIMITS_APART = 16
-"""Step between length limits of outputs: CTranslate2 takes one limit per call, and few limits mean few calls."""
 
 
 class Output(NamedTuple):
@@ -36,6 +38,7 @@ class Engine(abc.ABC):
     """Base class of engines. One thread makes all calls of `translate` and `attention`, one after the other.
 
     Attributes:
+        name: Name of the library that translates.
         about: Description of the model, {name: value}, for JSON.
         max_nbest: Maximum number of translations of a text.
         max_tokens: Maximum number of tokens of a text, including EOS; None if the engine cuts longer texts.
@@ -43,6 +46,7 @@ class Engine(abc.ABC):
         shows_attention: Whether the engine supports `attention`.
     """
 
+    name: str
     about: dict[str, Any]
     max_nbest: int
     max_tokens: int | None = None
@@ -70,33 +74,22 @@ class Engine(abc.ABC):
         raise UserError("an export has no attention maps. Serve a run instead.")
 
 
-class RunEngine(Engine):
-    """A run directory.
+class TranslatorEngine(Engine):
+    """Base class of engines with a translator.
 
     Args:
-        path: The run, or a list of runs for an ensemble.
-        checkpoint, precision, jit_compile: See `Translator.load`.
-        search: `beam_size`, `alpha` and `extra_length`; None for the values of the run.
+        translator: `BaseTranslator`.
+        max_tokens: See `Engine`.
+        search: `beam_size`, `alpha` and `extra_length`; None for the values of the translator's hparams.
     """
 
-    def __init__(self, path, checkpoint=None, precision="float32", jit_compile=False, **search):
-        from keras_transformer.runs.run import Run
-
-        runs = [Run.open(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
-        load_keras()
-        from keras_transformer.decoding.search_options import SearchOptions
-        from keras_transformer.decoding.translator import Translator
-
-        self._translator = Translator.load([run.path for run in runs], checkpoint, precision, jit_compile)
-        hparams = self._translator.hparams
+    def __init__(self, translator, max_tokens, **search):
+        self._translator, self.max_tokens = translator, max_tokens
+        hparams = translator.hparams
         self._search = {name: getattr(hparams, name) if value is None else value for name, value in search.items()}
-        self.max_nbest = self._search["beam_size"]
         SearchOptions(**self._search)  # raises if a value is out of range
-        self.max_tokens = hparams.max_length
-        self.trees = self._translator.tokenizer.constraint is not None
-        self.shows_attention = not self.trees and hparams.encoder_attention == "full"
-        names = [run.path.resolve().name for run in runs]
-        self.about = {"model": ", ".join(names), "problem": runs[0].config["problem"]["name"]}
+        self.max_nbest = self._search["beam_size"]
+        self.trees = translator.tokenizer.constraint is not None
 
     def lengths(self, texts):
         return [len(ids) + 1 for ids in self._translator.tokenizer.encode(texts)]
@@ -105,14 +98,45 @@ class RunEngine(Engine):
         found = self._translator.translate(texts, nbest=nbest, max_source_length=self.max_tokens, **self._search)
         return [[Output(one.text, _finite(one.score)) for one in hypotheses] for hypotheses in found]
 
+
+class RunEngine(TranslatorEngine):
+    """A run directory, or several for an ensemble.
+
+    If CTranslate2 translates, Keras computes only attention maps. The first map loads it.
+
+    Args:
+        paths: List of run directories.
+        checkpoint, precision, jit_compile: See `Translator.load`.
+        engine: See `choose_engine`.
+        search: See `TranslatorEngine`.
+    """
+
+    def __init__(self, paths, checkpoint=None, precision="float32", jit_compile=False, engine="keras", **search):
+        self._arguments = [*paths], checkpoint, precision, jit_compile
+        translator = load_translator(*self._arguments, engine=engine)
+        hparams = translator.hparams
+        super().__init__(translator, hparams.max_length, **search)
+        self.name = translator.engine
+        has_keras = self.name == "keras" or any(map(importlib.util.find_spec, BACKENDS))
+        self.shows_attention = not self.trees and hparams.encoder_attention == "full" and has_keras
+        names = [Path(path).resolve().name for path in paths]
+        self.about = {"model": ", ".join(names), "problem": Run.open(paths[0]).config["problem"]["name"]}
+
+    @functools.cached_property
+    def _attention_translator(self):
+        return self._translator if self.name == "keras" else load_translator(*self._arguments, engine="keras")
+
     def attention(self, source, target):
+        translator = self._attention_translator
         from keras_transformer.visualization.attention import view_data
 
-        return view_data(self._translator.attention(source, target))
+        return view_data(translator.attention(source, target))
 
 
 class SavedModelEngine(Engine):
     """An export of `--format=saved_model`, whose graph TensorFlow runs."""
+
+    name = "tensorflow"
 
     def __init__(self, path, about):
         check_packages(f"{path}, a SavedModel,", "tensorflow", ("tensorflow", "tensorflow-text"))
@@ -140,79 +164,44 @@ class SavedModelEngine(Engine):
         return outputs
 
 
-class CTranslate2Engine(Engine):
-    """An export of `--format=ctranslate2`, with CTranslate2's own search. It needs neither Keras nor a backend."""
+class CTranslate2Engine(TranslatorEngine):
+    """An export of `--format=ctranslate2`."""
 
-    def __init__(self, path, about, threads=0, **search):
-        from keras_transformer.data.tokenizers.loading import load_tokenizer
+    name = "ctranslate2"
 
-        try:
-            import ctranslate2
-        except ImportError:
-            raise UserError("CTranslate2 is not installed: pip install ctranslate2==4.8.0") from None
-        self._tokenizer = load_tokenizer(path)
-        self._engine = ctranslate2.Translator(str(path), inter_threads=1, intra_threads=threads)
-        self._pieces = self._tokenizer.pieces(range(self._tokenizer.vocab_size))
-        self._ids = {piece: number for number, piece in enumerate(self._pieces)}
-        usual = {**dataclasses.asdict(HParams()), **about}
-        self._search = {name: usual[name] if value is None else value for name, value in search.items()}
-        self.max_nbest, self.max_tokens = self._search["beam_size"], about["max_tokens"]
-        self.trees = self._tokenizer.constraint is not None
+    def __init__(self, path, about, **search):
+        super().__init__(CTranslate2Translator.from_export(path, about), about["max_tokens"], **search)
         self.about = _description(path, about)
 
-    def lengths(self, texts):
-        return [len(ids) + 1 for ids in self._tokenizer.encode(texts)]
-
     def translate(self, texts, nbest):
-        from keras_transformer.data.tokenizers.base import BOS, PAD
-
-        sources = [[self._pieces[i] for i in ids] for ids in self._tokenizer.encode(texts)]
-        rows = [i for i, source in enumerate(sources) if source]
-        outputs = [
-            [Output(text, None if text else 0.0)] for text in self._tokenizer.decode_outputs(texts, [[]] * len(texts))
-        ]
-        # All texts of a call share one length limit. It must not depend on the other texts of the batch.
-        limits = {i: self._limit(len(sources[i]) + 1) for i in rows}
-        for limit in sorted(set(limits.values())):
-            some = [i for i in rows if limits[i] == limit]
-            found = self._engine.translate_batch(
-                [sources[i] for i in some],
-                beam_size=self._search["beam_size"], num_hypotheses=nbest, return_scores=True,
-                length_penalty=self._search["alpha"], max_batch_size=BATCH_ROWS, max_decoding_length=limit,
-                suppress_sequences=[[self._pieces[PAD]], [self._pieces[BOS]]],
-            )  # fmt: skip
-            for i, result in zip(some, found):
-                ids = [[self._ids[piece] for piece in pieces] for pieces in result.hypotheses]
-                decoded = self._tokenizer.decode_outputs([texts[i]] * len(ids), ids)
-                outputs[i] = [Output(text, _finite(score)) for text, score in zip(decoded, result.scores)]
-        return outputs
-
-    def _limit(self, tokens):
-        """Return the maximum number of tokens of a translation, rounded up to a multiple of `LIMITS_APART`."""
-        rounded = -(-(tokens + self._search["extra_length"]) // LIMITS_APART) * LIMITS_APART
-        return min(rounded, self.max_tokens)
+        # The export of a parser has no grammar: its trees may be incomplete and are repaired.
+        found = self._translator.translate(
+            texts, nbest=nbest, max_source_length=self.max_tokens, constraint=None, **self._search
+        )
+        return [[Output(one.text, _finite(one.score)) for one in hypotheses] for hypotheses in found]
 
 
-def load_engine(
-    path, *, checkpoint=None, precision=None, jit_compile=False, ensemble=(), beam_size=None, alpha=None,
-    extra_length=None,
-):  # fmt: skip
+def load_engine(path, *, checkpoint=None, precision=None, jit_compile=False, ensemble=(), engine="auto", **search):
     """Return the `Engine` of a run directory or an export.
 
     Args:
         path: The directory.
         checkpoint, precision, jit_compile: See `Translator.load`; only for runs.
         ensemble: Further runs of the same corpus.
-        beam_size, alpha, extra_length: Search options; None for the values of the run or export.
+        engine: See `choose_engine`; only for runs.
+        search: `beam_size`, `alpha` and `extra_length`; None for the values of the run or export.
 
     Raises:
         UserError: The directory is neither a run nor an export, it is damaged, or an argument does not apply to it.
     """
-    path, search = Path(path), {"beam_size": beam_size, "alpha": alpha, "extra_length": extra_length}
+    path, search = Path(path), {"beam_size": None, "alpha": None, "extra_length": None, **search}
     if not (path / DESCRIPTION).is_file():
-        return RunEngine([path, *ensemble], checkpoint, precision or "float32", jit_compile, **search)
+        return RunEngine([path, *ensemble], checkpoint, precision or "float32", jit_compile, engine, **search)
     about = read_json(path / DESCRIPTION, f"{path} is not an export", format=str)
-    given = {"checkpoint": checkpoint, "precision": precision, "jit_compile": jit_compile, "ensemble": ensemble}
+    given = {
+        "checkpoint": checkpoint, "precision": precision, "jit_compile": jit_compile, "ensemble": ensemble,
+        "engine": engine != "auto",
+    }  # fmt: skip
     if about["format"] == "saved_model":
         given |= search
     if wrong := [name for name, value in given.items() if value]:

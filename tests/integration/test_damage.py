@@ -25,7 +25,7 @@ TEXT = "--input=/dev/null"
 @pytest.fixture
 def home(home, tmp_path):
     """A copy of the run of six updates and of its prepared corpus that a test may damage."""
-    shutil.copytree(home.path, tmp_path / "home")
+    shutil.copytree(home.path, tmp_path / "home", ignore=shutil.ignore_patterns("ctranslate2"))
     config = tmp_path / "home" / "runs" / "reverse-toy" / "config.json"
     config.write_text(config.read_text().replace(str(home.path), str(tmp_path / "home")))
     return commands.Home(tmp_path / "home", home.outcome)

@@ -57,7 +57,7 @@ def started(home):
 
 @pytest.mark.backend
 def test_serve_answers_and_stops_at_signals(home, started):
-    process, url = started("--port=0", "--beam_size=3", "--batch_tokens=16", "--timeout=20")
+    process, url = started("--port=0", "--engine=keras", "--beam_size=3", "--batch_tokens=16", "--timeout=20")
     assert url.startswith("http://127.0.0.1:")  # local by default
     same(ask(url, body={"texts": TEXTS, "nbest": 3}).outputs, expected(home, 3, beam_size=3))
     port = int(url.rpartition(":")[2])
@@ -75,7 +75,7 @@ def test_serve_answers_and_stops_at_signals(home, started):
     assert (process.returncode, err) == (-signal.SIGINT, "")
 
     # Another server can use the port immediately. After SIGTERM it still answers earlier requests.
-    process, again = started(f"--port={port}")
+    process, again = started(f"--port={port}", "--engine=keras")
     assert again == url and ask(url, "/healthz").status == 200
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(ask, url, body={"texts": TEXTS * 10}) for _ in range(4)]
@@ -137,9 +137,24 @@ def test_serve_rejects_wrong_flags(home, call, flags, said):
         call("serve", *(["--port=0"] if not any("--port" in flag for flag in flags) else []), *flags).refused(said)
 
 
-def test_serve_shows_attention_up_to_a_length(home):
-    with serving(application(load_engine(home.run))) as url:
+@pytest.mark.parametrize("engine", ["keras", "ctranslate2"])
+def test_serve_shows_attention_up_to_a_length(home, engine):
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    with serving(application(load_engine(home.run, engine=engine))) as url:
         data = ask(url, "/attention", {"source": "s1 s2 s3", "target": "s3 s2"}).content
         assert data["maps"][2]["forms"]["words"]["queries"] == ["s3", "s2", "</s>"]
         ask(url, "/attention", {"source": "", "target": "s3 s2"}).refused(422, "a blank text has no attention to show")
         ask(url, "/attention", {"source": "s1 " * 101, "target": "c"}).refused(422, "at most 100")
+
+
+def test_serve_translates_with_ctranslate2(home):
+    pytest.importorskip("ctranslate2")
+    engine = load_engine(home.run, engine="ctranslate2", beam_size=3)
+    translator = kt.Translator.load(home.run, engine="ctranslate2")
+    wanted = [[(one.text, one.score) for one in several] for several in translator.translate(TEXTS, 3, nbest=3)]
+    with serving(application(engine)) as url:
+        same(ask(url, body={"texts": TEXTS, "nbest": 3}).outputs, wanted)
+    assert load_engine(home.run).name == "ctranslate2"
+    with pytest.raises(UserError, match="does not support precision=bfloat16. Use engine keras"):
+        load_engine(home.run, engine="ctranslate2", precision="bfloat16")

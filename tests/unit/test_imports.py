@@ -13,7 +13,7 @@ LEVELS = (
     "exports training",
     "decoding distributed parsing",
     "pretrained",
-    "cli models runs",
+    "cli conversion models runs",
     "layers tasks",
     "config data",
     "backend metrics visualization",

@@ -283,7 +283,7 @@ def test_evaluate_cannot_compare_other_metrics(run, result, call, tmp_path, no_d
 
     monkeypatch.setattr(type(result.run.problem), "score", score)
     (tmp_path / "other.txt").write_text(lines(TARGETS))
-    call("evaluate", f"--run={run}", f"--compare={tmp_path}/other.txt").refused("not by 'F1'; leave --compare out")
+    call("evaluate", f"--run={run}", f"--compare={tmp_path}/other.txt").refused("got 'F1'. Omit --compare.")
 
 
 @pytest.mark.parametrize("value", ["-1", "x"])

@@ -5,8 +5,8 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.config import registry
-from keras_transformer.data.tokenizers.base import SPECIAL
-from keras_transformer.exports import ctranslate2 as serving
+from keras_transformer.conversion import ctranslate2 as conversion
+from keras_transformer.data.tokenizers.base import BOS, PAD, SPECIAL
 from keras_transformer.layers.position import SinusoidalPositions
 
 VOCAB = 60
@@ -15,11 +15,11 @@ TOKENS = [*SPECIAL, *(f"w{i}" for i in range(len(SPECIAL), VOCAB))]
 
 
 def test_conversion_uses_constants_of_layers():
-    norms = {name: registry.norms.get(name)() for name in serving.LAYER_NORM_EPSILON}
-    assert {name: norm.epsilon for name, norm in norms.items()} == serving.LAYER_NORM_EPSILON
+    norms = {name: registry.norms.get(name)() for name in conversion.LAYER_NORM_EPSILON}
+    assert {name: norm.epsilon for name, norm in norms.items()} == conversion.LAYER_NORM_EPSILON
     layer = SinusoidalPositions(32)
     layer.build()
-    np.testing.assert_allclose(serving.sinusoids(50, 32), np.asarray(layer(np.arange(50))), atol=1e-5)
+    np.testing.assert_allclose(conversion.sinusoids(50, 32), np.asarray(layer(np.arange(50))), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -32,16 +32,16 @@ def test_conversion_uses_constants_of_layers():
 )
 def test_conversion_rejects_unsupported_models(tmp_path, change, message):
     with pytest.raises(kt.UserError, match=message):
-        serving.convert({}, kt.HParams(**SMALL, **change), ["a", "b", "c", "d"], tmp_path / "new")
+        conversion.convert({}, kt.HParams(**SMALL, **change), ["a", "b", "c", "d"], tmp_path / "new")
     with pytest.raises(kt.UserError, match="pieces of a vocabulary for CTranslate2 must be distinct"):
-        serving.convert({}, kt.HParams(**SMALL), ["a", "b", "c", "a"], tmp_path / "new")
+        conversion.convert({}, kt.HParams(**SMALL), ["a", "b", "c", "a"], tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 def test_conversion_names_missing_weights(tmp_path):
     pytest.importorskip("ctranslate2")
     with pytest.raises(kt.UserError, match="must have weights embedding/table"):
-        serving.convert({}, kt.HParams(**SMALL), list("abcd"), tmp_path / "new")
+        conversion.convert({}, kt.HParams(**SMALL), list("abcd"), tmp_path / "new")
 
 
 CHANGES = [
@@ -59,7 +59,7 @@ def test_converted_model_gives_same_probabilities(tmp_path, change):
         if "bias" in variable.path:  # zeros in a new model
             variable.assign(rng.normal(size=variable.shape))
     weights = {variable.path.partition("/")[2]: np.asarray(variable.value) for variable in model.variables}
-    serving.convert(weights, hparams, TOKENS, tmp_path / "converted")
+    conversion.convert(weights, hparams, TOKENS, tmp_path / "converted")
     engine = ctranslate2.Translator(str(tmp_path / "converted"), inter_threads=1, intra_threads=1)
     sources = [rng.integers(len(SPECIAL), VOCAB, n) for n in rng.integers(3, 13, 12)]
     targets = [rng.integers(len(SPECIAL), VOCAB, n) for n in range(1, 13)]
@@ -67,6 +67,7 @@ def test_converted_model_gives_same_probabilities(tmp_path, change):
     for source, target, result in zip(sources, targets, results):
         inputs, labels = np.array([[*source, 1]], "int32"), np.array([*target, 1])
         logits = np.asarray(model((inputs, np.array([[2, *target]], "int32"))), "float64")[0]
+        logits[:, [PAD, BOS]] = -np.inf
         log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
         expected = log_probabilities[np.arange(len(labels)), labels]
         np.testing.assert_allclose(sum(result.log_probs), expected.sum(), rtol=1e-4)

@@ -1,0 +1,77 @@
+"""A cache of conversions for CTranslate2, one per checkpoint, in the run directory."""
+
+import hashlib
+import logging
+import tempfile
+from pathlib import Path
+
+from keras_transformer.conversion.ctranslate2 import convert
+from keras_transformer.conversion.weights import load_weights
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import atomic_directory, read_json, write_json
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "ctranslate2"
+DESCRIPTION = "cache.json"
+VERSION = 1
+"""Version of the conversion. A cache of another version is rebuilt."""
+
+
+def converted_files(run, checkpoint=None):
+    """Return the files of a run's model in CTranslate2's format, {name: bytes}.
+
+    The first call converts the checkpoint and keeps the result in `RUN/ctranslate2/CHECKPOINT`. A cache that belongs
+    to other weights, has another version or is damaged is rebuilt. If the run directory cannot be written, nothing is
+    kept.
+
+    Args:
+        run: `Run`.
+        checkpoint: "best", "last", "averaged", "ema" or a step; None for the best, or else the last.
+
+    Raises:
+        UserError: CTranslate2 is missing or cannot compute the model, or the checkpoint is missing or damaged.
+    """
+    name = str(checkpoint or run.checkpoints.default())
+    state = run.checkpoints.load(checkpoint, parts=())[1]
+    key = {
+        "version": VERSION,
+        "weights_sha256": state["sha256"].get("ema" if name == "ema" else "weights"),
+        "config_hash": run.config_hash,
+        "tokenizer_sha256": run.tokenizer.fingerprint,
+    }
+    folder = run.path / FOLDER / name
+    if (files := _read(folder, key)) is None:
+        weights, tokenizer = load_weights(run, checkpoint), run.tokenizer
+        with tempfile.TemporaryDirectory() as temporary:
+            model = Path(temporary) / "model"
+            convert(weights, run.hparams, tokenizer.pieces(range(tokenizer.vocab_size)), model)
+            files = {path.name: path.read_bytes() for path in model.iterdir()}
+        _write(folder, key, files)
+    return files
+
+
+def _write(folder, key, files):
+    """Write a cache, if possible."""
+    try:
+        with atomic_directory(folder) as new:
+            for name, content in files.items():
+                (new / name).write_bytes(content)
+            write_json(new / DESCRIPTION, {**key, "files": {name: _checksum(files[name]) for name in files}})
+    except (OSError, UserError) as error:
+        logger.warning(f"the model for CTranslate2 is not kept for the next time: {error}")
+
+
+def _read(folder, key):
+    """Return the files of a cache, or None if it is missing, damaged or has another key."""
+    try:
+        description = read_json(folder / DESCRIPTION, "cache", files=dict)
+        files = {name: (folder / name).read_bytes() for name in description["files"]}
+    except (OSError, UserError):
+        return None
+    same_key = key.items() <= description.items()
+    return files if same_key and description["files"] == {name: _checksum(files[name]) for name in files} else None
+
+
+def _checksum(content):
+    return hashlib.sha256(content).hexdigest()

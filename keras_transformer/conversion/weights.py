@@ -1,0 +1,36 @@
+"""The weights of a run by name, and a check of the model's settings, for conversions."""
+
+
+def load_weights(run, checkpoint=None):
+    """Return the weights of a run, {name: array}.
+
+    A name is a variable's path without the model's own name, such as "encoder/layer_1/self_attention/query".
+
+    Args:
+        run: `Run`.
+        checkpoint: See `Checkpoints.load`.
+    """
+    weights = run.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"]
+    return {path.partition("/")[2]: array for path, array in weights.items()}
+
+
+def first_unsupported(hparams, norms, positions, models=("transformer",)):
+    """Return the first setting of a model that an engine with full attention does not support, or None.
+
+    Args:
+        hparams: `HParams`.
+        norms, positions, models: The values of `norm`, `positions` and `model` that the engine supports.
+
+    Returns:
+        (name, value, supported values).
+    """
+    width = hparams.d_model // hparams.num_heads
+    settings = (
+        ("model", hparams.model, models),
+        ("norm", hparams.norm, norms),
+        ("positions", hparams.positions, positions),
+        ("encoder_attention", hparams.encoder_attention, ("full",)),
+        ("d_k", hparams.key_width, (width,)),
+        ("d_v", hparams.value_width, (width,)),
+    )
+    return next((setting for setting in settings if setting[1] not in setting[2]), None)

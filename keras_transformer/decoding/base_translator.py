@@ -1,0 +1,225 @@
+"""The part of translation that does not depend on the engine: texts, token ids, hypotheses."""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from keras_transformer.config.hparams import HParams
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
+from keras_transformer.decoding.search_options import Sampling, SearchOptions
+from keras_transformer.utils.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One translation.
+
+    Attributes:
+        text: The translation.
+        tokens: Token ids of the translation, including EOS.
+        log_probability: log p(tokens | source), in nats.
+        score: log_probability / ((5 + len(tokens)) / 6)^α.
+        token_log_probabilities: Log-probability of each token given the tokens before it, float32 `[tokens]`, or None
+            if not requested or if the text is blank.
+        alignment: Attention from each token to each source token, float32 `[tokens, source_tokens]`, including EOS on
+            both sides: the mean over the heads of the last decoder layer. None if not requested or if the text is
+            blank.
+    """
+
+    text: str
+    tokens: tuple
+    log_probability: float
+    score: float
+    token_log_probabilities: np.ndarray | None = dataclasses.field(default=None, compare=False)
+    alignment: np.ndarray | None = dataclasses.field(default=None, compare=False)
+
+
+class BaseTranslator(abc.ABC):
+    """Base class of translators. Subclasses search and score with an engine.
+
+    Args:
+        tokenizer: `Tokenizer` of the model.
+        hparams: `HParams` with the default `beam_size`, `alpha` and `extra_length`.
+
+    Attributes:
+        engine: Name of the engine.
+    """
+
+    engine: str
+
+    def __init__(self, tokenizer: Any, hparams: HParams):
+        self.tokenizer, self.hparams = tokenizer, hparams
+        self.constraint = tokenizer.constraint
+
+    @abc.abstractmethod
+    def _search(
+        self, rows: list, texts: Sequence, sources: list, prefixes: Sequence, options: SearchOptions
+    ) -> Iterator[dict]:
+        """Yield {row: hypotheses, best first} for groups of rows until all rows are done.
+
+        Args:
+            rows: Indices of the texts to translate.
+            texts: All texts.
+            sources: Token ids of all texts, including EOS.
+            prefixes: Token ids at the beginning of each translation.
+            options: Complete `SearchOptions`.
+        """
+
+    @abc.abstractmethod
+    def _scored(self, sources: list, targets: list, alignments: bool = False) -> Iterator[tuple]:
+        """Yield (row, log-probabilities `[tokens]`, alignment `[tokens, source_tokens]` or None), teacher-forced."""
+
+    def _check_supported(self, options: SearchOptions, alignments: bool) -> None:  # noqa: B027  optional
+        """Raise a `UserError` if the engine does not support the options."""
+
+    @overload
+    def translate(self, texts: str, *args: Any, **options: Any) -> str: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def translate(self, texts: Iterable[str], *args: Any, **options: Any) -> list[list[Hypothesis]]: ...
+
+    def translate(
+        self, texts: str | Iterable[str], beam_size: int | None = None, alpha: float | None = None, nbest: int = 1,
+        extra_length: int | None = None, *, min_length: int = 0, max_source_length: int | None = None,
+        prefixes: Sequence | None = None, sampling: Sampling | None = None, constraint: Any = "grammar",
+        token_scores: bool = False, alignments: bool = False, report: Callable[[int, int], Any] | None = None,
+        cut: Callable[[int, int], Any] | None = None,
+    ) -> str | list[list[Hypothesis]]:  # fmt: skip
+        """Return the translation of one text, or lists of hypotheses for several texts.
+
+        The result for a text does not depend on the other texts. An empty text has an empty translation.
+
+        Args:
+            texts: A source sentence, or a list of them.
+            beam_size: Number of beams per sentence; 1 for greedy search (default: the value of the hparams).
+            alpha: Exponent of the length penalty (default: the value of the hparams).
+            nbest: Number of hypotheses per sentence, at most `beam_size`.
+            extra_length: Maximum number of tokens beyond the source length (default: the value of the hparams).
+            min_length: Minimum number of tokens of a translation, within the limit set by `extra_length`.
+            max_source_length: Maximum number of tokens of a source, including EOS. Longer sources are truncated; a
+                parser gives them a flat tree without a search. None for no limit.
+            prefixes: Beginning of each translation: a list with a text or token ids for each of `texts`, or None.
+            sampling: `Sampling`, to draw `beam_size` translations and return the `nbest` best ones.
+            constraint: Constraint on the next token, see `SearchOptions`. "grammar" applies the tokenizer's grammar,
+                if it has one, so that all trees are complete. None allows all tokens.
+            token_scores: Whether hypotheses include `token_log_probabilities`.
+            alignments: Whether hypotheses include `alignment`.
+            report: Function called with (finished sentences, all sentences) after each batch.
+            cut: Function called with (index of the text, its number of tokens) for each source that is too long.
+
+        Returns:
+            For a str, its translation as a str. For a list, a list of `Hypothesis` for each text, best first. It has
+            fewer than `nbest` entries if the search finds no more. The flat tree of a sentence that was not parsed has
+            no tokens and a score of −∞.
+
+        Raises:
+            UserError: An argument is out of range or needs a list of texts, or the constraint allows no translation of
+                a text. A parser gives such a text a flat tree instead.
+            NonFiniteOutputs: The model's outputs for a text are not finite.
+        """
+        options = SearchOptions(
+            beam_size, alpha, nbest, extra_length, min_length, max_source_length, sampling, constraint
+        ).complete(self.hparams, self.constraint)
+        self._check_supported(options, alignments)
+        if isinstance(texts, str):
+            if nbest != 1 or token_scores or alignments:
+                raise UserError("nbest, token_scores and alignments need a list of texts: translate([text], …)")
+            texts, one_text = [texts], True
+        else:
+            texts, one_text = list(texts), False
+        sources = self._source_ids(texts, max_source_length, cut)
+        prefixes = self._prefix_ids(prefixes, len(texts))
+        results = [[self._unparsed(text)] for text in texts]
+        rows = [i for i, source in enumerate(sources) if len(source) > 1]
+        done = len(texts) - len(rows)
+        for found in self._search(rows, texts, sources, prefixes, options):
+            for i, hypotheses in found.items():
+                results[i] = hypotheses
+            done += len(found)
+            if report:
+                report(done, len(texts))
+        if token_scores or alignments:
+            return self._explained(sources, results, token_scores, alignments)
+        return results[0][0].text if one_text else results
+
+    def score(self, sources: Iterable[str], targets: Iterable, alpha: float | None = None) -> list[Hypothesis]:
+        """Return a `Hypothesis` for each pair with the teacher-forced log-probability and score of the target.
+
+        Args:
+            sources: Source sentences.
+            targets: Target sentences, or their token ids.
+            alpha: Exponent of the length penalty (default: the value of the hparams).
+
+        Raises:
+            UserError: The numbers of sources and targets differ.
+            NonFiniteOutputs: The model's outputs for a pair are not finite.
+        """
+        alpha = self.hparams.alpha if alpha is None else alpha
+        sources, targets = list(sources), list(targets)
+        source_ids = [ids + [EOS] for ids in self.tokenizer.encode(sources)]
+        target_ids = [self._target_ids(target) for target in targets]
+        if len(source_ids) != len(target_ids):
+            raise UserError(
+                f"sources and targets must have the same length, got {len(source_ids)} and {len(target_ids)}"
+            )
+        results: list = [None] * len(source_ids)
+        for i, log_p, _ in self._scored(source_ids, target_ids):
+            ids, total = target_ids[i], float(log_p.sum())
+            text = targets[i] if isinstance(targets[i], str) else self.tokenizer.decode_outputs([sources[i]], [ids])[0]
+            results[i] = Hypothesis(text, tuple(ids), total, score_of(total, len(ids), alpha), log_p)
+        return results
+
+    def _source_ids(self, texts, most, cut):
+        """Return the token ids of the sources, including EOS, at most `most` each; EOS only for unparsed sentences."""
+        sources = [[*ids, EOS] for ids in self.tokenizer.encode(texts)]
+        for number, source in enumerate(sources):
+            if most is not None and len(source) > most:
+                if cut:
+                    cut(number, len(source))
+                source[0 if self.tokenizer.constraint else most - 1 :] = [EOS]
+        return sources
+
+    def _prefix_ids(self, prefixes, count):
+        """Return the token ids at the beginning of each of `count` translations."""
+        if prefixes is None:
+            return [[]] * count
+        prefixes = None if isinstance(prefixes, str) else ["" if prefix is None else prefix for prefix in prefixes]
+        if prefixes is None or len(prefixes) != count:
+            raise UserError(f"prefixes must be a list with one entry for each of the {count} texts")
+        ids = [self.tokenizer.encode_prefixes([p])[0] if isinstance(p, str) else [int(i) for i in p] for p in prefixes]
+        for prefix in ids:
+            if not all(0 <= i < self.tokenizer.vocab_size and i not in (PAD, BOS, EOS) for i in prefix):
+                raise UserError(
+                    f"prefix ids must be below the vocabulary size, {self.tokenizer.vocab_size}, and not PAD, BOS or "
+                    f"EOS, got {prefix}"
+                )
+        return ids
+
+    def _target_ids(self, target):
+        ids = self.tokenizer.encode_targets([target])[0] if isinstance(target, str) else [int(i) for i in target]
+        return ids if ids and ids[-1] == EOS else [*ids, EOS]
+
+    def _unparsed(self, source):
+        """Return the result for a text without a search: "" for a blank text, a parser's flat tree otherwise."""
+        (text,) = self.tokenizer.decode_outputs([source], [[]])
+        score = float("-inf") if text else 0.0
+        return Hypothesis(text, (), score, score)
+
+    def _explained(self, sources, results, token_scores, alignments):
+        """Return the hypotheses with log-probabilities and alignments of their tokens from a teacher-forced pass."""
+        owners = [(i, n) for i, found in enumerate(results) for n, hypothesis in enumerate(found) if hypothesis.tokens]
+        targets = [list(results[i][n].tokens) for i, n in owners]
+        results = [list(found) for found in results]
+        for k, log_p, weights in self._scored([sources[i] for i, _ in owners], targets, alignments):
+            i, n = owners[k]
+            values = {"token_log_probabilities": log_p} if token_scores else {}
+            results[i][n] = dataclasses.replace(results[i][n], alignment=weights, **values)
+        return results
+
+
+def score_of(log_probability: float, length: int, alpha: float) -> float:
+    """Return the score of a hypothesis with a number of tokens, including EOS (§6.1)."""
+    return log_probability / ((5.0 + length) / 6.0) ** alpha

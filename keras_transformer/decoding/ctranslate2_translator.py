@@ -1,0 +1,177 @@
+"""Translation with CTranslate2 on the CPU. This module does not import Keras."""
+
+import collections
+import functools
+import math
+from pathlib import Path
+
+import numpy as np
+
+from keras_transformer.config.hparams import HParams
+from keras_transformer.conversion.cache import converted_files
+from keras_transformer.conversion.ctranslate2 import INSTALL, POSITIONS
+from keras_transformer.data.tokenizers.base import EOS
+from keras_transformer.data.tokenizers.loading import load_tokenizer
+from keras_transformer.decoding.base_translator import BaseTranslator, Hypothesis, score_of
+from keras_transformer.utils.errors import NonFiniteOutputs, UserError
+
+BATCH_ROWS = 64
+LIMIT_STEP = 16
+"""Length limits are rounded up to a multiple of this number, because CTranslate2 takes one limit per call."""
+
+
+class CTranslate2Translator(BaseTranslator):
+    """A translator whose model CTranslate2 computes, with the search of CTranslate2.
+
+    Log-probabilities and scores are those of the model, on the scale of `Translator`. The search differs in its length
+    penalty and in the way it stops, and it supports neither constraints nor alignments. Samples depend on the seed and
+    on all texts of a call.
+
+    Args:
+        read_files: Function that returns the files of the model, {name: bytes}.
+        tokenizer: `Tokenizer` of the model.
+        hparams: `HParams` with the default `beam_size`, `alpha` and `extra_length`.
+        threads: Number of threads; 0 for the default of CTranslate2.
+
+    Raises:
+        UserError: CTranslate2 is missing.
+    """
+
+    engine = "ctranslate2"
+
+    engine = "ctranslate2"
+
+    def __init__(self, read_files, tokenizer, hparams, threads=0):
+        try:
+            import ctranslate2
+        except ImportError:
+            raise UserError(f"CTranslate2 is missing. Run {INSTALL}.") from None
+        super().__init__(tokenizer, hparams)
+        self._library = ctranslate2
+        self._open = lambda: ctranslate2.Translator(
+            "model", device="cpu", inter_threads=1, intra_threads=threads, files=read_files()
+        )
+        self._engine = self._open()
+        self._pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        self._ids = {piece: index for index, piece in enumerate(self._pieces)}
+
+    @classmethod
+    def from_run(cls, run, checkpoint=None):
+        """Return the translator of a `Run`; see `conversion.cache.converted_files`."""
+        (checkpoint,) = checkpoint if isinstance(checkpoint, (list, tuple)) else [checkpoint]
+        return cls(functools.partial(converted_files, run, checkpoint), run.tokenizer, run.hparams)
+
+    @classmethod
+    def from_export(cls, folder, description):
+        """Return the translator of an export.
+
+        Args:
+            folder: Directory of an export of `--format=ctranslate2`.
+            description: Content of its `export.json`.
+        """
+        search = {name: description[name] for name in ("beam_size", "alpha", "extra_length")}
+
+        def read_files():
+            names = set(description["files"]) & {"config.json", "model.bin", "shared_vocabulary.json"}
+            return {name: (Path(folder) / name).read_bytes() for name in names}
+
+        return cls(read_files, load_tokenizer(folder), HParams().replace(**search))
+
+    def _check_supported(self, options, alignments):
+        if options.constraint is not None:
+            raise UserError("engine ctranslate2 does not support constraints. Use engine keras.")
+        if alignments:
+            raise UserError("engine ctranslate2 does not support alignments. Use engine keras.")
+
+    def _search(self, rows, texts, sources, prefixes, options):
+        limits = {}
+        for i in rows:
+            self._check_length(i, sources[i], "source")
+            limit = max(len(sources[i]) + options.extra_length, len(prefixes[i]) + 1)
+            limits[i] = min(limit, POSITIONS)
+        engine = self._engine
+        if options.sampling:  # CTranslate2 seeds the generator of a thread once, when the thread starts
+            self._library.set_random_seed(options.sampling.seed % 2**32)
+            engine = self._open()
+        search = functools.partial(self._translate, engine, sources, prefixes, options)
+        for limit, batch in _grouped({i: _rounded_up(limit) for i, limit in limits.items()}):
+            found = search(batch, limit)
+            too_long = {i: limits[i] for i in batch if max(len(ids) for ids, _ in found[i]) > limits[i]}
+            for exact, again in _grouped(too_long):
+                found |= search(again, exact)
+            yield {i: self._hypotheses(i, texts[i], sources[i], found[i], options) for i in batch}
+
+    def _translate(self, engine, sources, prefixes, options, rows, limit):
+        """Return {row: [(token ids with EOS, log-probability or None), …]} with at most `limit` tokens each."""
+        sampling = options.sampling
+        if sampling:
+            how = {
+                "beam_size": 1, "sampling_topk": sampling.top_k, "sampling_topp": sampling.top_p,
+                "sampling_temperature": sampling.temperature,
+            }  # fmt: skip
+        else:
+            how = {"beam_size": options.beam_size, "length_penalty": options.alpha}
+        results = engine.translate_batch(
+            [self._named(sources[i][:-1]) for i in rows],
+            [self._named(prefixes[i]) for i in rows] if any(prefixes[i] for i in rows) else None,
+            num_hypotheses=options.beam_size, max_batch_size=BATCH_ROWS, max_decoding_length=limit - 1,
+            min_decoding_length=min(options.min_length, limit - 1), return_scores=True, return_end_token=True,
+            **how,
+        )  # fmt: skip
+        found = {}
+        for i, result in zip(rows, results):
+            found[i] = []
+            for pieces, score in zip(result.hypotheses, result.scores):
+                if math.isnan(score):
+                    raise NonFiniteOutputs(i + 1)
+                ids = [self._ids[piece] for piece in pieces]
+                if ids[-1:] == [EOS] and not (sampling or prefixes[i] or options.min_length):
+                    found[i].append((ids, score * len(ids) ** options.alpha))
+                else:  # the score is of fewer tokens or other probabilities
+                    found[i].append((ids if ids[-1:] == [EOS] else [*ids, EOS], None))
+        return found
+
+    def _hypotheses(self, number, text, source, found, options):
+        """Return the `nbest` best hypotheses of a text, best first, by the score of this project."""
+        missing = [ids for ids, log_p in found if log_p is None]
+        computed = {
+            tuple(missing[k]): float(log_p.sum()) for k, log_p, _ in self._scored([source] * len(missing), missing)
+        }
+        best = {tuple(ids): computed.get(tuple(ids), log_p) for ids, log_p in found}
+        scored = [(score_of(log_p, len(ids), options.alpha), log_p, ids) for ids, log_p in best.items()]
+        scored = sorted(scored, reverse=True)[: options.nbest]
+        texts = self.tokenizer.decode_outputs([text] * len(scored), [list(ids) for _, _, ids in scored])
+        return [Hypothesis(output, ids, log_p, score) for output, (score, log_p, ids) in zip(texts, scored)]
+
+    def _scored(self, sources, targets, alignments=False):
+        for i, (source, target) in enumerate(zip(sources, targets)):
+            self._check_length(i, source, "source")
+            self._check_length(i, target, "target")
+        sides = ([self._named(ids[:-1]) for ids in side] for side in (sources, targets))
+        for i, result in enumerate(self._engine.score_batch(*sides, max_batch_size=BATCH_ROWS) if sources else []):
+            log_p = np.array(result.log_probs, "float32")
+            if not np.isfinite(log_p).all():
+                raise NonFiniteOutputs(i + 1)
+            yield i, log_p, None
+
+    def _named(self, ids):
+        return [self._pieces[i] for i in ids]
+
+    def _check_length(self, number, ids, side):
+        if len(ids) > POSITIONS:
+            raise UserError(
+                f"the {side} of text {number + 1} must have at most {POSITIONS:,} tokens with engine ctranslate2, got "
+                f"{len(ids):,}. Split the text, or use engine keras."
+            )
+
+
+def _rounded_up(limit):
+    return min(-(-limit // LIMIT_STEP) * LIMIT_STEP, POSITIONS)
+
+
+def _grouped(limits):
+    """Return pairs (limit, rows) of {row: limit}, in ascending order of the limits."""
+    rows = collections.defaultdict(list)
+    for row, limit in limits.items():
+        rows[limit].append(row)
+    return sorted(rows.items())

@@ -1,0 +1,68 @@
+"""The engines that translate, Keras and CTranslate2, and the choice between them. This module imports neither."""
+
+import importlib.util
+import logging
+
+from keras_transformer.conversion.ctranslate2 import INSTALL, POSITIONS, unsupported_setting
+from keras_transformer.utils.errors import UserError, unknown
+
+logger = logging.getLogger(__name__)
+
+ENGINES = ("auto", "keras", "ctranslate2")
+
+
+def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compile=False, keras_option=None):
+    """Return the engine for the models of runs, "keras" or "ctranslate2".
+
+    "auto" chooses CTranslate2 if it is installed and supports the models and options, and if it sees no GPU, which
+    Keras would use. The choice of CTranslate2 is logged.
+
+    Args:
+        engine: One of `ENGINES`.
+        runs: List of `Run`.
+        checkpoint, precision, jit_compile: See `Translator.load`.
+        keras_option: Name of a requested option that only Keras supports, or None.
+
+    Raises:
+        UserError: The engine is unknown, or it is "ctranslate2" and is missing or lacks support.
+    """
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if engine == "keras":
+        return engine
+    installed = importlib.util.find_spec("ctranslate2") is not None
+    reason = keras_option or _unsupported(runs, checkpoint, precision, jit_compile)
+    if engine == "ctranslate2":
+        if not installed:
+            raise UserError(f"engine ctranslate2 needs a missing package. Run {INSTALL}, or use engine keras.")
+        if reason:
+            raise UserError(f"engine ctranslate2 does not support {reason}. Use engine keras.")
+        return engine
+    if not installed or reason or _sees_gpu():
+        return "keras"
+    logger.info("translating with CTranslate2 (--engine=keras translates with Keras)")
+    return "ctranslate2"
+
+
+def _unsupported(runs, checkpoint, precision, jit_compile):
+    """Return the first option or setting that CTranslate2 does not support here, or None."""
+    if len(runs) > 1 or isinstance(checkpoint, (list, tuple)) and len(checkpoint) > 1:
+        return "ensembles"
+    if precision != "float32":
+        return f"precision={precision}"
+    if jit_compile:
+        return "jit_compile"
+    (run,) = runs
+    if unsupported := unsupported_setting(run.hparams):
+        return f"models with {unsupported[0]}={unsupported[1]}"
+    if run.hparams.max_length > POSITIONS:
+        return f"models with max_length above {POSITIONS:,}"
+    if run.hparams.max_length > POSITIONS:
+        return f"models with max_length above {POSITIONS:,}"
+    return "parsers" if run.tokenizer.constraint else None
+
+
+def _sees_gpu():
+    import ctranslate2
+
+    return ctranslate2.get_cuda_device_count() > 0

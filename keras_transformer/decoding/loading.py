@@ -1,0 +1,28 @@
+"""Loading the translator of runs with the engine that suits them. This module does not import Keras."""
+
+from keras_transformer.backend.loading import load_keras
+from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
+from keras_transformer.decoding.engines import choose_engine
+from keras_transformer.runs.run import Run
+
+
+def load_translator(
+    run_dirs, checkpoint=None, precision="float32", jit_compile=False, *, engine="auto", keras_option=None
+):
+    """Return the translator of runs. It imports Keras only for the engine Keras.
+
+    Args:
+        run_dirs: List of run directories.
+        checkpoint, precision, jit_compile: See `Translator.load`.
+        engine, keras_option: See `choose_engine`.
+
+    Raises:
+        UserError: See `Translator.load` and `choose_engine`.
+    """
+    runs = [Run.open(path) for path in run_dirs]
+    if choose_engine(engine, runs, checkpoint, precision, jit_compile, keras_option) == "ctranslate2":
+        return CTranslate2Translator.from_run(runs[0], checkpoint)
+    load_keras()
+    from keras_transformer.decoding.translator import Translator
+
+    return Translator.load(run_dirs, checkpoint, precision, jit_compile)

@@ -1,0 +1,66 @@
+"""The cache of converted models in a run directory."""
+
+import json
+import shutil
+
+import pytest
+
+from keras_transformer.conversion import cache
+from keras_transformer.runs.run import Run
+
+pytest.importorskip("ctranslate2")
+
+
+@pytest.fixture
+def run(home, tmp_path):
+    return Run.open(shutil.copytree(home.run, tmp_path / "run"))
+
+
+@pytest.fixture
+def conversions(monkeypatch):
+    """The list of conversions."""
+    convert, made = cache.convert, []
+    monkeypatch.setattr(cache, "convert", lambda *arguments: (made.append(arguments), convert(*arguments)))
+    return made
+
+
+def test_cache_converts_each_checkpoint_once(run, conversions):
+    first, other = cache.converted_files(run, "3"), cache.converted_files(run, "6")
+    assert cache.converted_files(run, "3") == first and cache.converted_files(run, 6) == other
+    assert len(conversions) == 2 and first.keys() == other.keys() >= {"model.bin"} and first != other
+    assert (run.path / "ctranslate2" / "3" / "model.bin").read_bytes() == first["model.bin"]
+
+
+def truncate(folder):
+    (folder / "model.bin").write_bytes((folder / "model.bin").read_bytes()[:-1])
+
+
+def change_version(folder):
+    description = json.loads((folder / "cache.json").read_text())
+    (folder / "cache.json").write_text(json.dumps({**description, "version": -1}))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [truncate, change_version, lambda folder: (folder / "config.json").unlink(),
+     lambda folder: (folder / "cache.json").write_text("{")],
+    ids=["truncated", "version", "missing file", "description"],
+)  # fmt: skip
+def test_cache_rebuilds_damaged_files(run, conversions, caplog, damage):
+    first = cache.converted_files(run, "last")
+    damage(run.path / "ctranslate2" / "last")
+    assert cache.converted_files(run, "last") == cache.converted_files(run, "last") == first
+    assert len(conversions) == 2 and not caplog.records
+
+
+def test_cache_follows_the_checkpoint(run, conversions):
+    old = cache.converted_files(run, "last")
+    shutil.rmtree(run.path / "checkpoints" / "step-000000006")
+    new = cache.converted_files(run, "last")
+    assert new == cache.converted_files(run, "3") != old
+
+
+def test_cache_is_not_kept_if_unwritable(run, conversions, caplog):
+    (run.path / "ctranslate2").write_text("in the way")
+    assert cache.converted_files(run).keys() == cache.converted_files(run).keys()
+    assert len(conversions) == 2 and "is not kept" in caplog.text
