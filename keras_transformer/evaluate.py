@@ -21,8 +21,8 @@ from keras_transformer.parsing.parseval import F1_OF_ALL
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.files import atomic_open, check_output
 
-RUN_FLAGS = ("checkpoint", "beam_size", "alpha", "extra_length", "unconstrained", "output_dir", "samples", "compare",
-             "paper_bleu")  # fmt: skip
+RUN_FLAGS = ("checkpoint", "beam_size", "alpha", "extra_length", "no_repeat_ngram",
+             "repetition_penalty", "unconstrained", "output_dir", "samples", "compare", "paper_bleu")  # fmt: skip
 """Flags that need `--run`."""
 
 

@@ -5,6 +5,7 @@ import socket
 
 from keras_transformer.cli.arguments import (
     Parser,
+    add_repetition_flags,
     add_run_flags,
     alpha,
     beam_size,
@@ -41,7 +42,8 @@ def main(arguments):
         engine = load_engine(
             flags.run, checkpoint=flags.checkpoint, ensemble=flags.ensemble, precision=flags.precision,
             jit_compile=flags.jit_compile, engine=flags.engine, beam_size=flags.beam_size, alpha=flags.alpha,
-            extra_length=flags.extra_length,
+            extra_length=flags.extra_length, no_repeat_ngram=flags.no_repeat_ngram,
+            repetition_penalty=flags.repetition_penalty,
         )  # fmt: skip
         engine.translate(["."], 1)  # compile before the first request
         limits = Limits(flags.max_texts, flags.max_characters, flags.max_bytes, flags.max_waiting, flags.timeout)
@@ -96,6 +98,7 @@ def _parse(arguments):
     parser.add_argument(
         "--extra_length", type=extra_length, help="maximum number of tokens beyond the source's (default the run's)"
     )
+    add_repetition_flags(parser)
     group = parser.add_argument_group("place")
     group.add_argument(
         "--host", default="127.0.0.1", help="address to listen on, 0.0.0.0 for all (default %(default)s)"

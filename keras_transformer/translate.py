@@ -33,15 +33,21 @@ from keras_transformer.utils.files import check_output, open_partial
 CHUNK = 1024
 """Number of lines that are read, sorted by length, translated, and written in their original order."""
 
+AUTO = "auto"
+"""Value of `--split_sentences` without a language."""
+
 
 def main(arguments):
     """Run the command with a list of arguments."""
     flags = _parse(arguments)
-    lines = _lines(flags)
-    chunks = in_chunks(lines, CHUNK)
-    first = next(chunks, [])  # report a missing file before loading the model
+    interactive = flags.input == flags.output == "-" and sys.stdin.isatty() and sys.stdout.isatty()
+    interactive = interactive and not flags.prefixes
+    lines = _typed_lines() if interactive else _lines(flags)
+    chunks = in_chunks(lines, 1 if interactive else CHUNK)
+    first = [] if interactive else next(chunks, [])  # report a missing file before loading the model
     for path in (flags.run, *flags.ensemble):
         Run.open(path)  # report a wrong directory before loading Keras
+    language = _source_language(flags) if flags.split_sentences else None
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
     translator = load_translator(
         [flags.run, *flags.ensemble], checkpoints, flags.precision, flags.jit_compile, engine=flags.engine,
@@ -51,12 +57,12 @@ def main(arguments):
         _warn("translating with CTranslate2; --engine=keras translates with Keras")
     if flags.format == "pretty" and not translator.tokenizer.constraint:
         raise UserError(f"--format=pretty needs a parser, and {flags.run} is not one; choose text or jsonl")
-    asked = decoding_arguments(flags)
+    options = decoding_arguments(flags)
     if flags.beam_size is None:
-        asked["beam_size"] = max(translator.hparams.beam_size, flags.nbest)
+        options["beam_size"] = max(translator.hparams.beam_size, flags.nbest)
     most = flags.max_source_length or translator.hparams.max_length
     sampling = None if flags.sampling is None else Sampling(**flags.sampling)
-    progress = _Progress() if flags.progress else None
+    progress = _Progress("sentences" if language else "lines") if flags.progress and not interactive else None
     with open_partial(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:
         for chunk in itertools.chain([first] if first else [], chunks):
             numbers, texts, prefixes = zip(*chunk)
@@ -67,11 +73,17 @@ def main(arguments):
                     message = f"its {tokens:,} tokens exceed the limit of {most:,}; it gets a flat tree"
                 _warn(f"line {numbers[row]}: {message}")
 
-            found = translator.translate(
-                texts, nbest=flags.nbest, min_length=flags.min_length, max_source_length=most,
-                prefixes=prefixes if flags.prefixes else None, sampling=sampling, token_scores=flags.token_scores,
-                alignments=flags.alignments, report=progress, cut=cut, **asked,
-            )  # fmt: skip
+            try:
+                found = translator.translate(
+                    texts, nbest=flags.nbest, min_length=flags.min_length, max_source_length=most,
+                    prefixes=prefixes if flags.prefixes else None, sampling=sampling, token_scores=flags.token_scores,
+                    alignments=flags.alignments, split_sentences=language, report=progress, cut=cut, **options,
+                )  # fmt: skip
+            except UserError as error:
+                if not interactive:
+                    raise
+                _warn(f"error: {error}")
+                continue
             write = _json_lines if flags.format == "jsonl" else _text_lines
             # A single write, so that a broken pipe or Ctrl-C leaves complete lines.
             output.write("".join(write(flags, translator, *entry) for entry in zip(numbers, texts, found)))
@@ -97,6 +109,10 @@ def _parse(arguments):
     parser.add_argument(
         "--max_source_length", type=positive_int,
         help="maximum number of source tokens with EOS, longer lines are truncated (default the run's max_length)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--split_sentences", nargs="?", const=AUTO, metavar="LANGUAGE",
+        help="translate each sentence of a line separately (default language: that of the run's problem)",
     )  # fmt: skip
     parser.add_argument(
         "--format", choices=("text", "jsonl", "pretty"), default="text",
@@ -141,16 +157,47 @@ def _parse(arguments):
         parser.error("--shard needs --input=FILE: the length of stdin is unknown")
     if (flags.token_scores or flags.alignments) and flags.format != "jsonl":
         parser.error("--token_scores and --alignments need --format=jsonl")
+    for name in ("prefixes", "token_scores", "alignments"):
+        if flags.split_sentences and getattr(flags, name):
+            parser.error(f"--{name} cannot be combined with --split_sentences")
+    if flags.split_sentences and flags.nbest > 1:
+        parser.error("--nbest cannot be combined with --split_sentences")
     if flags.beam_size and flags.nbest > flags.beam_size:
         parser.error(f"--nbest={flags.nbest} needs --beam_size={flags.nbest} or more, got {flags.beam_size}")
     check_output("--output", flags.output, input=flags.input, prefixes=flags.prefixes)
     return flags
 
 
+def _source_language(flags):
+    """Return the language of `--split_sentences`."""
+    if flags.split_sentences != AUTO:
+        return flags.split_sentences
+    language = getattr(Run.open(flags.run).problem, "input_language", None)
+    if language is None:
+        raise UserError(f"--split_sentences needs a language, such as --split_sentences=en: {flags.run} names none")
+    return language
+
+
+def _typed_lines():
+    """Yield (line number from 1, text, None) for lines typed at a prompt, with editing and history, until Ctrl-D."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  gives `input` editing and history
+    _warn("Type a line and press Enter to translate it. Ctrl-D quits.")
+    for number in itertools.count(1):
+        try:
+            text = input("> ")
+        except EOFError:
+            print()
+            return
+        # In some locales Python keeps invalid UTF-8 as surrogates.
+        yield number, text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), None
+
+
 def _keras_option(flags):
     """Return the first flag that needs Keras, or None."""
-    if flags.alignments:
-        return "--alignments"
+    for name in ("alignments", "no_repeat_ngram", "repetition_penalty"):
+        if getattr(flags, name):
+            return f"--{name}"
     if flags.max_source_length and flags.max_source_length > POSITIONS:
         return f"--max_source_length above {POSITIONS:,}"
     # The samples of CTranslate2 also depend on the other texts, so a user has to ask for them.
@@ -227,15 +274,19 @@ def _json_lines(flags, translator, number, source, hypotheses):
 
 
 class _Progress:
-    """Progress on one line of stderr, passed to `Translator.translate` as `report`."""
+    """Progress on one line of stderr, passed to `Translator.translate` as `report`.
 
-    def __init__(self):
-        self.began, self.before, self.last = time.monotonic(), 0, 0
+    Args:
+        unit: Name of the counted items.
+    """
+
+    def __init__(self, unit):
+        self.unit, self.began, self.before = unit, time.monotonic(), 0
 
     def __call__(self, done, count):
         total = self.before + done
         rate = total / max(time.monotonic() - self.began, 1e-9)
-        print(f"\r{total:,} lines, {rate:,.0f} lines/s ", end="", file=sys.stderr, flush=True)
+        print(f"\r{total:,} {self.unit}, {rate:,.0f} {self.unit}/s ", end="", file=sys.stderr, flush=True)
         if done == count:
             self.before = total
             print(end="\r", file=sys.stderr, flush=True)

@@ -168,7 +168,7 @@ def add_run_flags(parser, required=True, ensemble=False):
 
 
 def add_decoding_flags(parser, grammar=True):
-    """Add the flags of beam search and, with `grammar`, of parsers. Their defaults are the hparams of the run."""
+    """Add the flags of beam search and, with `grammar`, those against repetition and of parsers."""
     parser.add_argument("--beam_size", type=beam_size, help="beams per sentence (default: hparams of the run)")
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(
@@ -177,17 +177,29 @@ def add_decoding_flags(parser, grammar=True):
     )  # fmt: skip
     if not grammar:
         return
+    add_repetition_flags(parser)
     parser.add_argument(
         "--unconstrained", action="store_true", help="for parsers: search among all outputs, and repair invalid trees"
     )
 
 
+def add_repetition_flags(parser):
+    """Add the flags against repetition in outputs."""
+    parser.add_argument(
+        "--no_repeat_ngram", type=non_negative_int, metavar="N",
+        help="size of n-grams, in tokens, that occur only once per translation (default 0: no limit)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--repetition_penalty", type=repetition_penalty, metavar="F",
+        help="factor for the log-probability of tokens that are already in the translation (default 1: none)",
+    )  # fmt: skip
+
+
 def decoding_arguments(flags):
     """Return the arguments of `Translator.translate` for the flags of beam search."""
-    return {
-        "beam_size": flags.beam_size, "alpha": flags.alpha, "extra_length": flags.extra_length,
-        "constraint": None if flags.unconstrained else "grammar",
-    }  # fmt: skip
+    names = ("beam_size", "alpha", "extra_length", "no_repeat_ngram", "repetition_penalty")
+    given = {name: value for name in names if (value := getattr(flags, name)) is not None}
+    return {**given, "constraint": None if flags.unconstrained else "grammar"}
 
 
 def add_sampling_flags(parser):
@@ -256,3 +268,4 @@ positive_int, non_negative_int, non_negative_float = number(int, 1), number(int,
 beam_size = number(int, 1, upper_bound("beam_size"))
 alpha = number(float, 0, upper_bound("alpha"))
 extra_length = number(int, 0, upper_bound("extra_length"))
+repetition_penalty = number(float, 1)

@@ -10,6 +10,7 @@ import numpy as np
 from keras_transformer.config.hparams import HParams
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding.search_options import Sampling, SearchOptions
+from keras_transformer.decoding.sentences import join_hypotheses, split_texts
 from keras_transformer.utils.errors import UserError
 
 
@@ -84,8 +85,9 @@ class BaseTranslator(abc.ABC):
     def translate(
         self, texts: str | Iterable[str], beam_size: int | None = None, alpha: float | None = None, nbest: int = 1,
         extra_length: int | None = None, *, min_length: int = 0, max_source_length: int | None = None,
-        prefixes: Sequence | None = None, sampling: Sampling | None = None, constraint: Any = "grammar",
-        token_scores: bool = False, alignments: bool = False, report: Callable[[int, int], Any] | None = None,
+        no_repeat_ngram: int = 0, repetition_penalty: float = 1.0, prefixes: Sequence | None = None,
+        sampling: Sampling | None = None, constraint: Any = "grammar", token_scores: bool = False,
+        alignments: bool = False, split_sentences: str | None = None, report: Callable[[int, int], Any] | None = None,
         cut: Callable[[int, int], Any] | None = None,
     ) -> str | list[list[Hypothesis]]:  # fmt: skip
         """Return the translation of one text, or lists of hypotheses for several texts.
@@ -101,12 +103,17 @@ class BaseTranslator(abc.ABC):
             min_length: Minimum number of tokens of a translation, within the limit set by `extra_length`.
             max_source_length: Maximum number of tokens of a source, including EOS. Longer sources are truncated; a
                 parser gives them a flat tree without a search. None for no limit.
+            no_repeat_ngram: Size of n-grams that may occur only once in a translation, in tokens; 0 for no limit.
+            repetition_penalty: Factor, at least 1, for the log-probability of tokens that a hypothesis already
+                contains; 1 for none. It changes the order of the hypotheses, not their reported scores.
             prefixes: Beginning of each translation: a list with a text or token ids for each of `texts`, or None.
             sampling: `Sampling`, to draw `beam_size` translations and return the `nbest` best ones.
             constraint: Constraint on the next token, see `SearchOptions`. "grammar" applies the tokenizer's grammar,
                 if it has one, so that all trees are complete. None allows all tokens.
             token_scores: Whether hypotheses include `token_log_probabilities`.
             alignments: Whether hypotheses include `alignment`.
+            split_sentences: Code of the source language, such as "en", to translate each sentence of a text separately
+                and join the translations; see `decoding.sentences`. None translates each text as a whole.
             report: Function called with (finished sentences, all sentences) after each batch.
             cut: Function called with (index of the text, its number of tokens) for each source that is too long.
 
@@ -116,33 +123,45 @@ class BaseTranslator(abc.ABC):
             no tokens and a score of −∞.
 
         Raises:
-            UserError: An argument is out of range or needs a list of texts, or the constraint allows no translation of
-                a text. A parser gives such a text a flat tree instead.
-            NonFiniteOutputs: The model's outputs for a text are not finite.
+            UserError: An argument is out of range or needs a list of texts, `split_sentences` is combined with options
+                that do not apply to joined translations, or the options allow no translation of a text. A parser gives
+                such a text a flat tree instead.
+            NonFiniteOutputs: The model's outputs for a text are not finite. With `split_sentences`, this error counts
+                sentences instead of texts.
         """
         options = SearchOptions(
-            beam_size, alpha, nbest, extra_length, min_length, max_source_length, sampling, constraint
-        ).complete(self.hparams, self.constraint)
+            beam_size, alpha, nbest, extra_length, min_length, max_source_length, no_repeat_ngram, repetition_penalty,
+            sampling, constraint,
+        ).complete(self.hparams, self.constraint)  # fmt: skip
         self._check_supported(options, alignments)
         if isinstance(texts, str):
             if nbest != 1 or token_scores or alignments:
                 raise UserError("nbest, token_scores and alignments need a list of texts: translate([text], …)")
-            texts, one_text = [texts], True
+            sentences, one_text = [texts], True
         else:
-            texts, one_text = list(texts), False
-        sources = self._source_ids(texts, max_source_length, cut)
-        prefixes = self._prefix_ids(prefixes, len(texts))
-        results = [[self._unparsed(text)] for text in texts]
+            sentences, one_text = list(texts), False
+        owners = list(range(len(sentences)))  # index of each sentence's text
+        if split_sentences is not None:
+            if nbest != 1 or prefixes is not None or token_scores or alignments or self.constraint:
+                raise UserError(
+                    "split_sentences cannot be combined with nbest, prefixes, token_scores, alignments or a parser"
+                )
+            sentences, owners = split_texts(sentences, split_sentences)
+        sources = self._source_ids(sentences, max_source_length, cut and (lambda i, tokens: cut(owners[i], tokens)))
+        prefixes = self._prefix_ids(prefixes, len(sentences))
+        results = [[self._unparsed(text)] for text in sentences]
         rows = [i for i, source in enumerate(sources) if len(source) > 1]
-        done = len(texts) - len(rows)
-        for found in self._search(rows, texts, sources, prefixes, options):
+        done = len(sentences) - len(rows)
+        for found in self._search(rows, sentences, sources, prefixes, options):
             for i, hypotheses in found.items():
                 results[i] = hypotheses
             done += len(found)
             if report:
-                report(done, len(texts))
-        if token_scores or alignments:
-            return self._explained(sources, results, token_scores, alignments)
+                report(done, len(sentences))
+        if token_scores or alignments or repetition_penalty != 1:
+            results = self._explained(sources, results, options, token_scores, alignments)
+        if split_sentences is not None:
+            results = [[joined] for joined in join_hypotheses([best for (best,) in results], owners)]
         return results[0][0].text if one_text else results
 
     def score(self, sources: Iterable[str], targets: Iterable, alpha: float | None = None) -> list[Hypothesis]:
@@ -208,14 +227,20 @@ class BaseTranslator(abc.ABC):
         score = float("-inf") if text else 0.0
         return Hypothesis(text, (), score, score)
 
-    def _explained(self, sources, results, token_scores, alignments):
-        """Return the hypotheses with log-probabilities and alignments of their tokens from a teacher-forced pass."""
+    def _explained(self, sources, results, options, token_scores, alignments):
+        """Return the hypotheses with log-probabilities and alignments of their tokens from a teacher-forced pass.
+
+        After a search with a repetition penalty, scores without the penalty replace those of the search.
+        """
         owners = [(i, n) for i, found in enumerate(results) for n, hypothesis in enumerate(found) if hypothesis.tokens]
         targets = [list(results[i][n].tokens) for i, n in owners]
         results = [list(found) for found in results]
         for k, log_p, weights in self._scored([sources[i] for i, _ in owners], targets, alignments):
             i, n = owners[k]
             values = {"token_log_probabilities": log_p} if token_scores else {}
+            if options.repetition_penalty != 1:
+                total = float(log_p.sum())
+                values |= {"log_probability": total, "score": score_of(total, len(log_p), options.alpha)}
             results[i][n] = dataclasses.replace(results[i][n], alignment=weights, **values)
         return results
 

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding.gather import take, take_rows
+from keras_transformer.decoding.repetition import penalize_repetition, repeated_ngrams
 from keras_transformer.decoding.token_selection import NEG_INF, gather_token_logits, sample_tokens, top_k_tokens
 
 
@@ -107,8 +108,11 @@ def step(state, decode, inputs, options):
     """
     beam_size, index = options.beam_size, state.index
     logits, path, cache = decode(state.tokens, index, state.path, state.cache)
+    logits = ops.cast(logits, "float32")
+    if options.repetition_penalty != 1:
+        logits = penalize_repetition(logits, state.tokens, index, options.repetition_penalty)
     extend = _draw if options.sampling else _extend
-    best, beam, token, normalizer = extend(state, ops.cast(logits, "float32"), inputs, options)  # [B, C], best first
+    best, beam, token, normalizer = extend(state, logits, inputs, options)  # [B, C], best first
     # A single NaN or +∞ logit makes the normalizer non-finite. Finished sentences do not count.
     broken = (state.log_probabilities > NEG_INF / 2) & ~ops.isfinite(normalizer)
     broken = ops.any(broken, axis=1) & can_improve(state, inputs, options)
@@ -234,10 +238,12 @@ def _only_token(index, inputs):
 
 
 def _allowed(state, logits, inputs, options):
-    """Return bool [B, K, V], the tokens that the constraint allows, or None without a constraint."""
-    if options.constraint is None:
-        return None
-    return options.constraint(state.tokens, state.index, inputs)
+    """Return bool [B, K, V], the tokens that the options allow, or None if they allow all tokens."""
+    allowed = options.constraint and options.constraint(state.tokens, state.index, inputs)
+    if not options.no_repeat_ngram:
+        return allowed
+    new = ~repeated_ngrams(state.tokens, state.index, options.no_repeat_ngram, logits.shape[-1])
+    return new if allowed is None else allowed & new
 
 
 def _first(values, counts):

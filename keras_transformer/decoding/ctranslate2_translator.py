@@ -24,7 +24,8 @@ class CTranslate2Translator(BaseTranslator):
     """A translator whose model CTranslate2 computes, with the search of CTranslate2.
 
     Log-probabilities and scores are those of the model, on the scale of `Translator`. The search differs in its length
-    penalty and in the way it stops, and it supports neither constraints nor alignments. Samples depend on the seed and
+    penalty and in the way it stops, and it supports neither constraints, options against
+    repetition nor alignments. Samples depend on the seed and
     on all texts of a call.
 
     Args:
@@ -82,6 +83,10 @@ class CTranslate2Translator(BaseTranslator):
             raise UserError("engine ctranslate2 does not support constraints. Use engine keras.")
         if alignments:
             raise UserError("engine ctranslate2 does not support alignments. Use engine keras.")
+        if options.against_repetition:
+            raise UserError(
+                f"engine ctranslate2 does not support {[*options.against_repetition][0]}. Use engine keras."
+            )
 
     def _search(self, rows, texts, sources, prefixes, options):
         limits = {}

@@ -28,7 +28,7 @@ class Evaluation:
         run: The `Run`.
         split: Name of the split.
         checkpoint: Weights that were used, {"name", "steps"}.
-        decoding: Search options, {"beam_size", "alpha", "extra_length"}.
+        decoding: Search options, {"beam_size", "alpha", "extra_length", …}.
         sources, outputs, references: Lists of texts.
         scores: List of `Score`. The last one is the main score.
         seconds: Decoding time.
@@ -120,19 +120,21 @@ def evaluate(
         check_paper_bleu(run.problem)
     sources, references = _examples(run.problem, split)
     others = None if compare_with is None else _read_outputs(compare_with, run.problem, split, references)
-    if choose_engine(engine, [run], checkpoint) == "ctranslate2":
+    options = (options or SearchOptions()).complete(run.hparams, run.tokenizer.constraint)
+    keras_option = next(iter(options.against_repetition), None)
+    if choose_engine(engine, [run], checkpoint, keras_option=keras_option) == "ctranslate2":
         translator: BaseTranslator = CTranslate2Translator.from_run(run, checkpoint)
         state = run.checkpoints.load(checkpoint, parts=())[1]
     else:
         arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
         translator = Translator(run.make_model(arrays["weights"]), run.tokenizer, run.hparams)
-    options = (options or SearchOptions()).complete(run.hparams, run.tokenizer.constraint)
     began = time.monotonic()
     with progress_bar("decoding", len(sources), unit="sentences") as advance:
         translations = translator.translate(sources, **vars(options), report=lambda done, total: advance(done))
     seconds = time.monotonic() - began
     outputs = [hypotheses[0].text for hypotheses in translations]
     decoding = {name: getattr(options, name) for name in ("beam_size", "alpha", "extra_length")}
+    decoding |= options.against_repetition
     if run.tokenizer.constraint:
         decoding["constraint"] = options.constraint is not None
     if isinstance(translator, CTranslate2Translator):

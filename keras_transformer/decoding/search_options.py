@@ -7,6 +7,11 @@ from typing import Any
 from keras_transformer.config.hparams import HParams, upper_bound
 from keras_transformer.utils.errors import UserError
 
+MOST_NGRAM = 100
+"""Maximum `no_repeat_ngram`: the compiled search grows with it."""
+MOST_PENALTY = 100
+"""Maximum `repetition_penalty`, far from where float32 loses the order of tokens."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
@@ -49,6 +54,9 @@ class SearchOptions:
         extra_length: Maximum number of tokens beyond the source length; None is the value of the hparams.
         min_length: Minimum number of tokens without EOS, within the limit set by `extra_length`.
         max_source_length: Maximum number of source tokens, including EOS; None for no limit.
+        no_repeat_ngram: Size of n-grams that may occur only once in a translation, in tokens; 0 for no limit.
+        repetition_penalty: Factor, at least 1, for the log-probability of tokens that a hypothesis already contains;
+            1 for none. Probabilities are normalized again, see `decoding.repetition`.
         sampling: `Sampling`, which draws `beam_size` translations per sentence, or None for beam search.
         constraint: Function of (tokens int32 [B, K, L], number of tokens so far, `SearchInputs`) that returns the
             allowed next tokens, bool [B, K, V], computed with `keras.ops`. EOS is always allowed at a sentence's limit.
@@ -65,6 +73,8 @@ class SearchOptions:
     extra_length: int | None = None
     min_length: int = 0
     max_source_length: int | None = None
+    no_repeat_ngram: int = 0
+    repetition_penalty: float = 1.0
     sampling: Sampling | None = None
     constraint: Callable | str | None = "grammar"
 
@@ -80,9 +90,19 @@ class SearchOptions:
             raise UserError(f"min_length must be at least 0, got {self.min_length}")
         if self.max_source_length is not None and self.max_source_length < 2:
             raise UserError(f"max_source_length must be at least 2 (one token and EOS), got {self.max_source_length}")
+        if not 0 <= self.no_repeat_ngram <= MOST_NGRAM:
+            raise UserError(f"no_repeat_ngram must be from 0 to {MOST_NGRAM}, got {self.no_repeat_ngram}")
+        if not 1 <= self.repetition_penalty <= MOST_PENALTY:
+            raise UserError(f"repetition_penalty must be from 1 to {MOST_PENALTY}, got {self.repetition_penalty}")
         for name in ("beam_size", "alpha", "extra_length"):
             if (value := getattr(self, name)) is not None and value > (most := upper_bound(name)):
                 raise UserError(f"{name} must be at most {most:,}, got {value}")
+
+    @property
+    def against_repetition(self) -> dict[str, Any]:
+        """Options against repetition that differ from their defaults, {name: value}."""
+        values = {name: getattr(self, name) for name in ("no_repeat_ngram", "repetition_penalty")}
+        return {name: value for name, value in values.items() if value != getattr(SearchOptions, name)}
 
     def complete(self, hparams: HParams, grammar: Callable | None = None) -> "SearchOptions":
         """Return the options with all defaults filled in.
@@ -92,8 +112,7 @@ class SearchOptions:
             grammar: The tokenizer's `constraint`, or None.
 
         Raises:
-            UserError: `nbest` exceeds the beam size, or `min_length` is combined with a grammar, which determines the
-                length.
+            UserError: `nbest` exceeds the beam size, or an option for translations is combined with a grammar.
         """
         defaults: dict[str, Any] = {
             "beam_size": hparams.beam_size,
@@ -102,11 +121,16 @@ class SearchOptions:
         }
         given = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         constraint = grammar if self.constraint == "grammar" else self.constraint
-        if self.min_length and constraint is grammar is not None:
-            raise UserError("min_length must be 0 for a parser: its sentence determines the length of a tree")
+        if constraint is grammar is not None:
+            for name, default in (("min_length", 0), ("no_repeat_ngram", 0), ("repetition_penalty", 1)):
+                if getattr(self, name) != default:
+                    raise UserError(f"{name} must be {default} for a parser: the sentence and the grammar bound a tree")
         return dataclasses.replace(self, **given, constraint=constraint)
 
     def static(self) -> "SearchOptions":
         """Return the options that a compiled search depends on. The others are arrays of `SearchInputs`."""
         sampling = self.sampling and dataclasses.replace(self.sampling, seed=0)
-        return SearchOptions(self.beam_size, min_length=self.min_length, sampling=sampling, constraint=self.constraint)
+        return SearchOptions(
+            self.beam_size, min_length=self.min_length, no_repeat_ngram=self.no_repeat_ngram,
+            repetition_penalty=self.repetition_penalty, sampling=sampling, constraint=self.constraint,
+        )  # fmt: skip

@@ -175,7 +175,7 @@ class Translator(BaseTranslator):
         if not rows and self.tokenizer.constraint:
             return [self._unparsed(source)]
         if not rows:
-            raise UserError(f"the constraint allows no translation of text {number + 1}")
+            raise UserError(f"the search options allow no translation of text {number + 1}")
         texts = self.tokenizer.decode_outputs([source] * len(rows), rows)
         return [
             Hypothesis(text, tuple(row), float(p), float(score))

@@ -60,8 +60,8 @@ def export_saved_model(
     Args:
         translator: `Translator`.
         folder: The directory. It appears when it is complete.
-        options: `SearchOptions` without sampling, `min_length` and a constraint of its own. The export fixes all of
-            them; only `translate_with_options` takes `beam_size`, `alpha` and `nbest`.
+        options: `SearchOptions` without sampling, constraint, `min_length`, `no_repeat_ngram` and `repetition_penalty`.
+            The export fixes all of them; only `translate_with_options` takes `beam_size`, `alpha` and `nbest`.
         max_beam_size: Maximum `beam_size` of `translate_with_options`, whose time depends on it (default: `MAX_BEAMS`,
             or `beam_size` if that is larger).
         description: Further content of `export.json`.
@@ -77,8 +77,9 @@ def export_saved_model(
             "Set KERAS_BACKEND=tensorflow, which reads runs of any backend."
         )
     options = options or SearchOptions()
-    if options.sampling or options.min_length or options.constraint != "grammar":
-        raise UserError("a SavedModel must search without sampling, min_length and constraint. Omit these options.")
+    for name in ("min_length", "no_repeat_ngram", "repetition_penalty", "sampling", "constraint"):
+        if getattr(options, name) != getattr(SearchOptions, name):
+            raise UserError(f"{name} must be {getattr(SearchOptions, name)!r} for a SavedModel. Omit it.")
     beam_size = options.beam_size or max(translator.hparams.beam_size, options.nbest)
     options = dataclasses.replace(options, beam_size=beam_size).complete(translator.hparams, translator.constraint)
     max_beam_size = max(MAX_BEAMS, beam_size) if max_beam_size is None else max_beam_size

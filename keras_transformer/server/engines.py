@@ -22,6 +22,10 @@ BATCH_ROWS = 64
 """Maximum number of texts per call of an engine."""
 
 
+REPETITION = ("no_repeat_ngram", "repetition_penalty")
+"""Search options that only Keras supports."""
+
+
 class Output(NamedTuple):
     """One translation.
 
@@ -80,15 +84,13 @@ class TranslatorEngine(Engine):
     Args:
         translator: `BaseTranslator`.
         max_tokens: See `Engine`.
-        search: `beam_size`, `alpha` and `extra_length`; None for the values of the translator's hparams.
+        search: Search options, see `load_engine`; None for the default.
     """
 
     def __init__(self, translator, max_tokens, **search):
         self._translator, self.max_tokens = translator, max_tokens
-        hparams = translator.hparams
-        self._search = {name: getattr(hparams, name) if value is None else value for name, value in search.items()}
-        SearchOptions(**self._search)  # raises if a value is out of range
-        self.max_nbest = self._search["beam_size"]
+        self._search = {name: value for name, value in search.items() if value is not None}
+        self.max_nbest = SearchOptions(**self._search).complete(translator.hparams, translator.constraint).beam_size
         self.trees = translator.tokenizer.constraint is not None
 
     def lengths(self, texts):
@@ -113,7 +115,8 @@ class RunEngine(TranslatorEngine):
 
     def __init__(self, paths, checkpoint=None, precision="float32", jit_compile=False, engine="keras", **search):
         self._arguments = [*paths], checkpoint, precision, jit_compile
-        translator = load_translator(*self._arguments, engine=engine)
+        keras_option = next((name for name in REPETITION if search.get(name)), None)
+        translator = load_translator(*self._arguments, engine=engine, keras_option=keras_option)
         hparams = translator.hparams
         super().__init__(translator, hparams.max_length, **search)
         self.name = translator.engine
@@ -189,7 +192,8 @@ def load_engine(path, *, checkpoint=None, precision=None, jit_compile=False, ens
         checkpoint, precision, jit_compile: See `Translator.load`; only for runs.
         ensemble: Further runs of the same corpus.
         engine: See `choose_engine`; only for runs.
-        search: `beam_size`, `alpha` and `extra_length`; None for the values of the run or export.
+        search: `beam_size`, `alpha` and `extra_length`, and for runs also `no_repeat_ngram` and `repetition_penalty`;
+            None for the values of the run or export.
 
     Raises:
         UserError: The directory is neither a run nor an export, it is damaged, or an argument does not apply to it.
@@ -200,7 +204,7 @@ def load_engine(path, *, checkpoint=None, precision=None, jit_compile=False, ens
     about = read_json(path / DESCRIPTION, f"{path} is not an export", format=str)
     given = {
         "checkpoint": checkpoint, "precision": precision, "jit_compile": jit_compile, "ensemble": ensemble,
-        "engine": engine != "auto",
+        "engine": engine != "auto", **{name: search.get(name) for name in REPETITION},
     }  # fmt: skip
     if about["format"] == "saved_model":
         given |= search

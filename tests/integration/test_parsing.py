@@ -162,6 +162,7 @@ def test_evaluate_reports_by_length_and_label(call, tmp_path):
         (("--gold=gold",), "both --gold=FILE and --test=FILE"),
         (("--gold=gold", "--test=gold", "--run=x"), "without --run"),
         (("--gold=gold", "--test=gold", "--samples=1"), "--samples requires --run"),
+        (("--gold=gold", "--test=gold", "--repetition_penalty=2"), "--repetition_penalty requires --run"),
         (("--run=x", "--by_label"), "--by_label needs trees in files"),
         (("--gold=-", "--test=-"), "cannot both be stdin"),
         ((), "--run, or --gold and --test"),

@@ -96,6 +96,17 @@ def test_serve_loads_saved_model(home, saved):
         assert ask(url, "/model").content["model"] == "reverse-toy"
     with pytest.raises(UserError, match="--beam_size is for a run"):
         load_engine(saved, beam_size=3)
+    with pytest.raises(UserError, match="--no_repeat_ngram is for a run"):
+        load_engine(saved, no_repeat_ngram=3)
+
+
+def test_serve_applies_repetition_options(home):
+    options = {"beam_size": 2, "no_repeat_ngram": 1, "repetition_penalty": 2.0}
+    with serving(application(load_engine(home.run, **options))) as url:
+        found = ask(url, body={"texts": ["s1 s1 s2 s1"]}).outputs
+    ((hypothesis,),) = kt.Translator.load(home.run).translate(["s1 s1 s2 s1"], **options)
+    same(found, [[(hypothesis.text, hypothesis.score)]])
+    assert len(set(hypothesis.tokens)) == len(hypothesis.tokens)
 
 
 def test_serve_loads_ctranslate2_model(home, call, tmp_path):

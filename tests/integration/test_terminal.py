@@ -4,11 +4,12 @@ import contextlib
 import os
 import pty
 import re
+import subprocess
 import sys
 import threading
 
 import pytest
-from helpers.commands import REVERSE
+from helpers.commands import REVERSE, environment
 
 import keras_transformer as kt
 from keras_transformer.train import main as train
@@ -119,6 +120,34 @@ def test_train_shows_progress_bars_in_terminal(home, tmp_path, monkeypatch):
     assert re.search(r"training\s.*4/4 .*updates/s", plain) and re.search(r"validation\s.*/200", plain)
     assert re.search(r"[\r\n]step 3/4  loss", plain) and f"everything is in {tmp_path}/run" in plain
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is visible again
+
+
+def test_translate_answers_typed_lines_with_history(home):
+    (expected,) = {kt.Translator.load(home.run).translate("s1 s2 s3")}
+    own, its = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "keras_transformer.translate", f"--run={home.run}"],
+        env={**environment(home.path), "TERM": "dumb"}, stdin=its, stdout=its, stderr=its, start_new_session=True,
+    )  # fmt: skip
+    os.close(its)
+    written = ""
+
+    def after(typed):
+        """Return what the command writes up to its next prompt, or to its end, after some keys."""
+        nonlocal written
+        os.write(own, typed)
+        begin = len(written)
+        with contextlib.suppress(OSError):  # the end of the terminal
+            while not written[begin:].endswith("> ") and (part := os.read(own, 1 << 16)):
+                written += part.decode()
+        return [line.strip() for line in written[begin:].splitlines()]
+
+    assert after(b"")[0].startswith("Type a line and press Enter to translate it.")
+    assert after(b"s1 s2 s3\n")[1] == expected
+    assert after(b"\x1b[A\n")[1] == expected  # the arrow up repeats the last line
+    after(b"\x04")
+    assert process.wait(60) == 0
+    os.close(own)
 
 
 def test_summary_shows_peak_rate_within_warmup(call, tmp_path):

@@ -64,6 +64,19 @@ def test_translate_writes_one_line_per_line(translate, translator):
     assert lines == texts(translator.translate([*HARD[:6], " ".join(["s1"] * 8), *HARD[7:]]))
 
 
+def test_translate_applies_repetition_options(translate, translator):
+    lines = translate(LINES, "--no_repeat_ngram=1", "--repetition_penalty=2")[1]
+    assert lines == texts(translator.translate(LINES, no_repeat_ngram=1, repetition_penalty=2.0))
+    assert all(len(set(words)) == len(words) for words in map(str.split, lines))
+
+
+def test_translate_splits_sentences_and_keeps_lines(translate, translator):
+    pytest.importorskip("sentencex")
+    outcome, lines = translate(["s1 s2. S3 s4.", "", "s5"], "--split_sentences=en")
+    first, second, last = texts(translator.translate(["s1 s2.", "S3 s4.", "s5"]))
+    assert (outcome.status, lines) == (0, [f"{first} {second}".strip(), "", last])
+
+
 def test_translate_truncates_long_lines_with_warning(translate, translator):
     long = "s1 s2 " * 200
     outcome, lines = translate(["s3", long, "s4"])
@@ -179,6 +192,10 @@ def test_translate_keeps_lines_before_undecodable_one(home, call, tmp_path):
         (["--sample", "--temperature=0"], "--temperature must be above 0"),
         (["--token_scores"], "need --format=jsonl"),
         (["--nbest=5", "--beam_size=4"], "--nbest=5 needs --beam_size=5 or more, got 4"),
+        (["--no_repeat_ngram=101"], "no_repeat_ngram must be from 0 to 100, got 101"),
+        (["--repetition_penalty=0.5"], "--repetition_penalty"),
+        (["--split_sentences"], "--split_sentences needs a language, such as --split_sentences=en"),
+        (["--split_sentences=en", "--nbest=2"], "--nbest cannot be combined with --split_sentences"),
         (["--max_source_length=1"], "max_source_length must be at least 2"),
         (["--extra_length=-1"], "must be from 0 to 10000"),
         (["--prefixes=nowhere.txt"], "nowhere.txt does not exist"),

@@ -125,6 +125,9 @@ def test_token_scores_add_up(translator):
 def test_translator_rejects_what_the_engine_lacks(translator):
     with pytest.raises(kt.UserError, match="does not support alignments. Use engine keras"):
         translator.translate(["s1"], alignments=True)
+    for options in ({"no_repeat_ngram": 2}, {"repetition_penalty": 2.0}):
+        with pytest.raises(kt.UserError, match=f"does not support {next(iter(options))}. Use engine keras"):
+            translator.translate(["s1"], **options)
     with pytest.raises(kt.UserError, match="does not support constraints"):
         translator.translate(["s1"], constraint=lambda *_: None)
     with pytest.raises(kt.UserError, match=f"source of text 2 must have at most {POSITIONS:,} tokens"):

@@ -1,51 +1,42 @@
 """Search options compared with exhaustive search and with the probabilities of the model."""
 
-import itertools
-
 import numpy as np
 import oracles
 import pytest
-from helpers.quick import eager_functions
+from helpers.exhaustive_search import (
+    HPARAMS,
+    LIMITS,
+    NARROW,
+    SOURCES,
+    SYMBOLS,
+    WIDE,
+    A,
+    B,
+    are_best,
+    are_best_of_all,
+    array,
+    close,
+    exhaustive,
+    is_same,
+    is_what_score_says,
+    new_translator,
+    randomize,
+    short_segments,
+    source_ids,
+)
 from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
-from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.decoding import batched_search
 from keras_transformer.decoding.search_options import Sampling
 
-A, B = 4, 5
-SYMBOLS = (UNK, A, B)  # tokens before EOS
-SOURCES = ["b", "a b", "b b a"]
-LIMITS = [3, 4, 5]  # one token more than the source
-EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # sequences of at most 5 tokens
-WIDE = {"beam_size": EVERY, "nbest": 10, "alpha": 0.6, "extra_length": 1}
-NARROW = {"beam_size": 8, "nbest": 8, "alpha": 0.6, "extra_length": 1}
-HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0)
-
 
 @pytest.fixture(scope="module", autouse=True)
-def short_segments():
-    """Run short searches in several segments, without tracing, which would take most of the time."""
-    with pytest.MonkeyPatch.context() as patch, eager_functions():
-        patch.setattr(batched_search, "SEGMENT", 2)
+def segments():
+    with short_segments():
         yield
-
-
-def new_translator(*num_layers, dtype="float32"):
-    models = [kt.Transformer(6, HPARAMS.replace(num_layers=n), dtype=dtype) for n in num_layers]
-    return kt.Translator(models, SymbolTokenizer("ab"), HPARAMS)
-
-
-def randomize(translator, seed):
-    """Assign random weights for peaked, different distributions that depend on all earlier tokens."""
-    rng, scales = np.random.default_rng(seed), {"table": 0.7, "query": 0.2, "key": 0.2}
-    for model in translator.models:
-        for variable in model.trainable_variables:
-            if len(variable.shape) > 1:
-                variable.assign(rng.normal(scale=scales.get(variable.name, 0.4), size=variable.shape))
-    return translator
 
 
 @pytest.fixture(scope="module")
@@ -69,46 +60,6 @@ def ensemble():
     return randomize(new_translator(1, 2), 3)
 
 
-def array(values):
-    return np.asarray(ops.convert_to_numpy(values), "float64")
-
-
-def close(actual, expected):
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
-
-
-def source_ids(text):
-    return [*SymbolTokenizer("ab").encode([text])[0], EOS]
-
-
-def exhaustive(models):
-    """Return {tokens: log-probabilities} of all sequences for each of SOURCES, averaged over models."""
-    every = []
-    for text, limit in zip(SOURCES, LIMITS):
-        prefixes = list(itertools.product(SYMBOLS, repeat=limit - 1))
-        inputs = np.tile(source_ids(text), (len(prefixes), 1)), np.array([[BOS, *prefix] for prefix in prefixes])
-        p = np.mean([oracles.softmax(array(model(inputs, training=False))) for model in models], axis=0)
-        sequences = (((*prefix[:n], EOS), values) for prefix, values in zip(prefixes, np.log(p)) for n in range(limit))
-        every.append({tokens: values[np.arange(len(tokens)), tokens] for tokens, values in sequences})
-    return every
-
-
-def are_best(hypotheses, log_p, nbest):
-    """Assert that hypotheses are the best of {tokens: log-probability} in order, with α = 0.6."""
-    scores = {tokens: log_p[tokens] / ((5 + len(tokens)) / 6) ** 0.6 for tokens in log_p}
-    best = sorted(scores, key=scores.get, reverse=True)[:nbest]
-    assert [h.tokens for h in hypotheses] == best
-    close([h.log_probability for h in hypotheses], [log_p[tokens] for tokens in best])
-    close([h.score for h in hypotheses], [scores[tokens] for tokens in best])
-
-
-def are_best_of_all(every, results, legal=lambda number, tokens: True):
-    """Assert that the results for SOURCES are the best allowed ones of `every` sequence."""
-    for number, (found, hypotheses) in enumerate(zip(every, results, strict=True)):
-        log_p = {tokens: values.sum() for tokens, values in found.items() if legal(number, tokens)}
-        are_best(hypotheses, log_p, WIDE["nbest"])
-
-
 def beam_search(found, limit, beam_size):
     """Return {tokens: log-probability} of the finished hypotheses of a plain beam search."""
     living, finished = {(): 0.0}, {}
@@ -122,17 +73,6 @@ def beam_search(found, limit, beam_size):
         finished.update({tokens: extended[tokens] for tokens in best if tokens[-1] == EOS})
         living = {tokens: extended[tokens] for tokens in [t for t in best if t[-1] != EOS][:beam_size]}
     return finished
-
-
-def is_same(actual, expected):
-    """Assert that the hypotheses of each text are equal up to rounding."""
-    for some, others in zip(actual, expected, strict=True):
-        assert [(h.text, h.tokens) for h in some] == [(h.text, h.tokens) for h in others]
-        close([(h.log_probability, h.score) for h in some], [(h.log_probability, h.score) for h in others])
-
-
-def is_what_score_says(translator, text, hypotheses, alpha=0.6):
-    is_same([translator.score([text] * len(hypotheses), [h.tokens for h in hypotheses], alpha)], [hypotheses])
 
 
 # Segments
@@ -221,7 +161,7 @@ def test_constraint_restricts_next_tokens(translator, every):
 
 @pytest.mark.parametrize("sizes", [WIDE, {**NARROW, "min_length": 2, "sampling": Sampling()}])
 def test_constraint_without_solution_raises_error(translator, sizes):
-    with pytest.raises(kt.UserError, match="^the constraint allows no translation of text 2$"):
+    with pytest.raises(kt.UserError, match="^the search options allow no translation of text 2$"):
         translator.translate(["b", "b b a x", "a"], **sizes, constraint=nothing_twice)
 
 

@@ -1,0 +1,57 @@
+"""Control of repetition in outputs: no repeated n-grams, and a penalty for repeated tokens."""
+
+from keras import ops
+
+
+def repeated_ngrams(tokens, index, size, vocab_size):
+    """Return the tokens that would complete an n-gram which the hypothesis already contains (Paulus et al. 2018, §2.5).
+
+    Args:
+        tokens: int32 [B, K, L], hypotheses.
+        index: Scalar int32, position of the next token.
+        size: n, at least 1.
+        vocab_size: V.
+
+    Returns:
+        bool [B, K, V].
+    """
+    places = ops.arange(ops.shape(tokens)[2], dtype="int32")
+    ends = ((places >= size - 1) & (places < index))[None, None]  # positions at which an earlier n-gram may end
+    for back in range(1, size):
+        before = ops.take(tokens, ops.maximum(places - back, 0), axis=2)
+        last = ops.take(tokens, ops.maximum(index - back, 0), axis=2)[:, :, None]
+        ends = ends & (before == last)
+    return _tokens_at(tokens, ends, vocab_size)
+
+
+def penalize_repetition(logits, tokens, index, penalty):
+    """Return logits with a lower probability of the tokens that the hypothesis already contains.
+
+    The log-probability of these tokens is multiplied by the penalty; the softmax of the result normalizes it again.
+    Keskar et al. 2019 (§4.1) divide the logits instead, which depends on their sign and on a constant added to all.
+
+    Args:
+        logits: float32 [B, K, V].
+        tokens: int32 [B, K, L], hypotheses.
+        index: Scalar int32, position of the next token.
+        penalty: At least 1.
+    """
+    log_p = ops.log_softmax(logits, axis=-1)
+    earlier = (ops.arange(ops.shape(tokens)[2], dtype="int32") < index)[None, None]
+    return ops.where(_tokens_at(tokens, earlier, logits.shape[-1]), penalty * log_p, log_p)
+
+
+def _tokens_at(tokens, chosen, vocab_size):
+    """Return bool [B, K, V], the tokens at the chosen positions of int32 [B, K, L]; `chosen` is bool [B | 1, K | 1, L].
+
+    A scatter needs far less memory than a one-hot encoding [B, K, L, V].
+    """
+    shape = ops.shape(tokens)
+    width = vocab_size + 1  # the last column is for positions that are not chosen
+    columns = ops.reshape(ops.where(chosen, tokens, vocab_size), (-1, shape[2]))
+    rows = ops.shape(columns)[0]
+    flat = ops.reshape(columns + width * ops.arange(rows, dtype="int32")[:, None], (-1, 1))
+    found = ops.scatter_update(
+        ops.zeros((rows * width,), dtype="bool"), flat, ops.ones((ops.shape(flat)[0],), dtype="bool")
+    )
+    return ops.reshape(found, (*shape[:2], width))[:, :, :vocab_size]

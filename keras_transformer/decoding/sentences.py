@@ -1,0 +1,74 @@
+"""Translation of long texts sentence by sentence: splitting of sources, joining of translations."""
+
+import dataclasses
+import itertools
+
+from keras_transformer.data.tokenizers.base import UNSPACED
+from keras_transformer.utils.errors import UserError
+
+CJK = "\u3000"
+"""Scripts without spaces between sentences begin here; `UNSPACED` also has scripts that put spaces there, as Thai."""
+
+
+def split_texts(texts, language):
+    """Split texts into sentences with `sentencex`, which has rules and abbreviations for many languages.
+
+    Args:
+        texts: List of texts.
+        language: Code of their language, such as "en". A language without rules uses those of a related one.
+
+    Returns:
+        List of sentences without surrounding whitespace, at least one for each text, and the list of the index of each
+        sentence's text.
+
+    Raises:
+        UserError: `sentencex` is not installed.
+    """
+    try:
+        from sentencex import segment
+    except ImportError:
+        raise UserError("split_sentences needs a package: pip install 'keras-transformer-toolkit[sentences]'") from None
+    sentences, owners = [], []
+    for owner, text in enumerate(texts):
+        parts = [part for piece in segment(language, text) if (part := piece.strip())] or [""]
+        sentences += parts
+        owners += [owner] * len(parts)
+    return sentences, owners
+
+
+def join_hypotheses(hypotheses, owners):
+    """Return one `Hypothesis` for each text, from one for each sentence.
+
+    Args:
+        hypotheses: List of `Hypothesis`.
+        owners: Index of each sentence's text, as from `split_texts`.
+
+    Returns:
+        A list with the texts joined, the tokens concatenated (each sentence ends with EOS), the sum of the
+        log-probabilities and the mean of the scores.
+    """
+    return [
+        _joined([hypotheses[i] for i in group])
+        for _, group in itertools.groupby(range(len(owners)), key=owners.__getitem__)
+    ]
+
+
+def _joined(parts):
+    first, *others = parts
+    if not others:
+        return first
+    text = ""
+    for part in parts:
+        between = " " if text and part.text and not (_is_cjk(text[-1]) or _is_cjk(part.text[0])) else ""
+        text += between + part.text
+    return dataclasses.replace(
+        first,
+        text=text,
+        tokens=sum((part.tokens for part in parts), ()),
+        log_probability=sum(part.log_probability for part in parts),
+        score=sum(part.score for part in parts) / len(parts),
+    )
+
+
+def _is_cjk(character):
+    return character > CJK and UNSPACED.match(character) is not None

@@ -1,0 +1,104 @@
+"""Translation sentence by sentence: splitting, joining, and what `Translator.translate` makes of both."""
+
+import sys
+
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
+from keras_transformer.decoding.sentences import join_hypotheses, split_texts
+from keras_transformer.decoding.translator import Hypothesis
+
+HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, extra_length=3)
+TEXTS = ["a xx. Yy a b.", "", "b a"]
+
+
+@pytest.fixture(scope="module")
+def translator():
+    tokenizer = SymbolTokenizer("ab")
+    return kt.Translator(kt.Transformer(tokenizer.vocab_size, HPARAMS), tokenizer, HPARAMS)
+
+
+def test_split_texts_keeps_abbreviations_and_empty_texts():
+    pytest.importorskip("sentencex")
+    sentences, owners = split_texts(["Dr. Smith paid $3.50.  He slept!", "", " ", "One.\nTwo."], "en")
+    assert sentences == ["Dr. Smith paid $3.50.", "He slept!", "", "", "One.", "Two."]
+    assert owners == [0, 0, 1, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    "language, text, count",
+    [
+        ("de", "Das ist z. B. gut. Am 3. Oktober kam er.", 2),
+        ("zh", "你好。我是学生！", 2),
+        ("hi", "यह एक वाक्य है। दूसरा।", 2),
+        ("a language without rules", "One. Two.", 2),
+    ],
+)
+def test_split_texts_follows_the_language(language, text, count):
+    pytest.importorskip("sentencex")
+    sentences, owners = split_texts([text], language)
+    assert len(sentences) == len(owners) == count
+    assert "".join(sentences).replace(" ", "") == text.replace(" ", "")
+
+
+def test_split_texts_names_the_missing_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    with pytest.raises(kt.UserError, match=r"^split_sentences needs a package: .*\[sentences\]"):
+        split_texts(["One. Two."], "en")
+
+
+@pytest.mark.parametrize(
+    "parts, joined",
+    [
+        (["One."], "One."),
+        (["One.", "Two."], "One. Two."),
+        (["你好。", "我是学生！"], "你好。我是学生！"),
+        (["他说“好”", "我走了。"], "他说“好”我走了。"),
+        (["สวัสดี", "ครับ"], "สวัสดี ครับ"),
+        (["안녕.", "네."], "안녕. 네."),
+        (["One.", "", "Two."], "One. Two."),
+        (["", "Two."], "Two."),
+    ],
+)
+def test_join_hypotheses_adds_spaces_by_script(parts, joined):
+    (found,) = join_hypotheses([Hypothesis(text, (5, 1), -2.0, -1.0) for text in parts], [0] * len(parts))
+    assert found.text == joined
+
+
+def test_join_hypotheses_adds_tokens_and_log_probabilities():
+    hypotheses = [
+        Hypothesis("x", (4, 1), -2.0, -1.0),
+        Hypothesis("y", (5, 1), -3.0, -2.0),
+        Hypothesis("", (), 0.0, 0.0),
+    ]
+    joined, blank = join_hypotheses(hypotheses, [0, 0, 1])
+    assert (joined.tokens, joined.log_probability, joined.score) == ((4, 1, 5, 1), -5.0, -1.5)
+    assert blank is hypotheses[2]
+
+
+def test_translate_joins_translations_of_sentences(translator):
+    pytest.importorskip("sentencex")
+    (first,), (second,), (whole,) = translator.translate(["a xx.", "Yy a b.", "b a"])
+    (joined,), (blank,), (same,) = translator.translate(TEXTS, split_sentences="en")
+    assert joined.text == " ".join(filter(None, (first.text, second.text)))
+    assert joined.tokens == first.tokens + second.tokens
+    assert joined.log_probability == pytest.approx(first.log_probability + second.log_probability, rel=1e-4)
+    assert blank == translator.translate([""])[0][0] and same.tokens == whole.tokens
+    assert translator.translate(TEXTS[0], split_sentences="en") == joined.text
+
+
+def test_translate_reports_the_text_of_a_long_sentence(translator):
+    pytest.importorskip("sentencex")
+    cut = []
+    translator.translate([*TEXTS, "a xx. Yy a b a."], split_sentences="en", max_source_length=4,
+                         cut=lambda number, tokens: cut.append((number, tokens)))  # fmt: skip
+    assert cut == [(3, 5)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"nbest": 2}, {"prefixes": ["a", "", ""]}, {"token_scores": True}, {"alignments": True}]
+)
+def test_translate_rejects_options_for_whole_texts(translator, options):
+    with pytest.raises(kt.UserError, match="split_sentences cannot be combined with"):
+        translator.translate(TEXTS, split_sentences="en", **options)
