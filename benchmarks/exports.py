@@ -124,6 +124,7 @@ class Exports:
         """Return the figures of CTranslate2."""
         import ctranslate2
 
+        from keras_transformer.conversion.length_penalty import length_exponent
         from keras_transformer.exports.ctranslate2 import export_ctranslate2
 
         tokenizer, hparams = self.run.tokenizer, self.run.hparams
@@ -141,7 +142,7 @@ class Exports:
             best = [result.hypotheses[0][:limit] for result, limit in zip(found, limits)]
             return tokenizer.decode([[ids[piece] for piece in pieces] for pieces in best])
 
-        beam, seconds = timed(outputs, hparams.beam_size, hparams.alpha)
+        beam, seconds = timed(outputs, hparams.beam_size, length_exponent(self.run))
         greedy = [best for (best,) in self.translator.translate(self.texts, beam_size=1)]
         targets = [tokenizer.pieces(ids) for ids in tokenizer.encode(self.references)]
         scored = engine.score_batch(sources, targets, max_batch_size=BATCH)

@@ -126,7 +126,7 @@ def _parse(arguments):
     group = parser.add_argument_group("ctranslate2 and argos")
     group.add_argument(
         "--quantization",
-        help="data type of the matrices: float32, int8, int8_float32, bfloat16, … (default float32; int8 for argos)",
+        help="data type of the matrices: float32, int8, int8_float32, bfloat16, … (default float32, for argos int8)",
     )
     flags = parser.parse_args(arguments)
     if flags.format not in FORMATS:

@@ -1,6 +1,7 @@
 """Export of a run for CTranslate2."""
 
 from keras_transformer.conversion.ctranslate2 import POSITIONS, QUANTIZATIONS, convert
+from keras_transformer.conversion.length_penalty import length_exponent
 from keras_transformer.conversion.weights import load_weights
 from keras_transformer.exports.description import atomic_export, describe
 from keras_transformer.utils.errors import unknown
@@ -26,6 +27,7 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
     weights = load_weights(run, checkpoint)
     description = {"format": "ctranslate2", "quantization": quantization, "max_tokens": POSITIONS}
     description |= {name: getattr(run.hparams, name) for name in ("beam_size", "alpha", "extra_length")}
+    description["length_penalty"] = length_exponent(run)
     with atomic_export(folder, force, {**description, **describe(run, checkpoint)}) as new:
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         convert(weights, run.hparams, pieces, new, None if quantization == "float32" else quantization)

@@ -11,6 +11,7 @@ import json
 
 import numpy as np
 
+from keras_transformer.conversion.length_penalty import length_exponent
 from keras_transformer.conversion.weights import first_unsupported, load_weights
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK
 from keras_transformer.exports.description import atomic_export, describe
@@ -47,7 +48,7 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
         save_file(marian_weights(weights, hparams), new / "model.safetensors", metadata={"format": "pt"})
         for name, content in {
             "config.json": marian_config(hparams, tokenizer.vocab_size),
-            "generation_config.json": generation_config(hparams, _mean_length(run)),
+            "generation_config.json": generation_config(run),
             "tokenizer_config.json": tokenizer_config(run.problem),
             "vocab.json": {piece: index for index, piece in enumerate(pieces)},
         }.items():
@@ -99,20 +100,11 @@ def marian_config(hparams, vocab_size):
     return config
 
 
-def generation_config(hparams, mean_length=None):
-    """Return the content of generation_config.json: the run's beam search, as far as transformers has it.
-
-    transformers divides log-probabilities by length^β, and this project by ((5 + length) / 6)^α. At length L, both
-    penalties grow alike with β = α · L / (5 + L).
-
-    Args:
-        hparams: The model's `HParams`.
-        mean_length: L, the mean number of tokens of the training targets; None sets β to α.
-    """
-    share = 1 if mean_length is None else mean_length / (5 + mean_length)
+def generation_config(run):
+    """Return the content of generation_config.json: the run's beam search, as far as transformers has it."""
     return {
-        "num_beams": hparams.beam_size,
-        "length_penalty": round(hparams.alpha * share, 3),
+        "num_beams": run.hparams.beam_size,
+        "length_penalty": length_exponent(run),
         "max_length": POSITIONS,
         "bad_words_ids": [[PAD], [BOS]],
         "pad_token_id": PAD,
@@ -120,12 +112,6 @@ def generation_config(hparams, mean_length=None):
         "eos_token_id": EOS,
         "decoder_start_token_id": BOS,
     }
-
-
-def _mean_length(run):
-    """Return the mean number of tokens of the training targets, or None for a converted model."""
-    train = run.manifest()["corpus"].get("splits", {}).get("train")
-    return train and train["target_tokens"] / train["pairs"]
 
 
 def tokenizer_config(problem):

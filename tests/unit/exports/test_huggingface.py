@@ -77,11 +77,3 @@ def test_export_names_missing_package(trained_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(UserError, match=r"pip install 'keras-transformer-toolkit\[huggingface\]'"):
         huggingface.export_huggingface(Run.open(trained_run), tmp_path / "exported")
-
-
-def test_length_penalty_grows_as_in_this_project():
-    hparams, mean, step = kt.HParams(alpha=1.3), 15.0, 1e-4
-    exponent = huggingface.generation_config(hparams, mean)["length_penalty"]
-    grown = [np.log((mean + step) / mean) * exponent, np.log((5 + mean + step) / (5 + mean)) * hparams.alpha]
-    np.testing.assert_allclose(*grown, rtol=1e-3)
-    assert huggingface.generation_config(hparams)["length_penalty"] == 1.3
