@@ -98,7 +98,7 @@ def test_word_numbers_are_checked():
     tokens = Tokens(("a", "b"), ("a", "b"), np.arange(2))
     assert [tokens.find(number) for number in "12"] == [0, 1]
     for number in ("0", "3", "²", 5000 * "9"):
-        with pytest.raises(UserError, match="the words are a b, or their numbers"):
+        with pytest.raises(UserError, match="word must be one of a b or a number from 1 to 2"):
             tokens.find(number)
 
 

@@ -350,7 +350,7 @@ def test_ctranslate2_rejects_other_models(home, tmp_path):
     "flags, said",
     [
         (["--format=saved_modle"], "unknown format 'saved_modle': did you mean saved_model?"),
-        (["--format=onnx"], "choose one of ctranslate2, huggingface, keras, saved_model."),
+        (["--format=onnx"], "choose one of argos, ctranslate2, huggingface, keras, saved_model."),
         (["--format=ctranslate2", "--quantization=int3"], "unknown quantization 'int3'"),
         (["--format=saved_model", "--quantization=int8"], "--quantization is for --format=ctranslate2"),
         (["--format=ctranslate2", "--alpha=0"], "--alpha is for --format=saved_model"),

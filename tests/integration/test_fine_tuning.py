@@ -106,6 +106,8 @@ def test_init_from_resumes_and_rejects_another_source(folder, source):
 def test_init_from_rejects_missing_run_or_checkpoint(folder, source, call, tmp_path):
     settings = ("--problem=reverse", "--hparams=toy", f"--data_dir={folder}/data", f"--output_dir={tmp_path}/run")
     call("train", *settings, f"--init_from={tmp_path}/none").refused("there is no run directory")
-    call("train", *settings, f"--init_from={source.path}", "--init_checkpoint=averaged").refused("no checkpoint")
+    call("train", *settings, f"--init_from={source.path}", "--init_checkpoint=averaged").refused(
+        "averaged does not exist"
+    )
     call("train", *settings, "--init_checkpoint=last").refused("needs --init_from=RUN")
     assert not (tmp_path / "run" / "config.json").exists()

@@ -18,7 +18,8 @@ from keras_transformer.tasks.problem import load_problem
 from keras_transformer.tasks.translation import TranslationProblem
 
 registry.load_catalog()
-NAMES = [name for name, _ in registry.problems.describe()]
+NO_CORPUS = "pretrained_text"
+NAMES = [name for name, _ in registry.problems.describe() if not name.startswith(NO_CORPUS)]
 PLAIN = ("wmt14_ende", "wmt14_enfr", "ted_pten", "iwslt15_envi")  # read from plain files with --raw_dir
 MULTI30K_SIZES = {"train": 1_000, "validation": 100, "test": 100}  # the first pairs; test_problems.py reads all
 SYMBOL_SIZES = {"train": 300, "validation": 200, "test": 500}
@@ -122,6 +123,13 @@ def make(home, request):
 
 def test_all_corpora_are_covered():
     assert {registry.problems.get(name).corpus for name in NAMES} == SIZES.keys()
+
+
+def test_pretrained_text_names_commands_for_scores():
+    problem = kt.problem(NO_CORPUS, source="fr", target="de")
+    assert (problem.input_language, problem.output_language) == ("fr", "de")
+    with pytest.raises(kt.UserError, match="pretrained_text has no test split. Score outputs with the command score"):
+        list(problem.pairs("test"))
 
 
 @pytest.mark.parametrize("name", NAMES)
