@@ -238,6 +238,18 @@ def tiny_plus(rows, multi30k):
     })  # fmt: skip
 
 
+def r_drop(rows, tiny_plus):
+    """Return validation BLEU during training with R-Drop, and during the same run without R-Drop."""
+    (run,) = rows
+    without = next(row for row in tiny_plus if step_to_better(row) == "smaller updates")
+    scores = {point["step"]: point["score"] for point in without["training"]["curve"]}
+    points = [{**point, "without": scores[point["step"]]} for point in run["training"]["curve"]]
+    return table(points, {
+        "update": "{step:,}", "without": "{without:.2f}", "with R-Drop": "{score:.2f}",
+        "difference": lambda point: f"{point['score'] - point['without']:+.2f}",
+    })  # fmt: skip
+
+
 def step_to_better(row):
     """Return the name of a run: `tiny`, or `tiny_plus` with its additions."""
     if is_tiny(row):
