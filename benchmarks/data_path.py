@@ -250,7 +250,7 @@ def fit(path, batch_tokens, count):
 
 
 def rates(batches, count, seconds):
-    """Return {"tokens_per_second"} of `count` batches after the first epoch."""
+    """Return {"tokens_per_second": rate} of `count` batches after the first epoch."""
     first = batches.batches_per_epoch
     return {"tokens_per_second": sum(batches.tokens(index) for index in range(first, first + count)) / seconds}
 

@@ -165,7 +165,7 @@ class Exports:
         size = megabytes(folder)
         request, answer = folder / "request.json", folder / "answer.json"
         request.write_text(json.dumps({"texts": self.texts, "references": self.references, "batch": BATCH}), "utf-8")
-        program = Path(__file__).with_name("transformers_consumer.py")
+        program = Path(__file__).parent / "engines" / "run_transformers.py"
         subprocess.run([self.python, program, folder, request, answer], check=True)
         found = json.loads(answer.read_text("utf-8"))
         greedy = [best for (best,) in self.translator.translate(self.texts, beam_size=1)]

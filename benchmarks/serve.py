@@ -69,14 +69,22 @@ class Server:
     """A server that runs inside a `with` block."""
 
     def __init__(self, run_dir, flags):
-        self._command = [sys.executable, "-m", "keras_transformer.serve", f"--run={run_dir}", "--port=0", *flags]
+        self._command = [
+            sys.executable,
+            "-m",
+            "keras_transformer.serve",
+            f"--run={run_dir}",
+            "--engine=keras",
+            "--port=0",
+        ]
+        self._command += flags
 
     def __enter__(self):
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, encoding="utf-8")
         line = self._process.stdout.readline()
         if not line:
             raise UserError("the server did not start; the reason is above")
-        self._address = re.search(r"http://([^,]*),", line)[1]
+        self._address = re.search(r"http://(\S+)", line)[1]
         return self
 
     def __exit__(self, *error):

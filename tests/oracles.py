@@ -110,7 +110,7 @@ def sinusoids(positions, d_model):
 
 
 def learning_rate(d_model, step, warmup_steps=4000):
-    """Equation 3, steps from 1."""
+    """Return the learning rate of equation 3. Steps start at 1."""
     return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 

@@ -101,7 +101,7 @@ def marian_config(hparams, vocab_size):
 
 
 def generation_config(run):
-    """Return the content of generation_config.json: the run's beam search, as far as transformers has it."""
+    """Return the content of generation_config.json: the run's search options that transformers supports."""
     return {
         "num_beams": run.hparams.beam_size,
         "length_penalty": length_exponent(run),

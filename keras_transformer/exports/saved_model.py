@@ -189,7 +189,7 @@ class TextTranslator(tf.Module):
         return _padded(ids)
 
     def _words(self, texts):
-        """Return the number of words per text, int32 `[batch]`; zeros without a constraint that counts words."""
+        """Return the number of words per text, int32 `[batch]`, or zeros if no constraint counts words."""
         if not self._constraint:
             return tf.zeros_like(texts, tf.int32)
         return tf.cast(split_words(texts).row_lengths(), tf.int32)

@@ -132,7 +132,7 @@ class Tokenizer:
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def save(self, folder):
-        """Write its file into `folder`."""
+        """Write the tokenizer file to `folder`."""
         with atomic_open(Path(folder) / self.file_name, "wb") as file:
             file.write(self.to_bytes())
 

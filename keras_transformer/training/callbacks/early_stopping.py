@@ -1,4 +1,4 @@
-"""Early stopping, by the evaluations in the log of the run."""
+"""Early stopping, based on the evaluations in the log of the run."""
 
 import logging
 

@@ -136,7 +136,7 @@ class _Interruption(Exception):
 
 
 class _StopEvaluation(keras.callbacks.Callback):
-    """Stop the evaluation of Keras when a signal arrived."""
+    """Stop the evaluation of Keras if a signal has arrived."""
 
     def __init__(self, stop):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Learning rate and Adam of §5.3, and the count of updates, from 0 in Keras and from 1 in the paper."""
+"""Learning rate and Adam (§5.3). Keras counts updates from 0, the paper from 1."""
 
 import keras
 import numpy as np

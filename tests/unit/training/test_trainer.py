@@ -56,7 +56,7 @@ def problem(folder):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    """The undisturbed run, for reading only."""
+    """The uninterrupted run, which tests must not modify."""
     return Run.open(folder / "whole")
 
 

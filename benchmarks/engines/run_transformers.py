@@ -1,6 +1,6 @@
 """Translate with an exported Marian model; needs only transformers, PyTorch and sentencepiece.
 
-    python benchmarks/transformers_consumer.py EXPORT REQUEST.json ANSWER.json
+    python benchmarks/engines/run_transformers.py EXPORT REQUEST.json ANSWER.json
 
 `exports.py` writes the request, {"texts": […], "references": […], "batch": N}, and runs this program in the environment
 of its `--python`. The answer holds greedy and beam-search translations, the log-probabilities of the references' tokens
