@@ -78,7 +78,8 @@ class Backwards(Engine):
     """Engine that reverses texts and appends the index of each n-best output.
 
     `batches` holds the inputs, `drawn` counts attention maps, and `drawn_before` lists that count before each batch.
-    The engine waits for `gate`. A text with "impossible" raises `UserError`, one with "fault" `RuntimeError`.
+    Translation waits for `gate` and attention for `map_gate`. A text with "impossible" raises `UserError`, one with
+    "fault" `RuntimeError`.
     """
 
     max_nbest, max_tokens = 4, 20
@@ -86,9 +87,10 @@ class Backwards(Engine):
     def __init__(self, trees=False, shows_attention=False):
         self.trees, self.shows_attention = trees, shows_attention
         self.about = {"model": "backwards", "problem": "none"}
-        self.batches, self.gate = [], threading.Event()
+        self.batches, self.gate, self.map_gate = [], threading.Event(), threading.Event()
         self.drawn, self.drawn_before = 0, []
         self.gate.set()
+        self.map_gate.set()
 
     def lengths(self, texts):
         return [len(text.split()) + 1 for text in texts]
@@ -106,6 +108,6 @@ class Backwards(Engine):
         return [[Output(f"{text[::-1]}{n or ''}", -float(n)) for n in range(nbest)] for text in texts]
 
     def attention(self, source, target):
-        self.gate.wait(30)
+        self.map_gate.wait(30)
         self.drawn += 1
         return {"source": source, "target": target}

@@ -279,12 +279,16 @@ def test_attention_alternates_with_batches_and_is_limited(pool):
     engine = Backwards(shows_attention=True)
     with serving(application(engine, LIMITS)) as url:
         first = block(pool, url, engine)
+        engine.map_gate.clear()
         maps = [pool.submit(ask, url, "/attention", {"source": "a", "target": "b"}) for _ in range(12)]
         wait_for(lambda: sum(one.done() for one in maps) == 12 - MAX_CALLS)
         second = pool.submit(ask, url, body={"texts": ["second"]})
         wait_for(lambda: waiting(url) == 1)
         engine.gate.set()
-        assert first.result().outputs == [[("tsrif", 0)]] and second.result().outputs == [[("dnoces", 0)]]
+        assert first.result().outputs == [[("tsrif", 0)]]
+        wait_for(lambda: waiting(url) == 0)  # the second batch is next, behind the first map
+        engine.map_gate.set()
+        assert second.result().outputs == [[("dnoces", 0)]]
         statuses = sorted(one.result().status for one in maps)
     assert statuses == [200] * MAX_CALLS + [503] * (12 - MAX_CALLS)
     assert engine.drawn_before == [0, 1] and engine.drawn == MAX_CALLS
