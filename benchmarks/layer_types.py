@@ -246,7 +246,7 @@ def tables(rows):
             f"{axis}: Table 1": f"{{exponents[{axis}]}}",
             f"{axis}: counted": lambda row, axis=axis: exponent(rows, row["layer"], axis, "forward", "flops"),
             f"{axis}: forward": lambda row, axis=axis: exponent(rows, row["layer"], axis, "forward"),
-            f"{axis}: and backward": lambda row, axis=axis: exponent(rows, row["layer"], axis, "both"),
+            f"{axis}: total": lambda row, axis=axis: exponent(rows, row["layer"], axis, "both"),
         }
     measured = (
         {(row["n"], row["d"]) for row in rows if row["layer"] == layer["layer"] and "n" in row["sweeps"]}
@@ -256,9 +256,9 @@ def tables(rows):
     at = {(row["layer"], row["pass"]): row for row in rows if (row["n"], row["d"]) == (n, d)}
     times = {
         "layer": "{layer}",
-        f"{unit(rows)} forward, n={n}, d={d}": lambda row: f"{1e3 * at[row['layer'], 'forward']['seconds']:.2f}",
+        f"forward ({unit(rows)}), n={n}, d={d}": lambda row: f"{1e3 * at[row['layer'], 'forward']['seconds']:.2f}",
         "forward and backward": lambda row: f"{1e3 * at[row['layer'], 'both']['seconds']:.2f}",
-        "GFLOP/s forward": lambda row: f"{row['flops'] / at[row['layer'], 'forward']['seconds'] / 1e9:.1f}",
+        "GFLOP/s of forward": lambda row: f"{row['flops'] / at[row['layer'], 'forward']['seconds'] / 1e9:.1f}",
     }
     there = [at[layer["layer"], "forward"] for layer in layers]
     return "\n\n".join([table(layers, columns), table(there, times)])

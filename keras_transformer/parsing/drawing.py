@@ -94,7 +94,7 @@ def _bracket(node):
     for place in places:
         bracket[place - first] = "┬"
     bracket[0], bracket[-1] = "┌", "┐"
-    # Not at an end, because words have gaps between them.
+    # The centre is inside the bracket, because its ends are at least two columns apart.
     bracket[node.centre - first] = "┼" if node.centre in places else "┴"
     return "".join(bracket)
 

@@ -95,8 +95,8 @@ def score_sentence(gold_text, test_text, parameters, number=1, gold_name="the go
         gold_text: Line of the gold file.
         test_text: Line of the test file.
         parameters: `Parameters`.
-        number: Number of the sentence, counted from 1.
-        gold_name: Name of the gold file for error messages.
+        number: Line number of the sentence, from 1.
+        gold_name: Name of the gold file, for error messages.
 
     Raises:
         UserError: The brackets of the gold line are malformed.

@@ -225,7 +225,7 @@ def _filled(lines):
 
 
 def _place(text, line, lines):
-    """Return the name of a line for an error message: indices of texts start at 0, line numbers at 1."""
+    """Return the position of a line as named in error messages. Texts are counted from 0, lines from 1."""
     return f"texts[{text}]" if len(lines) == 1 else f"line {line + 1} of texts[{text}]"
 
 

@@ -52,7 +52,7 @@ def flags(folder, steps=STEPS):
 
 
 def final(run):
-    """Return {(part, path): array} of the last checkpoint, the best one, and the steps that were evaluated."""
+    """Return the arrays of the last checkpoint by (part, path), the best checkpoint and the evaluated steps."""
     arrays, state = run.checkpoints.load("last")
     assert state["step"] == STEPS
     evaluated = sorted({row["step"] for row in run.metrics() if row["kind"] == "validation"})

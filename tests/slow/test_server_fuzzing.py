@@ -19,13 +19,13 @@ CHECKS = [
     checks.not_a_server_error, checks.status_code_conformance, checks.content_type_conformance,
     checks.response_schema_conformance, checks.negative_data_rejection,
 ]  # fmt: skip
-# A high body limit avoids the answer 413, which the checks do not expect.
+# The body limit is high because the checks do not expect the status 413.
 LIMITS = Limits(texts=8, characters=100, body_bytes=1 << 20, waiting=20, seconds=30.0)
 
 
 @pytest.fixture(scope="module")
 def described():
-    """The server's own description, with every path it can have."""
+    """Schema from the server's OpenAPI description, with all optional paths enabled."""
     with serving(application(Backwards(trees=True, shows_attention=True), LIMITS)) as url:
         yield schemathesis.openapi.from_url(f"{url}/openapi.json")
 

@@ -104,7 +104,7 @@ def test_non_translation_problem_has_no_reverse(scratch):
 
 def test_reverse_may_have_a_second_name(scratch):
     registry.register_problem("mine_ende", reverse="mine_deen")(type("Mine", (TranslationProblem,), {}))
-    for name in ("mine_ende_rev", "mine_deen"):  # a run records either name
+    for name in ("mine_ende_rev", "mine_deen"):  # a run may record either name
         reverse = registry.problems.get(name)
         assert (reverse.name, reverse.corpus, reverse.reversed) == (name, "mine_ende", True)
 

@@ -17,7 +17,7 @@ TENSORFLOW = keras.backend.backend() == "tensorflow"
 FEW, MANY = (40, 150) if TENSORFLOW else (6, 15)  # JAX compiles each shape
 seeds = st.integers(0, 2**31)
 small, counts = st.integers(1, 4), st.integers(1, 24)
-# With and without comparison of blocks, and with and without an incomplete last block.
+# Vocabularies too small for blocks, at the threshold, and large ones with and without an incomplete last block.
 vocab_sizes = st.one_of(st.integers(1, 40), st.integers(4 * BLOCKS[0] - 3, 8 * BLOCKS[0] + 3), st.integers(500, 1500))
 
 
