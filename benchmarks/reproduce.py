@@ -28,6 +28,7 @@ from keras_transformer.cli.output import report
 from keras_transformer.config.hparams import HParams, changed_fields, load_hparams
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.files import atomic_open, lock_file
+from problems.multi30k import Multi30kEnDe
 
 SPLITS = ("validation", "test")
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(HParams)}
@@ -56,7 +57,7 @@ class PlannedRun:
         problem, preset, seed: Names of the problem and the hparams, and the seed.
         overrides: {field: value} of changed hparams.
         settings: {parameter: value} of changed parameters of the problem.
-        evaluations: Tuple of `Evaluation`; None for all checkpoints on both splits.
+        evaluations: Tuple of `Evaluation`; None for all checkpoints on the validation and the test split.
         teachers: Runs whose ensemble translates the training text for additional training pairs.
     """
 
@@ -131,12 +132,23 @@ def length_penalties(seed):
     return PlannedRun("multi30k_ende_tok", "tiny", seed, evaluations=evaluations)
 
 
-PUBLISHED = [PlannedRun("multi30k_ende_tok", "tiny", seed) for seed in (1, 2, 3)]
+def published(problem, seed=1):
+    """Return the published run on tokenized text, evaluated on all test sets."""
+    evaluations = [Evaluation(name, split) for name in ("best", "averaged") for split in SPLITS]
+    more = [Evaluation("averaged", split) for split in Multi30kEnDe.test_sets]
+    return PlannedRun(problem, "tiny", seed, evaluations=evaluations + more)
+
+
+PUBLISHED = [published("multi30k_ende_tok", seed) for seed in (1, 2, 3)]
 TAUGHT = "runs/reproduce/taught"
 """Path of the translations by teachers, without the language suffix."""
 EXPERIMENTS = {
-    # Wu et al. 2021, with three seeds; raw text; other directions.
-    "multi30k": [*PUBLISHED, *(PlannedRun(f"multi30k_{pair}", "tiny") for pair in ("ende", "deen", "enfr"))],
+    # Wu et al. 2021, with three seeds; into French; raw text and other directions.
+    "multi30k": [
+        *PUBLISHED,
+        published("multi30k_enfr_tok"),
+        *(PlannedRun(f"multi30k_{pair}", "tiny") for pair in ("ende", "deen", "enfr")),
+    ],
     "length_penalty": [length_penalties(seed) for seed in (1, 2, 3)],
     "table3": [
         short(),

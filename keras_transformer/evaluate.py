@@ -34,8 +34,9 @@ def main(arguments):
     add_run_flags(parser, required=False)
     add_decoding_flags(parser)
     parser.add_argument(
-        "--split", default="test", choices=("train", "validation", "test"), help="split to evaluate (default test)"
-    )
+        "--split", type=lambda text: text.split(","), default=["test"], metavar="SPLIT",
+        help="split to evaluate, or several separated by commas, such as test,test_2017,test_coco (default test)",
+    )  # fmt: skip
     parser.add_argument("--output_dir", type=user_path, help="folder for the outputs and references (default none)")
     parser.add_argument(
         "--engine", choices=ENGINES, default="keras", help="engine, see translate --help (default keras)"
@@ -80,30 +81,43 @@ def main(arguments):
         parser.error("the following arguments are required: --run, or --gold and --test")
     if flags.by_label:
         parser.error("--by_label needs trees in files, --gold and --test; --output_dir writes those of a run")
-    for name in ("sources", "outputs", "references", "table") if flags.output_dir else ():
-        place = Path(flags.output_dir) / f"{flags.split}.{name}.txt"
-        check_output("a file of --output_dir", place, compare=flags.compare)
-    Run.open(flags.run)  # report a wrong directory before loading Keras
+    if flags.compare and len(flags.split) > 1:
+        parser.error("--compare takes the outputs for one split")
+    for split in flags.split if flags.output_dir else ():
+        for name in ("sources", "outputs", "references", "table"):
+            place = Path(flags.output_dir) / f"{split}.{name}.txt"
+            check_output("a file of --output_dir", place, compare=flags.compare)
+    run = Run.open(flags.run)  # report a wrong directory or split before loading Keras
+    for split in flags.split:
+        run.problem.check_split(split)
     load_keras()
     from keras_transformer.decoding.evaluation import evaluate
     from keras_transformer.decoding.evaluation_records import append_result, summary
     from keras_transformer.decoding.search_options import SearchOptions
 
-    options = SearchOptions(**decoding_arguments(flags))
-    result = evaluate(flags.run, flags.checkpoint, flags.split, options, flags.compare, flags.paper_bleu, flags.engine)
-    if flags.output_dir:
-        for name in ("sources", "outputs", "references"):
-            with atomic_open(Path(flags.output_dir) / f"{flags.split}.{name}.txt") as file:
-                file.writelines(one_line(text) + "\n" for text in getattr(result, name))
-        if result.table:
-            with atomic_open(Path(flags.output_dir) / f"{flags.split}.table.txt") as file:
-                file.write(result.table)
-    if flags.results:
-        append_result(flags.results, result)
+    options, summaries = SearchOptions(**decoding_arguments(flags)), []
+    for split in flags.split:
+        result = evaluate(flags.run, flags.checkpoint, split, options, flags.compare, flags.paper_bleu, flags.engine)
+        if flags.output_dir:
+            write_texts(result, Path(flags.output_dir))
+        if flags.results:
+            append_result(flags.results, result)
+        if flags.json:
+            summaries.append(summary(result, flags.samples))
+        else:
+            report_text(result, flags.samples, flags.by_length)
     if flags.json:
-        report(json.dumps(summary(result, flags.samples), indent=2, ensure_ascii=False))
-    else:
-        report_text(result, flags.samples, flags.by_length)
+        report(json.dumps(summaries if summaries[1:] else summaries[0], indent=2, ensure_ascii=False))
+
+
+def write_texts(result, folder):
+    """Write the sources, outputs and references of an `Evaluation`, and its table if it has one, into a folder."""
+    for name in ("sources", "outputs", "references"):
+        with atomic_open(folder / f"{result.split}.{name}.txt") as file:
+            file.writelines(one_line(text) + "\n" for text in getattr(result, name))
+    if result.table:
+        with atomic_open(folder / f"{result.split}.table.txt") as file:
+            file.write(result.table)
 
 
 def evaluate_trees(flags):

@@ -48,6 +48,9 @@ class Problem:
     corpus: ClassVar[str]
     """Name of the corpus. A problem and its reverse share it."""
     splits: ClassVar[tuple] = ("train", "validation", "test")
+    """Names of the splits that `prepare` stores."""
+    test_sets: ClassVar[tuple] = ()
+    """Names of further test sets, whose text `pairs` yields. `prepare` does not read them."""
     reversed: ClassVar[bool] = False
     _expected: ClassVar[dict | None] = None  # {split: number of pairs}, for the remaining time in the progress log
 
@@ -135,10 +138,14 @@ class Problem:
         Raises:
             UserError: The split does not exist, or a corpus file is missing or damaged.
         """
-        if split not in self.splits:
-            raise unknown("split", split, self.splits)
+        self.check_split(split)
         for source, target in self.pairs(split):
             yield (target, source) if self.reversed else (source, target)
+
+    def check_split(self, split: str) -> None:
+        """Raise a `UserError` if `split` is neither one of `splits` nor one of `test_sets`."""
+        if split not in (known := (*self.splits, *self.test_sets)):
+            raise unknown("split", split, known)
 
     @property
     def prepared_dir(self) -> Path:

@@ -101,6 +101,18 @@ def test_evaluate_ends_with_main_score(home, call, tmp_path):
     assert (row["problem"], row["split"], row["exact_match"]) == ("reverse", "test", float(score))
 
 
+def test_evaluate_decodes_several_splits(home, call, tmp_path):
+    splits = ("validation", "test")
+    flags = (f"--run={home.run}", "--split=validation,test", "--beam_size=1")
+    lines = call("evaluate", *flags, f"--output_dir={tmp_path}/outputs").succeeded()
+    assert [sum(f" lines of {split} in " in line for line in lines) for split in splits] == [1, 1]
+    assert all((tmp_path / "outputs" / f"{split}.outputs.txt").is_file() for split in splits)
+    summaries = json.loads(call("evaluate", *flags, "--json").out)
+    assert [summary["split"] for summary in summaries] == list(splits)
+    call("evaluate", *flags[:1], "--split=test,tset").refused("unknown split 'tset': did you mean test?")
+    call("evaluate", *flags, "--compare=other.txt").refused("--compare takes the outputs for one split")
+
+
 def test_translate_process_reads_stdin_line_by_line(home):
     outputs = start("translate", f"--run={home.run}", cwd=home.path, input="\n".join(LINES)).succeeded()
     assert_one_for_one(outputs)

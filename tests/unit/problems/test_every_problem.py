@@ -24,7 +24,8 @@ PLAIN = ("wmt14_ende", "wmt14_enfr", "ted_pten", "iwslt15_envi")  # read from pl
 MULTI30K_SIZES = {"train": 1_000, "validation": 100, "test": 100}  # the first pairs; test_problems.py reads all
 SYMBOL_SIZES = {"train": 300, "validation": 200, "test": 500}
 SIZES = {
-    "multi30k_ende": MULTI30K_SIZES, "multi30k_ende_tok": MULTI30K_SIZES, "multi30k_enfr": MULTI30K_SIZES,
+    "multi30k_ende": MULTI30K_SIZES, "multi30k_ende_tok": MULTI30K_SIZES,
+    "multi30k_enfr": MULTI30K_SIZES, "multi30k_enfr_tok": MULTI30K_SIZES,
     "copy": SYMBOL_SIZES, "reverse": SYMBOL_SIZES, "sort": SYMBOL_SIZES,
     "toy_ende": {"train": 300, "validation": 500, "test": 1_000},
     "parallel_text": {"train": 190, "validation": 10},
@@ -62,7 +63,7 @@ def multi30k(home, test_data):
     for folder, suffix in (("raw", "{}.gz"), ("tok", "lc.norm.tok.{}")):
         (home / "multi30k" / folder).mkdir(parents=True)
         for split, count in MULTI30K_SIZES.items():
-            for language in ("en", "de") if folder == "tok" else ("en", "de", "fr"):
+            for language in ("en", "de", "fr"):
                 path = test_data / "multi30k" / folder / f"{names[split]}.{suffix.format(language)}"
                 lines = "".join(f"{line}\n" for line in itertools.islice(read_lines(path), count))
                 name = path.name.removesuffix(".gz")

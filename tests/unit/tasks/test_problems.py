@@ -16,8 +16,9 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import sha256
 
 registry.load_catalog()
-MULTI30K = ["multi30k_ende", "multi30k_ende_tok", "multi30k_enfr"]
-SIZES = {"train": 29_000, "validation": 1_014, "test": 1_000}
+MULTI30K = ["multi30k_ende", "multi30k_ende_tok", "multi30k_enfr", "multi30k_enfr_tok"]
+SPLITS = ("train", "validation", "test")
+SIZES = {"train": 29_000, "validation": 1_014, "test": 1_000, "test_2017": 1_000, "test_coco": 461}
 
 
 # Multi30k
@@ -36,7 +37,7 @@ def test_multi30k_is_complete(multi30k, split):
 
 
 def test_multi30k_starts_as_published(test_data):
-    raw, tokenized, french = (load_problem(name, raw_dir=test_data / "multi30k") for name in MULTI30K)
+    raw, tokenized, french, _ = (load_problem(name, raw_dir=test_data / "multi30k") for name in MULTI30K)
     assert next(raw.examples("test")) == (
         "A man in an orange hat starring at something.", "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt."
     )  # fmt: skip
@@ -53,6 +54,16 @@ def test_multi30k_checksums_match_files(test_data):
     assert {name: sha256(test_data / "multi30k" / name) for name in checksums} == checksums
 
 
+def test_multi30k_needs_further_test_sets_only_to_read_them(test_data, tmp_path):
+    for split in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            name = f"{split}.{language}.gz"
+            (tmp_path / name).symlink_to(test_data / "multi30k" / "raw" / name)
+    problem = load_problem("multi30k_ende", raw_dir=tmp_path)
+    assert len(problem.corpus_files()) == 6
+    assert "test_2017_mscoco.en.gz is neither in" in complaint(problem.examples, "test_coco")
+
+
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_multi30k_raw_dir_may_be_inner_folder(multi30k, test_data, split):
     direct = load_problem(multi30k.name, raw_dir=test_data / "multi30k" / multi30k.folder)
@@ -65,6 +76,7 @@ def test_multi30k_raw_dir_may_be_inner_folder(multi30k, test_data, split):
         ("multi30k_deen", "multi30k_ende"),
         ("multi30k_deen_tok", "multi30k_ende_tok"),
         ("multi30k_fren", "multi30k_enfr"),
+        ("multi30k_fren_tok", "multi30k_enfr_tok"),
     ],
 )
 def test_multi30k_reverse_has_natural_name(name, corpus):
@@ -102,7 +114,7 @@ def test_symbols_are_scored_by_exact_match():
 # Symbols
 
 
-@pytest.mark.parametrize("split", SIZES)
+@pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", ["copy", "reverse"])
 def test_symbol_pairs_are_correct(name, split):
     problem = load_problem(name, num_symbols=7, longest=5, train_pairs=300)
@@ -122,7 +134,7 @@ def test_symbol_pairs_are_correct(name, split):
 def test_symbol_splits_share_no_source(symbols, longest, name):
     problem = load_problem(name, num_symbols=symbols, longest=longest, train_pairs=2000)
     try:
-        train, validation, test = ({source for source, _ in problem.examples(split)} for split in SIZES)
+        train, validation, test = ({source for source, _ in problem.examples(split)} for split in SPLITS)
     except UserError as error:
         assert symbols**longest < 1000 and "raise problem.num_symbols or problem.longest" in str(error)
     else:
