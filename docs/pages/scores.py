@@ -118,22 +118,62 @@ def validation_logs(*files):
     return "\n\n".join(parts)
 
 
-def published(multi30k, tiny_plus):
-    """Return the table of the published score on Multi30k, `tiny` and `tiny_plus`."""
-    lines = [["Transformer-Tiny, Wu et al. 2021", "en-de", "41.02", "one run"]]
-    for preset, rows, checkpoint in (("tiny", multi30k, "averaged"), ("tiny_plus", tiny_plus, "ema")):
-        ours = [row for row in rows if (row["split"], row["checkpoint"]["name"]) == ("test", checkpoint)]
-        for group in by_seed([row for row in ours if is_preset(row, preset)]):
-            bleu = [row["tokenized_bleu"] for row in group]
-            lines.append([f"`{preset}`", "en-de", mean(bleu), f"{len(bleu)} seeds, best {max(bleu):.2f}"])
-    heads = "system", "direction", "BLEU on tokens", "runs"
-    return table(lines, {head: lambda cells, i=i: cells[i] for i, head in enumerate(heads)})
+def summary(multi30k, tiny_plus, parsing, baselines):
+    """Return a table of the main scores: means over seeds, next to scores of other systems."""
+    pcfg = next(row["f1"] for row in baselines if (row["part"], row["parser"]) == ("all", "pcfg"))
+    lines = [
+        *(
+            {"published": f"{score:.2f}", "source": SOURCES[problem],
+             **result("tiny", multi30k, problem, "tokenized_bleu", split)}
+            for problem, splits in PUBLISHED.items()
+            for split, score in splits.items()
+        ),
+        result("tiny_plus", tiny_plus, "multi30k_ende_tok", "tokenized_bleu", checkpoint="ema"),
+        *(result("tiny", multi30k, f"multi30k_{pair}", "sacrebleu") for pair in ("ende", "deen", "enfr")),
+        {"published": f"{pcfg:.2f}", "source": "PCFG trained here", **result(
+            "parsing_small", parsing, "parsing_english", "f1")},
+    ]  # fmt: skip
+    return table([one for one in lines if one["score"]], {
+        "problem": "`{problem}`", "test set": "{split}", "recipe": "`{recipe}`", "score": "{score}",
+        "seeds": "{seeds}", "other system": "{published}", "source": "{source}", "training": "{time}",
+        "hardware": "{machine}",
+    })  # fmt: skip
 
 
-def is_preset(row, preset):
-    """Return whether a row is from a run of an unchanged preset on `multi30k_ende_tok`."""
+SOURCES = {
+    "multi30k_ende_tok": "Transformer-Tiny, Wu et al. 2021, one run",
+    "multi30k_enfr_tok": "the same, cited by later work, not checked",
+}
+PUBLISHED = {
+    "multi30k_ende_tok": {"test": 41.02, "test_2017": 33.36, "test_coco": 29.88},
+    "multi30k_enfr_tok": {"test": 61.80, "test_2017": 53.46, "test_coco": 44.52},
+}
+"""BLEU on tokens that Wu et al. (2021) report for Transformer-Tiny."""
+METRICS = {"tokenized_bleu": "BLEU on tokens", "sacrebleu": "sacreBLEU", "f1": "F1"}
+
+
+def result(recipe, rows, problem, metric, split="test", checkpoint="averaged"):
+    """Return a line of `summary`. "score" is None without rows."""
+    wanted = (problem, split, checkpoint)
+    ours = {
+        row["seed"]: row
+        for row in rows
+        if (row["problem"], row["split"], row["checkpoint"]["name"]) == wanted and is_recipe(row, recipe)
+    }
+    line = {"problem": problem, "split": split, "recipe": recipe, "score": None}
+    if ours:
+        last = [*ours.values()][-1]
+        line |= {
+            "score": f"{METRICS[metric]} {mean([row[metric] for row in ours.values()])}",
+            "seeds": len(ours), "time": f"{last['training']['seconds'] / 60:.0f} min", "machine": last["machine"],
+        }  # fmt: skip
+    return line
+
+
+def is_recipe(row, preset):
+    """Return whether a row is from a run of a preset on all training text. Validation options may differ."""
     changes = {**changed_fields(preset, row["hparams"]), **row.get("settings", {})}
-    return row["problem"] == "multi30k_ende_tok" and changes.keys() <= {"seed", "extra_train"}
+    return changes.keys() <= {"seed", "extra_train", "vocab_size", "eval_steps", "beam_size"}
 
 
 def length_penalty(rows):
