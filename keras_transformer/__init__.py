@@ -91,6 +91,6 @@ def _register_with_keras() -> None:
         importlib.import_module(f"{__name__}.{module}")
 
 
-# If Keras is already imported, registration is cheap, and `keras.models.load_model` works right away.
+# If Keras is already imported, registration is cheap, and `keras.models.load_model` finds the classes at once.
 if sys.modules.get("keras") and sys.modules["keras"].backend.backend() in ("tensorflow", "jax"):
     _register_with_keras()

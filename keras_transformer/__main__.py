@@ -1,4 +1,4 @@
-"""The command `keras-transformer`, also `python -m keras_transformer`. It runs a command or lists all names."""
+"""The program `keras-transformer`, also `python -m keras_transformer`, which runs a command or lists all names."""
 
 import runpy
 import sys
@@ -55,7 +55,7 @@ def main(arguments):
 
 
 def console():
-    """Run `main`. This is the entry point of the script `keras-transformer`."""
+    """Run `main` as the entry point of the script `keras-transformer`."""
     run_command(main)
 
 

@@ -22,8 +22,8 @@ def main(arguments):
     parser = Parser(
         "augment",
         "--run=runs/multi30k_deen-tiny --input=mono.de.gz --as=back --output=back.tsv",
-        "Translate monolingual text into additional training pairs for the problem parallel_text. Rerun the command to "
-        "continue after an interruption.",
+        "Translate monolingual text into additional training pairs for the problem parallel_text. Rerun an interrupted "
+        "command to continue.",
     )
     add_run_flags(parser)
     parser.add_argument(
@@ -38,7 +38,7 @@ def main(arguments):
     )
     parser.add_argument("--tag", help="text in front of each source, such as '<bt>' (default none)")
     parser.add_argument(
-        "--drop_duplicates", default="on", choices=("on", "off"), help="skipping of repeated lines (default on)"
+        "--drop_duplicates", default="on", choices=("on", "off"), help="removal of repeated lines (default on)"
     )
     parser.add_argument(
         "--shard", type=shard, default=(1, 1), metavar="I/N", help="I-th of N parts of --input to translate"

@@ -16,7 +16,7 @@ def main(arguments):
     )
     parser.add_argument("--run", type=user_path, required=True, help="run directory")
     parser.add_argument(
-        "--last", type=positive_int, help="maximum number of checkpoints (default average_last of the run)"
+        "--last", type=positive_int, help="maximum number of checkpoints (default: average_last of the run)"
     )
     parser.add_argument(
         "--scores", default="on", choices=("on", "off"),

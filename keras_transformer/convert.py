@@ -13,14 +13,14 @@ def main(arguments):
     """Run the command with a list of arguments."""
     parser = Parser(
         "convert", "--from=huggingface --model=opus-mt-en-de --output_dir=runs/opus-mt-en-de",
-        "Makes a run from a pretrained Marian model, such as OPUS-MT, which all other commands accept.",
+        "Make a run from a pretrained Marian model such as OPUS-MT. All other commands accept this run.",
     )  # fmt: skip
     parser.add_argument("--from", required=True, dest="format", help=", ".join(FORMATS))
     parser.add_argument("--model", required=True, help="directory of the model, or its name USER/NAME on the hub")
     parser.add_argument("--revision", help="branch, tag or commit on the hub (default the main branch)")
     parser.add_argument("--output_dir", type=user_path, required=True, help="new run directory")
     parser.add_argument(
-        "--problem", default="pretrained_text", help="problem whose splits evaluate decodes (default: no corpus)"
+        "--problem", default="pretrained_text", help="problem whose splits evaluate decodes (default: without corpus)"
     )
     parser.add_argument("--raw_dir", type=user_path, help="folder of the problem's corpus files")
     parser.add_argument(

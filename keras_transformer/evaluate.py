@@ -29,7 +29,7 @@ RUN_FLAGS = ("checkpoint", "beam_size", "alpha", "extra_length", "no_repeat_ngra
 def main(arguments):
     """Run the command with a list of arguments."""
     parser = Parser(
-        "evaluate", "--run=runs/toy_ende-toy --split=test", "Decodes a split of the run's problem and scores it."
+        "evaluate", "--run=runs/toy_ende-toy --split=test", "Decode a split of the run's problem and score the outputs."
     )
     add_run_flags(parser, required=False)
     add_decoding_flags(parser)
@@ -39,7 +39,7 @@ def main(arguments):
     )  # fmt: skip
     parser.add_argument("--output_dir", type=user_path, help="folder for the outputs and references (default none)")
     parser.add_argument(
-        "--engine", choices=ENGINES, default="keras", help="engine, see translate --help (default keras)"
+        "--engine", choices=ENGINES, default="keras", help="translation engine, as in translate (default keras)"
     )
     parser.add_argument("--samples", type=non_negative_int, default=0, help="number of examples to print (default 0)")
     parser.add_argument("--by_length", action="store_true", help="print a table of results by sentence length")
@@ -49,10 +49,10 @@ def main(arguments):
     )  # fmt: skip
     parser.add_argument(
         "--paper_bleu", action="store_true",
-        help="also print the paper's BLEU (Moses tokens, split compounds), which is not comparable with sacreBLEU",
+        help="also print BLEU as in the paper (Moses tokens, split compounds), not comparable with sacreBLEU",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print only one JSON object with all results")
-    parser.add_argument("--results", type=user_path, help="JSON lines file to append a row with the scores to")
+    parser.add_argument("--results", type=user_path, help="JSON lines file to which a row of scores is appended")
     group = parser.add_argument_group("parse trees in files, instead of --run")
     group.add_argument(
         "--gold", type=user_path, metavar="FILE", help="gold trees, each on one or several lines (- for stdin)"
@@ -61,7 +61,7 @@ def main(arguments):
         "--test", type=user_path, metavar="FILE", help="trees to score, for the same sentences in the same order"
     )
     group.add_argument(
-        "--evalb_params", type=user_path, metavar="FILE", help="EVALB parameter file (default the rules of COLLINS.prm)"
+        "--evalb_params", type=user_path, metavar="FILE", help="EVALB parameter file (default: rules of COLLINS.prm)"
     )
     group.add_argument("--by_label", action="store_true", help="print a table of results by bracket label")
     flags = parser.parse_args(arguments)
@@ -70,7 +70,7 @@ def main(arguments):
         check_output("--results", flags.results, **{name: getattr(flags, name) for name in inputs})
     if flags.gold or flags.test or flags.evalb_params:
         if flags.run or not (flags.gold and flags.test):
-            parser.error("trees in files need both --gold=FILE and --test=FILE, without --run")
+            parser.error("to score trees in files, give both --gold=FILE and --test=FILE, without --run")
         for name in RUN_FLAGS:
             if getattr(flags, name):
                 parser.error(f"--{name} requires --run and cannot be combined with --gold and --test")
@@ -80,9 +80,9 @@ def main(arguments):
     if not flags.run:
         parser.error("the following arguments are required: --run, or --gold and --test")
     if flags.by_label:
-        parser.error("--by_label needs trees in files, --gold and --test; --output_dir writes those of a run")
+        parser.error("--by_label needs --gold and --test; to get the trees of a run as files, use --output_dir")
     if flags.compare and len(flags.split) > 1:
-        parser.error("--compare takes the outputs for one split")
+        parser.error("--compare can be used with one split only")
     for split in flags.split if flags.output_dir else ():
         for name in ("sources", "outputs", "references", "table"):
             place = Path(flags.output_dir) / f"{split}.{name}.txt"
@@ -121,7 +121,7 @@ def write_texts(result, folder):
 
 
 def evaluate_trees(flags):
-    """Score the trees of two files and print EVALB's table; errors in sentences go to stderr."""
+    """Score the trees in two files and print EVALB's table. Print errors in sentences to stderr."""
     from keras_transformer.parsing.evalb_parameters import Parameters, read_parameters
     from keras_transformer.parsing.parseval import parseval, trees_as_lines
 

@@ -26,7 +26,7 @@ FORMATS = {
     "huggingface": (),
     "keras": ("precision",),
 }
-"""{format: flags that not every format takes}."""
+"""{format: flags that apply to this format but not to all}."""
 
 
 def main(arguments):
@@ -108,25 +108,26 @@ def _parse(arguments):
     group = parser.add_argument_group("saved_model")
     group.add_argument(
         "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
-        help="another run of the same corpus, as for translate (may be repeated)",
+        help="another run with the same vocabulary, as in translate (repeatable)",
     )  # fmt: skip
-    group.add_argument("--beam_size", type=beam_size, help="beams per sentence (default the run's)")
-    group.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default the run's)")
+    group.add_argument("--beam_size", type=beam_size, help="beams per sentence (default: hparams of the run)")
+    group.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     group.add_argument("--nbest", type=beam_size, help="translations per text (default 1)")
     group.add_argument(
-        "--extra_length", type=extra_length, help="maximum number of tokens beyond the source's (default the run's)"
-    )
+        "--extra_length", type=extra_length,
+        help="maximum number of tokens beyond the source length (default: hparams of the run)",
+    )  # fmt: skip
     group.add_argument(
         "--max_beam_size", type=beam_size, help="maximum beam size of translate_with_options (default 8)"
     )
     group.add_argument(
         "--max_source_length", type=positive_int,
-        help="maximum number of tokens of a text, EOS included, before it is cut (default the run's max_length)",
+        help="maximum number of tokens of a text, EOS included, longer texts are cut (default: max_length of the run)",
     )  # fmt: skip
     group = parser.add_argument_group("ctranslate2 and argos")
     group.add_argument(
         "--quantization",
-        help="data type of the matrices: float32, int8, int8_float32, bfloat16, … (default float32, for argos int8)",
+        help="data type of the matrices: float32, int8, int8_float32, bfloat16, … (default float32, int8 for argos)",
     )
     flags = parser.parse_args(arguments)
     if flags.format not in FORMATS:

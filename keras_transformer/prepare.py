@@ -11,11 +11,11 @@ def main(arguments):
     parser = Parser(
         "prepare",
         "--problem=multi30k_ende --raw_dir=multi30k",
-        "Learn the vocabulary of a problem and encode its corpus. `train` does the same if that is still to be done.",
+        "Learn the vocabulary of a problem and encode its corpus. `train` does this automatically if necessary.",
     )
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
-    parser.add_argument("--report", action="store_true", help="print the numbers of dropped pairs, with examples")
-    parser.add_argument("--verify", action="store_true", help="verification of all checksums of the prepared corpus")
+    parser.add_argument("--report", action="store_true", help="report of the dropped pairs, with numbers and examples")
+    parser.add_argument("--verify", action="store_true", help="check of all checksums of the prepared corpus")
     flags = parser.parse_args(arguments)
     problem, _ = read_problem_flags(flags)
     with terminal_log():
@@ -29,7 +29,7 @@ def main(arguments):
 
 
 def filter_report(manifest):
-    """Return a text that lists the pairs of each split that filters dropped, with examples, from a manifest."""
+    """Return a text with the number of pairs that the filters dropped from each split, and with examples."""
     lines = []
     for split, counts in manifest["splits"].items():
         dropped = {reason: count for reason, count in counts.items() if reason.startswith("dropped_")}

@@ -15,16 +15,16 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import check_output, open_partial
 
 CHUNK = 1024
-"""Number of pairs that are scored together, sorted by length, and written in their order."""
+"""Number of pairs that are sorted by length, scored together, and written in their original order."""
 
 
 def main(arguments):
     """Run the command with a list of arguments."""
     flags = _parse(arguments)
     chunks = in_chunks(enumerate(read_pairs(flags.source, flags.target), start=1), CHUNK)
-    first = next(chunks)  # raises for a missing file before the model is loaded
+    first = next(chunks)  # report a missing file before loading the model
     for path in (flags.run, *flags.ensemble):
-        Run.open(path)  # raises for a wrong directory before Keras is loaded
+        Run.open(path)  # report a wrong directory before loading Keras
     load_keras()
     from keras_transformer.decoding.translator import Translator
 
@@ -39,7 +39,7 @@ def main(arguments):
                 lines.append(_line(flags, translator, number, source, target, size, hypothesis))
                 if hypothesis:
                     pairs, tokens, log_p = pairs + 1, tokens + size, log_p + hypothesis.log_probability
-            # A single write, so that a broken pipe or Ctrl-C leaves complete lines.
+            # A single write, so that only complete lines are written before a broken pipe or Ctrl-C.
             output.write("".join(lines))
             output.flush()
     if tokens:
@@ -51,8 +51,8 @@ def _parse(arguments):
     parser = Parser(
         "score",
         "--run=runs/toy_ende-toy --source=lines.en --target=lines.de",
-        "Score given translations, teacher-forced. For each pair of lines, write the log-probability of the target in "
-        "nats, its number of tokens with EOS, and the score that translate --scores prints, separated by tabs.",
+        "Score given translations, teacher-forced. For each pair of lines, write three columns separated by tabs: the "
+        "log-probability of the target in nats, its number of tokens with EOS, and the score as in translate --scores.",
     )
     add_run_flags(parser, ensemble=True)
     parser.add_argument(
@@ -64,10 +64,10 @@ def _parse(arguments):
     parser.add_argument("--output", type=user_path, default="-", help="file of scores (default stdout)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="output format (default text)")
     parser.add_argument("--token_scores", action="store_true", help="log-probability of each token (jsonl only)")
-    parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default the run's)")
+    parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(
         "--max_length", type=positive_int,
-        help="maximum number of tokens of each side, EOS included, before a pair gets nan (default the run's)",
+        help="maximum number of tokens per side, EOS included, longer pairs get nan (default: hparams of the run)",
     )  # fmt: skip
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16"), default="float32",
@@ -77,13 +77,13 @@ def _parse(arguments):
     if flags.token_scores and flags.format != "jsonl":
         parser.error("--token_scores needs --format=jsonl")
     if flags.source == flags.target == "-":
-        parser.error("--source and --target cannot both be stdin, pass a file for one of them")
+        parser.error("--source and --target cannot both be stdin; give a file for one of them")
     check_output("--output", flags.output, source=flags.source, target=flags.target)
     return flags
 
 
 def _scored(translator, chunk, flags, max_length):
-    """Yield (line, source, target, number of target tokens, `Hypothesis`); for a pair that is too long, None."""
+    """Yield (line, source, target, number of target tokens, `Hypothesis`, or None for a pair that is too long)."""
     rows, sources = [], translator.tokenizer.encode([source for _, (source, _) in chunk])
     for (number, (source, target)), ids in zip(chunk, sources):
         try:
@@ -92,7 +92,7 @@ def _scored(translator, chunk, flags, max_length):
             raise UserError(f"{flags.target}:{number}: {error}") from None
         sizes = len(ids) + 1, len(labels) + 1
         if max(sizes) > max_length:
-            _warn(f"line {number} is not scored: it has {max(sizes):,} tokens, and --max_length is {max_length:,}")
+            _warn(f"line {number} is not scored, because it has {max(sizes):,} tokens (--max_length={max_length})")
         rows.append((number, source, target, labels, sizes))
     kept = [row for row in rows if max(row[-1]) <= max_length]
     found = iter(translator.score([row[1] for row in kept], [row[3] for row in kept], flags.alpha))

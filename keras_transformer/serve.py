@@ -63,10 +63,10 @@ def main(arguments):
 
         try:
             Server(config).run(sockets=[listener])
-        except OSError as error:  # another process listens on the port meanwhile
+        except OSError as error:  # another process now listens on the port
             raise UserError(f"cannot listen on --port={port}: {error.strerror}. Choose another port.") from None
         except KeyboardInterrupt:
-            # Exit at once by the signal: in a regular exit, Python would abort if a thread returned from JAX.
+            # Let the signal end the process. A regular exit aborts if a thread returns from JAX meanwhile.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
 
@@ -75,16 +75,16 @@ def _parse(arguments):
     parser = Parser(
         "serve",
         "--run=runs/toy_ende-toy",
-        "Translate over HTTP, with a page at / for people. Needs the extra [server].",
+        "Serve a model over HTTP, with a JSON interface and a web page at /. Needs the extra [server].",
     )
     add_run_flags(parser)
     parser.add_argument(
         "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
-        help="another run of the same corpus, as for translate (may be repeated)",
+        help="another run with the same vocabulary, as in translate (repeatable)",
     )  # fmt: skip
     parser.add_argument(
         "--engine", choices=ENGINES, default="auto",
-        help="engine for a run, where auto is ctranslate2 if it is installed and supports the run (default auto)",
+        help="translation engine, where auto is ctranslate2 if it is installed and supports the run (default auto)",
     )  # fmt: skip
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16"), help="precision of weights and computation (default float32)"
@@ -92,19 +92,20 @@ def _parse(arguments):
     parser.add_argument("--jit_compile", action="store_true", help="compilation with XLA (always on with JAX)")
     parser.add_argument(
         "--beam_size", type=beam_size,
-        help="beams per sentence, and maximum number of translations per text (default the run's)",
+        help="beams per sentence, and maximum number of translations per text (default: hparams of the run)",
     )  # fmt: skip
-    parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default the run's)")
+    parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(
-        "--extra_length", type=extra_length, help="maximum number of tokens beyond the source's (default the run's)"
-    )
+        "--extra_length", type=extra_length,
+        help="maximum number of tokens beyond the source length (default: hparams of the run)",
+    )  # fmt: skip
     add_repetition_flags(parser)
-    group = parser.add_argument_group("place")
+    group = parser.add_argument_group("address")
     group.add_argument(
         "--host", default="127.0.0.1", help="address to listen on, 0.0.0.0 for all (default %(default)s)"
     )
     group.add_argument(
-        "--port", type=non_negative_int, default=8000, help="port, 0 for any free one (default %(default)s)"
+        "--port", type=non_negative_int, default=8000, help="port, 0 for any free port (default %(default)s)"
     )
     group = parser.add_argument_group("batches")
     group.add_argument(
@@ -113,7 +114,7 @@ def _parse(arguments):
     )  # fmt: skip
     group.add_argument(
         "--wait_ms", type=non_negative_float, default=5.0,
-        help="maximum time in ms that a text waits for others while the model is idle (default 5)",
+        help="maximum time in ms that a text waits for other texts while the model is idle (default 5)",
     )  # fmt: skip
     group = parser.add_argument_group("limits")
     group.add_argument(

@@ -22,8 +22,8 @@ def main(arguments):
     parser = Parser(
         "train",
         "--problem=multi30k_ende --hparams=tiny --train_steps=8000",
-        "Train a model on a problem in a run directory. Rerun the command to resume. Without flags, it trains on the "
-        "built-in problem toy_ende.",
+        "Train a model on a problem and store it in a run directory. Rerun the command to resume. By default, the "
+        "problem is the built-in toy_ende.",
     )
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
     parser.add_argument("--output_dir", type=user_path, help="run directory (default runs/PROBLEM-HPARAMS)")
@@ -39,7 +39,7 @@ def main(arguments):
     parser.add_argument(
         "--dry_run", action="store_true", help="print the summary of the run and stop after preparing the corpus"
     )
-    group = parser.add_argument_group("execution of the run (may change when it resumes)")
+    group = parser.add_argument_group("execution (may change when the run resumes)")
     group.add_argument(
         "--strategy",
         default="auto",

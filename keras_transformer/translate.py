@@ -31,7 +31,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import check_output, open_partial
 
 CHUNK = 1024
-"""Number of lines that are read, sorted by length, translated, and written in their original order."""
+"""Number of lines that are sorted by length, translated together, and written in their original order."""
 
 AUTO = "auto"
 """Value of `--split_sentences` without a language."""
@@ -70,7 +70,7 @@ def main(arguments):
             def cut(row, tokens, numbers=numbers):
                 message = f"only the first {most:,} of {tokens:,} tokens are translated"
                 if translator.tokenizer.constraint:
-                    message = f"its {tokens:,} tokens exceed the limit of {most:,}; it gets a flat tree"
+                    message = f"its {tokens:,} tokens exceed the limit of {most:,}; wrote a flat tree"
                 _warn(f"line {numbers[row]}: {message}")
 
             try:
@@ -85,7 +85,7 @@ def main(arguments):
                 _warn(f"error: {error}")
                 continue
             write = _json_lines if flags.format == "jsonl" else _text_lines
-            # A single write, so that a broken pipe or Ctrl-C leaves complete lines.
+            # A single write, so that only complete lines are written before a broken pipe or Ctrl-C.
             output.write("".join(write(flags, translator, *entry) for entry in zip(numbers, texts, found)))
             output.flush()
 
@@ -94,7 +94,7 @@ def _parse(arguments):
     parser = Parser(
         "translate",
         "--run=runs/toy_ende-toy --input=lines.en --output=lines.de",
-        "Translates lines of text and writes one line for each. Blank lines stay blank.",
+        "Translate lines of text and write one line for each. Blank lines stay blank.",
     )
     add_run_flags(parser, ensemble=True)
     parser.add_argument(
@@ -108,15 +108,15 @@ def _parse(arguments):
     )  # fmt: skip
     parser.add_argument(
         "--max_source_length", type=positive_int,
-        help="maximum number of source tokens with EOS, longer lines are truncated (default the run's max_length)",
+        help="maximum number of source tokens with EOS, longer lines are cut (default: max_length of the run)",
     )  # fmt: skip
     parser.add_argument(
         "--split_sentences", nargs="?", const=AUTO, metavar="LANGUAGE",
-        help="translate each sentence of a line separately (default language: that of the run's problem)",
+        help="translate each sentence of a line separately (default language: source language of the run)",
     )  # fmt: skip
     parser.add_argument(
         "--format", choices=("text", "jsonl", "pretty"), default="text",
-        help="one line per translation, one JSON object per source, or a parser's indented trees (default text)",
+        help="one line per translation, one JSON object per source line, or indented trees (default text)",
     )  # fmt: skip
     parser.add_argument(
         "--nbest",
@@ -125,8 +125,8 @@ def _parse(arguments):
         help="translations per line, with the line number before each if there are several (default 1)",
     )
     parser.add_argument("--scores", action="store_true", help="write the score and a tab before each translation")
-    parser.add_argument("--token_scores", action="store_true", help="add the log-probability of each token to jsonl")
-    parser.add_argument("--alignments", action="store_true", help="add the attention to the source tokens to jsonl")
+    parser.add_argument("--token_scores", action="store_true", help="write the log-probability of each token (jsonl)")
+    parser.add_argument("--alignments", action="store_true", help="write the attention to the source tokens (jsonl)")
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16"), default="float32",
         help="type of weights and computation (default float32)",
@@ -140,7 +140,7 @@ def _parse(arguments):
     )  # fmt: skip
     parser.add_argument(
         "--engine", choices=ENGINES, default="keras",
-        help="engine, where auto is ctranslate2 if it is installed and supports all options (default keras)",
+        help="translation engine, where auto is ctranslate2 if installed and able to use all options (default keras)",
     )  # fmt: skip
     group = parser.add_argument_group("search")
     add_decoding_flags(group)
@@ -154,7 +154,7 @@ def _parse(arguments):
     flags = parser.parse_args(arguments)
     flags.sampling = sampling_arguments(parser, flags)
     if flags.shard and flags.input == "-":
-        parser.error("--shard needs --input=FILE: the length of stdin is unknown")
+        parser.error("--shard needs --input=FILE, because the length of stdin is unknown")
     if (flags.token_scores or flags.alignments) and flags.format != "jsonl":
         parser.error("--token_scores and --alignments need --format=jsonl")
     for name in ("prefixes", "token_scores", "alignments"):
@@ -174,7 +174,10 @@ def _source_language(flags):
         return flags.split_sentences
     language = getattr(Run.open(flags.run).problem, "input_language", None)
     if language is None:
-        raise UserError(f"--split_sentences needs a language, such as --split_sentences=en: {flags.run} names none")
+        raise UserError(
+            f"--split_sentences needs a language, because {flags.run} does not record one; write "
+            "--split_sentences=en, for example"
+        )
     return language
 
 
@@ -189,7 +192,7 @@ def _typed_lines():
         except EOFError:
             print()
             return
-        # In some locales Python keeps invalid UTF-8 as surrogates.
+        # In some locales, Python decodes invalid UTF-8 to surrogates.
         yield number, text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), None
 
 
@@ -200,7 +203,7 @@ def _keras_option(flags):
             return f"--{name}"
     if flags.max_source_length and flags.max_source_length > POSITIONS:
         return f"--max_source_length above {POSITIONS:,}"
-    # The samples of CTranslate2 also depend on the other texts, so a user has to ask for them.
+    # The samples of CTranslate2 also depend on the other texts, so the user must choose that engine.
     return "--sample" if flags.sample and flags.engine == "auto" else None
 
 
@@ -233,18 +236,18 @@ def _with_prefixes(texts, flags):
         if prefix is None:
             raise UserError(
                 f"{flags.prefixes} must have as many lines as the input, got {count - 1:,}; "
-                "leave a line empty for no prefix"
+                "leave a line empty if its translation has no prefix"
             )
         yield text, prefix
     if more := sum(1 for _ in prefixes):
         raise UserError(
             f"{flags.prefixes} must have as many lines as the input, {count:,}, got {count + more:,}; "
-            "its line n is the beginning of translation n"
+            "line n is the beginning of translation n"
         )
 
 
 def _text_lines(flags, translator, number, source, hypotheses):
-    """Return the output lines of one source: [line number, tab] with --nbest, [score, tab] with --scores, and text."""
+    """Return the output lines of one source: the line number with --nbest, the score with --scores, and the text."""
     lines, pretty = "", flags.format == "pretty"
     for hypothesis in hypotheses:
         lines += f"{number}\t" if flags.nbest > 1 else ""

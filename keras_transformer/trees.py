@@ -30,10 +30,10 @@ def main(arguments):
 
 
 def _select(path, wanted):
-    """Yield (number, `Tree`) for the tree with the number `wanted` (default: for all trees).
+    """Yield (number, `Tree`) for the tree with the number `wanted`, or for all trees if it is None.
 
     Raises:
-        UserError: The file has no such tree or no tree at all, or it cannot be read.
+        UserError: The file does not have such a tree or any tree, or it cannot be read.
     """
     name, number = "stdin" if path == "-" else path, 0
     for number, tree in enumerate(read_trees(read_lines(path), name), start=1):
@@ -51,7 +51,7 @@ def _parse(arguments):
     parser = Parser(
         "trees",
         "--input=parsed.ptb --number=3",
-        "Draw constituency trees. The input has trees in brackets, each on one line or several.",
+        "Draw constituency trees. The input has trees in brackets. A tree may extend over several lines.",
     )
     parser.add_argument(
         "--input", type=user_path, default="-", help="file of trees in brackets, plain text or .gz (default stdin)"

@@ -54,8 +54,8 @@ def _parse(arguments):
     parser = Parser(
         "visualize",
         '--run=runs/toy_ende-toy --text="The small dog sees a cat." --output_dir=pictures',
-        "Shows the attention of a model on a page for a browser or as figures like the paper's figures 3 to 5.\n"
-        "With --curves=RUN, draws the learning curves of one or several runs.",
+        "Show the attention of a model on an HTML page or in figures like the paper's figures 3 to 5.\n"
+        "With --curves=RUN, draw the learning curves of one or several runs.",
     )
     parser.add_argument(
         "--output_dir", type=user_path, required=True, help="folder for attention.html, figure-3.png or curves.png"
@@ -70,9 +70,11 @@ def _parse(arguments):
         help="draw a figure of the paper: " + ", ".join(f"{number}: {what}" for number, what in FIGURES.items()),
     )  # fmt: skip
     group.add_argument(
-        "--attention", choices=KINDS, help="attention to draw or to select first (default cross, for figures encoder)"
+        "--attention",
+        choices=KINDS,
+        help="attention to draw, or first selection on the page (default cross, for figures encoder)",
     )
-    group.add_argument("--layer", type=positive_int, help="layer, from 1 (default the last but one)")
+    group.add_argument("--layer", type=positive_int, help="layer, from 1 (default the second to last)")
     group.add_argument(
         "--heads", type=_heads, metavar="N,N", help="heads, from 1 (default all, for figures 4 and 5 the first two)"
     )

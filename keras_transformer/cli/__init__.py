@@ -1,1 +1,1 @@
-"""Flags, messages and exit status, shared by all commands."""
+"""Flags, messages and exit statuses that all commands share."""

@@ -1,4 +1,4 @@
-"""Command-line flags, and errors without tracebacks, shared by all commands."""
+"""Command-line flags and error handling that all commands share."""
 
 import argparse
 import dataclasses
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command, example, description):
         super().__init__(
             prog=f"python -m keras_transformer.{command}",
-            usage=argparse.SUPPRESS,  # too many flags; the example replaces it
+            usage=argparse.SUPPRESS,  # the example replaces it, because there are too many flags
             description=f"Example: python -m keras_transformer.{command} {example}\n\n{description}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
             for text in given if isinstance(given, list) else [given]:
                 if isinstance(text, str) and not text.strip():
                     self.error(f"--{action.dest} must not be empty")
-                if isinstance(text, str) and re.search("[\ud800-\udfff]", text):  # how Python represents other bytes
+                if isinstance(text, str) and re.search("[\ud800-\udfff]", text):  # bytes that are not UTF-8
                     self.error(f"--{action.dest} must be UTF-8, got {text!r}")
         for plugin in values.plugin:
             load_plugin(plugin)
@@ -72,15 +72,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_command(main):
-    """Call `main(sys.argv[1:])`. Convert errors to a message and an exit status.
+    """Call `main(sys.argv[1:])` and convert errors to a message and an exit status.
 
-    The status of a `UserError` is 2 for a mistake of the user. Any other exception prints its traceback, and the status
-    is 1.
+    A `UserError` ends with its status, which is 2 for mistakes of the user. Any other exception ends with a traceback
+    and status 1.
 
     Args:
         main: Function of the list of arguments.
     """
-    # TensorFlow reads this when it is imported.
+    # TensorFlow reads this variable when it is imported.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         with located_errors(), terminal_log(logging.WARNING, "stderr"):
@@ -157,7 +157,7 @@ def add_run_flags(parser, required=True, ensemble=False):
     parser.add_argument("--run", type=user_path, required=required, help="run directory")
     parser.add_argument(
         "--checkpoint",
-        help="best, last, averaged, ema or a step (default best, or last before any evaluation)",
+        help="best, last, averaged, ema or a step (default best, or last if there was no evaluation)",
     )
     if ensemble:
         parser.add_argument(
@@ -168,7 +168,7 @@ def add_run_flags(parser, required=True, ensemble=False):
 
 
 def add_decoding_flags(parser, grammar=True):
-    """Add the flags of beam search and, with `grammar`, those against repetition and of parsers."""
+    """Add the flags of beam search and, with `grammar`, those against repetition and for parsers."""
     parser.add_argument("--beam_size", type=beam_size, help="beams per sentence (default: hparams of the run)")
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(
@@ -179,7 +179,7 @@ def add_decoding_flags(parser, grammar=True):
         return
     add_repetition_flags(parser)
     parser.add_argument(
-        "--unconstrained", action="store_true", help="for parsers: search among all outputs, and repair invalid trees"
+        "--unconstrained", action="store_true", help="for parsers: search without the grammar, and repair invalid trees"
     )
 
 
@@ -187,7 +187,7 @@ def add_repetition_flags(parser):
     """Add the flags against repetition in outputs."""
     parser.add_argument(
         "--no_repeat_ngram", type=non_negative_int, metavar="N",
-        help="size of n-grams, in tokens, that occur only once per translation (default 0: no limit)",
+        help="size in tokens of n-grams that may occur only once per translation (default 0: no limit)",
     )  # fmt: skip
     parser.add_argument(
         "--repetition_penalty", type=repetition_penalty, metavar="F",
@@ -216,7 +216,7 @@ def add_sampling_flags(parser):
 
 
 def sampling_arguments(parser, flags):
-    """Return the arguments of `Sampling` that the flags give, or None without `--sample`.
+    """Return the arguments of `Sampling` from the flags, or None without `--sample`.
 
     Raises:
         UserError: A value is out of range, or `--sample` is missing.
@@ -231,7 +231,7 @@ def sampling_arguments(parser, flags):
 
 
 def shard(text):
-    """Return (I, N) of a flag's value "I/N"."""
+    """Return (I, N) for the flag value "I/N"."""
     part, _, parts = text.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
         raise argparse.ArgumentTypeError(f"must be I/N with I from 1 to N, got {text!r}")
@@ -244,7 +244,7 @@ def user_path(text):
 
 
 def number(kind, low, high=MOST):
-    """Return the `type` of a flag whose value is a number in a range.
+    """Return the argparse `type` of a flag whose value is a number in a range.
 
     Args:
         kind: int or float.

@@ -1,4 +1,4 @@
-"""Hyperparameters of a model and of its training, in one frozen, typed and validated dataclass."""
+"""Hyperparameters of a model and its training, in one frozen, typed and validated dataclass."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ TYPE_NAMES = {int: "an integer", float: "a number", str: "a string", bool: "true
 
 
 def setting(default=dataclasses.MISSING, doc="", low=None, high=MOST, choices=None, is_path=False, of_corpus=True):
-    """Return a dataclass field with a description and the values that it accepts.
+    """Return a dataclass field with a description and constraints on its value.
 
     Args:
         default: Default value.
@@ -24,7 +24,7 @@ def setting(default=dataclasses.MISSING, doc="", low=None, high=MOST, choices=No
         low: Minimum of a number, or None.
         high: Maximum of a number.
         choices: Accepted values: a sequence, or a `Registry` for its names.
-        is_path: Whether the value is a path, in which `--set` expands `~`.
+        is_path: Whether the value is a path. `--set` expands `~` in paths.
         of_corpus: For fields of a problem: whether the prepared corpus depends on the value.
     """
     metadata = {
@@ -159,7 +159,7 @@ class HParams:
     def decoding_interval(self) -> int:
         """Number of updates between evaluations that also decode.
 
-        The first evaluation at or after each multiple decodes.
+        The first evaluation at or after each multiple of this number decodes.
         """
         return self.decode_steps if self.decode_steps and self.best_metric in ("nll", "loss") else self.eval_steps
 
@@ -223,7 +223,7 @@ def field_types(settings_class):
 
 
 def validate(settings, owner):
-    """Check the fields of a dataclass that were made with `setting`, and convert integers for float fields.
+    """Check the fields of a dataclass that were made with `setting`, and convert integers in float fields to floats.
 
     Args:
         settings: The dataclass object.
@@ -259,7 +259,7 @@ def upper_bound(name):
 
 
 def parse_value(settings_class, name, text, owner):
-    """Return the value of a field, as `--set NAME=TEXT` gives it.
+    """Parse the text of a field, as in `--set NAME=TEXT`, and return its value.
 
     Args:
         settings_class: Dataclass with fields made with `setting`.

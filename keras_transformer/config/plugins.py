@@ -36,7 +36,7 @@ def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
 
     Raises:
         UserError: The plug-in is missing (`MissingPlugin`), raises an exception, registers a name that is already
-            registered, or registers nothing. None of its names remains registered.
+            registered, or registers nothing. In each case, none of its names is registered afterwards.
     """
     name, file = _find(os.fspath(plugin))
     if name in _loaded:
@@ -54,7 +54,7 @@ def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
                 )
     except (Exception, SystemExit) as error:
         _loaded.clear()
-        _loaded.update(before)  # without plug-ins that this one loaded
+        _loaded.update(before)  # also undoes plug-ins that this one has loaded
         line = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else _line_in([name], error)
         if isinstance(error, UserError) and not line:  # not raised by the code of the plug-in
             raise
@@ -64,10 +64,10 @@ def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
 
 
 def is_local(plugin):
-    """Return whether loading a plug-in, as a run names it, could run a file of the working directory.
+    """Return whether loading a plug-in under the name in a run could run a file of the working directory.
 
-    Such a file may have come with the run from someone else. An absolute path cannot be chosen without knowing where a
-    run will be stored.
+    Such a file may have arrived together with a run from someone else. Absolute paths are safe, because a sender does
+    not know where the run will be stored.
     """
     module = plugin.partition(".")[0]
     is_path = os.sep in plugin or any(Path(name).exists() for name in (plugin, module, f"{module}.py"))
@@ -98,7 +98,7 @@ def _find(text):
 def _import(name, file):
     if file:
         if file.name != "__init__.py" and str(file.parent) not in sys.path:
-            sys.path.append(str(file.parent))  # for imports of its neighbors; last, so that they shadow nothing
+            sys.path.append(str(file.parent))  # for imports from its folder; last, so that they shadow nothing
         return registry.load_file(file, name)  # the path serves as a unique module name
     importlib.invalidate_caches()  # the file may be new
     try:
@@ -119,7 +119,7 @@ def _is_part(entry, plugin):
 
 
 def _line_in(plugins, error):
-    """Return "FILE:LINE" of the innermost frame of an exception in a plug-in. Without such a frame return None."""
+    """Return "FILE:LINE" of the innermost frame of an exception that is in a plug-in, or None."""
     places = tuple(f"{plugin}." for plugin in plugins)
     lines = [
         f"{frame.f_code.co_filename}:{line}"

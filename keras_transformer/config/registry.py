@@ -1,7 +1,7 @@
 """Registries of problems, hparams, models and layers, which refer to each other only by name.
 
-`load_catalog` imports the files of `problems/` and `hparams/`, whose decorators register their content. Models and
-layers import Keras. The built-in ones are therefore registered by location and imported on first use.
+`load_catalog` imports the files of `problems/` and `hparams/`, whose decorators register their content. Modules of
+models and layers import Keras, so the built-in ones are registered by location and imported on first use.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Registry:
         """Register an object, or its location "module:attribute".
 
         Raises:
-            ValueError: The name is already registered. Running a notebook cell again may replace its own definition.
+            ValueError: The name is already registered. A notebook cell that is run again may replace its definition.
         """
         if name in self and not _is_run_again(self._entries[name], entry):
             raise ValueError(f"{self.kind} {name!r} is registered twice; choose another name")
@@ -120,7 +120,7 @@ def register_hparams(name: str) -> Callable:
     """Return a decorator that registers a function without arguments that returns `HParams`.
 
     Raises:
-        UserError: The function returns another type. This is raised when the hparams are loaded.
+        UserError: The function returns another type. The error appears when the hparams are loaded.
     """
     register = hparams.register(name)
 

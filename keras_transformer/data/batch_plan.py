@@ -1,11 +1,11 @@
-"""BatchPlan: the rows of every batch of every epoch, known in advance from the lengths alone.
+"""BatchPlan: the rows of every batch of every epoch, computed in advance from lengths only.
 
-The pairs, sorted by length (`LengthIndex`), are cut into a few segments. All batches of a segment have one shape (rows,
-source, target): the longest source and target of the segment, and the number of rows that the token budget allows.
-Dynamic programming finds the cuts with the least padding.
+The plan cuts the pairs, sorted by length (`LengthIndex`), into a few segments. All batches of a segment have the same
+shape (rows, source, target): the longest source and target of the segment, and the number of rows that the token budget
+allows. Dynamic programming finds the cuts with the least padding.
 
-Each epoch deals the pairs of a segment to its batches again, in pools of neighbouring batches, so that a pair meets
-others in each epoch. A keyed permutation of each pool is evaluated only for the rows of one batch.
+In each epoch, pools of neighbouring batches exchange their pairs at random, so a pair is batched with other pairs each
+time. A keyed permutation of each pool is evaluated only for the rows of one batch.
 """
 
 import operator
@@ -19,11 +19,11 @@ from keras_transformer.utils.errors import UserError
 MAX_CUTS = 500
 """Number of places at which a segment may end. More places hardly reduce padding."""
 NEVER = 1e30
-"""More tokens than in any plan, but finite, so that it can be interpolated."""
+"""Number of tokens larger than in any plan, but finite, so that it can be interpolated."""
 POOL = 32
-"""Batches that exchange their pairs. Larger pools mix better, and pad more where batches have open shapes."""
+"""Number of batches that exchange their pairs. Larger pools mix better, but add padding to batches of open shapes."""
 BATCHES, PAIRS, PHASE = range(3)
-"""Last part of the key of each pseudorandom stream: the order of batches, of pairs in a pool, the borders of pools."""
+"""Last part of the key of each pseudorandom stream: order of batches, order of pairs in a pool, borders of pools."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Batch:
         target_length: Tokens of the longest target in the batch.
         source_tokens: Source tokens of all rows, without padding.
         target_tokens: Target tokens of all rows, without padding.
-        shape: (rows, source, target), the shape of the segment, which is large enough for the batch.
+        shape: (rows, source, target), the shape of the segment, at least as large as the batch.
     """
 
     rows: np.ndarray
@@ -50,23 +50,23 @@ class Batch:
 class BatchPlan:
     """Batches of at most `batch_tokens` source and `batch_tokens` target tokens, padding included.
 
-    A batch is a pure function of the arguments and its index, and costs the same at any index. Every epoch contains
-    each pair once and has the same number of batches, of which at most one is partly filled.
+    A batch is a pure function of the arguments and its index. Its cost does not depend on the index. Every epoch
+    contains each pair once and has the same number of batches. At most one of these is only partly filled.
 
         plan = BatchPlan(LengthIndex.from_lengths(source_lengths, target_lengths), batch_tokens=25000)
         plan.batch(plan.batches_per_epoch).rows  # the first batch of the second epoch
 
     Args:
         index: `LengthIndex` of the corpus.
-        batch_tokens: Maximum number of tokens, rows * length, on either side of a batch.
-        seed: Integer from 0 on.
+        batch_tokens: Maximum number of tokens, rows * length, on each side of a batch.
+        seed: Non-negative integer.
         max_length: Maximum number of tokens on a side; the plan drops longer pairs. None keeps all pairs.
-        max_shapes: Maximum number of distinct shapes, for each of which a training step may have to be compiled.
-        shuffle: False, for validation, keeps the order of the index in every epoch.
+        max_shapes: Maximum number of distinct shapes. A training step may have to be compiled for each of them.
+        shuffle: Whether to shuffle in every epoch. False keeps the order of the index, for validation.
 
     Attributes:
         num_pairs: Number of pairs per epoch.
-        num_dropped: Number of pairs that the plan drops for their length.
+        num_dropped: Number of pairs that the plan drops because of their length.
         batches_per_epoch: Number of batches per epoch.
         batch_tokens: See above.
         seed: See above.
@@ -95,7 +95,7 @@ class BatchPlan:
         self.shapes = list(dict.fromkeys(shape for _, _, shape in self._segments))
 
     def batch(self, index):
-        """Return `Batch` number `index`, counted from 0 through all epochs."""
+        """Return the `Batch` with an index that counts from 0 across epochs."""
         epoch, segment, number = self._locate(index)
         start, stop, shape = self._segments[segment]
         rows = shape[0]
@@ -117,7 +117,7 @@ class BatchPlan:
         return self._segments[self._locate(index)[1]][2]
 
     def shapes_of(self, start, count):
-        """Return the distinct shapes of `count` batches from batch `start` on, in the order of their first use."""
+        """Return the distinct shapes of `count` batches starting at batch `start`, in the order of their first use."""
         found, stop = {}, start + count
         while start < stop and len(found) < len(self.shapes):
             epoch, position = divmod(start, self.batches_per_epoch)
@@ -129,11 +129,12 @@ class BatchPlan:
         return list(found)
 
     def real_share(self, padded_to="longest"):
-        """Return the real tokens of an epoch, source and target, as a share of the tokens after padding.
+        """Return the share of real tokens in all tokens of an epoch, padding included, both sides together.
 
         Args:
-            padded_to: "shape", each batch to its `shape`; or "longest", to its own longest source and target. The
-                share is then a lower bound, the share for batches that all contain the longest pairs of their pool.
+            padded_to: "shape" if each batch is padded to its `shape`, "longest" if it is padded to its own longest
+                source and target. The result for "longest" is a lower bound: it assumes that each batch contains the
+                longest sequences of its pool.
         """
         if padded_to == "longest":
             pairs, sources, targets = self._pools()
@@ -146,13 +147,13 @@ class BatchPlan:
 
     def __str__(self):
         return (
-            f"{self.num_pairs:,} pairs ({self.num_dropped:,} dropped for their length) in {self.batches_per_epoch:,} "
+            f"{self.num_pairs:,} pairs ({self.num_dropped:,} too long) in {self.batches_per_epoch:,} "
             f"batches of at most {self.batch_tokens:,} tokens per side; real tokens: {self.real_share('longest'):.1%} "
             f"padded to the longest, {self.real_share('shape'):.1%} padded to {len(self.shapes)} shapes"
         )
 
     def _locate(self, index):
-        """Return epoch and segment of a batch, and its number in the segment."""
+        """Return the epoch and the segment of a batch, and its index in the segment."""
         index = operator.index(index)
         if index < 0:
             raise IndexError(f"the index of a batch must be at least 0, got {index}")
@@ -162,19 +163,19 @@ class BatchPlan:
         return epoch, segment, int(place - self._first_batches[segment])
 
     def _places(self, epoch, positions):
-        """Return the places in the sorted order of the batches at positions of an epoch, integers `[count]` each."""
+        """Return the indices, in sorted order, of the batches at positions of an epoch, integers `[count]`."""
         if not self._shuffle:
             return positions
         return permute(positions, self.batches_per_epoch, (self.seed, epoch, BATCHES))
 
     def _segments_at(self, epoch, positions):
-        """Return the segments of the batches at positions of an epoch, integers `[count]` each."""
+        """Return the segments of the batches at positions of an epoch, integers `[count]`."""
         return np.searchsorted(self._first_batches, self._places(epoch, positions), side="right") - 1
 
     def _pool(self, epoch, segment, number):
-        """Return the pool of a batch of a segment, its first batch, and the first batch after it.
+        """Return the pool of a batch in a segment, the first batch of the pool, and the first batch after it.
 
-        The borders of pools differ between epochs, by up to half a pool.
+        In each epoch, the borders of pools shift by up to half a pool.
         """
         count = int(self._first_batches[segment + 1] - self._first_batches[segment])
         pools = max(1, count // POOL)
@@ -184,7 +185,7 @@ class BatchPlan:
         return pool, int(borders[pool]), int(borders[pool + 1])
 
     def _pools(self):
-        """Return number of pairs, longest source and longest target of each pool, int64 `[pools]` each."""
+        """Return the number of pairs, longest source and longest target of each pool, int64 `[pools]` each."""
         starts = []
         for (start, _, shape), count in zip(self._segments, np.diff(self._first_batches)):
             starts.append(start + _borders(count, max(1, count // POOL), 0.0)[:-1] * shape[0])
@@ -199,27 +200,27 @@ class BatchPlan:
 def cut_into_segments(source, target, size, batch_tokens, max_shapes):
     """Cut the ordered groups into at most `max_shapes` segments with the least padding.
 
-    The next segment takes the pairs that do not fill a batch of their segment, so only the last batch of all may be
-    partly filled. No length may exceed `batch_tokens`.
+    Pairs that do not fill a batch move to the next segment, so only the very last batch may be partly filled. No length
+    may exceed `batch_tokens`.
 
     Args:
         source: int64 `[groups]`, source tokens of the groups of a `LengthIndex`.
         target: int64 `[groups]`, target tokens.
         size: int64 `[groups]`, number of pairs.
-        batch_tokens: Maximum number of tokens on either side of a batch.
+        batch_tokens: Maximum number of tokens on each side of a batch.
         max_shapes: Maximum number of segments.
 
     Returns:
-        List of (start, stop, shape): positions of the first pair of a segment and of the first pair after it, and the
+        A list of (start, stop, shape): positions of the first pair of a segment and of the first pair after it, and the
         shape of its batches.
     """
-    # Cuts are only considered between blocks of groups with about the same number of tokens each.
+    # Cuts are considered only between blocks of groups. All blocks have about the same number of tokens.
     tokens = np.cumsum(size * np.maximum(source, target))
     last = np.unique(np.searchsorted(tokens, np.linspace(0, tokens[-1], MAX_CUTS + 1)[1:]))
     first = np.append(0, last[:-1] + 1)
     cuts = np.append(0, np.cumsum(size)[last])  # [blocks + 1], counting pairs
 
-    # [i, j] is the segment of blocks i to j: its lengths, and its tokens with padding if all batches were full.
+    # Entry [i, j] is for the segment of blocks i to j: its lengths, and its padded tokens if all batches are full.
     longest_source = _running_maxima(np.maximum.reduceat(source, first))
     longest_target = _running_maxima(np.maximum.reduceat(target, first))
     pairs = cuts[1:] - cuts[:-1, None]
@@ -229,8 +230,8 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
     for _ in range(max_shapes - 1):
         to_go.append(np.append((padded + to_go[-1][1:]).min(axis=1), 0.0))
 
-    # Because of the pairs that a segment leaves over, the next one starts inside a block, before its cut. So the end
-    # of a segment is chosen once its start is known: the padding up to there is then exact.
+    # Pairs left over from a segment make the next one start before its cut, inside a block. Each end is therefore
+    # chosen when the start is known, so that the padding in between is exact.
     segments, start = [], 0
     while start < cuts[-1]:
         block = np.searchsorted(cuts, start, side="right") - 1
@@ -255,7 +256,7 @@ def _running_maxima(values):
 
 
 def _borders(count, pools, phase):
-    """Return the first batches of the pools of a segment with `count` batches, and `count`, int64 `[pools + 1]`.
+    """Return the first batch of each pool in a segment, followed by the number of batches, int64 `[pools + 1]`.
 
     Args:
         count: Number of batches.
@@ -268,26 +269,26 @@ def _borders(count, pools, phase):
 
 
 def _groups_within(index, max_length):
-    """Return the number of groups without a side of more than `max_length` tokens. They come first."""
+    """Return the number of groups whose sides have at most `max_length` tokens. These groups come first."""
     return int(np.searchsorted(np.maximum(index.source, index.target), max_length, side="right"))
 
 
 def _check_fit(index, kept, batch_tokens, max_length):
-    """Raise a `UserError` for a plan without pairs, or with a pair longer than the budget."""
+    """Raise a `UserError` if the plan has no pairs, or a pair that is longer than the token budget."""
     if not len(index):
         raise UserError("the corpus must have at least one sentence pair, got none. Check that it is not empty.")
     longest = np.maximum(index.source, index.target)
     if not kept:
         raise UserError(
-            f"max_length={max_length} leaves none of the {index.size.sum()} sentence pairs; "
-            f"raise it to {longest[0]}, the longer side of the shortest pair, or more"
+            f"max_length={max_length} drops all {index.size.sum()} sentence pairs; "
+            f"raise it to {longest[0]}, the length of the shortest pair, or more"
         )
     worst = longest[kept - 1]
     if worst > batch_tokens:
         groups = np.flatnonzero(longest == worst)
         row = index.rows((np.cumsum(index.size) - index.size)[groups]).min()
-        less = "take that pair out of the corpus" if max_length is None else f"give max_length={batch_tokens} or less"
+        less = "remove that pair from the corpus" if max_length is None else f"lower max_length to {batch_tokens}"
         raise UserError(
-            f"batch_tokens={batch_tokens} cannot hold pair {row + 1}, {worst} tokens on a side; "
+            f"batch_tokens={batch_tokens} is too small for pair {row + 1}, which has {worst} tokens on a side; "
             f"raise it to {worst} or more, or {less}"
         )

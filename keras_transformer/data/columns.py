@@ -1,4 +1,4 @@
-"""Columns: memory-mapped arrays on disk whose chunks are verified when they are first read."""
+"""Columns: memory-mapped arrays on disk. Each chunk is verified when it is first read."""
 
 import hashlib
 import os
@@ -10,16 +10,16 @@ import numpy as np
 from keras_transformer.utils.errors import UserError
 
 CHUNK = 4096
-"""Bytes per checksum. A batch reads rows from all over a column, so a chunk must not be much longer than a row."""
+"""Bytes per checksum. A batch reads rows at random places, so a chunk should not be much longer than a row."""
 READ = 1 << 20
 SUFFIX = ".crc"
 
 
 class Column:
-    """A memory-mapped array `[size]` with a checksum per chunk. Opening costs the same for any size.
+    """Memory-mapped array `[size]` with a checksum per chunk. The cost of opening it does not depend on its size.
 
     Args:
-        path: File that `allocate_column` or other code wrote. `add_checksums` wrote its checksums to `PATH.crc`.
+        path: File with the values. `add_checksums` has written their checksums to `PATH.crc`.
         dtype: Name of the NumPy type of the values.
     """
 
@@ -34,10 +34,10 @@ class Column:
         return len(self._values)
 
     def take(self, indices):
-        """Return the values at integer indices from 0 on.
+        """Return the values at non-negative integer indices.
 
         Raises:
-            UserError: A chunk that holds one of them is damaged.
+            UserError: A chunk that contains one of the values is damaged.
         """
         chunks = np.asarray(indices) // self._per_chunk
         unread = chunks[~self._verified[chunks]]
@@ -60,7 +60,7 @@ def allocate_column(path, dtype, size):
     """Return a writable memory-mapped array `[size]` in a new file.
 
     Raises:
-        OSError: The disk is full. Without the allocation, writing to the array would kill the process.
+        OSError: The disk is full. If the space were not allocated here, writing to the array would kill the process.
     """
     with open(path, "wb") as file:
         if size:
@@ -85,5 +85,5 @@ def add_checksums(path, dtype):
 
 
 def _mapped(path, dtype):
-    """Return the values in a file as an array. A file without values cannot be memory-mapped."""
+    """Return the values in a file as an array, memory-mapped unless the file is empty."""
     return np.asarray(np.memmap(path, dtype, mode="r")) if os.path.getsize(path) else np.empty(0, dtype)

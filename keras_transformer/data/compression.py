@@ -1,4 +1,4 @@
-"""Files of bytes, plain or compressed with gzip, xz or zstd."""
+"""Reading of files, plain or compressed with gzip, xz or zstd."""
 
 import contextlib
 import gzip
@@ -13,7 +13,7 @@ SUFFIXES = (".gz", ".xz", ".zst")
 
 
 def without_suffix(name):
-    """Return a file name, a string, without its suffix of compression, if it has one."""
+    """Return a file name, a string, without the suffix of a compression format."""
     return name[: len(name) - len(_suffix(name))]
 
 
@@ -30,8 +30,8 @@ def open_binary(path):
         path: The file, or "-" for stdin.
 
     Raises:
-        UserError: The file is missing, damaged or unreadable, or the package that reads zstd is missing. Errors inside
-            the `with` block, while the file is read, are converted as well.
+        UserError: The file is missing, damaged or unreadable, or the package that reads zstd is missing. Errors that
+            occur while the `with` block reads the file are converted as well.
     """
     try:
         with _open(path) as file:
@@ -45,7 +45,7 @@ def open_binary(path):
     except OSError as error:
         raise UserError(f"cannot read {name_of(path)}: {error.strerror}") from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # its package may be missing, so its class cannot be named
+        if type(error).__name__ != "ZstdError":  # compared by name, because the package may be missing
             raise
         raise UserError(f"{path}: is not a valid compressed file ({error}). Create or download it again.") from None
 
@@ -75,6 +75,7 @@ def _zstd(path):
             from backports import zstd
     except ImportError:
         raise UserError(
-            f"{Path(path).name} needs a package: pip install 'keras-transformer-toolkit[zstd]'. Or decompress the file."
+            f"reading {Path(path).name} needs a zstd package. Run pip install 'keras-transformer-toolkit[zstd]', or "
+            "decompress the file."
         ) from None
     return zstd

@@ -15,7 +15,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 
 BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",  # first, because it begins with the mark of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",  # first, because LE begins with the UTF-16 mark
     codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
 }  # fmt: skip
 
@@ -23,7 +23,7 @@ BYTE_ORDER_MARKS = {
 def read_lines(path, may_be_empty=False, undecodable=None):
     """Yield the lines of a UTF-8 text file, plain or compressed, without line ends.
 
-    Only "\\n" and "\\r\\n" end a line. A form feed or U+2028 must not, because it would shift one side of a corpus.
+    Only "\\n" and "\\r\\n" end a line. If a form feed or U+2028 did, it would shift one side of the corpus.
 
     Args:
         path: The file, or "-" for stdin.
@@ -32,8 +32,8 @@ def read_lines(path, may_be_empty=False, undecodable=None):
             line is an error.
 
     Raises:
-        UserError: The file is missing, empty, damaged or not UTF-8; the message contains the line number. A file that
-            begins with the byte order mark of UTF-16 or UTF-32 is an error even with `undecodable`.
+        UserError: The file is missing, empty, damaged or not UTF-8. The message contains the line number. A byte order
+            mark of UTF-16 or UTF-32 at the beginning is an error even with `undecodable`.
     """
     name, number = name_of(path), 0
     with open_binary(path) as file:
@@ -57,13 +57,13 @@ def _check_byte_order_mark(name, number, line):
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if number == 1 and line.startswith(mark):
             raise UserError(
-                f"{name}:1: must be UTF-8, got {encoding} by its byte order mark; convert the file, for example with "
+                f"{name}:1: must be UTF-8, got a byte order mark of {encoding}; convert the file, for example with "
                 f"iconv -f {encoding} -t UTF-8"
             )
 
 
 def one_line(text):
-    """Return a text with each line end of `read_lines` replaced by a space. A piece may contain a line end."""
+    """Return a text with each line end replaced by a space. Decoded pieces may contain line ends."""
     return " ".join(text.replace("\r", "\n").split("\n"))
 
 
@@ -71,7 +71,7 @@ def read_pairs(source_path, target_path):
     """Yield the pairs (source, target) of two files with the same number of lines.
 
     Raises:
-        UserError: The line counts differ (the message contains both), or `read_lines` raises it.
+        UserError: The files have different numbers of lines, or `read_lines` raises it.
     """
     missing = object()
     sides = read_lines(source_path), read_lines(target_path)
@@ -87,7 +87,7 @@ def read_pairs(source_path, target_path):
 
 
 def in_chunks(lines, size):
-    """Yield lists of at most `size` lines. The lines before a faulty one are yielded before its error is raised."""
+    """Yield lists of at most `size` lines. Before raising the error of an invalid line, yield the lines before it."""
     chunk = []
     try:
         for line in lines:
@@ -104,7 +104,7 @@ def in_chunks(lines, size):
 
 
 def existing_file(folder, *names):
-    """Return the path of the first of `names` that exists in `folder`, plain or compressed, or None.
+    """Return the path of the first existing file among `names` in `folder`, plain or compressed, or None.
 
     Raises:
         UserError: A file exists both plain and compressed, with different content.
@@ -125,7 +125,7 @@ def existing_file(folder, *names):
 def _same_content(path, other, *times):
     """Return whether two files have the same decompressed content.
 
-    Their modification times are arguments, so that the cache does not return the result for an older file.
+    The modification times are arguments so that the cache does not return a result for an older version of a file.
     """
     with contextlib.suppress(UserError), open_binary(path) as one, open_binary(other) as two:
         while (block := one.read(1 << 20)) == two.read(1 << 20):
@@ -135,13 +135,13 @@ def _same_content(path, other, *times):
 
 
 def remedy(folder, name, otherwise=""):
-    """Return the end of an error message that suggests a remedy for the missing corpus file `name`.
+    """Return the end of an error message for the missing corpus file `name`, with a remedy.
 
     Args:
-        folder: Folder in which the file is missing. If the folder has a file with a similar name (other case, or with
+        folder: Folder in which the file is missing. If it contains a file with a similar name (in another case, or with
             `.txt`), the remedy is to rename that file.
         name: Name of the file, without `.gz`.
-        otherwise: Result if there is no similar file.
+        otherwise: Result if there is no file with a similar name.
     """
     names = sorted(path.name for path in Path(folder).iterdir() if path.is_file()) if Path(folder).is_dir() else []
     for found in names:
@@ -153,7 +153,7 @@ def remedy(folder, name, otherwise=""):
 
 @dataclasses.dataclass(frozen=True)
 class PlainFiles:
-    """A published corpus in files on disk, plain or compressed: one file for each split and language.
+    """Published corpus in files on disk, plain or compressed: one file per split and language.
 
     Args:
         folder: Folder of the files.
@@ -182,7 +182,7 @@ class PlainFiles:
         pairs = [[name.format(each) for each in self.languages] for name in self.names[split]]
         hint = next(filter(None, (remedy(self.folder, name) for pair in pairs for name in pair)), "")
         wanted = " or ".join(" and ".join(pair) for pair in pairs)
-        raise UserError(f"{self.folder} lacks the files of the {split} split: {wanted}, each plain or .gz{hint}")
+        raise UserError(f"{self.folder} must contain the files of the {split} split: {wanted}, each plain or .gz{hint}")
 
     def files(self):
         """Return the paths of all files."""

@@ -28,9 +28,9 @@ CHUNK_PAIRS, CHUNK_CHARACTERS = 5_000, 4_000_000
 SERIAL_PAIRS = 50_000
 """Number of pairs that this process encodes before it starts workers."""
 MAX_WORKERS = 8
-"""With more workers, the process that reads the corpus is the bottleneck. A worker takes about 0.1 GB of memory."""
+"""Maximum number of workers. With more, reading the corpus is the bottleneck. A worker needs about 0.1 GB of memory."""
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
-"""Maximum number of examples for each reason to drop a pair, and of characters in each side of an example."""
+"""Maximum number of examples per reason for dropping pairs, and of characters on each side of an example."""
 
 _tokenizer = None
 """The tokenizer of a worker process."""
@@ -55,7 +55,7 @@ def checksum(pairs):
 
 
 def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
-    """Return the pairs of a chunk as arrays, without the pairs that `pair_filter` drops one by one.
+    """Return the pairs of a chunk as arrays, without the pairs that the per-pair rules of `pair_filter` drop.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -71,7 +71,7 @@ def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
     """
     sources, targets = zip(*pairs)
     sides = [tokenizer.encode(sources), tokenizer.encode_targets(targets)]
-    lengths = [*map(_lengths, sides)]  # before dropout, whose random draws must not decide which pairs stay
+    lengths = [*map(_lengths, sides)]  # before BPE-dropout, which must not affect the filters
     drops = pair_filter.by_pair(pairs, np.stack(lengths))
     dropped = {reason: [int(rows.sum()), examples_of(pairs, rows)] for reason, rows in drops.items()}
     if any(count for count, _ in dropped.values()):
@@ -93,7 +93,7 @@ def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
 
 
 def examples_of(pairs, rows):
-    """Return the first of the pairs that `rows`, bool `[pairs]`, selects, shortened for a report."""
+    """Return the first few pairs that `rows`, bool `[pairs]`, selects, shortened for a report."""
     return [[text[:EXAMPLE_CHARACTERS] for text in pairs[row]] for row in np.flatnonzero(rows)[:EXAMPLES]]
 
 
@@ -103,13 +103,13 @@ def _lengths(rows):
 
 
 class ChunkWriter:
-    """Writer of encoded chunks of pairs to `.npz` files, which appear whole or not at all; a context manager.
+    """Context manager that encodes chunks of pairs and writes them atomically to `.npz` files.
 
     Args:
         tokenizer: `Tokenizer`.
         folder: Directory of the files, which also contains the saved tokenizer.
-        workers: Number of worker processes. 0 encodes in this process. Default: the number of cores, at most
-            `MAX_WORKERS`.
+        workers: Number of worker processes; 0 to encode in this process (default: the number of cores, at most
+            `MAX_WORKERS`).
     """
 
     def __init__(self, tokenizer, folder, workers=None):
@@ -167,15 +167,15 @@ class ChunkWriter:
             self._pool = concurrent.futures.ProcessPoolExecutor(
                 self._workers, multiprocessing.get_context("spawn"), _start_worker, (self._folder,)
             )
-        # A worker would import the user's program, which may load Keras or lack a guard of `__main__`.
+        # Otherwise a worker would import the user's program, which may load Keras or have no `__main__` guard.
         with without_ctrl_c(), mock.patch.dict(sys.modules, {"__main__": types.ModuleType("__main__")}):
             return self._pool.submit(_write_chunk_in_worker, path, chunk, *options)
 
 
 @contextlib.contextmanager
 def without_ctrl_c():
-    """Block SIGINT, as a context manager. Processes started inside never receive it; this process handles it."""
-    multiprocessing.resource_tracker.ensure_running()  # starting it would unblock the signal
+    """Block SIGINT in processes that are started inside a `with` block. This process handles it afterwards."""
+    multiprocessing.resource_tracker.ensure_running()  # starting it later would unblock the signal
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -205,7 +205,7 @@ def _write_chunk_in_worker(path, *arguments):
 
 
 def _start_worker(folder):
-    """Set up a worker process, which exits when its parent has died."""
+    """Set up a worker process, which exits when its parent dies."""
     global _tokenizer
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     _tokenizer = load_tokenizer(folder)

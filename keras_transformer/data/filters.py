@@ -17,18 +17,19 @@ SOURCE_DUPLICATES = "dropped_as_source_duplicates"
 
 @dataclass(frozen=True, kw_only=True)
 class PairFilter:
-    """The rules that decide which pairs of a split to drop. By default all pairs stay.
+    """Rules that decide which pairs of a split to drop. By default, all pairs are kept.
 
     Attributes:
         drop_empty: Whether to drop pairs with a side that has no tokens.
         drop_control: Whether to drop pairs with control, private-use or replacement characters.
-        drop_copies: Whether to drop pairs whose sides are equal, apart from case and white space.
-        min_letters: Minimum share of letters in the characters of each side, from 0 to 1, without white space.
+        drop_copies: Whether to drop pairs whose sides are equal, ignoring case and white space.
+        min_letters: Minimum share of letters in the non-space characters of each side, from 0 to 1.
         source_script, target_script: Unicode scripts of a side, separated by commas. At least `SCRIPT_SHARE` of the
-            letters must be in one of them.
+            letters must be in these scripts.
         min_tokens, max_tokens: Minimum and maximum number of tokens of each side, with EOS.
         max_length_ratio: Maximum ratio of the longer side to the shorter one, in tokens with EOS.
-        drop_overlap: Whether to drop "pairs" that are also in another split, or all pairs with "sources" of such pairs.
+        drop_overlap: "pairs" to drop pairs that are also in another split, "sources" to drop all pairs whose source is
+            also in another split, or None.
         drop_duplicates: Whether to keep only the first of identical pairs.
         drop_source_duplicates: Whether to keep only the first pair of each source.
     """
@@ -49,11 +50,11 @@ class PairFilter:
     def by_pair(self, pairs, lengths):
         """Return the pairs to drop, {reason: bool `[pairs]`}, each under the first reason that applies.
 
-        Only active rules have a reason.
+        The result has an entry for each active rule.
 
         Args:
             pairs: List of pairs of texts.
-            lengths: int32 `[2, pairs]`, the numbers of tokens with EOS of sources and targets.
+            lengths: int32 `[2, pairs]`, the numbers of tokens of sources and targets, EOS included.
         """
         found, left = {}, np.full(len(pairs), True)
         for reason, rule in self._rules().items():
@@ -109,12 +110,12 @@ class PairFilter:
 
 
 def _each(drops):
-    """Return a rule from a function of source and target."""
+    """Return a rule that applies a function of source and target to each pair."""
     return lambda pairs, _: np.fromiter((drops(*pair) for pair in pairs), bool, len(pairs))
 
 
 def _any_side(drops):
-    """Return a rule from a function of one text."""
+    """Return a rule that applies a function of one text to both sides of each pair."""
     return _each(lambda source, target: drops(source) or drops(target))
 
 
@@ -135,7 +136,7 @@ def has_control(text):
 
 
 def letter_share(text):
-    """Return the share of letters, with their accents, in the characters of a text without white space."""
+    """Return the share of letters, including accents, in the non-space characters of a text."""
     characters = "".join(text.split())
     return len(_pattern(r"[^\p{L}\p{M}]+").sub("", characters)) / max(len(characters), 1)
 
@@ -143,11 +144,11 @@ def letter_share(text):
 def script_share(text, scripts):
     """Return the share of a text's letters that are in Unicode scripts, or 1 for a text without letters.
 
-    Letters that several scripts share do not count.
+    Letters that belong to several scripts are ignored.
 
     Args:
         text: A text.
-        scripts: Names, separated by commas: "Han,Hiragana,Katakana".
+        scripts: Names, separated by commas, such as "Han,Hiragana,Katakana".
     """
     letters = _pattern(r"\P{L}+|[\p{Script=Common}\p{Script=Inherited}]+").sub("", text)
     return len(_pattern(f"[^{script_classes(scripts)}]+").sub("", letters)) / len(letters) if letters else 1.0
@@ -155,10 +156,10 @@ def script_share(text, scripts):
 
 @functools.lru_cache
 def script_classes(scripts):
-    """Return the inside of a character class for the names of Unicode scripts, separated by commas.
+    """Return the content of a character class for the names of Unicode scripts, separated by commas.
 
     Raises:
-        UserError: A name is not the name of a script.
+        UserError: A name is not that of a script.
     """
     import regex
 
@@ -189,7 +190,7 @@ def hash_texts(texts):
 
 
 def first_occurrences(hashes):
-    """Return which of the hashes, uint64 `[hashes]`, did not occur before, bool `[hashes]`."""
+    """Return bool `[hashes]`: True for the first occurrence of each value in hashes, uint64 `[hashes]`."""
     first = np.full(len(hashes), False)
     first[np.unique(hashes, return_index=True)[1]] = True
     return first

@@ -1,25 +1,25 @@
-"""LengthIndex: the pairs of a corpus sorted by length, which is all that a batch plan needs of them."""
+"""LengthIndex: the pairs of a corpus sorted by length, as a batch plan needs them."""
 
 import numpy as np
 
 from keras_transformer.data.columns import add_checksums, allocate_column
 
 BLOCK = 1 << 20
-"""Pairs that are sorted at a time."""
+"""Number of pairs that are sorted at a time."""
 
 
 class LengthIndex:
-    """Pairs grouped by their two lengths, in an order whose neighbours are alike.
+    """Pairs grouped by their two lengths and sorted so that neighbours have similar lengths.
 
-    The order is ascending by the longer side. Pairs with the same longer side run from long target to long source, and
-    at the next length back again. Pairs of equal lengths keep their order in the corpus.
+    The order is ascending by the length of the longer side. Within one such length, pairs are sorted from long target
+    to long source, and within the next one in the opposite direction. Pairs of equal lengths keep their order.
 
     Args:
-        source: int64 `[groups]`, source tokens of the pairs of each group, EOS included.
+        source: int64 `[groups]`, source tokens of each pair in a group, EOS included.
         target: int64 `[groups]`, target tokens.
         size: int64 `[groups]`, number of pairs.
-        order: The rows of the corpus in this order. `order.take(positions)` returns integers `[positions]`; a NumPy
-            array `[pairs]` does.
+        order: Rows of the corpus in this order: a `Column` or a NumPy array `[pairs]`, or any object whose method
+            `take(positions)` returns integers `[positions]`.
     """
 
     def __init__(self, source, target, size, order):
@@ -33,12 +33,12 @@ class LengthIndex:
         return self._order.take(positions).astype(np.int64)
 
     def reversed(self):
-        """Return the index for batches in which source and target change places."""
+        """Return the index for batches with source and target swapped."""
         return LengthIndex(self.target, self.source, self.size, self._order)
 
     @classmethod
     def from_columns(cls, groups, order):
-        """Return the index that `write_index` wrote, with its two `Column`s."""
+        """Return the index from the two `Column`s that `write_index` wrote."""
         return cls(*groups.take(np.arange(len(groups))).reshape(3, -1), order)
 
     @classmethod
@@ -52,7 +52,7 @@ class LengthIndex:
         if source.ndim != 1 or source.shape != target.shape:
             raise ValueError(f"lengths must be two arrays [pairs], got shapes {source.shape} and {target.shape}")
         if len(source) and min(source.min(), target.min()) < 1:
-            raise ValueError("lengths must be at least 1, for the end of sentence")
+            raise ValueError(f"lengths must be at least 1, for EOS, got {min(source.min(), target.min())}")
         groups = group_lengths(source, target)
         order = np.empty(len(source), order_type(len(source)))
         sort_rows(source, target, groups, order)
@@ -64,8 +64,8 @@ def write_index(prefix, source, target):
 
     Args:
         prefix: Path without a suffix.
-        source: Integers `[pairs]`, the lengths; slices are read one after the other.
-        target: Integers `[pairs]`.
+        source: Integers `[pairs]`, the lengths of the sources. The function reads one slice at a time.
+        target: Integers `[pairs]`, the lengths of the targets.
 
     Returns:
         {file name: entry} for a manifest.
@@ -80,15 +80,17 @@ def write_index(prefix, source, target):
 
 
 def order_type(pairs):
-    """Return the name of the NumPy type for the rows of that many pairs."""
+    """Return the name of the NumPy type for row indices of a given number of pairs."""
     return "uint32" if pairs <= 1 << 32 else "int64"
 
 
 def group_lengths(source, target):
     """Return source length, target length and size of the groups of a `LengthIndex`, int64 `[groups]` each.
 
+    The function needs memory for one block only, whatever the number of pairs.
+
     Args:
-        source: Integers `[pairs]`; memory is that of a block, whatever the number of pairs.
+        source: Integers `[pairs]`.
         target: Integers `[pairs]`.
     """
     keys = sizes = np.empty(0, np.int64)
@@ -105,17 +107,17 @@ def group_lengths(source, target):
 
 
 def sort_rows(source, target, groups, order):
-    """Write the rows of a corpus to the array `order`, sorted by group.
+    """Write the rows of a corpus to the array `order`, sorted by group, with memory for one block only.
 
     Args:
-        source: Integers `[pairs]`; memory is that of a block, as with `group_lengths`.
+        source: Integers `[pairs]`.
         target: Integers `[pairs]`.
         groups: The result of `group_lengths`.
         order: Integer array `[pairs]`.
     """
     keys = groups[0] << 32 | groups[1]
     by_key = np.argsort(keys)
-    free = np.cumsum(groups[2]) - groups[2]  # the next place of each group
+    free = np.cumsum(groups[2]) - groups[2]  # the next free position of each group
     for first, block in _keys(source, target):
         group = by_key[np.searchsorted(keys, block, sorter=by_key)]
         rows = np.argsort(group, kind="stable")
@@ -125,7 +127,7 @@ def sort_rows(source, target, groups, order):
 
 
 def _keys(source, target):
-    """Yield the first row of each block and a number for each pair of lengths in it, int64 `[rows]`."""
+    """Yield the first row of each block and a key for the two lengths of each pair in it, int64 `[rows]`."""
     for first in range(0, len(source), BLOCK):
         block = slice(first, first + BLOCK)
         yield first, source[block].astype(np.int64) << 32 | target[block].astype(np.int64)

@@ -12,7 +12,7 @@ from keras_transformer.utils.errors import UserError
 
 _log = logging.getLogger(__name__)
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
-CODES = {"bpt", "ept", "ph", "it", "ut"}  # elements of TMX whose content is formatting of the original document
+CODES = {"bpt", "ept", "ph", "it", "ut"}  # elements of TMX that contain formatting codes instead of text
 
 
 def is_pair_file(path):
@@ -29,7 +29,7 @@ def read_pair_file(path, source, target):
         target: Code of the target language.
 
     Raises:
-        UserError: The file is missing or damaged, or a line lacks a language.
+        UserError: The file is missing or damaged, or a language is missing in a line.
     """
     return READERS[Path(without_suffix(str(path))).suffix.lower()](path, source, target)
 
@@ -37,7 +37,7 @@ def read_pair_file(path, source, target):
 def read_tsv(path, source, target):
     """Yield the pairs of a file with two columns, source and target.
 
-    A first line that holds the two language codes gives the order of the columns. Quotation marks are text.
+    If the first line contains the two language codes, it gives the order of the columns. Quotation marks are text.
     """
     swapped = False
     for number, line in enumerate(read_lines(path), start=1):
@@ -75,8 +75,8 @@ def read_jsonl(path, source, target):
 def read_tmx(path, source, target):
     """Yield the pairs of a file in the Translation Memory eXchange format, version 1.1 to 1.4b.
 
-    A language matches its variants: `en` matches `en-US`. The function skips units that lack one of the two languages
-    and logs their number as a warning. It removes formatting codes and replaces each run of white space by one space.
+    A language matches its variants: `en` matches `en-US`. The function skips units without one of the two languages and
+    logs a warning with their number. It removes formatting codes and replaces each run of white space by one space.
     """
     units = pairs = 0
     seen = set()
@@ -110,7 +110,7 @@ def read_tmx(path, source, target):
 
 
 def _matching(variants, language):
-    """Return the <seg> of a language, else of its first variant, else None."""
+    """Return the <seg> of a language, or of its first variant, or None."""
     language = language.lower().replace("_", "-")
     if language in variants:
         return variants[language]

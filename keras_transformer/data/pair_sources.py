@@ -12,12 +12,12 @@ from keras_transformer.utils.errors import UserError
 
 @dataclass(frozen=True)
 class PairSource:
-    """One file with both sides, or two files with one side each.
+    """Parallel text in one file with both sides or in two files with one side each.
 
     Attributes:
         paths: The file, or the files of source and target.
         languages: Codes of source and target.
-        weight: Copies of each pair. The fractional part is the share of pairs that get one more copy.
+        weight: Number of copies of each pair. The fractional part is the share of pairs with one more copy.
     """
 
     paths: tuple
@@ -50,8 +50,8 @@ def find_source(folder, name, languages, required=False):
         required: Whether missing files are an error.
 
     Raises:
-        UserError: Several of these forms exist, one of the two sides is missing, or only a file with a similar name
-            exists.
+        UserError: Files in several of these formats exist, one of the two sides is missing, or only a file with a
+            similar name exists.
     """
     sides = [existing_file(folder, f"{name}.{language}") for language in languages]
     found = [path for suffix in READERS if (path := existing_file(folder, f"{name}{suffix}"))]
@@ -89,7 +89,7 @@ def parse_sources(text, folder, languages):
         except ValueError:
             number = math.nan
         if not 0 < number <= 1000:
-            raise UserError(f"{item}: the weight must be a number above 0 and at most 1000, got {weight!r}")
+            raise UserError(f"the weight of {name} must be a number above 0 and at most 1000, got {weight!r}")
         path = Path(folder) / Path(name).expanduser()
         if is_pair_file(path):
             if not path.is_file():
@@ -104,12 +104,12 @@ def parse_sources(text, folder, languages):
 
 
 def hash_text(text):
-    """Return a hash of a text, from 0 to 2^64 - 1. It is the same in every process."""
+    """Return a hash of a text, an integer from 0 to 2^64 - 1, which is the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
 def _both(folder, name, languages, sides):
-    """Return the two files of a source. Raise `UserError` if one is missing."""
+    """Return the two files of a source. Raise a `UserError` if one of them is missing."""
     for path, language in zip(sides, languages):
         if path is None:
             otherwise = (

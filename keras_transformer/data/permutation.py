@@ -1,22 +1,22 @@
-"""Pseudorandom permutations of large ranges, evaluated only where needed."""
+"""Pseudorandom permutations of large ranges, evaluated only at the requested indices."""
 
 import numpy as np
 
 ROUNDS = 12
-"""Fewer would prefer some permutations of ranges of less than ten."""
+"""Number of rounds. With fewer, some permutations of ranges below ten would be more likely than others."""
 
 
 def permute(indices, size, key):
     """Return the images of indices under a pseudorandom permutation of `range(size)`.
 
     Memory and time depend on the number of indices, not on `size`. A Feistel network permutes a grid of about
-    sqrt(size) × sqrt(size) cells. Images outside the range are permuted again until they are inside it, which happens
-    to few, because the grid has hardly more cells than the range.
+    sqrt(size) × sqrt(size) cells. Images outside the range are permuted again until they are inside. There are few of
+    them, because the grid has hardly more cells than the range.
 
     Args:
         indices: Integers `[count]`, from 0 to `size - 1`.
         size: Size of the range, at most 2**62.
-        key: Tuple of integers from 0 on. Each key has a permutation of its own.
+        key: Tuple of non-negative integers. Each key has its own permutation.
 
     Returns:
         int64 `[count]`.

@@ -1,7 +1,7 @@
-"""Preparation of a token store: encode each split in chunks, then join the chunks to the columns of a store.
+"""Preparation of a token store: encode each split in chunks, then join the chunks into the columns of the store.
 
-The file name of a chunk contains the position and the checksum of its texts. An interrupted preparation therefore
-resumes with the chunks whose files are missing.
+The file name of a chunk contains the position and the checksum of its texts. When an interrupted preparation resumes,
+it encodes only the chunks whose files are missing.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ logger = logging.getLogger(__name__)
 
 SIDES = ("source", "target")
 CHUNKS = "*.npz"
-SECONDS = 5.0  # between lines of progress
+SECONDS = 5.0  # between progress lines
 
 
 class ChangedTexts(Exception):
-    """The chunks of an interrupted preparation contain texts that differ from those that `pairs` yields now."""
+    """Error for chunks of an interrupted preparation whose texts differ from the current texts."""
 
 
 class Progress:
-    """Logger of the progress of a split, at most one line per `SECONDS`. A small corpus has no progress lines.
+    """Logger of the progress of a split. It logs at most one line per `SECONDS`, and none for a small corpus.
 
     Args:
         split: Name of the split.
-        expected: Number of pairs, if it is known.
+        expected: Number of pairs, or None if it is unknown.
     """
 
     def __init__(self, split, expected=None):
@@ -43,7 +43,7 @@ class Progress:
         self._start = self._last = time.monotonic()
 
     def update(self, pairs, skipped):
-        """Add pairs to the count and return it. `skipped` pairs were encoded by an interrupted preparation."""
+        """Add pairs to the count and return it. `skipped` is True if an interrupted preparation has encoded them."""
         if skipped:
             self._skipped += pairs
         else:
@@ -66,7 +66,7 @@ class Progress:
 def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=None, bpe_dropout=None):
     """Encode pairs of texts to the files of a store, except its manifest. Resume an interrupted preparation.
 
-    It needs the memory of a few chunks per worker, plus about 50 bytes per pair to drop duplicates.
+    The function needs memory for a few chunks per worker, plus about 50 bytes per pair to drop duplicates.
 
     Args:
         work: `WorkDirectory` with the saved tokenizer.
@@ -81,7 +81,7 @@ def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=
         {split: counts}, {split: {reason: examples of dropped pairs}} and {file: entry}, as in a manifest.
 
     Raises:
-        ChangedTexts: The texts are not those of the interrupted preparation.
+        ChangedTexts: The texts differ from those of the interrupted preparation.
         Exception: Any exception from the iteration over pairs.
     """
     filters, expected, bpe_dropout = filters or {}, expected or {}, bpe_dropout or {}
@@ -110,7 +110,7 @@ def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=
 
 
 def _join(folder, split, chunks, drops, tokenizer):
-    """Write the columns of a split from its chunks, without the pairs of `drops`, {reason: bool `[rows]`}.
+    """Write the columns of a split from its chunks, without the pairs that `drops`, {reason: bool `[rows]`}, selects.
 
     Returns:
         The counts, the examples of dropped pairs, and the manifest entries of the files.
@@ -152,7 +152,7 @@ def _join(folder, split, chunks, drops, tokenizer):
 
 
 class _Lengths:
-    """Lengths `[pairs]` of the sequences with these offsets, of which only slices are in memory."""
+    """Lengths `[pairs]` of sequences, computed from their offsets one slice at a time to save memory."""
 
     def __init__(self, path, pairs):
         self._offsets, self._pairs = np.memmap(path, np.int64, mode="r"), pairs
@@ -165,13 +165,13 @@ class _Lengths:
 
 
 def _count(dropped, reason, count, examples):
-    """Add to the number of pairs dropped for a reason, and to its first examples."""
+    """Add pairs that were dropped for a reason to its number of pairs and its examples."""
     total, known = dropped.get(reason, (0, []))
     dropped[reason] = total + count, (known + examples)[:EXAMPLES]
 
 
 def _decoded(tokenizer, chunk, rows):
-    """Return examples of the pairs of a chunk that `rows`, bool `[pairs]`, selects, decoded from their ids."""
+    """Return examples of the pairs that `rows`, bool `[pairs]`, selects from a chunk, decoded from their ids."""
     ends = [np.cumsum(chunk[f"{side}.lengths"]) for side in SIDES]
     pairs = []
     for row in np.flatnonzero(rows)[:EXAMPLES]:

@@ -1,17 +1,18 @@
-"""A sample of the training text that is small enough to learn a vocabulary in bounded memory."""
+"""Sampling of the training text, to learn a vocabulary in bounded memory."""
 
 import random
 
 SAMPLE_CHARACTERS = 100_000_000
-UNSPACED = 12  # weight of a text without spaces between words
+UNSPACED = 12  # factor for the size of a text without spaces between words
 
 
 def sample_texts(texts, characters=SAMPLE_CHARACTERS):
     """Return all texts of a small corpus, or a random sample of a larger one. The same texts give the same sample.
 
-    The memory that SentencePiece needs grows with the characters of distinct words. For 100 million characters of two
-    languages with two million words each, SentencePiece took 1.35 GB. Without spaces, a whole sentence is a word and
-    takes 130 bytes per character. Such a text therefore counts `UNSPACED` times, and SentencePiece took 1.2 GB.
+    The memory of SentencePiece grows with the number of characters in distinct words. For 100 million characters of two
+    languages with two million words each, it needed 1.35 GB. In a text without spaces, a whole sentence is a word and
+    needs 130 bytes per character. The size of such a text is therefore multiplied by `UNSPACED`; SentencePiece then
+    needed 1.2 GB.
 
     Args:
         texts: Iterable of sentences.
@@ -33,15 +34,15 @@ def sample_texts(texts, characters=SAMPLE_CHARACTERS):
 
 
 def drain(texts):
-    """Yield the texts of a list in order and remove each one, so that only the learner of a vocabulary keeps a copy."""
+    """Yield the texts of a list in order and remove them from the list, so that the learner has the only copy."""
     texts.reverse()
     while texts:
         yield texts.pop()
 
 
 def _weight(text):
-    """Return the number of characters that a text counts as.
+    """Return the size of a text in characters, adjusted for memory.
 
-    The minimum keeps a sample below 4 million texts. From a larger one, SentencePiece would draw a sample of its own.
+    The minimum keeps a sample below 4 million texts. SentencePiece would draw another sample from a larger one.
     """
     return max(26, len(text) * (UNSPACED if len(text) > 15 * len(text.split()) else 1))

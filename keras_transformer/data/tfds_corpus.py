@@ -1,6 +1,6 @@
-"""Parallel corpora from TensorFlow Datasets, which downloads and verifies them, read in a fixed order.
+"""Parallel corpora that TensorFlow Datasets downloads and verifies, read in a fixed order.
 
-Corpora that are already on disk are found without importing TensorFlow Datasets or TensorFlow.
+Finding a corpus that is already on disk requires neither TensorFlow Datasets nor TensorFlow.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ class TfdsCorpus:
         data_dir: Directory of TFDS. The environment variable TFDS_DATA_DIR overrides it.
         url: URL of one of the downloaded files, to check whether the server can be reached.
         download_size: Total size of the download, as text: "1.6 GiB".
-        plain_files: Description, for messages, of the plain files that the user may put into `--raw_dir` instead.
-        sgml_splits: Splits with SGML entities such as "&amp;". TFDS copies the lines of WMT's `.sgm` files, the
-            newstest sets, without decoding entities. The training text is plain: "&amp;" is literal text there.
+        plain_files: Description for messages of the plain files that can be given with `--raw_dir` instead.
+        sgml_splits: Splits in which "&amp;" is an SGML entity: the newstest sets of WMT, because TFDS does not decode
+            the entities in their `.sgm` files. In the training text, "&amp;" is literal.
     """
 
     name: str
@@ -82,12 +82,12 @@ class TfdsCorpus:
         tfds, tf = self._import()
         read_json(self.folder / "dataset_info.json", f"remove {self.folder} to build it again")
         try:
-            # One file after the other, for the order in which TFDS stored the examples.
+            # Read one file after the other to keep the order in which TFDS has stored the examples.
             dataset = tfds.load(
                 self.name, split=split, data_dir=str(self.home), download=False, shuffle_files=False,
                 read_config=tfds.ReadConfig(try_autocache=False, interleave_cycle_length=1),
             )  # fmt: skip
-            # One thread reads more than twice as fast as several, which wait for each other.
+            # One thread is more than twice as fast as several threads, which would wait for each other.
             options = tf.data.Options()
             options.autotune.enabled, options.threading.private_threadpool_size = False, 1
             for batch in tfds.as_numpy(dataset.with_options(options).batch(BATCH).prefetch(2)):
@@ -115,8 +115,8 @@ class TfdsCorpus:
             found = re.match(r"Artifact (\S+), downloaded to (.+), has wrong checksum", str(error))
             url, path = found.groups() if found else (_first_line(error), self.home / "downloads")
             raise UserError(
-                f"{self.name}: {url} has the wrong checksum: the file is incomplete or has changed, and was "
-                f"not used; remove {path} {again}"
+                f"{self.name}: {url} has the wrong checksum, so the file is incomplete or has changed; "
+                f"remove {path} {again}"
             ) from None
         except ExtractError as error:
             raise UserError(f"{self.name}: {_first_line(error)}; remove {self.home / 'downloads'} {again}") from None
@@ -153,12 +153,12 @@ class TfdsCorpus:
                 from absl import logging
 
                 if os.environ.get("KERAS_BACKEND") == "jax":
-                    with contextlib.suppress(RuntimeError):  # TensorFlow has been used already
-                        tf.config.set_visible_devices([], "GPU")  # leave its memory to JAX
+                    with contextlib.suppress(RuntimeError):  # raised if TensorFlow has already been used
+                        tf.config.set_visible_devices([], "GPU")  # leave GPU memory to JAX
                 tf.config.list_physical_devices()
         except ImportError as error:
             raise UserError(
-                f"{self.name} is read through TensorFlow Datasets, and {error.name or error} is not installed: "
+                f"{self.name} needs TensorFlow Datasets, but {error.name or error} is not installed; run "
                 f"{INSTALL}, or name {self.plain_files} with --raw_dir"
             ) from None
         logging.set_verbosity(logging.ERROR)  # TFDS logs many warnings
@@ -167,8 +167,8 @@ class TfdsCorpus:
     def _unreachable(self, reason):
         return UserError(
             f"{self.name} is not in {self.home} and cannot be downloaded from {self.url.split('/')[2]} "
-            f"({_first_line(reason)}): connect to download {self.download_size}, or name {self.plain_files} "
-            "with --raw_dir"
+            f"({_first_line(reason)}); check the connection to download {self.download_size}, or name "
+            f"{self.plain_files} with --raw_dir"
         )
 
 

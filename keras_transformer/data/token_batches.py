@@ -8,7 +8,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.timing import Stopwatch
 
 WORD_DROPOUT = 0x776F7264
-"""First part of the seed of hidden words, whose random stream must differ from others with the same seed."""
+"""First part of the seed for hidden words, so that their random stream differs from others with the same seed."""
 
 
 class TokenBatches(keras.utils.PyDataset):
@@ -21,18 +21,17 @@ class TokenBatches(keras.utils.PyDataset):
     Args:
         split: `Split` of a token store.
         plan: `BatchPlan` over its index.
-        start: Index of the first batch: the step at which training resumes.
-        endless: Whether batches continue epoch after epoch, for training, or end after one epoch, for validation.
-        row_multiple: The number of rows is raised to a multiple of this with empty rows, so that replicas share them
-            evenly.
+        start: Index of the first batch, which is the step at which training resumes.
+        endless: Whether batches continue for any number of epochs, as in training, or end after one epoch.
+        row_multiple: Divisor of the number of rows. Empty rows fill up a batch so that replicas get equal shares.
         few_shapes: Whether a batch is padded to one of the plan's few shapes, for steps that are compiled for each
-            shape, or only to its own longest sequences. Default: on all backends except TensorFlow.
-        stopwatch: `Stopwatch` of the assembly of batches, a new one by default.
+            shape, or only to its own longest sequences (default: True except on TensorFlow).
+        stopwatch: `Stopwatch` that measures the assembly of batches (default: a new one).
         word_dropout: Share of source tokens that are hidden. The choice depends only on the plan's seed and the index
             of the batch.
-        hidden_ids: int `[vocab_size]`, the id that replaces each id where it is hidden, as a tokenizer's `hidden_ids`.
-        part: (number, count), a worker's part of each batch: the rows of one of `count` equal blocks. Only these rows
-            are read. `shape`, `tokens` and `rows` still describe the whole batch.
+        hidden_ids: int `[vocab_size]`, the replacement of each hidden id, such as `Tokenizer.hidden_ids`.
+        part: (index, count) for worker `index` of `count`, which reads only its equal share of the rows. `shape`,
+            `tokens` and `rows` still describe the whole batch.
     """
 
     def __init__(
@@ -52,14 +51,14 @@ class TokenBatches(keras.utils.PyDataset):
 
     @property
     def num_batches(self):
-        """Number of batches, or None where they are endless and Keras must not shuffle them."""
+        """Number of batches, or None if they are endless, which also prevents Keras from shuffling them."""
         return None if self.endless else self.batches_per_epoch
 
     def __getitem__(self, index):
         with self.stopwatch:
             try:
                 return self._assemble(self.start + index)
-            except UserError as error:  # the backend would wrap it in an error of its own
+            except UserError as error:  # kept, because the backend raises an error of another type instead
                 self.split.failure = error
                 raise
 
@@ -81,14 +80,14 @@ class TokenBatches(keras.utils.PyDataset):
         return (source, decoder_input), labels, weights
 
     def _hide_words(self, source, index, batch, own=slice(None)):
-        # Drawn without padding, which differs between backends, and for the whole batch, which all parts share.
+        # Draw for the unpadded batch, because padding depends on the backend, and for all parts together.
         random = np.random.default_rng([WORD_DROPOUT, self.plan.seed, index])
         chances = random.random((len(batch.rows), batch.source_length))[own]
         part = source[: len(chances), : batch.source_length]
         part[:] = np.where(chances < self.word_dropout, self.hidden_ids[part], part)
 
     def shape(self, index):
-        """Return (rows, source_length, target_length) of batch `index`, padding included."""
+        """Return the shape (rows, source_length, target_length) of batch `index`, padding included."""
         if self.few_shapes:
             return self._with_empty_rows(self.plan.shape(self.start + index))
         return self._padded_shape(self.plan.batch(self.start + index))
@@ -125,10 +124,10 @@ class TokenBatches(keras.utils.PyDataset):
         return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)
 
     def as_dataset(self, replicas=1):
-        """Return a `tf.data.Dataset` of the batches with open shapes, so that `fit` is traced once.
+        """Return a `tf.data.Dataset` of the batches with unknown lengths in its shapes, so that `fit` is traced once.
 
         Args:
-            replicas: Number of equal blocks of rows into which each batch is cut. The blocks are elements of their own.
+            replicas: Number of equal blocks into which the rows of each batch are cut. Each block is an element.
         """
         import tensorflow as tf
 
@@ -137,7 +136,7 @@ class TokenBatches(keras.utils.PyDataset):
             return [array.reshape(replicas, -1, array.shape[1]) for array in (source, decoder_input, labels, weights)]
 
         def blocks(index):
-            # Unlike this, `from_generator` makes the process release all free memory and then allocate it again.
+            # `from_generator` would make the process release all free memory and then allocate it again.
             arrays = tf.numpy_function(load, [index], 3 * (tf.int32,) + (tf.float32,))
             for array in arrays:
                 array.set_shape((replicas, None, None))

@@ -1,4 +1,4 @@
-"""TokenStore: a prepared corpus on disk, as memory-mapped columns with a manifest."""
+"""TokenStore: a prepared corpus on disk, in memory-mapped columns with a manifest."""
 
 import contextlib
 import functools
@@ -24,18 +24,19 @@ COLUMNS = {
 }
 """The columns of a split and their possible types."""
 VERIFIED = "verified.json"
-"""File with size, time of change and inode of each file whose checksum was verified on this machine."""
+"""Name of the file that lists size, modification time and inode of each file that was verified on this machine."""
 
 
 class TokenStore:
-    """A prepared corpus on disk, which `TokenStore.write` wrote.
+    """Prepared corpus on disk, written by `TokenStore.write`.
 
-    Opening costs the same for any size of the corpus, except once on each machine: then all checksums are verified.
-    Later, the files must have the size, time and inode that they had. Chunks are also verified when first read.
+    The first time that a machine opens a split, the store verifies all checksums. Later it only checks that size,
+    modification time and inode of each file are the same, so the cost does not depend on the size of the corpus. Chunks
+    are also verified when first read.
 
     Args:
-        path: Its directory.
-        reverse: Whether source and target change places.
+        path: Directory of the corpus.
+        reverse: Whether to swap source and target.
 
     Raises:
         UserError: The directory is not a complete store of this version.
@@ -68,7 +69,7 @@ class TokenStore:
             UserError: The corpus has no such split, or a file is missing or damaged.
         """
         if name not in self.manifest["splits"]:
-            raise UserError(f"{self.path} has no split {name!r}; there are: {', '.join(self.manifest['splits'])}")
+            raise UserError(f"{self.path} has no split {name!r}; choose one of {', '.join(self.manifest['splits'])}")
         self._check(name, self._verified())
         columns = {
             column: Column(self.path / f"{name}.{column}", self.manifest["files"][f"{name}.{column}"]["dtype"])
@@ -88,7 +89,7 @@ class TokenStore:
             self._check(name, {})
 
     def _check(self, split, verified):
-        """Raise a `UserError` unless the files of a split are as they were written.
+        """Raise a `UserError` if a file of a split is missing or has changed.
 
         Args:
             split: Name of the split.
@@ -125,10 +126,10 @@ class TokenStore:
         """Encode pairs of texts to a new store at `path`, which appears only when it is complete.
 
         Args:
-            path: Directory to make; an existing one is replaced.
+            path: Directory of the store. An existing one is replaced.
             splits: {name: iterable of (source, target) texts}.
-            tokenizer: `Tokenizer`; kept in the store.
-            manifest: Dictionary of further facts about the corpus.
+            tokenizer: `Tokenizer`, saved in the store.
+            manifest: Dictionary of additional information about the corpus.
             **options: `filters`, `expected`, `workers` and `bpe_dropout`, as for `preparation.write_columns`.
         """
         with atomic_directory(path) as folder:
@@ -136,7 +137,7 @@ class TokenStore:
 
     @staticmethod
     def fill(work, splits, tokenizer, manifest, **options):
-        """Do the work of `write` in a `WorkDirectory`, where it resumes an interrupted preparation.
+        """Write the files of a store to a `WorkDirectory`, or resume an interrupted preparation in it.
 
         Raises:
             ChangedTexts: The texts differ from those of the interrupted preparation.
@@ -164,8 +165,8 @@ class Split:
 
     Args:
         source: `Sequences` of the sources.
-        target: `Sequences` of the targets, as many.
-        index: `LengthIndex` of the pairs; by default it is computed from the lengths.
+        target: `Sequences` of the targets.
+        index: `LengthIndex` of the pairs (default: computed from the lengths).
 
     Attributes:
         failure: The `UserError` of a damaged chunk that a batch needed, or None.
@@ -180,11 +181,11 @@ class Split:
 
 
 class Sequences:
-    """Sequences of token ids: `sequences[i]` is integers `[length]`, EOS included.
+    """Sequences of token ids. `sequences[i]` is an integer array `[length]`, EOS included.
 
     Args:
         ids: Integers `[tokens]`, the ids of all sequences: a `Column` or a NumPy array.
-        offsets: Integers `[sequences + 1]`, the place of the first id of each sequence, then the number of ids.
+        offsets: Integers `[sequences + 1]`, the position of the first id of each sequence, then the number of ids.
     """
 
     def __init__(self, ids, offsets):
@@ -200,11 +201,11 @@ class Sequences:
 
     @functools.cached_property
     def lengths(self):
-        """Int32 `[sequences]`, numbers of ids. They are read once, in time and memory linear in the corpus."""
+        """Numbers of ids, int32 `[sequences]`, read once, in time and memory linear in the size of the corpus."""
         return np.diff(self._offsets.take(np.arange(len(self._offsets)))).astype(np.int32)
 
     def padded(self, rows, count, length):
-        """Return int32 `[count, length]`: the sequences of rows, integers `[count or fewer]`, and PAD elsewhere."""
+        """Return int32 `[count, length]`: the sequences at rows, integers `[≤ count]`, padded with PAD."""
         starts = self._offsets.take(rows)
         real = np.arange(length) < (self._offsets.take(rows + 1) - starts)[:, None]
         ids = np.full((count, length), PAD, np.int32)
@@ -213,6 +214,6 @@ class Sequences:
 
 
 def _status(path):
-    """Return what changes when a file is written to or copied: its size, time of change and inode."""
+    """Return the size, modification time and inode of a file, which change if it is written to or copied."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ino]

@@ -1,1 +1,1 @@
-"""§6.1: beam search, and text in, text out."""
+"""Beam search (§6.1) and translation of texts."""

@@ -31,8 +31,8 @@ class AugmentOptions:
         direction: "back" makes the input the target side of the pairs, "forward" the source side.
         tag: Text in front of each source, such as "<bt>"; "" for none.
         drop_duplicates: Whether to translate repeated input lines only once.
-        shard: (I, N) to translate the I-th of N parts of the input; equal lines are in the same part.
-        search: `SearchOptions`. With sampling, the default beam size is `nbest`, so that all draws are kept.
+        shard: (I, N) to translate the I-th of N parts of the input. Equal lines are in the same part.
+        search: `SearchOptions`. With sampling, the default beam size is `nbest`, so the output has all draws.
     """
 
     direction: Literal["back", "forward"]
@@ -44,11 +44,11 @@ class AugmentOptions:
 
 @dataclasses.dataclass
 class AugmentResult:
-    """Counts of `augment`.
+    """Counts returned by `augment`.
 
     Attributes:
-        lines: Number of input lines of the shard.
-        blank: Number of them that are blank.
+        lines: Number of input lines in the shard.
+        blank: Number of blank lines among them.
         repeated: Number of repeated lines that were not translated again.
         rejected: Number of lines without a pair, because they are too long or their translation is empty.
         pairs: Number of pairs in the output.
@@ -64,8 +64,8 @@ class AugmentResult:
 def augment(run_dir, input_path, output_path, options, checkpoint=None, precision="float32", jit_compile=False):
     """Translate monolingual text and write the pairs to a file of tab-separated values: source, target.
 
-    Finished chunks are kept in a hidden directory next to the output until all are there. An interrupted call
-    continues with the next chunk if run, input and options are the same.
+    A hidden directory next to the output keeps finished chunks until all chunks are finished. If a call is interrupted,
+    the next call with the same run, input and options continues after the last finished chunk.
 
     Args:
         run_dir: Run directory. Its model reads the language of the input.
@@ -80,8 +80,8 @@ def augment(run_dir, input_path, output_path, options, checkpoint=None, precisio
         `AugmentResult`.
 
     Raises:
-        UserError: The run, checkpoint or input is missing or invalid, the run is a parser, or the output is not
-            writable or has another ending.
+        UserError: The run, checkpoint or input is missing or invalid, the run is a parser, the output is not writable,
+            or its name does not end in .tsv.
     """
     if not str(output_path).endswith(".tsv"):
         raise UserError(f"the name of the output must end in .tsv, got {output_path}")
@@ -90,7 +90,7 @@ def augment(run_dir, input_path, output_path, options, checkpoint=None, precisio
     if run.tokenizer.constraint:
         raise UserError(f"the run must be a translation model, got the parser {run.path}")
     result = AugmentResult()
-    total = sum(1 for _ in _lines(input_path, options, result))  # also finds damaged input before the translation
+    total = sum(1 for _ in _lines(input_path, options, result))  # also detects damaged input early
     with work_directory(f"{output_path}.chunks", _identity(run, checkpoint, precision, input_path, options)) as work:
         paths = [work.folder / f"{index:06d}.json" for index in range(-(-total // CHUNK))]
         finished = sum(path.exists() for path in paths)
@@ -111,7 +111,7 @@ def augment(run_dir, input_path, output_path, options, checkpoint=None, precisio
 
 
 def _lines(path, options, counts=None):
-    """Yield the lines of the shard that are translated; add the others to `counts`, an `AugmentResult`."""
+    """Yield the lines of the shard to translate. Count all its lines in `counts`, an `AugmentResult`."""
     counts = counts or AugmentResult()
     part, parts = options.shard
     seen = set()

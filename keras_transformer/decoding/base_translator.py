@@ -1,4 +1,4 @@
-"""The part of translation that does not depend on the engine: texts, token ids, hypotheses."""
+"""Base class of translators: conversion between texts, token ids and hypotheses, for any engine."""
 
 import abc
 import dataclasses
@@ -39,7 +39,7 @@ class Hypothesis:
 
 
 class BaseTranslator(abc.ABC):
-    """Base class of translators. Subclasses search and score with an engine.
+    """Base class of translators. Each subclass searches and scores with one engine.
 
     Args:
         tokenizer: `Tokenizer` of the model.
@@ -101,8 +101,8 @@ class BaseTranslator(abc.ABC):
             nbest: Number of hypotheses per sentence, at most `beam_size`.
             extra_length: Maximum number of tokens beyond the source length (default: the value of the hparams).
             min_length: Minimum number of tokens of a translation, within the limit set by `extra_length`.
-            max_source_length: Maximum number of tokens of a source, including EOS. Longer sources are truncated; a
-                parser gives them a flat tree without a search. None for no limit.
+            max_source_length: Maximum number of tokens of a source, including EOS. Longer sources are truncated; for
+                them, a parser returns a flat tree without a search. None for no limit.
             no_repeat_ngram: Size of n-grams that may occur only once in a translation, in tokens; 0 for no limit.
             repetition_penalty: Factor, at least 1, for the log-probability of tokens that a hypothesis already
                 contains; 1 for none. It changes the order of the hypotheses, not their reported scores.
@@ -115,17 +115,17 @@ class BaseTranslator(abc.ABC):
             split_sentences: Code of the source language, such as "en", to translate each sentence of a text separately
                 and join the translations; see `decoding.sentences`. None translates each text as a whole.
             report: Function called with (finished sentences, all sentences) after each batch.
-            cut: Function called with (index of the text, its number of tokens) for each source that is too long.
+            cut: Function called with (index of the text, number of tokens) for each source that is too long.
 
         Returns:
-            For a str, its translation as a str. For a list, a list of `Hypothesis` for each text, best first. It has
-            fewer than `nbest` entries if the search finds no more. The flat tree of a sentence that was not parsed has
-            no tokens and a score of −∞.
+            For a str, its translation as a str. For a list, a list of `Hypothesis` for each text, best first, with
+            fewer than `nbest` entries if the search does not find more. If a sentence was not parsed, its flat tree
+            has no tokens and a score of −∞.
 
         Raises:
-            UserError: An argument is out of range or needs a list of texts, `split_sentences` is combined with options
-                that do not apply to joined translations, or the options allow no translation of a text. A parser gives
-                such a text a flat tree instead.
+            UserError: An argument is out of range or needs a list of texts; `split_sentences` is combined with options
+                that do not apply to joined translations. Or the options do not allow any translation of a text, for
+                which a parser would return a flat tree.
             NonFiniteOutputs: The model's outputs for a text are not finite. With `split_sentences`, this error counts
                 sentences instead of texts.
         """
@@ -192,7 +192,7 @@ class BaseTranslator(abc.ABC):
         return results
 
     def _source_ids(self, texts, most, cut):
-        """Return the token ids of the sources, including EOS, at most `most` each; EOS only for unparsed sentences."""
+        """Return the token ids of the sources, including EOS, at most `most` each. Unparsed sentences have EOS only."""
         sources = [[*ids, EOS] for ids in self.tokenizer.encode(texts)]
         for number, source in enumerate(sources):
             if most is not None and len(source) > most:
@@ -222,15 +222,15 @@ class BaseTranslator(abc.ABC):
         return ids if ids and ids[-1] == EOS else [*ids, EOS]
 
     def _unparsed(self, source):
-        """Return the result for a text without a search: "" for a blank text, a parser's flat tree otherwise."""
+        """Return the result for a text that is not searched: "" for a blank text, otherwise a parser's flat tree."""
         (text,) = self.tokenizer.decode_outputs([source], [[]])
         score = float("-inf") if text else 0.0
         return Hypothesis(text, (), score, score)
 
     def _explained(self, sources, results, options, token_scores, alignments):
-        """Return the hypotheses with log-probabilities and alignments of their tokens from a teacher-forced pass.
+        """Add log-probabilities and alignments of tokens to the hypotheses, from a teacher-forced pass.
 
-        After a search with a repetition penalty, scores without the penalty replace those of the search.
+        After a search with a repetition penalty, also replace the scores by scores without the penalty.
         """
         owners = [(i, n) for i, found in enumerate(results) for n, hypothesis in enumerate(found) if hypothesis.tokens]
         targets = [list(results[i][n].tokens) for i, n in owners]
@@ -246,5 +246,5 @@ class BaseTranslator(abc.ABC):
 
 
 def score_of(log_probability: float, length: int, alpha: float) -> float:
-    """Return the score of a hypothesis with a number of tokens, including EOS (§6.1)."""
+    """Return the score of a hypothesis (§6.1). `length` is its number of tokens, including EOS."""
     return log_probability / ((5.0 + length) / 6.0) ** alpha

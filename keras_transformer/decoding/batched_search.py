@@ -10,14 +10,14 @@ from keras_transformer.decoding.beam_search import beams_at_first, can_improve, 
 from keras_transformer.decoding.token_selection import NEG_INF
 
 SEGMENT = 8
-"""Search steps between two removals of finished sentences from the batch."""
+"""Number of search steps after which finished sentences are removed from the batch."""
 
 SHRINK = 0.8
-"""Finished sentences leave the batch when at most this share is unfinished, because a smaller batch must be copied."""
+"""Maximum share of unfinished sentences at which the batch shrinks. Shrinking copies arrays, so it must pay off."""
 
 
 class BatchedBeamSearch:
-    """Beam search in segments of steps. Finished sentences leave the batch between two segments.
+    """Beam search in segments of steps. Between segments, finished sentences leave the batch.
 
     Args:
         models: `Transformer`s with the same vocabulary. The search uses the mean of their probabilities.
@@ -52,7 +52,7 @@ class BatchedBeamSearch:
             length = rounded_up(length)
         tokens = np.full((batch, beams, length), PAD, "int32")
         log_p, scores = (np.full((batch, beams), NEG_INF, "float32") for _ in range(2))
-        room = np.full(length, PAD, "int32")  # an array, since the compiled function would treat an int as a constant
+        room = np.full(length, PAD, "int32")  # an array, because an int would be a constant of the compiled function
         state, caches = self._begin(source, room, inputs, options=options, steps=steps)
         rows = np.arange(batch)  # row of the result for each sentence in the batch
         while True:
@@ -77,7 +77,7 @@ class BatchedBeamSearch:
                 state = kept._replace(index=state.index)
 
     def _staying(self, going):
-        """Return the rows to keep: all unfinished sentences, and finished ones if removing them does not pay."""
+        """Return the rows to keep: all unfinished sentences, and finished ones if their removal does not pay off."""
         order = np.argsort(~going, kind="stable")
         count = int(going.sum())
         if not count:
@@ -114,7 +114,7 @@ class BatchedBeamSearch:
         return [model.empty_nodes(batch, nodes) for model in self.models]
 
     def _decoder(self, caches, beams, first=0):
-        """Return the function `decode` for `beam_search.step`; the cache's first entry belongs to step `first`."""
+        """Return the function `decode` for `beam_search.step`. `first` is the step of the first entry in `recent`."""
         caches = [cache._replace(kernels=model.step_kernels()) for model, cache in zip(self.models, caches)]
         past_length = ops.shape(tree.flatten(past_of(caches))[0])[2]
 
@@ -141,7 +141,7 @@ def with_past(caches, past):
 
 
 def mean_logits(logits):
-    """Return logits `[…, V]` of the mean of the models' probabilities; a single model's logits are unchanged."""
+    """Return logits `[…, V]` of the mean of the models' probabilities. Logits of a single model are unchanged."""
     if len(logits) == 1:
         return logits[0]
     log_p = [ops.log_softmax(ops.cast(one, "float32"), axis=-1) for one in logits]

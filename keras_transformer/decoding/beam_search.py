@@ -1,7 +1,7 @@
-"""§6.1: beam search with a length penalty, as a state and a pure step function.
+"""Beam search with a length penalty (§6.1), as a state and a pure step function.
 
-Every hypothesis ends with EOS, because only EOS is allowed at a sentence's length limit. All scores therefore have one
-scale, log-probability / ((5 + length) / 6)^α, where the length includes EOS (Wu et al. 2016). `Translator.score`
+Every hypothesis ends with EOS, because only EOS is allowed at a sentence's length limit. All scores are therefore
+comparable: log-probability / ((5 + length) / 6)^α, where the length includes EOS (Wu et al. 2016). `Translator.score`
 returns the same score for the same tokens.
 """
 
@@ -94,7 +94,7 @@ def start(batch, length, options, path, cache):
 
 
 def step(state, decode, inputs, options):
-    """Decide one position of every hypothesis.
+    """Choose the next token of every hypothesis.
 
     Args:
         state: `BeamState`.
@@ -147,8 +147,8 @@ def step(state, decode, inputs, options):
 def can_improve(state, inputs, options):
     """Return bool [B]: whether an unfinished hypothesis can still become one of the `nbest` results.
 
-    Log-probabilities only decrease and the penalty is largest at the limit, so the bound is exact. In sampling, every
-    unfinished draw counts. A sentence with non-finite model outputs is finished.
+    Log-probabilities only decrease and the penalty is largest at the limit, so the bound is exact. When sampling, any
+    unfinished draw can. A sentence with non-finite model outputs counts as finished.
     """
     alive = state.finite & (state.log_probabilities[:, 0] > NEG_INF / 2)
     if options.sampling:
@@ -158,7 +158,7 @@ def can_improve(state, inputs, options):
 
 
 def search(state, decode, inputs, options, steps):
-    """Take steps until no unfinished hypothesis of any sentence can become one of the `nbest` results.
+    """Run steps until no unfinished hypothesis of any sentence can become one of the `nbest` results.
 
     Args:
         state: `BeamState` after the first `step`, which turns one hypothesis into K.
@@ -199,8 +199,8 @@ def _extend(state, logits, inputs, options):
     only_log_p = ops.where(free, NEG_INF, (gather_token_logits(logits, only) - normalizer)[:, :, None])
     log_p = ops.concatenate([log_p, only_log_p], axis=2)
     tokens = ops.concatenate([tokens, only[:, :, None]], axis=2)
-    # At most K of the best 2K end, so at least K continue. Ties go to the earlier beam, then to the smaller token.
-    # One beam has one candidate: greedy search, which stops at its first EOS.
+    # At most K of the best 2K end, so at least K continue. The earlier beam, then the smaller token wins a tie.
+    # With K = 1, greedy search has one candidate and stops at its first EOS.
     wanted = 2 * beam_size if beam_size > 1 else 1
     missing = [(0, 0), (0, 0), (0, max(0, wanted - log_p.shape[2]))]  # a small vocabulary has fewer candidates
     log_p = ops.pad(log_p, missing, constant_values=NEG_INF)
@@ -213,7 +213,7 @@ def _extend(state, logits, inputs, options):
 
 
 def _draw(state, logits, inputs, options):
-    """Return a random extension of each hypothesis, in the form of `_extend`, [B, K]."""
+    """Return a random extension of each hypothesis, as `_extend` does, with C = K."""
     index = state.index
     only = _only_token(index, inputs)[:, None]
     token = ops.arange(logits.shape[-1])
@@ -247,7 +247,7 @@ def _allowed(state, logits, inputs, options):
 
 
 def _first(values, counts):
-    """Return values `[B, N]` with NEG_INF after the first `counts`, int32 [B]."""
+    """Return values `[B, N]` with only the first `counts` of each row, int32 [B]; the others become NEG_INF."""
     return ops.where(ops.arange(values.shape[1], dtype="int32") < counts[:, None], values, NEG_INF)
 
 

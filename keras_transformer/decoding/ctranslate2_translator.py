@@ -17,16 +17,15 @@ from keras_transformer.utils.errors import NonFiniteOutputs, UserError
 
 BATCH_ROWS = 64
 LIMIT_STEP = 16
-"""Length limits are rounded up to a multiple of this number, because CTranslate2 takes one limit per call."""
+"""Multiple to which length limits are rounded up, so that more sentences share a call. A call has one limit."""
 
 
 class CTranslate2Translator(BaseTranslator):
-    """A translator whose model CTranslate2 computes, with the search of CTranslate2.
+    """Translator that computes the model and the search with CTranslate2.
 
-    Log-probabilities and scores are those of the model, on the scale of `Translator`. The search differs in its length
-    penalty and in the way it stops, and it supports neither constraints, options against
-    repetition nor alignments. Samples depend on the seed and
-    on all texts of a call.
+    Log-probabilities and scores are defined as in `Translator`. The search differs in its length penalty and in its
+    stopping criterion. It does not support constraints, options against repetition, or alignments. Samples depend on
+    the seed and on all texts of a call.
 
     Args:
         read_files: Function that returns the files of the model, {name: bytes}.
@@ -37,8 +36,6 @@ class CTranslate2Translator(BaseTranslator):
     Raises:
         UserError: CTranslate2 is missing.
     """
-
-    engine = "ctranslate2"
 
     engine = "ctranslate2"
 
@@ -132,12 +129,12 @@ class CTranslate2Translator(BaseTranslator):
                 ids = [self._ids[piece] for piece in pieces]
                 if ids[-1:] == [EOS] and not (sampling or prefixes[i] or options.min_length):
                     found[i].append((ids, score * len(ids) ** options.alpha))
-                else:  # the score is of fewer tokens or other probabilities
+                else:  # CTranslate2's score excludes forced tokens or uses changed probabilities
                     found[i].append((ids if ids[-1:] == [EOS] else [*ids, EOS], None))
         return found
 
     def _hypotheses(self, number, text, source, found, options):
-        """Return the `nbest` best hypotheses of a text, best first, by the score of this project."""
+        """Return the `nbest` best hypotheses of a text, sorted by this project's score."""
         missing = [ids for ids, log_p in found if log_p is None]
         computed = {
             tuple(missing[k]): float(log_p.sum()) for k, log_p, _ in self._scored([source] * len(missing), missing)

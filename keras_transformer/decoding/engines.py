@@ -1,4 +1,4 @@
-"""The engines that translate, Keras and CTranslate2, and the choice between them. This module imports neither."""
+"""Choice between the translation engines Keras and CTranslate2. This module imports neither."""
 
 import importlib.util
 import logging
@@ -14,8 +14,8 @@ ENGINES = ("auto", "keras", "ctranslate2")
 def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compile=False, keras_option=None):
     """Return the engine for the models of runs, "keras" or "ctranslate2".
 
-    "auto" chooses CTranslate2 if it is installed and supports the models and options, and if it sees no GPU, which
-    Keras would use. The choice of CTranslate2 is logged.
+    "auto" chooses CTranslate2 if it is installed, supports the models and options, and does not find a GPU. With a GPU,
+    Keras is used. The function logs the choice of CTranslate2.
 
     Args:
         engine: One of `ENGINES`.
@@ -24,7 +24,8 @@ def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compil
         keras_option: Name of a requested option that only Keras supports, or None.
 
     Raises:
-        UserError: The engine is unknown, or it is "ctranslate2" and is missing or lacks support.
+        UserError: The engine is unknown, or it is "ctranslate2" and CTranslate2 is missing or does not support the
+            models and options.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
@@ -34,7 +35,7 @@ def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compil
     reason = keras_option or _unsupported(runs, checkpoint, precision, jit_compile)
     if engine == "ctranslate2":
         if not installed:
-            raise UserError(f"engine ctranslate2 needs a missing package. Run {INSTALL}, or use engine keras.")
+            raise UserError(f"engine ctranslate2 needs the package ctranslate2. Run {INSTALL}, or use engine keras.")
         if reason:
             raise UserError(f"engine ctranslate2 does not support {reason}. Use engine keras.")
         return engine
@@ -55,8 +56,6 @@ def _unsupported(runs, checkpoint, precision, jit_compile):
     (run,) = runs
     if unsupported := unsupported_setting(run.hparams):
         return f"models with {unsupported[0]}={unsupported[1]}"
-    if run.hparams.max_length > POSITIONS:
-        return f"models with max_length above {POSITIONS:,}"
     if run.hparams.max_length > POSITIONS:
         return f"models with max_length above {POSITIONS:,}"
     return "parsers" if run.tokenizer.constraint else None

@@ -27,13 +27,13 @@ class Evaluation:
     Attributes:
         run: The `Run`.
         split: Name of the split.
-        checkpoint: Weights that were used, {"name", "steps"}.
+        checkpoint: The evaluated checkpoint, {"name", "steps"}.
         decoding: Search options, {"beam_size", "alpha", "extra_length", …}.
         sources, outputs, references: Lists of texts.
         scores: List of `Score`. The last one is the main score.
         seconds: Decoding time.
-        table: The problem's longer report as text, or None.
-        scored: The references as `Hypothesis`, with teacher-forced log-probabilities.
+        table: Detailed report of the problem as text, or None.
+        scored: List with a `Hypothesis` for each reference, with teacher-forced log-probabilities.
         compared_with: File with the outputs of another system, or None.
         comparison: `Comparison` with that system by the main score, or None.
     """
@@ -59,7 +59,7 @@ class Evaluation:
     def nll(self, rows=None):
         """Return the mean negative log-likelihood of the references in nats per token, including EOS.
 
-        It is teacher-forced and without label smoothing. A blank reference or source consists of EOS only.
+        The computation is teacher-forced, without label smoothing. A blank source or reference counts as EOS only.
 
         Args:
             rows: Indices of the lines (default: all lines).
@@ -113,7 +113,7 @@ def evaluate(
 
     Raises:
         UserError: The run, checkpoint, split or file is missing, the file and the split have different numbers of
-            lines, or the paper's BLEU does not apply to the problem. All checks precede decoding.
+            lines, or the paper's BLEU does not apply to the problem. The function checks all this before it decodes.
     """
     run = Run.open(run_dir)
     if with_paper_bleu:
@@ -159,7 +159,10 @@ def check_paper_bleu(problem):
         UserError: The problem's outputs are not plain text, or a package is missing.
     """
     if getattr(problem, "tokenized", True):  # not a translation problem, or its outputs are tokenized
-        raise UserError(f"--paper_bleu needs plain text for Moses to tokenize; the outputs of {problem.name} are not")
+        raise UserError(
+            f"--paper_bleu tokenizes plain text with Moses, but the outputs of {problem.name} are not plain text; "
+            "omit the flag"
+        )
     check_installed()
 
 
@@ -193,19 +196,19 @@ def _examples(problem, split):
     """Return the sources and the references of a split, two lists."""
     pairs = list(problem.examples(split))
     if not pairs:
-        raise UserError(f"{split} of {problem.name} has no pairs, so there is nothing to score; see {problem.raw_dir}")
+        raise UserError(f"there is nothing to score, because {split} of {problem.name} is empty; see {problem.raw_dir}")
     return [list(side) for side in zip(*pairs)]
 
 
 def _read_outputs(path, problem, split, references):
     """Return the lines of another system's outputs, one for each reference."""
     if not Path(path).exists():
-        raise UserError(f"{path} does not exist; --compare takes a file with the outputs of another system")
+        raise UserError(f"{path} does not exist; give --compare a file with the outputs of another system")
     lines = list(read_lines(path, may_be_empty=True))
     if len(lines) != len(references):
         raise UserError(
-            f"{path} has {len(lines):,} lines and {split} of {problem.name} has {len(references):,}; "
-            "line n of one must be the output for line n of the other"
+            f"{path} must have {len(references):,} lines, one for each line of {split} of {problem.name}, got "
+            f"{len(lines):,}"
         )
     check_comparable(problem.score(lines, references)[-1].name)
     return lines

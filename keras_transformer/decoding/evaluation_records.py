@@ -10,7 +10,7 @@ from keras_transformer.utils.files import sha256
 
 
 def summary(result, samples=0):
-    """Return the results as a dict for JSON, with None for values that are not finite.
+    """Return the results as a dict for JSON, with None for non-finite values.
 
     Args:
         result: `Evaluation`.

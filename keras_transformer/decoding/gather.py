@@ -1,4 +1,4 @@
-"""Batched gathers as a single operation on a flat array; Keras' `take_along_axis` needs copies."""
+"""Batched gathers as one operation on a flat array. `take_along_axis` of Keras would copy arrays."""
 
 from keras import ops
 

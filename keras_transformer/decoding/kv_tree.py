@@ -4,8 +4,8 @@ Beams with a common beginning share its nodes. The path of a beam, a row of bool
 ancestors. When hypotheses are reordered, only their paths move; keys and values are not copied.
 
 The nodes are in two arrays. `past` is constant during a segment of the search, and each step writes K nodes to
-`recent`. Between segments, `compact` joins both into a new `past` and drops the nodes that are on no path. Usually one
-node per position remains.
+`recent`. Between segments, `compact` joins both into a new `past` and drops the nodes that are not on any path. Usually
+one node per position remains.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def extend_path(path, node, past_length, beam_size):
 
 
 def live_nodes(path, alive, size=lambda number: number):
-    """Return the nodes that are on the path of an unfinished hypothesis. Everything is NumPy.
+    """Return the nodes that are on the path of an unfinished hypothesis, computed with NumPy.
 
     Args:
         path: bool `[batch, beams, nodes]`.
@@ -36,7 +36,7 @@ def live_nodes(path, alive, size=lambda number: number):
         size: Function that rounds up the number of nodes, to limit the number of shapes.
 
     Returns:
-        int32 `[batch, most]`: the nodes of each sentence in order, followed by other nodes as padding.
+        int32 `[batch, most]`: the nodes of each sentence in ascending order, followed by other nodes as padding.
     """
     used = np.any(path & alive[:, :, None], axis=1)
     most = min(size(int(used.sum(axis=1).max())), path.shape[2])

@@ -1,4 +1,4 @@
-"""Loading the translator of runs with the engine that suits them. This module does not import Keras."""
+"""Loading of translators with a suitable engine. This module does not import Keras."""
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
@@ -9,7 +9,7 @@ from keras_transformer.runs.run import Run
 def load_translator(
     run_dirs, checkpoint=None, precision="float32", jit_compile=False, *, engine="auto", keras_option=None
 ):
-    """Return the translator of runs. It imports Keras only for the engine Keras.
+    """Return the translator of one run or of an ensemble. Import Keras only if the engine is Keras.
 
     Args:
         run_dirs: List of run directories.

@@ -1,10 +1,10 @@
-"""Control of repetition in outputs: no repeated n-grams, and a penalty for repeated tokens."""
+"""Prevention of repetition in outputs: a ban on repeated n-grams, and a penalty for repeated tokens."""
 
 from keras import ops
 
 
 def repeated_ngrams(tokens, index, size, vocab_size):
-    """Return the tokens that would complete an n-gram which the hypothesis already contains (Paulus et al. 2018, §2.5).
+    """Return the tokens that would repeat an n-gram of the hypothesis (Paulus et al. 2018, §2.5).
 
     Args:
         tokens: int32 [B, K, L], hypotheses.
@@ -25,10 +25,11 @@ def repeated_ngrams(tokens, index, size, vocab_size):
 
 
 def penalize_repetition(logits, tokens, index, penalty):
-    """Return logits with a lower probability of the tokens that the hypothesis already contains.
+    """Return logits that make tokens of the hypothesis less probable.
 
-    The log-probability of these tokens is multiplied by the penalty; the softmax of the result normalizes it again.
-    Keskar et al. 2019 (§4.1) divide the logits instead, which depends on their sign and on a constant added to all.
+    The function multiplies the log-probability of these tokens by the penalty. The softmax of the result normalizes it
+    again. Keskar et al. 2019 (§4.1) divide the logits instead, so their result depends on the sign of the logits and on
+    constants added to all of them.
 
     Args:
         logits: float32 [B, K, V].
@@ -42,7 +43,7 @@ def penalize_repetition(logits, tokens, index, penalty):
 
 
 def _tokens_at(tokens, chosen, vocab_size):
-    """Return bool [B, K, V], the tokens at the chosen positions of int32 [B, K, L]; `chosen` is bool [B | 1, K | 1, L].
+    """Return bool [B, K, V], the tokens int32 [B, K, L] at chosen positions, bool broadcastable to [B, K, L].
 
     A scatter needs far less memory than a one-hot encoding [B, K, L, V].
     """

@@ -1,4 +1,4 @@
-"""Batches of a search: grouping of sentences by length, and their arrays."""
+"""Grouping of sentences into batches of similar length, and the arrays of a batch."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from keras_transformer.decoding.beam_search import SearchInputs
 from keras_transformer.utils.text import split_words
 
 BATCH_TOKENS = 32_768
-"""Maximum number of source and target positions of all beams in a batch. It affects memory, not results."""
+"""Maximum number of source and target positions of all beams in a batch. It limits memory without changing results."""
 BATCH_ROWS = 64
 """Maximum number of sentences in a batch."""
 
@@ -17,8 +17,8 @@ def search_inputs(source, texts, prefixes, options, few_shapes):
     """Return the `SearchInputs` of a batch.
 
     Args:
-        source: int `[batch, source_length]`. Rows of PAD, added for a round batch size, end after one token.
-        texts: Source texts of the other rows.
+        source: int `[batch, source_length]`. Rows of PAD, which round up the batch size, end after one token.
+        texts: Source texts of all rows except those of PAD.
         prefixes: Token ids at the beginning of each translation, a list for each text.
         options: Complete `SearchOptions`.
         few_shapes: Whether to round up array sizes.
@@ -35,7 +35,7 @@ def search_inputs(source, texts, prefixes, options, few_shapes):
     if options.sampling:
         chances = np.zeros((len(source), options.beam_size, size(int(limits.max()))), "float32")
         for row, ids in zip(chances, source):
-            # Random numbers depend on the seed and the text only, not on the text's place in the batch.
+            # Random numbers depend on the seed and the text only, not on the row in the batch.
             generator = np.random.default_rng([options.sampling.seed, *ids[ids != PAD].tolist()])
             row[:] = generator.random(row.shape[::-1], "float32").T
     words = np.zeros(len(source), "int32")
@@ -48,7 +48,7 @@ def search_inputs(source, texts, prefixes, options, few_shapes):
 
 
 def by_length(rows, sources, beam_size, extra_length):
-    """Yield lists of row indices, longest sources first; the sources of a list have about the same length."""
+    """Yield lists of row indices, longest sources first. The sources in a list have similar lengths."""
     rows = sorted(rows, key=lambda i: (-len(sources[i]), i))
     while rows:
         positions = beam_size * (2 * len(sources[rows[0]]) + extra_length)
@@ -58,7 +58,7 @@ def by_length(rows, sources, beam_size, extra_length):
 
 
 def padded(sequences, few_shapes=COMPILES_EACH_SHAPE):
-    """Return int32 `[rows, longest]`. With `few_shapes`, both sizes are rounded up to limit the number of shapes."""
+    """Return sequences padded with PAD, int32 `[rows, longest]`. `few_shapes` rounds up both sizes."""
     rows, longest = len(sequences), max(map(len, sequences))
     if few_shapes:
         rows, longest = rounded_up(rows), rounded_up(max(longest, 8))

@@ -1,4 +1,4 @@
-"""Options of a search (§6.1), validated in one place for `Translator`, evaluation, exports and the server."""
+"""Options of a search (§6.1), validated here for `Translator`, evaluation, exports and the server."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from keras_transformer.config.hparams import HParams, upper_bound
 from keras_transformer.utils.errors import UserError
 
 MOST_NGRAM = 100
-"""Maximum `no_repeat_ngram`: the compiled search grows with it."""
+"""Maximum `no_repeat_ngram`, because the compiled search grows with it."""
 MOST_PENALTY = 100
-"""Maximum `repetition_penalty`, far from where float32 loses the order of tokens."""
+"""Maximum `repetition_penalty`, far below values at which rounding in float32 changes the order of tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +48,10 @@ class SearchOptions:
     """Search options shared by all sentences.
 
     Attributes:
-        beam_size: K, the number of beams per sentence. 1 is greedy search; None is the value of the hparams.
-        alpha: Exponent of the length penalty; None is the value of the hparams.
+        beam_size: K, the number of beams per sentence; 1 for greedy search, None for the value of the hparams.
+        alpha: Exponent of the length penalty; None for the value of the hparams.
         nbest: Number of hypotheses per sentence, at most `beam_size`.
-        extra_length: Maximum number of tokens beyond the source length; None is the value of the hparams.
+        extra_length: Maximum number of tokens beyond the source length; None for the value of the hparams.
         min_length: Minimum number of tokens without EOS, within the limit set by `extra_length`.
         max_source_length: Maximum number of source tokens, including EOS; None for no limit.
         no_repeat_ngram: Size of n-grams that may occur only once in a translation, in tokens; 0 for no limit.
@@ -60,8 +60,8 @@ class SearchOptions:
         sampling: `Sampling`, which draws `beam_size` translations per sentence, or None for beam search.
         constraint: Function of (tokens int32 [B, K, L], number of tokens so far, `SearchInputs`) that returns the
             allowed next tokens, bool [B, K, V], computed with `keras.ops`. EOS is always allowed at a sentence's limit.
-            In the first step of a beam search, K is 1. "grammar" is the tokenizer's constraint, if it has one, and None
-            allows all tokens.
+            In the first step of a beam search, K is 1. "grammar" selects the tokenizer's constraint, if it has one.
+            None allows all tokens.
 
     Raises:
         UserError: A value is out of range.
@@ -100,7 +100,7 @@ class SearchOptions:
 
     @property
     def against_repetition(self) -> dict[str, Any]:
-        """Options against repetition that differ from their defaults, {name: value}."""
+        """The options against repetition that differ from their defaults, {name: value}."""
         values = {name: getattr(self, name) for name in ("no_repeat_ngram", "repetition_penalty")}
         return {name: value for name, value in values.items() if value != getattr(SearchOptions, name)}
 
@@ -124,11 +124,13 @@ class SearchOptions:
         if constraint is grammar is not None:
             for name, default in (("min_length", 0), ("no_repeat_ngram", 0), ("repetition_penalty", 1)):
                 if getattr(self, name) != default:
-                    raise UserError(f"{name} must be {default} for a parser: the sentence and the grammar bound a tree")
+                    raise UserError(
+                        f"{name} must be {default} for a parser, got {getattr(self, name)}. The grammar controls trees."
+                    )
         return dataclasses.replace(self, **given, constraint=constraint)
 
     def static(self) -> "SearchOptions":
-        """Return the options that a compiled search depends on. The others are arrays of `SearchInputs`."""
+        """Return only the options that a compiled search depends on. The others are arrays in `SearchInputs`."""
         sampling = self.sampling and dataclasses.replace(self.sampling, seed=0)
         return SearchOptions(
             self.beam_size, min_length=self.min_length, no_repeat_ngram=self.no_repeat_ngram,

@@ -1,4 +1,4 @@
-"""Translation of long texts sentence by sentence: splitting of sources, joining of translations."""
+"""Splitting of long texts into sentences, and joining of their translations."""
 
 import dataclasses
 import itertools
@@ -7,7 +7,7 @@ from keras_transformer.data.tokenizers.base import UNSPACED
 from keras_transformer.utils.errors import UserError
 
 CJK = "\u3000"
-"""Scripts without spaces between sentences begin here; `UNSPACED` also has scripts that put spaces there, as Thai."""
+"""First character of the scripts without spaces between sentences. `UNSPACED` also covers scripts with them (Thai)."""
 
 
 def split_texts(texts, language):
@@ -15,11 +15,11 @@ def split_texts(texts, language):
 
     Args:
         texts: List of texts.
-        language: Code of their language, such as "en". A language without rules uses those of a related one.
+        language: Code of their language, such as "en". For languages without rules, those of a related one apply.
 
     Returns:
-        List of sentences without surrounding whitespace, at least one for each text, and the list of the index of each
-        sentence's text.
+        A list of sentences without surrounding whitespace, at least one for each text, and a list with the index of
+        each sentence's text.
 
     Raises:
         UserError: `sentencex` is not installed.
@@ -27,7 +27,9 @@ def split_texts(texts, language):
     try:
         from sentencex import segment
     except ImportError:
-        raise UserError("split_sentences needs a package: pip install 'keras-transformer-toolkit[sentences]'") from None
+        raise UserError(
+            "split_sentences needs the package sentencex: pip install 'keras-transformer-toolkit[sentences]'"
+        ) from None
     sentences, owners = [], []
     for owner, text in enumerate(texts):
         parts = [part for piece in segment(language, text) if (part := piece.strip())] or [""]
@@ -37,15 +39,15 @@ def split_texts(texts, language):
 
 
 def join_hypotheses(hypotheses, owners):
-    """Return one `Hypothesis` for each text, from one for each sentence.
+    """Join the hypotheses of sentences into one `Hypothesis` for each text.
 
     Args:
         hypotheses: List of `Hypothesis`.
-        owners: Index of each sentence's text, as from `split_texts`.
+        owners: Index of each sentence's text, as returned by `split_texts`.
 
     Returns:
-        A list with the texts joined, the tokens concatenated (each sentence ends with EOS), the sum of the
-        log-probabilities and the mean of the scores.
+        A list of `Hypothesis` with the joined texts, the concatenated tokens (each sentence ends with EOS), the sum of
+        the log-probabilities and the mean of the scores.
     """
     return [
         _joined([hypotheses[i] for i in group])

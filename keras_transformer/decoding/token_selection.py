@@ -8,8 +8,8 @@ NEG_INF = -1e9
 """Log-probability of a masked token or a missing hypothesis."""
 
 BLOCKS = (16, 20, 12, 10, 28, 8)
-"""Block sizes for `blockwise_top_k`, in order of preference. It takes the first that divides the vocabulary size;
-if none does, it must copy the logits to pad them."""
+"""Block sizes for `blockwise_top_k`, in order of preference. The function uses the first size that divides the
+vocabulary size. If none does, it must copy the logits to pad them."""
 
 
 def top_k_tokens(logits, allowed, count):
@@ -22,8 +22,8 @@ def top_k_tokens(logits, allowed, count):
         count: Maximum C. C is smaller if the vocabulary is smaller.
 
     Returns:
-        Log-probabilities float32 [B, K, C], best first, NEG_INF for tokens that are not allowed. The tokens
-        int32 [B, K, C], with the smaller of equal ones first. The log of the sum of all exponentials of the logits,
+        Log-probabilities float32 [B, K, C], best first, NEG_INF for tokens that are not allowed. Tokens
+        int32 [B, K, C], with the smaller ids first in a tie. The log of the sum of all exponentials of the logits,
         float32 [B, K].
     """
     allowed_logits = logits if allowed is None else ops.where(allowed, logits, NEG_INF)
@@ -42,7 +42,7 @@ def blockwise_top_k(logits, count):
     """Return the `count` largest logits of [B, K, V] and their indices, like `top_k`.
 
     The largest logits are in the blocks with the largest maxima, and a maximum is much cheaper than `top_k`. The chosen
-    blocks are sorted by index so that ties keep their order.
+    blocks are sorted by index to keep the order of equal logits.
     """
     vocab_size = logits.shape[-1]
     block = next((size for size in BLOCKS if vocab_size % size == 0), BLOCKS[0])
@@ -59,7 +59,7 @@ def blockwise_top_k(logits, count):
 
 
 def _top_k(values, count):
-    """Return the largest of `[B, K, N]` in order and their int32 indices. XLA would sort all of a 3-D array."""
+    """Return the largest values of `[B, K, N]`, sorted, and their int32 indices. XLA would sort a whole 3-D array."""
     shape = ops.shape(values)
     best, places = ops.top_k(ops.reshape(values, (-1, shape[-1])), count)
     shape = (*shape[:2], count)

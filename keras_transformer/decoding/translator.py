@@ -27,8 +27,8 @@ class Translator(BaseTranslator):
         model: `Transformer`, or a list of them with the same vocabulary: an ensemble, whose probabilities are averaged.
         problem: `Problem` whose tokenizer the model uses, or a `Tokenizer`.
         hparams: `HParams` with the default `beam_size`, `alpha` and `extra_length` (default: those of the model).
-        jit_compile: Whether TensorFlow compiles the search with XLA. It is faster, but compiling each of a few batch
-            shapes takes seconds, so it suits many sentences. JAX always compiles.
+        jit_compile: Whether TensorFlow compiles the search with XLA. This makes it faster, but each of a few batch
+            shapes takes seconds to compile, so it pays off for many sentences. JAX always compiles.
 
     Raises:
         UserError: The vocabulary sizes of model and tokenizer differ, or the list of models is empty.
@@ -44,8 +44,8 @@ class Translator(BaseTranslator):
         for one in self.models:
             if self.tokenizer.vocab_size != one.vocab_size:
                 raise UserError(
-                    f"the model has {one.vocab_size} tokens and the tokenizer {self.tokenizer.vocab_size}: "
-                    "they do not belong together"
+                    f"model and tokenizer must have the same vocabulary size, got {one.vocab_size} and "
+                    f"{self.tokenizer.vocab_size}. Use the tokenizer that the model was trained with."
                 )
             one.adopt(self.tokenizer)
         self._beam_search = BatchedBeamSearch(self.models, jit_compile)
@@ -113,7 +113,7 @@ class Translator(BaseTranslator):
             precision: See `load`.
 
         Raises:
-            UserError: The model is missing or damaged, or not one that `MarianTransformer` computes.
+            UserError: The model is missing or damaged, or `MarianTransformer` does not support it.
         """
         from keras_transformer.pretrained.huggingface import locate, read_marian
 
@@ -138,7 +138,7 @@ class Translator(BaseTranslator):
             raise UserError("a blank text has no attention to show")
         ids = list(self.translate([source])[0][0].tokens) if target is None else self._target_ids(target)
         if not ids:
-            raise UserError(f"{source!r} has no translation to show the attention of; give a target")
+            raise UserError(f"{source!r} has no translation whose attention could be shown; give a target")
         if not all(0 <= i < self.tokenizer.vocab_size for i in ids):
             raise UserError(f"target ids must be below the vocabulary size, {self.tokenizer.vocab_size}, got {ids}")
         with self.model.recorded_attention() as recorded:

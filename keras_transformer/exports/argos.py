@@ -11,12 +11,12 @@ from keras_transformer.utils.errors import UserError
 
 
 def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
-    """Write `translate-SOURCE_TARGET.argosmodel`, which Argos Translate installs from the file.
+    """Write `translate-SOURCE_TARGET.argosmodel`, a package for Argos Translate.
 
     Args:
         run: `Run`.
-        folder: The directory. It appears when it is complete.
-        checkpoint: "best", "last", "averaged", "ema" or a step; by default the best, or else the last.
+        folder: The new directory, which appears only when it is complete.
+        checkpoint: "best", "last", "averaged", "ema" or a step (default: the best, or the last if there is no best).
         quantization: One of `ctranslate2.QUANTIZATIONS` (default: "int8", as in the packages of Argos Translate).
         force: Whether to replace an existing export.
 
@@ -24,8 +24,8 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
         The path of the package.
 
     Raises:
-        UserError: CTranslate2 is missing or cannot compute the model, the tokenizer is not one SentencePiece model, or
-            the directory cannot be written.
+        UserError: CTranslate2 is missing or cannot compute the model, the tokenizer is not a single SentencePiece
+            model, or the directory cannot be written.
     """
     tokenizer, problem = run.tokenizer, run.problem
     if run.hparams.model != "transformer" or tokenizer.file_name != "tokenizer.model":
@@ -49,7 +49,7 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
 
 
 def metadata(problem):
-    """Return the content of metadata.json. Language names are codes, because problems only have codes."""
+    """Return the content of metadata.json. Codes serve as language names, because a problem has no other names."""
     source, target = problem.input_language, problem.output_language
     return {
         "package_version": __version__, "argos_version": "1.0", "type": "translate", "from_code": source,

@@ -1,4 +1,4 @@
-"""The description of an export, `export.json`, and the rules for its directory."""
+"""Description of an export, `export.json`, and checks of its directory."""
 
 import contextlib
 from pathlib import Path
@@ -28,7 +28,7 @@ def atomic_export(folder, force, description):
         yield new
         files = sorted(path.name for path in new.iterdir())
         write_json(new / DESCRIPTION, {**description, "version": __version__, "files": files})
-        check_place(folder, force)  # another process may have written there meanwhile
+        check_place(folder, force)  # again, because another process may have written to the directory
 
 
 def describe(run, checkpoint=None):

@@ -1,4 +1,4 @@
-"""The whole beam search as one TensorFlow graph, including the loop that `BatchedBeamSearch` runs in Python."""
+"""Beam search as one TensorFlow graph, including the loop that `BatchedBeamSearch` runs in Python."""
 
 import tensorflow as tf
 
@@ -9,7 +9,7 @@ from keras_transformer.decoding.token_selection import NEG_INF
 
 
 class GraphBeamSearch(BatchedBeamSearch):
-    """A `BatchedBeamSearch` that runs inside a `tf.function` and returns the same results."""
+    """Version of `BatchedBeamSearch` that runs inside a `tf.function` and returns the same results."""
 
     def search(self, source, inputs, options):
         """Search as `BatchedBeamSearch.search` does, with tensors for all arguments and results.
@@ -36,7 +36,7 @@ class GraphBeamSearch(BatchedBeamSearch):
         return found
 
     def _next_segment(self, options, rows, going, state, caches, inputs, found):
-        """Run one segment of steps for the sentences `rows`, then remove finished sentences: the body of the loop."""
+        """Run one segment of steps for the sentences `rows`, then remove the finished ones (body of the loop)."""
         steps = batched_search.SEGMENT
         state, going = self._run_segment(state, caches, inputs, options=options, steps=steps)
         best = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)

@@ -7,9 +7,9 @@ from keras_transformer.utils.errors import UserError
 
 try:
     import tensorflow_text
-except (ImportError, tf.errors.NotFoundError) as error:  # the second if it was built for another TensorFlow
+except (ImportError, tf.errors.NotFoundError) as error:  # NotFoundError: built for another TensorFlow version
     raise UserError(
-        "a SavedModel of texts needs the TensorFlow Text that matches TensorFlow: "
+        f"a SavedModel needs a version of TensorFlow Text that matches TensorFlow {tf.__version__}; run "
         f"pip install 'tensorflow-text>={tf.__version__}' ({str(error).splitlines()[0]})"
     ) from None
 
@@ -44,7 +44,7 @@ def checked(right, message, *tensors):
     """Return the tensors after checking that `right`, bool, is true everywhere.
 
     Raises:
-        InvalidArgumentError: A value is false. The graph raises it when it runs.
+        InvalidArgumentError: A value is false. The running graph raises this error.
     """
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [message])]):
         return [tf.identity(tensor) for tensor in tensors]
@@ -76,10 +76,10 @@ class GraphTokenizer(tf.Module):
 
 
 class GraphSentencePiece(GraphTokenizer):
-    """A SentencePiece model.
+    """Tokenizer with a SentencePiece model.
 
     Args:
-        model: Bytes of its file. They become part of the graph.
+        model: Bytes of the model file. They become part of the graph.
     """
 
     def __init__(self, model):
@@ -94,10 +94,10 @@ class GraphSentencePiece(GraphTokenizer):
 
 
 class GraphMarian(GraphTokenizer):
-    """Two SentencePiece models over one vocabulary, see `MarianTokenizer`.
+    """Tokenizer with two SentencePiece models over one vocabulary, see `MarianTokenizer`.
 
     Args:
-        pieces: The piece of each id.
+        pieces: Piece of each id.
         source_model, target_model: Bytes of the SentencePiece models. They become part of the graph.
         language_code: Regular expression for the language code at the start of a source.
     """
@@ -105,7 +105,7 @@ class GraphMarian(GraphTokenizer):
     def __init__(self, pieces, source_model, target_model, language_code):
         super().__init__()
         self._source, self._target = (
-            # Without different names, a loaded SavedModel uses one model for both.
+            # The names must differ, otherwise a loaded SavedModel uses one model for both sides.
             tensorflow_text.SentencepieceTokenizer(model=model, out_type=tf.string, name=name)
             for name, model in (("source", source_model), ("target", target_model))
         )
@@ -131,7 +131,7 @@ class GraphMarian(GraphTokenizer):
 
 
 class GraphSymbols(GraphTokenizer):
-    """A vocabulary of symbols, separated by white space, with one id each.
+    """Tokenizer of symbols that are separated by white space and have one id each.
 
     Args:
         symbols: The symbol of each id.
@@ -150,6 +150,6 @@ class GraphSymbols(GraphTokenizer):
 
 
 def symbol_table(symbols, ids):
-    """Return the lookup table from symbols to ids, UNK for all others."""
+    """Return the lookup table from symbols to ids. Other symbols have the id UNK."""
     entries = tf.lookup.KeyValueTensorInitializer(list(symbols), list(ids), tf.string, tf.int32)
     return tf.lookup.StaticHashTable(entries, UNK)

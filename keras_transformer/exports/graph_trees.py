@@ -30,7 +30,7 @@ INVISIBLE = character_class(
 
 
 class GraphTrees(GraphSentencePiece):
-    """A tokenizer of sentences to subwords, trees to symbols, and symbols to trees over the words of a sentence.
+    """Tokenizer that turns sentences into subwords, trees into symbols, and symbols into trees over a sentence.
 
     Args:
         tokenizer: `TreeTokenizer`.
@@ -59,7 +59,7 @@ class GraphTrees(GraphSentencePiece):
         """Return the ids of trees, texts in brackets. An empty text has no ids.
 
         Raises:
-            InvalidArgumentError: A text is not one tree of constituents. The graph raises it when it runs.
+            InvalidArgumentError: A text is not a single tree of constituents. The running graph raises this error.
         """
         texts = tf.strings.regex_replace(texts, MARK, "")
         texts = tf.strings.regex_replace(texts, TAGGED, f" {MARK}{self._tag} ")

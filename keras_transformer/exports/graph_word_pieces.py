@@ -12,11 +12,11 @@ NEVER_SPLIT = 1 << 30  # bytes; TensorFlow Text turns longer words into UNK
 
 
 class GraphWordPieces(GraphTokenizer):
-    """A word piece tokenizer of TensorFlow operations, without variables and tables.
+    """Word piece tokenizer made of TensorFlow operations, without variables and tables.
 
     Args:
-        pieces: All pieces, the special ones first.
-        alphabet: The characters that need no escape.
+        pieces: All pieces. The special ones come first.
+        alphabet: Characters that need no escape.
     """
 
     def __init__(self, pieces, alphabet):
@@ -55,7 +55,7 @@ class GraphWordPieces(GraphTokenizer):
         escaped = tf.strings.regex_full_match(flat, ESCAPED)
         codes = tf.strings.to_number(tf.where(escaped, tf.strings.regex_replace(flat, r"^\\|;$", ""), "0"), tf.int32)
         characters = tf.strings.unicode_encode(tf.minimum(codes, LAST_CODE)[:, tf.newaxis], "UTF-8")
-        # A model may output an escape of an invalid character, or of white space, which the tokenizer never escapes.
+        # A model may output escapes that the tokenizer never writes: of invalid characters or of white space.
         real = escaped & (codes <= LAST_CODE) & ((codes < 0xD800) | (codes > 0xDFFF))
         real &= ~tf.strings.regex_full_match(characters, self._spaces)
         return tf.strings.reduce_join(parts.with_flat_values(tf.where(real, characters, flat)), axis=-1)

@@ -1,10 +1,10 @@
-"""A model as a directory for Hugging Face transformers: the same function, as a Marian model.
+"""Export of a run for Hugging Face transformers, as a Marian model that computes the same function.
 
-`MarianMTModel` of transformers is the post-norm Transformer of the paper with two differences. Attention has biases,
-which are 0 here. Its sinusoids are all sines followed by all cosines, while here they alternate (§3.5). The export
-therefore reorders the d_model channels of every weight that reads or writes them.
+`MarianMTModel` of transformers is the post-norm Transformer of the paper with two differences. Its attention has
+biases, which the export sets to 0. Its positional encoding consists of all sines followed by all cosines, while the
+sinusoids of this project alternate (§3.5). The export therefore reorders the d_model channels of all weights.
 
-Needs NumPy and safetensors. Neither Keras nor PyTorch is imported.
+The export needs NumPy and safetensors. It imports neither Keras nor PyTorch.
 """
 
 import json
@@ -20,10 +20,10 @@ from keras_transformer.pretrained.marian_weights import EMBEDDING, LOGITS_BIAS, 
 from keras_transformer.utils.errors import UserError
 
 POSITIONS = 1024
-"""Maximum number of tokens of a text; Marian computes a table of this many positions."""
+"""Maximum number of tokens of a text, which is the size of Marian's table of positions."""
 
 TOKENIZERS = ("tokenizer.model", "marian_tokenizer.json")
-"""Files of the tokenizers that Marian has."""
+"""File names of the tokenizers that Marian supports."""
 
 
 def export_huggingface(run, folder, checkpoint=None, force=False):
@@ -31,8 +31,8 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
 
     Args:
         run: `Run`.
-        folder: The directory. It appears when it is complete.
-        checkpoint: "best", "last", "averaged", "ema" or a step; by default the best, or else the last.
+        folder: The new directory, which appears only when it is complete.
+        checkpoint: "best", "last", "averaged", "ema" or a step (default: the best, or the last if there is no best).
         force: Whether to replace an existing export.
 
     Raises:
@@ -60,7 +60,7 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
 
 
 def marian_weights(weights, hparams):
-    """Return the weights as transformers names them, a dictionary {name: float32 array}.
+    """Return the weights under their names in transformers, {name: float32 array}.
 
     Args:
         weights: {name: array}; a name is a variable's path without the model's own name, such as
@@ -101,7 +101,7 @@ def marian_config(hparams, vocab_size):
 
 
 def generation_config(run):
-    """Return the content of generation_config.json: the run's search options that transformers supports."""
+    """Return the content of generation_config.json: those search options of the run that transformers supports."""
     return {
         "num_beams": run.hparams.beam_size,
         "length_penalty": length_exponent(run),
@@ -129,7 +129,7 @@ def _save_file():
         from safetensors.numpy import save_file
     except ImportError:
         extra = "keras-transformer-toolkit[huggingface]"
-        raise UserError(f"--format=huggingface needs a package: pip install '{extra}'") from None
+        raise UserError(f"--format=huggingface needs the package safetensors: pip install '{extra}'") from None
     return save_file
 
 

@@ -1,4 +1,4 @@
-"""A run's model as one `.keras` file, with its tokenizer in the same directory."""
+"""Export of a run's model as a `.keras` file, with its tokenizer in the same directory."""
 
 from keras_transformer.exports.description import atomic_export, describe
 
@@ -10,8 +10,8 @@ def export_keras(run, folder, checkpoint=None, precision="float32", force=False)
 
     Args:
         run: `Run`.
-        folder: The directory. It appears when it is complete.
-        checkpoint: "best", "last", "averaged", "ema" or a step; by default the best, or else the last.
+        folder: The new directory, which appears only when it is complete.
+        checkpoint: "best", "last", "averaged", "ema" or a step (default: the best, or the last if there is no best).
         precision: "float32" or "bfloat16".
         force: Whether to replace an existing export.
 

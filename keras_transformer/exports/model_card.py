@@ -1,4 +1,4 @@
-"""The model card of an export: a README.md with the metadata that Hugging Face's hub reads."""
+"""Model card of an export: a README.md with metadata for the Hugging Face Hub."""
 
 from keras_transformer.runs.summary import lines_by_step
 
@@ -27,16 +27,16 @@ batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
 ```
 
-The input is one sentence per text.
+Each input text must be one sentence.
 
 | | |
 |---|---|
 {rows}
 
-License: not stated. Add `license:` above before you publish the model; it depends on the training data.
+License: not stated. Add `license:` above before you publish the model. The license depends on the training data.
 
-Intended use: translation of sentences like those of the training data. Outputs can be wrong or fluent nonsense on
-other text, so check them before you rely on them.
+Intended use: translation of sentences like those in the training data. For other text, the output can be wrong or
+fluent nonsense. Check outputs before you rely on them.
 """
 
 
@@ -45,7 +45,7 @@ def model_card(run, description):
 
     Args:
         run: `Run`.
-        description: What `export.json` contains, see `description.describe`.
+        description: Content of `export.json`, see `description.describe`.
     """
     problem, manifest, hparams = run.problem, run.manifest(), run.hparams
     corpus = manifest["corpus"]  # empty for converted models

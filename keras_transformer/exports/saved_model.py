@@ -1,4 +1,4 @@
-"""A SavedModel from text to text: tokenizer, model and beam search in one TensorFlow graph."""
+"""Export of a SavedModel from text to text: tokenizer, model and beam search in one TensorFlow graph."""
 
 import dataclasses
 import functools
@@ -36,22 +36,23 @@ MAX_BEAMS = 8
 FIXED = ("beam_size", "alpha", "nbest", "extra_length", "max_source_length")
 """Search options that the export fixes and `export.json` lists."""
 PLACEHOLDERS = {tf.string: "", tf.int32: 1, tf.float32: 1.0}
-"""Values of a row that stands for an empty batch."""
+"""Values of the row that replaces an empty batch."""
 
 
 def export_saved_model(
     translator: Translator, folder: str | os.PathLike, options: SearchOptions | None = None, *,
     max_beam_size: int | None = None, description: dict | None = None, force: bool = False,
 ) -> None:  # fmt: skip
-    """Write a SavedModel, which TensorFlow and TensorFlow Text load without this package.
+    """Write a SavedModel, which TensorFlow with TensorFlow Text can load without this package.
 
-    Texts are UTF-8; invalid bytes become U+FFFD. The signatures are:
+    Texts are UTF-8. Invalid bytes become U+FFFD. The signatures are:
 
     - `serving_default`: `inputs`, strings `[batch]`, to `outputs`, the best translations, strings `[batch]`; `nbest`,
       strings `[batch, nbest]`; `scores`, float32 `[batch, nbest]`; and `tokens`, int32 `[batch, nbest, length]`, with
-      EOS and then PAD. Missing translations are "" with a score of −1e9. A blank text has "", 0 and no tokens.
-    - `translate_with_options`: as before, with `beam_size` and `nbest`, int32, and `alpha`, float32. Each is one value
-      for all texts, `[1]`, or one value per text, `[batch]`.
+      EOS and then PAD. Missing translations are "" with a score of −1e9. A blank text has the translation "" with a
+      score of 0 and no tokens.
+    - `translate_with_options`: the same, with the additional inputs `beam_size` and `nbest`, int32, and `alpha`,
+      float32. Each is one value for all texts, `[1]`, or one value per text, `[batch]`.
     - `translate_ids`: `ids`, int32 `[batch, length]`, padded with PAD, to `scores` and `tokens`. BOS and EOS are
       allowed.
     - `score_pairs`: `inputs` and `targets`, strings `[batch]`, to `log_probabilities` and `scores` `[batch]`, and
@@ -59,12 +60,12 @@ def export_saved_model(
 
     Args:
         translator: `Translator`.
-        folder: The directory. It appears when it is complete.
+        folder: The new directory, which appears only when it is complete.
         options: `SearchOptions` without sampling, constraint, `min_length`, `no_repeat_ngram` and `repetition_penalty`.
-            The export fixes all of them; only `translate_with_options` takes `beam_size`, `alpha` and `nbest`.
-        max_beam_size: Maximum `beam_size` of `translate_with_options`, whose time depends on it (default: `MAX_BEAMS`,
-            or `beam_size` if that is larger).
-        description: Further content of `export.json`.
+            The export fixes the others; only `translate_with_options` takes `beam_size`, `alpha` and `nbest`.
+        max_beam_size: Maximum `beam_size` of `translate_with_options` (default: `MAX_BEAMS`, or `beam_size` if that is
+            larger). The time of this signature depends on it.
+        description: Additional content of `export.json`.
         force: Whether to replace an existing export.
 
     Raises:
@@ -106,10 +107,10 @@ class TextTranslator(tf.Module):
         self._search = GraphBeamSearch(translator.models).search
         if self._constraint:
             self._word_starts = tf.constant(translator.tokenizer.word_starts)
-        # One trace serves both signatures with fixed options. As a method, it would be saved a second time.
+        # The signatures share one trace. If it were an attribute of the module, it would be saved a second time.
         translated = tf.function(self._translated_batch, autograph=False)
         self._translated = lambda *arguments: translated(*arguments)
-        # The graph reads only these variables, not the models themselves.
+        # The graph needs only the variables of the models.
         self._weights = [variable.value for model in translator.models for variable in model.weights]
 
     def concrete_functions(self):
@@ -174,14 +175,14 @@ class TextTranslator(tf.Module):
         }
 
     def _fixed(self, rows):
-        """Return the fixed options: the beam size, then beam size, α and nbest per row."""
+        """Return the fixed options: the beam size, followed by beam size, α and nbest for each row."""
         numbers = (self._options.beam_size, self._options.alpha, self._options.nbest)
         return self._options.beam_size, *(tf.fill(tf.shape(rows), number) for number in numbers)
 
     def _source(self, ids):
-        """Return the encoder's input, int32 `[batch, length]`, from ragged ids; texts that are too long are cut."""
+        """Return the encoder's input, int32 `[batch, length]`, from ragged ids. Cut texts that are too long."""
         if (longest := self._options.max_source_length) is not None:
-            # A parser does not parse a sentence that is too long.
+            # A parser does not parse sentences that are too long.
             kept = 0 if self._constraint else longest - 1
             lengths = ids.row_lengths()
             lengths = tf.where(lengths < longest, lengths, kept)
@@ -218,7 +219,7 @@ class TextTranslator(tf.Module):
         batch, columns, length = tf.unstack(tf.shape(tokens))
         ids = without_special(tf.reshape(tokens, [-1, length]))
         texts = tf.reshape(self._text.decode_outputs(tf.repeat(sources, columns), ids), [batch, columns])
-        # A parser gives a sentence without a search one flat tree.
+        # For a sentence that is not searched, a parser returns one flat tree.
         texts = tf.where((scores > NEG_INF) | (tf.range(columns) == 0), texts, "")
         return {"outputs": texts[:, 0], "nbest": texts, "scores": scores, "tokens": tokens}
 
@@ -229,7 +230,7 @@ def well_formed(texts):
 
 
 def _allow_empty(signature):
-    """Return the signature extended to batches without rows, for which it computes one placeholder row."""
+    """Return a signature that also accepts empty batches, for which it computes a placeholder row."""
 
     @functools.wraps(signature)
     def extended(*arguments):
@@ -256,9 +257,9 @@ def _lengths(ids):
 
 
 def graph_tokenizer(tokenizer):
-    """Return the `GraphTokenizer` with the same texts and ids as a `Tokenizer`.
+    """Return the `GraphTokenizer` that corresponds to a `Tokenizer`, with the same texts and ids.
 
-    The tokenizer of a plug-in may have a method `graph_tokenizer()` that returns its own.
+    The tokenizer of a plug-in may provide its own with a method `graph_tokenizer()`.
 
     Raises:
         UserError: The tokenizer has no graph tokenizer.

@@ -22,7 +22,7 @@ PARTS = ("weights", "optimizer", "ema")
 
 
 class OtherVersion(UserError):
-    """A checkpoint is complete, but another version of this program wrote it."""
+    """Error for a complete checkpoint that another version of this program wrote."""
 
 
 class Checkpoints:
@@ -69,7 +69,7 @@ class Checkpoints:
 
         Args:
             model: The compiled model.
-            keep: Number of latest checkpoints to keep. The best one and the one being written need space in addition.
+            keep: Number of latest checkpoints to keep. The best one and the one being written need additional space.
         """
         kept = _kept_variables(model)
         variables = [*kept, *optimizer_state(model.optimizer), *(kept if _averages(model) else ())]
@@ -85,22 +85,22 @@ class Checkpoints:
             )
 
     def remove_strays(self):
-        """Remove temporary files of a process that was killed while it wrote or removed a checkpoint."""
+        """Remove temporary files that a process left when it was killed while writing or removing a checkpoint."""
         for stray in self.path.glob(".step-*"):
             shutil.rmtree(stray, ignore_errors=True)
         for stray in self.path.glob(".best.json.*"):
             stray.unlink(missing_ok=True)
 
     def save_averaged(self, weights, state):
-        """Write averaged weights, {path: array}; the state holds the averaged "steps"."""
+        """Write averaged weights, {path: array}, and a state with the averaged "steps"."""
         self._write(self.path / "averaged", {"weights": weights}, state)
 
     def mark_best(self, step, metrics):
-        """Mark the checkpoint at `step` as the best so far; `metrics` are stored with the mark."""
+        """Record in best.json that the checkpoint at `step` is the best so far, with its metrics."""
         write_json(self.path / "best.json", {"step": step, **metrics})
 
     def best(self):
-        """Return {"step": …} with the metrics of the best checkpoint, or None."""
+        """Return the step and the metrics of the best checkpoint, {"step": …, …}, or None."""
         path = self.path / "best.json"
         return read_json(path, "best checkpoint", step=int) if path.is_file() else None
 
@@ -120,7 +120,7 @@ class Checkpoints:
             name: "best", "last", "averaged", a step, or "ema", the moving average of the weights in the last
                 checkpoint. None loads the best one, or the last one if none was evaluated.
             parts: Parts to load, if the checkpoint has them.
-            flag: Flag that selects another checkpoint, for the hint of an error; "" for no hint.
+            flag: Flag that selects another checkpoint, for the hint in error messages; "" for no hint.
 
         Returns:
             A tuple ({part: {path: array}}, state).
@@ -133,12 +133,12 @@ class Checkpoints:
             loaded = self.load_latest(parts)
             if loaded is None:
                 missing = "complete checkpoint" if self.steps() else "checkpoint"
-                raise UserError(f"{self.path} holds no {missing}; train first")
+                raise UserError(f"{self.path} has no {missing}; train first")
             return loaded
         if name == "ema":
             arrays, state = self.load("last", ("ema",))
             if "ema" not in arrays:
-                raise UserError(f"{self.path} holds no moving average; train with --ema_decay=0.999, for example")
+                raise UserError(f"{self.path} has no moving average; train with --ema_decay=0.999, for example")
             return {"weights": arrays["ema"]}, state
         if name == "averaged":
             directory = self.path / "averaged"
@@ -146,11 +146,11 @@ class Checkpoints:
         else:
             step = self.best_step() if name == "best" else name
             if step is None:
-                raise UserError(f"{self.path} holds no best checkpoint, nothing was evaluated; use {flag}=last")
+                raise UserError(f"{self.path} has no best checkpoint, because none was evaluated; use {flag}=last")
             if not re.fullmatch("[0-9]{1,12}", str(step)):
                 raise UserError(f"the checkpoint must be best, last, averaged, ema or a step, got {name!r}")
             directory = self._directory(int(step))
-            hint = "there are steps " + ", ".join(map(str, self.steps()))
+            hint = "available steps: " + ", ".join(map(str, self.steps()))
         if not directory.is_dir():
             raise UserError(f"checkpoint {directory} does not exist; {hint}")
         try:
@@ -180,12 +180,12 @@ class Checkpoints:
         return f"python -m keras_transformer.average {shell_flag('run', self.path.parent)}"
 
     def _warn_if_outdated(self, step):
-        """Log a warning if there is a newer checkpoint than the one at `step`, the last one averaged."""
+        """Log a warning if there is a checkpoint after `step`, the last step in the average."""
         newest = max(self.steps(), default=step)
         if newest > step:
             logger.warning(
-                f"{self.path / 'averaged'} ends at step {step:,}, but training has continued to step {newest:,}; to "
-                f"refresh it, run {self._average}"
+                f"{self.path / 'averaged'} is outdated: it ends at step {step:,}, and the last checkpoint is from step "
+                f"{newest:,}; to update it, run {self._average}"
             )
 
     def _latest_whole(self, parts):
@@ -244,7 +244,7 @@ def model_arrays(model):
 
 
 def assign(variables, arrays, what):
-    """Assign {path: array} to variables; `what` names the checkpoint in an error.
+    """Assign arrays, {path: array}, to variables. Error messages start with `what`, the name of the checkpoint.
 
     Raises:
         UserError: A path is missing or a shape differs, so the checkpoint belongs to another model.
@@ -252,9 +252,10 @@ def assign(variables, arrays, what):
     for variable in variables:
         array = arrays.get(variable.path)
         if array is None or tuple(array.shape) != tuple(variable.shape):
-            stored = "nothing" if array is None else f"shape {tuple(array.shape)}"
+            stored = "no such variable" if array is None else f"shape {tuple(array.shape)}"
             raise UserError(
-                f"{what} belongs to another model: for {variable.path}, {tuple(variable.shape)}, it holds {stored}"
+                f"{what} belongs to another model: {variable.path} must have shape {tuple(variable.shape)}, "
+                f"got {stored}"
             )
         variable.assign(array)
 
@@ -265,7 +266,7 @@ def assign_model(model, arrays, what):
 
 
 def training_arrays(model):
-    """Return {part: {path: array}} of a compiled model: weights, optimizer state and, if kept, moving averages."""
+    """Return {part: {path: array}} of a compiled model: weights, optimizer state and moving averages, if it has any."""
     arrays = {"weights": model_arrays(model), "optimizer": _arrays(optimizer_state(model.optimizer))}
     if averages := _averages(model):
         own = {path: np.asarray(average.value).copy() for path, average in averages.items()}
@@ -276,7 +277,7 @@ def training_arrays(model):
 def assign_training(model, arrays, what):
     """Assign the result of `training_arrays` to a compiled model."""
     assign_model(model, arrays["weights"], what)
-    # A run in another precision has no loss scale; float16 then starts with its initial scale.
+    # A checkpoint from another precision has no loss scale. Float16 then starts with the initial scale.
     scales = {variable.path for variable in getattr(model.optimizer, "scale_variables", ())}
     absent = scales - arrays["optimizer"].keys()
     kept = [variable for variable in optimizer_state(model.optimizer) if variable.path not in absent]
@@ -288,7 +289,7 @@ def assign_training(model, arrays, what):
 
 
 def optimizer_state(optimizer):
-    """Return the step and slots of an optimizer, without moving averages and statistics."""
+    """Return the step and the moments of an optimizer, without moving averages and statistics."""
     others = [*getattr(optimizer, "watch_variables", ()), *getattr(optimizer, "averages", ())]
     others = {id(variable) for variable in others}
     return [variable for variable in optimizer.variables if id(variable) not in others]

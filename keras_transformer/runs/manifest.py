@@ -69,7 +69,7 @@ def versions():
 
 
 VECTORS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
-"""Vector instructions of x86 processors: flag in /proc/cpuinfo and display name, the fastest first."""
+"""Vector instructions of x86 processors, {flag in /proc/cpuinfo: display name}, the fastest first."""
 
 
 def machine():
@@ -87,7 +87,7 @@ def machine():
 def git_revision():
     """Return the commit of this checkout, with "+" if files have changed, or None if this is not a checkout."""
     if not (PACKAGE.parent / ".git").exists():
-        return None  # an installed package inside another checkout must not report that commit
+        return None  # so that a package installed inside another checkout does not report that commit
     try:
         status = subprocess.run(
             ["git", "-C", PACKAGE.parent, "describe", "--always", "--abbrev=12", "--dirty=+"],

@@ -49,8 +49,8 @@ class Run:
         """Open the run in directory `path` and load its plug-ins.
 
         Raises:
-            UserError: The directory does not hold a run, a plug-in is missing or invalid, or another version of the
-                package made the run with settings that this version lacks.
+            UserError: The directory does not contain a run, a plug-in is missing or invalid, or the run has settings
+                of another version of the package.
         """
         path = Path(path)
         if not path.is_dir():
@@ -81,7 +81,7 @@ class Run:
             init_from: Origin of the initial weights; None uses that of an existing run.
 
         Raises:
-            UserError: The directory holds another run or other files.
+            UserError: The directory contains another run or other files.
         """
         path = Path(path)
         config = {
@@ -137,12 +137,12 @@ class Run:
         write_json(self.path / "manifest.json", manifest)
 
     def atomic_open(self, name):
-        """Open a file of the directory for writing, like `files.atomic_open`."""
+        """Open a file in the run directory for writing with `files.atomic_open`."""
         return atomic_open(self.path / name)
 
     @contextlib.contextmanager
     def locked(self):
-        """Lock the directory against other training processes. The lock ends with the process in any case.
+        """Lock the directory against other training processes. If the process dies, the lock ends as well.
 
         Raises:
             UserError: Another process is training in the directory.
@@ -156,9 +156,9 @@ class Run:
             yield
 
     def load_plugins(self):
-        """Load the plug-ins of the run, unless the loaded plug-ins already register all names that the run needs.
+        """Load the plug-ins of the run, unless all names that it needs are already registered by other plug-ins.
 
-        That is the case if a plug-in was moved and `--plugin` gives its new location.
+        These are the plug-ins given by `--plugin`, for example the new location of a plug-in that has moved.
 
         Raises:
             UserError: A plug-in is missing or invalid, or it is in the working directory and not given by `--plugin`.
@@ -182,18 +182,18 @@ class Run:
     def check_same_config(self, config):
         """Raise a `UserError` that names the first difference between this run and `config`."""
         was, now = _fixed({**self.config, "hparams": dataclasses.asdict(self.hparams)}), _fixed(config)
-        for name in was | now:  # problem and preset come before the hparams that follow from them
+        for name in was | now:  # problem and preset first, because the hparams depend on them
             if was.get(name) != now.get(name):
                 raise UserError(
-                    f"{self.path} holds a run with {name}={was.get(name)}, not {now.get(name)}; "
+                    f"{self.path} contains a run with {name}={was.get(name)}, not {now.get(name)}; "
                     "give another --output_dir, or the same settings to resume"
                 )
 
     @property
     def config_hash(self):
-        """SHA-256 of the fixed part of the configuration, without hparams that have their default value.
+        """SHA-256 of the fixed part of the configuration, without hparams that have their default values.
 
-        New hparams with a default therefore do not change the hash, but a changed default does.
+        A new field of the hparams therefore does not change the hash, but a changed default does.
         """
         defaults = _flat({"hparams": dataclasses.asdict(HParams())})
         own = {name: value for name, value in _fixed(self.config).items() if value != defaults.get(name)}
@@ -259,7 +259,7 @@ class Run:
         return model
 
     def log(self, **values):
-        """Append a line to metrics.jsonl and to the TensorBoard events. Numbers that are not finite become null.
+        """Append a line to metrics.jsonl and to the TensorBoard events. Non-finite numbers become null.
 
         If a crash truncated the last line, the new line starts after a line break.
         """
@@ -286,7 +286,7 @@ class Run:
 
 
 def _foreign_files(path):
-    """Return whether a directory has files other than those of a run that was killed before it wrote config.json."""
+    """Return whether a directory has files that a run does not write before config.json."""
     return any(entry.name not in TOKENIZER_FILES and not entry.name.startswith(".") for entry in path.iterdir())
 
 

@@ -4,9 +4,10 @@ from keras_transformer.utils.timing import duration
 
 
 def lines_by_step(rows):
-    """Return {"train": {step: line}, "validation": …, "checkpoint": …} of a run and all its resumptions.
+    """Return {"train": {step: line}, "validation": …, "checkpoint": …} of a run, including resumed parts.
 
-    Lines after the checkpoint that a run resumed from are dropped, because the run repeated these updates.
+    When a run resumed from a checkpoint, it repeated the updates after that checkpoint. The function drops the earlier
+    lines of these updates.
 
     Args:
         rows: Lines of metrics.jsonl, a list of dicts.
@@ -30,7 +31,7 @@ def training_summary(rows):
     """Return the cost and the validation curve of a run.
 
     Args:
-        rows: Lines of metrics.jsonl, a list of dicts; `lines_by_step` selects those that count.
+        rows: Lines of metrics.jsonl, a list of dicts, filtered by `lines_by_step`.
 
     Returns:
         A dict with these entries, if the lines contain the values:

@@ -1,6 +1,6 @@
 """TensorBoard events with the content of metrics.jsonl, if TensorBoard is installed. TensorFlow is not needed.
 
-An error while writing events does not stop training: it is printed once, and no more events are written.
+An error does not stop training: `Events` prints it once and stops writing events.
 """
 
 import importlib.util
@@ -9,7 +9,7 @@ import time
 import types
 
 SHOWN = ("train", "validation")
-"""Kinds of lines whose numbers become scalars."""
+"""Kinds of lines in metrics.jsonl whose numbers become scalars."""
 
 
 def open_events(folder):
@@ -48,7 +48,7 @@ class Events:
 
 def _writer(folder):
     if "tensorflow" not in sys.modules:
-        # A module of this name makes TensorBoard work without TensorFlow, which it would otherwise import.
+        # If a module has this name, TensorBoard does not import TensorFlow.
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -63,7 +63,7 @@ def _events(line):
 
     about = {"wall_time": time.time(), "step": line["step"]}
     if line["kind"] == "start":
-        # TensorBoard then drops the events of a killed process from the next update on.
+        # Makes TensorBoard drop later events of a process that was killed.
         yield Event(session_log=SessionLog(status=SessionLog.START), **{**about, "step": line["step"] + 1})
     for name, value in line.items() if line["kind"] in SHOWN else ():
         if name != "step" and isinstance(value, (int, float)):

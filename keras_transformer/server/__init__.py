@@ -1,1 +1,1 @@
-"""The HTTP server of a trained model: engines, batching across requests, the web application and its page."""
+"""HTTP server for a trained model: engines, batching across requests, the web application and its page."""

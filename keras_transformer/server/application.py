@@ -27,7 +27,7 @@ MAX_SHOWN = 100
 
 
 class Translation(BaseModel):
-    """One translation or tree in brackets, and its score; null if there was no search."""
+    """A translation or a tree in brackets, and its score, which is null for a sentence that was not searched."""
 
     text: str
     score: float | None
@@ -36,8 +36,8 @@ class Translation(BaseModel):
 class Translations(BaseModel):
     """Translations of each text, best first.
 
-    The translations of the lines of a text are joined with line breaks. The score is the mean over the lines that are
-    not blank.
+    Each line of a text is translated separately, and the translations are joined with line breaks. The score is the
+    mean over the non-blank lines.
     """
 
     translations: list[list[Translation]]
@@ -70,7 +70,7 @@ class ModelInfo(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """Error message, one sentence or two."""
+    """Error message of one or two sentences."""
 
     error: str
 
@@ -85,7 +85,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
         engine: `Engine`.
         limits: `Limits` (default `Limits()`).
         batch_tokens: Maximum number of tokens of a batch, padding included.
-        wait: Maximum time in seconds that a text waits for others before its batch starts.
+        wait: Maximum time in seconds that a text waits for other texts before its batch starts.
     """
     limits = limits or Limits()
     batcher = Batcher(
@@ -110,7 +110,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
     Text = Annotated[StrictStr, Field(max_length=limits.characters)]
 
     class TranslateRequest(BaseModel):
-        """Texts, of one line or several, and the number of translations of each."""
+        """Texts of one or more lines, and the number of translations of each text."""
 
         model_config = ConfigDict(extra="forbid")
         texts: Annotated[list[Text], Field(min_length=1, max_length=limits.texts)]
@@ -133,8 +133,8 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
     async def translate(query: TranslateRequest, request: Request):
         r"""Translate texts, each line of a text separately.
 
-        A translation has the line breaks of its text, as \n, without one at the end. Blank lines stay blank, and a
-        blank text has an empty translation.
+        A translation has the same lines as its text, separated by \n, without a line break at the end. Blank lines stay
+        blank, and a blank text has an empty translation.
         """
         texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
         filled = {_place(i, k, lines): line for i, lines in enumerate(texts) for k, line in _filled(lines)}
@@ -196,7 +196,7 @@ async def _unless_disconnected(request, coroutine):
     """Return the result of a coroutine, or cancel it if the client disconnects.
 
     Raises:
-        HTTPException: The client disconnected. Only the metrics show its status, 499.
+        HTTPException: The client disconnected. Its status, 499, appears only in the metrics.
     """
     work, gone = asyncio.ensure_future(coroutine), asyncio.ensure_future(request.receive())
     try:
@@ -210,7 +210,7 @@ async def _unless_disconnected(request, coroutine):
 
 
 def _translate(engine, items):
-    """Return the outputs of each (text, nbest). Texts are grouped by `nbest`, because a search may depend on it."""
+    """Return the outputs of each (text, nbest). Search separately for each `nbest`, because it may affect results."""
     outputs = [None] * len(items)
     for nbest in {nbest for _, nbest in items}:
         rows = [i for i, item in enumerate(items) if item[1] == nbest]
@@ -254,7 +254,7 @@ def _check_lengths(names, tokens, limit):
 
 
 def _add_exception_handlers(app: FastAPI, metrics: Metrics):
-    """Answer every error with an `ErrorResponse` that reveals nothing about the server's machine."""
+    """Answer errors with an `ErrorResponse` that does not reveal details of the server's machine."""
 
     def respond(status, sentence, headers=None):
         return JSONResponse({"error": sentence}, status, headers)

@@ -15,7 +15,7 @@ MAX_CALLS = 8
 
 
 class QueueFull(Exception):
-    """Error of a request for which the queue has no room or would take too long.
+    """Error for a request that does not fit into the queue or would wait too long.
 
     Attributes:
         seconds: Estimated time in seconds until the queue has room, int.
@@ -38,19 +38,19 @@ class _Waiting:
 
 
 class Batcher:
-    """A queue that collects items of many requests into batches for one worker thread.
+    """Queue that groups the items of many requests into batches for one worker thread.
 
-    A batch starts when the worker is free and items wait. It takes as many of the oldest items as fit. If it has room
-    for more items, the batcher waits up to `wait` seconds for them. Everything except `work` runs in the event loop and
-    needs no locks.
+    When the worker is free, the batcher takes as many of the oldest items as fit into a batch. If the batch has room
+    for more items, the batcher first waits up to `wait` seconds for them. Everything except `work` runs in the event
+    loop, so it needs no locks.
 
     Args:
         work: Function from a list of items to the list of their results. The worker thread calls it.
         batch_tokens: Maximum number of tokens of a batch, padding included: items × tokens of the longest item.
         batch_rows: Maximum number of items of a batch.
-        wait: Maximum time in seconds that an item waits for others while the worker is idle.
+        wait: Maximum time in seconds that an item waits for other items while the worker is idle.
         max_waiting: Maximum number of waiting items.
-        observe: Called with (items, tokens with padding, seconds) of each batch.
+        observe: Function called with (items, tokens with padding, seconds) after each batch.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Batcher:
         self._queue: collections.deque[_Waiting] = collections.deque()
         self._arrival, self._call_lock, self._calls = asyncio.Event(), asyncio.Lock(), 0
         self._worker = ThreadPoolExecutor(1, "worker")
-        # Only batches that leave items in the queue show the worker's full speed.
+        # Measured only on batches that leave items in the queue, because others do not show the full speed.
         self._items_per_second, self._batch_seconds = math.inf, 0.0
         self._working_since: float | None = None
         self._task: asyncio.Task | None = None
@@ -99,9 +99,9 @@ class Batcher:
             seconds: Time after which the caller no longer needs the results.
 
         Raises:
-            QueueFull: There is no room for all items, or they would wait for more than half of `seconds`.
+            QueueFull: The queue has no room for all items, or they would wait for more than half of `seconds`.
             TimeoutError: The results would be late.
-            Exception: `work` raised it for one of the items alone.
+            Exception: `work` raised it when it was called with only one of the items.
         """
         delay = len(self._queue) / self._items_per_second
         if len(self._queue) + len(items) > self._max_waiting or delay > seconds / 2:

@@ -1,4 +1,4 @@
-"""Engines of the server: a run, a SavedModel, or an export for CTranslate2."""
+"""Engines of the server, for a run, a SavedModel, or an export for CTranslate2."""
 
 import abc
 import functools
@@ -21,7 +21,6 @@ from keras_transformer.utils.files import read_json
 BATCH_ROWS = 64
 """Maximum number of texts per call of an engine."""
 
-
 REPETITION = ("no_repeat_ngram", "repetition_penalty")
 """Search options that only Keras supports."""
 
@@ -31,7 +30,7 @@ class Output(NamedTuple):
 
     Attributes:
         text: The translation, or for a parser the tree in brackets.
-        score: Its score, or None for a sentence that a parser did not parse.
+        score: Score of the translation, or None for a sentence that a parser did not parse.
     """
 
     text: str
@@ -39,7 +38,7 @@ class Output(NamedTuple):
 
 
 class Engine(abc.ABC):
-    """Base class of engines. One thread makes all calls of `translate` and `attention`, one after the other.
+    """Base class of engines. A single thread calls `translate` and `attention`, so there are no concurrent calls.
 
     Attributes:
         name: Name of the library that translates.
@@ -70,7 +69,7 @@ class Engine(abc.ABC):
         """
 
     def attention(self, source: str, target: str) -> dict[str, Any]:
-        """Return the attention weights of a source and its translation as input of `attention_view.js`, for JSON.
+        """Return the attention weights of a source and its translation for JSON, as `attention_view.js` expects them.
 
         Raises:
             UserError: The model has no weights to show.
@@ -102,9 +101,9 @@ class TranslatorEngine(Engine):
 
 
 class RunEngine(TranslatorEngine):
-    """A run directory, or several for an ensemble.
+    """Engine for a run directory, or for an ensemble of several.
 
-    If CTranslate2 translates, Keras computes only attention maps. The first map loads it.
+    If CTranslate2 translates, Keras only computes attention maps and is loaded for the first one.
 
     Args:
         paths: List of run directories.
@@ -137,13 +136,13 @@ class RunEngine(TranslatorEngine):
 
 
 class SavedModelEngine(Engine):
-    """An export of `--format=saved_model`, whose graph TensorFlow runs."""
+    """Engine for an export of `--format=saved_model`. TensorFlow runs its graph."""
 
     name = "tensorflow"
 
     def __init__(self, path, about):
         check_packages(f"{path}, a SavedModel,", "tensorflow", ("tensorflow", "tensorflow-text"))
-        os.environ["KERAS_BACKEND"] = "tensorflow"  # JAX cannot load it
+        os.environ["KERAS_BACKEND"] = "tensorflow"  # JAX cannot load a SavedModel
         load_keras()
         import tensorflow as tf
         import tensorflow_text  # noqa: F401  registers its operations
@@ -155,7 +154,7 @@ class SavedModelEngine(Engine):
         self.about = _description(path, about)
 
     def lengths(self, texts):
-        """Estimate four bytes per token, because the graph does not output the number of tokens."""
+        """Estimate lengths with four bytes per token, because the graph does not output the number of tokens."""
         return [len(text.encode()) // 4 + 2 for text in texts]
 
     def translate(self, texts, nbest):
@@ -168,7 +167,7 @@ class SavedModelEngine(Engine):
 
 
 class CTranslate2Engine(TranslatorEngine):
-    """An export of `--format=ctranslate2`."""
+    """Engine for an export of `--format=ctranslate2`."""
 
     name = "ctranslate2"
 
@@ -177,7 +176,7 @@ class CTranslate2Engine(TranslatorEngine):
         self.about = _description(path, about)
 
     def translate(self, texts, nbest):
-        # The export of a parser has no grammar: its trees may be incomplete and are repaired.
+        # The export of a parser has no grammar, so its trees may be incomplete and need a repair.
         found = self._translator.translate(
             texts, nbest=nbest, max_source_length=self.max_tokens, constraint=None, **self._search
         )
@@ -190,7 +189,7 @@ def load_engine(path, *, checkpoint=None, precision=None, jit_compile=False, ens
     Args:
         path: The directory.
         checkpoint, precision, jit_compile: See `Translator.load`; only for runs.
-        ensemble: Further runs of the same corpus.
+        ensemble: List of further runs with the same vocabulary.
         engine: See `choose_engine`; only for runs.
         search: `beam_size`, `alpha` and `extra_length`, and for runs also `no_repeat_ngram` and `repetition_penalty`;
             None for the values of the run or export.
@@ -228,12 +227,12 @@ def _loaded(engine, path, about, **search):
 
 
 def _description(path, about):
-    """Return `Engine.about` of an export."""
+    """Return the description of an export for `Engine.about`."""
     models = about.get("models", [about])
     names = ", ".join(one["run"] for one in models if "run" in one)
     return {"model": names or path.name, "problem": models[0].get("problem", "")}
 
 
 def _finite(score):
-    """Return a score for JSON: None instead of the value that stands for −∞."""
+    """Return a score for JSON, with None instead of −∞ and of the value that represents it in exports."""
     return float(score) if score > -1e8 else None

@@ -9,14 +9,14 @@ from fastapi.responses import JSONResponse
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits of one server, all of them maxima.
+    """Limits of a server.
 
     Attributes:
-        texts: Texts, or non-blank lines, per request.
-        characters: Characters per text.
-        body_bytes: Bytes of the body of a request.
-        waiting: Texts of all requests that wait for a batch.
-        seconds: Seconds from the head of a request to its answer.
+        texts: Maximum number of texts, and of non-blank lines, per request.
+        characters: Maximum number of characters per text.
+        body_bytes: Maximum size of the body of a request, in bytes.
+        waiting: Maximum number of texts that wait for a batch, for all requests together.
+        seconds: Maximum time from the head of a request to its answer, in seconds.
     """
 
     texts: int = 64
@@ -27,7 +27,10 @@ class Limits:
 
 
 class LimitRequests:
-    """ASGI middleware that answers 413 if the body is too large, 408 if it is incomplete, and 504 after the timeout."""
+    """ASGI middleware that answers with status 413 if the body is too large, and with 408 or 504 after the timeout.
+
+    The status is 408 if the request was still incomplete, 504 otherwise.
+    """
 
     def __init__(self, app, limits):
         self._app, self._limits = app, limits

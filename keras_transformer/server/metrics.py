@@ -51,7 +51,7 @@ class Metrics:
 
 
 class CountRequests:
-    """ASGI middleware that counts requests by the path of their route. Requests without a route count as "other"."""
+    """ASGI middleware that counts requests by the path of their route, or as "other" if they have none."""
 
     def __init__(self, app, metrics):
         self._app, self._metrics = app, metrics

@@ -7,13 +7,13 @@ from keras_transformer.backend.compilation import compiled
 from keras_transformer.data.tokenizers.base import PAD
 
 ROWS = 64
-"""Maximum number of sentence pairs."""
+"""Maximum number of sentence pairs that the metrics use."""
 COLLAPSED = 0.01
 """Maximum deviation of a collapsed encoder. The outputs are normalized, and healthy encoders are above 0.04."""
 
 
 class SourceHealth:
-    """Metrics of a model on the validation batch in the middle of the split.
+    """Metrics of a model on the middle batch of the validation split.
 
     Args:
         model: `Transformer`, compiled with its loss.
@@ -50,11 +50,11 @@ class SourceHealth:
 
 
 def collapse_warning(metrics, norm="post"):
-    """Return a warning if the metrics are those of a collapsed encoder, else "".
+    """Return a warning if the metrics show a collapsed encoder, else "".
 
     Args:
         metrics: Result of `SourceHealth.measure`.
-        norm: `norm` of the hparams, which decides the advice.
+        norm: `norm` of the hparams, on which the advice depends.
     """
     if not metrics["encoder_deviation"] <= COLLAPSED:  # NaN is no sign of a collapse
         return ""

@@ -5,7 +5,7 @@ import dataclasses
 from keras_transformer.config import registry
 
 GPU_TFLOPS = {"K80": 2.8, "K40": 3.7, "M40": 6.0, "P100": 9.5}
-"""Sustained single-precision TFLOP/s that the paper assumes (footnote 5)."""
+"""Sustained single-precision TFLOP/s of GPUs, as assumed in the paper (footnote 5)."""
 PAPER_HOURS = {"base": 12.0, "big": 84.0, "big_enfr": 84.0}
 """Hours on 8 P100 GPUs (§5.2) for 100,000 updates of base and 300,000 of big."""
 PAPER_GPUS = 8
@@ -27,7 +27,7 @@ class TrainingCost:
     counted: float
 
     def hours(self, gpus, tflops):
-        """Return the hours that `gpus` devices take for these operations alone at `tflops` TFLOP/s each."""
+        """Return the hours of these operations on `gpus` devices that sustain `tflops` TFLOP/s each."""
         return self.counted / (gpus * tflops * 1e12) / 3600
 
 
@@ -37,7 +37,7 @@ def training_cost(hparams, vocab_size, length=30):
     Args:
         hparams: `HParams`.
         vocab_size: Number of tokens in the vocabulary.
-        length: Tokens per sentence on either side; attention costs more per token in longer sentences.
+        length: Tokens per sentence on each side. The longer the sentences, the more attention costs per token.
     """
     import keras
     from keras.src.backend.common.global_state import get_global_attribute, set_global_attribute
@@ -47,10 +47,10 @@ def training_cost(hparams, vocab_size, length=30):
         model = registry.models.get(hparams.model)(vocab_size, hparams)
     set_global_attribute("uninitialized_variables", waiting)  # otherwise the next scope initializes all weights
     rows = max(hparams.batch_tokens // length, 1)
-    update = hparams.passes * model.update_flops(rows, length, length)  # the model is not compiled: one pass
+    update = hparams.passes * model.update_flops(rows, length, length)  # an uncompiled model counts one pass
     return TrainingCost(model.count_params(), hparams.train_steps, float(update) * hparams.train_steps)
 
 
 def paper_flops(hours, gpus, tflops):
-    """Return the floating point operations by the paper's method: time × devices × sustained rate of a device."""
+    """Estimate floating point operations by the paper's method: time × number of devices × their sustained rate."""
     return hours * 3600 * gpus * tflops * 1e12

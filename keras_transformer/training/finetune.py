@@ -16,7 +16,7 @@ _ALIKE = "both models must have the same settings (model, num_layers, d_model �
 
 
 def complete(init_from):
-    """Return `init_from` in the form that config.json holds: an absolute path and a checkpoint. None stays None."""
+    """Return `init_from` as config.json stores it, with an absolute path and an explicit checkpoint, or None."""
     if not init_from:
         return None
     return {"run": str(Path(init_from["run"]).resolve()), "checkpoint": str(init_from.get("checkpoint") or "best")}
@@ -25,8 +25,8 @@ def complete(init_from):
 def initialise(model, tokenizer, init_from):
     """Assign the weights of another run's checkpoint to a model.
 
-    Each token takes its row of the embeddings (§3.4) from the other run; a token that the other vocabulary lacks keeps
-    its initial row. Seeds, optimizer state and step are not copied.
+    Each token gets its embedding (§3.4) from the other run. Tokens that are not in the other vocabulary keep their
+    initial embedding. Seeds, optimizer state and step are not copied.
 
     Args:
         model: The new model with its initial weights.
@@ -39,11 +39,11 @@ def initialise(model, tokenizer, init_from):
     run = Run.open(init_from["run"])
     arrays, state = run.checkpoints.load(init_from["checkpoint"], parts=("weights",), flag=INIT_FLAG)
     own, vocabulary = model_arrays(model), {weight.path for weight in model.vocabulary_weights}
-    tables = {table.path for table in model.vocabulary_tables}  # follow from the new vocabulary
+    tables = {table.path for table in model.vocabulary_tables}  # computed from the new vocabulary
     rows, old_rows = _shared_tokens(tokenizer, run.tokenizer)
     learned = (path for path, array in arrays["weights"].items() if array.dtype.kind == "f")  # the others are seeds
     if more := sorted(set(learned) - own.keys() - tables):
-        raise UserError(f"{shell_flag('init_from', run.path)}: it holds {more[0]}, which the model lacks; {_ALIKE}")
+        raise UserError(f"{shell_flag('init_from', run.path)}: the new model has no weight {more[0]}; {_ALIKE}")
     for weight in model.weights:
         if weight.path in tables:
             continue
@@ -52,10 +52,10 @@ def initialise(model, tokenizer, init_from):
             own[weight.path][rows] = array[old_rows]
             array = own[weight.path]
         if array is None or array.shape != tuple(weight.shape):
-            found = "nothing" if array is None else f"shape {array.shape}"
+            found = "no such weight" if array is None else f"shape {array.shape}"
             raise UserError(
-                f"{shell_flag('init_from', run.path)}: for {weight.path}, {tuple(weight.shape)}, it holds {found}; "
-                f"{_ALIKE}"
+                f"{shell_flag('init_from', run.path)}: {weight.path} must have shape {tuple(weight.shape)}, got "
+                f"{found}; {_ALIKE}"
             )
         weight.assign(array)
     at_step = f" at step {state['step']:,}" if "step" in state else ""

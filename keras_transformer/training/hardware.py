@@ -1,4 +1,4 @@
-"""Speed of the devices, and peak memory."""
+"""Speed of devices, compilation time and peak memory."""
 
 import functools
 import resource
@@ -12,7 +12,7 @@ from keras import ops
 from keras_transformer.backend.devices import proc_entries
 
 SIDE = 2048
-"""Rows and columns of the matrices of the timed product."""
+"""Number of rows and columns of the matrices in the timed product."""
 LONG_ENOUGH = 0.1
 """Minimum seconds of a measurement."""
 
@@ -21,8 +21,8 @@ def device_rate(dtype="float32"):
     """Return the floating point operations per second that one device sustains in matrix products.
 
     In float32 the rate corresponds to the paper's estimates for its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5 TFLOP/s
-    (§6, Table 2). The rate is rough: a busy machine lowers it, and GPUs may compute float32 products with fewer bits.
-    A process measures it once.
+    (§6, Table 2). It is only approximate: a busy machine lowers it, and GPUs may compute float32 products with fewer
+    bits. Each process measures it once.
 
     Args:
         dtype: Type of the matrices: "float32", "bfloat16" or "float16".
@@ -46,9 +46,9 @@ def _measure_rate(dtype):
 
 
 def compilation_seconds(model, rows, source_length, target_length):
-    """Return the seconds that JAX takes to compile an update for one batch shape, or None if nothing would reuse it.
+    """Return the seconds that JAX takes to compile an update for one batch shape, or None if `fit` cannot reuse it.
 
-    JAX keeps the compiled update in its cache, where `fit` finds it.
+    `fit` finds the compiled update in the compilation cache of JAX.
 
     Args:
         model: The compiled model, not under a distribution.

@@ -1,4 +1,4 @@
-"""Memory of a training run: an estimate, a check before the start, and the error when it does not suffice."""
+"""Memory of a training run: an estimate, a check before the start, and a clear error if memory runs out."""
 
 import contextlib
 import re
@@ -12,11 +12,11 @@ OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhausted|MemoryError|ba
 
 @contextlib.contextmanager
 def memory_errors(options, batch_may_change=True):
-    """Turn an out-of-memory error in a `with` block into a `UserError` that names the flags that lower memory.
+    """Turn an out-of-memory error in a `with` block into a `UserError` that names flags to save memory.
 
     Args:
         options: `TrainOptions`.
-        batch_may_change: Whether `batch_tokens` may still change, which it may not after the first checkpoint.
+        batch_may_change: Whether to suggest a smaller `batch_tokens`. After the first checkpoint it cannot change.
     """
     try:
         yield
@@ -32,12 +32,12 @@ def memory_errors(options, batch_may_change=True):
 
 
 def largest_shape(hparams, vocab_size, plan):
-    """Return the (rows, source length, target length) of a `BatchPlan` whose update takes the most memory."""
+    """Return the shape (rows, source length, target length) in a `BatchPlan` whose update needs the most memory."""
     return max(plan.shapes, key=lambda shape: estimated_bytes(hparams, vocab_size, *shape))
 
 
 def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, remat=False):
-    """Return an estimate in bytes of the memory of an update: weights, gradients, two slots, activations.
+    """Estimate the memory of an update in bytes: weights, gradients, optimizer state and activations.
 
     Args:
         hparams: `HParams`.
@@ -45,18 +45,18 @@ def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, rem
         rows: Sentence pairs in a micro-batch.
         source_length: Tokens per source.
         target_length: Tokens per target.
-        remat: Whether the backward pass computes layers again.
+        remat: Whether the backward pass recomputes layers.
     """
     from keras_transformer.models.fused_loss import CHUNK_LOGITS
 
     rows *= hparams.passes
     h, source, target = hparams, rows * source_length, rows * target_length
     weights = _weights(h, vocab_size)
-    pairs = 3 * rows * h.num_heads  # of positions: logits, weights and masks of an attention
+    pairs = 3 * rows * h.num_heads  # per pair of positions: logit, weight and mask of each head
     encoder_layer = source * (12 * h.d_model + 3 * h.d_ff) + pairs * source_length**2
     decoder_layer = target * (20 * h.d_model + 3 * h.d_ff) + pairs * target_length * (target_length + source_length)
     logits = 4 * min(target * vocab_size, CHUNK_LOGITS)
-    if remat:  # the inputs of all layers, and one layer of each stack during recomputation
+    if remat:  # the inputs of all layers, and all activations of one layer per stack
         layers = encoder_layer + decoder_layer + (h.num_layers * source + h.decoder_depth * target) * h.d_model
     else:
         layers = h.num_layers * encoder_layer + h.decoder_depth * decoder_layer

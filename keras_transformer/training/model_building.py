@@ -11,7 +11,7 @@ from keras_transformer.training.schedule import compile_arguments
 
 
 def build_model(run, vocab_size, options=None):
-    """Return the compiled model of a run with its initial weights, and the strategy that joins its devices or None.
+    """Build and compile the model of a run. Return it and the strategy of its devices, or None for one device.
 
     Args:
         run: `Run`.

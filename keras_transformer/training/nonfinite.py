@@ -1,4 +1,4 @@
-"""Reaction to updates whose loss or gradients are not finite."""
+"""Handling of updates whose loss or gradients are not finite."""
 
 import logging
 
@@ -13,7 +13,7 @@ class NonFinite:
     Args:
         start: Number of updates before this process started or resumed the run.
         run: `Run`.
-        hparams: `HParams`; `on_nonfinite` and `max_skipped` decide when training stops.
+        hparams: `HParams`. Its fields `on_nonfinite` and `max_skipped` decide when training stops.
         batches: `TokenBatches` of the run, from batch `start`.
     """
 
@@ -27,7 +27,7 @@ class NonFinite:
 
         Args:
             updates: Number of skipped updates.
-            step: The first of them.
+            step: Step of the first one, counted from 1.
 
         Raises:
             UserError: `on_nonfinite` is "stop", or the run has skipped more than `max_skipped` updates.
@@ -49,5 +49,5 @@ class NonFinite:
             logger.warning(f"{what}; skipped")
             return
         saved = max((saved for saved in self.run.checkpoints.steps() if saved < step), default=None)
-        good = f"the last checkpoint is that of step {saved:,}" if saved else "there is no checkpoint before it"
+        good = f"the last checkpoint before it is from step {saved:,}" if saved else "there is no checkpoint before it"
         raise UserError(f"{what}; {good}; {hint}")

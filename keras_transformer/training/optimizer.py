@@ -11,10 +11,10 @@ FIRST_LOSS_SCALE, LARGEST_LOSS_SCALE, GOOD_UPDATES = 2.0**15, 2.0**24, 2000
 class GuardedAdam(keras.optimizers.Optimizer):
     """Adam (Kingma & Ba, 2015) that first checks the global norm of the gradients, summed over replicas.
 
-    The optimizer skips an update with a non-finite norm: weights, moments and averages keep their values, only the
-    step count grows. In float16 it scales the loss (Micikevicius et al. 2018, "Mixed Precision Training"). A skipped
-    update halves the scale, and `GOOD_UPDATES` finite ones in a row double it. Only an update that is skipped at
-    scale 1 counts as a fault.
+    If the norm is not finite, the optimizer skips the update: weights, moments and averages keep their values, and only
+    the step count increases. In float16 it scales the loss (Micikevicius et al. 2018, "Mixed Precision Training"). A
+    skipped update halves the scale, and `GOOD_UPDATES` finite updates in a row double it. With scaling, a skipped
+    update counts as a fault only at scale 1.
 
     Args:
         learning_rate: Number or `LearningRateSchedule`.

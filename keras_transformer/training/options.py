@@ -15,7 +15,7 @@ PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mi
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Options of `train_model` for the execution of a run. All of them may differ when the run resumes.
+    """Options of `train_model` for the execution of a run. All of them may change when the run resumes.
 
     Attributes:
         strategy: "one" device; "mirrored" on TensorFlow or "jax" on JAX for all devices of this process; "multiworker"
@@ -26,7 +26,7 @@ class TrainOptions:
         precision: Type of matrix products: "float32", "bfloat16" or "float16". Weights, norms, softmax and loss are
             float32.
         accumulate: Number of micro-batches per update, whose gradients are added.
-        remat: Whether the backward pass computes layers again, to save memory.
+        remat: Whether the backward pass recomputes layers to save memory.
         jit_compile: Whether XLA compiles the update: True, False or "auto".
 
     Raises:

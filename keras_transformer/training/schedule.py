@@ -23,7 +23,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         step: Number of updates so far, as Keras counts them from 0.
 
     Returns:
-        The learning rate of the paper at step + 1, because it counts from 1; scalar float32.
+        The learning rate, scalar float32. The paper counts steps from 1, so this is its rate at step + 1.
     """
 
     def __init__(self, d_model: int, warmup_steps: int, scale: float = 1.0):
@@ -50,9 +50,10 @@ def compile_arguments(
 
     Args:
         hparams: `HParams` with the schedule, Adam, label smoothing (§5.3, §5.4) and R-Drop.
-        accumulate: Number of micro-batches whose gradients are added before an update. The update is the same.
-        jit_compile: Whether XLA compiles the step, once per shape. "auto" lets Keras choose: not on TensorFlow's CPU.
-        remat: Whether the backward pass computes layers again, to save memory. The update is the same.
+        accumulate: Number of micro-batches whose gradients are added before an update. The update stays the same.
+        jit_compile: Whether XLA compiles the step, once per shape. "auto" leaves the choice to Keras, which does not
+            compile on the CPU with TensorFlow.
+        remat: Whether the backward pass recomputes layers to save memory. The update stays the same.
     """
     optimizer = GuardedAdam(
         make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon,

@@ -8,20 +8,20 @@ import time
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MEET_EVERY = 10
-"""Number of updates between two exchanges of several workers."""
+"""Number of updates after which workers exchange signals."""
 TOGETHER = 1.0
-"""Seconds in which repeated signals count as one. Some programs signal a process and then its group."""
+"""Seconds in which repeated signals count as one. Some programs signal a process and then its process group."""
 
 
 class Interrupted(SystemExit):
-    """Exit after a signal, once everything is saved, with the shell's status 128 + number of the signal."""
+    """Exit after a signal, once everything is saved. As in a shell, the status is 128 + the number of the signal."""
 
     def __init__(self, number):
         super().__init__(128 + number)
 
 
 class StopRequest:
-    """Request to stop, made by a signal.
+    """Request to stop, triggered by a signal.
 
     Attributes:
         received: The first signal, a `signal.Signals`, or None.
@@ -36,7 +36,7 @@ class StopRequest:
     def receive(self, number, frame=None):
         """Store the first signal. A later one ends the process, as it would without this handler.
 
-        Python runs signal handlers between its own operations, so never during an operation of the backend.
+        Python runs signal handlers between bytecode instructions, so never during an operation of the backend.
         """
         now = time.monotonic()
         if self.received is None:
@@ -58,11 +58,11 @@ class SharedStop:
         self.stop, self.workers, self.seen = stop, workers, None
 
     def look(self, step=None):
-        """Return the signal, or None. All workers must call this method equally often.
+        """Return the signal, or None. All workers must call this method the same number of times.
 
         Args:
-            step: Number of updates so far. The workers exchange signals at every tenth step only, because an exchange
-                takes time; None exchanges them now.
+            step: Number of updates so far. To save time, the workers exchange signals only every `MEET_EVERY` steps.
+                With None they exchange them now.
         """
         if self.seen is None and (step is None or step % MEET_EVERY == 0):
             counts = self.workers.all_reduce_sum([self.stop.received == number for number in SIGNALS])

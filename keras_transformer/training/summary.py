@@ -15,21 +15,21 @@ from keras_transformer.utils.timing import duration
 logger = logging.getLogger(__name__)
 
 PRODUCTS, OTHER = 1.15, 0.5
-"""Time of an update on a CPU, relative to a large matrix product with the same number of operations: its products, and
-all other work (docs/benchmarks.md). The other work takes the same time in any precision."""
+"""Time of the matrix products and of all other work in an update on a CPU, relative to one large matrix product with
+the same number of operations (docs/benchmarks.md). The other work takes the same time in any precision."""
 HIGH_RATE = 0.01
 """Twice the highest learning rate of any preset."""
 MANY_EPOCHS = 1000
 
 
 def log_summary(run, problem, model, batches, options, distribution, workers=1):
-    """Log a table that describes what a run is about to do.
+    """Log a table with the sizes, settings and estimated time and memory of a run.
 
     Args:
         run: `Run`.
         problem: The prepared `Problem`.
         model: The compiled model.
-        batches: `TokenBatches` of training, from the first batch of this process on.
+        batches: `TokenBatches` of training that start at the first batch of this process.
         options: `TrainOptions`.
         distribution: The strategy that joins the devices, or None.
         workers: Number of processes.
@@ -150,7 +150,7 @@ def _time(hparams, model, batches):
 
 
 def _notes(hparams, updates_per_epoch):
-    """Yield a note for each setting that rarely works well."""
+    """Yield a note for each unusual setting that is likely to work badly."""
     if hparams.warmup_steps >= hparams.train_steps > 1:
         yield f"the learning rate rises until the end, because warmup_steps is {hparams.warmup_steps:,}"
     rate = float(make_schedule(hparams)(min(hparams.warmup_steps, hparams.train_steps) - 1))
@@ -161,7 +161,7 @@ def _notes(hparams, updates_per_epoch):
 
 
 def _devices(model, distribution, options, workers):
-    """Yield the devices, backend, precision and compilation, and a hint if another precision would be faster."""
+    """Yield a line with devices, backend, precision and compilation, and a hint if another precision is faster."""
     accelerators, replicas = count_accelerators(distribution), count_replicas(distribution)
     kind = "accelerator" if accelerators else "device"
     devices = f"{replicas} {kind}{'s' * (replicas > 1)}" + (f" of {workers} workers" if workers > 1 else "")

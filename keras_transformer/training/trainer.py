@@ -54,7 +54,7 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
         preset: Registered name of the hparams, for config.json.
         init_from: {"run": directory, "checkpoint": name, or None for the best} of another run that provides the
             initial weights; see `finetune`.
-        dry_run: Whether to stop after the summary of the run. The function then writes the prepared corpus only.
+        dry_run: Whether to stop after the summary of the run. A dry run writes nothing but the prepared corpus.
 
     Returns:
         The `Run`.
@@ -82,7 +82,7 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
         hparams = run.hparams
         problem.check_metric(hparams.best_metric)
         if (init_from := run.config["init_from"]) and not run.checkpoints.steps():
-            # Errors come before the corpus is prepared.
+            # Report errors before preparing the corpus.
             Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=(), flag=INIT_FLAG)
         batches = problem.prepare().batches("train", hparams)
         workers.watch()
@@ -93,7 +93,7 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
             _dry_run(run, problem, batches, options, workers)
             return run
         with run.locked() if workers.is_chief else contextlib.nullcontext(), stop_request() as stop:
-            run = configure()  # again: another process may have created the run during the preparation
+            run = configure()  # again, because another process may have created the run in the meantime
             if workers.is_chief:
                 run.check_corpus()
             if workers.count > 1:
@@ -127,7 +127,7 @@ def _validation_batches(problem, batches, hparams, options):
 def _train(run, problem, hparams, batches, options, stop, workers):
     """Train in a run directory that this process has locked.
 
-    `hparams` are the arguments of this worker, and `run.hparams` those of the chief.
+    `hparams` come from the arguments of this worker, `run.hparams` from those of the chief.
     """
     validation_batches = _validation_batches(problem, batches, hparams, options)
     model, distribution = build_model(run, problem.tokenizer.vocab_size, options)
@@ -187,7 +187,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
 
 
 def _finished(run, step):
-    """Return the sentence for a run with nothing left to do after the checkpoint at `step`, or None."""
+    """Return the message for a run that has nothing left to do after the checkpoint at `step`, or None."""
     if step >= run.hparams.train_steps:
         ended, longer = "is finished", f"--train_steps above {step:,}"
     elif ended_early(run, run.hparams, step):
@@ -213,7 +213,7 @@ def restore(run, model, workers):
     """
     arrays, state = (workers.is_chief and run.checkpoints.load_latest()) or ({}, None)
     if workers.is_chief and state is None and run.checkpoints.steps():
-        raise UserError(f"no checkpoint in {run.checkpoints.path} is complete; remove them to start again")
+        raise UserError(f"no checkpoint in {run.checkpoints.path} is complete; remove the directory to start again")
     state = workers.broadcast(state)
     if state is None:
         return {"step": 0}

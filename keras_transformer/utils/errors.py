@@ -23,8 +23,7 @@ class NonFiniteOutputs(UserError):
 
     def __init__(self, number):
         super().__init__(
-            f"outputs for text {number} must be finite, got NaN or infinity. Choose another checkpoint "
-            "or a precision with a wider range."
+            f"outputs for text {number} must be finite, got NaN or infinity. Choose another checkpoint or precision."
         )
 
 
@@ -34,10 +33,10 @@ def shell_flag(name, value):
 
 
 def unknown(kind, name, known):
-    """Return the `UserError` for a name that is not among the known names. The message suggests the most similar ones.
+    """Return the `UserError` for an unknown name. The message suggests the most similar names.
 
     Args:
-        kind: Kind of thing that has the name, such as "problem".
+        kind: Kind of the name, such as "problem".
         name: The name.
         known: Iterable of the known names.
     """

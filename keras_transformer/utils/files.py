@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all, locks, and JSON."""
+"""Atomic writing of files and directories, locks, and JSON."""
 
 import contextlib
 import errno
@@ -25,7 +25,7 @@ def atomic_open(path, mode="w"):
     """Open a temporary file in the same directory, and rename it to `path` on success.
 
     Args:
-        path: Path of the file. Links are followed. A device or a pipe is written directly.
+        path: Path of the file. Links are followed. Devices and pipes are written directly.
         mode: "w" for UTF-8 text, "wb" for bytes.
 
     Raises:
@@ -48,7 +48,7 @@ def open_partial(path):
     """Open the text file `PATH.partial`, and rename it to `path` on success. Otherwise keep the partial file.
 
     Args:
-        path: Path of the file. Links are followed. A device or a pipe is written directly.
+        path: Path of the file. Links are followed. Devices and pipes are written directly.
 
     Raises:
         UserError: The file cannot be written.
@@ -106,7 +106,7 @@ def atomic_directory(path):
 
 
 class WorkDirectory:
-    """Directory that is not finished yet; see `work_directory`.
+    """Directory with unfinished results; see `work_directory`.
 
     Args:
         folder: Path of the directory.
@@ -134,8 +134,9 @@ class WorkDirectory:
 def work_directory(path, identity):
     """Make or reopen the hidden work directory of `path`, and hold a lock on it inside a `with` block.
 
-    Another process waits for the lock. A later call with the same `identity` finds the files that a killed process
-    left. Work directories of other identities are removed. So is this one on leaving the block, unless `keep` is set.
+    Other processes wait for the lock. If a process is killed, a later call with the same `identity` finds its files.
+    The function removes work directories of other identities. At the end of the block it removes this one, unless
+    `keep` is set.
 
     Args:
         path: Path of the finished directory.
@@ -168,10 +169,10 @@ def work_directory(path, identity):
 
 @contextlib.contextmanager
 def lock_file(path, wait=False):
-    """Hold an exclusive lock on a file inside a `with` block. The lock also ends with the process.
+    """Hold an exclusive lock on a file inside a `with` block. If the process dies, the lock ends as well.
 
-    The file is created if necessary. The holder of the lock may remove the file. A child process that inherits the open
-    file also holds the lock.
+    The function creates the file if necessary. The holder of the lock may remove it. A child process that inherits the
+    open file also holds the lock.
 
     Args:
         path: Path of the file.
@@ -207,7 +208,7 @@ def _is_same_file(file, path):
 
 
 def remove_directory(path):
-    """Remove a directory. Rename it first, so that it never looks whole while its files are removed."""
+    """Remove a directory. Rename it first, so that it never looks complete while its files are removed."""
     hidden = path.with_name(f".{path.name}.old")
     shutil.rmtree(hidden, ignore_errors=True)
     os.replace(path, hidden)
@@ -271,21 +272,21 @@ def _put_in_place(folder, path):
         _sync(entry)
     old = folder.with_name(f"{folder.name}.old")
     if path.is_dir():
-        os.replace(path, old)  # removing its files would leave the path half-empty for some time
+        os.replace(path, old)  # removing its files in place would leave the path incomplete for a while
     os.replace(folder, path)
     _sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def cannot_write(path, error):
-    """Return the `UserError` for a path that an `OSError` prevents from being written."""
+    """Return the `UserError` for an `OSError` raised when writing to a path."""
     return UserError(f"cannot write {path}: {error.strerror or error}; choose another path or fix its permissions")
 
 
 def check_output(flag, output, **inputs):
     """Raise a `UserError` if writing a file would overwrite a file that the same command reads.
 
-    Links are followed. `open_partial` also writes `OUTPUT.partial`, so that name is checked as well.
+    The function follows links. It also checks `OUTPUT.partial`, which `open_partial` writes.
 
     Args:
         flag: The flag that names the output, for the message.
@@ -297,7 +298,7 @@ def check_output(flag, output, **inputs):
     for name, path in inputs.items():
         read_file = _regular_file(path, sys.stdin)
         if read_file and any(os.path.samestat(read_file, status) for status in written_files):
-            raise UserError(f"{flag} must be another file than --{name}, got {output}, which would overwrite the input")
+            raise UserError(f"{flag} must not be the file of --{name}, got {output}; choose another file")
 
 
 def _regular_file(path, stream):
@@ -310,9 +311,9 @@ def _regular_file(path, stream):
 
 
 def append_line(path, text):
-    """Append a line to a file in one write, so that lines of several processes do not mix.
+    """Append a line to a file in one write, so that lines from several processes are not mixed.
 
-    If a crash left the last line incomplete, the new line starts on a line of its own.
+    If a crash left the last line incomplete, first end that line.
 
     Raises:
         UserError: The file cannot be written.
@@ -344,14 +345,14 @@ def sha256(path):
 
 
 def finite_or_null(values):
-    """Return a dictionary with None for each number that JSON does not have: NaN and the infinities."""
+    """Return a dictionary with None instead of NaN and infinities, which JSON does not support."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
     }
 
 
 def write_json(path, value):
-    """Write `value` as a JSON file that appears whole or not at all."""
+    """Write `value` to a JSON file atomically."""
     with atomic_open(path) as file:
         json.dump(value, file, indent=2, ensure_ascii=False)
         file.write("\n")

@@ -1,4 +1,4 @@
-"""The log of the package on the terminal."""
+"""Printing of the package's log on the terminal."""
 
 import contextlib
 import logging
@@ -16,7 +16,7 @@ def discard_output():
 class TerminalHandler(logging.Handler):
     """Log handler that prints each record as a line on the current `sys.stdout` or `sys.stderr`.
 
-    If the reader of stdout has closed the pipe, later records are discarded.
+    If the reader of stdout closes the pipe, the handler discards all later records.
 
     Args:
         stream: "stdout" or "stderr".
@@ -59,8 +59,8 @@ def terminal_log(level=logging.INFO, stream="stdout"):
 def default_log():
     """Print the log inside a `with` block or a decorated function, unless the application has configured logging.
 
-    The application has done so if the logger "keras_transformer" has a level or a handler, or if a handler of the root
-    logger gets its records of level INFO.
+    Logging counts as configured if the logger "keras_transformer" has a level or a handler, or if a handler of the root
+    logger receives its INFO records.
     """
     configured = LOGGER.level or LOGGER.handlers or (logging.root.handlers and LOGGER.isEnabledFor(logging.INFO))
     with contextlib.nullcontext() if configured else terminal_log():

@@ -4,5 +4,5 @@ import re
 
 
 def split_words(text):
-    """Return the words of a sentence, separated by ASCII white space: a no-break space is part of a word."""
+    """Return the words of a sentence, separated by ASCII white space. A no-break space does not separate words."""
     return re.findall(r"\S+", text, re.ASCII)

@@ -53,7 +53,7 @@ def test_augment_samples_the_same_pairs_in_shards(home, call, mono, tmp_path):
         (["--as=back", "--shard=3/2"], "must be I/N with I from 1 to N, got '3/2'"),
         (["--as=back", "--seed=2"], "--seed needs --sample"),
         (["--as=back", "--nbest=3", "--beam_size=2"], "nbest must be from 1 to beam_size"),
-        (["--as=back", "--checkpoint=4"], "there are steps 3, 6"),
+        (["--as=back", "--checkpoint=4"], "available steps: 3, 6"),
         (["--as=back", "--output=pairs.txt"], "must end in .tsv, got pairs.txt"),
         (["--as=back", "--input=missing.gz"], "missing.gz does not exist"),
     ],

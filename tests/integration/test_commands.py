@@ -110,7 +110,7 @@ def test_evaluate_decodes_several_splits(home, call, tmp_path):
     summaries = json.loads(call("evaluate", *flags, "--json").out)
     assert [summary["split"] for summary in summaries] == list(splits)
     call("evaluate", *flags[:1], "--split=test,tset").refused("unknown split 'tset': did you mean test?")
-    call("evaluate", *flags, "--compare=other.txt").refused("--compare takes the outputs for one split")
+    call("evaluate", *flags, "--compare=other.txt").refused("--compare can be used with one split only")
 
 
 def test_translate_process_reads_stdin_line_by_line(home):
@@ -168,7 +168,7 @@ def test_commands_warn_once_of_outdated_average(copied, call, tmp_path, monkeypa
     flags = [f"--run={copied}", "--checkpoint=averaged", *(flag.format(tmp_path) for flag in flags)]
     outcome = call(command, *flags)
     (line,) = [line for line in outcome.err.splitlines() if "averaged" in line]
-    assert "training has continued to step 9" in line and line.endswith(f"average --run={copied}")
+    assert "the last checkpoint is from step 9" in line and line.endswith(f"average --run={copied}")
     assert (outcome.status, outcome.out == "") == (0, False)
 
 
@@ -251,8 +251,8 @@ def test_processes_report_errors_in_one_sentence(tmp_path):
         ("--num_heads=3", "d_model must be divisible by num_heads, got d_model=16 and num_heads=3"),
         ("--strategy=many", "--strategy: invalid choice: 'many'"),
         ("--accumulate=0", "--accumulate: must be from 1 to "),
-        ("--batch_tokens=8", "batch_tokens=8 cannot hold pair"),
-        ("--max_length=1", "max_length=1 leaves none of the 500 sentence pairs"),
+        ("--batch_tokens=8", "batch_tokens=8 is too small for pair"),
+        ("--max_length=1", "max_length=1 drops all 500 sentence pairs"),
         ("--best_metric=chrf", "best_metric must be score, nll or loss for reverse, got chrf"),
         ("--dropout", "--dropout: expected one argument"),
         ("train", "arguments must have the form --FLAG=VALUE, got 'train'"),
@@ -269,7 +269,7 @@ def test_train_rejects_wrong_flags(home, call, tmp_path, flag, said):
         ("translate", "--beam_size=x", "--beam_size: must be an integer, got 'x'"),
         ("translate", "--alpha=nan", "--alpha: must be from 0 to 10, got 'nan'"),
         ("evaluate", "--checkpoint=lst", "must be best, last, averaged, ema or a step, got 'lst'"),
-        ("evaluate", "--checkpoint=4", "there are steps 3, 6"),
+        ("evaluate", "--checkpoint=4", "available steps: 3, 6"),
         ("evaluate", "--checkpoint=averaged", "create it with python -m keras_transformer.average"),
         ("average", "--last=0", "--last: must be from 1 to"),
     ],
@@ -284,7 +284,7 @@ def test_train_checks_validation_batches_first(call, tmp_path, flag):
     long = {language: "a b c\n" + 40 * f"{language} " + "\n" for language in TEXT}
     write_text(tmp_path / "text", long, "validation")
     flags = (*text, "--set=problem.vocab_size=40", *SMALL, "--hparams=toy", f"--output_dir={tmp_path}/run", flag)
-    call("train", *flags, "--batch_tokens=32").refused("the validation split: batch_tokens=32 cannot hold pair 2")
+    call("train", *flags, "--batch_tokens=32").refused("the validation split: batch_tokens=32 is too small for pair 2")
     assert not (tmp_path / "run" / "config.json").exists()
     if flag == "--dry_run":
         call("train", *flags, "--batch_tokens=512").succeeded_with_warnings()
@@ -294,14 +294,14 @@ def test_error_hints_name_flags_of_the_command(home, call, tmp_path):
     run = shutil.copytree(home.run, tmp_path / "run")
     (run / "checkpoints" / "best.json").unlink()
     begin = (*home.again(tmp_path / "new"), f"--init_from={run}")
-    call("train", *begin).refused("nothing was evaluated; use --init_checkpoint=last")
+    call("train", *begin).refused("none was evaluated; use --init_checkpoint=last")
     (run / "checkpoints" / "step-000000003" / "weights.npz").write_bytes(b"damaged")
     outcome = call("average", f"--run={run}", "--last=2", "--scores=off")
     outcome.refused("step-000000003")
     assert "--checkpoint" not in outcome.err
     call("train", *begin, "--init_checkpoint=3").refused("; --init_checkpoint=6 is complete")
     shutil.rmtree(run / "checkpoints")
-    call("average", f"--run={run}").refused("holds no checkpoint; train first")
+    call("average", f"--run={run}").refused("has no checkpoint")
 
 
 @pytest.mark.parametrize("command", ["evaluate", "translate", "average"])
@@ -315,7 +315,7 @@ def test_later_commands_require_a_run(call, tmp_path, command):
 
 def test_evaluate_rejects_run_without_checkpoints(copied, call):
     shutil.rmtree(copied / "checkpoints")
-    call("evaluate", f"--run={copied}").refused("holds no checkpoint; train first")
+    call("evaluate", f"--run={copied}").refused("has no checkpoint")
 
 
 # Bad places

@@ -44,7 +44,7 @@ def test_train_does_not_restart_without_valid_checkpoint(home, copied, call):
         weights = copied / "checkpoints" / f"step-{step:09d}" / "weights.npz"
         weights.write_bytes(weights.read_bytes()[:-100])
     outcome = call("train", *home.again(copied), "--train_steps=9")
-    assert outcome.status == 2 and "is complete; remove them to start again" in outcome.err.splitlines()[-1]
+    assert outcome.status == 2 and "is complete; remove the directory to start again" in outcome.err.splitlines()[-1]
 
 
 def test_train_rejects_changed_corpus(call, tmp_path, eager):

@@ -356,7 +356,7 @@ def test_ctranslate2_rejects_other_models(home, tmp_path):
         (["--format=ctranslate2", "--alpha=0"], "--alpha is for --format=saved_model"),
         (["--format=keras", "--nbest=2"], "--nbest is for --format=saved_model"),
         (["--format=saved_model", "--nbest=3", "--beam_size=2"], "beam_size=2 and nbest=3"),
-        (["--format=keras", "--checkpoint=7"], "there are steps 3, 6"),
+        (["--format=keras", "--checkpoint=7"], "available steps: 3, 6"),
     ],
 )
 def test_export_rejects_wrong_flags(home, call, tmp_path, flags, said):

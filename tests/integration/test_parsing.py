@@ -90,7 +90,7 @@ def test_translate_unconstrained_repairs_trees(call, run, sentences):
 def test_translate_gives_long_sentences_a_flat_tree(call, run, sentences):
     outcome = call("translate", f"--run={run}", f"--input={sentences}", "--max_source_length=12")
     assert outcome.status == 0 and outcome.out.splitlines()[1] == ""
-    assert "line 3: its" in outcome.err and "it gets a flat tree" in outcome.err
+    assert "line 3: its" in outcome.err and "wrote a flat tree" in outcome.err
     assert outcome.out.splitlines()[2].startswith("(TOP (XX Anna) (XX -LRB-)")
 
 
@@ -163,7 +163,7 @@ def test_evaluate_reports_by_length_and_label(call, tmp_path):
         (("--gold=gold", "--test=gold", "--run=x"), "without --run"),
         (("--gold=gold", "--test=gold", "--samples=1"), "--samples requires --run"),
         (("--gold=gold", "--test=gold", "--repetition_penalty=2"), "--repetition_penalty requires --run"),
-        (("--run=x", "--by_label"), "--by_label needs trees in files"),
+        (("--run=x", "--by_label"), "--by_label needs --gold and --test"),
         (("--gold=-", "--test=-"), "cannot both be stdin"),
         ((), "--run, or --gold and --test"),
         (("--gold=gold", "--test=short"), "gold and short must have equally many lines"),

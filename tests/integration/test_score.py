@@ -68,8 +68,8 @@ def test_score_warns_of_long_pairs_and_scores_others(score):
     sources, targets = [*SOURCES, " ".join(["s1"] * 500), "s1"], [*TARGETS, "s1", " ".join(["s1"] * 64)]
     outcome, lines = score(sources, targets)
     assert outcome.err.splitlines()[:2] == [
-        "line 7 is not scored: it has 501 tokens, and --max_length is 64",
-        "line 8 is not scored: it has 65 tokens, and --max_length is 64",
+        "line 7 is not scored, because it has 501 tokens (--max_length=64)",
+        "line 8 is not scored, because it has 65 tokens (--max_length=64)",
     ]
     assert lines[6:] == ["nan\t2\tnan", "nan\t65\tnan"] and lines[:6] == score(SOURCES, TARGETS)[1]
     entry = json.loads(score(sources, targets, "--format=jsonl", "--token_scores")[1][6])

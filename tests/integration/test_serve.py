@@ -133,7 +133,7 @@ def test_serve_loads_ctranslate2_model(home, call, tmp_path):
     "flags, said",
     [
         (["--run=nowhere"], "there is no run directory nowhere"),
-        (["--run=HOME", "--checkpoint=7"], "there are steps 3, 6"),
+        (["--run=HOME", "--checkpoint=7"], "available steps: 3, 6"),
         (["--run=HOME", "--host=no.such.host.invalid"], "--host=no.such.host.invalid"),
         (["--run=HOME", "--port=65536"], "--port must be from 0 to 65535, got 65536"),
         (["--run=HOME", "--port=TAKEN"], "Address already in use. Choose another host or port."),

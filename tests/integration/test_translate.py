@@ -194,7 +194,7 @@ def test_translate_keeps_lines_before_undecodable_one(home, call, tmp_path):
         (["--nbest=5", "--beam_size=4"], "--nbest=5 needs --beam_size=5 or more, got 4"),
         (["--no_repeat_ngram=101"], "no_repeat_ngram must be from 0 to 100, got 101"),
         (["--repetition_penalty=0.5"], "--repetition_penalty"),
-        (["--split_sentences"], "--split_sentences needs a language, such as --split_sentences=en"),
+        (["--split_sentences"], "--split_sentences needs a language, because"),
         (["--split_sentences=en", "--nbest=2"], "--nbest cannot be combined with --split_sentences"),
         (["--max_source_length=1"], "max_source_length must be at least 2"),
         (["--extra_length=-1"], "must be from 0 to 10000"),

@@ -1,6 +1,6 @@
 """The base class of tokenizers, which convert texts to token ids and back.
 
-The tokenizer travels with the model: it is a single file, and every run directory contains a copy.
+A tokenizer is a single file. Every run directory contains a copy, so a model always comes with its tokenizer.
 """
 
 import hashlib
@@ -19,20 +19,21 @@ UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff"
     "\uf900-\ufaff\uff01-\uff0f\uff1a-\uff1f\uff66-\uff9f\U00020000-\U0003ffff]"
 )
-"""A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han, or their punctuation."""
+"""Pattern of a character in a script without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han, or their
+punctuation."""
 
 
 class Tokenizer:
     """Base class of tokenizers.
 
     Attributes:
-        file_name: Name of its file in a prepared corpus and in a run directory.
+        file_name: Name of the tokenizer's file in a prepared corpus and in a run directory.
         vocab_size: Number of ids.
     """
 
     file_name: str
     constraint = None
-    """Restriction of the outputs of a search, for `decoding.search_options.SearchOptions`. None for texts."""
+    """Constraint on the outputs of a search, see `decoding.search_options.SearchOptions`; None for plain texts."""
 
     @property
     def word_starts(self):
@@ -41,7 +42,7 @@ class Tokenizer:
 
     @property
     def hidden_ids(self):
-        """int32 `[vocab_size]`: the id that replaces each id under word dropout, usually UNK."""
+        """int32 `[vocab_size]`: the replacement of each id under word dropout, usually UNK."""
         ids = np.full(self.vocab_size, UNK, "int32")
         ids[[PAD, EOS, BOS]] = PAD, EOS, BOS
         return ids
@@ -56,7 +57,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def encode_targets(self, texts):
-        """Return the ids of each target, without BOS and EOS. Override it if targets differ in form from sources."""
+        """Return the ids of each target, without BOS and EOS. Override this if targets are not encoded like sources."""
         return self.encode(texts)
 
     def encode_prefixes(self, texts):
@@ -81,11 +82,11 @@ class Tokenizer:
         raise NotImplementedError
 
     def decode_outputs(self, sources, ids):
-        """Return the text of each sequence of ids that a model wrote for the texts `sources`."""
+        """Return the text of each sequence of ids that a model has generated for the texts `sources`."""
         return self.decode(ids)
 
     def reverse(self):
-        """Return the tokenizer of the opposite direction, with the same ids. Only kinds with two sides differ."""
+        """Return the tokenizer for the opposite direction, with the same ids. Override this if the sides differ."""
         return self
 
     def pieces(self, ids):
@@ -110,7 +111,7 @@ class Tokenizer:
 
     @property
     def display_word_starts(self):
-        """Like `word_starts`, for the words that figures display."""
+        """`word_starts` for the words that figures display."""
         return self.word_starts
 
     @classmethod
@@ -138,7 +139,7 @@ class Tokenizer:
 
 
 class VocabularyTooLarge(UserError):
-    """Error for a text from which a vocabulary of `vocab_size` pieces cannot be learned, but at most `largest`."""
+    """Error for a training text that allows at most `largest` pieces, fewer than the requested `vocab_size`."""
 
     def __init__(self, vocab_size, largest):
         super().__init__(
@@ -166,7 +167,7 @@ def nothing_to_learn():
 
 
 def flags(values):
-    """Return truth values as float32."""
+    """Return booleans as a float32 array."""
     return np.array(values, "float32")
 
 

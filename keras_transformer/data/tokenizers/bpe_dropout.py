@@ -1,11 +1,11 @@
 """BPE-dropout (Provilkov et al. 2020): random segmentations of a text, for small corpora.
 
-Byte-pair encoding builds a word from its characters: it repeatedly merges the pair that was learned first. BPE-dropout
+Byte-pair encoding builds a word from its characters by repeatedly merging the pair that was learned first. BPE-dropout
 skips each merge with a given probability at every step. A model thus sees the same word in different pieces and learns
-how words are composed. Without dropout, the pieces are those of the tokenizer.
+how words are composed. Without dropout, the result is the segmentation of the tokenizer.
 
-SentencePiece can sample segmentations as well, but with the same seed it returns different pieces in each process.
-Neither a resumed preparation nor several workers would then produce the same corpus.
+SentencePiece can also sample segmentations, but with the same seed it returns different pieces in each process. The
+corpus would then depend on interruptions and on the number of workers.
 """
 
 import itertools

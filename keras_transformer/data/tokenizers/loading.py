@@ -20,7 +20,7 @@ def load_tokenizer(folder):
     """Return the `Tokenizer` whose file is in `folder`.
 
     Raises:
-        UserError: The folder contains no tokenizer, or the file is damaged.
+        UserError: The folder does not contain a tokenizer, or the file is damaged.
     """
     paths = [path for name in TOKENIZER_FILES if (path := Path(folder) / name).is_file()]
     if not paths:

@@ -7,15 +7,15 @@ import re
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, Tokenizer, flags
 
 LANGUAGE_CODE = re.compile(r"\s*(>>.+?<<)")
-"""Begins the sources of models with several target languages."""
+"""Pattern of the target language at the beginning of a source, for models with several target languages."""
 
 
 class MarianTokenizer(Tokenizer):
-    """Two SentencePiece models, one per side, whose pieces share one vocabulary.
+    """Tokenizer with two SentencePiece models, one per side, over one vocabulary.
 
     Args:
-        pieces: All pieces by id; those of the special tokens come first.
-        source_model, target_model: The bytes of the two SentencePiece models. Their own ids are not used.
+        pieces: All pieces in the order of their ids. The special tokens come first.
+        source_model, target_model: Bytes of the two SentencePiece models. The ids in these models are not used.
     """
 
     file_name = "marian_tokenizer.json"
@@ -32,7 +32,7 @@ class MarianTokenizer(Tokenizer):
 
     @classmethod
     def join(cls, source, target):
-        """Return the tokenizer of two `SentencePieceTokenizer`s. Pieces that are equal have the same id."""
+        """Return a tokenizer that joins two `SentencePieceTokenizer`s. Equal pieces have the same id."""
         pieces = dict.fromkeys(piece for side in (source, target) for piece in side.pieces(range(side.vocab_size)))
         return cls([*pieces], source.to_bytes(), target.to_bytes())
 
@@ -57,7 +57,7 @@ class MarianTokenizer(Tokenizer):
         return [self._pieces[i] for i in ids if i not in (PAD, BOS, EOS)]
 
     def _side_of(self, pieces):
-        """Return the SentencePiece model of the first side, target before source, that has all the pieces."""
+        """Return the first SentencePiece model that has all pieces, target before source, or else the target's."""
         for side in (self._target, self._source):
             if all(side.id_to_piece(side.piece_to_id(piece)) == piece for piece in pieces):
                 return side

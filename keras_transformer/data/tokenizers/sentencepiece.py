@@ -19,7 +19,7 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model):
         import sentencepiece
 
-        if not model:  # SentencePiece would take this as a missing argument
+        if not model:  # SentencePiece would treat it as a missing argument
             raise RuntimeError("the model file is empty")
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -57,7 +57,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise no_byte_pairs("this SentencePiece model")
         if any(map(self._processor.is_byte, numbers)):
             raise no_byte_pairs("a SentencePiece model with byte fallback")
-        # Pieces that were not learned, such as `symbols`, have score 0. So has the piece learned first, after them.
+        # Pieces that were not learned, such as `symbols`, have score 0, and so does the first learned piece after them.
         given = [i for i in numbers if not scores[i]][:-1]
         return BPEDropout(self.pieces(numbers), scores, self.word_starts, {*range(len(SPECIAL)), *given})
 

@@ -4,7 +4,7 @@ from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, 
 
 
 class SymbolTokenizer(Tokenizer):
-    """Tokenizer with one id for each of a fixed list of symbols, which are separated by spaces in a text."""
+    """Tokenizer with one id for each symbol of a fixed list. In a text, symbols are separated by spaces."""
 
     file_name = "symbols.txt"
 

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies: learned from texts, or adapted from an existing model file."""
+"""SentencePiece vocabularies, learned from texts or adapted from an existing model file."""
 
 import collections
 import io
@@ -22,14 +22,14 @@ from keras_transformer.utils.errors import UserError
 SAMPLE = 4_000_000
 """Maximum number of sentences to learn from, drawn at random."""
 LONGEST = 2**30
-"""Maximum bytes of a training sentence. SentencePiece would ignore sentences of more than 4,192 bytes by default."""
+"""Maximum bytes of a training sentence. By default, SentencePiece would ignore sentences of more than 4,192 bytes."""
 LONG_WORD = re.compile(r"(\S{10000})")
-"""Point at which long words are split for training. SentencePiece counts a word's characters in 16 bits and aborts
-beyond that."""
+"""Pattern after which long words are split for training, because SentencePiece counts the characters of a word in 16
+bits and aborts beyond that."""
 MANY_CHARACTERS, COMMON_SHARE = 1000, 0.999
-"""Number of characters beyond which `automatic` leaves rare ones out, and the share of the text that they cover."""
+"""Thresholds of `has_many_characters`: a number of characters, and the share of the text that they must cover."""
 RARE_SHARE = 0.0005
-"""Share of the text that those rare characters may have together."""
+"""Share of a text with many characters whose rare characters get no pieces."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class VocabularyOptions:
         kind: "bpe", byte-pair encoding (§5.1), or "unigram", a unigram language model.
         normalization: "identity" changes only white space. "nfkc" and "nfkc_cf" are SentencePiece's `nmt_nfkc` and
             `nmt_nfkc_cf`: both replace compatibility characters such as "½", and the latter folds case.
-        character_coverage: Share of the text whose characters are pieces, the most frequent ones. None chooses 1, or
-            0.9995 for a text with thousands of different characters.
-        byte_fallback: Whether the other characters are encoded as the bytes of UTF-8 instead of UNK. None chooses it
-            if `character_coverage` is below 1.
-        split_digits: Whether each digit is a piece.
-        symbols: Texts that are always whole pieces.
+        character_coverage: Share of the text that the characters among the pieces, the most frequent ones, cover. None
+            means 1, or 0.9995 for a text with thousands of different characters.
+        byte_fallback: Whether the other characters are encoded as UTF-8 bytes instead of UNK. None means True if
+            `character_coverage` is below 1.
+        split_digits: Whether each digit is a separate piece.
+        symbols: Texts that are always single pieces.
     """
 
     kind: str = "bpe"
@@ -56,7 +56,7 @@ class VocabularyOptions:
     symbols: tuple[str, ...] = ()
 
     def automatic(self, texts):
-        """Return the options with a value instead of each None.
+        """Return the options with None replaced by values that depend on the texts.
 
         Args:
             texts: Iterable of the training texts.
@@ -68,7 +68,10 @@ class VocabularyOptions:
 
 
 def has_many_characters(texts):
-    """Return whether most of a text has more than `MANY_CHARACTERS` characters, like Chinese, Japanese or Korean."""
+    """Return whether a text uses many different characters, like Chinese, Japanese or Korean.
+
+    This is the case if its `MANY_CHARACTERS` most frequent characters cover less than `COMMON_SHARE` of it.
+    """
     counts = collections.Counter()
     for text in texts:
         counts.update(text)
@@ -81,8 +84,8 @@ def has_many_characters(texts):
 def learn_model(texts, vocab_size, options):
     """Return the bytes of a SentencePiece model file.
 
-    The file contains the normalization, so every program that reads the file normalizes in the same way. All
-    normalizations replace runs of Unicode white space, and of SentencePiece's marker "▁", by single spaces.
+    The file contains the normalization, so every program that reads the file normalizes texts in the same way. All
+    normalizations replace runs of Unicode white space and of SentencePiece's marker "▁" by single spaces.
 
     Args:
         texts: Iterable of sentences, both sides together for a joint vocabulary.
@@ -115,7 +118,7 @@ def learn_model(texts, vocab_size, options):
             **_normalizer(options.normalization),
         )  # fmt: skip
     except RuntimeError as error:
-        if failed:  # SentencePiece passes on only the message
+        if failed:  # SentencePiece keeps only the message of the exception
             raise failed[0] from None
         raise _vocabulary_error(str(error), vocab_size) from None
     return model.getvalue()
@@ -137,7 +140,7 @@ def adapt_model(content, path):
         from google.protobuf.message import DecodeError
         from sentencepiece import sentencepiece_model_pb2 as protocol
     except ImportError:
-        raise UserError("problem.vocab_file needs a package: pip install protobuf") from None
+        raise UserError("problem.vocab_file needs the package protobuf: pip install protobuf") from None
     try:
         model = protocol.ModelProto.FromString(content)
     except DecodeError:

@@ -1,12 +1,13 @@
 """Word pieces (§5.1, en-fr), learned with TensorFlow Text and applied in plain Python or inside a graph.
 
-Normalization replaces each run of white space by one space. White space is what `str.split()` splits at, including
-no-break spaces and line ends. The marker "▁" before a word stands for the space, so "dit : « non »" keeps its spaces.
+Normalization replaces each run of white space by one space. White space is defined as in `str.split()` and includes
+no-break spaces and line ends. The marker "▁" before a word represents the space, so "dit : « non »" keeps its spaces.
 Runs of letters and digits are tokenized separately from runs of other characters: "▁l|'|homme". Each run is split by
 greedy longest match.
 
-Every normalized text survives the round trip. A character that is not a piece, "▁" and the backslash are written as
-"\\CODE;" with the decimal code point. The characters of this escape are always pieces, so no text contains UNK.
+Decoding the ids of a normalized text returns the same text. Characters that are not pieces, "▁" and the backslash are
+written as "\\CODE;" with the decimal code point. The characters of this escape are always pieces, so no text contains
+UNK.
 """
 
 import collections
@@ -44,7 +45,7 @@ class WordPieceTokenizer(Tokenizer):
     """Tokenizer that splits words by greedy longest match with a list of pieces.
 
     Args:
-        pieces: The pieces without the four special ones. They must include `ALWAYS`. Piece n, from 0, has id n + 4.
+        pieces: The pieces without the four special ones. They must include `ALWAYS`. The piece at index n has id n + 4.
 
     Raises:
         ValueError: Pieces are missing, repeated or empty.
@@ -130,7 +131,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 class _Cache(dict):
-    """Cache {word: ids}, filled on use. It does not keep very long words, and is cleared when it is full."""
+    """Cache {word: ids}, filled on use. It does not store very long words, and is cleared when it is full."""
 
     def __init__(self, encode):
         super().__init__()
@@ -146,7 +147,7 @@ class _Cache(dict):
 
 
 def count_words(texts):
-    """Return {run of characters: count} of all texts, split into runs like in `WordPieceTokenizer`."""
+    """Return {run of characters: count} of all texts, split into runs as in `WordPieceTokenizer`."""
     words, counts = collections.Counter(), collections.Counter()
     for text in texts:
         words.update(text.split())
@@ -170,7 +171,7 @@ def is_letter(char):
 
 
 def _unescape(match):
-    """Return the character of an escape, or the escape itself if a model wrote one that no text can produce."""
+    """Return the character of an escape, or the escape itself if a text cannot produce it, only a model."""
     code = int(match[1])
     real = code <= sys.maxunicode and not chr(code).isspace() and unicodedata.category(chr(code)) != "Cs"
     return chr(code) if real else match[0]
@@ -189,7 +190,7 @@ def _learner():
             from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
     except ImportError as error:
         raise UserError(
-            f"learning word pieces requires TensorFlow Text, and {error.name or error} is not installed: "
+            f"learning word pieces requires TensorFlow Text, but {error.name or error} is not installed; run "
             "pip install tensorflow-text (only needed for learning)"
         ) from None
 

@@ -4,7 +4,7 @@ import keras
 
 
 class StepCallbacks(keras.callbacks.CallbackList):
-    """A list of callbacks that does not pass on the metrics of each update, which Keras would read from the device."""
+    """Callback list that ignores the metrics of each update, because Keras would have to read them from the device."""
 
     def on_train_batch_begin(self, batch, logs=None):
         for callback in self.callbacks:
@@ -34,7 +34,7 @@ class StepCallback(keras.callbacks.Callback):
         self.on_end(self.step)
 
     def on_step(self, step):
-        """Called after update number `step`, counted from 1."""
+        """Handle the end of an update. `step` counts from 1."""
 
     def on_end(self, step):
-        """Called after the last update."""
+        """Handle the end of training, after update `step`."""

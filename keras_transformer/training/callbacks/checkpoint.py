@@ -1,4 +1,4 @@
-"""Checkpoints: regular ones, the best one, and the one that a signal asks for."""
+"""Checkpoints at regular intervals, after the best evaluation, and after a signal."""
 
 import logging
 import math
@@ -14,7 +14,7 @@ from keras_transformer.utils.timing import Stopwatch
 logger = logging.getLogger(__name__)
 
 BEST = ("score", *TRANSLATION_METRICS.values(), "nll", "loss")
-"""Metrics that are stored with the mark of the best checkpoint."""
+"""Metrics that are stored with the name of the best checkpoint."""
 
 
 class CheckpointCallback(StepCallback):
@@ -40,7 +40,7 @@ class CheckpointCallback(StepCallback):
         self.written, self.saved_at = start, time.monotonic()
 
     def on_step(self, step):
-        # In this order, because workers must communicate in the same order.
+        # All workers must call these methods in the same order, because the methods communicate.
         if self.time_is_over(step) or step % self.hparams.checkpoint_steps == 0 or self.is_best(step):
             self.save(step)
         self.stop_if_requested(step)
@@ -52,7 +52,7 @@ class CheckpointCallback(StepCallback):
             self.stop_if_requested(None)
 
     def time_is_over(self, step):
-        """Return whether a checkpoint is due by the clock. Several workers communicate only at every n-th update."""
+        """Return whether `checkpoint_minutes` have passed. Several workers ask only every `MEET_EVERY` updates."""
         minutes = self.hparams.checkpoint_minutes
         if not minutes or (self.workers.count > 1 and step % MEET_EVERY):
             return False
@@ -72,15 +72,15 @@ class CheckpointCallback(StepCallback):
         """Return whether the evaluation at this step, if there was one, is better than that of the best checkpoint."""
         if not self.validation.evaluated(step):
             return False
-        best = self.run.checkpoints.best()  # read from a file, so not after every update
-        # A run that resumes before its best checkpoint found it damaged, so this one replaces it.
+        best = self.run.checkpoints.best()  # reads a file, so only after an evaluation
+        # If the best checkpoint was damaged, the run has resumed before it and now replaces it.
         again = best and best["step"] == step and self.written != step
         return not best or again or self.ranking_key(self.validation.latest) > self.ranking_key(best)
 
     def ranking_key(self, metrics):
-        """Return the sort key of an evaluation: its `best_metric`, then nats per token if scores are equal.
+        """Return the sort key of an evaluation: its `best_metric`, with nats per token to break ties.
 
-        A value that is missing or not finite is the worst.
+        Missing and non-finite values rank last.
         """
         metric = self.hparams.best_metric
         metric = TRANSLATION_METRICS.get(metric, metric)
@@ -89,9 +89,9 @@ class CheckpointCallback(StepCallback):
         return tuple(-math.inf if metrics.get(name) is None else sign * metrics[name] for name, sign in signs.items())
 
     def save(self, step, from_signal=False):
-        """Write the checkpoint of this step; `from_signal` marks one that the next save replaces."""
+        """Write the checkpoint of this step. With `from_signal`, the next save removes it again."""
         checkpoints = self.run.checkpoints
-        self.progress.end_line(step)  # so that the log of a resumed run has every update once
+        self.progress.end_line(step)  # so that a resumed run logs each update exactly once
         with Stopwatch() as stopwatch:
             latest = self.validation.latest and finite_or_null(self.validation.latest)
             if self.written != step:

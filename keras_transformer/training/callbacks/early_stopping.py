@@ -8,9 +8,9 @@ logger = logging.getLogger(__name__)
 
 
 class EarlyStopping(StepCallback):
-    """Stop training after `patience` evaluations in a row that were not better than the best one.
+    """Stop training after `patience` evaluations in a row without an improvement.
 
-    The callback counts in the log of the run, so that a resumed run continues to count.
+    The callback counts evaluations in the log of the run, so the count continues when the run resumes.
 
     Args:
         start: Number of updates before this call of `fit`.
@@ -25,12 +25,12 @@ class EarlyStopping(StepCallback):
 
     def on_step(self, step):
         if self.validation.evaluated(step) and ended_early(self.run, self.hparams, step):
-            logger.info(f"{self.hparams.patience} evaluations without a better one: training ends early")
+            logger.info(f"no improvement in {self.hparams.patience} evaluations: training stops early")
             self.model.stop_training = True
 
 
 def ended_early(run, hparams, step):
-    """Return whether `patience` evaluations up to `step` were no better than the best one.
+    """Return whether the last `patience` evaluations up to `step` brought no improvement.
 
     Args:
         run: `Run`.
@@ -40,5 +40,5 @@ def ended_early(run, hparams, step):
     if hparams.patience is None or (best := run.checkpoints.best_step()) is None:
         return False
     evaluated = {row["step"] for row in run.metrics() if row["kind"] == "validation"}
-    # The final evaluation of a run that was extended later does not count unless it was due.
+    # If a run was extended, the evaluation at its former last step counts only if it was due.
     return sum(best < one <= step and one % hparams.eval_steps == 0 for one in evaluated) >= hparams.patience

@@ -1,4 +1,4 @@
-"""Progress: loss, learning rate, speed and the remaining time, in the log."""
+"""Progress in the log: loss, learning rate, speed and remaining time."""
 
 import logging
 import math
@@ -19,9 +19,9 @@ class ProgressLogger(StepCallback):
         run: `Run`, whose metrics.jsonl gets the values.
         batches: `TokenBatches` of training, which count tokens on the host.
         hparams: `HParams`.
-        update_flops: The model's function of (rows, source length, target length).
+        update_flops: Function that returns the operations of an update from (rows, source length, target length).
         nonfinite: `NonFinite`, which counts skipped updates.
-        every: Number of updates per line. The metrics are read from the device only then.
+        every: Number of updates per line. The metrics are read from the device once per line.
     """
 
     def __init__(self, start, run, batches, hparams, update_flops, nonfinite, every=50):
@@ -31,15 +31,15 @@ class ProgressLogger(StepCallback):
         self.schedule = make_schedule(hparams)
         self.start, self.tokens = start, 0
         self.advance = lambda step: None  # the trainer replaces this function to show a progress bar
-        self.busy = Stopwatch()  # evaluation and checkpoints between updates do not count
-        self.shapes = set()  # compiled in this process
+        self.busy = Stopwatch()  # time of updates, without evaluations and checkpoints
+        self.shapes = set()  # batch shapes compiled in this process
         self.num_shapes = len(batches.shapes(self.train_steps - start)) if batches.few_shapes else 0
         self.begin_line()
 
     def begin_line(self):
         """Reset the counters of a line: updates, tokens, tokens with padding, floating point operations."""
         self.new_steps, self.new_tokens, self.new_padded, self.new_flops = 0, 0, 0, 0
-        self.first_uses, self.first_seconds = 0, 0.0  # updates that compiled a shape first
+        self.first_uses, self.first_seconds = 0, 0.0  # of updates that compiled a shape
 
     def on_train_batch_begin(self, batch, logs=None):
         self.busy_before = self.busy.seconds
@@ -72,7 +72,7 @@ class ProgressLogger(StepCallback):
             logger.info(f"  compiled the update for {shape} in {seconds:.1f} s")
 
     def seconds_of(self, updates, seconds):
-        """Return the seconds that `updates` take at the rate of the current line, without compilation."""
+        """Return the seconds for a number of updates at the speed of the current line, without compilation."""
         if self.first_uses < self.new_steps:
             return updates * (seconds - self.first_seconds) / (self.new_steps - self.first_uses)
         return updates * seconds / self.new_steps
@@ -81,7 +81,7 @@ class ProgressLogger(StepCallback):
         """Log the metrics since the last line, if there were updates, and begin the next line."""
         if not self.new_steps:
             return
-        with self.busy:  # the device may still work on updates that are only queued
+        with self.busy:  # reading metrics waits for updates that are still queued on the device
             metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}
             norms, faults, first = self.model.optimizer.watched()
         self.model.reset_metrics()

@@ -63,12 +63,12 @@ class ValidationCallback(StepCallback):
             self.evaluate(step)
 
     def should_decode(self, step):
-        """Return whether to decode: at the last step, and at the first evaluation from each `decode_steps`-th on."""
+        """Return whether to decode: at the first evaluation from each multiple of `decode_steps`, and at the end."""
         h, every = self.hparams, self.hparams.decoding_interval
         return step // every > (step - h.eval_steps) // every or step >= h.train_steps
 
     def evaluated(self, step):
-        """Return whether the latest evaluation was at a step."""
+        """Return whether the latest evaluation was at `step`."""
         return self.latest is not None and self.latest["step"] == step
 
     def evaluate(self, step):
@@ -104,7 +104,7 @@ class ValidationCallback(StepCallback):
     def _decode(self):
         """Return the scores of the decoded validation split for the terminal and for the log.
 
-        If the outputs of the model are not finite, there is no score, and nothing to log.
+        If the outputs of the model are not finite, the terminal gets a message instead of scores, and the log nothing.
         """
         sources, references = zip(*self.examples)
         with progress_bar("validation", len(sources), unit="sentences") as advance:
@@ -142,6 +142,6 @@ class _StopEvaluation(keras.callbacks.Callback):
         super().__init__()
         self.stop = stop
 
-    def on_test_batch_begin(self, batch, logs=None):  # after a batch, Keras would read the metrics from the device
+    def on_test_batch_begin(self, batch, logs=None):  # for on_test_batch_end, Keras would read metrics from the device
         if self.stop.look():
             self.model.stop_evaluating = True

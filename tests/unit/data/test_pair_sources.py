@@ -54,7 +54,7 @@ def test_weights_are_copies_and_shares(tmp_path):
 def test_bad_weights_are_rejected(tmp_path, weight):
     write_tsv(tmp_path, "a", pairs(3))
     message = complaint(parse_sources, f"a.tsv:{weight}", tmp_path, LANGUAGES)
-    assert message == f"a.tsv:{weight}: the weight must be a number above 0 and at most 1000, got {weight!r}"
+    assert message == f"the weight of a.tsv must be a number above 0 and at most 1000, got {weight!r}"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_split_texts_follows_the_language(language, text, count):
 
 def test_split_texts_names_the_missing_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    with pytest.raises(kt.UserError, match=r"^split_sentences needs a package: .*\[sentences\]"):
+    with pytest.raises(kt.UserError, match=r"^split_sentences needs the package sentencex: .*\[sentences\]"):
         split_texts(["One. Two."], "en")
 
 

@@ -87,7 +87,7 @@ def test_evaluate_prints_paper_bleu_before_main_score(call, run, tmp_path, monke
 
 
 def test_paper_bleu_requires_plain_text(call, home):
-    call("evaluate", f"--run={home.run}", "--paper_bleu").refused("--paper_bleu needs plain text")
+    call("evaluate", f"--run={home.run}", "--paper_bleu").refused("--paper_bleu tokenizes plain text with Moses")
 
 
 def test_paper_bleu_supports_text_problems_only(monkeypatch):

@@ -182,7 +182,7 @@ def test_damaged_tfds_description_is_named(data):
 def test_missing_tfds_is_named(tmp_path, monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     said = complaint(load_problem("wmt14_ende", data_dir=tmp_path).corpus_files)
-    assert f"{missing} is not installed: pip install tensorflow-datasets" in said and "--raw_dir" in said
+    assert f"{missing} is not installed; run pip install tensorflow-datasets" in said and "--raw_dir" in said
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_plain_files_are_read_by_usual_names(tmp_path, name, compress):
 def test_missing_plain_files_are_named(tmp_path, name):
     problem = load_problem(name, raw_dir=tmp_path)
     source, target = FILES[name][0]
-    assert f"{tmp_path} lacks the files of the train split: " in complaint(problem.corpus_files)
+    assert f"{tmp_path} must contain the files of the train split: " in complaint(problem.corpus_files)
     assert f"{source} and {target}" in complaint(problem.corpus_files)
     write(tmp_path, [source])
     assert f"{tmp_path}/{target} does not exist" in complaint(problem.examples, "train")

@@ -61,7 +61,7 @@ def test_average_warns_of_fewer_checkpoints(make_run, caplog, last):
     assert kt.average_checkpoints(run.path, last) == [2, 6]
     assert averaged(run) == ([4.0] * 3, [6, 0], [2, 6])
     (line,) = caplog.messages
-    assert f"averaged 2 of {last or 5} checkpoints" in line and "holds no more" in line
+    assert f"averaged 2 of {last or 5} checkpoints" in line and "there are no more in" in line
 
 
 def test_averaged_warns_once_training_has_continued(make_run, caplog):
@@ -72,7 +72,7 @@ def test_averaged_warns_once_training_has_continued(make_run, caplog):
     save(run, 6)
     assert averaged(run) == ([3.0] * 3, [4, 0], [2, 4])
     (line,) = caplog.messages
-    assert "training has continued to step 6" in line
+    assert "the last checkpoint is from step 6" in line
     assert line.endswith(f"python -m keras_transformer.average --run={run.path}")
     caplog.clear()
     run.checkpoints.load("averaged", parts=())  # without weights there is no warning
