@@ -1,1 +1,1 @@
-"""Code that depends on the Keras backend: loading it, compiling functions, listing devices."""
+"""Code that depends on the Keras backend: loading, compilation, devices."""

@@ -5,7 +5,7 @@ import functools
 import keras
 
 COMPILES_EACH_SHAPE = keras.backend.backend() != "tensorflow"
-"""Whether each new input shape costs a compilation, so that there should be few shapes."""
+"""Whether each new input shape requires a compilation, so that there should be few shapes."""
 
 
 def compiled(function, *models, jit_compile=False):
@@ -35,7 +35,7 @@ def _compiled_by_tensorflow(function, jit_compile):
         if key not in graphs:
             constant = functools.partial(function, **constants)
             signature = None if jit_compile else keras.tree.map_structure(specification, arrays)
-            # No Python control flow depends on a tensor, and AutoGraph would take most of the tracing time.
+            # No AutoGraph: it would take most of the tracing time, and no Python control flow depends on a tensor.
             graphs[key] = tf.function(constant, input_signature=signature, jit_compile=jit_compile, autograph=False)
         return graphs[key](*arrays)
 
@@ -61,6 +61,6 @@ def _compiled_by_jax(function, models):
 
 
 def rounded_up(number):
-    """Return the number rounded up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, …: few shapes with little padding."""
+    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, …, which gives few shapes with little padding."""
     power = 1 << (number - 1).bit_length()
     return power * 3 // 4 if number <= power * 3 // 4 else power

@@ -1,10 +1,10 @@
-"""The devices that this process computes on, and the files in which Linux describes the machine."""
+"""The devices that this process uses, and properties of the machine that Linux reports in /proc."""
 
 from pathlib import Path
 
 
 def on_cpu():
-    """Return whether this process computes on CPUs alone."""
+    """Return whether this process computes on CPUs only."""
     import keras
 
     if keras.backend.backend() == "jax":

@@ -15,10 +15,10 @@ BACKENDS = ("tensorflow", "jax")
 
 
 def load_keras():
-    """Import Keras and its backend. The messages of TensorFlow on stderr are shown only if the import fails.
+    """Import Keras and its backend. Show TensorFlow's messages on stderr only if the import fails.
 
-    The C++ code of TensorFlow ignores all log-level variables before its initialization, so this function redirects
-    the file descriptor.
+    The function redirects the file descriptor, because TensorFlow's C++ code ignores log levels until it is
+    initialized.
 
     Raises:
         UserError: The backend is not supported or not installed.
@@ -28,7 +28,7 @@ def load_keras():
         os.environ["KERAS_BACKEND"] = chosen_backend()
         if os.environ["KERAS_BACKEND"] == "tensorflow":
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-            # TensorFlow enables these faster matrix products by default on some processors only.
+            # Faster matrix products, which TensorFlow enables by default on some processors only.
             os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
             with hidden_stderr():
                 import keras
@@ -43,7 +43,7 @@ def load_keras():
 
 
 def chosen_backend():
-    """Return the backend of KERAS_BACKEND, else the backend in keras.json if it is installed, else an installed one.
+    """Return the backend given by KERAS_BACKEND, or else by keras.json if it is installed, or else an installed one.
 
     Raises:
         UserError: KERAS_BACKEND is not supported or not installed, or no backend is installed.
@@ -53,7 +53,7 @@ def chosen_backend():
         if not importlib.util.find_spec(named):
             raise UserError(f"KERAS_BACKEND={named}, but {named} is not installed: pip install {named}")
         return named
-    # Keras writes its default into keras.json, so that backend may not be installed.
+    # Keras writes its default backend into keras.json even if that backend is not installed.
     for name in (_configured_backend(), *BACKENDS):
         if name in BACKENDS and importlib.util.find_spec(name):
             return name
@@ -64,16 +64,16 @@ def check_packages(what, extra, packages, then=""):
     """Raise a `UserError` that names all missing packages and the command that installs them.
 
     Args:
-        what: Beginning of the sentence: the feature that needs the packages.
-        extra: Extra of pyproject.toml that contains all packages.
+        what: Feature that needs the packages, the beginning of the message.
+        extra: Extra in pyproject.toml that contains all packages.
         packages: Names of the packages.
-        then: End of the sentence: another remedy.
+        then: Additional remedy, the end of the message.
     """
     missing = [name for name in packages if not importlib.util.find_spec(name.replace("-", "_"))]
     if missing:
         raise UserError(
-            f"{what} needs {' and '.join(missing)}, not installed here: run pip install '.[{extra}]' in the folder of "
-            f"this project{then}"
+            f"{what} needs {' and '.join(missing)} to be installed; run pip install '.[{extra}]' in the folder of this "
+            f"project{then}"
         )
 
 
@@ -103,7 +103,7 @@ def _configured_backend():
 
 @contextlib.contextmanager
 def hidden_stderr():
-    """Hide the output of the process on stderr, including C++ code; show it only if the `with` block raises."""
+    """Hide all output of the process on stderr, including that of C++ code, unless the `with` block raises."""
     try:
         sys.stderr.flush()
         original = os.dup(2)

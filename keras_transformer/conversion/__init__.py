@@ -1,1 +1,1 @@
-"""Conversion of a run's weights for engines other than Keras, without Keras."""
+"""Conversion of a run's weights for other engines, without importing Keras."""

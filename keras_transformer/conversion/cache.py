@@ -1,4 +1,4 @@
-"""A cache of conversions for CTranslate2, one per checkpoint, in the run directory."""
+"""Cache of the models that were converted to CTranslate2, one per checkpoint, in the run directory."""
 
 import hashlib
 import logging
@@ -21,13 +21,13 @@ VERSION = 1
 def converted_files(run, checkpoint=None):
     """Return the files of a run's model in CTranslate2's format, {name: bytes}.
 
-    The first call converts the checkpoint and keeps the result in `RUN/ctranslate2/CHECKPOINT`. A cache that belongs
-    to other weights, has another version or is damaged is rebuilt. If the run directory cannot be written, nothing is
-    kept.
+    The first call converts the checkpoint and stores the result in `RUN/ctranslate2/CHECKPOINT`. The function rebuilds
+    a cache that belongs to other weights, has another version or is damaged. If the run directory is not writable, it
+    stores nothing.
 
     Args:
         run: `Run`.
-        checkpoint: "best", "last", "averaged", "ema" or a step; None for the best, or else the last.
+        checkpoint: "best", "last", "averaged", "ema" or a step (default: the best, or the last if there is no best).
 
     Raises:
         UserError: CTranslate2 is missing or cannot compute the model, or the checkpoint is missing or damaged.
@@ -59,7 +59,7 @@ def _write(folder, key, files):
                 (new / name).write_bytes(content)
             write_json(new / DESCRIPTION, {**key, "files": {name: _checksum(files[name]) for name in files}})
     except (OSError, UserError) as error:
-        logger.warning(f"the model for CTranslate2 is not kept for the next time: {error}")
+        logger.warning(f"cannot store the converted model for CTranslate2, so it is converted again next time: {error}")
 
 
 def _read(folder, key):

@@ -1,4 +1,4 @@
-"""Conversion of a model to CTranslate2's format: the same function, computed by another engine.
+"""Conversion of a model to CTranslate2's format. CTranslate2 then computes the same function.
 
 The conversion needs NumPy and CTranslate2, and for bfloat16 also ml_dtypes. It imports neither Keras nor a backend.
 """
@@ -15,7 +15,7 @@ LAYER_NORM_EPSILON = {"post": 1e-6, "pre": 1e-6, "marian": 1e-5}
 MODELS = ("transformer", "marian")
 POSITION_KINDS = ("sinusoidal", "learned")
 POSITIONS = 1024
-"""Maximum number of tokens of a text: CTranslate2 looks positions up in a table and raises beyond its last row."""
+"""Maximum number of tokens of a text. CTranslate2 has a table of this many positions and raises beyond its last row."""
 INSTALL = "pip install 'keras-transformer-toolkit[ctranslate2]'"
 REMEDY = "Use --engine=keras, or export with --format=saved_model."
 EXCLUDED = -1e4
@@ -23,15 +23,15 @@ EXCLUDED = -1e4
 QUANTIZATIONS = (
     "float32", "bfloat16", "float16", "int16", "int8", "int8_float32", "int8_bfloat16", "int8_float16",
 )  # fmt: skip
-"""Data types in which CTranslate2 stores matrices; the part after "_" is the type of all other computations."""
+"""Data types in which CTranslate2 stores matrices. The part after "_" is the type of all other computations."""
 
 
 def convert(weights, hparams, tokens, folder, quantization=None):
     """Write the model into a new directory that `ctranslate2.Translator` reads.
 
     CTranslate2 appends EOS to every source and starts every target with BOS automatically. The result is the same
-    function of the tokens, except that PAD and BOS have no probability, so that no output contains them. The other
-    tokens share what the model gives to these two, which is next to nothing after training. The search differs:
+    function of the tokens, except that PAD and BOS have no probability, so no output contains them. Their probability,
+    which is close to 0 after training, is distributed over the other tokens. The search differs:
 
     - `length_penalty` divides by |y|^α where this project divides by ((5 + |y|) / 6)^α. Both count EOS.
     - A hypothesis that reaches the length limit ends without EOS.
@@ -40,8 +40,8 @@ def convert(weights, hparams, tokens, folder, quantization=None):
         weights: Mapping {name: array}; a name is a variable's path without the model's own name, such as
             "encoder/layer_1/self_attention/query".
         hparams: The model's `HParams`.
-        tokens: The piece of each id: a list of `vocab_size` different strings.
-        folder: The directory. It appears when it is complete.
+        tokens: Piece of each id, a list of `vocab_size` different strings.
+        folder: The new directory, which appears only when it is complete.
         quantization: Data type of the stored matrices, one of `QUANTIZATIONS`; None for float32.
 
     Raises:
@@ -66,7 +66,7 @@ def convert(weights, hparams, tokens, folder, quantization=None):
     spec.register_source_vocabulary(list(tokens))
     spec.register_target_vocabulary(list(tokens))
     weights = _Weights(weights)
-    # One matrix for all three (§3.4); CTranslate2 stores equal arrays once. Quantization changes the copy in place.
+    # One matrix for all three (§3.4), because CTranslate2 stores equal arrays once. Quantization changes it in place.
     table = weights["embedding/table"].copy()
     spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = spec.decoder.projection.weight = table
     bias = weights["logits_bias"].copy() if "logits_bias" in weights else np.zeros(len(tokens), "float32")
@@ -93,7 +93,7 @@ def sinusoids(length, d_model):
 
 
 class _Weights:
-    """Weights by name. Looking up a missing one raises `UserError`."""
+    """Weights by name. Looking up a missing weight raises a `UserError`."""
 
     def __init__(self, weights):
         self.weights = weights
@@ -142,7 +142,7 @@ def _positions(weights, hparams):
     """Return the position table that is added to the scaled embeddings: float32 `[POSITIONS, d_model]`."""
     if hparams.positions == "sinusoidal":
         return sinusoids(POSITIONS, hparams.d_model)
-    # Learned positions are scaled like embeddings. From `max_length` on, all positions share the last row.
+    # Learned positions are scaled like embeddings. Positions ≥ `max_length` share the last row.
     rows = np.minimum(np.arange(POSITIONS), hparams.max_length - 1)
     return weights["positions/table"][rows] * np.float32(hparams.d_model**0.5)
 
@@ -153,7 +153,7 @@ def _set_layer(spec, weights, name):
     if hasattr(spec, "attention"):
         attentions["cross_attention"] = spec.attention
     for part, attention in attentions.items():
-        # Kernels are [inputs, outputs] here and [outputs, inputs] there. Projections of one input form one matrix.
+        # Kernels are [inputs, outputs] here, [outputs, inputs] in CTranslate2. Projections of one input are one matrix.
         groups = [("query", "key", "value")] if part == "self_attention" else [("query",), ("key", "value")]
         for linear, group in zip(attention.linear, [*groups, ("output",)]):
             linear.weight = np.concatenate([weights[f"{name}/{part}/{kernel}"].T for kernel in group])

@@ -1,4 +1,4 @@
-"""The weights of a run by name, and a check of the model's settings, for conversions."""
+"""Weights of a run by name, and a check of the model's settings, for conversions."""
 
 
 def load_weights(run, checkpoint=None):

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 POLL_SECONDS = 0.2
-"""Seconds between two attempts to reach the other workers."""
+"""Seconds between attempts to reach the other workers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Coordinator:
         """Raise a `UserError` if the values are incomplete or invalid."""
         given = [value is not None for value in (self.address, self.num_processes, self.process_id)]
         if any(given) and not all(given):
-            raise UserError("--coordinator, --num_processes and --process_id must be used together; give all or none")
+            raise UserError("--coordinator, --num_processes and --process_id must be given together; add or omit flags")
         if not any(given):
             return
         _split(self.address, f"--coordinator={self.address}")
@@ -62,7 +62,9 @@ def read_tf_config():
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UserError(f"TF_CONFIG must look like {EXAMPLE}, got {text}") from None
     if others := sorted(jobs.keys() - {"chief", "worker"}):
-        raise UserError(f"TF_CONFIG: the jobs of --strategy=multiworker are 'chief' and 'worker', got {others[0]!r}")
+        raise UserError(
+            f"TF_CONFIG: jobs must be 'chief' or 'worker' for --strategy=multiworker, got {others[0]!r}; remove it"
+        )
     if kind not in jobs:
         raise UserError(f"TF_CONFIG: the type of the task must be a job of the cluster, got {kind!r}")
     if not 0 <= index < len(jobs[kind]):
@@ -80,7 +82,7 @@ def read_tf_config():
 
 
 def wait_for_others(addresses, number, patience):
-    """Wait until all other workers accept connections; meanwhile accept theirs.
+    """Wait until all other workers accept connections, and accept their connections in the meantime.
 
     Args:
         addresses: "host:port" of each worker.
@@ -116,7 +118,7 @@ def wait_for_others(addresses, number, patience):
 
 
 def _connection_error(address):
-    """Return why a connection to an address fails, or None if it succeeds."""
+    """Return the reason why a connection to an address fails, or None if it succeeds."""
     try:
         socket.create_connection(_split(address, address), timeout=2).close()
     except OSError as error:
@@ -124,7 +126,7 @@ def _connection_error(address):
 
 
 def _split(address, what):
-    """Return ("host", port) of "host:port"; `what` names the address in an error."""
+    """Return ("host", port) of "host:port". Error messages call the address `what`."""
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 1 << 16):
         raise UserError(f"{what} is not a valid address; use HOST:PORT with a port from 1 to 65535")

@@ -1,8 +1,8 @@
-"""Heartbeat between JAX processes, which detects that another process died or hangs.
+"""Heartbeat between JAX processes, which detects processes that have died or hang.
 
-A machine that loses power closes no connection, and a process that dies while connections are set up keeps the others
-waiting. After a while JAX aborts the waiting process from a thread of its own, without a helpful message. Each process
-therefore writes a counter to the key-value store of the coordinator and checks that the other counters grow.
+A machine that loses power does not close its connections, and a process that dies while connections are set up keeps
+the others waiting. After a while, a thread of JAX aborts the waiting process without a helpful message. Each process
+therefore writes a counter to the key-value store of the coordinator and checks that the other counters increase.
 """
 
 import threading
@@ -19,7 +19,7 @@ DONE = "done"
 class Heartbeat(threading.Thread):
     """Thread that sends heartbeats and checks those of the other processes.
 
-    It ends with `end`, when the store is no longer available, or when another process is lost.
+    The thread ends after a call of `end`, when the store is no longer available, or when another process is lost.
 
     Args:
         store: Object with `key_value_set(key, value, allow_overwrite)` and `key_value_dir_get(folder)`, which returns
@@ -40,7 +40,8 @@ class Heartbeat(threading.Thread):
     def end(self):
         """Announce that this process has finished, and end the thread.
 
-        Call it before Python exits: a thread that returns from the C++ code of the store after that aborts the process.
+        Call this method before Python exits. A thread that returns from the store's C++ code later would abort the
+        process.
         """
         self.over.set()
         if self.is_alive():
@@ -60,7 +61,7 @@ class Heartbeat(threading.Thread):
             for other in set(range(self.count)) - {self.number}:
                 latest = values.get(f"present/{other}")
                 last, since = heard.get(other, (None, now))
-                # A process without a heartbeat so far may still prepare its corpus.
+                # A process that has not sent a heartbeat yet may still be preparing its corpus.
                 if latest != last or latest in (None, DONE):
                     heard[other] = latest, now
                 elif now - since > self.silence:
@@ -69,7 +70,7 @@ class Heartbeat(threading.Thread):
         self._exchange(DONE)
 
     def _exchange(self, value):
-        """Write the value of this process; return {key: value} of all processes, or None if the store is closed."""
+        """Write the value of this process. Return {key: value} of all processes, or None if the store is closed."""
         try:
             self.store.key_value_set(f"present/{self.number}", str(value), allow_overwrite=True)
             return dict(self.store.key_value_dir_get("present/"))

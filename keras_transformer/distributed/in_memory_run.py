@@ -1,6 +1,6 @@
 """Run state for non-chief workers, kept in memory only.
 
-With this state the callbacks make the same decisions as with the run directory of the chief.
+With this state, callbacks make the same decisions as the chief's callbacks with the run directory.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ def state_of(run):
 
 @dataclasses.dataclass(frozen=True)
 class InMemoryRun(Run):
-    """A `Run` that writes nothing to disk.
+    """Run that does not write to disk.
 
     Attributes:
         state: Result of `state_of` on the chief.

@@ -1,4 +1,4 @@
-"""Strategies that join devices. The update is the same on any number of devices."""
+"""Strategies for training on several devices. The update is the same on any number of devices."""
 
 import functools
 
@@ -14,7 +14,7 @@ STRATEGIES = {
 
 
 def check_strategy(name, devices=None, jit_compile="auto"):
-    """Raise a `UserError` if the strategy is unknown or the backend does not support it; initialize no device."""
+    """Raise a `UserError` if the strategy is unknown or unsupported by the backend. Do not initialize devices."""
     backend = keras.backend.backend()
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)
@@ -62,7 +62,7 @@ def _tensorflow_strategy(name, number):
     import tensorflow as tf
 
     if name == "multiworker":
-        # Before any other use of TensorFlow: collective operations must be set up first.
+        # This must come before any other use of TensorFlow, because it sets up collective operations.
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         _check_all(strategy.extended.worker_devices, number)
         return strategy
@@ -130,7 +130,7 @@ def count_accelerators(strategy):
 
 
 def check_rows(plan, strategy):
-    """Raise a `UserError` if the batches of a `BatchPlan` have on average fewer rows than there are devices."""
+    """Raise a `UserError` if the average batch of a `BatchPlan` has fewer rows than there are devices."""
     replicas, rows = count_replicas(strategy), plan.num_pairs / plan.batches_per_epoch
     if rows < replicas:
         raise UserError(

@@ -1,7 +1,7 @@
 """Processes that train together, possibly on several machines, and their communication between updates.
 
 Only worker 0, the chief, reads and writes the run directory. It broadcasts the state that the others need.
-An all-reduce shares events that only one worker sees, such as signals.
+All-reduce operations share events that only one worker sees, such as signals.
 """
 
 import atexit
@@ -23,17 +23,17 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.progress import stop_bars
 
 HEARTBEAT = 60
-"""Seconds after which JAX itself gives up a silent worker, later than `Heartbeat` does. TensorFlow waits about 20."""
+"""Seconds after which JAX itself aborts because of a silent worker, longer than `Heartbeat` waits."""
 CHUNK = 1 << 24
 """Maximum number of bytes in a broadcast."""
 LOST = re.compile(
     r"[Gg]loo|NCCL|heartbeat|unhealthy|[Ss]ocket closed|[Cc]onnection (reset|closed|refused)|[Ff]ailed to connect"
 )
-"""Error messages of the backends for a lost worker."""
+"""Pattern of the backends' error messages for a lost worker."""
 
 
 class WorkerLost(UserError):
-    """Another worker is lost. The same command on all workers resumes from the last checkpoint."""
+    """Error for the loss of another worker. Running the same command on all workers resumes from a checkpoint."""
 
     status = os.EX_TEMPFAIL
 
@@ -70,7 +70,7 @@ class Workers:
         return arrays
 
     def check_same(self, facts):
-        """Raise a `UserError` on all workers if the facts, {name: value}, differ between a worker and the chief."""
+        """Raise a `UserError` on all workers if `facts`, {name: value}, differ between a worker and the chief."""
         expected = self.broadcast({name: _digest(value) for name, value in facts.items()})
         differing = [name for name, value in facts.items() if _digest(value) != expected[name]]
         counts = np.zeros(self.count)
@@ -84,21 +84,21 @@ class Workers:
             )
 
     def watch(self):
-        """Start to monitor the other workers, unless the backend does so. Call it after preparing the corpus."""
+        """Start to monitor the other workers, unless the backend does so. Call this after preparing the corpus."""
 
     @contextlib.contextmanager
     def together(self):
-        """Raise `WorkerLost` in a `with` block whose workers wait for each other, if another worker is lost."""
+        """Turn the backend's error about a lost worker in a `with` block into `WorkerLost`."""
         yield
 
     @contextlib.contextmanager
     def leaving(self):
-        """Announce the end of this worker after a `with` block. If the block raises, the process exits immediately."""
+        """Announce the end of this worker after a `with` block. If the block fails, do not wait for others at exit."""
         yield
 
 
 class _SeveralWorkers(Workers):
-    """Base class of two or more workers."""
+    """Base class for two or more workers."""
 
     def broadcast(self, value):
         data = np.frombuffer(json.dumps(value).encode(), np.uint8) if self.is_chief else np.zeros(0, np.uint8)
@@ -175,7 +175,7 @@ class _JaxWorkers(_SeveralWorkers):
         try:
             yield
         except Exception as error:
-            # Otherwise JAX waits for the others for minutes at exit, and they wait for this process.
+            # Otherwise JAX would wait at exit for the others for minutes, while they wait for this process.
             atexit.register(_exit_now, getattr(error, "status", 1))
             raise
         except BaseException:  # a signal arrived
@@ -193,10 +193,10 @@ def _exit_now(status):
 
 
 def join(strategy, devices=None, coordinator=None, patience=300):
-    """Connect to the other workers and return the `Workers`. Call it before the backend computes anything.
+    """Connect to the other workers and return the `Workers`. Call this before the backend computes anything.
 
     Args:
-        strategy: Name of the strategy, as for `make_strategy`. All but "multiworker" use a single process.
+        strategy: Name of the strategy, as in `make_strategy`. All except "multiworker" use a single process.
         devices: Number of devices of this process, or None for all.
         coordinator: `Coordinator` of JAX processes; None uses the environment of the cluster.
         patience: Maximum seconds to wait for the others.
@@ -224,7 +224,7 @@ def _join_on_jax(coordinator, patience):
             coordinator.address, coordinator.num_processes, coordinator.process_id,
             initialization_timeout=int(patience), heartbeat_timeout_seconds=HEARTBEAT,
         )  # fmt: skip
-    except ValueError:  # nothing in the environment
+    except ValueError:  # the environment does not describe a cluster
         raise UserError(
             "--strategy=multiworker needs a cluster that JAX detects, such as Slurm, or "
             "--coordinator=HOST:PORT --num_processes=N --process_id=K"
@@ -233,7 +233,7 @@ def _join_on_jax(coordinator, patience):
         raise UserError(f"cannot join the other processes at {address}: {' '.join(str(error).split())}") from None
     if jax.process_count() == 1:
         return Workers()
-    from jax._src.distributed import global_state  # JAX has no public API for its store
+    from jax._src.distributed import global_state  # there is no public API for the store
 
     return _JaxWorkers(global_state.client)
 
@@ -251,7 +251,7 @@ def _exit_without(other):
 
 
 def _digest(value):
-    """Return a hash of a value that JSON can hold, or of {name: array}."""
+    """Return a hash of a value that can be written as JSON, or of {name: array}."""
     digest = hashlib.sha256()
     if isinstance(value, dict) and any(isinstance(part, np.ndarray) for part in value.values()):
         for name in sorted(value):

@@ -24,7 +24,7 @@ def causal_mask(length):
 
 
 def with_padding(mask, *padding_masks):
-    """Return the conjunction of an attention mask and Keras masks, or None if there is no mask.
+    """Combine an attention mask and Keras masks with a logical "and". Return None if there is no mask.
 
     Args:
         mask: bool, broadcasts to `[batch, heads, query_length, key_length]`, or None.
@@ -52,9 +52,9 @@ def head_width(d_model, num_heads):
 
 
 def update_cache(cache, position, new):
-    """Return `cache`, `[batch, heads, length, d]`, with `new`, `[batch, heads, n, d]`, written from `position` on."""
+    """Return `cache`, `[batch, heads, length, d]`, with `new`, `[batch, heads, n, d]`, written at `position`."""
     batch, heads, length, width = ops.shape(cache)
-    # Scatters rows of a matrix, because `ops.slice_update` invokes XLA on TensorFlow.
+    # Scatter rows of a matrix, because `ops.slice_update` invokes XLA on TensorFlow.
     rows = ops.arange(batch * heads)[:, None] * length + position + ops.arange(ops.shape(new)[2])[None]
     flat = ops.scatter_update(
         ops.reshape(cache, (-1, width)), ops.reshape(rows, (-1, 1)), ops.reshape(new, (-1, width))
@@ -76,7 +76,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
         The attended values `[batch, heads, query_length, d_v]`, and the weights
         `[batch, heads, query_length, key_length]`, float32.
     """
-    # Scales the query, [.., T, d_k], because it is smaller than the logits, [.., T, T].
+    # Scale the query, [..., T, d_k], because it is smaller than the logits, [..., T, T].
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
     return weighted_values(ops.matmul(query, ops.swapaxes(key, -1, -2)), value, mask, dropout)
 
@@ -107,7 +107,7 @@ def masked_softmax(logits, mask=None):
     if logits.shape[-1] == 1:  # Keras warns about a softmax over a single element
         return ops.ones_like(logits)
     if mask is not None:
-        # Not a sum with the mask: TensorFlow would fuse it with the product into a much slower operation.
+        # `where`, because TensorFlow would fuse the addition of a mask and the product into a much slower operation.
         logits = ops.where(mask, logits, MASKED_LOGIT)
     return ops.softmax(logits, axis=-1)
 
@@ -249,7 +249,7 @@ class MultiHeadAttention(keras.layers.Layer):
         Padding and masked positions count like all others.
         """
         widths = self.num_heads * (self.d_k + self.d_v)
-        # Query and output projection per query; key and value projection per key; logit and weighted value per pair.
+        # Per query: two projections. Per key: two projections. Per pair: a logit and a weighted value.
         products = (query_length + key_length) * self.d_model + self.pairs(query_length, key_length)
         return 2 * rows * products * widths
 

@@ -89,7 +89,7 @@ class DecoderLayer(StackLayer):
             return self.self_attention.attend_to_parts(query, [past, caches], past_mask)
 
         def attend_to_memory(y):
-            # Beams take the axis of positions, which cross-attention does not mix.
+            # Beams use the axis of positions, because cross-attention treats positions independently.
             return self.cross_attention.attend(y, *memory, memory_mask)[0]
 
         caches = []

@@ -38,7 +38,7 @@ def replica_id():
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Dropout(keras.layers.Layer):
-    """Dropout (§5.4): in training, sets a fraction of the inputs to 0 and scales the others by 1 / (1 - rate).
+    """Dropout (§5.4), which in training sets a fraction of the inputs to 0 and scales the others by 1 / (1 - rate).
 
     Args:
         rate: Fraction of inputs to drop, from 0 to 1. TensorFlow rounds it to a multiple of 2⁻¹⁶.
@@ -56,7 +56,7 @@ class Dropout(keras.layers.Layer):
         self.seed = seed
 
     def build(self, input_shape=None):
-        # Made in `build`, where the path of the seed's variable includes the layer's name, as checkpoints require.
+        # Created here and not in `__init__`, so that the variable's path includes the layer's name for checkpoints.
         self.seed_generator = ReplicaSeedGenerator(self.seed, name="seed") if self.rate else None
 
     def call(self, inputs, training=False):
@@ -70,7 +70,7 @@ class Dropout(keras.layers.Layer):
         return input_shape
 
     def save_own_variables(self, store):
-        """Save the state of the seed, which Keras does not save, so that a loaded model continues with new masks."""
+        """Save the seed's state, which Keras does not save. A loaded model then continues with new masks."""
         if self.seed_generator:
             store["seed"] = keras.ops.convert_to_numpy(self.seed_generator.state)
 

@@ -37,7 +37,7 @@ class EncoderLayer(StackLayer):
     ):
         super().__init__(d_model, d_ff, num_heads, d_k, d_v, **arguments)
         self._arguments |= {"attention": attention, "attention_window": attention_window}
-        # Passed only if it is set: an attention without a window rejects the argument.
+        # Passed only if it is set, because an attention without a window rejects the argument.
         window = {} if attention_window is None else {"window": attention_window}
         self.self_attention, self.self_attention_residual = self.add_attention(
             "self_attention", registry.attentions.get(attention), **window
@@ -70,7 +70,7 @@ class Encoder(Stack):
     layer_class = EncoderLayer
 
     def call(self, x, attention_mask=None, training=False, mask=None, x_mask=None):
-        # Passed explicitly, because inputs of rematerialized layers carry no Keras masks.
+        # Passed explicitly, because the inputs of rematerialized layers have no Keras masks.
         attention_mask = with_padding(attention_mask, mask, x_mask)
         for layer in self.layers_for(training):
             x = layer(x, attention_mask=attention_mask, training=training)

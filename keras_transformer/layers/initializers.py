@@ -31,8 +31,8 @@ def embedding(seed, name):
 class _Initializer:
     """Initializer that calls a function from a shape to an array.
 
-    A plain function fails for large variables on several devices: Keras compiles the initializer's `__call__` with JAX,
-    and the `__call__` of a function does not support weak references.
+    A plain function would fail for large variables on several devices, because Keras compiles the initializer's
+    `__call__` with JAX, and the `__call__` of a function does not support weak references.
     """
 
     def __init__(self, draw):

@@ -39,7 +39,7 @@ def _on_tensorflow(x, kernel):
     def multiplied(x, kernel):
         def backward(grad_out):
             with tf.name_scope(f"{scope}/"):
-                # Transposed as a stack of one matrix. TensorFlow would fuse the transposition of a matrix into matmul.
+                # Transpose a stack of one matrix, because TensorFlow would fuse a plain transposition into matmul.
                 transposed = tf.reshape(tf.transpose(kernel[None], (0, 2, 1)), kernel.shape[::-1])
                 return tf.matmul(grad_out, transposed), tf.matmul(x, grad_out, transpose_a=True)
 

@@ -28,7 +28,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def call(self, inputs, training=False):
         if not training or keras.backend.backend() != "tensorflow":
             return super().call(inputs)
-        # Reshaped to a matrix, because broadcasting over more axes is slower.
+        # Reshape to a matrix, because broadcasting over more axes is slower.
         rows = ops.reshape(ops.cast(inputs, "float32"), (-1, inputs.shape[-1]))
         gamma, beta = (ops.cast(weight, "float32") for weight in (self.gamma, self.beta))
         normalized = _on_tensorflow(rows, gamma, beta, self.epsilon)

@@ -13,8 +13,8 @@ class Positions(keras.layers.Layer):
 
     Args:
         d_model: Width of an encoding.
-        max_length: Number of positions with separate encodings, for encodings that limit this number.
-        seed: Seed of the initial weights, for encodings that have weights.
+        max_length: Number of positions with separate encodings, if it is limited.
+        seed: Seed of the initial weights, if there are weights.
 
     Call arguments:
         inputs: Positions, int `[length]`, counted from 0; or embeddings `[batch, length, d_model]`.
@@ -78,7 +78,7 @@ class LearnedPositions(Positions):
 
     Args:
         d_model: Width of an embedding.
-        max_length: Number of embeddings. Positions from `max_length` on share the last embedding.
+        max_length: Number of embeddings. All positions ≥ `max_length` share the last embedding.
         seed: Seed of the initial weights.
 
     Call arguments and result are those of `Positions`.

@@ -10,7 +10,7 @@ def seed_generators(layer):
     """Return the seed generators of a layer and of its sublayers.
 
     Raises:
-        UserError: A seed generator is not a `ReplicaSeedGenerator`, so that it cannot repeat its seeds.
+        UserError: A seed generator is not a `ReplicaSeedGenerator`, so it cannot repeat its seeds.
     """
     generators = [generator for sublayer in layer._flatten_layers() for generator in sublayer._seed_generators]
     for generator in generators:
@@ -37,7 +37,7 @@ def rematerialized(layer):
         seeds = [generator.next() for generator in generators]
 
         def compute(*arrays):
-            for generator, seed in zip(generators, seeds):  # safe, because replicas run this one after the other
+            for generator, seed in zip(generators, seeds):  # safe, because replicas run this code sequentially
                 generator.drawn = seed
             try:
                 return layer(*arrays, **constants)

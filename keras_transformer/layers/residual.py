@@ -10,7 +10,7 @@ EPSILON = 1e-6
 
 
 class Residual(keras.layers.Layer):
-    """Base class of the norms, which hparams select by name: a sublayer with dropout, residual and normalization.
+    """Base class of residual connections with dropout and normalization, selected by the field `norm` of the hparams.
 
     Args:
         dropout: Dropout rate of the sublayer's output.

@@ -22,15 +22,15 @@ def restricted_attention(query, key, value, window, mask=None, dropout=None):
 
     Returns:
         The attended values `[batch, heads, length, d_v]`, and the weights `[batch, heads, blocks, block, 3 * block]`,
-        float32. The last axis covers the block before the query's, the query's own, and the block after it.
+        float32. The last axis covers the block of the query, between the preceding block and the following one.
 
     Raises:
         ValueError: Queries and keys differ in number, or the mask differs between queries.
     """
     if query.shape[2] != key.shape[2]:
         raise ValueError(
-            f"restricted attention requires as many keys as queries, got {key.shape[2]} keys and {query.shape[2]} "
-            "queries. Use it for self-attention only."
+            f"restricted attention requires equal numbers of keys and queries, got {key.shape[2]} keys and "
+            f"{query.shape[2]} queries. Use it for self-attention only."
         )
     if mask is not None and mask.shape[2] != 1:
         raise ValueError(
@@ -39,7 +39,7 @@ def restricted_attention(query, key, value, window, mask=None, dropout=None):
         )
     batch, heads, length = ops.shape(query)[:3]
     block = block_size(length, window)
-    # The positions that pad the last block are masked like any other padding.
+    # Positions that fill up the last block are masked like any other padding.
     mask = ops.ones((1, 1, length, 1), dtype="bool") if mask is None else ops.swapaxes(mask, 2, 3)
     mask = ops.logical_and(ops.swapaxes(_neighbourhoods(mask, block), 3, 4), _band(block, window))
     values, weights = scaled_dot_product_attention(
@@ -103,7 +103,7 @@ class RestrictedAttention(MultiHeadAttention):
     must be `[batch or 1, heads or 1, 1, length]`. `attend` returns the weights of `restricted_attention`.
 
     Raises:
-        ValueError: The window is less than 1, or a call raises as `restricted_attention`.
+        ValueError: The window is less than 1, or `restricted_attention` raises it in a call.
         UserError: As in `MultiHeadAttention`.
     """
 

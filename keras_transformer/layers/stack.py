@@ -44,7 +44,7 @@ class StackLayer(keras.layers.Layer):
     def add_attention(self, name, attention_class, **arguments):
         """Return a new attention and its residual."""
         sizes = [self._arguments[argument] for argument in ("d_model", "num_heads", "d_k", "d_v", "attention_dropout")]
-        if self._arguments["use_bias"]:  # passed only if it is set: an attention without biases rejects the argument
+        if self._arguments["use_bias"]:  # passed only if set, because an attention without biases rejects it
             arguments["use_bias"] = True
         return self._add(name, attention_class, *sizes, **arguments)
 

@@ -1,4 +1,4 @@
-"""BLEU and chrF of sacreBLEU, always with the signature of the computation, and exact match."""
+"""BLEU and chrF as computed by sacreBLEU, with their signatures, and exact match."""
 
 import dataclasses
 import functools
@@ -9,7 +9,7 @@ from keras_transformer.utils.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-# {name: (sacreBLEU's class, its arguments)}. `force` only silences a warning about tokenized text.
+# {name: (sacreBLEU's class, its arguments)}; `force` only silences a warning about tokenized text
 SACREBLEU = {
     "sacreBLEU": ("BLEU", {"force": True}),
     "lowercase BLEU": ("BLEU", {"lowercase": True, "force": True}),
@@ -17,7 +17,7 @@ SACREBLEU = {
     "chrF": ("CHRF", {}),
 }
 TRANSLATION_METRICS = {"bleu": "sacreBLEU", "chrf": "chrF"}
-"""Values of `best_metric` for translations, and the name of their score."""
+"""{value of `best_metric` for translations: name of the score}"""
 EXACT_MATCH = "exact match"
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none")
 """sacreBLEU's tokenizers. `flores101`, `flores200` and `spBLEU-1K` download a SentencePiece model when first used."""
@@ -25,12 +25,12 @@ BY_LANGUAGE = {
     "zh": "zh", "yue": "zh", "wuu": "zh", "ja": "ja-mecab", "ko": "ko-mecab",
     **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char"),
 }  # fmt: skip
-"""{language code: tokenizer} of languages without spaces between words, which the tokenizer 13a cannot split."""
+"""{language code: tokenizer} for languages without spaces between words, which the tokenizer 13a cannot split."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A score (float) or a count (int), with the signature of its computation."""
+    """A score (float) or a count (int), with a signature that describes how it was computed."""
 
     name: str
     value: float
@@ -59,7 +59,7 @@ def lowercase_bleu(hypotheses, references, tokenize="13a"):
 
 
 def tokenized_bleu(hypotheses, references):
-    """Return BLEU, 0 to 100, on the space-separated tokens of the texts, as papers on tokenized corpora report it."""
+    """Return BLEU, 0 to 100, on space-separated tokens, as reported in papers that use tokenized corpora."""
     return _score("tokenized BLEU", hypotheses, references)
 
 

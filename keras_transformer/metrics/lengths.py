@@ -6,10 +6,10 @@ WIDTH, LONG = 10, 50
 def length_buckets(words):
     """Return the row indices by length, {"1-10": [row, …], …, "51+": …}, without empty buckets.
 
-    Rows without words are in the bucket "0", so that every row is in exactly one bucket.
+    Every row is in exactly one bucket. Rows without words are in the bucket "0".
 
     Args:
-        words: The number of words of each row.
+        words: Number of words of each row.
     """
     buckets = {}
     for row in sorted(range(len(words)), key=words.__getitem__):  # stable: rows stay in order within a bucket
@@ -18,7 +18,7 @@ def length_buckets(words):
 
 
 def length_ratio(outputs, references):
-    """Return words of all outputs / words of all references, or None if the references have no words."""
+    """Return the number of words in the outputs divided by that in the references, or None if the latter is 0."""
     words, expected = (sum(len(text.split()) for text in texts) for texts in (outputs, references))
     return words / expected if expected else None
 

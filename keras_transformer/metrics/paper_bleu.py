@@ -18,7 +18,7 @@ def paper_bleu(hypotheses, references, language):
 
     Args:
         hypotheses, references: Lists of texts.
-        language: Moses' code of their language. It selects the list of abbreviations that end in a period.
+        language: Code of their language in Moses, which selects a list of abbreviations with a period.
 
     Raises:
         UserError: sacremoses, a port of the Moses tokenizer, is not installed.
@@ -34,7 +34,7 @@ def paper_bleu(hypotheses, references, language):
 
 
 def moses_tokenizer(language):
-    """Return a function from a text to its tokens, joined by spaces.
+    """Return a function that tokenizes a text and joins the tokens with spaces.
 
     Raises:
         UserError: sacremoses is not installed.
@@ -47,7 +47,7 @@ def moses_tokenizer(language):
 
 
 def split_compounds(tokens):
-    """Return space-separated tokens with each hyphen inside a token split off as a separate token."""
+    """Return space-separated tokens in which each hyphen inside a token has become a separate token."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens)
 
 

@@ -1,4 +1,4 @@
-"""Paired bootstrap (Koehn 2004): significance of the difference between two systems' scores on the same lines."""
+"""Paired bootstrap test (Koehn 2004) of the difference between two systems' scores on the same lines."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ SEED = 12345
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A system's score, with its mean over the resamples and half the width of its 95% interval."""
+    """Score of a system, its mean over the resamples, and half the width of its 95% interval."""
 
     score: float
     mean: float
@@ -56,9 +56,9 @@ def check_comparable(metric):
 def paired_bootstrap(metric, outputs, others, references, tokenize="13a"):
     """Compare two systems' outputs on 1,000 resamples of the lines, drawn with a fixed seed.
 
-    Both systems are scored on the same resamples. BLEU and chrF use sacreBLEU's `PairedTest`, as
-    `sacrebleu --paired-bs` does. Its p-value is one-sided: about one in ten pairs of equally good systems gets a
-    p-value below 0.05. Exact match and F1 have a two-sided p-value.
+    Both systems are scored on the same resamples. BLEU and chrF use sacreBLEU's `PairedTest`, like
+    `sacrebleu --paired-bs`. Its p-value is one-sided, so about one in ten pairs of equally good systems gets a p-value
+    below 0.05. The p-value of exact match and F1 is two-sided.
 
     Args:
         metric: Name of the score: "sacreBLEU", "tokenized BLEU", "lowercase BLEU", "chrF", "exact match", or another
@@ -106,7 +106,7 @@ def by_resampling(metric, lines, score, signature):
     Args:
         metric: Name of the score.
         lines: Array `[2, lines, …]` of both systems' results per line.
-        score: Function from such an array, with resampled lines, to the scores `[2]`.
+        score: Function that returns the scores `[2]` for such an array of resampled lines.
         signature: Signature of the score.
     """
     from sacrebleu.significance import estimate_ci
@@ -124,4 +124,5 @@ def by_resampling(metric, lines, score, signature):
 
 
 COMPARISONS = {**dict.fromkeys(SACREBLEU, _by_sacrebleu), EXACT_MATCH: _by_exact_match}
-"""{name of a score: function (name, outputs, others, references) -> `Comparison`}. Other modules add their scores."""
+"""{name of a score: function of (name, outputs, others, references) that returns a `Comparison`}. Other modules add
+entries."""

@@ -1,1 +1,1 @@
-"""Models, built from the layers by hparams."""
+"""Models, built from layers according to hparams."""

@@ -53,10 +53,10 @@ def to_keras_input(model, batches, endless):
 
 @contextlib.contextmanager
 def data_errors(batches):
-    """Raise the `UserError` about a damaged corpus instead of the error that the backend makes of it.
+    """Raise the `UserError` about a damaged corpus instead of the backend's error that it has caused.
 
     Args:
-        batches: `TokenBatches`, or any other input of the body of the `with` block.
+        batches: `TokenBatches`, or any other input that the `with` block reads.
     """
     try:
         yield
@@ -68,7 +68,7 @@ def data_errors(batches):
 
 
 def count_steps(model, batches):
-    """Return the number of batches per epoch, or None where Keras determines the number.
+    """Return the number of batches per epoch, or None if Keras can determine it.
 
     Keras cannot determine the number for `TokenBatches` with several replicas on TensorFlow.
 

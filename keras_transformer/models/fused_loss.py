@@ -97,7 +97,7 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
     """
     passes, (vocab_size, width) = 2 if r_drop else 1, table.shape
     tokens = ops.shape(states)[0] // passes
-    # Divided by their maximum, the weights are near 1, so their float16 products do not underflow.
+    # Divide the weights by their maximum, so that they are near 1 and their float16 products do not underflow.
     scale = ops.maximum(ops.max(weights), 1e-30)
     weights, labels, confidence = weights / scale, ops.cast(labels, "int32"), 1.0 - label_smoothing
     kernel = ops.cast(table, states.dtype)
@@ -106,7 +106,7 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
     mean_row = ops.mean(ops.cast(kernel, "float32"), axis=0)
 
     def add_chunk(grad_table, *rows):
-        # All tokens of the first pass, then all tokens of the second.
+        # Put all tokens of the first pass before all tokens of the second.
         states, labels, weights = (merge_axes(ops.swapaxes(array, 0, 1)) for array in rows)
         logits = ops.cast(ops.matmul(states, ops.transpose(kernel)), "float32")
         # log Σ exp z = max z − log max p. This reuses the softmax, whose maximum cannot underflow.
@@ -143,7 +143,7 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
         array = ops.reshape(array, (chunks, passes, -1, *array.shape[2:]))
         return merge_axes(merge_axes(ops.moveaxis(array, 2, 0))[:tokens])
 
-    # Each chunk holds every n-th token, so that all devices that share the tokens take part in it.
+    # Each chunk contains every n-th token, so that all devices work on each chunk.
     rows = [ops.reshape(array, (-1, passes, *array.shape[1:])) for array in (states, labels, weights)]
     rows = [ops.swapaxes(split_rows(array, chunks), 0, 1) for array in rows]
     grad_table, losses = scan(add_chunk, grad_table, rows, num_outputs=3 if training else 2)

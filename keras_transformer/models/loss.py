@@ -86,7 +86,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
 
 def check_loss(loss, accumulate, vocab_size):
-    """Raise `UserError` if a Keras loss takes probabilities, is not reduced, or cannot be accumulated.
+    """Raise a `UserError` if a Keras loss takes probabilities, is not reduced, or cannot be accumulated.
 
     Args:
         loss: The `loss` of `compile`: `keras.losses.Loss`, function, name or None.

@@ -1,4 +1,4 @@
-"""The Transformer of Marian, whose pretrained models are published as OPUS-MT."""
+"""The Transformer variant of Marian, the toolkit of the pretrained OPUS-MT models."""
 
 import keras
 from keras import ops
@@ -9,19 +9,19 @@ from keras_transformer.models.transformer import Transformer
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MarianPostNorm(PostNorm):
-    """Post-norm residual with the ε of layer normalization that transformers uses for Marian."""
+    """Post-norm residual with the ε that Hugging Face transformers uses for Marian's layer normalization."""
 
     epsilon = 1e-5
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MarianTransformer(Transformer):
-    """Transformer with biases in attention and a fixed bias of the logits, as `MarianMTModel` of transformers.
+    """Transformer with biases in attention and a fixed bias of the logits, like `MarianMTModel` of transformers.
 
-    Marian's sinusoids are all sines followed by all cosines. Here they alternate, as in the paper (§3.5), so weights
-    that come from Marian have their d_model channels reordered.
+    Marian's positional encoding consists of all sines followed by all cosines. Here they alternate, as in the paper
+    (§3.5). The conversion of Marian's weights therefore reorders the d_model channels.
 
-    Arguments, call arguments and result: as for `Transformer`. Published models have `activation="swish"` and
+    Arguments, call arguments and result are those of `Transformer`. Published models have `activation="swish"` and
     `norm="marian"`.
 
     References:

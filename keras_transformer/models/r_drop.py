@@ -1,7 +1,7 @@
 """R-Drop (Liang et al. 2021): two forward passes per batch with a penalty on the divergence of their outputs.
 
-The distributions p and q of the two passes differ by their dropout masks. The loss of a token is the mean of both
-cross-entropies plus α/2 · J, where J = ½ [KL(p‖q) + KL(q‖p)]. That is half the loss of the publication, which adds
+The distributions p and q of the two passes differ because of their dropout masks. The loss of a token is the mean of
+both cross-entropies plus α/2 · J, where J = ½ [KL(p‖q) + KL(q‖p)]. This is half the loss of the publication, which adds
 the two cross-entropies.
 """
 

@@ -45,7 +45,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
     @property
     def vocabulary_tables(self):
-        """Weights that are determined by the vocabulary and not trained. The default is an empty list."""
+        """Weights that are computed from the vocabulary and not trained. The default is an empty list."""
         return []
 
     @property
@@ -56,7 +56,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
     def build_metrics(self):
         """Make the metrics. `build` calls this method in the scope in which the variables are made."""
         self.distribution = keras.distribution.distribution()
-        # Batches read so far from each TokenBatches, where the next `fit` continues.
+        # Number of batches read from each TokenBatches. The next `fit` continues after them.
         self.batches_read = weakref.WeakKeyDictionary()
         self.token_metrics = [keras.metrics.Mean(name="nll"), Perplexity(name="perplexity")]
 
@@ -75,9 +75,9 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
                 instead of keeping their activations.
 
         Raises:
-            UserError: The model was made in the scope of another Keras distribution. Or `remat` is set, and the model
-                has neither an encoder nor a decoder. Or the loss takes probabilities or, with `accumulate`, does not
-                return one value per label.
+            UserError: The model was made in the scope of another Keras distribution. `remat` is set, but the model has
+                neither an encoder nor a decoder. The loss takes probabilities, or it does not return one value per
+                label although `accumulate` requires it.
         """
         if keras.distribution.distribution() is not self.distribution:
             raise UserError(
@@ -100,7 +100,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             optimizer.scales_loss = self.dtype_policy.name == "mixed_float16"
             kwargs["auto_scale_loss"] = False
         super().compile(*args, **kwargs)
-        # Make all variables now. Under a strategy or on JAX, the first update could not make them.
+        # Create all variables now, because the first update cannot create them under a strategy or on JAX.
         self.optimizer.build(self.trainable_variables)
         if self._compile_metrics is not None:
             self._compile_metrics.build(
@@ -157,7 +157,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             return self._keras_loss(y, y_pred, sample_weight)
         if sample_weight is None:
             sample_weight = token_weights(y)
-        # Flattened, because Keras metrics first average a matrix over positions, padding included.
+        # Flatten, because Keras metrics would first average a matrix over positions, padding included.
         labels, weights = ops.reshape(y, (-1,)), ops.reshape(sample_weight, (-1,))
         states = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
         in_pairs = self.passes == 2 and len(y_pred.shape) == 4

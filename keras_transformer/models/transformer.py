@@ -74,10 +74,10 @@ class Transformer(Seq2SeqModel):
             fields = {"d_ff": 4 * fields.get("d_model", hparams.d_model), **fields}
         hparams = (hparams if isinstance(hparams, HParams) else HParams(**hparams)).replace(**fields)
         self.vocab_size, self.hparams = vocab_size, hparams
-        # Leaves room for the offsets of the layers within the 32 bits of a dropout seed.
+        # Leave room for the offsets of the layers within the 32 bits of a dropout seed.
         seed = hparams.seed * 10_000 % 2**31
         policy, width = self.dtype_policy, hparams.d_model
-        # Layers take hparams by name, so that a new argument of a layer need not be listed here.
+        # Layers take hparams by name, so new arguments of layers need not be listed here.
         names = inspect.signature(StackLayer).parameters.keys() - {"seed"}
         shared = {name: getattr(hparams, name) for name in names if hasattr(hparams, name)}
         shared |= self.layer_arguments
@@ -97,7 +97,7 @@ class Transformer(Seq2SeqModel):
     def from_hparams(
         cls, hparams: HParams, problem: Any = None, *, vocab_size: int | None = None, **kwargs: Any
     ) -> "Transformer":
-        """Return a new model of the class that `hparams.model` names, or of the subclass on which this is called.
+        """Return a new model of the class named by `hparams.model`, or of the subclass on which this is called.
 
         The initial weights depend only on `hparams.seed`.
 

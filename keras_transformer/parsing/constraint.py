@@ -12,8 +12,8 @@ from keras_transformer.parsing.tree import DEEPEST
 class TreeConstraint:
     """`constraint` of `SearchOptions` that restricts a search to trees over all words of the sentence.
 
-    It computes the rules of `Grammar.allowed` from all symbols of the hypotheses. It keeps no state per hypothesis,
-    because hypotheses move between beams.
+    The constraint evaluates the rules of `Grammar.allowed` on all symbols of the hypotheses. It does not keep a state
+    per hypothesis, because hypotheses move between beams.
 
     Attributes:
         grammar: `Grammar`.

@@ -1,7 +1,7 @@
 """Drawings of constituency trees as text and as SVG.
 
-Words are in one row at the bottom. Each constituent is just above its highest child, so that most lines are short. The
-columns of subtrees do not overlap, so lines cross neither labels nor other lines.
+All words are in one row at the bottom. Each constituent is directly above its highest child, so that most lines are
+short. The columns of subtrees do not overlap, so lines cross neither labels nor other lines.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ SVG_GAP, MARGIN = 14, 20
 """Pixels between words, and pixels around the drawing."""
 
 LEVEL, TAG, CORNER = 42, 20, 7
-"""Pixels between levels, between a tag and its word, and of the radius of corners."""
+"""Pixels between levels, pixels between a tag and its word, and radius of corners in pixels."""
 
 FONT_SIZES = {"labels": 13, "tags": 11, "words": 15}
 """Font sizes of an SVG in pixels."""
@@ -36,7 +36,7 @@ _BROAD = frozenset("MWmw@%&+=<>~#")
 
 @dataclasses.dataclass
 class _Node:
-    """Constituent, or tag with its word, with its position.
+    """Position of a constituent, or of a tag with its word.
 
     Attributes:
         label: Label to draw.
@@ -66,7 +66,7 @@ class _Node:
 def text_drawing(tree):
     """Draw a tree as text with box-drawing characters, for a fixed-width font.
 
-    The last line contains all words, the line above it all tags. Lines are not wrapped.
+    The last line contains all words, and the line above it all tags. Lines are not wrapped.
     """
     root = _placed(tree, 0, TEXT_GAP, lambda text, kind: columns(text))
     bottom = 2 * root.level
@@ -85,7 +85,7 @@ def text_drawing(tree):
 
 
 def _bracket(node):
-    """Return the line from a constituent to its children as text that begins above the first child."""
+    """Return the line that connects a constituent to its children, a text that begins above the first child."""
     places = [child.centre for child in node.children]
     if len(places) == 1:
         return "│"
@@ -159,7 +159,7 @@ def _placed(tree, start, gap, width):
         tree: `Tree`.
         start: Left end of the tree, in columns or pixels.
         gap: Gap between adjacent subtrees.
-        width: Function from a text and its kind, a key of `FONT_SIZES`, to its width.
+        width: Function that returns the width of a text from the text and its kind, a key of `FONT_SIZES`.
     """
     label = _printable(tree.label) or NAMELESS
     if tree.word is not None:
@@ -190,12 +190,12 @@ def _printable(text):
 
 
 def columns(text):
-    """Return the width of a text in a terminal: wide East Asian characters count 2, combining marks 0."""
+    """Return the width of a text in a terminal. Wide East Asian characters count 2, combining marks 0."""
     return sum(0 if _has_no_width(char) else 2 if _is_wide(char) else 1 for char in text)
 
 
 def pixels(text, kind):
-    """Estimate the width of a text in an SVG, in pixels. The estimate suits wide fonts.
+    """Estimate the width of a text in an SVG, in pixels, for a wide font.
 
     Args:
         text: The text.

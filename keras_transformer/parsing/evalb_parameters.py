@@ -1,4 +1,4 @@
-"""Parameters of EVALB, which state what it ignores and what it treats as equal, and their files."""
+"""Parameters of EVALB and their files. They specify which labels EVALB ignores and which it treats as equal."""
 
 import dataclasses
 import functools
@@ -49,15 +49,15 @@ class Parameters:
 
     @functools.cached_property
     def brackets_left_out(self):
-        """Labels of ignored brackets: the deleted labels and all labels equal to them."""
+        """Labels of ignored brackets, which are the deleted labels and all labels equal to them."""
         return self.delete_labels.union(*(pair for pair in self.equal_labels if pair & self.delete_labels))
 
 
 def read_parameters(lines, name="the parameters"):
     """Read an EVALB parameter file (`.prm`), with a key and its value per line and `#` comments.
 
-    As in EVALB, a list that the file does not set is empty, LABELED is 1 and CUTOFF_LEN is 40. DEBUG and MAX_ERROR have
-    no effect: EVALB stops after MAX_ERROR errors, which would leave a long run without a score.
+    As in EVALB, the defaults are empty lists, LABELED 1 and CUTOFF_LEN 40. DEBUG and MAX_ERROR have no effect. EVALB
+    stops after MAX_ERROR errors, but then a long test file would not get a score.
 
     Args:
         lines: Lines of the file.
@@ -67,8 +67,8 @@ def read_parameters(lines, name="the parameters"):
         `Parameters`.
 
     Raises:
-        UserError: A key is unknown, or a value is missing or invalid, or a line has too many values. The key
-            QUOTE_LABEL, with which EVALB repairs sentences of different lengths, is not implemented.
+        UserError: A key is unknown, a value is missing or invalid, a line has too many values, or the file sets
+            QUOTE_LABEL, with which EVALB repairs sentences of different lengths. This key is not implemented.
     """
     found = {field: set() for field in (*_LISTS.values(), *_PAIRS.values())}
     for number, line in enumerate(lines, start=1):
@@ -92,14 +92,14 @@ def read_parameters(lines, name="the parameters"):
 def _check_key(key, place):
     """Raise a `UserError` if a file may not contain the key."""
     if key == _REFUSED:
-        raise UserError(f"{place}: {key} is not implemented. Remove the line, which changes the scores.")
+        raise UserError(f"{place}: {key} is not implemented. Remove the line. Scores then differ from those of EVALB.")
     known = (*_LISTS, *_PAIRS, *_NUMBERS, *_WITHOUT_EFFECT)
     if key not in known:
         raise UserError(f"{place}: {unknown('key', key, known)}")
 
 
 def _number(key, value, place):
-    """Return the length that a value gives, or for LABELED whether the value is 1."""
+    """Return the value of CUTOFF_LEN as an int, or that of LABELED as a bool."""
     if not value.isdecimal() or (key == "LABELED" and value not in ("0", "1")):
         wanted = "0 or 1" if key == "LABELED" else "a non-negative integer"
         raise UserError(f"{place}: {key} must be {wanted}, got {value!r}")

@@ -1,8 +1,8 @@
-"""Grammar of linearized trees: the symbols that may follow a prefix.
+"""Grammar of linearized trees. It determines the symbols that may follow a prefix.
 
-A tree over n words is one constituent: properly nested brackets, none of them empty, with n tags inside. At most
-`LONGEST_CHAIN` brackets may open one after the other without a tag in between. Trees of the Penn Treebank, GUM and
-IcePaHC have at most 6. A bracket may open only if the length limit leaves room for all remaining tags and closing
+A tree over n words is one constituent: properly nested brackets, none of them empty, that contain n tags. At most
+`LONGEST_CHAIN` brackets may open in a row without a tag or closing bracket in between. In the Penn Treebank, GUM and
+IcePaHC, at most 6 do. A bracket may open only if the length limit leaves room for all remaining tags and closing
 brackets.
 """
 

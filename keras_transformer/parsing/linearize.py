@@ -1,8 +1,8 @@
 """Conversion between trees and sequences of symbols, after Vinyals et al. 2015, "Grammar as a Foreign Language".
 
-`(S (NP (PRP it)) (VP (VBZ works)))` becomes `(S (NP PRP )NP (VP VBZ )VP )S`. The sequence omits the words, which the
-source provides, keeps the tags, and labels the closing brackets. If all tags are XX, the model predicts only
-constituents.
+`(S (NP (PRP it)) (VP (VBZ works)))` becomes `(S (NP PRP )NP (VP VBZ )VP )S`. The sequence keeps the tags and labels
+the closing brackets. It omits the words, which are known from the source. If all tags are XX, the model predicts
+constituents only.
 """
 
 from keras_transformer.parsing.tree import DEEPEST, Tree, escaped
@@ -29,10 +29,10 @@ def is_bracket(symbol):
 
 
 def repaired(symbols, words):
-    """Return a `Tree` for any sequence of symbols, valid or not. A valid sequence gives its tree.
+    """Return a `Tree` for any sequence of symbols. The result for a valid sequence is its tree. Otherwise:
 
-    - A closing bracket closes the innermost open bracket with its label and everything inside. Without such a bracket
-      it is ignored.
+    - A closing bracket closes the innermost open bracket with its label and everything inside. If there is no such
+      bracket, it is ignored.
     - Tags after the last word are ignored. Words after the last tag get the tag XX in the innermost open constituent.
     - Open brackets are closed at the end.
     - Brackets deeper than `DEEPEST` and constituents without words are dropped.
@@ -62,7 +62,7 @@ def repaired(symbols, words):
 
 
 def _close(stack):
-    """Close the innermost constituent, and return its label."""
+    """Close the innermost constituent and return its label."""
     label, children = stack.pop()
     if children:
         stack[-1][1].append(Tree(label, tuple(children)))

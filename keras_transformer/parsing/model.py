@@ -1,4 +1,4 @@
-"""Transformer with word-aligned cross-attention heads, which the paper does not have."""
+"""Transformer with word-aligned cross-attention heads, which are not in the paper."""
 
 import keras
 from keras import ops
@@ -12,22 +12,22 @@ from keras_transformer.utils.errors import UserError
 class WordAlignedTransformer(Transformer):
     """Transformer whose first cross-attention heads see only the current source word.
 
-    It suits targets with one token per source word, as a linearized tree has one part of speech per word: the number of
-    such tokens so far is the index of the current word. The other heads see the whole source. The model has no
-    additional trained weights.
+    The model suits targets with one special token per source word, such as linearized trees with one part of speech per
+    word. The number of such tokens so far is the index of the current word. The other heads see the whole source. The
+    model has no additional trained weights.
 
-    Arguments, call arguments and result: as for `Transformer`. Call `adopt` with the tokenizer before training;
-    `from_hparams`, `Translator` and `train` do.
+    Arguments, call arguments and result are those of `Transformer`. Call `adopt` with the tokenizer before training.
+    `from_hparams`, `Translator` and `train` call it automatically.
 
     Attributes:
-        word_heads: Number of such heads in each decoder layer.
+        word_heads: Number of word-aligned heads in each decoder layer.
 
     Raises:
-        UserError: There are fewer heads than `word_heads`; see also `Transformer`.
+        UserError: There are fewer heads than `word_heads`. See also `Transformer`.
 
     References:
-        Ma et al., "Deterministic Attention for Sequence-to-Sequence Constituent Parsing" (2017), whose decoder moves
-        from word to word as well.
+        Ma et al., "Deterministic Attention for Sequence-to-Sequence Constituent Parsing" (2017), whose decoder also
+        moves from word to word.
     """
 
     word_heads = 1
@@ -39,7 +39,7 @@ class WordAlignedTransformer(Transformer):
             raise UserError(f"num_heads must be at least {self.word_heads} in a {type(self).__name__}, got {heads}")
         self.word_starts = self.add_weight(
             name="word_starts", shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32",
-            autocast=False,  # bfloat16 counts to 256 only
+            autocast=False,  # bfloat16 can count only up to 256
         )  # fmt: skip
         super().build(input_shape)
 
@@ -48,10 +48,10 @@ class WordAlignedTransformer(Transformer):
         return [self.word_starts]
 
     def adopt(self, tokenizer):
-        """Store which tokens begin a word, as given by the tokenizer. Checkpoints contain this table.
+        """Store the tokenizer's table of tokens that begin a word. Checkpoints contain this table.
 
         Raises:
-            UserError: The tokenizer does not know where words begin.
+            UserError: The tokenizer does not provide this table.
         """
         if (starts := tokenizer.word_starts) is None:
             raise UserError(
@@ -71,7 +71,7 @@ class WordAlignedTransformer(Transformer):
 
         Args:
             source: int `[batch, source_length]`.
-            current: int `[batch, targets]`, the index of the current word. After the last word it stays the last one.
+            current: int `[batch, targets]`, the index of the current word. A larger index means the last word.
         """
         words = ops.where(source != PAD, self._word_indices(source), -1)
         current = ops.minimum(current, ops.max(words, axis=1, keepdims=True))
@@ -85,5 +85,5 @@ class WordAlignedTransformer(Transformer):
         return numbers - numbers[:, :1]
 
     def _begun(self, tokens):
-        """Return int32 like `tokens`: 1 for those that begin a word, 0 for others."""
+        """Return int32 in the shape of `tokens`: 1 for tokens that begin a word, 0 for others."""
         return ops.cast(ops.take(self.word_starts, tokens), "int32")

@@ -43,14 +43,14 @@ def without_functions(tree):
 
 
 def plain_label(label):
-    """Return a label up to the first "-" or "=". A label that begins with one of them stays whole, such as "-NONE-"."""
+    """Cut a label at the first "-" or "=". A label that begins with one of them, such as "-NONE-", is unchanged."""
     return label if label[:1] in ("-", "=") else re.split("[-=]", label, maxsplit=1)[0]
 
 
 def without_lemmas(tree):
     """Remove the lemmas of an IcePaHC tree, whose leaves are `word-lemma`.
 
-    Word and lemma contain equally many hyphens, so the middle hyphen separates them.
+    Word and lemma contain the same number of hyphens, so the middle hyphen separates them.
     """
     if tree.word is None:
         return Tree(tree.label, tuple(map(without_lemmas, tree.children)))

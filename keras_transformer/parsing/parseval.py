@@ -1,6 +1,6 @@
-"""Labeled bracketing scores of parses, counted like the program EVALB (Sekine and Collins).
+"""Labeled bracketing scores of parses, computed like the program EVALB (Sekine and Collins).
 
-`sentence_score` implements the rules for one sentence. The differences to EVALB are:
+`sentence_score` implements the rules for one sentence. The differences from EVALB are:
 
 - The outer bracket without a label in the Penn Treebank, `( (S ...))`, does not count, like TOP. EVALB counts a bracket
   with an empty label.
@@ -8,8 +8,8 @@
 - The row of an error sentence contains zeros, even if its brackets are malformed.
 - Scoring does not stop after a maximum number of errors.
 
-EVALB ignores error sentences, so a parser gains from errors in hard sentences. `f1_of_all_sentences` includes these
-sentences, without any matching brackets.
+EVALB ignores error sentences, so errors in hard sentences improve the scores of a parser. `f1_of_all_sentences`
+includes these sentences and counts all their brackets as unmatched.
 """
 
 import collections
@@ -125,7 +125,7 @@ class Parseval:
 
     @property
     def f1_of_all_sentences(self):
-        """F1 in percent, in which all brackets of error sentences and skipped sentences count as unmatched.
+        """F1 in percent over all sentences. In error and skipped sentences, all brackets count as unmatched.
 
         Malformed test brackets cannot be counted.
         """
@@ -184,8 +184,8 @@ class Parseval:
     def by_label(self):
         """Return the `LabelScore`s of all labels, sorted by decreasing number of gold brackets.
 
-        A match of different labels that the parameters make equal counts for the recall of the gold label and for the
-        precision of the test label.
+        If the parameters treat two different labels as equal, their match counts for the recall of the gold label and
+        for the precision of the test label.
         """
         gold, test, found, right = (collections.Counter() for _ in range(4))
         for sentence in self._valid():
@@ -213,19 +213,19 @@ class Parseval:
         )
 
     def figures(self):
-        """Return {name: number} for the lines of EVALB's summary, in its order, and for the F1 of all sentences."""
+        """Return {name: number} with the numbers of EVALB's summary in its order, and the F1 of all sentences."""
         names = ["errors", "skipped", "valid", "recall", "precision", "f1", "complete_match", "average_crossing"]
         names += ["no_crossing", "two_or_less_crossing", "tagging_accuracy", "f1_of_all_sentences"]
         return {"sentences": len(self.sentences), **{name: getattr(self, name) for name in names}}
 
     def left_out(self):
-        """Return a text that explains the F1 of all sentences."""
+        """Return a text that explains how the F1 of all sentences is computed."""
         return f"{self.errors:,} errors and {self.skipped:,} skipped count as unmatched"
 
     def scores(self):
         """Return three `Score`s: the number of error sentences, EVALB's F1, and the F1 of all sentences.
 
-        Call this only for the parameters of COLLINS.prm, which the scores name.
+        Call this only for the parameters of COLLINS.prm, because the signatures of the scores name them.
         """
         evalb = f"{self.valid} of {len(self.sentences)} sentences ({self.errors} errors, {self.skipped} skipped)"
         return [
@@ -262,7 +262,7 @@ def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name
         end -= 1
     if len(golds[:end]) != len(tests[:end]):
         raise UserError(
-            f"{gold_name} and {test_name} must have equally many lines, one per sentence, got {len(golds)} and "
+            f"{gold_name} and {test_name} must have the same number of lines, one per sentence, got {len(golds)} and "
             f"{len(tests)}"
         )
     pairs = enumerate(zip(golds[:end], tests[:end]), start=1)
@@ -289,8 +289,8 @@ def trees_as_lines(lines, name, sentences=None):
     Args:
         lines: Lines of the file.
         name: Name of the file for error messages.
-        sentences: Expected number of sentences, if known. A file with this number of lines has one sentence per line.
-            An unbalanced parse is then an error sentence and does not affect others.
+        sentences: Expected number of sentences, or None if unknown. A file with this number of lines has one
+            sentence per line. An unbalanced parse then does not affect other sentences.
 
     Raises:
         UserError: Trees over several lines are malformed.

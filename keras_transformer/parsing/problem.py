@@ -14,8 +14,8 @@ GOLDEN_RATIO = (5**0.5 - 1) / 2
 class ParsingProblem(Problem):
     """Problem whose sources are sentences and whose targets are their trees in brackets. Subclasses provide the trees.
 
-    Words of a sentence are separated by spaces. As in §6.3, both sides share one vocabulary. It consists of the
-    brackets and tags, each as one token, and of subwords.
+    Words of a sentence are separated by spaces. As in §6.3, both sides share one vocabulary. Each bracket and each tag
+    is one token of it; the others are subwords.
     """
 
     vocab_size: int = setting(
@@ -29,7 +29,7 @@ class ParsingProblem(Problem):
         raise NotImplementedError
 
     def learned_trees(self, split):
-        """Yield the trees of a split, in training only `train_share` of them. A larger share contains a smaller one."""
+        """Yield the trees of a split, or `train_share` of the training trees. A larger share includes a smaller one."""
         for number, tree in enumerate(self.trees(split)):
             # Fractional parts of multiples of the golden ratio are spread more evenly than random numbers.
             if split != "train" or self.train_share == 1 or number * GOLDEN_RATIO % 1 < self.train_share:

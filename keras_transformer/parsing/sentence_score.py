@@ -1,8 +1,8 @@
 """Bracketing counts of one sentence, by the rules of EVALB.
 
 The words of a sentence are its terminals, `(TAG word)`, except those with a deleted tag. Every other bracket has a span
-of words and a label, which is cut at the first "-" or "=". Brackets with an empty span or a deleted label do not count.
-A test bracket matches a gold bracket with the same span and label. Each bracket matches at most one other.
+of words and a label, which is cut at the first "-" or "=". Brackets with an empty span or a deleted label are ignored.
+A test bracket matches a gold bracket with the same span and label. Each bracket matches at most one other bracket.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from keras_transformer.utils.errors import UserError
 
 VALID, ERROR, SKIPPED = range(3)  # status of a sentence, as EVALB prints it
 
-# ASCII white space, as in `parsing.tree`: a no-break space is part of a word.
+# Words are separated by ASCII white space, as in `parsing.tree`. A no-break space is part of a word.
 _TOKEN = re.compile(
     r"\(\s*(?P<tag>[^\s()]+)\s+(?P<terminal>[^\s()]+)\s*\)|\(\s*(?P<open>[^\s()]*)|(?P<close>\))|(?P<bare>[^\s()]+)",
     re.ASCII,
@@ -48,7 +48,7 @@ class SentenceScore:
         message: Reason why the sentence is not valid, or "".
         matched, gold, test: Numbers of matching brackets, gold brackets and test brackets.
         crossing: Number of test brackets that cross a gold bracket.
-        words: Number of gold words that count.
+        words: Number of gold words without those with a deleted tag.
         correct_tags: Number of words whose test tag is the gold tag.
         matches: Pair (gold label, test label) of each match.
         gold_labels, test_labels: Labels of the gold brackets and of the test brackets.
@@ -159,7 +159,7 @@ def _read_side(text, parameters):
 def _read_brackets(text):
     """Return (tag, word) for all terminals of a line, and (label, start, end) for its other brackets, outer ones first.
 
-    The output of a parser may be nested too deeply for a recursive function.
+    The function is not recursive, because the output of a parser may be nested too deeply.
     """
     terminals, brackets, stack = [], [], []
     for token in _TOKEN.finditer(text):
@@ -183,7 +183,7 @@ def _read_brackets(text):
 
 
 def _matches(gold, test, parameters):
-    """Return the labels (gold, test) of matching brackets. Each gold bracket takes the first free match."""
+    """Return the labels (gold, test) of matching brackets. Each gold bracket gets the first match that is left."""
     labels = {}
     for label, start, end in test:
         labels.setdefault((start, end), []).append(label)

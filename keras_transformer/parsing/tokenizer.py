@@ -16,16 +16,16 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import split_words
 
 OPEN, CLOSE = "⟪", "⟫"
-"""Delimiters of symbols in the vocabulary, so that the tag NN is not a subword. In words they become << and >>."""
+"""Delimiters of symbols in the vocabulary, which distinguish the tag NN from a subword. In words they become << >>."""
 
 AROUND = {OPEN: "<<", CLOSE: ">>"}
 ALIKE = {"``": '"', "''": '"'}  # quotation marks of the Penn Treebank and of other treebanks
 
 
 class TreeTokenizer(SentencePieceTokenizer):
-    """Tokenizer that encodes sentences as subwords and trees as `linearize` does.
+    """Tokenizer that encodes sentences as subwords, and trees as the symbols of `linearize`.
 
-    Decoding a tree takes the words from its sentence.
+    Decoding a tree requires its sentence, which provides the words.
 
     Attributes:
         symbols: {symbol: id} for brackets and tags.
@@ -43,7 +43,7 @@ class TreeTokenizer(SentencePieceTokenizer):
 
     @classmethod
     def train(cls, sentences, symbols, vocab_size):
-        """Learn subwords, and return the tokenizer. Few sentences give a smaller vocabulary than `vocab_size`.
+        """Learn subwords and return the tokenizer. Its vocabulary is smaller than requested if there are few sentences.
 
         Args:
             sentences: Iterable of sentences.
@@ -132,7 +132,7 @@ class TreeTokenizer(SentencePieceTokenizer):
     def decode_outputs(self, sources, ids):
         """Return the tree of each sequence in brackets, over the words of its source, or "" for a source without words.
 
-        `linearize.repaired` makes a tree of any sequence. An empty sequence gives a flat tree.
+        `linearize.repaired` turns any sequence into a tree. The result for an empty sequence is a flat tree.
         """
         return [
             str(repaired([self._names[i] for i in row if i in self._names], words)) if words else ""
@@ -147,7 +147,7 @@ def _in_order(symbols):
 
 
 def _plain(text):
-    """Return a sentence in a form that all treebanks share, with the same number of words."""
+    """Convert a sentence to a form that is common to all treebanks, with the same number of words."""
     words = (unescaped(word).replace("\\/", "/") for word in split_words(text.translate(str.maketrans(AROUND))))
     return " ".join(_visible(ALIKE.get(word, word)) for word in words)
 

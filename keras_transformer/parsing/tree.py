@@ -1,4 +1,4 @@
-"""Constituency trees, and their text form as labeled brackets."""
+"""Constituency trees, and their notation as labeled brackets."""
 
 import re
 from typing import NamedTuple
@@ -12,11 +12,11 @@ _TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)  # a no-break space is part of a
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
 """Escapes of brackets in the words of trees."""
 ESCAPED = {bracket: escape for escape, bracket in ESCAPES.items() if bracket not in "[]"}
-"""Characters that are escaped in written trees: braces as in the Penn Treebank, but no square brackets, as in GUM."""
+"""{bracket to escape when writing trees: escape}. Square brackets are not escaped, as in GUM."""
 
 
 class Tree(NamedTuple):
-    """Constituent, or preterminal: a part-of-speech tag with its word.
+    """Constituent, or preterminal, which is a part-of-speech tag with its word.
 
     Attributes:
         label: Label or tag. The outer bracket of the Penn Treebank has the label "".
@@ -53,12 +53,12 @@ class Tree(NamedTuple):
         return [leaf.word for leaf in self.leaves()]
 
     def pretty(self, indent=0, width=100, closing=0):
-        """Return the tree with a line for each child of constituents that do not fit into one line.
+        """Return the tree as indented lines. Constituents that do not fit into a line have a line for each child.
 
         Args:
             indent: Indentation of all lines.
             width: Maximum line length for a constituent in one line.
-            closing: Number of brackets that follow in the last line.
+            closing: Number of brackets that follow on the last line.
         """
         line = " " * indent + str(self)
         if self.word is not None or len(line) + closing <= width:
@@ -127,7 +127,7 @@ def tree_of(text):
 
 
 def _closed(label, inside, place):
-    """Return the tree of a bracket, given its content: words and trees."""
+    """Return the tree of a bracket from its label and its content, a list of words and trees."""
     words = [item for item in inside if isinstance(item, str)]
     if label is not None and len(words) == len(inside) == 1:
         return Tree(label, (), words[0])
@@ -140,14 +140,14 @@ def _closed(label, inside, place):
 
 
 def escaped(word):
-    """Escape the brackets in a word, "(" as -LRB-, which would otherwise be part of the tree."""
+    """Escape the brackets in a word, such as "(" as -LRB-, so that they are not read as part of the tree."""
     for bracket, escape in ESCAPED.items():
         word = word.replace(bracket, escape)
     return word
 
 
 def unescaped(word):
-    """Replace the escapes in a word of a tree by brackets, -LRB- by "("."""
+    """Replace the escapes in a word of a tree by brackets, such as -LRB- by "("."""
     for escape, bracket in ESCAPES.items():
         word = word.replace(escape, bracket)
     return word

@@ -11,7 +11,7 @@ WSJ_SECTIONS = {"train": range(2, 22), "validation": (22,), "test": (23,)}
 """Standard division of the sections of the Wall Street Journal."""
 
 WSJ_SAMPLE = {"train": range(1, 180), "validation": range(180, 190), "test": range(190, 200)}
-"""Division of NLTK's sample by file numbers, wsj_0001 to wsj_0199. The sample lacks the standard sections."""
+"""Division of NLTK's sample by file numbers, wsj_0001 to wsj_0199. It does not contain the standard sections."""
 
 _WSJ_FILE = re.compile(r"wsj_(\d\d)(\d\d)\.mrg")
 
@@ -30,8 +30,8 @@ def wsj_files(folder):
     """Return {split: paths} for the Wall Street Journal part of the Penn Treebank.
 
     Args:
-        folder: Folder of the files wsj_SSNN.mrg, with or without subfolders. Without sections from 02 on it is NLTK's
-            sample, which `WSJ_SAMPLE` divides.
+        folder: Folder of the files wsj_SSNN.mrg, with or without subfolders. If there are no sections from 02 on, the
+            files are NLTK's sample, and `WSJ_SAMPLE` defines the splits.
 
     Raises:
         UserError: The folder or a section is missing.
@@ -49,7 +49,7 @@ def wsj_files(folder):
                 paths = [path for (number, _), path in found.items() if number == section]
                 if not paths:
                     files = f"wsj_{section:02d}01.mrg and so on"
-                    raise UserError(f"{folder} lacks section {section:02d} of the {split} split ({files})")
+                    raise UserError(f"{folder} must contain section {section:02d} of the {split} split ({files})")
                 splits[split] += paths
         return splits
     numbered = {100 * section + number: path for (section, number), path in found.items()}
@@ -58,7 +58,8 @@ def wsj_files(folder):
         if not paths:
             numbers = WSJ_SAMPLE[split]
             raise UserError(
-                f"{folder} lacks the files of the {split} split, wsj_{numbers[0]:04d}.mrg to wsj_{numbers[-1]:04d}.mrg"
+                f"{folder} must contain the files of the {split} split, wsj_{numbers[0]:04d}.mrg to "
+                f"wsj_{numbers[-1]:04d}.mrg"
             )
     return splits
 
@@ -67,7 +68,7 @@ GUM_PARTITIONS = {"train": "train", "validation": "dev", "test": "test"}
 
 
 def gum_files(folder):
-    """Return {split: paths} for the constituent trees of GUM, by its official partition in `splits.md`.
+    """Return {split: paths} for the constituent trees of GUM, according to its official partition in `splits.md`.
 
     Documents from Reddit may be missing, because GUM does not distribute their words.
 

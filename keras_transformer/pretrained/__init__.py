@@ -1,1 +1,1 @@
-"""Models of other toolkits as models and runs of this one."""
+"""Import of pretrained models from other toolkits."""

@@ -1,4 +1,4 @@
-"""Run directories of pretrained models."""
+"""Conversion of pretrained models to run directories."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ PRESET = "opus_mt"
 
 
 def convert(pretrained, problem, output_dir):
-    """Write the run directory of a pretrained model. Its only checkpoint is that of step 0.
+    """Write the run directory of a pretrained model. Its only checkpoint is at step 0.
 
     Args:
         pretrained: `PretrainedModel`.
-        problem: `Problem` of the run: its languages, and the splits that `evaluate` decodes.
-        output_dir: New directory, which appears when it is complete.
+        problem: `Problem` of the run, which determines the languages and the splits that `evaluate` decodes.
+        output_dir: The new directory, which appears only when it is complete.
 
     Returns:
         The `Run`.

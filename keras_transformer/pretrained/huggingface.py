@@ -21,12 +21,12 @@ REQUIRED = {
     "normalize_embedding": False, "add_final_layer_norm": False, "share_encoder_decoder_embeddings": True,
     "tie_word_embeddings": True,
 }  # fmt: skip
-"""Fields of config.json and the values that `MarianTransformer` computes."""
+"""Fields of config.json and the values that `MarianTransformer` supports."""
 DEFAULTS = {"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
             "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True}  # fmt: skip
 ACTIVATIONS = {"swish": "swish", "silu": "swish", "relu": "relu", "gelu": "gelu"}
 MASKED_BIAS = -1e9
-"""Bias of the logit of BOS, if the vocabulary there has no such token."""
+"""Bias of the logit of BOS, if Marian's vocabulary has no such token."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +37,8 @@ class PretrainedModel:
         hparams: `HParams`.
         tokenizer: `Tokenizer`.
         weights: {name: float32 array}; a name is a variable's path without the model's own name.
-        languages: Codes of source and target language; None where the files do not name one.
-        path: Its directory.
+        languages: Codes of source and target language, or None if the files do not specify them.
+        path: Directory of the model.
     """
 
     hparams: HParams
@@ -90,14 +90,14 @@ def locate(name, revision=None):
 
 
 def read_marian(folder):
-    """Return the `PretrainedModel` in a directory that `MarianMTModel.save_pretrained` wrote.
+    """Read a `PretrainedModel` from a directory that `MarianMTModel.save_pretrained` has written.
 
-    The d_model channels of all weights are reordered: Marian's sinusoids are all sines followed by all cosines, and
-    here they alternate (§3.5). Ids are changed as well: PAD, EOS, BOS and UNK come first. BOS has the embedding of
-    the token with which Marian's decoder starts, which is `<pad>` in published models.
+    The function reorders the d_model channels of all weights, because Marian's positional encoding consists of all
+    sines followed by all cosines, while they alternate here (§3.5). It also changes the ids so that PAD, EOS, BOS and
+    UNK come first. BOS gets the embedding of Marian's first decoder input, which is `<pad>` in published models.
 
     Raises:
-        UserError: Files are missing or damaged, or the model is not one that `MarianTransformer` computes.
+        UserError: Files are missing or damaged, or `MarianTransformer` does not support the model.
     """
     folder = Path(folder)
     _check_files(folder)
@@ -122,8 +122,8 @@ def _check_files(folder):
             continue
         if name == WEIGHTS and list(folder.glob("*.bin")):
             raise UserError(
-                f"{folder} holds its weights as pickle only, which can execute code. Load the model with transformers "
-                "and save it with save_pretrained, which writes model.safetensors."
+                f"{folder} must contain weights in {WEIGHTS}, got pickle files, which can execute code. Load the model "
+                f"with transformers and save it with save_pretrained, which writes {WEIGHTS}."
             )
         if name != "config.json" and (kind := _read(folder, "config.json").get("model_type")) != "marian":
             raise UserError(f"{folder / 'config.json'}: model_type must be marian, got {kind}.")
@@ -158,8 +158,8 @@ def _reorder_vocabulary(folder, config, vocabulary):
     old = [piece for piece, _ in sorted(vocabulary.items(), key=lambda entry: entry[1])]
     if sorted(vocabulary.values()) != list(range(config["vocab_size"])):
         raise UserError(
-            f"{folder / 'vocab.json'} must number {config['vocab_size']} tokens from 0, as config.json states, "
-            f"got {len(vocabulary)} tokens."
+            f"{folder / 'vocab.json'} must have tokens with ids from 0 to {config['vocab_size'] - 1}, the vocab_size "
+            f"in config.json, got {len(vocabulary)} tokens."
         )
     if SPECIAL[UNK] not in vocabulary:
         raise UserError(f"{folder / 'vocab.json'} has no token {SPECIAL[UNK]}.")
@@ -193,7 +193,7 @@ def _read_weights(folder):
 
 
 def _convert_weights(weights, config, rows, folder):
-    """Return the weights under our names, with reordered channels, and with the tokens `rows` of Marian."""
+    """Return the weights under this project's names, with reordered channels and the tokens `rows` of Marian."""
     width, inner, size = config["d_model"], config["encoder_ffn_dim"], config["vocab_size"]
 
     def array(name, *shape):
@@ -230,4 +230,4 @@ def _hparams(folder, config):
 
 
 def _missing_package(what):
-    return UserError(f"{what} need a package: pip install 'keras-transformer-toolkit[huggingface]'")
+    return UserError(f"{what} need a missing package; run pip install 'keras-transformer-toolkit[huggingface]'")

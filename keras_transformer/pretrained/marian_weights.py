@@ -8,8 +8,8 @@ EMBEDDING, LOGITS_BIAS = "model.shared.weight", "final_logits_bias"
 def layer_weights(depths):
     """Yield (name in Marian, name here, axis) of each weight of the layers.
 
-    A name here is a variable's path without the model's own name. `axis` is the axis of the array here that holds the
-    d_model channels, or None. Matrices are `[inputs, outputs]` here and `[outputs, inputs]` in Marian.
+    "Here" is this project. A name here is a variable's path without the model's own name. `axis` is the axis of the
+    d_model channels in the array here, or None. Matrices are `[inputs, outputs]` here, `[outputs, inputs]` in Marian.
 
     Args:
         depths: {"encoder": number of layers, "decoder": number of layers}.
@@ -37,9 +37,9 @@ def layer_weights(depths):
 
 
 def channel_order(d_model):
-    """Return the channels in Marian's order, int `[d_model]`.
+    """Return the channels in Marian's order, all sines followed by all cosines, int `[d_model]`.
 
-    Marian's sinusoids are all sines followed by all cosines. Here they alternate (§3.5).
+    In this project, sines and cosines alternate (§3.5).
     """
     return np.r_[0:d_model:2, 1:d_model:2]
 
@@ -49,7 +49,7 @@ def to_marian(array, axis):
 
     Args:
         array: `[inputs, outputs]`, or a vector.
-        axis: Its axis of d_model channels, or None.
+        axis: Axis of the d_model channels, or None.
     """
     if axis is not None:
         array = np.take(array, channel_order(array.shape[axis]), axis)

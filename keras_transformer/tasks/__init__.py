@@ -1,4 +1,4 @@
-"""Problems, which define a corpus, its preparation and its scores."""
+"""Problems. Each defines a corpus, its preparation and its scores."""
 
 from keras_transformer.tasks.problem import Problem, load_problem, require, setting
 

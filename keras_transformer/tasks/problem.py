@@ -33,7 +33,7 @@ __all__ = ["Problem", "load_problem", "setting"]
 class Problem:
     """A task that converts one text into another.
 
-    Commands find a problem by the name given to `register_problem`. In Python, an unregistered class works as well.
+    Commands find a problem by the name given to `register_problem`. In Python, unregistered classes also work.
 
     A subclass is a dataclass. Its fields made with `setting` are the parameters of the problem, which
     `--set problem.NAME=VALUE` changes.
@@ -81,7 +81,7 @@ class Problem:
     def corpus_files(self) -> list:
         """Return the paths of the corpus files. Download missing files.
 
-        The file of an embedded corpus, the default, is the source code of the class.
+        By default, the corpus is embedded in the class, and its file is the source code.
         """
         try:
             return [inspect.getfile(type(self))]
@@ -97,22 +97,22 @@ class Problem:
         return ()
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
-        """Return the `metrics.bleu.Score`s of outputs against references. The last one selects the best checkpoint."""
+        """Return a list of `metrics.bleu.Score`. The last one selects the best checkpoint."""
         raise NotImplementedError
 
     def check_metric(self, metric: str) -> None:
-        """Raise a `UserError` if `best_metric` of the hparams does not exist for this problem."""
+        """Raise a `UserError` if `metric`, a value of `best_metric`, does not apply to this problem."""
         if metric in TRANSLATION_METRICS:
             raise UserError(
                 f"best_metric must be score, nll or loss for {self.name}, got {metric}, a metric of translations"
             )
 
     def all_scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
-        """Return all `Score`s that `evaluate` reports. The scores of `score`, used in validation, come last."""
+        """Return all scores that `evaluate` reports. Those of `score`, which validation uses, come last."""
         return self.score(hypotheses, references)
 
     def table(self, hypotheses: Sequence[str], references: Sequence[str]) -> str | None:
-        """Return a longer report on the outputs, a text of many lines that ends with a summary, or None."""
+        """Return a detailed report on the outputs, a text of many lines that ends with a summary, or None."""
 
     # Methods common to all problems
 
@@ -162,9 +162,9 @@ class Problem:
     def prepare(self) -> "Problem":
         """Learn the vocabulary and write the token store, unless both exist. Return the problem.
 
-        An interrupted preparation resumes when it is run again, with the same result. If two processes prepare the same
-        corpus, the second waits for the first. Encoding a large corpus uses all cores; `pairs` runs in this process.
-        The method logs its progress. It warns about validation and test pairs that are also training pairs.
+        If a preparation was interrupted, the next call resumes it, with the same result. If two processes prepare the
+        same corpus, the second waits for the first. Encoding a large corpus uses all cores, but `pairs` runs in this
+        process. The method logs its progress and warns about validation and test pairs that are also training pairs.
         """
         self._prepare_if_needed()
         for split, counts in self.store.manifest["splits"].items():
@@ -190,14 +190,14 @@ class Problem:
         """Write the prepared corpus."""
         logger.info(f"preparing {self.corpus} in {self.prepared_dir}")
         files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
-        if self.raw_dir and not Path(self.raw_dir).is_dir():  # a problem that reads no files does not notice
+        if self.raw_dir and not Path(self.raw_dir).is_dir():  # not detected by problems that do not read files
             raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}. This problem does not need the flag.")
         manifest = {"problem": self.corpus, "parameters": self.parameters, "corpus": files}
         checksums = {path: known["sha256"] for path, known in files.items()}
         code = [sha256(path) for path in Problem.corpus_files(self)]  # other code may yield other pairs
         identity = _hash([PARTS, self._identity, checksums, code])[:16]
         with work_directory(self.prepared_dir, identity) as work:
-            if self._check_store()[0]:  # another process has prepared it meanwhile
+            if self._check_store()[0]:  # another process has prepared the corpus in the meantime
                 return
             self._write(work, manifest)
             for path, known in files.items():
@@ -218,7 +218,7 @@ class Problem:
         from keras_transformer.data.tokenizers.loading import TOKENIZER_FILES, load_tokenizer
 
         if any((work.folder / name).is_file() for name in TOKENIZER_FILES):
-            # Learning again would take time and might give a different vocabulary.
+            # Do not learn again, which would take time and might give a different vocabulary.
             tokenizer, expected = load_tokenizer(work.folder), None
         else:
             tokenizer, expected = self.make_tokenizer(), self._expected
@@ -260,8 +260,8 @@ class Problem:
 
         Args:
             split: "train" yields endless shuffled batches. Other splits are iterated once, in order.
-            hparams: Supplies `batch_tokens`, `max_length`, `seed` and `word_dropout`.
-            start: Index of the first batch: the step at which training resumes.
+            hparams: `HParams` with `batch_tokens`, `max_length`, `seed` and `word_dropout`.
+            start: Index of the first batch, which is the step at which training resumes.
         """
         from keras_transformer.backend.loading import load_keras
 
@@ -285,7 +285,7 @@ class Problem:
         return TokenBatches(pairs, plan, start=start, endless=training, **hidden)
 
     def _check_store(self):
-        """Return whether a prepared corpus of the current files exists, and a remark for the log or None."""
+        """Return whether a prepared corpus of the current files exists, and a message for the log or None."""
         self.__dict__.pop("store", None)  # another process may have replaced it
         if not (self.prepared_dir / "manifest.json").is_file():
             return False, None
@@ -334,7 +334,7 @@ def load_problem(name: str, **arguments: Any) -> Problem:
 
 
 def parse_parameters(name, texts):
-    """Return the parameters of problem `name`, parsed from the {parameter: text} of `--set problem.PARAMETER=TEXT`."""
+    """Parse {parameter: text}, as in `--set problem.PARAMETER=TEXT`. Return the parameters of problem `name`."""
     registry.load_catalog()
     problem = registry.problems.get(name)
     return {parameter: parse_value(problem, parameter, text, f"problem {name}") for parameter, text in texts.items()}

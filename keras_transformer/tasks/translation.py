@@ -34,7 +34,7 @@ class TranslationProblem(Problem):
     Attributes:
         source: Code of the source language, in the direction of the corpus.
         target: Code of the target language.
-        tokenized: Whether the corpus is already tokenized, so that BLEU is computed on its tokens, as published.
+        tokenized: Whether the corpus is already tokenized. If so, BLEU on its tokens is the main score, as published.
     """
 
     source: ClassVar[str]
@@ -48,13 +48,13 @@ class TranslationProblem(Problem):
     )
     vocab_type: str = setting("bpe", "algorithm that learns the vocabulary", choices=("bpe", "unigram"))
     character_coverage: float | None = setting(
-        None, "share of the text whose characters are pieces (none: automatic)", low=0.9, high=1
+        None, "share of the text that the characters in the vocabulary cover (none: automatic)", low=0.9, high=1
     )
     byte_fallback: bool | None = setting(
         None, "whether to encode other characters as UTF-8 bytes instead of <unk> (none: automatic)"
     )
-    split_digits: bool = setting(False, "whether each digit is a piece")
-    user_symbols: str | None = setting(None, "texts that are always whole pieces, separated by commas")
+    split_digits: bool = setting(False, "whether each digit is a separate piece")
+    user_symbols: str | None = setting(None, "texts that are always single pieces, separated by commas")
     vocab_file: str | None = setting(
         None, "existing SentencePiece model, used instead of learning a vocabulary", is_path=True
     )
@@ -100,7 +100,7 @@ class TranslationProblem(Problem):
                 "vocabulary; unset one of them"
             )
         if self.bpe_dropout and not self.joint_vocabulary:
-            raise UserError(f"{self.name}: bpe_dropout requires a joint vocabulary; unset joint_vocabulary")
+            raise UserError(f"{self.name}: bpe_dropout requires joint_vocabulary=true; unset one of them")
         if self.bpe_dropout and (self.vocab_type != "bpe" or self.byte_fallback):
             raise no_byte_pairs("vocab_type=unigram" if self.vocab_type != "bpe" else "byte_fallback=true")
         if self.num_segmentations > 1 and not self.bpe_dropout:
@@ -145,7 +145,7 @@ class TranslationProblem(Problem):
         return self._extra_files() + [self.vocab_file] * bool(self.vocab_file)
 
     def _extra_files(self):
-        """Return the files of source and target that `extra_train` names, or an empty list."""
+        """Return the source file and the target file of `extra_train`, or an empty list."""
         from keras_transformer.data.corpus import existing_file, remedy
 
         if self.extra_train is None:
@@ -177,7 +177,7 @@ class TranslationProblem(Problem):
     def make_tokenizer(self) -> "Tokenizer":
         """Return the tokenizer of `vocab_file`, or learn one from the training texts.
 
-        A large corpus is sampled: see `sample_texts`.
+        A large corpus is sampled, see `sample_texts`.
         """
         from keras_transformer.data.tokenizers.marian import MarianTokenizer
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -193,7 +193,7 @@ class TranslationProblem(Problem):
         from keras_transformer.data.sampling import drain, sample_texts
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
-        # SentencePiece's own sample differs each time, and limits the number of sentences instead of memory.
+        # SentencePiece's own sampling is not reproducible, and it limits the number of sentences instead of memory.
         texts = sample_texts(self.training_texts(sides))
         options = self._vocabulary_options().automatic(texts)
         if options.character_coverage < 1 and self.character_coverage is None:
@@ -256,11 +256,11 @@ class TranslationProblem(Problem):
 
 
 class CorpusProblem(TranslationProblem):
-    """A translation problem whose text comes from one corpus object, such as `PlainFiles` or `TfdsCorpus`."""
+    """Translation problem whose text comes from one corpus object, such as `PlainFiles` or `TfdsCorpus`."""
 
     @property
     def texts(self):
-        """The corpus: an object with the methods `files()`, for its paths, and `pairs(split)`."""
+        """The corpus, an object with the methods `files()`, which returns its paths, and `pairs(split)`."""
         raise NotImplementedError
 
     def corpus_files(self) -> list:

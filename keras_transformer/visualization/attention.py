@@ -1,4 +1,4 @@
-"""Attention weights of a translation in all layers and heads, and a self-contained HTML page that shows them."""
+"""Attention weights of a translation in all layers and heads, and a self-contained HTML page for them."""
 
 import base64
 import dataclasses
@@ -15,7 +15,7 @@ COLORS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7",
     "#9c755f", "#7f8790", "#1f9ed1", "#8cd17d", "#d37295", "#a0cbe8", "#b6992d", "#499894",
 )  # fmt: skip
-"""Colours of the heads, repeated for more than 16 heads."""
+"""Colors of the heads, repeated for more than 16 heads."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,8 +65,8 @@ class AttentionMaps:
     Attributes:
         source_text, target_text: The texts.
         source: `Tokens` of the source, including EOS.
-        target: `Tokens` of the target, including EOS: the decoder's outputs, which label its rows.
-        given: `Tokens` of the decoder's input, BOS and the target without EOS, which label its columns.
+        target: `Tokens` of the target, including EOS. These outputs of the decoder label the rows.
+        given: `Tokens` of the decoder's input, BOS and the target without EOS. They label the columns.
         encoder: float32 `[layers, heads, source_tokens, source_tokens]`.
         decoder: float32 `[layers, heads, target_tokens, target_tokens]`.
         cross: float32 `[layers, heads, target_tokens, source_tokens]`.
@@ -99,7 +99,7 @@ class AttentionMaps:
         for kind in KINDS:
             queries, keys = (_memberships(tokens) for tokens in self.sides(kind))
             mean = queries / queries.sum(axis=1, keepdims=True)
-            # Rounding may exceed 1.
+            # Clip, because rounding errors may give values above 1.
             merged[kind] = np.clip(mean @ self.weights(kind) @ keys.T, 0, 1).astype("float32")
         sides = {side: getattr(self, side).merged() for side in ("source", "target", "given")}
         return dataclasses.replace(self, **sides, **merged)
@@ -118,7 +118,7 @@ class AttentionMaps:
 
 
 def visible(weights):
-    """Return weights clipped to [0, 1] for drawing; NaN becomes 0."""
+    """Return weights for drawing, clipped to [0, 1], with 0 instead of NaN."""
     return np.clip(np.nan_to_num(weights), 0, 1)
 
 
@@ -127,7 +127,7 @@ def chosen(weights, layer=None, heads=None, count=None):
 
     Args:
         weights: `[layers, heads, queries, keys]`.
-        layer: Index, or None for the last layer but one (the only one of a single layer).
+        layer: Index, or None for the second to last layer (or the only layer).
         heads: Indices, or None for the first `count` heads.
         count: Default number of heads, or None for all.
 
@@ -181,7 +181,7 @@ def attention_page(maps, kind="cross", layer=None, heads=None, pieces=False):
     Args:
         maps: `AttentionMaps`.
         kind: Kind of attention to select first, a key of `KINDS`.
-        layer: Index of the layer to select first (default: the last but one).
+        layer: Index of the layer to select first (default: the second to last).
         heads: Indices of the heads to select first (default: all).
         pieces: Whether to show subwords first instead of words.
     """
@@ -217,7 +217,7 @@ def view_data(maps, kind="cross", layer=None, heads=None, pieces=False):
 
 
 def inline(maps):
-    """Return HTML for a notebook: the page in a frame with the height of its words."""
+    """Return HTML for a notebook: the page in a frame that is high enough for its words."""
     rows = max(len(maps.source.words), len(maps.target.words)) + 1
     page = html.escape(attention_page(maps))
     return (

@@ -11,12 +11,12 @@ FIGURES = {
     4: "one head, and below it one word in the selected heads",
     5: "two heads side by side",
 }
-"""Numbers of the figures in the paper, and the attention that they show."""
+"""{number of a figure in the paper: attention that it shows}"""
 
 STEP, HEIGHT = 0.34, 1.6
 """Inches between neighbouring words, and between queries and keys."""
 LETTER = 0.095
-"""Inches per letter of a word, whose text is vertical."""
+"""Inches per letter of a word. The text is vertical."""
 TITLE_LETTER = 0.06
 """Inches per letter of a title."""
 LEAST = 0.01
@@ -30,7 +30,7 @@ def draw_figure(number, maps, kind="encoder", layer=None, heads=None, word=None)
         number: Number of the figure, a key of `FIGURES`.
         maps: `AttentionMaps` of words or subwords.
         kind: Kind of attention, a key of `attention.KINDS`.
-        layer: Index of the layer (default: the last but one, as in the paper; the only one of a single layer).
+        layer: Index of the layer (default: the second to last, as in the paper, or the only layer).
         heads: Indices of the heads (default: all for figure 3, the first two for the others).
         word: Label of the query word in figures 3 and 4, or its number from 1 (default: the word in the middle).
 
@@ -78,12 +78,12 @@ def _title(kind, layer, heads):
 
 
 def _letters(label):
-    """Return the length of a label in Latin letters: East Asian characters and emoji are wider."""
+    """Return the length of a label in widths of Latin letters. East Asian characters and emoji are wider."""
     return sum(1.5 if unicodedata.east_asian_width(character) in "WF" else 1 for character in label)
 
 
 def _draw(axes, weights, queries, keys, heads, only, top):
-    """Draw queries above keys, with a line for each weight; if `only` is an index, only the lines of this query."""
+    """Draw queries above keys, with a line for each weight. If `only` is an index, draw lines of this query only."""
     from matplotlib.collections import LineCollection
 
     for labels, y, side in ((queries, HEIGHT, "bottom"), (keys, 0, "top")):

@@ -7,7 +7,7 @@ from keras_transformer.visualization.attention import COLORS
 from keras_transformer.visualization.plots import new_figure
 
 AXES = {"step": "updates", "tokens": "tokens trained on", "flops": "floating point operations", "seconds": "hours"}
-"""Quantities for the x-axis and their labels."""
+"""{quantity of the x-axis: its label}"""
 
 
 def draw_curves(runs, over="step"):
@@ -15,7 +15,7 @@ def draw_curves(runs, over="step"):
 
     Args:
         runs: {name: result of `runs.summary.lines_by_step`}.
-        over: Quantity of the x-axis, a key of `AXES`. Tokens, operations and hours are those of the updates.
+        over: Quantity of the x-axis, a key of `AXES`. Tokens, operations and hours are summed over updates.
 
     Raises:
         UserError: Matplotlib is not installed, or a run has no values to draw.
@@ -64,7 +64,7 @@ def draw_curves(runs, over="step"):
 
 
 def _places(train, over):
-    """Return the function from a step to its x value: the sum of the quantity over all updates up to the step."""
+    """Return the function that maps a step to its x value, the sum of the quantity over all updates so far."""
     if over == "step":
         return lambda step: step
     totals = list(itertools.accumulate(row[over] / (3600 if over == "seconds" else 1) for _, row in train))

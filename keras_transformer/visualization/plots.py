@@ -30,11 +30,11 @@ def new_figure(width, height):
 def save(figure, path):
     """Write a `Figure` atomically as PNG or SVG, depending on the file name's suffix.
 
-    Texts use installed fonts that have their characters. An SVG may also contain other characters, because its viewer
-    renders the text with fonts of its own.
+    The function selects installed fonts that have the characters of the texts. An SVG may also contain other
+    characters, because its viewer renders the text.
 
     Raises:
-        UserError: The file is a PNG, and no installed font has one of its characters.
+        UserError: The file is a PNG, and one of its characters is not in any installed font.
     """
     import matplotlib
     from matplotlib.text import Text
@@ -52,7 +52,7 @@ def save(figure, path):
 
 
 def _fonts_for(characters):
-    """Return font families for the characters that Matplotlib's default font lacks.
+    """Return font families for the characters that are missing from Matplotlib's default font.
 
     Args:
         characters: Set of characters.
@@ -66,7 +66,7 @@ def _fonts_for(characters):
     families, paths = [], sorted(font_manager.findSystemFonts()) if missing else []
     drawn = {path: missing & _drawn_by(path) for path in paths}
     while missing and paths:
-        # Among fonts that have equally many of the characters, prefer a regular sans-serif one.
+        # Prefer fonts with more of the characters, then regular sans-serif fonts.
         path = min(paths, key=lambda p: (-len(drawn[p] & missing), "Regular" not in p, "Sans" not in p, p))
         if not drawn[path] & missing:
             break
@@ -77,7 +77,7 @@ def _fonts_for(characters):
 
 
 def _drawn_by(path):
-    """Return the characters of a font that Matplotlib can draw; none for bitmap fonts such as coloured emoji."""
+    """Return the characters of a font that Matplotlib can draw. Bitmap fonts, such as colored emoji, have none."""
     from matplotlib import font_manager
 
     try:
@@ -90,7 +90,7 @@ def _drawn_by(path):
 def _missing(characters):
     shown = "".join(sorted(characters)[:10])
     return (
-        f"no installed font can draw {shown!r}: install a font that has these characters (on Debian and Ubuntu "
+        f"no installed font can draw {shown!r}; install a font with these characters (on Debian and Ubuntu, "
         "fonts-noto-cjk for Chinese, Japanese and Korean, fonts-noto-core for emoji and other scripts), "
         "or use --format=svg, whose viewer renders the text"
     )

@@ -237,4 +237,4 @@ def test_wrong_init_from_is_quoted(monkeypatch, tmp_path):
     monkeypatch.setattr(finetune, "model_arrays", lambda _: {})
     with pytest.raises(UserError) as caught:
         finetune.initialise(model, SYMBOLS, {"run": path, "checkpoint": "best"})
-    assert shlex.split(str(caught.value).partition(": it holds")[0]) == [f"--init_from={path}"]
+    assert shlex.split(str(caught.value).partition(": the new model")[0]) == [f"--init_from={path}"]

@@ -274,7 +274,7 @@ def test_batch_takes_constant_time():
 
 
 def test_batch_plan_raises_user_errors():
-    with pytest.raises(UserError, match=r"batch_tokens=64 .* pair 2, 65 tokens .* to 65 .* max_length=64"):
+    with pytest.raises(UserError, match=r"batch_tokens=64 .* pair 2, which has 65 tokens .* to 65 .* max_length to 64"):
         plan_of([3, 3, 4], [4, 65, 4], 64, max_length=100)
     with pytest.raises(UserError, match=r"batch_tokens=64 .* pair 2, which has 65 tokens .* to 65 .* from the corpus"):
         plan_of([3, 3, 4], [4, 65, 4], 64)

@@ -261,9 +261,9 @@ def test_result_rows_hold_all_figures(result, tmp_path, monkeypatch):
     ("content", "said"),
     [
         (None, ["other.txt does not exist", "--compare"]),
-        ("", ["other.txt has 0 lines", f"has {len(SOURCES)};"]),
-        ("de\n" * 3, ["other.txt has 3 lines", f"test of parallel_text has {len(SOURCES)};"]),
-        ("de\n" * 99, ["other.txt has 99 lines", f"has {len(SOURCES)};"]),
+        ("", [f"other.txt must have {len(SOURCES)} lines", "got 0"]),
+        ("de\n" * 3, [f"{len(SOURCES)} lines, one for each line of test of parallel_text", "got 3"]),
+        ("de\n" * 99, [f"other.txt must have {len(SOURCES)} lines", "got 99"]),
         (b"de\n\xff\n", ["other.txt:2: not UTF-8"]),
     ],
 )

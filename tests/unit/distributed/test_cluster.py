@@ -97,7 +97,7 @@ def test_waiting_reports_port_in_use():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--coordinator=a:1"], "must be used together"),
+        (["--coordinator=a:1"], "must be given together"),
         (["--coordinator=a:1", "--num_processes=2", "--process_id=2"], "--process_id must be from 0 to 1, got 2"),
         (["--coordinator=a", "--num_processes=2", "--process_id=1"], "--coordinator=a is not a valid address"),
     ],

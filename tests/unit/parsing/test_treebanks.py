@@ -59,7 +59,7 @@ def test_wsj_sections_make_splits(sections):
 def test_wsj_names_missing_section(sections, section, split):
     for path in sections.rglob(f"wsj_{section:02d}*.mrg"):
         path.unlink()
-    said = f"{sections} lacks section {section:02d} of the {split} split (wsj_{section:02d}01.mrg and so on)"
+    said = f"{sections} must contain section {section:02d} of the {split} split (wsj_{section:02d}01.mrg and so on)"
     assert complaint(wsj_files, sections) == said
 
 
@@ -71,9 +71,10 @@ def test_wsj_sample_is_split_by_file_number(tmp_path):
     assert {split: words_of(problem, split) for split in SPLITS} == expected
     for path in tmp_path.glob("wsj_018*"):
         path.unlink()
-    assert "lacks the files of the validation split, wsj_0180.mrg to wsj_0189.mrg" in complaint(wsj_files, tmp_path)
+    said = complaint(wsj_files, tmp_path)
+    assert "must contain the files of the validation split, wsj_0180.mrg to wsj_0189.mrg" in said
     write_trees(tmp_path / "wsj_0201.mrg", ["no sample"])
-    assert "lacks section 03 " in complaint(wsj_files, tmp_path)
+    assert "must contain section 03 " in complaint(wsj_files, tmp_path)
 
 
 def test_wsj_sample_has_199_files(test_data):

@@ -138,7 +138,7 @@ def test_read_marian_names_missing_and_damaged_files(marian, tmp_path):
     with pytest.raises(UserError, match="model.safetensors cannot be read"):
         read_marian(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(UserError, match="pickle only, which can execute code"):
+    with pytest.raises(UserError, match="pickle files, which can execute code"):
         read_marian(tmp_path)
 
 

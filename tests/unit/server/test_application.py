@@ -141,7 +141,7 @@ def test_pages_load_no_external_resources(url):
 
 def test_api_describes_line_breaks(url):
     description = ask(url, "/openapi.json").content["paths"]["/translate"]["post"]["description"]
-    assert "each line of a text separately" in description and "line breaks of its text, as \\n" in description
+    assert "each line of a text separately" in description and "same lines as its text, separated by \\n" in description
 
 
 def test_attention_and_tree_paths_depend_on_engine(url):
