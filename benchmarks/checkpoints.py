@@ -2,8 +2,9 @@
 
     python benchmarks/checkpoints.py --json=docs/results/checkpoints.jsonl
 
-A checkpoint holds the weights, the optimizer state and a moving average, as in training. It is compared with an update
-of at most `--tokens` source and target tokens. Most runs make larger updates, so the share is an upper bound.
+A checkpoint contains the weights, the optimizer state and a moving average, as in training. The benchmark compares it
+with an update of at most `--tokens` source and target tokens. Most runs make larger updates, so the share is an upper
+bound.
 """
 
 import tempfile

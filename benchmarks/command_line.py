@@ -15,7 +15,7 @@ CORES = len(os.sched_getaffinity(0))
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser with the flag `--json` and one-sentence errors."""
+    """Argument parser with the flag `--json` and one-sentence errors."""
 
     def __init__(self, description, json_help="file to append each row to, as a line of JSON"):
         super().__init__(

@@ -7,11 +7,11 @@ Workloads:
 
 - `plan`: open the plan of a corpus, make the first batch, cross into the second epoch, resume at later steps. The
   lengths are random, with the distribution of WMT.
-- `mixing`: padding, and the share of two pairs of a batch that also share a batch in the next epoch.
+- `mixing`: padding, and the probability that two pairs of a batch are also in one batch in the next epoch.
 - `assembly`: `TokenBatches` from a prepared corpus, without Keras.
 - `tf_data`, `jax`: the same batches in Keras' `fit`, with a training step that does nothing.
 
-Each workload runs in a process of its own. All times are CPU seconds of that process, so other load does not count.
+Each workload runs in a separate process. All times are CPU seconds of that process, so other load does not count.
 Memory is the growth of the peak resident size after the imports, in MB.
 """
 
@@ -97,7 +97,7 @@ def mixing_runs(folder, flags):
 
 
 def in_process(function, *arguments):
-    """Return the result of a function in a process of its own."""
+    """Return the result of a function that runs in a separate process."""
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
@@ -111,7 +111,7 @@ def lengths_of(pairs):
 
 
 def write_plan(path, pairs):
-    """Write the `LengthIndex` of a corpus. A very large one is simulated: its pairs are already in order."""
+    """Write the `LengthIndex` of a corpus. A very large corpus is simulated with pairs that are already in order."""
     from keras_transformer.data.columns import add_checksums, allocate_column
     from keras_transformer.data.length_index import group_lengths, order_type, write_index
 
@@ -175,7 +175,7 @@ def plan(path, batch_tokens):
 
 
 def mixing(path, batch_tokens):
-    """Return padding of a plan, and the share of two pairs of a batch that share one again in the next epoch."""
+    """Return the padding of a plan, and the share of pairs from the same batch that meet again in the next epoch."""
     from keras_transformer.data.batch_plan import BatchPlan
     from keras_transformer.data.columns import Column
     from keras_transformer.data.length_index import LengthIndex

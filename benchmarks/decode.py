@@ -11,7 +11,7 @@ Workloads:
   that of the run; in the other engines, it is the limit of the longest source of the batch. Output tokens are those of
   the best hypotheses without EOS.
 
-Each engine has a process of its own with `--threads` threads. It loads the model and translates everything once. Then
+Each engine runs in a separate process with `--threads` threads. It loads the model and translates everything once. Then
 the engines alternate, `--repeats` times, so that other load affects all of them. The benchmark reports the median
 speed, and the median over rounds of the ratio of two engines. Memory is the peak resident memory of the process. This
 project starts from text, the others from token ids; the tokenization hardly takes time.
@@ -20,9 +20,10 @@ The searches differ:
 
 - Length penalty, with |y| counting EOS: ((5 + |y|) / 6)^α in this project, |y|^α in CTranslate2. OpenNMT-tf uses
   ((5 + |y|) / 6)^α for open and ((6 + |y|) / 6)^α for finished hypotheses.
-- End of the search: here when no open hypothesis can become the best. CTranslate2 stops when it has as many finished
-  hypotheses as beams (with α = 0, when the first beam has finished), OpenNMT-tf when every beam has finished.
-- A forced hypothesis ends with EOS in this project only, which takes one more step.
+- End of the search: this project stops when no open hypothesis can become the best. CTranslate2 stops when it has as
+  many finished hypotheses as beams (with α = 0, when the first beam has finished), OpenNMT-tf when every beam has
+  finished.
+- Only in this project, a forced hypothesis ends with EOS, which takes one more step.
 - CTranslate2 and OpenNMT-tf may output PAD and BOS.
 """
 
@@ -110,7 +111,7 @@ def read_flags(arguments):
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """The sentences and the model that all engines translate with.
+    """Sentences to translate, and the model that all engines use.
 
     Attributes:
         name: "forced" or "natural".

@@ -4,7 +4,7 @@
 
 The batch is translated once before the profile, so tracing and compilation do not count. Times are sums over
 operations. Operations of several threads may overlap, so shares are more meaningful than seconds. An operation that
-XLA fused counts under the name that XLA gave it. Rates count the floating point operations of matrix products.
+XLA has fused appears under XLA's name. Rates count the floating point operations of matrix products.
 """
 
 import collections

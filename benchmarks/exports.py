@@ -2,17 +2,17 @@
 
     python benchmarks/exports.py --run=runs/multi30k --json=docs/results/exports.jsonl
 
-`Translator` in float32 translates a test split and awkward strings. So do the SavedModel in float32 and bfloat16, in
-batches of 64 texts and one by one, and CTranslate2 with each quantization. The figures are shares of equal
-translations: `same` compares with `Translator` in float32, `same_precision` with `Translator` in the precision of the
-export, and `awkward` covers the awkward strings. Differences of scores are for equal tokens in equal precision.
-Sentences per second are for the split after a first batch.
+`Translator` in float32 translates a test split and awkward strings. The SavedModel translates the same texts in float32
+and bfloat16, in batches of 64 and one by one, and CTranslate2 translates them with each quantization. The figures are
+shares of equal translations: `same` compares with `Translator` in float32, `same_precision` with `Translator` in the
+precision of the export, and `awkward` covers the awkward strings. Differences of scores are for equal tokens in equal
+precision. Sentences per second are for the split after a first batch.
 
-CTranslate2 has another beam search (docs/serving.md). Its greedy outputs and its log-probabilities of given targets
-are therefore compared as well. Its outputs are cut to this project's limit, the source length and `extra_length`.
+CTranslate2 has a different beam search (docs/serving.md), so the benchmark also compares its greedy outputs and its
+log-probabilities of given targets. Its outputs are cut to this project's limit, the source length plus `extra_length`.
 
 `--variants="huggingface float32" --python=PATH` measures the export for transformers. PATH is a Python interpreter with
-transformers, PyTorch, sentencepiece and sacremoses, which need not have this project.
+transformers, PyTorch, sentencepiece and sacremoses. It does not need this project.
 """
 
 import json

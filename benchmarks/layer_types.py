@@ -34,7 +34,7 @@ WIDTH, LENGTH = 128, 512
 """Width at which lengths vary, and length at which widths vary."""
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 LARGEST = 2**27
-"""Maximum number of elements of a tensor; additive attention has n² · d per sequence."""
+"""Maximum number of elements of a tensor. Additive attention has n² · d per sequence."""
 
 Kind = collections.namedtuple("Kind", "name operations sequential path n d make flops elements")
 """A kind of layer: its name, its columns and its exponents of n and d in Table 1, and three functions: from d to

@@ -2,9 +2,9 @@
 
     python benchmarks/memory.py --json=docs/results/memory.jsonl
 
-Each figure comes from a process of its own, which loads Keras, builds the model and makes one update with random
-tokens. It includes the weights, the gradients and both slots of Adam. All sequences have the same length. On CPU, the
-limit is the memory that is free when the process starts. An update that needs more is shown as not fitting.
+Each figure is the peak memory of a separate process, which loads Keras, builds the model and makes one update with
+random tokens. The figure includes the weights, the gradients and both moments of Adam. All sequences have the same
+length. On a CPU, the limit is the memory that is free when the process starts. An update that needs more does not fit.
 """
 
 import concurrent.futures

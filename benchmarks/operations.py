@@ -16,7 +16,7 @@ CONTAINERS = re.compile(
 def profile(function):
     """Return (wall-clock seconds of a call, [(name, kind, seconds)] of its operations).
 
-    Operations that XLA fused have only the name that XLA gave them.
+    Operations that XLA has fused appear under XLA's names.
     """
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2

@@ -11,8 +11,8 @@ the rest of a rule depends on the label and the last two children. CKY finds the
 constituents within `BEAM`. Sentences without a parse, or with more than `--max_words` words, get their right-branching
 tree; the column `fallbacks` counts them.
 
-Both parsers see only the words. A sentence with a wrongly tagged punctuation mark is an error by EVALB's rules and does
-not count. Seconds are CPU seconds of parsing, without learning the grammar.
+Both parsers see only the words. By EVALB's rules, a sentence with a wrongly tagged punctuation mark is an error and is
+ignored. Seconds are CPU seconds of parsing, without learning the grammar.
 """
 
 import math

@@ -2,8 +2,8 @@
 
     python benchmarks/precision.py --json=docs/results/precision.jsonl
 
-The benchmark trains once for each seed and precision. It compares the last validation with that of float32 with the
-same seed, so with the same initial weights, batches and dropout masks. Losses are label-smoothed and plain
+The benchmark trains once for each seed and precision. It compares the last validation with that of the float32 run with
+the same seed, which has the same initial weights, batches and dropout masks. Losses are label-smoothed and plain
 cross-entropy in nats per token. The difference between seeds shows the size of random effects.
 """
 

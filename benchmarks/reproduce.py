@@ -1,12 +1,12 @@
-"""Run what is missing of an experiment of the project.
+"""Run the missing parts of an experiment of the project.
 
     python benchmarks/reproduce.py multi30k --raw_dir=FOLDER
     python benchmarks/reproduce.py table3 --list
 
 An experiment is a list of runs. For each run, the program trains and then evaluates some checkpoints: by default the
-best one and the mean of the last ones, on the validation and the test split. Each evaluation adds a row to
-docs/results/EXPERIMENT.jsonl. Evaluations with a row are skipped, whatever their backend and precision. So the program
-may be interrupted at any time; the same command resumes from the last checkpoint. `--list` shows what is missing.
+best one and the average of the last ones, on the validation and the test split. Each evaluation adds a row to
+docs/results/EXPERIMENT.jsonl. The program skips evaluations that already have a row, in any backend and precision. You
+may interrupt it at any time; the same command resumes from the last checkpoint. `--list` shows the missing parts.
 
 Several processes may work on one experiment, for example one per core (`taskset -c 1 python …`): a process skips runs
 that another one is working on. The environment variable KERAS_BACKEND selects the backend, and `--precision` the
@@ -109,7 +109,7 @@ def variations(name, *values):
 
 
 def better(seed=1, settings=None, teachers=(), **changes):
-    """Return a run of `tiny` with smaller updates and further changes."""
+    """Return a run of `tiny` with smaller updates and additional changes."""
     usual = {"batch_tokens": 2048, "learning_rate_scale": 1.3, "train_steps": 12_000, "patience": None}
     steps = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
     return PlannedRun(

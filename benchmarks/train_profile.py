@@ -7,7 +7,7 @@ The benchmark profiles updates of `train_step.py`'s workload `fixed` on TensorFl
 of an operation contains the name of its layer. Two limits form a roofline: the rate of a large matrix product, and the
 memory traffic of adding one to a large array. The benchmark counts the floating point operations of matrix products and
 the bytes of inputs and outputs from their shapes. The limit of an operation is the longer of the two times. Operations
-take longer if their arrays are small, or if they compute exponentials or random numbers; they are faster if their
+take longer if their arrays are small, or if they compute exponentials or random numbers. They are faster if their
 arrays are in a cache. Operations run one after the other, each with all threads.
 """
 

@@ -17,7 +17,7 @@ All engines make the same updates from the same weights, with the same batches a
 post-norm, dropout after the embedding and the sublayers only, and label smoothing of 0.1 (without the label itself in
 OpenNMT-tf). TensorFlow uses its oneDNN operations in all engines.
 
-Each engine has a process of its own with `--threads` threads. The engines alternate, `--repeats` times, so that other
+Each engine runs in a separate process with `--threads` threads. The engines alternate, `--repeats` times, so that other
 load affects all of them. The slower mode of an engine ends after its first round, unless another workload uses it.
 Other engines run in float32. With `--peers_bfloat16`, they run again in bfloat16 afterwards.
 

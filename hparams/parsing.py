@@ -11,16 +11,16 @@ from keras_transformer.config.registry import register_hparams
 def parsing_wsj():
     """Model of the paper for WSJ only, not tuned; paper: F1 91.3 on section 23 (Table 4).
 
-    The paper selects the dropout of attention weights and residuals, the learning rate and the beam size on section 22.
+    The paper tunes the dropout of attention weights and residuals, the learning rate and the beam size on section 22.
     This preset was not tuned: attention dropout is 0, and the other values are those of `base`. The paper does not
-    state the number of updates. The number of heads is that of the row of Table 3 with this width.
+    state the number of updates and of heads. Here, the latter is that of the model with the same width in Table 3.
     """
     return HParams(num_layers=4, d_model=1024, num_heads=8, beam_size=21, alpha=0.3, extra_length=300)
 
 
 @register_hparams("parsing_semisupervised")
 def parsing_semisupervised():
-    """Model of the paper for 17M more sentences, not tuned; paper: F1 92.7 on section 23 (Table 4)."""
+    """Model of the paper for 17M additional sentences, not tuned; paper: F1 92.7 on section 23 (Table 4)."""
     return parsing_wsj()
 
 

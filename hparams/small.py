@@ -8,10 +8,10 @@ from keras_transformer.config.registry import register_hparams
 def tiny():
     """Transformer-Tiny of Wu et al. (2021) for Multi30k; published: 41.02 BLEU on test 2016.
 
-    An epoch of Multi30k has 59 updates. Each epoch ends with a validation and a checkpoint; the patience is ten, and
-    the last ten checkpoints are averaged. Wu et al. (LividWo/Revisit-MMT on GitHub) divide the log-probability of a
-    hypothesis by its length. The penalty of §6.1 with α = 1.3 grows at the same rate at 15 tokens, about the length
-    of a caption.
+    An epoch of Multi30k has 59 updates. Each epoch ends with a validation and a checkpoint. The patience is ten epochs,
+    and the average contains the last ten checkpoints. Wu et al. (LividWo/Revisit-MMT on GitHub) divide the
+    log-probability of a hypothesis by its length. At 15 tokens, about the length of a caption, the penalty of §6.1 with
+    α = 1.3 grows at the same rate.
     """
     return HParams(
         num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.3, learning_rate_scale=2.53, warmup_steps=2000,
@@ -24,7 +24,7 @@ def tiny():
 def tiny_plus():
     """Tiny with smaller updates and a moving average, for knowledge distillation; not published.
 
-    Updates have a quarter of the tokens and half the learning rate. docs/own_data.md has the complete recipe.
+    Updates have a quarter of the tokens and half the learning rate. See docs/own_data.md for the complete recipe.
     """
     return tiny().replace(
         learning_rate_scale=1.3, batch_tokens=2048, train_steps=12_000, eval_steps=240, decode_steps=1200,
@@ -51,7 +51,7 @@ def small():
 
 @register_hparams("quick")
 def quick():
-    """For a first look at some thousand pairs of your own: minutes on two CPU cores."""
+    """For a first experiment with a few thousand pairs of your own: minutes on two CPU cores."""
     return HParams(
         num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.1, warmup_steps=400, batch_tokens=2048,
         max_length=128, train_steps=1000, eval_steps=250, checkpoint_steps=250,

@@ -1,7 +1,7 @@
 """Later settings of tensor2tensor, which differ from the paper (docs/from_tensor2tensor.md).
 
-They use pre-norm with a final norm, two more kinds of dropout, and another β2. The warm-up is longer and reaches twice
-the learning rate. tensor2tensor counts tokens per GPU; these presets have the batches of 8 GPUs.
+They use pre-norm with a final norm, two more kinds of dropout, and a different β2. The warm-up is longer, and the scale
+of the learning rate is twice as large. tensor2tensor counts tokens per GPU, so the batches here are those of 8 GPUs.
 """
 
 from keras_transformer.config.hparams import HParams

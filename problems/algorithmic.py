@@ -1,4 +1,4 @@
-"""Problems over symbols, which a small model learns in a minute. Learning tests use them."""
+"""Problems over sequences of symbols, which a small model learns in a minute. Tests use them."""
 
 import dataclasses
 import hashlib
@@ -9,14 +9,14 @@ from keras_transformer.tasks.problem import Problem, setting
 from keras_transformer.utils.errors import UserError
 
 PAIRS = {"train": None, "validation": 200, "test": 500}
-DRAWS = 1000  # attempts to draw a sequence of a split, which contains at least about one sequence in eight
+DRAWS = 1000  # maximum number of attempts to draw a sequence of a split, to which about one in eight or more belongs
 
 
 @dataclasses.dataclass(kw_only=True)
 class SymbolProblem(Problem):
-    """Mapping of random sequences of symbols to a function of them.
+    """Problem whose targets are a function of random sequences of symbols.
 
-    A hash of the source chooses its split, so the splits have no source in common. Sequences of a single symbol are
+    A hash of the source determines its split, so the splits have no source in common. Sequences of a single symbol are
     always training pairs.
     """
 
@@ -66,7 +66,7 @@ class SymbolProblem(Problem):
 
 
 def split_of(sequence):
-    """Return the split of a sequence of symbols: an eighth belongs to validation, an eighth to test."""
+    """Return the split of a sequence of symbols. One in eight belongs to validation, one in eight to test."""
     if len(sequence) == 1:
         return "train"
     return {0: "validation", 1: "test"}.get(hashlib.sha256(" ".join(sequence).encode()).digest()[0] % 8, "train")

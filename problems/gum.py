@@ -1,6 +1,6 @@
 """GUM, the Georgetown University Multilayer corpus: English texts of many genres.
 
-The licence is CC BY 4.0 (github.com/amir-zeldes/gum).
+The license is CC BY 4.0 (github.com/amir-zeldes/gum).
 """
 
 import functools

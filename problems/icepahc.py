@@ -1,6 +1,6 @@
-"""IcePaHC, the Icelandic Parsed Historical Corpus: texts of ten centuries.
+"""IcePaHC, the Icelandic Parsed Historical Corpus: texts from ten centuries.
 
-The licence is CC BY 4.0 (github.com/antonkarl/icecorpus).
+The license is CC BY 4.0 (github.com/antonkarl/icecorpus).
 """
 
 import functools

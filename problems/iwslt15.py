@@ -1,9 +1,9 @@
 """IWSLT 2015, TED talks, English to Vietnamese, in the version of Stanford's NLP group (Luong and Manning 2015).
 
-The text is tokenized. It has 133,317 training pairs, 1,553 validation pairs (tst2012) and 1,268 test pairs (tst2013).
-The program does not download it. Put the files of https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi/ into a
-folder, plain or compressed, and name it with --raw_dir: train.en, train.vi, tst2012.en, tst2012.vi (or validation.…),
-tst2013.en, tst2013.vi (or test.…).
+The text is tokenized. There are 133,317 training pairs, 1,553 validation pairs (tst2012) and 1,268 test pairs
+(tst2013). The program does not download them. Put these files from
+https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi/, plain or compressed, into a folder and give it with
+--raw_dir: train.en, train.vi, tst2012.en, tst2012.vi (or validation.…), tst2013.en, tst2013.vi (or test.…).
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class Iwslt15EnVi(CorpusProblem):
         """The corpus, `PlainFiles` of `raw_dir`."""
         require(
             self.raw_dir,
-            f"{self.name} is not downloaded; put train.en, train.vi, tst2012.en, tst2012.vi, tst2013.en and tst2013.vi "
-            f"from {HOME} into a folder and name it with --raw_dir=FOLDER",
+            f"{self.name} cannot be downloaded automatically; put train.en, train.vi, tst2012.en, tst2012.vi, "
+            f"tst2013.en and tst2013.vi from {HOME} into a folder and give it with --raw_dir=FOLDER",
         )
         return PlainFiles(self.raw_dir, (self.source, self.target), NAMES)

@@ -2,11 +2,12 @@
 
 They are published at github.com/multi30k/dataset. On `multi30k_ende_tok`, without images, Wu et al. (2021, "Good for
 Misconceived Reasons") report 41.02 BLEU on test 2016 for Transformer-Tiny, the preset `tiny`. The results in
-docs/results use NFKC, the default here.
+docs/results use NFKC, which is the default here.
 
 `raw_dir` may contain the files train, val and test_2016_flickr, plain or compressed, in the folder itself or in its
-subfolders `raw` and `tok`. They end in `.en`, `.de` or `.fr`; those of `multi30k_ende_tok` in `.lc.norm.tok.en`, ….
-The further test sets, test_2017_flickr (1,000 pairs) and test_2017_mscoco (461 pairs), are read when they are decoded.
+subfolders `raw` and `tok`. Their names end in `.en`, `.de` or `.fr`, or for `multi30k_ende_tok` in `.lc.norm.tok.en`
+and so on. The other test sets, test_2017_flickr (1,000 pairs) and test_2017_mscoco (461 pairs), are read only when they
+are decoded.
 """
 
 import dataclasses
@@ -83,8 +84,9 @@ class Multi30kEnDe(TranslationProblem):
         path = existing_file(Path(self.raw_dir) / self.folder, stem) or existing_file(self.raw_dir, stem)
         if path is None:
             hint = remedy(self.raw_dir, stem) or remedy(Path(self.raw_dir) / self.folder, stem)
-            where = f"{self.raw_dir} nor in {self.raw_dir}/{self.folder}"
-            raise UserError(f"{self.name}: {name} is neither in {where}{hint}")
+            raise UserError(
+                f"{self.name}: {name} is missing in {self.raw_dir} and in {self.raw_dir}/{self.folder}{hint}"
+            )
         return path
 
     def corpus_files(self):
@@ -97,7 +99,7 @@ class Multi30kEnDe(TranslationProblem):
 @register_problem("multi30k_ende_tok", reverse="multi30k_deen_tok")
 @dataclasses.dataclass(kw_only=True)
 class Multi30kEnDeTokenized(Multi30kEnDe):
-    """Multi30k captions, English to German, lower-cased and tokenized like in the published results."""
+    """Multi30k captions, English to German, lower-cased and tokenized as in published results."""
 
     folder: ClassVar[str] = "tok"
     suffix: ClassVar[str] = ".lc.norm.tok.{language}"
@@ -115,6 +117,6 @@ class Multi30kEnFr(Multi30kEnDe):
 @register_problem("multi30k_enfr_tok", reverse="multi30k_fren_tok")
 @dataclasses.dataclass(kw_only=True)
 class Multi30kEnFrTokenized(Multi30kEnDeTokenized):
-    """Multi30k captions, English to French, lower-cased and tokenized like in the published results."""
+    """Multi30k captions, English to French, lower-cased and tokenized as in published results."""
 
     target: ClassVar[str] = "fr"

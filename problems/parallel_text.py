@@ -1,4 +1,4 @@
-"""Parallel text in the user's own files."""
+"""Parallel text in your own files."""
 
 import dataclasses
 import functools
@@ -20,9 +20,9 @@ FILES = "files separated by commas, each optionally with a weight, such as a.tsv
 class ParallelText(TranslationProblem):
     """Your own files train.SRC and train.TGT in --raw_dir, or train.tsv, train.jsonl or train.tmx.
 
-    The optional validation and test files have the same forms. All may be compressed (.gz, .xz or .zst). Without
-    validation files, up to 1,000 training pairs, at most 5%, are held out. A hash of the source chooses them, so that
-    all copies of a sentence are in the same split.
+    The optional validation and test files have the same formats. All may be compressed (.gz, .xz or .zst). Without
+    validation files, the problem holds out up to 1,000 training pairs, at most 5%. A hash of the source selects them,
+    so that all copies of a sentence are in the same split.
     """
 
     source: str = setting("en", "source language: ending of the source files, key in JSON, code in TMX")
@@ -38,18 +38,18 @@ class ParallelText(TranslationProblem):
         self.splits = ("train", "validation", "test") if self._has("test") else ("train", "validation")
 
     def sources(self, split):
-        """Return the `PairSource`s of a split, an empty list if it has no files.
+        """Return the list of `PairSource` of a split, which is empty if there are no files.
 
         Raises:
-            UserError: A named file is missing, or the folder contains only one side.
+            UserError: A file is missing, or the folder contains only one side.
         """
         languages = (self.source, self.target)
         if (named := getattr(self, split)) is not None:
             sources = parse_sources(named, self.raw_dir, languages)
             require(
                 not (self.dropped_duplicates and any(source.weight > 1 for source in sources)),
-                f"{self.name}: {self.dropped_duplicates} cannot be combined with a weight above 1, whose copies it "
-                "would drop; unset one of them",
+                f"{self.name}: {self.dropped_duplicates} cannot be combined with a weight above 1, because it would "
+                "drop the copies; unset one of them",
             )
             return sources
         found = find_source(self.raw_dir, split, languages, required=split == "train")
@@ -58,7 +58,7 @@ class ParallelText(TranslationProblem):
     def _has(self, split):
         try:
             return bool(self.sources(split))
-        except UserError:  # raised again when the files are read
+        except UserError:  # reading the files will raise the error again
             return True
 
     def corpus_files(self):
@@ -82,7 +82,7 @@ class ParallelText(TranslationProblem):
             yield from (source if weighted else dataclasses.replace(source, weight=1.0)).pairs()
 
     def _part(self, pairs, held_out):
-        """Yield the pairs that are, or are not, held out for validation."""
+        """Yield the pairs that are held out for validation, or the others."""
         return ((source, target) for source, target in pairs if (hash_text(source) < self.threshold) == held_out)
 
     @functools.cached_property
@@ -94,7 +94,7 @@ class ParallelText(TranslationProblem):
         lowest = heapq.nsmallest(held_out + 1, hashes)
         require(
             lowest[0] < lowest[-1],
-            f"{self.raw_dir}: {count} pairs are too few, or too similar, to hold out some for validation; add "
+            f"{self.raw_dir}: {count} pairs are too few or too similar to hold out pairs for validation; add "
             f"validation.{self.source} and validation.{self.target}",
         )
         return lowest[-1]

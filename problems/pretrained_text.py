@@ -1,4 +1,4 @@
-"""The problem of converted models, whose training text is not at hand."""
+"""Problem of converted models, whose training text is not available."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from keras_transformer.utils.errors import UserError
 @register_problem("pretrained_text")
 @dataclasses.dataclass(kw_only=True)
 class PretrainedText(TranslationProblem):
-    """Text in two languages without a corpus: the problem of converted pretrained models."""
+    """Translation without a corpus, for converted pretrained models."""
 
     source: str = setting("en", "source language")
     target: str = setting("de", "target language")

@@ -1,11 +1,11 @@
 """TED talks, Portuguese to English (Qi et al. 2018, "When and Why are Pre-trained Word Embeddings Useful …").
 
 The text is lower-cased and tokenized. TensorFlow Datasets stores `ted_hrlr_translate/pt_to_en` 1.0.0 in
-DATA_DIR/tensorflow_datasets, or in TFDS_DATA_DIR. Its catalog lists 51,785 training, 1,193 validation and 1,803 test
-pairs, and a download of 125 MiB for all languages.
+DATA_DIR/tensorflow_datasets, or in TFDS_DATA_DIR. According to its catalog, there are 51,785 training, 1,193 validation
+and 1,803 test pairs, and the download for all languages has 125 MiB.
 
-With --raw_dir=FOLDER, the problem reads files from disk instead, plain or compressed. They have the names of the
-archive (pt.train, pt.dev, pt.test and en.…), or train.pt, validation.pt, test.pt and ….en.
+With --raw_dir=FOLDER, the problem reads plain or compressed files from disk instead. They are named as in the archive
+(pt.train, pt.dev, pt.test and en.…) or train.pt, validation.pt, test.pt and ….en.
 """
 
 import dataclasses

@@ -6,20 +6,21 @@ TensorFlow Datasets (TFDS) downloads `wmt14_translate` 1.0.0 into DATA_DIR/tenso
     wmt14_ende         4,508,785   about 4.5 million     1.58 GiB    1.36 GiB
     wmt14_enfr        40,836,876   36 million            6.20 GiB   14.65 GiB
 
-The numbers are from the catalog of TFDS. The training text consists of Europarl 7, Common Crawl and News Commentary 9;
-for French also of the UN corpus and the 10⁹ corpus. Pairs with an empty side are missing. The paper does not state
-which French pairs it dropped. Validation is newstest2013 (3,000 lines), like in Table 3. Test is newstest2014 (3,003
-lines).
+The numbers are from the catalog of TFDS. The training text consists of Europarl 7, Common Crawl and News Commentary 9,
+and for French also of the UN corpus and the 10⁹ corpus. Pairs with an empty side are not included. The paper does not
+state which French pairs it dropped. The validation split is newstest2013 (3,000 lines), as in Table 3. The test split
+is newstest2014 (3,003 lines).
 
 TFDS reads newstest2013 and newstest2014 from SGML files and keeps their entities, such as `&amp;` and `&quot;`. The
 training text has no entities, so this module decodes those of the test sets. It does not change plain files.
 
-Characters are not normalized (`normalization=identity`), like in tensor2tensor. The paper mentions no normalization.
+Characters are not normalized (`normalization=identity`), as in tensor2tensor. The paper does not mention normalization.
 
 With --raw_dir=FOLDER, the problem reads plain or compressed files with one sentence per line: train.XX, newstest2013.XX
 (or validation.XX) and newstest2014.XX (or test.XX). XX stands for en and de, or for en and fr.
 
-TFDS requires TensorFlow, even if JAX trains the model. With plain files, only learning the French word pieces does.
+TFDS requires TensorFlow even if JAX trains the model. With plain files, TensorFlow is required only to learn the word
+pieces for French.
 """
 
 import dataclasses

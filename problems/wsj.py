@@ -28,11 +28,11 @@ class ParsingWsj(TreebankProblem):
 @register_problem("parsing_wsj_semisupervised")
 @dataclasses.dataclass(kw_only=True)
 class ParsingWsjSemisupervised(ParsingWsj):
-    """WSJ and automatically parsed trees (§6.3); bracketed trees in --set problem.auto_dir=FOLDER."""
+    """WSJ and automatically parsed trees (§6.3); trees in brackets in --set problem.auto_dir=FOLDER."""
 
     vocab_size: int = setting(32_000, "maximum number of pieces in the vocabulary (§6.3)", low=300)
     auto_dir: str | None = setting(
-        None, "folder of the automatically parsed trees (all files that are not hidden)", is_path=True
+        None, "folder of automatically parsed trees (all its files except hidden ones)", is_path=True
     )
     gold_share: float = setting(
         0.0, "minimum share of WSJ's trees in the training trees, reached by repeating them", low=0, high=0.9
@@ -67,7 +67,7 @@ class ParsingWsjSemisupervised(ParsingWsj):
         gold, auto = sum(1 for _ in super().trees("train")), sum(1 for _ in self.auto_trees())
         require(gold, f"{self.raw_dir}: the training sections must contain at least one tree")
         share = Fraction(str(self.gold_share))  # exact, because a rounding error could add a copy
-        # The smallest number of copies c with c · gold / (c · gold + auto) ≥ gold_share.
+        # The smallest number of copies c for which c · gold / (c · gold + auto) ≥ gold_share.
         return max(1, math.ceil(share / (1 - share) * auto / gold))
 
     def auto_trees(self):

@@ -1,6 +1,6 @@
 """CTranslate2: beam search with the weights and the token ids of this project.
 
-The task `convert` writes the model in CTranslate2's format. It runs in a process of its own, so that the memory of the
+The task `convert` writes the model in CTranslate2's format. It runs in a separate process, so that the memory of the
 conversion does not count.
 """
 

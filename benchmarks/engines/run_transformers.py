@@ -3,8 +3,8 @@
     python benchmarks/engines/run_transformers.py EXPORT REQUEST.json ANSWER.json
 
 `exports.py` writes the request, {"texts": […], "references": […], "batch": N}, and runs this program in the environment
-of its `--python`. The answer holds greedy and beam-search translations, the log-probabilities of the references' tokens
-in nats, and sentences per second of the beam search.
+of its `--python`. The answer contains greedy and beam-search translations, the log-probabilities of the references'
+tokens in nats, and sentences per second of the beam search.
 """
 
 import json

@@ -50,7 +50,7 @@ def environment(home):
 
 
 def spawn(command, *arguments, cwd, variables=None, **options):
-    """Start a command in a process of its own. Return the `subprocess.Popen`.
+    """Start a command in a new process. Return the `subprocess.Popen`.
 
     Args:
         variables: Additional environment variables.
@@ -63,7 +63,7 @@ def spawn(command, *arguments, cwd, variables=None, **options):
 
 
 def start(command, *arguments, cwd, input=None, **options):
-    """Run a command in a process of its own. Return its `Outcome`."""
+    """Run a command in a new process. Return its `Outcome`."""
     process = spawn(command, *arguments, cwd=cwd, stdin=None if input is None else subprocess.PIPE, **options)
     out, err = process.communicate(input)
     return Outcome(process.returncode, out, err)

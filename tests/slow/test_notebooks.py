@@ -22,7 +22,7 @@ on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reas
 
 
 def run(notebook, folder, monkeypatch):
-    """Run a notebook in a process of its own. Assert that no cell fails."""
+    """Run a notebook in a new process. Assert that no cell fails."""
     monkeypatch.setenv("PYTHONPATH", environment(folder)["PYTHONPATH"])
     nbclient.NotebookClient(notebook, timeout=550, resources={"metadata": {"path": str(folder)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]

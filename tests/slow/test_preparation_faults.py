@@ -73,7 +73,7 @@ def contents(folder):
 
 
 class Home:
-    """A folder with the plug-in, whose problem `prepare` prepares in a process of its own."""
+    """A folder with a plug-in whose problem `prepare` prepares in a new process."""
 
     def __init__(self, path):
         self.path, self.data = path, path / "data"

@@ -98,7 +98,7 @@ def example():
 
 
 def test_page_example_runs_and_resumes(example, call, monkeypatch, tmp_path):
-    """Each command starts without loaded plug-ins, as in a process of its own."""
+    """Each command starts without loaded plug-ins, as in a new process."""
 
     def follow(line, *more):
         forget()

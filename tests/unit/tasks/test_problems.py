@@ -61,7 +61,7 @@ def test_multi30k_needs_further_test_sets_only_to_read_them(test_data, tmp_path)
             (tmp_path / name).symlink_to(test_data / "multi30k" / "raw" / name)
     problem = load_problem("multi30k_ende", raw_dir=tmp_path)
     assert len(problem.corpus_files()) == 6
-    assert "test_2017_mscoco.en.gz is neither in" in complaint(problem.examples, "test_coco")
+    assert "test_2017_mscoco.en.gz is missing in" in complaint(problem.examples, "test_coco")
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
