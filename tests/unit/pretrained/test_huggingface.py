@@ -111,7 +111,7 @@ def test_export_restores_the_weights(marian, tmp_path):
         ({"activation_function": "tanh"}, "activation_function must be one of swish, silu, relu, gelu, got tanh"),
         ({"normalize_before": True}, "normalize_before must be false, got true"),
         ({"decoder_ffn_dim": 16}, "encoder_ffn_dim and decoder_ffn_dim must be equal, got 12 and 16"),
-        ({"vocab_size": 7}, "must number 7 tokens"),
+        ({"vocab_size": 7}, "must have tokens with ids from 0 to 6"),
         ({"d_model": 16}, r"model.shared.weight must have the shape .*, but got \(\d+, 8\)"),
     ],
 )
