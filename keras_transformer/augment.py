@@ -37,6 +37,7 @@ def main(arguments):
         "--output", type=user_path, required=True, help=".tsv file of the pairs, with source and target columns"
     )
     parser.add_argument("--tag", help="text in front of each source, such as '<bt>' (default none)")
+    parser.add_argument("--to", metavar="LANGUAGE", help="target language of a multilingual run")
     parser.add_argument(
         "--drop_duplicates", default="on", choices=("on", "off"), help="removal of repeated lines (default on)"
     )
@@ -64,6 +65,7 @@ def main(arguments):
     options = AugmentOptions(
         direction=flags.direction,
         tag=flags.tag or "",
+        to=flags.to,
         drop_duplicates=flags.drop_duplicates == "on",
         shard=flags.shard,
         search=search,

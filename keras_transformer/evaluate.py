@@ -1,5 +1,6 @@
 """python -m keras_transformer.evaluate: decode and score a split, or score parse trees as EVALB does."""
 
+import collections
 import json
 import sys
 from pathlib import Path
@@ -19,10 +20,11 @@ from keras_transformer.data.corpus import one_line, read_lines
 from keras_transformer.decoding.engines import ENGINES
 from keras_transformer.parsing.parseval import F1_OF_ALL
 from keras_transformer.runs.run import Run
+from keras_transformer.tasks.parts import in_directions
 from keras_transformer.utils.files import atomic_open, check_output
 
-RUN_FLAGS = ("checkpoint", "beam_size", "alpha", "extra_length", "no_repeat_ngram",
-             "repetition_penalty", "unconstrained", "output_dir", "samples", "compare", "paper_bleu")  # fmt: skip
+RUN_FLAGS = ("checkpoint", "beam_size", "alpha", "extra_length", "no_repeat_ngram", "repetition_penalty",
+             "unconstrained", "output_dir", "samples", "compare", "paper_bleu", "directions")  # fmt: skip
 """Flags that need `--run`."""
 
 
@@ -37,6 +39,9 @@ def main(arguments):
         "--split", type=lambda text: text.split(","), default=["test"], metavar="SPLIT",
         help="split to evaluate, or several separated by commas, such as test,test_2017,test_coco (default test)",
     )  # fmt: skip
+    parser.add_argument(
+        "--directions", help="directions of a multilingual run, such as de-fr,fr-de (default those of its training)"
+    )
     parser.add_argument("--output_dir", type=user_path, help="folder for the outputs and references (default none)")
     parser.add_argument(
         "--engine", choices=ENGINES, default="keras", help="translation engine, as in translate (default keras)"
@@ -88,8 +93,9 @@ def main(arguments):
             place = Path(flags.output_dir) / f"{split}.{name}.txt"
             check_output("a file of --output_dir", place, compare=flags.compare)
     run = Run.open(flags.run)  # report a wrong directory or split before loading Keras
+    problem = in_directions(run, flags.directions)
     for split in flags.split:
-        run.problem.check_split(split)
+        problem.check_split(split)
     load_keras()
     from keras_transformer.decoding.evaluation import evaluate
     from keras_transformer.decoding.evaluation_records import append_result, summary
@@ -97,7 +103,10 @@ def main(arguments):
 
     options, summaries = SearchOptions(**decoding_arguments(flags)), []
     for split in flags.split:
-        result = evaluate(flags.run, flags.checkpoint, split, options, flags.compare, flags.paper_bleu, flags.engine)
+        result = evaluate(
+            flags.run, flags.checkpoint, split, options, flags.compare, flags.paper_bleu, flags.engine,
+            flags.directions,
+        )  # fmt: skip
         if flags.output_dir:
             write_texts(result, Path(flags.output_dir))
         if flags.results:
@@ -196,16 +205,27 @@ def report_text(result, samples, by_length):
                 for row in result.by_length()
             ),
         )  # fmt: skip
+    several = len(result.part_scores) > 1
+    if several:
+        report_directions(result)
     if result.comparison:
         report_comparison(result.comparison, result.compared_with)
     if result.table:
         report("\n" + result.table[max(0, result.table.rfind("=== ")) :])
-    if by_length or result.comparison:
+    if by_length or result.comparison or several:
         report("")
     report(f"perplexity = {result.perplexity:.2f} ({result.nll():.4f} nats per token of the references)")
     for score in result.scores:
         report(f"signature of {score.name}: {score.signature}")
         report(str(score))
+
+
+def report_directions(result):
+    """Print a table of the scores of each direction and of their means."""
+    lines = {**collections.Counter(result.part_names), "mean": len(result.outputs)}
+    rows = {**result.part_scores, "mean": result.scores}.items()
+    heads = ("direction", "lines", *(score.name for score in result.scores))
+    report_table(heads, *((name, *_cells((lines[name], *(score.value for score in scores)))) for name, scores in rows))
 
 
 def report_comparison(comparison, file):

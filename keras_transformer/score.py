@@ -9,6 +9,7 @@ import sys
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import Parser, add_run_flags, alpha, positive_int, run_command, user_path
 from keras_transformer.data.corpus import in_chunks, read_pairs
+from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.metrics.perplexity import perplexity
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
@@ -61,6 +62,9 @@ def _parse(arguments):
     parser.add_argument(
         "--target", type=user_path, required=True, help="file of translations, or of trees for a parser, one per line"
     )
+    parser.add_argument(
+        "--to", metavar="LANGUAGE", help="target language of a multilingual run, for lines without a tag such as <2de>"
+    )
     parser.add_argument("--output", type=user_path, default="-", help="file of scores (default stdout)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="output format (default text)")
     parser.add_argument("--token_scores", action="store_true", help="log-probability of each token (jsonl only)")
@@ -84,7 +88,8 @@ def _parse(arguments):
 
 def _scored(translator, chunk, flags, max_length):
     """Yield (line, source, target, number of target tokens, `Hypothesis`, or None for a pair that is too long)."""
-    rows, sources = [], translator.tokenizer.encode([source for _, (source, _) in chunk])
+    tagged = tag_texts([source for _, (source, _) in chunk], flags.to, translator.tokenizer.languages)
+    rows, sources = [], translator.tokenizer.encode(tagged)
     for (number, (source, target)), ids in zip(chunk, sources):
         try:
             (labels,) = translator.tokenizer.encode_targets([target])
@@ -95,7 +100,7 @@ def _scored(translator, chunk, flags, max_length):
             _warn(f"line {number} is not scored, because it has {max(sizes):,} tokens (--max_length={max_length})")
         rows.append((number, source, target, labels, sizes))
     kept = [row for row in rows if max(row[-1]) <= max_length]
-    found = iter(translator.score([row[1] for row in kept], [row[3] for row in kept], flags.alpha))
+    found = iter(translator.score([row[1] for row in kept], [row[3] for row in kept], flags.alpha, flags.to))
     for number, source, target, _, sizes in rows:
         yield number, source, target, sizes[1], next(found) if max(sizes) <= max_length else None
 

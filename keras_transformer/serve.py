@@ -17,6 +17,7 @@ from keras_transformer.cli.arguments import (
     user_path,
 )
 from keras_transformer.cli.output import report
+from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.decoding.engines import ENGINES
 from keras_transformer.utils.errors import UserError
 
@@ -45,7 +46,8 @@ def main(arguments):
             extra_length=flags.extra_length, no_repeat_ngram=flags.no_repeat_ngram,
             repetition_penalty=flags.repetition_penalty,
         )  # fmt: skip
-        engine.translate(["."], 1)  # compile before the first request
+        language = next(iter(engine.languages), None)
+        engine.translate(tag_texts(["."], language, engine.languages), 1)  # compile before the first request
         limits = Limits(flags.max_texts, flags.max_characters, flags.max_bytes, flags.max_waiting, flags.timeout)
         config = uvicorn.Config(
             application(engine, limits, flags.batch_tokens, flags.wait_ms / 1000), lifespan="on", ws="none",

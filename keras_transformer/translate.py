@@ -22,6 +22,7 @@ from keras_transformer.cli.arguments import (
 )
 from keras_transformer.conversion.ctranslate2 import POSITIONS
 from keras_transformer.data.corpus import in_chunks, one_line, read_lines
+from keras_transformer.data.language_tags import SEVERAL
 from keras_transformer.decoding.engines import ENGINES
 from keras_transformer.decoding.loading import load_translator
 from keras_transformer.decoding.search_options import Sampling
@@ -77,7 +78,8 @@ def main(arguments):
                 found = translator.translate(
                     texts, nbest=flags.nbest, min_length=flags.min_length, max_source_length=most,
                     prefixes=prefixes if flags.prefixes else None, sampling=sampling, token_scores=flags.token_scores,
-                    alignments=flags.alignments, split_sentences=language, report=progress, cut=cut, **options,
+                    alignments=flags.alignments, split_sentences=language, to=flags.to, report=progress, cut=cut,
+                    **options,
                 )  # fmt: skip
             except UserError as error:
                 if not interactive:
@@ -101,6 +103,9 @@ def _parse(arguments):
         "--input", type=user_path, default="-", help="file of source lines, plain or .gz (default stdin)"
     )
     parser.add_argument("--output", type=user_path, default="-", help="file for the translations (default stdout)")
+    parser.add_argument(
+        "--to", metavar="LANGUAGE", help="target language of a multilingual run, for lines without a tag such as <2de>"
+    )
     parser.add_argument("--shard", type=shard, metavar="I/N", help="translate only the I-th of N parts of --input")
     parser.add_argument(
         "--on_error", choices=("stop", "skip", "replace"), default="stop",
@@ -173,7 +178,7 @@ def _source_language(flags):
     if flags.split_sentences != AUTO:
         return flags.split_sentences
     language = getattr(Run.open(flags.run).problem, "input_language", None)
-    if language is None:
+    if language in (None, SEVERAL):
         raise UserError(
             f"--split_sentences needs a language, because {flags.run} does not record one; write "
             "--split_sentences=en, for example"

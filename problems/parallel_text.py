@@ -1,15 +1,25 @@
-"""Parallel text in your own files."""
+"""Parallel text in your own files, in one direction or in several."""
 
 import dataclasses
 import functools
 import heapq
 import itertools
+import logging
+import re
+from pathlib import Path
+from typing import ClassVar
 
 from keras_transformer.config.registry import register_problem
-from keras_transformer.data.pair_sources import find_source, hash_text, parse_sources
+from keras_transformer.data.compression import without_suffix
+from keras_transformer.data.corpus import existing_file
+from keras_transformer.data.filters import TaggedPairFilter
+from keras_transformer.data.language_tags import SEVERAL, language_tag
+from keras_transformer.data.pair_sources import files_in, find_source, hash_text, parse_sources, repeat_pairs
 from keras_transformer.tasks.problem import require, setting
 from keras_transformer.tasks.translation import TranslationProblem
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import UserError, unknown
+
+logger = logging.getLogger("keras_transformer.problems")
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 0.05
 FILES = "files separated by commas, each optionally with a weight, such as a.tsv,b.tmx:3,c for c.SRC and c.TGT"
@@ -83,14 +93,18 @@ class ParallelText(TranslationProblem):
 
     def _part(self, pairs, held_out):
         """Yield the pairs that are held out for validation, or the others."""
-        return ((source, target) for source, target in pairs if (hash_text(source) < self.threshold) == held_out)
+        return (pair for pair in pairs if (hash_text(self._key(pair)) < self.threshold) == held_out)
+
+    def _key(self, pair):
+        """Return the text whose hash decides whether a pair is held out."""
+        return pair[0]
 
     @functools.cached_property
     def threshold(self):
         """Sources with a hash below this number are held out for validation."""
         count = sum(1 for _ in self._train_pairs(weighted=False))
         held_out = min(HELD_OUT_PAIRS, int(count * HELD_OUT_SHARE))
-        hashes = (hash_text(source) for source, _ in self._train_pairs(weighted=False))
+        hashes = (hash_text(self._key(pair)) for pair in self._train_pairs(weighted=False))
         lowest = heapq.nsmallest(held_out + 1, hashes)
         require(
             lowest[0] < lowest[-1],
@@ -98,3 +112,165 @@ class ParallelText(TranslationProblem):
             f"validation.{self.source} and validation.{self.target}",
         )
         return lowest[-1]
+
+
+SPLIT_NAME = re.compile(r"(?:train|validation|test)\.(\w+)(?:-(\w+)\.)?")
+"""Beginning of the name of a file of a multilingual corpus, with the languages that it names."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Direction(ParallelText):
+    """One direction of `MultilingualText`. The first of these that exists is the source of a split, here of training:
+
+    - `train.en-de.en` and `train.en-de.de`, or `train.en-de` with `.tsv`, `.jsonl` or `.tmx`,
+    - the same for `de-en`, in which case the two sides are exchanged,
+    - `train.en` and `train.de`, `train.jsonl` or `train.tmx`, which may hold further languages.
+    """
+
+    name: ClassVar[str] = "multilingual_text"
+
+    def sources(self, split):
+        languages = self.source, self.target
+        for pair in (languages, languages[::-1]):
+            if found := find_source(self.raw_dir, f"{split}.{'-'.join(pair)}", pair, by_settings=False):
+                return [dataclasses.replace(found, swapped=pair != languages)]
+        sides = [existing_file(self.raw_dir, f"{split}.{language}") for language in languages]
+        found = None
+        if all(sides) or not any(sides):
+            found = find_source(self.raw_dir, split, languages, by_settings=False)
+        if found and without_suffix(found.paths[0].name).endswith(".tsv"):
+            raise UserError(
+                f"{found.paths[0]}: the name must contain the languages of the two columns. Rename it to "
+                f"{split}.{self.source}-{self.target}.tsv, for example."
+            )
+        if found is None and split == "train":
+            raise self._no_files()
+        return [found] if found else []
+
+    def _no_files(self):
+        """Return the `UserError` for a direction without training files."""
+        folder = Path(self.raw_dir)
+        names = [SPLIT_NAME.match(path.name) for path in folder.iterdir()] if folder.is_dir() else []
+        known = {language for name in filter(None, names) for language in name.groups() if language}
+        for language in (self.source, self.target):
+            if known and language not in known:
+                return unknown("language", language, known)
+        one, two = self.source, self.target
+        return UserError(
+            f"{folder} has no training files for {one}-{two}, such as train.{one}-{two}.tsv, or train.{one} and "
+            f"train.{two}; {files_in(folder)}"
+        )
+
+    def _key(self, pair):
+        """Return the text of the language that comes first, so that both directions hold out the same pairs."""
+        return min(zip((self.source, self.target), pair))[1]
+
+
+@register_problem("multilingual_text")
+@dataclasses.dataclass(kw_only=True)
+class MultilingualText(TranslationProblem):
+    """One model for several directions between the languages of your files train.en, train.de, train.fr, ….
+
+    Each source begins with the tag of its target language, such as `<2de>` (Johnson et al. 2017). Tags are whole pieces
+    of the vocabulary.
+    """
+
+    reverse_class = None  # type: ignore[assignment]  the directions include their reverse
+    extra_train: ClassVar[None] = None  # type: ignore[misc]
+    source_script: ClassVar[None] = None  # type: ignore[misc]
+    target_script: ClassVar[None] = None  # type: ignore[misc]
+
+    directions: str | None = setting(None, "directions separated by commas, such as en-de,en-fr,de-en")
+    temperature: float = setting(
+        1.0, "temperature of the sampling of directions (1: in proportion to their pairs, 100: almost equally)",
+        low=1, high=100,
+    )  # fmt: skip
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.raw_dir, f"{self.name} needs the folder of your files: --raw_dir=FOLDER")
+        require(self.directions, f"{self.name} needs directions: --set problem.directions=en-de,de-en")
+        require(
+            self.temperature == 1 or not self.dropped_duplicates,
+            f"{self.name}: {self.dropped_duplicates} cannot be combined with temperature={self.temperature:g}, whose "
+            "copies it would drop; unset one of them",
+        )
+        self.parts = {name: self._part(name) for name in re.split(r"\s*,\s*", self.directions.strip())}
+        self.splits = ("train", "validation", "test")
+        if not any("test" in part.splits for part in self.parts.values()):
+            self.splits = ("train", "validation")
+
+    def _part(self, name):
+        languages = re.fullmatch(r"(\w+)-(\w+)", name)
+        require(
+            languages and languages[1] != languages[2],
+            f"problem.directions must be a list such as en-de,en-fr of two different languages each, got {name!r}",
+        )
+        return Direction(
+            data_dir=self.data_dir, raw_dir=self.raw_dir, source=languages[1], target=languages[2],
+            bleu_tokenizer=self.bleu_tokenizer,
+        )  # fmt: skip
+
+    @property
+    def input_language(self):
+        return self._common("source")
+
+    @property
+    def output_language(self):
+        return self._common("target")
+
+    def _common(self, side):
+        languages = {getattr(part, side) for part in self.parts.values()}
+        return languages.pop() if len(languages) == 1 else SEVERAL
+
+    @property
+    def tags(self):
+        """The tags of the target languages."""
+        return tuple(dict.fromkeys(language_tag(part.target) for part in self.parts.values()))
+
+    @property
+    def filters(self):
+        return {split: TaggedPairFilter(**vars(rules)) for split, rules in super().filters.items()}
+
+    def corpus_files(self):
+        return [*dict.fromkeys(path for part in self.parts.values() for path in part.corpus_files())]
+
+    def pairs(self, split):
+        for name, part in self.parts.items():
+            if split not in part.splits:
+                continue
+            tag, pairs = language_tag(part.target), part.pairs(split)
+            for source, target in repeat_pairs(pairs, self.weights[name]) if split == "train" else pairs:
+                yield f"{tag} {source}" if source.strip() else source, target
+
+    @functools.cached_property
+    def weights(self):
+        """{direction: number of copies of each training pair}.
+
+        With temperature T, a direction with n pairs is drawn with a probability proportional to n^(1/T) (Arivazhagan et
+        al. 2019). The direction with the most pairs, N, has one copy of each, and another one (N/n)^(1 - 1/T) copies.
+        """
+        if self.temperature == 1:
+            return dict.fromkeys(self.parts, 1.0)
+        counts = {name: sum(1 for _ in part.pairs("train")) for name, part in self.parts.items()}
+        largest, power = max(counts.values()), 1 - 1 / self.temperature
+        weights = {name: (largest / max(count, 1)) ** power for name, count in counts.items()}
+        for name, count in counts.items():
+            logger.info(f"  {name}: {count:,} pairs, {weights[name]:.2f} copies of each")
+        return weights
+
+    def part_names(self, split):
+        return [name for name, part in self.parts.items() if split in part.splits for _ in part.pairs(split)]
+
+    def make_tokenizer(self):
+        tokenizer = super().make_tokenizer()
+        require(
+            {*map(language_tag, tokenizer.languages)} >= {*self.tags},
+            f"problem.vocab_file must have the tags {', '.join(self.tags)} as whole pieces; train it with spm_train "
+            f"--user_defined_symbols={','.join(self.tags)}",
+        )
+        return tokenizer
+
+    def _vocabulary_options(self):
+        options = super()._vocabulary_options()
+        return dataclasses.replace(options, symbols=tuple(dict.fromkeys((*self.tags, *options.symbols))))

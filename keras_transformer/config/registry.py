@@ -161,7 +161,7 @@ def register_problem(name: str, reverse: str | None = None) -> Callable:
         with all_or_nothing():
             problem.name = problem.corpus = name
             register(problem)
-            if hasattr(problem, "reverse_class"):
+            if getattr(problem, "reverse_class", None):
                 for other in filter(None, (f"{name}_rev", reverse)):
                     problems.add(other, problem.reverse_class(other), f"{name} in the other direction.")
         return problem

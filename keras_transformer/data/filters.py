@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from keras_transformer.data.language_tags import without_tag
 from keras_transformer.utils.errors import UserError
 
 SCRIPT_SHARE = 0.5
@@ -107,6 +108,13 @@ class PairFilter:
                 found[reason] = np.full(len(hashes), False)
                 found[reason][left[~first_occurrences(hashes[left])]] = True
         return found
+
+
+class TaggedPairFilter(PairFilter):
+    """A `PairFilter` that ignores the language tags of sources, except in lengths and when it compares pairs."""
+
+    def by_pair(self, pairs, lengths):
+        return super().by_pair([(without_tag(source), target) for source, target in pairs], lengths)
 
 
 def _each(drops):

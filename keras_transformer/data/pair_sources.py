@@ -17,29 +17,37 @@ class PairSource:
     Attributes:
         paths: The file, or the files of source and target.
         languages: Codes of source and target.
-        weight: Number of copies of each pair. The fractional part is the share of pairs with one more copy.
+        weight: Number of copies of each pair, see `repeat_pairs`.
+        swapped: Whether `pairs` exchanges the two sides.
     """
 
     paths: tuple
     languages: tuple[str, str]
     weight: float = 1.0
+    swapped: bool = False
 
     def pairs(self):
-        """Yield the pairs (source, target) of texts, repeated according to the weight.
+        """Return an iterator over the pairs of texts, repeated according to the weight.
 
         Raises:
             UserError: A file is damaged. See `read_pairs` and `read_pair_file`.
         """
-        copies = math.floor(self.weight)
-        share = self.weight - copies
-        for pair in read_pairs(*self.paths) if len(self.paths) == 2 else read_pair_file(*self.paths, *self.languages):
-            for _ in range(copies):
-                yield pair
-            if share and hash_text("\t".join(pair)) < share * 2**64:
-                yield pair
+        both = read_pairs(*self.paths) if len(self.paths) == 2 else read_pair_file(*self.paths, *self.languages)
+        return repeat_pairs(((target, source) for source, target in both) if self.swapped else both, self.weight)
 
 
-def find_source(folder, name, languages, required=False):
+def repeat_pairs(pairs, weight):
+    """Yield each pair of texts `weight` times. The fractional part is the share of pairs that get one more copy."""
+    copies = math.floor(weight)
+    share = weight - copies
+    for pair in pairs:
+        for _ in range(copies):
+            yield pair
+        if share and hash_text("\t".join(pair)) < share * 2**64:
+            yield pair
+
+
+def find_source(folder, name, languages, required=False, by_settings=True):
     """Return the `PairSource` of a split whose files have the usual names, or None if there are no such files.
 
     Args:
@@ -48,6 +56,7 @@ def find_source(folder, name, languages, required=False):
             `train.tmx`, plain or compressed.
         languages: Codes of source and target.
         required: Whether missing files are an error.
+        by_settings: Whether the settings of the problem can name other files, as messages then suggest.
 
     Raises:
         UserError: Files in several of these formats exist, one of the two sides is missing, or only a file with a
@@ -57,14 +66,12 @@ def find_source(folder, name, languages, required=False):
     found = [path for suffix in READERS if (path := existing_file(folder, f"{name}{suffix}"))]
     found += filter(None, sides)
     if len(found) > (2 if all(sides) else 1):
-        raise UserError(
-            f"{folder} contains {' and '.join(path.name for path in found)}; choose one of them with "
-            f"--set problem.{name}=FILE"
-        )
+        choice = f"choose one of them with --set problem.{name}=FILE" if by_settings else "keep one of them"
+        raise UserError(f"{folder} contains {' and '.join(path.name for path in found)}; {choice}")
     if found and not any(sides):
         return PairSource((found[0],), languages)
     if required or any(sides) or any(remedy(folder, f"{name}.{language}") for language in languages):
-        return PairSource(_both(folder, name, languages, sides), languages)
+        return PairSource(_both(folder, name, languages, sides, by_settings), languages)
     return None
 
 
@@ -108,19 +115,19 @@ def hash_text(text):
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
-def _both(folder, name, languages, sides):
+def _both(folder, name, languages, sides, by_settings=True):
     """Return the two files of a source. Raise a `UserError` if one of them is missing."""
     for path, language in zip(sides, languages):
         if path is None:
-            otherwise = (
-                f", {_files_in(folder)}; name the languages with --set problem.source=SRC --set problem.target=TGT"
-            )
+            otherwise = f", {files_in(folder)}"
+            if by_settings:
+                otherwise += "; name the languages with --set problem.source=SRC --set problem.target=TGT"
             hint = remedy(folder, f"{name}.{language}", otherwise)
             raise UserError(f"{folder}/{name}.{language} does not exist{hint}")
     return tuple(sides)
 
 
-def _files_in(folder):
+def files_in(folder):
     """Return a description of a folder's files for a message."""
     if not Path(folder).is_dir():
         return "nor does the folder"

@@ -30,6 +30,7 @@ class AugmentOptions:
     Attributes:
         direction: "back" makes the input the target side of the pairs, "forward" the source side.
         tag: Text in front of each source, such as "<bt>"; "" for none.
+        to: Target language of the translations, for a multilingual run.
         drop_duplicates: Whether to translate repeated input lines only once.
         shard: (I, N) to translate the I-th of N parts of the input. Equal lines are in the same part.
         search: `SearchOptions`. With sampling, the default beam size is `nbest`, so the output has all draws.
@@ -37,6 +38,7 @@ class AugmentOptions:
 
     direction: Literal["back", "forward"]
     tag: str = ""
+    to: str | None = None
     drop_duplicates: bool = True
     shard: tuple[int, int] = (1, 1)
     search: SearchOptions = SearchOptions()
@@ -142,7 +144,9 @@ def _translation(run, checkpoint, precision, jit_compile, options):
 
     def translate(lines):
         too_long, pairs, rejected = set(), [], 0
-        translations = translator.translate(lines, **vars(search), cut=lambda row, tokens: too_long.add(row))
+        translations = translator.translate(
+            lines, **vars(search), to=options.to, cut=lambda row, tokens: too_long.add(row)
+        )
         for row, (line, hypotheses) in enumerate(zip(lines, translations)):
             outputs = [] if row in too_long else [_plain(hypothesis.text) for hypothesis in hypotheses]
             outputs = list(dict.fromkeys(filter(None, outputs)))

@@ -8,6 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from keras_transformer.config.hparams import HParams
+from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.decoding.sentences import join_hypotheses, split_texts
@@ -87,8 +88,8 @@ class BaseTranslator(abc.ABC):
         extra_length: int | None = None, *, min_length: int = 0, max_source_length: int | None = None,
         no_repeat_ngram: int = 0, repetition_penalty: float = 1.0, prefixes: Sequence | None = None,
         sampling: Sampling | None = None, constraint: Any = "grammar", token_scores: bool = False,
-        alignments: bool = False, split_sentences: str | None = None, report: Callable[[int, int], Any] | None = None,
-        cut: Callable[[int, int], Any] | None = None,
+        alignments: bool = False, split_sentences: str | None = None, to: str | None = None,
+        report: Callable[[int, int], Any] | None = None, cut: Callable[[int, int], Any] | None = None,
     ) -> str | list[list[Hypothesis]]:  # fmt: skip
         """Return the translation of one text, or lists of hypotheses for several texts.
 
@@ -114,6 +115,8 @@ class BaseTranslator(abc.ABC):
             alignments: Whether hypotheses include `alignment`.
             split_sentences: Code of the source language, such as "en", to translate each sentence of a text separately
                 and join the translations; see `decoding.sentences`. None translates each text as a whole.
+            to: Code of the target language, for a model of several directions. It applies to texts that do not begin
+                with a tag such as "<2de>". None stands for the only target language of the model.
             report: Function called with (finished sentences, all sentences) after each batch.
             cut: Function called with (index of the text, number of tokens) for each source that is too long.
 
@@ -123,9 +126,9 @@ class BaseTranslator(abc.ABC):
             has no tokens and a score of −∞.
 
         Raises:
-            UserError: An argument is out of range or needs a list of texts; `split_sentences` is combined with options
-                that do not apply to joined translations. Or the options do not allow any translation of a text, for
-                which a parser would return a flat tree.
+            UserError: An argument is out of range or needs a list of texts; the target language of a text is missing or
+                unknown; `split_sentences` is combined with options that do not apply to joined translations. Or the
+                options do not allow any translation of a text, for which a parser would return a flat tree.
             NonFiniteOutputs: The model's outputs for a text are not finite. With `split_sentences`, this error counts
                 sentences instead of texts.
         """
@@ -147,6 +150,7 @@ class BaseTranslator(abc.ABC):
                     "split_sentences cannot be combined with nbest, prefixes, token_scores, alignments or a parser"
                 )
             sentences, owners = split_texts(sentences, split_sentences)
+        sentences = tag_texts(sentences, to, self.tokenizer.languages)
         sources = self._source_ids(sentences, max_source_length, cut and (lambda i, tokens: cut(owners[i], tokens)))
         prefixes = self._prefix_ids(prefixes, len(sentences))
         results = [[self._unparsed(text)] for text in sentences]
@@ -164,21 +168,25 @@ class BaseTranslator(abc.ABC):
             results = [[joined] for joined in join_hypotheses([best for (best,) in results], owners)]
         return results[0][0].text if one_text else results
 
-    def score(self, sources: Iterable[str], targets: Iterable, alpha: float | None = None) -> list[Hypothesis]:
+    def score(
+        self, sources: Iterable[str], targets: Iterable, alpha: float | None = None, to: str | None = None
+    ) -> list[Hypothesis]:
         """Return a `Hypothesis` for each pair with the teacher-forced log-probability and score of the target.
 
         Args:
             sources: Source sentences.
             targets: Target sentences, or their token ids.
             alpha: Exponent of the length penalty (default: the value of the hparams).
+            to: See `translate`.
 
         Raises:
-            UserError: The numbers of sources and targets differ.
+            UserError: The numbers of sources and targets differ, or the target language of a source is missing or
+                unknown.
             NonFiniteOutputs: The model's outputs for a pair are not finite.
         """
         alpha = self.hparams.alpha if alpha is None else alpha
-        sources, targets = list(sources), list(targets)
-        source_ids = [ids + [EOS] for ids in self.tokenizer.encode(sources)]
+        texts, targets = tag_texts(list(sources), to, self.tokenizer.languages), list(targets)
+        source_ids = [ids + [EOS] for ids in self.tokenizer.encode(texts)]
         target_ids = [self._target_ids(target) for target in targets]
         if len(source_ids) != len(target_ids):
             raise UserError(
@@ -187,7 +195,7 @@ class BaseTranslator(abc.ABC):
         results: list = [None] * len(source_ids)
         for i, log_p, _ in self._scored(source_ids, target_ids):
             ids, total = target_ids[i], float(log_p.sum())
-            text = targets[i] if isinstance(targets[i], str) else self.tokenizer.decode_outputs([sources[i]], [ids])[0]
+            text = targets[i] if isinstance(targets[i], str) else self.tokenizer.decode_outputs([texts[i]], [ids])[0]
             results[i] = Hypothesis(text, tuple(ids), total, score_of(total, len(ids), alpha), log_p)
         return results
 

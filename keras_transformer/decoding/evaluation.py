@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.language_tags import without_tag
 from keras_transformer.decoding.base_translator import BaseTranslator
 from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
 from keras_transformer.decoding.engines import choose_engine
@@ -16,6 +17,8 @@ from keras_transformer.metrics.perplexity import nats_per_token, perplexity
 from keras_transformer.metrics.significance import Comparison, check_comparable, paired_bootstrap
 from keras_transformer.runs.checkpoint import assign_model
 from keras_transformer.runs.run import Run
+from keras_transformer.tasks.parts import in_directions, score_parts
+from keras_transformer.tasks.problem import Problem
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.progress import progress_bar
 
@@ -26,11 +29,14 @@ class Evaluation:
 
     Attributes:
         run: The `Run`.
+        problem: The run's `Problem`, or the same problem in other directions.
         split: Name of the split.
         checkpoint: The evaluated checkpoint, {"name", "steps"}.
         decoding: Search options, {"beam_size", "alpha", "extra_length", …}.
         sources, outputs, references: Lists of texts.
-        scores: List of `Score`. The last one is the main score.
+        scores: List of `Score`. The last one is the main score. With several directions, scores are their means.
+        part_names: Direction of each line of a multilingual problem, or None.
+        part_scores: {direction: list of `Score`} of a multilingual problem, or {}.
         seconds: Decoding time.
         table: Detailed report of the problem as text, or None.
         scored: List with a `Hypothesis` for each reference, with teacher-forced log-probabilities.
@@ -39,6 +45,7 @@ class Evaluation:
     """
 
     run: Run
+    problem: Problem
     split: str
     checkpoint: dict
     decoding: dict
@@ -46,6 +53,8 @@ class Evaluation:
     outputs: list
     references: list
     scores: list
+    part_names: list | None
+    part_scores: dict
     seconds: float
     table: str | None
     scored: list
@@ -80,13 +89,14 @@ class Evaluation:
             number of words of the outputs divided by that of the references, or None if the references have no words.
         """
         table = []
-        for words, rows in length_buckets([len(source.split()) for source in self.sources]).items():
+        for words, rows in length_buckets([len(without_tag(source).split()) for source in self.sources]).items():
             outputs, references = [self.outputs[row] for row in rows], [self.references[row] for row in rows]
+            names = self.part_names and [self.part_names[row] for row in rows]
             table.append(
                 {
                     "words": words,
                     "lines": len(rows),
-                    "score": self.run.problem.score(outputs, references)[-1].value,
+                    "score": score_parts(self.problem, names, outputs, references)[0][-1].value,
                     "perplexity": perplexity(self.nll(rows)),
                     "length_ratio": length_ratio(outputs, references),
                 }
@@ -95,8 +105,9 @@ class Evaluation:
 
 
 def evaluate(
-    run_dir, checkpoint=None, split="test", options=None, compare_with=None, with_paper_bleu=False, engine="keras"
-):
+    run_dir, checkpoint=None, split="test", options=None, compare_with=None, with_paper_bleu=False, engine="keras",
+    directions=None,
+):  # fmt: skip
     """Decode a split of a run's problem and score it.
 
     Args:
@@ -107,6 +118,7 @@ def evaluate(
         compare_with: File with another system's outputs for the same lines, plain or `.gz`.
         with_paper_bleu: Whether to add the paper's own BLEU to the scores.
         engine: "keras", "ctranslate2" or "auto", see `choose_engine`.
+        directions: Directions to evaluate instead of those of the run, such as "de-fr", for a multilingual problem.
 
     Returns:
         `Evaluation`.
@@ -116,10 +128,15 @@ def evaluate(
             lines, or the paper's BLEU does not apply to the problem. The function checks all this before it decodes.
     """
     run = Run.open(run_dir)
+    problem = in_directions(run, directions)
     if with_paper_bleu:
-        check_paper_bleu(run.problem)
-    sources, references = _examples(run.problem, split)
-    others = None if compare_with is None else _read_outputs(compare_with, run.problem, split, references)
+        check_paper_bleu(problem)
+    sources, references = _examples(problem, split)
+    names = problem.part_names(split)
+    if len(problem.parts) > 1 and (with_paper_bleu or compare_with is not None):
+        flag = "--paper_bleu" if with_paper_bleu else "--compare"
+        raise UserError(f"{flag} needs one direction, got {', '.join(problem.parts)}. Choose one with --directions.")
+    others = None if compare_with is None else _read_outputs(compare_with, problem, split, references)
     options = (options or SearchOptions()).complete(run.hparams, run.tokenizer.constraint)
     keras_option = next(iter(options.against_repetition), None)
     if choose_engine(engine, [run], checkpoint, keras_option=keras_option) == "ctranslate2":
@@ -140,15 +157,15 @@ def evaluate(
     if isinstance(translator, CTranslate2Translator):
         decoding["engine"] = "ctranslate2"
     used = {"name": checkpoint or run.checkpoints.default(), "steps": state.get("steps") or [state["step"]]}
-    scores = run.problem.all_scores(outputs, references)
+    scores, part_scores = score_parts(problem, names, outputs, references, "all_scores")
     if with_paper_bleu:
-        scores.insert(-1, paper_bleu(outputs, references, run.problem.output_language))
+        scores.insert(-1, paper_bleu(outputs, references, problem.output_language))
     return Evaluation(
-        run, split, used, decoding, sources, outputs, references, scores, seconds,
-        table=run.problem.table(outputs, references), scored=translator.score(sources, references),
+        run, problem, split, used, decoding, sources, outputs, references, scores, names, part_scores, seconds,
+        table=problem.table(outputs, references), scored=translator.score(sources, references),
         compared_with=compare_with and str(compare_with),
         comparison=others
-        and paired_bootstrap(scores[-1].name, outputs, others, references, run.problem.sacrebleu_tokenizer),
+        and paired_bootstrap(scores[-1].name, outputs, others, references, problem.sacrebleu_tokenizer),
     )  # fmt: skip
 
 
@@ -180,8 +197,9 @@ def score_checkpoints(run, names, split="validation"):
     Raises:
         UserError: A checkpoint is missing or damaged.
     """
-    sources, references = _examples(run.problem, split)
-    translator = None
+    problem, translator = run.problem, None
+    sources, references = _examples(problem, split)
+    names = problem.part_names(split)
     for name in names:
         weights = run.checkpoints.load(name, parts=("weights",))[0]["weights"]
         if translator is None:
@@ -189,7 +207,7 @@ def score_checkpoints(run, names, split="validation"):
         else:
             assign_model(translator.model, weights, f"checkpoint {name} of {run.path}")
         outputs = [hypotheses[0].text for hypotheses in translator.translate(sources)]
-        yield name, run.problem.score(outputs, references)[-1]
+        yield name, score_parts(problem, names, outputs, references)[0][-1]
 
 
 def _examples(problem, split):

@@ -23,12 +23,14 @@ def summary(result, samples=0):
         "decoding": result.decoding,
         "lines": len(result.outputs),
         "seconds": result.seconds,
-        "scores": {score.name: {"value": score.value, "signature": score.signature} for score in result.scores},
+        "scores": _named(result.scores),
         "score_that_counts": result.scores[-1].name,
         "perplexity": _finite(result.perplexity),
         "nll": _finite(result.nll()),
         "by_length": [{**part, "perplexity": _finite(part["perplexity"])} for part in result.by_length()],
     }
+    if result.part_scores:
+        row["directions"] = {name: _named(scores) for name, scores in result.part_scores.items()}
     if result.comparison:
         row["comparison"] = {
             "file": result.compared_with,
@@ -52,7 +54,7 @@ def append_result(path, result):
         "preset": run.config["preset"],
         "seed": run.hparams.seed,
         "split": result.split,
-        **{score.name.lower().replace(" ", "_"): round(score.value, 2) for score in result.scores},
+        **_columns(result.scores),
         "signatures": {score.name: score.signature for score in result.scores},
         "perplexity": _rounded(result.perplexity),
         "by_length": [{name: _rounded(cell) for name, cell in part.items()} for part in result.by_length()],
@@ -70,7 +72,19 @@ def append_result(path, result):
         "manifest_sha256": sha256(run.path / "manifest.json"),
         "machine": machine(),
     }
+    if result.part_scores:
+        row["directions"] = {name: _columns(scores) for name, scores in result.part_scores.items()}
     append_row(path, row)
+
+
+def _named(scores):
+    """Return {name: {"value", "signature"}} of a list of `Score`."""
+    return {score.name: {"value": score.value, "signature": score.signature} for score in scores}
+
+
+def _columns(scores):
+    """Return {name of a column: rounded value} of a list of `Score`."""
+    return {score.name.lower().replace(" ", "_"): round(score.value, 2) for score in scores}
 
 
 def _finite(value):

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer.backend.compilation import compiled
 from keras_transformer.config.hparams import HParams
+from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.data.tokenizers.base import BOS, PAD
 from keras_transformer.decoding.base_translator import BaseTranslator, Hypothesis
 from keras_transformer.decoding.batched_search import BatchedBeamSearch
@@ -124,15 +125,16 @@ class Translator(BaseTranslator):
         """Return the teacher-forced `AttentionMaps` of a source and a target. An ensemble uses its first model.
 
         Args:
-            source: A source sentence.
+            source: A source sentence. For a model of several target languages, it begins with a tag such as "<2de>".
             target: Its target, a text or token ids (default: the translation).
 
         Raises:
-            UserError: The source is blank or has no translation, the target has an unknown id, or the encoder's
-                attention does not compute weights for all pairs of tokens.
+            UserError: The source is blank, lacks a tag or has no translation, the target has an unknown id, or the
+                encoder's attention does not compute weights for all pairs of tokens.
         """
         if not isinstance(source, str):
             raise UserError(f"source must be one text, got a {type(source).__name__}: call attention(text)")
+        (source,) = tag_texts([source], None, self.tokenizer.languages)
         source_ids = self._source_ids([source], None, None)[0]
         if len(source_ids) == 1:
             raise UserError("a blank text has no attention to show")

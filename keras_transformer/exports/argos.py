@@ -25,13 +25,18 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
 
     Raises:
         UserError: CTranslate2 is missing or cannot compute the model, the tokenizer is not a single SentencePiece
-            model, or the directory cannot be written.
+            model or has language tags, or the directory cannot be written.
     """
     tokenizer, problem = run.tokenizer, run.problem
     if run.hparams.model != "transformer" or tokenizer.file_name != "tokenizer.model":
         raise UserError(
             "a package for Argos Translate must have the model transformer and one SentencePiece model, got "
             f"{run.hparams.model} and {tokenizer.file_name}. Export with --format=huggingface or saved_model."
+        )
+    if tokenizer.languages:
+        raise UserError(
+            "a package for Argos Translate must have a model without language tags, got one for "
+            f"{', '.join(tokenizer.languages)}. Export with --format=ctranslate2."
         )
     name = f"translate-{problem.input_language}_{problem.output_language}"
     description = {"format": "argos", **describe(run, checkpoint)}

@@ -1,13 +1,13 @@
 """Model card of an export: a README.md with metadata for the Hugging Face Hub."""
 
+from keras_transformer.data.language_tags import language_tag
 from keras_transformer.runs.summary import lines_by_step
 
 CARD = """---
 library_name: transformers
 pipeline_tag: translation
 language:
-- {source}
-- {target}
+{languages}
 tags:
 - translation
 - marian
@@ -15,19 +15,19 @@ tags:
 
 # {name}
 
-A Transformer ("Attention Is All You Need") that translates from `{source}` to `{target}`. It was trained with
-`keras_transformer` and has the format of `MarianMTModel`.
+A Transformer ("Attention Is All You Need") that translates {directions}. It was
+trained with `keras_transformer` and has the format of `MarianMTModel`.
 
 ```python
 from transformers import MarianMTModel, MarianTokenizer
 
 model = MarianMTModel.from_pretrained("{name}")
 tokenizer = MarianTokenizer.from_pretrained("{name}")
-batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)
+batch = tokenizer(["{tag}A sentence."], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
 ```
 
-Each input text must be one sentence.
+Each input text must be one sentence.{tags}
 
 | | |
 |---|---|
@@ -48,6 +48,7 @@ def model_card(run, description):
         description: Content of `export.json`, see `description.describe`.
     """
     problem, manifest, hparams = run.problem, run.manifest(), run.hparams
+    parts = [*problem.parts.values()] or [problem]
     corpus = manifest["corpus"]  # empty for converted models
     validations = lines_by_step(run.metrics())["validation"]
     scores = [validations[step] for step in description["steps"] if "signatures" in validations.get(step, {})]
@@ -67,7 +68,15 @@ def model_card(run, description):
         ),
         "training command": f"`python -m keras_transformer.{' '.join(manifest['command']).replace('.py', '', 1)}`",
     }
+    *others, last = [f"from `{part.input_language}` to `{part.output_language}`" for part in parts]
+    directions = " and ".join(filter(None, (", ".join(others), last)))
+    languages = dict.fromkeys(language for part in parts for language in (part.input_language, part.output_language))
+    tags = [language_tag(language) for language in run.tokenizer.languages]
+    listed = ", ".join(f"`{tag}`" for tag in tags)
     return CARD.format(
-        source=problem.input_language, target=problem.output_language, name=description["run"],
+        directions=directions,
+        languages="\n".join(f"- {language}" for language in languages), name=description["run"],
+        tag=f"{tags[0]} " if tags else "",
+        tags=f" It must begin with the tag of its target language: {listed}." if tags else "",
         rows="\n".join(f"| {name} | {value} |" for name, value in rows.items() if value),
     )  # fmt: skip

@@ -88,7 +88,8 @@ def export_saved_model(
         raise UserError(f"beam_size must be at most max_beam_size={max_beam_size}, got {beam_size}. Raise the maximum.")
     description = {
         "tokenizer_sha256": translator.tokenizer.fingerprint, "format": "saved_model", "tensorflow": tf.__version__,
-        "trees": translator.constraint is not None, **{name: getattr(options, name) for name in FIXED},
+        "trees": translator.constraint is not None, "languages": list(translator.tokenizer.languages),
+        **{name: getattr(options, name) for name in FIXED},
         "max_beam_size": max_beam_size, **(description or {}),
     }  # fmt: skip
     with atomic_export(folder, force, description) as new:

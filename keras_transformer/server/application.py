@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from keras_transformer import __version__
+from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.server.batcher import Batcher, QueueFull
 from keras_transformer.server.engines import BATCH_ROWS, Output
 from keras_transformer.server.limits import LimitRequests, Limits
@@ -56,13 +57,17 @@ class Health(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """The model and its limits: texts per request, characters and tokens per text, translations per text."""
+    """The model and its limits: texts per request, characters and tokens per text, translations per text.
+
+    `languages` are the target languages of a multilingual model.
+    """
 
     model: str
     problem: str
     version: str
     trees: bool
     attention: bool
+    languages: list[str]
     max_nbest: int
     max_texts: int
     max_characters: int
@@ -110,18 +115,23 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
     Text = Annotated[StrictStr, Field(max_length=limits.characters)]
 
     class TranslateRequest(BaseModel):
-        """Texts of one or more lines, and the number of translations of each text."""
+        """Texts of one or more lines, the number of translations of each text, and the target language.
+
+        Only a multilingual model has target languages. A line that begins with a tag, such as <2de>, keeps it.
+        """
 
         model_config = ConfigDict(extra="forbid")
         texts: Annotated[list[Text], Field(min_length=1, max_length=limits.texts)]
         nbest: Annotated[StrictInt, Field(ge=1, le=engine.max_nbest)] = 1
+        to: StrictStr | None = None
 
     class Pair(BaseModel):
-        """A text and its translation."""
+        """A text and its translation, and the target language of a multilingual model."""
 
         model_config = ConfigDict(extra="forbid")
         source: Text
         target: Text
+        to: StrictStr | None = None
 
     class Tree(BaseModel):
         """A tree in brackets."""
@@ -141,6 +151,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
         if len(filled) > limits.texts:
             limit = f"{limits.texts} non-blank lines"
             raise UserError(f"texts must have at most {limit}, got {len(filled):,}. Send fewer at a time.")
+        filled = dict(zip(filled, tag_texts([*filled.values()], query.to, engine.languages)))
         tokens = await asyncio.to_thread(engine.lengths, list(filled.values()))
         _check_lengths(filled, tokens, engine.max_tokens)
         items = [(line, query.nbest) for line in filled.values()]
@@ -152,9 +163,10 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
         @app.post("/attention", responses=ERRORS)
         async def attention(pair: Pair, request: Request):
             """Return the attention weights of a translation. Line breaks count as spaces."""
-            tokens = await asyncio.to_thread(engine.lengths, [pair.source, pair.target])
+            (source,) = tag_texts([pair.source], pair.to, engine.languages)
+            tokens = await asyncio.to_thread(engine.lengths, [source, pair.target])
             _check_lengths(("source", "target"), tokens, MAX_SHOWN)
-            call = batcher.call(engine.attention, pair.source, pair.target)
+            call = batcher.call(engine.attention, source, pair.target)
             return JSONResponse(await _unless_disconnected(request, call))
 
     if engine.trees:
@@ -172,8 +184,8 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
         """Describe the model and its limits."""
         return ModelInfo(
             **engine.about, version=__version__, trees=engine.trees, attention=engine.shows_attention,
-            max_nbest=engine.max_nbest, max_texts=limits.texts, max_characters=limits.characters,
-            max_tokens=engine.max_tokens,
+            languages=list(engine.languages), max_nbest=engine.max_nbest, max_texts=limits.texts,
+            max_characters=limits.characters, max_tokens=engine.max_tokens,
         )  # fmt: skip
 
     @app.head("/healthz", include_in_schema=False)

@@ -47,6 +47,7 @@ class Engine(abc.ABC):
         max_tokens: Maximum number of tokens of a text, including EOS; None if the engine cuts longer texts.
         trees: Whether translations are trees in brackets.
         shows_attention: Whether the engine supports `attention`.
+        languages: Codes of the target languages of a multilingual model, whose texts begin with a tag.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Engine(abc.ABC):
     max_tokens: int | None = None
     trees = False
     shows_attention = False
+    languages: tuple[str, ...] = ()
 
     @abc.abstractmethod
     def lengths(self, texts: Sequence[str]) -> list[int]:
@@ -91,6 +93,7 @@ class TranslatorEngine(Engine):
         self._search = {name: value for name, value in search.items() if value is not None}
         self.max_nbest = SearchOptions(**self._search).complete(translator.hparams, translator.constraint).beam_size
         self.trees = translator.tokenizer.constraint is not None
+        self.languages = translator.tokenizer.languages
 
     def lengths(self, texts):
         return [len(ids) + 1 for ids in self._translator.tokenizer.encode(texts)]
@@ -151,6 +154,7 @@ class SavedModelEngine(Engine):
         self._signature = self._model.signatures["serving_default"]
         self.max_nbest = about["nbest"]
         self.trees = about.get("trees", False)
+        self.languages = tuple(about.get("languages", ()))
         self.about = _description(path, about)
 
     def lengths(self, texts):

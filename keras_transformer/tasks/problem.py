@@ -51,6 +51,8 @@ class Problem:
     """Names of the splits that `prepare` stores."""
     test_sets: ClassVar[tuple] = ()
     """Names of further test sets, whose text `pairs` yields. `prepare` does not read them."""
+    parts: ClassVar[dict] = {}
+    """{name of a part of each split: `Problem` that scores it}, or {} if the problem itself scores all examples."""
     reversed: ClassVar[bool] = False
     _expected: ClassVar[dict | None] = None  # {split: number of pairs}, for the remaining time in the progress log
 
@@ -110,6 +112,10 @@ class Problem:
     def all_scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
         """Return all scores that `evaluate` reports. Those of `score`, which validation uses, come last."""
         return self.score(hypotheses, references)
+
+    def part_names(self, split: str) -> list[str] | None:
+        """Return the name of each example's part, in order, or None if the problem itself scores all examples."""
+        return None
 
     def table(self, hypotheses: Sequence[str], references: Sequence[str]) -> str | None:
         """Return a detailed report on the outputs, a text of many lines that ends with a summary, or None."""

@@ -79,6 +79,22 @@ def test_page_shows_scores_of_several_translations(driver):
     assert complaints(driver) == []
 
 
+def test_page_offers_target_languages(driver):
+    from selenium.webdriver.support.ui import Select
+
+    engine = Backwards()
+    with serving(application(engine)) as url:
+        assert translate(driver, url, "one") == ["eno"]
+        assert not driver.find_element("id", "to").is_displayed()
+        engine.languages = ("de", "pt_BR")
+        assert translate(driver, url, "one") == ["eno >ed2<"]
+        languages = Select(driver.find_element("id", "to"))
+        assert [option.text for option in languages.options] == ["German", "Brazilian Portuguese"]
+        languages.select_by_value("pt_BR")
+        assert translate_again(driver, "one") == ["eno >RB_tp2<"]
+    assert complaints(driver) == []
+
+
 def test_page_splits_long_texts_into_requests(driver):
     lines = [f"line {i}" if i % 5 else "" for i in range(100)]
     with serving(application(Backwards(), Limits(texts=8))) as url:

@@ -29,9 +29,11 @@ class Tokenizer:
     Attributes:
         file_name: Name of the tokenizer's file in a prepared corpus and in a run directory.
         vocab_size: Number of ids.
+        languages: Codes of the target languages whose tags are pieces, see `data.language_tags`.
     """
 
     file_name: str
+    languages: tuple[str, ...] = ()
     constraint = None
     """Constraint on the outputs of a search, see `decoding.search_options.SearchOptions`; None for plain texts."""
 

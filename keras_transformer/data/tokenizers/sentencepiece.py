@@ -3,6 +3,7 @@
 import functools
 import random
 
+from keras_transformer.data.language_tags import language_tag, tagged_languages
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, Tokenizer, flags, no_byte_pairs
 from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions, learn_model
 
@@ -24,6 +25,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = self._processor.get_piece_size()
+        self.languages = tagged_languages(self.pieces(range(self.vocab_size)))
 
     @classmethod
     def train(cls, texts, vocab_size, options=None):
@@ -81,9 +83,11 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def hidden_ids(self):
-        """See `Tokenizer`. A piece that begins a word is replaced by "▁", as in an unknown word."""
+        """See `Tokenizer`. A piece that begins a word is replaced by "▁", as in an unknown word. Tags stay."""
         ids, blank = super().hidden_ids, self._processor.piece_to_id("▁")
         begins = self.word_starts == 1
         begins[[BOS, EOS]] = False
         ids[begins] = blank
+        tags = [self._processor.piece_to_id(language_tag(language)) for language in self.languages]
+        ids[tags] = tags
         return ids

@@ -63,11 +63,21 @@
     model = about;
     at("model").textContent = document.title = model.model;
     for (let n = 1; n <= model.max_nbest; n++) make(at("nbest"), "option", { value: n }, n);
+    for (const code of model.languages) make(at("to"), "option", { value: code }, languageName(code));
+    at("languages").hidden = model.languages.length < 2;
     at("several").hidden = model.max_nbest === 1;
     at("found").textContent = model.trees ? "Tree" : "Translation";
   }
 
-  let busy = false;
+  function languageName(code) {
+    try {
+      return new Intl.DisplayNames("en", { type: "language" }).of(code.replaceAll("_", "-"));
+    } catch {  // not a code of BCP 47
+      return code;
+    }
+  }
+
+  let busy = false, to;  // the target language of the results, undefined for a model of one direction
   at("form").addEventListener("submit", (event) => {
     event.preventDefault();
     if (busy) return;
@@ -85,6 +95,7 @@
     if (!lines.length) return showState("Enter a text first.", true);
     showState("Translating …");
     if (!model) await learnModel();
+    to = at("to").value || undefined;
     const began = performance.now(), count = lines.filter(Boolean).length;
     let failed = 0;
     for (let i = 0; i < lines.length; i += model.max_texts) {
@@ -100,7 +111,7 @@
   async function translations(texts) {
     if (!texts.length) return [];
     try {
-      return (await ask("translate", { texts, nbest: Number(at("nbest").value) })).translations;
+      return (await ask("translate", { texts, nbest: Number(at("nbest").value), to })).translations;
     } catch (error) {
       if (![413, 422].includes(error.status)) throw error;
       const half = Math.ceil(texts.length / 2);
@@ -170,7 +181,7 @@
     results.querySelectorAll(".word[aria-pressed=true]").forEach((one) => one.setAttribute("aria-pressed", "false"));
     let data;
     try {
-      data = await ask("attention", { source: text, target: translation });
+      data = await ask("attention", { source: text, target: translation, to });
     } catch (error) {
       attention.hidden = true;
       if (error.status === 422) error.message = "Attention can only be shown for shorter lines.";

@@ -6,6 +6,7 @@ import time
 import keras
 
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.tasks.parts import score_parts
 from keras_transformer.training.callbacks.base import StepCallback
 from keras_transformer.training.collapse import SourceHealth, collapse_warning
 from keras_transformer.utils.errors import NonFiniteOutputs
@@ -39,6 +40,7 @@ class ValidationCallback(StepCallback):
         self.run, self.problem, self.batches, self.hparams = run, problem, batches, hparams
         self.stop, self.workers = stop, workers
         self.examples = list(problem.examples("validation"))
+        self.part_names = problem.part_names("validation")
         self.translator = None
         self.latest = None
 
@@ -118,11 +120,13 @@ class ValidationCallback(StepCallback):
             except NonFiniteOutputs:
                 return ("no score: the model's outputs are not finite",), {}
         outputs = [hypotheses[0].text for hypotheses in translations]
-        compute = self.problem.all_scores if self.hparams.best_metric == "chrf" else self.problem.score
-        scores = compute(outputs, references)
+        method = "all_scores" if self.hparams.best_metric == "chrf" else "score"
+        scores, by_part = score_parts(self.problem, self.part_names, outputs, references, method)
         samples = [dict(zip(("source", "output", "reference"), texts)) for texts in zip(sources, outputs, references)]
-        return scores, {
-            **{score.name: score.value for score in scores}, "score": scores[-1].value,
+        of_parts = {f"{one.name} {name}": one.value for name, several in by_part.items() for one in several}
+        values = ", ".join(f"{name} {one[-1].value:.2f}" for name, one in by_part.items())
+        return [*scores, *([f"({values})"] if len(by_part) > 1 else [])], {
+            **of_parts, **{score.name: score.value for score in scores}, "score": scores[-1].value,
             "signatures": {score.name: score.signature for score in scores}, "samples": samples[:SAMPLES],
         }  # fmt: skip
 

@@ -39,3 +39,10 @@ def test_argos_refuses_other_models(trained_run, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="must have the model transformer and one SentencePiece model, got marian"):
         export_argos(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_argos_refuses_language_tags(trained_run, tmp_path):
+    run = Run.open(trained_run)
+    run.tokenizer.languages = ("de", "fr")
+    with pytest.raises(UserError, match="must have a model without language tags, got one for de, fr"):
+        export_argos(run, tmp_path / "out")

@@ -35,6 +35,7 @@ AWKWARD = [
     "", " ", "\u3000", " \t\n ", "▁", "▁▁ a▁b", "a\u00a0b\u202fc\u2028d\x85e\x1cf\ng", "日本 😀👩‍👩‍👧!", "\ufeffbom",
     "e\u0301 \u0301 ﬁ ½ Å", "… m² ，「」\u3000½",
     "<s> </s> <pad> <unk>", "<pad>", "x" * 3000, "\x00a\x01 \x7f", "-]^[a .* $ \\1 \\0", "a<ph1>b 2024",
+    "<2de> The dog", " <2de>The dog",
     "\ud7ff\ue000\uffff\U0010ffff", "-LRB- -LRB-x-RRB- \\/ a\\/b `` '' ``a ⟪(S⟫ <<",
     "\u200b \u00ad a\u200bb", "(S (NN a))", ">>tr<< The dog", " >>tr<<The\ndog", ">>xx<< The dog", ">>tr<<",
 ]  # fmt: skip
@@ -55,7 +56,7 @@ def nfkc_pieces():
 
 @pytest.fixture(scope="module")
 def unigram_bytes():
-    options = VocabularyOptions("unigram", byte_fallback=True, split_digits=True, symbols=("<ph1>", "a b"))
+    options = VocabularyOptions("unigram", byte_fallback=True, split_digits=True, symbols=("<ph1>", "a b", "<2de>"))
     return SentencePieceTokenizer.train(SENTENCES, 320, options)
 
 

@@ -29,6 +29,7 @@ SIZES = {
     "copy": SYMBOL_SIZES, "reverse": SYMBOL_SIZES, "sort": SYMBOL_SIZES,
     "toy_ende": {"train": 300, "validation": 500, "test": 1_000},
     "parallel_text": {"train": 190, "validation": 10},
+    "multilingual_text": {"train": 380, "validation": 20},
     **dict.fromkeys(PLAIN, {"train": 200, "validation": 20, "test": 20}),
     "toy_parsing": {"train": 300, "validation": 500, "test": 1_000},
     "parsing_wsj": {"train": 309, "validation": 17, "test": 6},
@@ -109,6 +110,8 @@ def make(home, request):
             arguments |= {"raw_dir": home / "plain", "vocab_size": 60}
         elif problem.corpus == "parallel_text":
             arguments |= {"raw_dir": home / "text", "vocab_size": 60}
+        elif problem.corpus == "multilingual_text":
+            arguments |= {"raw_dir": home / "text", "vocab_size": 60, "directions": "en-de,de-en"}
         elif issubclass(problem, TreebankProblem):
             folder = request.getfixturevalue("treebanks")
             inside = {"parsing_gum": "gum", "parsing_icepahc": "icepahc"}.get(name, ".")

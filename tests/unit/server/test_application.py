@@ -156,6 +156,28 @@ def test_attention_and_tree_paths_depend_on_engine(url):
         ask(other, "/tree", {"tree": "(S (NP"}).refused(422)
 
 
+def test_translate_tags_lines_with_target_language(url, engine):
+    assert ask(url, "/model").content["languages"] == []
+    ask(url, body={"texts": ["a"], "to": "de"}).refused(422, "to must be omitted for a model without language tags")
+    engine.languages = ("de", "fr")
+    assert ask(url, "/model").content["languages"] == ["de", "fr"]
+    assert ask(url, body={"texts": ["a b\n\nc", "<2fr> d"], "to": "de"}).outputs == [
+        [("b a >ed2<\n\nc >ed2<", 0)], [("d >rf2<", 0)]
+    ]  # fmt: skip
+    ask(url, body={"texts": ["a"]}).refused(422, "must begin with the tag of its target language, such as <2de>")
+    ask(url, body={"texts": ["a"], "to": "ge"}).refused(422, "unknown target language 'ge': did you mean de?")
+    ask(url, body={"texts": ["a"], "to": 1}).refused(422, "body.to", "valid string")
+
+
+def test_attention_takes_target_language():
+    engine = Backwards(shows_attention=True)
+    engine.languages = ("de", "fr")
+    with serving(application(engine, LIMITS)) as url:
+        pair = {"source": "one", "target": "two"}
+        assert ask(url, "/attention", {**pair, "to": "fr"}).content == {**pair, "source": "<2fr> one"}
+        ask(url, "/attention", pair).refused(422, "must begin with the tag")
+
+
 # Errors
 
 

@@ -1,0 +1,55 @@
+"""Tags in front of sources that name the target language for a multilingual model (Johnson et al. 2017)."""
+
+import re
+
+from keras_transformer.utils.errors import UserError, unknown
+
+SEVERAL = "mul"
+"""Code of ISO 639-2 for several languages."""
+
+TAG = re.compile(r"\s*<2(\w+)>\s*")
+
+
+def language_tag(language):
+    """Return the tag of a target language, such as "<2de>" for "de"."""
+    return f"<2{language}>"
+
+
+def tagged_languages(pieces):
+    """Return the languages whose tags are pieces of a vocabulary, a tuple of codes in the order of the pieces."""
+    return tuple(tag[1] for piece in pieces if (tag := TAG.fullmatch(piece)))
+
+
+def without_tag(text):
+    """Return a text without the tag that it begins with, if any."""
+    return TAG.sub("", text, count=1) if TAG.match(text) else text
+
+
+def tag_texts(texts, language, known):
+    """Return sources with the tag of their target language in front. Blank texts and tagged texts stay the same.
+
+    Args:
+        texts: List of sources.
+        language: Code of the target language. None stands for the only known language.
+        known: Codes of the target languages of the model. It is empty for a model without tags.
+
+    Raises:
+        UserError: The model does not know the language, or a text lacks a tag and `language` is None.
+    """
+    if language is not None and not known:
+        raise UserError(f"the option to must be omitted for a model without language tags, got {language!r}")
+    if language is not None and language not in known:
+        raise unknown("target language", language, known)
+    return [_tagged(text, language, known) for text in texts] if known else texts
+
+
+def _tagged(text, language, known):
+    tag = TAG.match(text)
+    if not text.strip() or tag and tag[1] in known:
+        return text
+    if language is None and len(known) > 1:
+        raise UserError(
+            f"a text must begin with the tag of its target language, such as {language_tag(known[0])}, got "
+            f"{text[:40]!r}. Add the tag, or choose from {', '.join(known)}, for example with to={known[0]}."
+        )
+    return f"{language_tag(language or known[0])} {text}"

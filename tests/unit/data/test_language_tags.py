@@ -1,0 +1,81 @@
+"""Tags of target languages: in texts, in vocabularies, in filters."""
+
+import numpy as np
+import pytest
+from helpers.errors import complaint
+
+from keras_transformer.data.filters import PairFilter, TaggedPairFilter
+from keras_transformer.data.language_tags import tag_texts, tagged_languages, without_tag
+from keras_transformer.data.tokenizers.base import UNK
+from keras_transformer.data.tokenizers.marian import MarianTokenizer
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions
+
+TEXTS = [f"{word} {number} <2de>" for number in range(50) for word in ("A dog", "Ein Hund", "a2de")]
+TAGS = ("<2de>", "<2pt_BR>")
+
+
+def learn(**options):
+    size = 285 if "byte_fallback" in options else 50
+    return SentencePieceTokenizer.train(TEXTS, size, VocabularyOptions(symbols=TAGS, **options))
+
+
+def test_tag_texts_adds_one_tag():
+    texts = ["A dog", "", " \t", "<2fr> A dog", "  <2de>A dog", "<2xx> A dog"]
+    tagged = ["<2de> A dog", "", " \t", "<2fr> A dog", "  <2de>A dog", "<2de> <2xx> A dog"]
+    assert tag_texts(texts, "de", ("de", "fr")) == tagged
+    assert tag_texts(["A dog"], None, ("de",)) == ["<2de> A dog"]
+    assert tag_texts(texts, None, ()) == texts
+
+
+@pytest.mark.parametrize(
+    ("language", "known", "message"),
+    [
+        ("ge", ("de", "fr"), "unknown target language 'ge': did you mean de?"),
+        ("de", (), "the option to must be omitted for a model without language tags, got 'de'"),
+        (None, ("de", "fr"), "a text must begin with the tag of its target language, such as <2de>, got 'A dog'. Add"),
+    ],
+)
+def test_tag_texts_rejects_language(language, known, message):
+    assert complaint(tag_texts, ["<2de> A dog", "A dog"], language, known).startswith(message)
+
+
+def test_without_tag_removes_only_the_first_tag():
+    assert without_tag(" <2de>  A <2de> dog") == "A <2de> dog"
+    assert without_tag(" A <2de> dog") == " A <2de> dog"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"kind": "unigram", "byte_fallback": True}, {"normalization": "nfkc_cf"}, {"split_digits": True}],
+    ids=lambda options: "-".join(options) or "default",
+)
+def test_tags_are_whole_pieces(options):
+    tokenizer = learn(**options)
+    assert tokenizer.languages == ("de", "pt_BR")
+    for tag in TAGS:
+        (ids,) = tokenizer.encode([f"{tag} A dog 2"])
+        assert tokenizer.pieces(ids)[:2] == ["▁", tag]
+        assert UNK not in ids
+
+
+def test_word_dropout_keeps_tags():
+    tokenizer = learn()
+    ids = tokenizer.encode(["<2de> A dog"])[0]
+    assert [index for index in ids if tokenizer.hidden_ids[index] == index] == ids[:2]  # "▁" stands for itself
+
+
+def test_separate_vocabularies_have_tags():
+    joined = MarianTokenizer.join(learn(), SentencePieceTokenizer.train(TEXTS, 60))
+    assert joined.languages == ("de", "pt_BR")
+    assert joined.pieces(joined.encode(["<2pt_BR> A dog"])[0])[:2] == ["▁", "<2pt_BR>"]
+    assert tagged_languages(["<2>", "a<2de>", "2de", "<2fr>"]) == ("fr",)
+
+
+def test_filter_ignores_tags():
+    pairs = [("<2de> New York", "New York"), ("<2de> 12a", "12b"), ("<2de> A dog", "Ein Hund")]
+    lengths = np.full((2, 3), 5)
+    rules = {"drop_copies": True, "min_letters": 0.3, "source_script": "Latin"}
+    dropped = TaggedPairFilter(**rules).by_pair(pairs, lengths)
+    assert [rows.tolist() for rows in dropped.values()] == [[True, False, False], [False] * 3, [False] * 3]
+    assert not PairFilter(**rules).by_pair(pairs, lengths)["dropped_as_copies"].any()
