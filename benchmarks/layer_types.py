@@ -8,7 +8,7 @@ Inputs are random, in float32, in small batches so that the overhead of an opera
 one width, and widths at one length, as long as the largest tensor of a layer has at most 2^27 elements. The benchmark
 times all layers at all sizes once before it repeats any, and reports the minimum time, which other load affects least.
 An exponent is the slope of a least-squares line through the logarithms of the three largest sizes and of their times.
-The counted exponent is that of the operations in matrix products.
+The counted exponent describes the operations in matrix products.
 """
 
 import collections
@@ -122,11 +122,11 @@ def kinds():
     return [
         Kind("self-attention", *quadratic, lambda d: Bare(scaled_dot_product_attention),
              lambda n, d: 4 * n * n * d, lambda n, d: n * n),
-        # LSTM is the recurrent layer of GNMT, with which the paper compares.
+        # LSTM is the recurrent layer of GNMT, a baseline of the paper.
         Kind("recurrent (LSTM)", "O(n·d²)", "O(n)", "O(n)", 1, 2,
              lambda d: keras.layers.LSTM(d, return_sequences=True),
              lambda n, d: 16 * n * d * d, lambda n, d: 4 * n * d),
-        # The path length is that of dilated kernels; contiguous kernels have O(n/k) (§4).
+        # The path length is for dilated kernels; contiguous kernels have O(n/k) (§4).
         Kind("convolutional", "O(k·n·d²)", "O(1)", "O(log_k n)", 1, 2,
              lambda d: keras.layers.Conv1D(d, KERNEL, padding="same"),
              lambda n, d: 2 * KERNEL * n * d * d, lambda n, d: n * d),

@@ -210,7 +210,7 @@ def unbinarize(tree):
 
 
 class Lexicon:
-    """Probabilities of parts of speech for words. Rare and unknown words share those of words of the same kind.
+    """Probabilities of parts of speech for words. Rare and unknown words share the probabilities of their kind.
 
     Args:
         leaves: Preterminals of the binarized training trees.

@@ -171,7 +171,7 @@ EXPERIMENTS = {
         ),
         *(english_parser(seed) for seed in (1, 2)),
     ],
-    # Improvements of `tiny` with equally many parameters. The moving average does not change training.
+    # Improvements of `tiny` with the same number of parameters. The moving average does not change training.
     "tiny_plus": [
         better(),
         better(norm="pre"),

@@ -110,7 +110,7 @@ def read_flags(arguments):
     parser.add_names("--sizes", SIZES, "tiny,base")
     parser.add_names("--precisions", PRECISIONS, help="default float32, and bfloat16 if the device supports it")
     parser.add_names("--workloads", WORKLOADS, help="default fixed, and multi30k with --raw_dir")
-    parser.add_argument("--peers_bfloat16", action="store_true", help="measure other engines in bfloat16 as well")
+    parser.add_argument("--peers_bfloat16", action="store_true", help="also measure other engines in bfloat16")
     parser.add_corpus()
     parser.add_argument("--batch_tokens", type=positive_int, help="tokens per side of a batch in fixed and wmt")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")

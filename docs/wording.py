@@ -56,6 +56,16 @@ BANNED = {  # phrase: better wording
     rf"(?:by itself|by themselves){END}|on its own part": "automatically",
     r"(?:trains?|computes?|writes?) along": "take part",
     r"whose turn|as wanted|of what is|of what was": "a noun",
+    rf"of (?:its|their|your|our|my|his|her) own{END}": "its own …",
+    rf"as well{END}": "also",
+    r"equally (?:many|long|often)": "the same number, time",
+    r"last but one|whole or not at all": "second to last, completely or not at all",
+    r"of (?:ours|yours|theirs)|changes? places|like in": "our, your, their; are swapped; as in",
+    r"at hand|goes into|from 0 on|to be had": "available, is part of, from 0",
+    r"(?:costs?|asks?) nothing|nobody asks": "is free, needs no input",
+    r"needs? not|is due to|a single one|the latter|the former": "does not have to, comes from, one, the noun",
+    r"thereby|therein|thereof|hereby|whereby|wherein|hence|thus|upon|amongst|lest|ought|shall": "so, therefore, on",
+    r"in order to(?! be)|by means of|in terms of|utili[sz]e(?:s|d)?": "to, by, a verb, use",
 }
 PATTERNS = {re.compile(rf"(?<![\w-])(?:{phrase})(?![\w-])", re.IGNORECASE): word for phrase, word in BANNED.items()}
 # Lines that begin a new paragraph, list item, table row or docstring entry.

@@ -12,8 +12,8 @@ def parsing_wsj():
     """Model of the paper for WSJ only, not tuned; paper: F1 91.3 on section 23 (Table 4).
 
     The paper tunes the dropout of attention weights and residuals, the learning rate and the beam size on section 22.
-    This preset was not tuned: attention dropout is 0, and the other values are those of `base`. The paper does not
-    state the number of updates and of heads. Here, the latter is that of the model with the same width in Table 3.
+    This preset was not tuned: attention dropout is 0, and the other values are from `base`. The paper does not
+    state the number of updates and of heads. The preset has as many heads as the model of the same width in Table 3.
     """
     return HParams(num_layers=4, d_model=1024, num_heads=8, beam_size=21, alpha=0.3, extra_length=300)
 

@@ -51,7 +51,7 @@ def small():
 
 @register_hparams("quick")
 def quick():
-    """For a first experiment with a few thousand pairs of your own: minutes on two CPU cores."""
+    """For a first experiment with a few thousand of your own pairs: minutes on two CPU cores."""
     return HParams(
         num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.1, warmup_steps=400, batch_tokens=2048,
         max_length=128, train_steps=1000, eval_steps=250, checkpoint_steps=250,

@@ -19,8 +19,8 @@ def base():
 def big():
     """Big model of the paper for en-de: 300,000 updates, 28.4 BLEU on WMT14 en-de (Table 2).
 
-    The differences from the paper are those of `base`. The last 20 checkpoints span up to 19,000 updates. In the paper
-    they are 600 updates apart and span 11,400. The same happens here if an update takes one second, because
+    It differs from the paper in the same points as `base`. The last 20 checkpoints span up to 19,000 updates. In the
+    paper, they are 600 updates apart and span 11,400. The same happens here if an update takes one second, because
     `checkpoint_minutes` is 10.
     """
     return HParams(

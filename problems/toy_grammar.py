@@ -248,7 +248,7 @@ def clause(verb, parts, front="subject", auxiliary="do", negated=False, final=Fa
     if auxiliary == "have" and "sein" in verb.features:
         german_forms = ("ist", "sind")
     elif auxiliary == "must" and negated:
-        german_forms = ("darf", "dürfen")  # "muss nicht" would mean "need not"
+        german_forms = ("darf", "dürfen")  # "muss nicht" would mean "do not have to"
 
     rest = [parts[name].english for name in ENGLISH_ORDER if name in parts and name != front]
     negation, tag = [("RB", "not")] * negated, "VBP" if subject.plural else "VBZ"

@@ -18,7 +18,7 @@ class ToyParsing(ParsingProblem):
 
     @property
     def grammar(self):
-        """The module of the grammar. The translation problem uses it as well."""
+        """The module of the grammar. The translation problem also uses it."""
         return importlib.import_module(problems.get("toy_ende").__module__)
 
     def corpus_files(self):

@@ -35,7 +35,7 @@ def setting(default=dataclasses.MISSING, doc="", low=None, high=MOST, choices=No
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HParams:
-    """Hyperparameters. The defaults are those of the paper's base model.
+    """Hyperparameters. The defaults describe the paper's base model.
 
     A preset in `hparams/` is a registered set of values. `replace` and `--set` change single fields.
 

@@ -31,7 +31,7 @@ def open_binary(path):
 
     Raises:
         UserError: The file is missing, damaged or unreadable, or the package that reads zstd is missing. Errors that
-            occur while the `with` block reads the file are converted as well.
+            occur while the `with` block reads the file are also converted.
     """
     try:
         with _open(path) as file:

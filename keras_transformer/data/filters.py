@@ -167,7 +167,7 @@ def script_classes(scripts):
     """Return the content of a character class for the names of Unicode scripts, separated by commas.
 
     Raises:
-        UserError: A name is not that of a script.
+        UserError: A name is not the name of a script.
     """
     import regex
 

@@ -87,7 +87,7 @@ def order_type(pairs):
 def group_lengths(source, target):
     """Return source length, target length and size of the groups of a `LengthIndex`, int64 `[groups]` each.
 
-    The function needs memory for one block only, whatever the number of pairs.
+    The function needs memory for one block only, for any number of pairs.
 
     Args:
         source: Integers `[pairs]`.

@@ -93,7 +93,7 @@ class TokenStore:
 
         Args:
             split: Name of the split.
-            verified: {file name: status} of the files whose checksums need not be verified.
+            verified: {file name: status} of the files whose checksums are already verified.
         """
         files, current = self.manifest["files"], {}
         dtypes = {

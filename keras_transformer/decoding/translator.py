@@ -27,7 +27,7 @@ class Translator(BaseTranslator):
     Args:
         model: `Transformer`, or a list of them with the same vocabulary: an ensemble, whose probabilities are averaged.
         problem: `Problem` whose tokenizer the model uses, or a `Tokenizer`.
-        hparams: `HParams` with the default `beam_size`, `alpha` and `extra_length` (default: those of the model).
+        hparams: `HParams` with the default `beam_size`, `alpha` and `extra_length` (default: the model's).
         jit_compile: Whether TensorFlow compiles the search with XLA. This makes it faster, but each of a few batch
             shapes takes seconds to compile, so it pays off for many sentences. JAX always compiles.
 

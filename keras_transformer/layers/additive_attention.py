@@ -30,7 +30,7 @@ def additive_attention(query, key, value, score, mask=None, dropout=None):
 class AdditiveAttention(MultiHeadAttention):
     """Multi-head attention with the logits vᵀtanh(W_q q + W_k k) in each head.
 
-    Arguments, call arguments and result are those of `MultiHeadAttention`.
+    Arguments, call arguments and result are the same as for `MultiHeadAttention`.
 
     References:
         Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate" (2015), A.1.2.

@@ -106,7 +106,8 @@ class Decoder(Stack):
         num_layers: Number of layers, N.
         **arguments: Arguments of `DecoderLayer`.
 
-    Call arguments and result are those of `DecoderLayer`, without `self_mask`: the decoder applies the causal mask.
+    Call arguments and result are the same as for `DecoderLayer`, but without `self_mask`, because the decoder
+    applies the causal mask itself.
     """
 
     layer_class = DecoderLayer

@@ -64,7 +64,7 @@ class Encoder(Stack):
         num_layers: Number of layers, N.
         **arguments: Arguments of `EncoderLayer`.
 
-    Call arguments and result are those of `EncoderLayer`.
+    Call arguments and result are the same as for `EncoderLayer`.
     """
 
     layer_class = EncoderLayer

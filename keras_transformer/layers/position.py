@@ -60,7 +60,7 @@ class SinusoidalPositions(Positions):
         d_model: Width of an encoding, an even number.
         max_length, seed: Not used.
 
-    Call arguments and result are those of `Positions`.
+    Call arguments and result are the same as for `Positions`.
     """
 
     def build(self, input_shape=None):
@@ -81,7 +81,7 @@ class LearnedPositions(Positions):
         max_length: Number of embeddings. All positions ≥ `max_length` share the last embedding.
         seed: Seed of the initial weights.
 
-    Call arguments and result are those of `Positions`.
+    Call arguments and result are the same as for `Positions`.
     """
 
     def __init__(self, d_model, max_length, seed=None, **kwargs):

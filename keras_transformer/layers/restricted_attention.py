@@ -99,8 +99,8 @@ class RestrictedAttention(MultiHeadAttention):
         d_model, num_heads, d_k, d_v, dropout, seed: As in `MultiHeadAttention`.
         window: r, the number of positions that a position attends to, centered on the position.
 
-    Call arguments and result are those of `MultiHeadAttention`. `memory` must have the length of `query`, and the mask
-    must be `[batch or 1, heads or 1, 1, length]`. `attend` returns the weights of `restricted_attention`.
+    Call arguments and result are the same as for `MultiHeadAttention`. `memory` must have the length of `query`, and
+    the mask must be `[batch or 1, heads or 1, 1, length]`. `attend` returns the weights of `restricted_attention`.
 
     Raises:
         ValueError: The window is less than 1, or `restricted_attention` raises it in a call.

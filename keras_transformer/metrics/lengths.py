@@ -18,7 +18,7 @@ def length_buckets(words):
 
 
 def length_ratio(outputs, references):
-    """Return the number of words in the outputs divided by that in the references, or None if the latter is 0."""
+    """Return the number of words in the outputs per word of the references, or None if these have no words."""
     words, expected = (sum(len(text.split()) for text in texts) for texts in (outputs, references))
     return words / expected if expected else None
 

@@ -34,7 +34,7 @@ def fused_linear_cross_entropy(states, table, labels, weights, label_smoothing, 
 
     Returns:
         The loss, Σ weight · smoothed cross-entropy, a float32 scalar; and the smoothed and the plain cross-entropy of
-        each token, float32 `[tokens]`, in nats. No gradient flows through the latter two.
+        each token, float32 `[tokens]`, in nats. Gradients flow only through the loss.
     """
     if not training:
         (smoothed, plain), _ = _chunked(states, table, labels, weights, label_smoothing, 0.0, False)

@@ -118,7 +118,7 @@ def check_loss(loss, accumulate, vocab_size):
 
 
 def divisor(loss, labels, weights):
-    """Return the number by which Keras divides the weighted sum of a loss, a float32 scalar.
+    """Return the divisor of the weighted sum of a loss in Keras, a float32 scalar.
 
     Args:
         loss: As in `check_loss`.

@@ -21,8 +21,8 @@ class MarianTransformer(Transformer):
     Marian's positional encoding consists of all sines followed by all cosines. Here they alternate, as in the paper
     (§3.5). The conversion of Marian's weights therefore reorders the d_model channels.
 
-    Arguments, call arguments and result are those of `Transformer`. Published models have `activation="swish"` and
-    `norm="marian"`.
+    Arguments, call arguments and result are the same as for `Transformer`. Published models have `activation="swish"`
+    and `norm="marian"`.
 
     References:
         Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++" (2018).

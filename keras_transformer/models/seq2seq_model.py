@@ -124,8 +124,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             inputs: The inputs of `states`.
             labels: int `[batch, target_length]`.
             weights: float32 `[batch, target_length]`, or None in evaluation and for a loss that Keras reduces.
-            share: The micro-batch's share of the batch, a float32 scalar by which a loss that Keras reduces is
-                multiplied, or None for 1.
+            share: The micro-batch's share of the batch, a float32 scalar that multiplies a loss reduced by
+                Keras, or None for 1.
             training: Whether to apply dropout, and whether the loss is differentiated.
         """
         if not self.sums_tokens:

@@ -77,7 +77,7 @@ class Transformer(Seq2SeqModel):
         # Leave room for the offsets of the layers within the 32 bits of a dropout seed.
         seed = hparams.seed * 10_000 % 2**31
         policy, width = self.dtype_policy, hparams.d_model
-        # Layers take hparams by name, so new arguments of layers need not be listed here.
+        # Arguments of layers are read from hparams by name, so a new argument needs no change here.
         names = inspect.signature(StackLayer).parameters.keys() - {"seed"}
         shared = {name: getattr(hparams, name) for name in names if hasattr(hparams, name)}
         shared |= self.layer_arguments

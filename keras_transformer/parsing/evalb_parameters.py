@@ -14,7 +14,7 @@ _REFUSED = "QUOTE_LABEL"
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """Parameters of EVALB. The defaults are those of its file COLLINS.prm, the standard for English.
+    """Parameters of EVALB. The defaults come from its file COLLINS.prm, the standard for English.
 
     Attributes:
         delete_labels: Labels to ignore: brackets with such a label, and words under such a tag.
@@ -68,7 +68,7 @@ def read_parameters(lines, name="the parameters"):
 
     Raises:
         UserError: A key is unknown, a value is missing or invalid, a line has too many values, or the file sets
-            QUOTE_LABEL, with which EVALB repairs sentences of different lengths. This key is not implemented.
+            QUOTE_LABEL, which is not implemented. EVALB uses it to repair sentences of different lengths.
     """
     found = {field: set() for field in (*_LISTS.values(), *_PAIRS.values())}
     for number, line in enumerate(lines, start=1):
@@ -90,7 +90,7 @@ def read_parameters(lines, name="the parameters"):
 
 
 def _check_key(key, place):
-    """Raise a `UserError` if a file may not contain the key."""
+    """Raise a `UserError` if a file must not contain the key."""
     if key == _REFUSED:
         raise UserError(f"{place}: {key} is not implemented. Remove the line. Scores then differ from those of EVALB.")
     known = (*_LISTS, *_PAIRS, *_NUMBERS, *_WITHOUT_EFFECT)

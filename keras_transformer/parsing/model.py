@@ -16,8 +16,8 @@ class WordAlignedTransformer(Transformer):
     word. The number of such tokens so far is the index of the current word. The other heads see the whole source. The
     model has no additional trained weights.
 
-    Arguments, call arguments and result are those of `Transformer`. Call `adopt` with the tokenizer before training.
-    `from_hparams`, `Translator` and `train` call it automatically.
+    Arguments, call arguments and result are the same as for `Transformer`. Call `adopt` with the tokenizer before
+    training. `from_hparams`, `Translator` and `train` call it automatically.
 
     Attributes:
         word_heads: Number of word-aligned heads in each decoder layer.

@@ -78,7 +78,7 @@ class Run:
             problem: `Problem`, prepared or not.
             preset: Registered name of the preset that `hparams` are based on.
             hparams: `HParams`.
-            init_from: Origin of the initial weights; None uses that of an existing run.
+            init_from: Origin of the initial weights; None keeps the origin in an existing run.
 
         Raises:
             UserError: The directory contains another run or other files.
@@ -101,7 +101,7 @@ class Run:
             known.check_same_config(config)
         elif path.exists() and (not path.is_dir() or _foreign_files(path)):
             raise UserError(f"{path} exists and is not a run directory; give another --output_dir")
-        config["plugins"] = plugins.loaded()  # includes those of an existing run
+        config["plugins"] = plugins.loaded()  # includes plug-ins of an existing run
         return cls(path, config)
 
     def check_corpus(self):
@@ -142,7 +142,7 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self):
-        """Lock the directory against other training processes. If the process dies, the lock ends as well.
+        """Lock the directory against other training processes. The lock also ends if the process dies.
 
         Raises:
             UserError: Another process is training in the directory.

@@ -110,7 +110,7 @@ class TranslationProblem(Problem):
             )
         if self.bpe_dropout and self.num_segmentations == 1:
             raise UserError(
-                f"{self.name}: bpe_dropout={self.bpe_dropout} requires several segmentations, because a single one "
+                f"{self.name}: bpe_dropout={self.bpe_dropout} requires several segmentations, because one alone "
                 "would be the same in each epoch; add --set problem.num_segmentations=10"
             )
         if self.num_segmentations > 1 and (dropping := self.dropped_duplicates):
@@ -135,7 +135,7 @@ class TranslationProblem(Problem):
         return {"train": PairFilter(**{**values, "drop_empty": True})}
 
     def changed(self, names) -> list:
-        """Return those of the settings `names` that do not have their default value."""
+        """Return the settings among `names` that do not have their default value."""
         fields = {field.name: field.default for field in dataclasses.fields(self)}
         return [name for name in names if getattr(self, name) != fields[name]]
 

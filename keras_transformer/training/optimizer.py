@@ -72,7 +72,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         """Read the statistics since the last call from the device, and reset them.
 
         Returns:
-            A tuple (norms, number of faults, step of the first fault, counted from 1). The norms are those of finite
+            A tuple (norms, number of faults, step of the first fault, counted from 1). The norms are from finite
             updates before clipping: {"gradient_norm": mean, "largest_gradient_norm": maximum, and "loss_scale" if the
             loss is scaled}, or {} without a finite update.
         """

@@ -169,7 +169,7 @@ def work_directory(path, identity):
 
 @contextlib.contextmanager
 def lock_file(path, wait=False):
-    """Hold an exclusive lock on a file inside a `with` block. If the process dies, the lock ends as well.
+    """Hold an exclusive lock on a file inside a `with` block. The lock also ends if the process dies.
 
     The function creates the file if necessary. The holder of the lock may remove it. A child process that inherits the
     open file also holds the lock.

@@ -15,7 +15,7 @@ COMPILED = {
     or str(Path.home() / ".cache" / "keras_transformer" / "jax"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
 }
-"""Environment with which test processes share the compilation cache of JAX."""
+"""Environment that makes test processes share the compilation cache of JAX."""
 REVERSE = ("--problem=reverse", "--hparams=toy", "--set", "problem.train_pairs=500", *SMALL)
 
 

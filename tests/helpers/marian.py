@@ -59,7 +59,7 @@ def write_marian(folder, seed, bos=False, **changes):
     Args:
         folder: New directory.
         seed: Seed of the weights.
-        bos: Whether the decoder starts with a token of its own, instead of `<pad>`.
+        bos: Whether the decoder starts with a separate token, instead of `<pad>`.
         **changes: Fields of config.json to change.
 
     Returns:

@@ -1,4 +1,4 @@
-"""`augment` resumes after SIGKILL and writes the same pairs as without it."""
+"""`augment` resumes after SIGKILL and writes the same pairs as without interruption."""
 
 import time
 

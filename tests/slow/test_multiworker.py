@@ -86,7 +86,7 @@ def test_multiworker_trains_as_one_and_stops_together(tmp_path):
 
 
 def assert_equals_one_worker(folder):
-    """Assert that the first updates are those of one worker, also when one worker resumes the run of two."""
+    """Assert that the first updates equal the updates of one worker, also when one worker resumes the run of two."""
     shutil.copytree(folder / "run", folder / "resumed")
     for step in Checkpoints(folder / "resumed" / "checkpoints").steps()[1:]:
         shutil.rmtree(folder / "resumed" / "checkpoints" / f"step-{step:09d}")

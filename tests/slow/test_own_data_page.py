@@ -54,7 +54,7 @@ def test_own_data_page_trains_translates_and_exports(call, corpus, tmp_path):
     commands = commands_of("Train a first model") + commands_of("Use the model")
     assert typed(call, commands) == ["train", "evaluate", "translate", "visualize", "export"]
     assert len((tmp_path / "lines.de").read_text(encoding="utf-8").splitlines()) == 3
-    assert "A sentence of yours." in (tmp_path / "pictures" / "attention.html").read_text(encoding="utf-8")
+    assert "One of your sentences." in (tmp_path / "pictures" / "attention.html").read_text(encoding="utf-8")
     assert (tmp_path / "exported" / "saved_model.pb").is_file()
     assert call("average", "--run=runs/mine", "--last=1").succeeded_with_warnings()
 

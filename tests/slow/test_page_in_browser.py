@@ -110,8 +110,8 @@ def test_page_shows_rejected_line_in_place(driver):
         assert translate(driver, url, f"one\n{too_long}\ntwo\n{refused}") == ["eno", "owt"]
         assert said(driver) == [
             "2 of 4 lines could not be processed.",
-            "This line is too long: at most 1,040 characters are possible. Put each sentence on a line of its own.",
-            "This line could not be processed; it may be too long. Put each sentence on a line of its own.",
+            "This line is too long: at most 1,040 characters are possible. Put each sentence on its own line.",
+            "This line could not be processed; it may be too long. Put each sentence on its own line.",
         ]
         entries = driver.find_elements("css selector", "#results > li")
         assert [bool(entry.find_elements("css selector", ".text")) for entry in entries] == [True, False] * 2

@@ -1,7 +1,7 @@
 """BPE-dropout (Provilkov et al. 2020): random segmentations of a text, for small corpora.
 
 Byte-pair encoding builds a word from its characters by repeatedly merging the pair that was learned first. BPE-dropout
-skips each merge with a given probability at every step. A model thus sees the same word in different pieces and learns
+skips each merge with a given probability at every step. So a model sees the same word in different pieces and learns
 how words are composed. Without dropout, the result is the segmentation of the tokenizer.
 
 SentencePiece can also sample segmentations, but with the same seed it returns different pieces in each process. The

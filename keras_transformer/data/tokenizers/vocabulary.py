@@ -39,7 +39,7 @@ class VocabularyOptions:
     Attributes:
         kind: "bpe", byte-pair encoding (§5.1), or "unigram", a unigram language model.
         normalization: "identity" changes only white space. "nfkc" and "nfkc_cf" are SentencePiece's `nmt_nfkc` and
-            `nmt_nfkc_cf`: both replace compatibility characters such as "½", and the latter folds case.
+            `nmt_nfkc_cf`: both replace compatibility characters such as "½", and "nfkc_cf" also folds case.
         character_coverage: Share of the text that the characters among the pieces, the most frequent ones, cover. None
             means 1, or 0.9995 for a text with thousands of different characters.
         byte_fallback: Whether the other characters are encoded as UTF-8 bytes instead of UNK. None means True if

@@ -128,7 +128,7 @@
       const advice = text.length > model.max_characters
         ? `This line is too long: at most ${limit} characters are possible.`
         : "This line could not be processed; it may be too long.";
-      make(entry, "p", { class: "wrong" }, `${advice} Put each sentence on a line of its own.`);
+      make(entry, "p", { class: "wrong" }, `${advice} Put each sentence on its own line.`);
       return false;
     }
     const list = make(entry, "ol");

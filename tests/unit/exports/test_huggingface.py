@@ -25,7 +25,7 @@ def hparams():
 def model(hparams):
     model = kt.Transformer(VOCABULARY, hparams)
     model.build([(None, None), (None, None)])
-    for index, variable in enumerate(model.variables):  # biases and norms must differ as well
+    for index, variable in enumerate(model.variables):  # biases and norms must also differ
         variable.assign(np.random.default_rng(index).normal(size=variable.shape, scale=0.3))
     return model
 

@@ -281,7 +281,7 @@ def test_custom_attention_needs_no_window_or_flops(monkeypatch):
             return memory
 
     class Windowed(Plain):
-        """With a window of its own."""
+        """With its own window."""
 
         def __init__(self, *arguments, window=7, **kwargs):
             super().__init__(*arguments, **kwargs)

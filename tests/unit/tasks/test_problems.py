@@ -204,7 +204,7 @@ class Digits(TranslationProblem):
 
 
 class Doubled(Digits):
-    """A subclass with a corpus of its own."""
+    """A subclass with its own corpus."""
 
     def pairs(self, split):
         return ((f"{source} {source}", target) for source, target in super().pairs(split))

@@ -342,7 +342,7 @@ def test_run_that_ended_early_without_score_stays_ended(problem, tmp_path):
     changed = manifest.read_text().replace('"git_revision": ', '"git_revision": "of another day", "was": ', 1)
     manifest.write_text(changed)
     assert train_model(problem, ended, tmp_path / "ended").metrics() == before
-    assert manifest.read_text() == changed  # still that of the process that made the updates
+    assert manifest.read_text() == changed  # still written by the process that made the updates
 
 
 def test_early_stopping_counts_across_resumes(problem, tmp_path):
