@@ -21,6 +21,7 @@ import numpy as np
 from keras_transformer.data.filters import hash_pairs, hash_texts
 from keras_transformer.data.tokenizers.base import EOS
 from keras_transformer.data.tokenizers.loading import load_tokenizer
+from keras_transformer.utils.cores import usable_cores
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 
@@ -114,7 +115,7 @@ class ChunkWriter:
 
     def __init__(self, tokenizer, folder, workers=None):
         self._tokenizer, self._folder = tokenizer, folder
-        self._workers = min(_cores(), MAX_WORKERS) if workers is None else workers
+        self._workers = min(usable_cores(), MAX_WORKERS) if workers is None else workers
         self._pairs = 0
         self._pool = None
 
@@ -214,8 +215,3 @@ def _start_worker(folder):
 def _exit_with_parent():
     multiprocessing.parent_process().join()
     os._exit(1)
-
-
-def _cores():
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

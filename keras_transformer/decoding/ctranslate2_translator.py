@@ -13,9 +13,10 @@ from keras_transformer.conversion.ctranslate2 import INSTALL, POSITIONS
 from keras_transformer.data.tokenizers.base import EOS
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.decoding.base_translator import BaseTranslator, Hypothesis, score_of
+from keras_transformer.utils.cores import usable_cores
 from keras_transformer.utils.errors import NonFiniteOutputs, UserError
 
-BATCH_ROWS = 64
+BATCH_ROWS = 32
 LIMIT_STEP = 16
 """Multiple to which length limits are rounded up, so that more sentences share a call. A call has one limit."""
 
@@ -31,7 +32,8 @@ class CTranslate2Translator(BaseTranslator):
         read_files: Function that returns the files of the model, {name: bytes}.
         tokenizer: `Tokenizer` of the model.
         hparams: `HParams` with the default `beam_size`, `alpha` and `extra_length`.
-        threads: Number of threads; 0 for the default of CTranslate2.
+        threads: Number of batches that are translated at the same time, with one thread each (default: number of
+            cores).
 
     Raises:
         UserError: CTranslate2 is missing.
@@ -39,17 +41,18 @@ class CTranslate2Translator(BaseTranslator):
 
     engine = "ctranslate2"
 
-    def __init__(self, read_files, tokenizer, hparams, threads=0):
+    def __init__(self, read_files, tokenizer, hparams, threads=None):
         try:
             import ctranslate2
         except ImportError:
             raise UserError(f"CTranslate2 is missing. Run {INSTALL}.") from None
         super().__init__(tokenizer, hparams)
         self._library = ctranslate2
-        self._open = lambda: ctranslate2.Translator(
-            "model", device="cpu", inter_threads=1, intra_threads=threads, files=read_files()
+        # Threads that share a batch wait for each other in every step, which takes many times longer on busy cores.
+        self._open = lambda count: ctranslate2.Translator(
+            "model", device="cpu", inter_threads=count, intra_threads=1, files=read_files()
         )
-        self._engine = self._open()
+        self._engine = self._open(usable_cores() if threads is None else threads)
         self._pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         self._ids = {piece: index for index, piece in enumerate(self._pieces)}
 
@@ -92,9 +95,10 @@ class CTranslate2Translator(BaseTranslator):
             limit = max(len(sources[i]) + options.extra_length, len(prefixes[i]) + 1)
             limits[i] = min(limit, POSITIONS)
         engine = self._engine
-        if options.sampling:  # CTranslate2 seeds the generator of a thread once, when the thread starts
+        if options.sampling:
+            # CTranslate2 seeds the generator of a thread when the thread starts. With one thread, the order is fixed.
             self._library.set_random_seed(options.sampling.seed % 2**32)
-            engine = self._open()
+            engine = self._open(1)
         search = functools.partial(self._translate, engine, sources, prefixes, options)
         for limit, batch in _grouped({i: _rounded_up(limit) for i, limit in limits.items()}):
             found = search(batch, limit)

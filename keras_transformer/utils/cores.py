@@ -1,0 +1,8 @@
+"""The number of cores."""
+
+import os
+
+
+def usable_cores():
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
