@@ -22,7 +22,7 @@ def load_translator(
     runs = [Run.open(path) for path in run_dirs]
     if choose_engine(engine, runs, checkpoint, precision, jit_compile, keras_option) == "ctranslate2":
         return CTranslate2Translator.from_run(runs[0], checkpoint)
-    load_keras()
+    load_keras(optional=False)
     from keras_transformer.decoding.translator import Translator
 
     return Translator.load(run_dirs, checkpoint, precision, jit_compile)

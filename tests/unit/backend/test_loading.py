@@ -107,3 +107,12 @@ def test_tensorflow_uses_onednn_by_default():
     from tensorflow.python.util import _pywrap_util_port
 
     assert _pywrap_util_port.IsMklEnabled() == (os.environ["TF_ENABLE_ONEDNN_OPTS"] != "0")
+
+
+def test_hidden_packages_cannot_be_imported_inside(monkeypatch):
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    with loading.hidden_packages(("json", "this")):
+        assert importlib.import_module("json") is json  # imported before
+        with pytest.raises(ImportError, match="this"):
+            importlib.import_module("this")
+    assert "this" not in sys.modules and importlib.util.find_spec("this")
