@@ -116,7 +116,7 @@ def _parse(arguments):
     )  # fmt: skip
     group.add_argument(
         "--wait_ms", type=non_negative_float, default=5.0,
-        help="maximum time in ms that a text waits for other texts while the model is idle (default 5)",
+        help="maximum time in ms that a text waits for other texts after a batch of several texts (default 5)",
     )  # fmt: skip
     group = parser.add_argument_group("limits")
     group.add_argument(

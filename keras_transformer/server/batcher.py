@@ -41,14 +41,15 @@ class Batcher:
     """Queue that groups the items of many requests into batches for one worker thread.
 
     When the worker is free, the batcher takes as many of the oldest items as fit into a batch. If the batch has room
-    for more items, the batcher first waits up to `wait` seconds for them. Everything except `work` runs in the event
-    loop, so it needs no locks.
+    for more items and the previous batch had several, the batcher first waits up to `wait` seconds for them. Everything
+    except `work` runs in the event loop, so it needs no locks.
 
     Args:
         work: Function from a list of items to the list of their results. The worker thread calls it.
         batch_tokens: Maximum number of tokens of a batch, padding included: items × tokens of the longest item.
         batch_rows: Maximum number of items of a batch.
-        wait: Maximum time in seconds that an item waits for other items while the worker is idle.
+        wait: Maximum time in seconds that an item waits for others while the worker is idle. An item does not wait
+            after a batch of one item, because others are unlikely to arrive.
         max_waiting: Maximum number of waiting items.
         observe: Function called with (items, tokens with padding, seconds) after each batch.
     """
@@ -63,6 +64,7 @@ class Batcher:
         self._queue: collections.deque[_Waiting] = collections.deque()
         self._arrival, self._call_lock, self._calls = asyncio.Event(), asyncio.Lock(), 0
         self._worker = ThreadPoolExecutor(1, "worker")
+        self._previous = 1  # number of items of the previous batch
         # Measured only on batches that leave items in the queue, because others do not show the full speed.
         self._items_per_second, self._batch_seconds = math.inf, 0.0
         self._working_since: float | None = None
@@ -139,7 +141,7 @@ class Batcher:
         while True:
             await self._wait_for_batch()
             if batch := self._next_batch():
-                start, full = time.monotonic(), bool(self._queue)
+                start, full, self._previous = time.monotonic(), bool(self._queue), len(batch)
                 try:
                     await self._process(batch)
                 finally:
@@ -153,9 +155,10 @@ class Batcher:
                 self._observe(len(batch), len(batch) * max(one.tokens for one in batch), seconds)
 
     async def _wait_for_batch(self):
-        """Wait until a batch is full or the oldest item has waited for `wait` seconds."""
+        """Wait until a batch is full or the oldest item has waited long enough for others."""
+        wait = self._wait if self._previous > 1 else 0
         while self._fitting() == len(self._queue) < self._batch_rows:
-            rest = self._queue[0].since + self._wait - time.monotonic() if self._queue else None
+            rest = self._queue[0].since + wait - time.monotonic() if self._queue else None
             if rest is not None and rest <= 0:
                 return
             self._arrival.clear()

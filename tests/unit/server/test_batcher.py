@@ -73,12 +73,33 @@ def test_batcher_rejects_late_items_under_overload():
     assert len(answered) > 0.6 * len(done)
 
 
+def test_batcher_waits_only_after_batches_of_several():
+    async def everything():
+        batcher = Batcher(list, batch_tokens=9, batch_rows=9, wait=0.5, max_waiting=9)
+
+        async def seconds(items):
+            began = time.monotonic()
+            assert await batcher.results(items, [1] * len(items)) == items
+            return time.monotonic() - began
+
+        async with batcher.running():
+            alone = [await seconds(["a"]), await seconds(["b"]), await seconds(["c", "d"])]
+            assert min(alone) < 0.5 <= await seconds(["e"])
+            assert await seconds(["f"]) < 0.5
+
+    asyncio.run(everything())
+
+
 def test_batcher_drops_cancelled_items():
     seen = []
 
     async def everything():
-        batcher = Batcher(seen.extend, batch_tokens=9, batch_rows=9, wait=0.05, max_waiting=4)
+        batcher = Batcher(
+            lambda items: seen.extend(items) or items, batch_tokens=9, batch_rows=9, wait=0.05, max_waiting=4
+        )
         async with batcher.running():
+            await batcher.results(["x", "y"], [1, 1])
+            seen.clear()
             task = asyncio.create_task(batcher.results(["a", "b"], [1, 1]))
             await asyncio.sleep(0)
             with pytest.raises(QueueFull):
