@@ -78,10 +78,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_row(row, path):
-    """Append a row, with its command, commit and machine, to a .jsonl file if there is a path. Return the row."""
+    """Append a row, with its command, commit and machine, to a .jsonl file if there is a path. Return the row.
+
+    A row may name another commit than that of this checkout.
+    """
     from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 
-    row = {**row, "command": command(), "commit": git_revision(), "machine": machine()}
+    row = {"commit": git_revision(), **row, "command": command(), "machine": machine()}
     if path:
         append_row(path, row)
     return row
@@ -103,3 +106,9 @@ def timed(function, *arguments, clock=time.perf_counter):
 def median_seconds(function, times):
     """Return the median time of calls with the arguments 0, 1, …, in seconds."""
     return statistics.median(timed(function, i)[1] for i in range(times))
+
+
+def percentiles(milliseconds):
+    """Return {"p50_ms": …, "p95_ms": …, "p99_ms": …} of latencies in ms."""
+    points = statistics.quantiles(milliseconds, n=100, method="inclusive") if len(milliseconds) > 1 else None
+    return {f"p{share}_ms": round(points[share - 1] if points else sum(milliseconds), 1) for share in (50, 95, 99)}

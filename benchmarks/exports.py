@@ -3,10 +3,11 @@
     python benchmarks/exports.py --run=runs/multi30k --json=docs/results/exports.jsonl
 
 `Translator` in float32 translates a test split and awkward strings. The SavedModel translates the same texts in float32
-and bfloat16, in batches of 64 and one by one, and CTranslate2 translates them with each quantization. The figures are
-shares of equal translations: `same` compares with `Translator` in float32, `same_precision` with `Translator` in the
-precision of the export, and `awkward` covers the awkward strings. Differences of scores are for equal tokens in equal
-precision. Sentences per second are for the split after a first batch.
+and bfloat16, in batches of 64 and one by one, and CTranslate2 translates them with each quantization. The variant
+`engine` is the run itself, translated with `--engine=ctranslate2`. The figures are shares of equal translations: `same`
+compares with `Translator` in float32, `same_precision` with `Translator` in the precision of the export, and `awkward`
+covers the awkward strings. Differences of scores are for equal tokens in equal precision. Sentences per second are for
+the split after a first batch.
 
 CTranslate2 has a different beam search (docs/serving.md), so the benchmark also compares its greedy outputs and its
 log-probabilities of given targets. Its outputs are cut to this project's limit, the source length plus `extra_length`.
@@ -29,7 +30,7 @@ from keras_transformer.cli.output import report
 
 QUANTIZATIONS = ("float32", "bfloat16", "int8", "int8_float32")
 VARIANTS = (
-    "saved_model float32", "saved_model bfloat16", *(f"ctranslate2 {kind}" for kind in QUANTIZATIONS)
+    "saved_model float32", "saved_model bfloat16", *(f"ctranslate2 {kind}" for kind in QUANTIZATIONS), "engine float32"
 )  # fmt: skip
 TRANSFORMERS = "huggingface float32"
 BATCH = 64
@@ -155,6 +156,25 @@ class Exports:
             "max_log_probability_difference": float(max(per_token)), "score": self.score(beam).value,
             "sentences_per_second": len(beam) / seconds, "seconds_to_export": export_seconds,
             "megabytes": megabytes(folder),
+        }  # fmt: skip
+
+    def engine(self, folder, precision):
+        """Return the figures of the run with CTranslate2 as its engine."""
+        from keras_transformer.conversion.cache import converted_files
+        from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
+
+        files, convert_seconds = timed(converted_files, self.run, self.checkpoint)
+        engine = CTranslate2Translator(lambda: files, self.run.tokenizer, self.run.hparams)
+        found, seconds = timed(engine.translate, self.texts)
+        beam, greedy = ([best.text for (best,) in found], [best.text for (best,) in engine.translate(self.texts, 1)])
+        own, scored = (one.score(self.texts, self.references) for one in (self.translator, engine))
+        differences = [abs(a.log_probability - b.log_probability) for a, b in zip(own, scored)]
+        return {
+            "same": share(beam, self.expected),
+            "same_greedy": share(greedy, [best for (best,) in self.translator.translate(self.texts, beam_size=1)]),
+            "max_log_probability_difference": max(differences), "score": self.score(beam).value,
+            "sentences_per_second": len(beam) / seconds, "seconds_to_export": convert_seconds,
+            "megabytes": sum(map(len, files.values())) / 1e6,
         }  # fmt: skip
 
     def huggingface(self, folder, precision):

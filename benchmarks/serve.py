@@ -12,20 +12,21 @@ server is sampled every ten seconds; `memory_mb` holds the values after a tenth 
 import http.client
 import json
 import re
-import statistics
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-from command_line import Parser, add_row, print_table
+from command_line import Parser, add_row, percentiles, print_table
 
-from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import positive_int, run_command
 from keras_transformer.cli.output import report
+from keras_transformer.decoding.loading import load_translator
+from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
 
+ENGINES = ("keras", "ctranslate2")
 WARM_UP = 5  # seconds
 
 
@@ -36,51 +37,49 @@ def main(arguments):
     parser.add_argument("--clients", default="1,8,64", help="comma-separated numbers (default %(default)s)")
     parser.add_argument("--seconds", type=positive_int, default=30, help="time per number (default %(default)s)")
     parser.add_argument("--sentences", type=positive_int, default=1000, help="test sentences (default %(default)s)")
+    parser.add_argument("--engine", choices=ENGINES, default="keras", help="engine of a run (default %(default)s)")
     parser.add_argument("--server", default="", help="more flags for serve, separated by spaces")
     flags = parser.parse_args(arguments)
     counts = [int(text) for text in flags.clients.split(",") if text.isdecimal() and int(text)]
     if not counts:
         raise UserError(f"--clients must be positive numbers separated by commas, got {flags.clients!r}.")
-    questions = questions_of(flags.reference or flags.run, flags.sentences)
+    questions = questions_of(flags.reference or flags.run, flags.sentences, flags.engine)
     rows = []
-    with Server(flags.run, flags.server.split()) as server:
+    with Server(flags.run, [f"--engine={flags.engine}", *flags.server.split()]) as server:
         about = server.about()
         for count in counts:
             server.load(questions, count, WARM_UP)
+            load = server.load(questions, count, flags.seconds)
+            latencies = load.pop("latencies")
             rows.append(add_row({
-                "benchmark": "serve", "problem": about["problem"], "model": about["model"], "clients": count,
-                "seconds": flags.seconds, **server.load(questions, count, flags.seconds),
+                "benchmark": "serve", "problem": about["problem"], "model": about["model"], "engine": flags.engine,
+                "clients": count, "seconds": flags.seconds, "answers": len(latencies), **percentiles(latencies), **load,
             }, flags.json))  # fmt: skip
             report(f"measured {count} clients")
     print_table("server", rows)
 
 
-def questions_of(run_dir, count):
+def questions_of(run_dir, count, engine="keras"):
     """Return [(sentence, translation)] for at most `count` test sentences of a run."""
-    load_keras()
-    import keras_transformer as kt
-    from keras_transformer.runs.run import Run
-
     texts = [source for source, _ in Run.open(run_dir).problem.examples("test")][:count]
-    return list(zip(texts, (best.text for (best,) in kt.Translator.load(run_dir).translate(texts))))
+    return list(zip(texts, (best.text for (best,) in load_translator([run_dir], engine=engine).translate(texts))))
 
 
 class Server:
-    """A server that runs inside a `with` block."""
+    """A server that runs inside a `with` block.
 
-    def __init__(self, run_dir, flags):
-        self._command = [
-            sys.executable,
-            "-m",
-            "keras_transformer.serve",
-            f"--run={run_dir}",
-            "--engine=keras",
-            "--port=0",
-        ]
-        self._command += flags
+    Args:
+        run_dir: Run directory or export.
+        flags: More flags for `serve`.
+        environment: Environment variables of the process (default: those of this process).
+    """
+
+    def __init__(self, run_dir, flags, environment=None):
+        self._command = [sys.executable, "-m", "keras_transformer.serve", f"--run={run_dir}", "--port=0", *flags]
+        self._environment = environment
 
     def __enter__(self):
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, encoding="utf-8")
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, encoding="utf-8", env=self._environment)
         line = self._process.stdout.readline()
         if not line:
             raise UserError("the server did not start; the reason is above")
@@ -103,7 +102,7 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) // 1000
 
     def load(self, questions, clients, seconds):
-        """Return the figures of a number of clients that send requests for some seconds."""
+        """Return the latencies, in ms, and other figures of clients that send requests for some seconds."""
         first = time.monotonic()
         latencies, wrong, errors = [], [], []
 
@@ -132,11 +131,9 @@ class Server:
             for thread in threads:
                 thread.join(10 / clients)
         total, early = time.monotonic() - first, samples[len(samples) // 10]
-        percentiles = statistics.quantiles(latencies, n=100, method="inclusive") if len(latencies) > 1 else [0] * 99
         return {
-            "answers": len(latencies), "sentences_per_second": round(len(latencies) / total, 1),
-            **{f"p{share}_ms": round(percentiles[share - 1]) for share in (50, 95, 99)},
-            "wrong": len(wrong), "errors": len(errors), "memory_mb": [early, samples[-1]],
+            "latencies": latencies, "sentences_per_second": round(len(latencies) / total, 1), "wrong": len(wrong),
+            "errors": len(errors), "memory_mb": [early, samples[-1]],
         }  # fmt: skip
 
 

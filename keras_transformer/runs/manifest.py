@@ -84,13 +84,13 @@ def machine():
     return f"{os.cpu_count()} × {name}{f' ({vectors})' if vectors else ''}, {platform.system()}"
 
 
-def git_revision():
-    """Return the commit of this checkout, with "+" if files have changed, or None if this is not a checkout."""
-    if not (PACKAGE.parent / ".git").exists():
+def git_revision(folder=PACKAGE.parent):
+    """Return the commit of a checkout, with "+" if files have changed, or None if the folder is not a checkout."""
+    if not (folder / ".git").exists():
         return None  # so that a package installed inside another checkout does not report that commit
     try:
         status = subprocess.run(
-            ["git", "-C", PACKAGE.parent, "describe", "--always", "--abbrev=12", "--dirty=+"],
+            ["git", "-C", folder, "describe", "--always", "--abbrev=12", "--dirty=+"],
             capture_output=True, text=True, timeout=10,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):

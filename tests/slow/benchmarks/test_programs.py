@@ -86,8 +86,10 @@ def test_decode_profile_finds_matrix_products(monkeypatch, tmp_path):
 
 def test_exports_compares_formats(rows_of, home):
     pytest.importorskip("ctranslate2")
-    (row,) = rows_of("exports", f"--run={home.run}", "--sentences=3", "--variants=ctranslate2 float32")
+    variants = "--variants=ctranslate2 float32,engine float32"
+    row, engine = rows_of("exports", f"--run={home.run}", "--sentences=3", variants)
     assert (row["format"], row["precision"], row["sentences"]) == ("ctranslate2", "float32", 3)
+    assert (engine["format"], engine["same_greedy"]) == ("engine", 1)
 
 
 def test_layer_types_measures_all_layers_and_sizes(rows_of, monkeypatch, tmp_path):
@@ -207,6 +209,22 @@ def test_serve_counts_wrong_answers(rows_of, home, monkeypatch):
     monkeypatch.setattr(program, "questions_of", lambda *arguments: [("s1 s2", "something else")])
     (row,) = rows_of("serve", f"--run={home.run}", "--clients=1", "--seconds=1")
     assert row["wrong"] == row["answers"] > 0
+
+
+def test_latency_measures_all_workloads(rows_of, copied, monkeypatch, tmp_path):
+    pytest.importorskip("ctranslate2")
+    program = importlib.import_module("latency")
+    monkeypatch.setattr(program, "LINES", 3)
+    monkeypatch.setattr(program, "WARM_UP", 0.2)
+    flags = ["--engines=ctranslate2", "--workloads=single,cold_start,lines_1000,server_2", "--rounds=2"]
+    (tmp_path / "before").symlink_to(ROOT)
+    flags += ["--seconds=1", "--sentences=3", "--baseline=before", f"--plot={tmp_path}/plot.png"]
+    rows = rows_of("latency", f"--run={copied}", *flags)
+    single, cold, lines, server = (row for row in rows if row["over_baseline"])
+    assert (single["count"], cold["count"], lines["count"]) == (4, 2, 2)
+    assert 0 < single["p50_ms"] < cold["p50_ms"] and lines["per_second"] > cold["per_second"]
+    assert server["wrong"] == server["errors"] == 0 and server["first_ms"] > 0
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 @on_tensorflow

@@ -1,0 +1,192 @@
+"""Latency of translation by engine: a sentence, a command, a file, and the server under load.
+
+    python benchmarks/latency.py --run=runs/toy_ende-toy --json=docs/results/latency.jsonl
+    python benchmarks/latency.py --run=runs/toy_ende-toy --baseline=../before --json=docs/results/latency.jsonl
+
+| workload | latencies |
+|---|---|
+| single | of `Translator.translate` for one test sentence after the other; `first_ms` is the first one |
+| cold_start | of `python -m keras_transformer.translate` for one line, from start to exit |
+| lines_1000 | of the same command for 1,000 lines |
+| server_N | of requests by N clients, each with one sentence after the other |
+
+Each measurement runs in a process of its own. In each round, engines and checkouts take turns, so that other work on
+the machine affects all of them. `--baseline` names another checkout of this project, and `over_baseline` compares the
+median latency with that of the baseline. The clients run in this process and use part of the cores. `wrong` counts
+answers that differ from the output of the same engine in this process. The conversion for CTranslate2 is not measured.
+"""
+
+import collections
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from command_line import Parser, add_row, percentiles, print_table, timed
+from serve import ENGINES, Server, questions_of
+
+from keras_transformer.backend.loading import chosen_backend
+from keras_transformer.cli.arguments import positive_int, run_command
+from keras_transformer.cli.output import report
+from keras_transformer.conversion.cache import converted_files
+from keras_transformer.runs.manifest import git_revision
+from keras_transformer.runs.run import Run
+from keras_transformer.utils.errors import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKLOADS = ("single", "cold_start", "lines_1000", *(f"server_{2**n}" for n in range(7)))
+LINES = 1000
+WARM_UP = 3  # seconds before the measurement of a server
+
+
+def main(arguments):
+    parser = Parser(__doc__)
+    parser.add_argument("--run", required=True, help="run directory")
+    parser.add_names("--engines", ENGINES, ",".join(ENGINES))
+    parser.add_names("--workloads", WORKLOADS, "single,cold_start,lines_1000,server_1,server_64")
+    parser.add_argument("--baseline", type=Path, metavar="FOLDER", help="another checkout, measured alternately")
+    parser.add_argument("--rounds", type=positive_int, default=3, help="rounds (default %(default)s)")
+    parser.add_argument("--seconds", type=positive_int, default=10, help="time of server_N (default %(default)s)")
+    parser.add_argument("--sentences", type=positive_int, default=200, help="for single (default %(default)s)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG of the latency against the load")
+    flags = parser.parse_args(arguments)
+    if flags.baseline and not (flags.baseline / "keras_transformer").is_dir():
+        raise UserError(f"--baseline must be a checkout of this project, got {flags.baseline}.")
+    checkouts = [flags.baseline.absolute()] if flags.baseline else []
+    measured = collections.defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder:
+        benchmark = Latency(flags, Path(folder))
+        for number in range(flags.rounds):
+            for workload in flags.workloads:
+                for engine in flags.engines:
+                    for checkout in [*checkouts, ROOT]:
+                        measured[workload, engine, checkout].append(benchmark.measure(workload, engine, checkout))
+            report(f"finished round {number + 1} of {flags.rounds}")
+    rows, medians, about = [], {}, benchmark.run
+    for (workload, engine, checkout), rounds in measured.items():
+        row = {
+            "benchmark": "latency", "problem": about.config["problem"]["name"], "model": about.path.name,
+            "engine": engine, "backend": chosen_backend() if engine == "keras" else None, "workload": workload,
+            "commit": git_revision(checkout), "rounds": flags.rounds, **summary(rounds),
+        }  # fmt: skip
+        before = medians.setdefault((workload, engine), row["p50_ms"])
+        row["over_baseline"] = row["p50_ms"] / before if checkouts and checkout == ROOT else None
+        rows.append(add_row(row, flags.json))
+    print_table("latencies", rows)
+    if flags.plot:
+        draw([row for row in rows if row["commit"] == git_revision(ROOT)], flags.plot)
+
+
+def summary(rounds):
+    """Return the figures of all rounds of a workload: percentiles over all latencies, medians over the rounds."""
+    latencies = [latency for one in rounds for latency in one["latencies"]]
+    first = [one["first_ms"] for one in rounds if "first_ms" in one]
+    return {
+        "count": len(latencies), "first_ms": round(statistics.median(first), 1) if first else None,
+        **percentiles(latencies), "max_ms": round(max(latencies), 1),
+        "per_second": round(statistics.median(one["per_second"] for one in rounds), 1),
+        "wrong": sum(one.get("wrong", 0) for one in rounds), "errors": sum(one.get("errors", 0) for one in rounds),
+    }  # fmt: skip
+
+
+class Latency:
+    """The measurements. Each returns `latencies`, in ms, and `per_second`, the number of sentences per second.
+
+    Args:
+        flags: The flags of this program.
+        folder: `Path` of a folder for input files.
+    """
+
+    def __init__(self, flags, folder):
+        self.flags, self.folder, self.run = flags, folder, Run.open(flags.run)
+        texts = [source for source, _ in self.run.problem.examples("test")]
+        self.texts = (texts * -(-LINES // len(texts)))[:LINES]
+        if "ctranslate2" in flags.engines:
+            converted_files(self.run)
+        self.questions = {}
+        if any(workload.startswith("server") for workload in flags.workloads):
+            self.questions = {engine: questions_of(flags.run, LINES, engine) for engine in flags.engines}
+
+    def measure(self, workload, engine, checkout):
+        """Measure a workload once, with the package of a checkout."""
+        name, _, count = workload.partition("_")
+        environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        if name == "server":
+            return self.server(int(count), engine, environment)
+        if name == "single":
+            return self.single(engine, environment)
+        return self.command(LINES if name == "lines" else 1, engine, environment)
+
+    def single(self, engine, environment):
+        program = ROOT / "benchmarks" / "engines" / "run_single.py"
+        command = [program, self.flags.run, engine, self.input(self.flags.sentences)]
+        first, *others = json.loads(self.output(command, environment))
+        return {
+            "latencies": [1000 * seconds for seconds in others], "first_ms": 1000 * first,
+            "per_second": len(others) / sum(others),
+        }  # fmt: skip
+
+    def command(self, count, engine, environment):
+        flags = [f"--run={self.flags.run}", f"--engine={engine}", f"--input={self.input(count)}"]
+        command = ["-m", "keras_transformer.translate", *flags]
+        _, seconds = timed(self.output, command, environment)
+        return {"latencies": [1000 * seconds], "per_second": count / seconds}
+
+    def server(self, clients, engine, environment):
+        with Server(self.flags.run, [f"--engine={engine}"], environment) as server:
+            first = server.load(self.questions[engine], 1, 0.1)["latencies"]
+            server.load(self.questions[engine], clients, WARM_UP)
+            load = server.load(self.questions[engine], clients, self.flags.seconds)
+        return {"first_ms": first[0], "per_second": load.pop("sentences_per_second"), **load}
+
+    def input(self, count):
+        """Return the path of a file with the first `count` lines."""
+        path = self.folder / f"{count}.txt"
+        path.write_text("".join(f"{text}\n" for text in self.texts[:count]), encoding="utf-8")
+        return path
+
+    def output(self, command, environment):
+        """Return the output of a Python program.
+
+        Raises:
+            UserError: The program failed.
+        """
+        done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, encoding="utf-8")
+        if done.returncode:
+            raise UserError(f"{' '.join(map(str, command))} failed: {done.stderr.strip().splitlines()[-1]}")
+        return done.stdout
+
+
+def draw(rows, path):
+    """Draw the latency of the server against its load, a line per engine and percentile.
+
+    Raises:
+        UserError: There are no rows of a server, or Matplotlib is not installed.
+    """
+    from keras_transformer.visualization.plots import new_figure, save
+
+    rows = [row for row in rows if row["workload"].startswith("server")]
+    if not rows:
+        raise UserError("--plot needs server_N in --workloads.")
+    figure = new_figure(7, 4)
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots()
+    for engine, color in zip(ENGINES, ("C0", "C1")):
+        found = [row for row in rows if row["engine"] == engine]
+        for share, style in ((50, "-"), (95, "--")) if found else ():
+            points = [(row["per_second"], row[f"p{share}_ms"]) for row in found]
+            axes.loglog(*zip(*points), style, color=color, marker="o", markersize=4, label=f"{engine}, p{share}")
+        for row in found:
+            clients = row["workload"].partition("_")[2]
+            axes.annotate(clients, (row["per_second"], row["p50_ms"]), (3, -10), textcoords="offset points", fontsize=8)
+    axes.set(xlabel="answers per second (labels: clients)", ylabel="latency in ms")
+    axes.grid(alpha=0.3, which="both")
+    axes.legend()
+    save(figure, path)
+
+
+if __name__ == "__main__":
+    run_command(main)
