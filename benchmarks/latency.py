@@ -10,7 +10,7 @@
 | lines_1000 | of the same command for 1,000 lines |
 | server_N | of requests by N clients, each with one sentence after the other |
 
-Each measurement runs in a process of its own. In each round, engines and checkouts take turns, so that other work on
+Each measurement runs in a separate process. In each round, engines and checkouts take turns, so that other work on
 the machine affects all of them. `--baseline` names another checkout of this project, and `over_baseline` compares the
 median latency with that of the baseline. The clients run in this process and use part of the cores. `wrong` counts
 answers that differ from the output of the same engine in this process. The conversion for CTranslate2 is not measured.

@@ -175,7 +175,7 @@ def check_comments(text):
 
 
 def check_markdown(text):
-    """Yield the findings in Markdown outside of code. Each cell of a table is a text of its own."""
+    """Yield the findings in Markdown outside of code. Each cell of a table is a separate text."""
     hidden = r"^( *)(```|~~~).*?^\1\2|<!--.*?-->"
     text = re.sub(hidden, lambda match: "\n" * match[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
     for paragraph, line in paragraphs(text):

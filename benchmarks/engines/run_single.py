@@ -1,4 +1,4 @@
-"""Time of each translation, one sentence after the other, in a process of its own.
+"""Time of each translation, one sentence after the other, in a separate process.
 
     python benchmarks/engines/run_single.py RUN ENGINE SENTENCES
 
