@@ -12,7 +12,7 @@ from keras_transformer.data.corpus import in_chunks, read_pairs
 from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.metrics.perplexity import perplexity
 from keras_transformer.runs.run import Run
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import TextError, UserError
 from keras_transformer.utils.files import check_output, open_partial
 
 CHUNK = 1024
@@ -100,7 +100,11 @@ def _scored(translator, chunk, flags, max_length):
             _warn(f"line {number} is not scored, because it has {max(sizes):,} tokens (--max_length={max_length})")
         rows.append((number, source, target, labels, sizes))
     kept = [row for row in rows if max(row[-1]) <= max_length]
-    found = iter(translator.score([row[1] for row in kept], [row[3] for row in kept], flags.alpha, flags.to))
+    try:
+        found = iter(translator.score([row[1] for row in kept], [row[3] for row in kept], flags.alpha, flags.to))
+    except TextError as error:
+        error.name = f"line {kept[error.index][0]}"
+        raise
     for number, source, target, _, sizes in rows:
         yield number, source, target, sizes[1], next(found) if max(sizes) <= max_length else None
 

@@ -7,6 +7,7 @@ from keras_transformer.cli.arguments import (
     Parser,
     add_repetition_flags,
     add_run_flags,
+    add_sentences_flag,
     alpha,
     beam_size,
     extra_length,
@@ -14,11 +15,13 @@ from keras_transformer.cli.arguments import (
     non_negative_int,
     positive_int,
     run_command,
+    source_language,
     user_path,
 )
 from keras_transformer.cli.output import report
 from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.decoding.engines import ENGINES
+from keras_transformer.decoding.sentences import split_texts
 from keras_transformer.utils.errors import UserError
 
 CONNECTIONS = 900
@@ -39,6 +42,8 @@ def main(arguments):
         raise UserError(f"serve needs the missing package {error.name}. Run pip install {PACKAGES}.") from None
     from keras_transformer.server.engines import load_engine
 
+    if flags.split_sentences:
+        split_texts([], flags.split_sentences)  # report a missing package before loading the model
     with _bind(flags.host, flags.port) as listener:  # fails before the model is loaded if the port is in use
         engine = load_engine(
             flags.run, checkpoint=flags.checkpoint, ensemble=flags.ensemble, precision=flags.precision,
@@ -46,11 +51,14 @@ def main(arguments):
             extra_length=flags.extra_length, no_repeat_ngram=flags.no_repeat_ngram,
             repetition_penalty=flags.repetition_penalty,
         )  # fmt: skip
-        language = next(iter(engine.languages), None)
-        engine.translate(tag_texts(["."], language, engine.languages), 1)  # compile before the first request
+        if flags.split_sentences and engine.trees:
+            raise UserError(f"--split_sentences needs a translation model, and {flags.run} is a parser. Omit the flag.")
+        language = source_language(flags, engine) if flags.split_sentences else None
+        to = next(iter(engine.languages), None)
+        engine.translate(tag_texts(["."], to, engine.languages), 1)  # compile before the first request
         limits = Limits(flags.max_texts, flags.max_characters, flags.max_bytes, flags.max_waiting, flags.timeout)
         config = uvicorn.Config(
-            application(engine, limits, flags.batch_tokens, flags.wait_ms / 1000), lifespan="on", ws="none",
+            application(engine, limits, flags.batch_tokens, flags.wait_ms / 1000, language), lifespan="on", ws="none",
             log_config=None, log_level="warning", access_log=False, server_header=False,
             limit_concurrency=CONNECTIONS, timeout_keep_alive=30, timeout_graceful_shutdown=flags.timeout,
         )  # fmt: skip
@@ -102,6 +110,7 @@ def _parse(arguments):
         help="maximum number of tokens beyond the source length (default: hparams of the run)",
     )  # fmt: skip
     add_repetition_flags(parser)
+    add_sentences_flag(parser)
     group = parser.add_argument_group("address")
     group.add_argument(
         "--host", default="127.0.0.1", help="address to listen on, 0.0.0.0 for all (default %(default)s)"

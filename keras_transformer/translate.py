@@ -12,30 +12,28 @@ from keras_transformer.cli.arguments import (
     add_decoding_flags,
     add_run_flags,
     add_sampling_flags,
+    add_sentences_flag,
     decoding_arguments,
     non_negative_int,
     positive_int,
     run_command,
     sampling_arguments,
     shard,
+    source_language,
     user_path,
 )
 from keras_transformer.conversion.ctranslate2 import POSITIONS
 from keras_transformer.data.corpus import in_chunks, one_line, read_lines
-from keras_transformer.data.language_tags import SEVERAL
 from keras_transformer.decoding.engines import ENGINES
 from keras_transformer.decoding.loading import load_translator
 from keras_transformer.decoding.search_options import Sampling
 from keras_transformer.parsing.tree import tree_of
 from keras_transformer.runs.run import Run
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import TextError, UserError
 from keras_transformer.utils.files import check_output, open_partial
 
 CHUNK = 1024
 """Number of lines that are sorted by length, translated together, and written in their original order."""
-
-AUTO = "auto"
-"""Value of `--split_sentences` without a language."""
 
 
 def main(arguments):
@@ -46,9 +44,8 @@ def main(arguments):
     lines = _typed_lines() if interactive else _lines(flags)
     chunks = in_chunks(lines, 1 if interactive else CHUNK)
     first = [] if interactive else next(chunks, [])  # report a missing file before loading the model
-    for path in (flags.run, *flags.ensemble):
-        Run.open(path)  # report a wrong directory before loading Keras
-    language = _source_language(flags) if flags.split_sentences else None
+    run, *_ = [Run.open(path) for path in (flags.run, *flags.ensemble)]  # report a wrong directory before loading Keras
+    language = source_language(flags, run) if flags.split_sentences else None
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
     translator = load_translator(
         [flags.run, *flags.ensemble], checkpoints, flags.precision, flags.jit_compile, engine=flags.engine,
@@ -82,6 +79,8 @@ def main(arguments):
                     **options,
                 )  # fmt: skip
             except UserError as error:
+                if isinstance(error, TextError):
+                    error.name = f"line {numbers[error.index]}"
                 if not interactive:
                     raise
                 _warn(f"error: {error}")
@@ -115,10 +114,7 @@ def _parse(arguments):
         "--max_source_length", type=positive_int,
         help="maximum number of source tokens with EOS, longer lines are cut (default: max_length of the run)",
     )  # fmt: skip
-    parser.add_argument(
-        "--split_sentences", nargs="?", const=AUTO, metavar="LANGUAGE",
-        help="translate each sentence of a line separately (default language: source language of the run)",
-    )  # fmt: skip
+    add_sentences_flag(parser)
     parser.add_argument(
         "--format", choices=("text", "jsonl", "pretty"), default="text",
         help="one line per translation, one JSON object per source line, or indented trees (default text)",
@@ -171,19 +167,6 @@ def _parse(arguments):
         parser.error(f"--nbest={flags.nbest} needs --beam_size={flags.nbest} or more, got {flags.beam_size}")
     check_output("--output", flags.output, input=flags.input, prefixes=flags.prefixes)
     return flags
-
-
-def _source_language(flags):
-    """Return the language of `--split_sentences`."""
-    if flags.split_sentences != AUTO:
-        return flags.split_sentences
-    language = getattr(Run.open(flags.run).problem, "input_language", None)
-    if language in (None, SEVERAL):
-        raise UserError(
-            f"--split_sentences needs a language, because {flags.run} does not record one; write "
-            "--split_sentences=en, for example"
-        )
-    return language
 
 
 def _typed_lines():

@@ -17,6 +17,8 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.logs import discard_output, terminal_log
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+LANGUAGE_OF_RUN = "auto"
+"""Value of `--split_sentences` without a language."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -193,6 +195,33 @@ def add_repetition_flags(parser):
         "--repetition_penalty", type=repetition_penalty, metavar="F",
         help="factor for the log-probability of tokens that are already in the translation (default 1: none)",
     )  # fmt: skip
+
+
+def add_sentences_flag(parser):
+    """Add `--split_sentences`, which `source_language` reads."""
+    parser.add_argument(
+        "--split_sentences", nargs="?", const=LANGUAGE_OF_RUN, metavar="LANGUAGE",
+        help="translate each sentence of a line separately (default language: source language of the run)",
+    )  # fmt: skip
+
+
+def source_language(flags, owner):
+    """Return the language of `--split_sentences`.
+
+    Args:
+        flags: Parsed flags with `split_sentences`.
+        owner: `Run` or `Engine`, whose `input_language` is the default.
+
+    Raises:
+        UserError: Neither the flag nor the run names a language.
+    """
+    language = owner.input_language if flags.split_sentences == LANGUAGE_OF_RUN else flags.split_sentences
+    if language is None:
+        raise UserError(
+            f"--split_sentences needs a language, because {flags.run} does not record one; write "
+            "--split_sentences=en, for example"
+        )
+    return language
 
 
 def decoding_arguments(flags):

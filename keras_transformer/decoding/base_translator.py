@@ -12,7 +12,7 @@ from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.decoding.sentences import join_hypotheses, split_texts
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import UserError, errors_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +129,7 @@ class BaseTranslator(abc.ABC):
             UserError: An argument is out of range or needs a list of texts; the target language of a text is missing or
                 unknown; `split_sentences` is combined with options that do not apply to joined translations. Or the
                 options do not allow any translation of a text, for which a parser would return a flat tree.
-            NonFiniteOutputs: The model's outputs for a text are not finite. With `split_sentences`, this error counts
-                sentences instead of texts.
+            NonFiniteOutputs: The model's outputs for a text are not finite.
         """
         options = SearchOptions(
             beam_size, alpha, nbest, extra_length, min_length, max_source_length, no_repeat_ngram, repetition_penalty,
@@ -156,14 +155,15 @@ class BaseTranslator(abc.ABC):
         results = [[self._unparsed(text)] for text in sentences]
         rows = [i for i, source in enumerate(sources) if len(source) > 1]
         done = len(sentences) - len(rows)
-        for found in self._search(rows, sentences, sources, prefixes, options):
-            for i, hypotheses in found.items():
-                results[i] = hypotheses
-            done += len(found)
-            if report:
-                report(done, len(sentences))
-        if token_scores or alignments or repetition_penalty != 1:
-            results = self._explained(sources, results, options, token_scores, alignments)
+        with errors_of(owners):
+            for found in self._search(rows, sentences, sources, prefixes, options):
+                for i, hypotheses in found.items():
+                    results[i] = hypotheses
+                done += len(found)
+                if report:
+                    report(done, len(sentences))
+            if token_scores or alignments or repetition_penalty != 1:
+                results = self._explained(sources, results, options, token_scores, alignments)
         if split_sentences is not None:
             results = [[joined] for joined in join_hypotheses([best for (best,) in results], owners)]
         return results[0][0].text if one_text else results
@@ -243,13 +243,14 @@ class BaseTranslator(abc.ABC):
         owners = [(i, n) for i, found in enumerate(results) for n, hypothesis in enumerate(found) if hypothesis.tokens]
         targets = [list(results[i][n].tokens) for i, n in owners]
         results = [list(found) for found in results]
-        for k, log_p, weights in self._scored([sources[i] for i, _ in owners], targets, alignments):
-            i, n = owners[k]
-            values = {"token_log_probabilities": log_p} if token_scores else {}
-            if options.repetition_penalty != 1:
-                total = float(log_p.sum())
-                values |= {"log_probability": total, "score": score_of(total, len(log_p), options.alpha)}
-            results[i][n] = dataclasses.replace(results[i][n], alignment=weights, **values)
+        with errors_of([i for i, _ in owners]):
+            for k, log_p, weights in self._scored([sources[i] for i, _ in owners], targets, alignments):
+                i, n = owners[k]
+                values = {"token_log_probabilities": log_p} if token_scores else {}
+                if options.repetition_penalty != 1:
+                    total = float(log_p.sum())
+                    values |= {"log_probability": total, "score": score_of(total, len(log_p), options.alpha)}
+                results[i][n] = dataclasses.replace(results[i][n], alignment=weights, **values)
         return results
 
 

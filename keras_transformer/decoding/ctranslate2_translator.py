@@ -14,7 +14,7 @@ from keras_transformer.data.tokenizers.base import EOS
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.decoding.base_translator import BaseTranslator, Hypothesis, score_of
 from keras_transformer.utils.cores import usable_cores
-from keras_transformer.utils.errors import NonFiniteOutputs, UserError
+from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserError, errors_of
 
 BATCH_ROWS = 32
 LIMIT_STEP = 16
@@ -129,7 +129,7 @@ class CTranslate2Translator(BaseTranslator):
             found[i] = []
             for pieces, score in zip(result.hypotheses, result.scores):
                 if math.isnan(score):
-                    raise NonFiniteOutputs(i + 1)
+                    raise NonFiniteOutputs(i)
                 ids = [self._ids[piece] for piece in pieces]
                 if ids[-1:] == [EOS] and not (sampling or prefixes[i] or options.min_length):
                     found[i].append((ids, score * len(ids) ** options.alpha))
@@ -140,9 +140,9 @@ class CTranslate2Translator(BaseTranslator):
     def _hypotheses(self, number, text, source, found, options):
         """Return the `nbest` best hypotheses of a text, sorted by this project's score."""
         missing = [ids for ids, log_p in found if log_p is None]
-        computed = {
-            tuple(missing[k]): float(log_p.sum()) for k, log_p, _ in self._scored([source] * len(missing), missing)
-        }
+        with errors_of([number] * len(missing)):
+            scores = self._scored([source] * len(missing), missing)
+            computed = {tuple(missing[k]): float(log_p.sum()) for k, log_p, _ in scores}
         best = {tuple(ids): computed.get(tuple(ids), log_p) for ids, log_p in found}
         scored = [(score_of(log_p, len(ids), options.alpha), log_p, ids) for ids, log_p in best.items()]
         scored = sorted(scored, reverse=True)[: options.nbest]
@@ -157,7 +157,7 @@ class CTranslate2Translator(BaseTranslator):
         for i, result in enumerate(self._engine.score_batch(*sides, max_batch_size=BATCH_ROWS) if sources else []):
             log_p = np.array(result.log_probs, "float32")
             if not np.isfinite(log_p).all():
-                raise NonFiniteOutputs(i + 1)
+                raise NonFiniteOutputs(i)
             yield i, log_p, None
 
     def _named(self, ids):
@@ -165,9 +165,10 @@ class CTranslate2Translator(BaseTranslator):
 
     def _check_length(self, number, ids, side):
         if len(ids) > POSITIONS:
-            raise UserError(
-                f"the {side} of text {number + 1} must have at most {POSITIONS:,} tokens with engine ctranslate2, got "
-                f"{len(ids):,}. Split the text, or use engine keras."
+            raise TextError(
+                number,
+                f"the {side} of {{}} must have at most {POSITIONS:,} tokens with engine ctranslate2, got {len(ids):,}. "
+                "Split the text, or use engine keras.",
             )
 
 

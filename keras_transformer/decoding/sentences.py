@@ -55,17 +55,22 @@ def join_hypotheses(hypotheses, owners):
     ]
 
 
+def join_sentences(texts):
+    """Return the texts joined with spaces, or without one next to Chinese and Japanese characters."""
+    joined = ""
+    for text in texts:
+        joined += " " if joined and text and not (_is_cjk(joined[-1]) or _is_cjk(text[0])) else ""
+        joined += text
+    return joined
+
+
 def _joined(parts):
     first, *others = parts
     if not others:
         return first
-    text = ""
-    for part in parts:
-        between = " " if text and part.text and not (_is_cjk(text[-1]) or _is_cjk(part.text[0])) else ""
-        text += between + part.text
     return dataclasses.replace(
         first,
-        text=text,
+        text=join_sentences([part.text for part in parts]),
         tokens=sum((part.tokens for part in parts), ()),
         log_probability=sum(part.log_probability for part in parts),
         score=sum(part.score for part in parts) / len(parts),

@@ -17,7 +17,7 @@ from keras_transformer.decoding.engines import choose_engine
 from keras_transformer.decoding.search_batches import by_length, padded, search_inputs
 from keras_transformer.decoding.token_selection import NEG_INF
 from keras_transformer.models.loss import smoothed_cross_entropy
-from keras_transformer.utils.errors import NonFiniteOutputs, UserError
+from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserError
 from keras_transformer.visualization.attention import AttentionMaps, Tokens
 
 
@@ -172,12 +172,12 @@ class Translator(BaseTranslator):
     def _hypotheses(self, number, source, tokens, log_p, scores):
         """Return the finished hypotheses of one sentence: tokens `[nbest, length]`, log_p and scores `[nbest]`."""
         if np.isnan(scores).any():
-            raise NonFiniteOutputs(number + 1)
+            raise NonFiniteOutputs(number)
         rows = [[int(i) for i in row if i != PAD] for row, score in zip(tokens, scores) if score > NEG_INF / 2]
         if not rows and self.tokenizer.constraint:
             return [self._unparsed(source)]
         if not rows:
-            raise UserError(f"the search options allow no translation of text {number + 1}")
+            raise TextError(number, "the search options allow no translation of {}")
         texts = self.tokenizer.decode_outputs([source] * len(rows), rows)
         return [
             Hypothesis(text, tuple(row), float(p), float(score))
@@ -193,7 +193,7 @@ class Translator(BaseTranslator):
             for row, i in enumerate(batch):
                 length, source_length = len(targets[i]), len(sources[i])
                 if not np.isfinite(log_p[row, :length]).all():
-                    raise NonFiniteOutputs(i + 1)
+                    raise NonFiniteOutputs(i)
                 yield i, log_p[row, :length], weights[row, :length, :source_length] if alignments else None
 
     def score_batch(self, source, labels, alignments=False):

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from keras_transformer.config import plugins, registry
 from keras_transformer.config.hparams import HParams
+from keras_transformer.data.language_tags import SEVERAL
 from keras_transformer.data.tokenizers.loading import TOKENIZER_FILES, load_tokenizer
 from keras_transformer.runs.checkpoint import Checkpoints, assign_model
 from keras_transformer.runs.tensorboard import open_events
@@ -213,6 +214,12 @@ class Run:
             return load_problem(config["name"], **arguments)
         except (KeyError, TypeError) as error:
             raise UserError(f"{self.path / 'config.json'} is damaged: problem ({error})") from None
+
+    @property
+    def input_language(self):
+        """Code of the source language, or None if the problem has several or does not record it."""
+        language = getattr(self.problem, "input_language", None)
+        return None if language == SEVERAL else language
 
     @functools.cached_property
     def tokenizer(self):

@@ -16,11 +16,12 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from keras_transformer import __version__
 from keras_transformer.data.language_tags import tag_texts
+from keras_transformer.decoding.sentences import join_sentences, split_texts
 from keras_transformer.server.batcher import Batcher, QueueFull
-from keras_transformer.server.engines import BATCH_ROWS, Output
+from keras_transformer.server.engines import BATCH_ROWS
 from keras_transformer.server.limits import LimitRequests, Limits
 from keras_transformer.server.metrics import CountRequests, Metrics
-from keras_transformer.utils.errors import NonFiniteOutputs, UserError
+from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserError
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
 MAX_SHOWN = 100
@@ -38,7 +39,7 @@ class Translations(BaseModel):
     """Translations of each text, best first.
 
     Each line of a text is translated separately, and the translations are joined with line breaks. The score is the
-    mean over the non-blank lines.
+    mean over the non-blank lines, or over their sentences if the server splits lines into sentences.
     """
 
     translations: list[list[Translation]]
@@ -83,7 +84,7 @@ class ErrorResponse(BaseModel):
 ERRORS = {status: {"model": ErrorResponse} for status in (400, 408, 413, 422, 500, 503, 504)}
 
 
-def application(engine, limits=None, batch_tokens=4096, wait=0.005):
+def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=None):
     """Return the ASGI application.
 
     Args:
@@ -91,6 +92,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
         limits: `Limits` (default `Limits()`).
         batch_tokens: Maximum number of tokens of a batch, padding included.
         wait: Maximum time in seconds that a text waits for other texts before its batch starts.
+        language: Code of the source language, to translate each sentence of a line separately; None for whole lines.
     """
     limits = limits or Limits()
     batcher = Batcher(
@@ -144,17 +146,18 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005):
         r"""Translate texts, each line of a text separately.
 
         A translation has the same lines as its text, separated by \n, without a line break at the end. Blank lines stay
-        blank, and a blank text has an empty translation.
+        blank, and a blank text has an empty translation. The server may split lines
+        into sentences, whose translations it joins.
         """
         texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
-        filled = {_place(i, k, lines): line for i, lines in enumerate(texts) for k, line in _filled(lines)}
-        if len(filled) > limits.texts:
-            limit = f"{limits.texts} non-blank lines"
-            raise UserError(f"texts must have at most {limit}, got {len(filled):,}. Send fewer at a time.")
-        filled = dict(zip(filled, tag_texts([*filled.values()], query.to, engine.languages)))
-        tokens = await asyncio.to_thread(engine.lengths, list(filled.values()))
-        _check_lengths(filled, tokens, engine.max_tokens)
-        items = [(line, query.nbest) for line in filled.values()]
+        _check_count(sum(1 for lines in texts for line in lines if line.strip()), limits.texts, "non-blank lines")
+        texts = await asyncio.to_thread(_split, texts, language)
+        named = _named(texts)
+        _check_count(len(named), limits.waiting, "sentences")
+        named = dict(zip(named, tag_texts([*named.values()], query.to, engine.languages)))
+        tokens = await asyncio.to_thread(engine.lengths, list(named.values()))
+        _check_lengths(named, tokens, engine.max_tokens)
+        items = [(name, sentence, query.nbest) for name, sentence in named.items()]
         outputs = iter(await _unless_disconnected(request, batcher.results(items, tokens, limits.seconds)))
         return JSONResponse({"translations": [_joined(lines, outputs) for lines in texts]})
 
@@ -222,41 +225,71 @@ async def _unless_disconnected(request, coroutine):
 
 
 def _translate(engine, items):
-    """Return the outputs of each (text, nbest). Search separately for each `nbest`, because it may affect results."""
+    """Return the outputs of each (name, text, nbest).
+
+    Search separately for each `nbest`, because it may affect results.
+    """
     outputs = [None] * len(items)
-    for nbest in {nbest for _, nbest in items}:
-        rows = [i for i, item in enumerate(items) if item[1] == nbest]
-        for i, several in zip(rows, engine.translate([items[i][0] for i in rows], nbest)):
+    for nbest in {nbest for *_, nbest in items}:
+        rows = [i for i, item in enumerate(items) if item[2] == nbest]
+        try:
+            found = engine.translate([items[i][1] for i in rows], nbest)
+        except TextError as error:
+            error.name = items[rows[error.index]][0]
+            raise
+        for i, several in zip(rows, found):
             outputs[i] = several
     return outputs
 
 
-def _filled(lines):
-    """Return (index, line) of the lines that are not blank."""
-    return [(k, line) for k, line in enumerate(lines) if line.strip()]
+def _split(texts, language):
+    """Return a list of sentences for each line of each text: the whole line without a language, [] for a blank line."""
+
+    def split(line):
+        if not line.strip():
+            return []
+        return split_texts([line], language)[0] if language else [line]
+
+    return [[split(line) for line in lines] for lines in texts]
 
 
-def _place(text, line, lines):
-    """Return the position of a line as named in error messages. Texts are counted from 0, lines from 1."""
-    return f"texts[{text}]" if len(lines) == 1 else f"line {line + 1} of texts[{text}]"
+def _named(texts):
+    """Return {name for error messages: sentence}, in order. Texts are counted from 0, lines and sentences from 1.
+
+    Args:
+        texts: The result of `_split`.
+    """
+    named = {}
+    for i, lines in enumerate(texts):
+        for k, sentences in enumerate(lines, start=1):
+            place = f"texts[{i}]" if len(lines) == 1 else f"line {k} of texts[{i}]"
+            for n, sentence in enumerate(sentences, start=1):
+                named[place if len(sentences) == 1 else f"sentence {n} of {place}"] = sentence
+    return named
 
 
 def _joined(lines, outputs):
-    """Return the translations of a text, best first, each joined from one translation per line.
+    """Return the translations of a text, best first, each joined from one translation per sentence.
 
     Args:
-        lines: The lines of the text.
-        outputs: Iterator over the outputs of the non-blank lines of this text and of later texts.
+        lines: The sentences of each line of the text.
+        outputs: Iterator over the outputs of the sentences of this text and of later texts.
     """
-    outputs = [next(outputs) if line.strip() else [Output("", 0.0)] for line in lines]
+    found = [[next(outputs) for _ in sentences] for sentences in lines]
     joined = []
-    for n in range(max(map(len, outputs))):
-        # A line with fewer translations repeats its last one.
-        best = [several[min(n, len(several) - 1)] for several in outputs]
-        scores = [best[k].score for k, _ in _filled(lines)] or [0.0]
+    for n in range(max((len(several) for line in found for several in line), default=1)):
+        # A sentence with fewer translations repeats its last one.
+        best = [[several[min(n, len(several) - 1)] for several in line] for line in found]
+        scores = [one.score for line in best for one in line] or [0.0]
         score = None if None in scores else statistics.fmean(scores)
-        joined.append({"text": "\n".join(one.text for one in best), "score": score})
+        text = "\n".join(join_sentences([one.text for one in line]) for line in best)
+        joined.append({"text": text, "score": score})
     return joined
+
+
+def _check_count(count, limit, what):
+    if count > limit:
+        raise UserError(f"texts must have at most {limit:,} {what}, got {count:,}. Send fewer at a time.")
 
 
 def _check_lengths(names, tokens, limit):

@@ -58,6 +58,11 @@ class Engine(abc.ABC):
     shows_attention = False
     languages: tuple[str, ...] = ()
 
+    @property
+    def input_language(self) -> str | None:
+        """Code of the source language, or None if unknown."""
+        return None
+
     @abc.abstractmethod
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text, including EOS. Any thread may call this method."""
@@ -125,7 +130,12 @@ class RunEngine(TranslatorEngine):
         has_keras = self.name == "keras" or any(map(importlib.util.find_spec, BACKENDS))
         self.shows_attention = not self.trees and hparams.encoder_attention == "full" and has_keras
         names = [Path(path).resolve().name for path in paths]
-        self.about = {"model": ", ".join(names), "problem": Run.open(paths[0]).config["problem"]["name"]}
+        self._run = Run.open(paths[0])
+        self.about = {"model": ", ".join(names), "problem": self._run.config["problem"]["name"]}
+
+    @property
+    def input_language(self):
+        return self._run.input_language
 
     @functools.cached_property
     def _attention_translator(self):

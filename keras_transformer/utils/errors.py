@@ -1,5 +1,6 @@
 """Errors for mistakes of the user."""
 
+import contextlib
 import difflib
 import shlex
 
@@ -14,17 +15,47 @@ class UserError(Exception):
     status = 2
 
 
-class NonFiniteOutputs(UserError):
+class TextError(UserError):
+    """Error for one of several texts. Callers that know the text by another index or name change the attributes.
+
+    Args:
+        index: Index of the text.
+        message: The message, with `{}` where it names the text.
+
+    Attributes:
+        index: Index of the text.
+        name: Name of the text in the message, or None for "text N", counted from 1.
+    """
+
+    def __init__(self, index, message):
+        super().__init__(index, message)
+        self.index, self.name, self._message = index, None, message
+
+    def __str__(self):
+        return self._message.format(self.name or f"text {self.index + 1}")
+
+
+class NonFiniteOutputs(TextError):
     """Error for model outputs that are NaN or infinite and cannot be decoded or scored.
 
     Args:
-        number: Number of the text, counted from 1.
+        index: Index of the text.
     """
 
-    def __init__(self, number):
+    def __init__(self, index):
         super().__init__(
-            f"outputs for text {number} must be finite, got NaN or infinity. Choose another checkpoint or precision."
+            index, "outputs for {} must be finite, got NaN or infinity. Choose another checkpoint or precision."
         )
+
+
+@contextlib.contextmanager
+def errors_of(owners):
+    """Replace the index in a `TextError` that a `with` block raises by that of the text's owner, `owners[index]`."""
+    try:
+        yield
+    except TextError as error:
+        error.index = owners[error.index]
+        raise
 
 
 def shell_flag(name, value):

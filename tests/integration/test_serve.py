@@ -109,6 +109,28 @@ def test_serve_applies_repetition_options(home):
     assert len(set(hypothesis.tokens)) == len(hypothesis.tokens)
 
 
+@pytest.mark.parametrize("engine", ["keras", "ctranslate2"])
+def test_serve_splits_sentences(home, engine):
+    pytest.importorskip("sentencex")
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    text = "s1 s2. S3 s4."
+    ((joined,),) = kt.Translator.load(home.run, engine=engine).translate([text], split_sentences="en")
+    with serving(application(load_engine(home.run, engine=engine), language="en")) as url:
+        same(ask(url, body={"texts": [text]}).outputs, [[(joined.text, joined.score)]])
+
+
+def test_serve_passes_language_to_application(home, call, monkeypatch):
+    pytest.importorskip("sentencex")
+
+    def refuse(*arguments):
+        raise UserError(f"the language is {arguments[-1]}")
+
+    monkeypatch.setattr("keras_transformer.server.application.application", refuse)
+    call("serve", f"--run={home.run}", "--port=0", "--split_sentences=en").refused("the language is en")
+    call("serve", f"--run={home.run}", "--port=0").refused("the language is None")
+
+
 def test_serve_loads_ctranslate2_model(home, call, tmp_path):
     pytest.importorskip("ctranslate2")
     call(
@@ -139,6 +161,7 @@ def test_serve_loads_ctranslate2_model(home, call, tmp_path):
         (["--run=HOME", "--port=TAKEN"], "Address already in use. Choose another host or port."),
         (["--run=HOME", "--max_texts=9", "--max_waiting=8"], "--max_texts must be at most --max_waiting=8, got 9"),
         (["--run=HOME", "--timeout=0"], "must be from 1 to"),
+        (["--run=HOME", "--split_sentences"], "--split_sentences needs a "),
     ],
 )
 def test_serve_rejects_wrong_flags(home, call, flags, said):

@@ -157,11 +157,11 @@ def run(home, tmp_path):
 
 def test_commands_report_nonfinite_outputs(call, run, tmp_path):
     lines = tmp_path / "lines"
-    lines.write_text("s1 s2\n")
+    lines.write_text("\n" * 1100 + "s1 s2\n")  # the second chunk
     told = " must be finite, got NaN or infinity. Choose another checkpoint"
     of_run = f"--run={run}", "--checkpoint=7"
-    call("translate", *of_run, f"--input={lines}").refused(told)
-    call("score", *of_run, f"--source={lines}", f"--target={lines}").refused(told)
+    call("translate", *of_run, f"--input={lines}").refused(f"outputs for line 1101{told}")
+    call("score", *of_run, f"--source={lines}", f"--target={lines}").refused(f"outputs for line 1{told}")
     call("evaluate", *of_run).refused(told)
 
 
@@ -173,4 +173,4 @@ def test_server_reports_nonfinite_outputs(run):
     from keras_transformer.server.engines import load_engine
 
     with serving(application(load_engine(run, checkpoint="7"))) as url:
-        ask(url, body={"texts": ["s1 s2"]}).refused(500, "outputs for text 1 must be finite")
+        ask(url, body={"texts": ["", "s1 s2"]}).refused(500, "outputs for texts[1] must be finite")

@@ -3,11 +3,13 @@
 import sys
 
 import pytest
+from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.decoding.sentences import join_hypotheses, split_texts
 from keras_transformer.decoding.translator import Hypothesis
+from keras_transformer.utils.errors import NonFiniteOutputs
 
 HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0, extra_length=3)
 TEXTS = ["a xx. Yy a b.", "", "b a"]
@@ -94,6 +96,23 @@ def test_translate_reports_the_text_of_a_long_sentence(translator):
     translator.translate([*TEXTS, "a xx. Yy a b a."], split_sentences="en", max_source_length=4,
                          cut=lambda number, tokens: cut.append((number, tokens)))  # fmt: skip
     assert cut == [(3, 5)]
+
+
+def test_translate_names_the_text_of_a_failing_sentence(translator):
+    pytest.importorskip("sentencex")
+    nothing = {"constraint": lambda tokens, index, inputs: ops.zeros((*ops.shape(tokens)[:2], 6), "bool")}
+    with pytest.raises(kt.UserError, match="^the search options allow no translation of text 2$"):
+        translator.translate(["", "a xx. Yy a b."], split_sentences="en", **nothing)
+
+
+def test_translate_names_the_text_of_a_failing_hypothesis(translator, monkeypatch):
+    def scored(sources, targets, alignments):
+        raise NonFiniteOutputs(len(sources) - 1)
+        yield
+
+    monkeypatch.setattr(translator, "_scored", scored)
+    with pytest.raises(NonFiniteOutputs, match="^outputs for text 3 must be finite"):
+        translator.translate(["a", "", "b", ""], beam_size=2, nbest=2, token_scores=True)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from keras_transformer.server.application import application  # noqa: E402
 from keras_transformer.server.batcher import MAX_CALLS  # noqa: E402
 from keras_transformer.server.engines import Output  # noqa: E402
 from keras_transformer.server.limits import Limits  # noqa: E402
+from keras_transformer.utils.errors import NonFiniteOutputs  # noqa: E402
 
 LIMITS = Limits(texts=8, characters=100, body_bytes=4000, waiting=20, seconds=30.0)
 """Only tests of timeouts use fewer seconds, because a busy machine may pause for a few."""
@@ -101,6 +102,49 @@ def test_translate_joins_lines_with_fewer_translations(url, engine, monkeypatch)
     monkeypatch.setattr(engine, "translate", lambda texts, nbest: [found[text] for text in texts])
     outputs = ask(url, body={"texts": ["a\nb", "b\nc"], "nbest": 2}).outputs
     assert outputs == [[("A\nC", -2.5), ("B\nC", -3.0)], [("C\nD", None)]]
+
+
+@pytest.fixture
+def splitting_url(engine):
+    pytest.importorskip("sentencex")
+    with serving(application(engine, LIMITS, language="en")) as url:
+        yield url
+
+
+def test_translate_splits_lines_into_sentences(splitting_url, engine):
+    answer = ask(splitting_url, body={"texts": ["Dr. A ran. It fell!\n\nOne.", " \n", "Two. "], "nbest": 2})
+    assert answer.outputs == [
+        [(".nar A .rD !llef tI\n\n.enO", 0), (".nar A .rD1 !llef tI1\n\n.enO1", -1)],
+        [("", 0)],
+        [(".owT", 0), (".owT1", -1)],
+    ]
+    assert sorted(sum(engine.batches, [])) == ["Dr. A ran.", "It fell!", "One.", "Two."]
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (
+            ["a", "One.\nIt fell. We " + "go " * 19],
+            "sentence 2 of line 2 of texts[1] must have at most 20 tokens, got 21.",
+        ),
+        (["a\n" * 9], "texts must have at most 8 non-blank lines, got 9."),
+        (["It fell. " * 11] * 2, "texts must have at most 20 sentences, got 22. Send fewer at a time."),
+    ],
+)
+def test_translate_limits_sentences(splitting_url, texts, said):
+    ask(splitting_url, body={"texts": texts}).refused(422, said)
+
+
+def test_translate_names_the_text_of_an_error(splitting_url, engine, monkeypatch):
+    def fail(texts, nbest):
+        if "We ran." in texts:
+            raise NonFiniteOutputs(texts.index("We ran."))
+        return [[Output(text, 0.0)] for text in texts]
+
+    monkeypatch.setattr(engine, "translate", fail)
+    answer = ask(splitting_url, body={"texts": ["One.", "It fell. We ran."]})
+    answer.refused(500, "outputs for sentence 2 of texts[1] must be finite")
 
 
 def test_translate_batches_across_clients(url, engine, pool):
