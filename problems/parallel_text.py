@@ -22,7 +22,10 @@ from keras_transformer.utils.errors import UserError, unknown
 logger = logging.getLogger("keras_transformer.problems")
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 0.05
-FILES = "files separated by commas, each optionally with a weight, such as a.tsv,b.tmx:3,c for c.SRC and c.TGT"
+FILES = (
+    "files separated by commas, each optionally with a weight, such as a.tsv,b.tmx:3,c for c.SRC and c.TGT, or "
+    "dataset:NAME[:CONFIG[:SPLIT]]"
+)
 
 
 @register_problem("parallel_text")
@@ -55,7 +58,7 @@ class ParallelText(TranslationProblem):
         """
         languages = (self.source, self.target)
         if (named := getattr(self, split)) is not None:
-            sources = parse_sources(named, self.raw_dir, languages)
+            sources = parse_sources(named, self.raw_dir, languages, split)
             require(
                 not (self.dropped_duplicates and any(source.weight > 1 for source in sources)),
                 f"{self.name}: {self.dropped_duplicates} cannot be combined with a weight above 1, because it would "

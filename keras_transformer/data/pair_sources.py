@@ -1,4 +1,4 @@
-"""Sources of the pairs of a split: parallel text in files of several formats, with weights."""
+"""Sources of the pairs of a split: parallel text in files of several formats or in datasets, with weights."""
 
 import hashlib
 import math
@@ -6,34 +6,42 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_transformer.data.corpus import existing_file, read_pairs, remedy
+from keras_transformer.data.huggingface_dataset import PREFIX, HuggingFaceDataset
 from keras_transformer.data.pair_files import READERS, is_pair_file, read_pair_file
 from keras_transformer.utils.errors import UserError
 
 
 @dataclass(frozen=True)
 class PairSource:
-    """Parallel text in one file with both sides or in two files with one side each.
+    """Parallel text in one file with both sides, in two files with one side each, or in a dataset.
 
     Attributes:
-        paths: The file, or the files of source and target.
+        paths: The file, the files of source and target, or the files of a local dataset.
         languages: Codes of source and target.
         weight: Number of copies of each pair, see `repeat_pairs`.
         swapped: Whether `pairs` exchanges the two sides.
+        dataset: `HuggingFaceDataset`, or None for files.
     """
 
     paths: tuple
     languages: tuple[str, str]
     weight: float = 1.0
     swapped: bool = False
+    dataset: HuggingFaceDataset | None = None
 
     def pairs(self):
         """Return an iterator over the pairs of texts, repeated according to the weight.
 
         Raises:
-            UserError: A file is damaged. See `read_pairs` and `read_pair_file`.
+            UserError: A file is damaged. See `read_pairs`, `read_pair_file` and `HuggingFaceDataset.pairs`.
         """
-        both = read_pairs(*self.paths) if len(self.paths) == 2 else read_pair_file(*self.paths, *self.languages)
+        both = self._read()
         return repeat_pairs(((target, source) for source, target in both) if self.swapped else both, self.weight)
+
+    def _read(self):
+        if self.dataset:
+            return self.dataset.pairs(*self.languages)
+        return read_pairs(*self.paths) if len(self.paths) == 2 else read_pair_file(*self.paths, *self.languages)
 
 
 def repeat_pairs(pairs, weight):
@@ -75,30 +83,28 @@ def find_source(folder, name, languages, required=False, by_settings=True):
     return None
 
 
-def parse_sources(text, folder, languages):
-    """Return the `PairSource`s of a list such as `news.tsv,memory.tmx:3,web`.
+def parse_sources(text, folder, languages, split="train"):
+    """Return the `PairSource`s of a list such as `news.tsv,memory.tmx:3,web,dataset:talks`.
 
     Args:
         text: Paths, separated by commas, relative to `folder`. A path without one of the known suffixes names two
-            files: `web` stands for `web.en` and `web.de`. A number after a colon is a weight.
+            files: `web` stands for `web.en` and `web.de`. A number after the last colon is a weight. For datasets, see
+            `HuggingFaceDataset.parse`.
         folder: Folder that relative paths refer to.
         languages: Codes of source and target.
+        split: Default split of datasets.
 
     Raises:
         UserError: A file is missing, or a weight is not a positive number.
     """
     sources = []
     for item in filter(None, (part.strip() for part in text.split(","))):
-        name, colon, weight = item.rpartition(":")
-        name = name if colon else item
-        try:
-            number = float(weight) if colon else 1.0
-        except ValueError:
-            number = math.nan
-        if not 0 < number <= 1000:
-            raise UserError(f"the weight of {name} must be a number above 0 and at most 1000, got {weight!r}")
+        name, number = _parse_weight(item)
         path = Path(folder) / Path(name).expanduser()
-        if is_pair_file(path):
+        if name.startswith(PREFIX):
+            dataset = HuggingFaceDataset.parse(name, folder, split)
+            sources.append(PairSource(tuple(dataset.files()), languages, number, dataset=dataset))
+        elif is_pair_file(path):
             if not path.is_file():
                 raise UserError(f"{path} does not exist")
             sources.append(PairSource((path,), languages, number))
@@ -108,6 +114,20 @@ def parse_sources(text, folder, languages):
     if not sources:
         raise UserError(f"a list of files must name at least one file, got {text!r}")
     return sources
+
+
+def _parse_weight(item):
+    """Return the name and the weight of an item of a list."""
+    name, colon, weight = item.rpartition(":")
+    try:
+        number = float(weight)
+    except ValueError:
+        number = math.nan
+    if not colon or item.startswith(PREFIX) and math.isnan(number):  # the last field of a dataset may be a name
+        return item, 1.0
+    if not 0 < number <= 1000:
+        raise UserError(f"the weight of {name} must be a number above 0 and at most 1000, got {weight!r}")
+    return name, number
 
 
 def hash_text(text):
