@@ -35,9 +35,9 @@ def main(arguments):
     pretrained = read_marian(locate(flags.model, flags.revision))
     problem = _problem(flags, pretrained.languages)
     load_keras()
-    from keras_transformer.pretrained.conversion import convert
+    from keras_transformer.pretrained.run_writer import write_run
 
-    run = convert(pretrained, problem, flags.output_dir)
+    run = write_run(pretrained, problem, flags.output_dir)
     report(f"{run.path}: try python -m keras_transformer.translate {shell_flag('run', run.path)}")
 
 

@@ -23,7 +23,7 @@ FORMATS = {
     "saved_model": ("ensemble", "precision", *SEARCH_FLAGS),
     "ctranslate2": ("quantization",),
     "argos": ("quantization",),
-    "huggingface": (),
+    "huggingface": ("push_to_hub",),
     "keras": ("precision",),
 }
 """{format: flags that apply to this format but not to all}."""
@@ -48,10 +48,15 @@ def main(arguments):
         report(f"wrote {path}: install it with argostranslate.package.install_from_path")
         return
     if flags.format == "huggingface":
+        from keras_transformer.exports.hub import check_upload, upload
         from keras_transformer.exports.huggingface import POSITIONS, export_huggingface
 
+        if flags.push_to_hub:
+            check_upload(flags.push_to_hub)
         export_huggingface(run, folder, flags.checkpoint, flags.force)
         report(f"wrote {folder} for MarianMTModel of transformers: texts of at most {POSITIONS:,} tokens")
+        if flags.push_to_hub:
+            report(f"uploaded it to {upload(folder, flags.push_to_hub)}")
         return
     if flags.format == "saved_model":
         then = ", then export with KERAS_BACKEND=tensorflow"
@@ -124,6 +129,10 @@ def _parse(arguments):
         "--max_source_length", type=positive_int,
         help="maximum number of tokens of a text, EOS included, longer texts are cut (default: max_length of the run)",
     )  # fmt: skip
+    group = parser.add_argument_group("huggingface")
+    group.add_argument(
+        "--push_to_hub", metavar="USER/NAME", help="repository on the hub for the upload, created private if missing"
+    )
     group = parser.add_argument_group("ctranslate2 and argos")
     group.add_argument(
         "--quantization",

@@ -20,5 +20,5 @@ class PretrainedText(TranslationProblem):
     def pairs(self, split):
         raise UserError(
             f"{self.name} has no {split} split. Score outputs with the command score, or fine-tune the model on a "
-            "problem with a corpus: train --init_checkpoint."
+            "problem with a corpus: train --init_from."
         )

@@ -153,13 +153,22 @@ def decoding_profile(rows):
 
 def exports(rows):
     """Return the comparison of exports with `Translator`."""
-    return table(rows, {
+    return table([row for row in rows if row["benchmark"] == "exports"], {
         "problem": "{problem}, {sentences:,} sentences", "format": "{format}", "precision": "{precision}",
         "same": "{same:.1%}", "same-precision": "{same_precision:.1%}", "alone": "{same_alone:.1%}",
         "awkward": "{awkward:.1%}", "greedy": "{same_greedy:.1%}",
         "difference": lambda row: f"{row.get('max_score_difference', row.get('max_log_probability_difference')):.0e}",
         "score": "{score:.2f}", "ours": "{reference_score:.2f}", "sentences/s": "{sentences_per_second:,.0f}",
         "MB": "{megabytes:,.1f}",
+    })  # fmt: skip
+
+
+def consumers(rows):
+    """Return the scores and speeds of exports in their own consumers."""
+    return table([row for row in rows if row["benchmark"] == "consumers"], {
+        "format": "{format}", "precision": "{precision}", "consumer": "{consumer}",
+        "problem": "{problem}, {sentences:,} sentences", "same": "{same:.1%}", "score": "{score:.2f} {score_name}",
+        "sentences/s": "{sentences_per_second:,.0f}", "MB": "{megabytes:,.1f}",
     })  # fmt: skip
 
 

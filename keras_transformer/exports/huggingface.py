@@ -4,7 +4,7 @@
 biases, which the export sets to 0. Its positional encoding consists of all sines followed by all cosines, while the
 sinusoids of this project alternate (§3.5). The export therefore reorders the d_model channels of all weights.
 
-The export needs NumPy and safetensors. It imports neither Keras nor PyTorch.
+The export needs NumPy, safetensors and protobuf. It imports neither Keras nor PyTorch.
 """
 
 import json
@@ -15,6 +15,7 @@ from keras_transformer.conversion.length_penalty import length_exponent
 from keras_transformer.conversion.weights import first_unsupported, load_weights
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK
 from keras_transformer.exports.description import atomic_export, describe
+from keras_transformer.exports.fast_tokenizer import fast_tokenizer
 from keras_transformer.exports.model_card import model_card
 from keras_transformer.pretrained.marian_weights import EMBEDDING, LOGITS_BIAS, layer_weights, to_marian
 from keras_transformer.utils.errors import UserError
@@ -36,7 +37,8 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
         force: Whether to replace an existing export.
 
     Raises:
-        UserError: safetensors is missing, Marian cannot compute the model, or the directory cannot be written.
+        UserError: safetensors or protobuf is missing, Marian cannot compute the model, or the directory cannot be
+            written.
     """
     save_file = _save_file()
     hparams, tokenizer = run.hparams, run.tokenizer
@@ -44,16 +46,17 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
     weights = {name: np.asarray(array, "float32") for name, array in load_weights(run, checkpoint).items()}
     description = {"format": "huggingface", "max_tokens": POSITIONS, **describe(run, checkpoint)}
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    models = getattr(tokenizer, "models", [tokenizer.to_bytes()] * 2)  # one joint vocabulary (§5.1)
     with atomic_export(folder, force, description) as new:
         save_file(marian_weights(weights, hparams), new / "model.safetensors", metadata={"format": "pt"})
         for name, content in {
             "config.json": marian_config(hparams, tokenizer.vocab_size),
             "generation_config.json": generation_config(run),
             "tokenizer_config.json": tokenizer_config(run.problem),
+            "tokenizer.json": fast_tokenizer(pieces, models[0]),
             "vocab.json": {piece: index for index, piece in enumerate(pieces)},
         }.items():
             (new / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        models = getattr(tokenizer, "models", [tokenizer.to_bytes()] * 2)  # one joint vocabulary (§5.1)
         for side, model in zip(("source", "target"), models):
             (new / f"{side}.spm").write_bytes(model)
         (new / "README.md").write_text(model_card(run, description), encoding="utf-8")
@@ -119,7 +122,7 @@ def tokenizer_config(problem):
     return {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": problem.input_language, "target_lang": problem.output_language,
-        "pad_token": SPECIAL[PAD], "eos_token": SPECIAL[EOS], "unk_token": SPECIAL[UNK],
+        "pad_token": SPECIAL[PAD], "eos_token": SPECIAL[EOS], "bos_token": SPECIAL[BOS], "unk_token": SPECIAL[UNK],
         "model_max_length": POSITIONS, "separate_vocabs": False, "clean_up_tokenization_spaces": False,
     }  # fmt: skip
 

@@ -24,6 +24,11 @@ REQUIRED = {
 """Fields of config.json and the values that `MarianTransformer` supports."""
 DEFAULTS = {"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
             "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True}  # fmt: skip
+NUMBERS = (
+    "vocab_size", "d_model", "max_position_embeddings", "pad_token_id", "eos_token_id", "decoder_start_token_id",
+    *(f"{side}_{name}" for side in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")),
+)  # fmt: skip
+"""Fields of config.json that must be integers."""
 ACTIVATIONS = {"swish": "swish", "silu": "swish", "relu": "relu", "gelu": "gelu"}
 MASKED_BIAS = -1e9
 """Bias of the logit of BOS, if Marian's vocabulary has no such token."""
@@ -120,13 +125,13 @@ def _check_files(folder):
     for name in FILES:
         if (folder / name).is_file():
             continue
+        if name != "config.json" and (kind := _read(folder, "config.json").get("model_type")) != "marian":
+            raise UserError(f"{folder / 'config.json'}: model_type must be marian, got {kind}.")
         if name == WEIGHTS and list(folder.glob("*.bin")):
             raise UserError(
                 f"{folder} must contain weights in {WEIGHTS}, got pickle files, which can execute code. Load the model "
                 f"with transformers and save it with save_pretrained, which writes {WEIGHTS}."
             )
-        if name != "config.json" and (kind := _read(folder, "config.json").get("model_type")) != "marian":
-            raise UserError(f"{folder / 'config.json'}: model_type must be marian, got {kind}.")
         raise UserError(f"{folder} has no {name}. A Marian model needs {', '.join(FILES)}.")
 
 
@@ -142,6 +147,11 @@ def _check_config(folder, config):
         if config.get(name) != value:
             required, got = (json.dumps(one).strip('"') for one in (value, config.get(name)))
             raise UserError(f"{path}: {name} must be {required}, got {got}.")
+    for name in NUMBERS:
+        if type(value := config.get(name)) is not int or value < 0:
+            raise UserError(f"{path}: {name} must be an integer of at least 0, got {json.dumps(value)}.")
+        if name.endswith("_id") and value >= config["vocab_size"]:
+            raise UserError(f"{path}: {name} must be below vocab_size={config['vocab_size']}, got {value}.")
     if config.get("activation_function") not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise UserError(f"{path}: activation_function must be one of {known}, got {config.get('activation_function')}.")
@@ -219,13 +229,14 @@ def _convert_weights(weights, config, rows, folder):
 
 def _hparams(folder, config):
     generation = {**config, **_read(folder, "generation_config.json", optional=True)}
+    penalty = generation.get("length_penalty")
     sizes = {"num_layers": config["encoder_layers"], "num_decoder_layers": config["decoder_layers"]}
     return HParams(
         model="marian", norm="marian", activation=ACTIVATIONS[config["activation_function"]], **sizes,
         d_model=config["d_model"], d_ff=config["encoder_ffn_dim"], num_heads=config["encoder_attention_heads"],
-        dropout=float(config.get("dropout", 0.1)), attention_dropout=float(config.get("attention_dropout", 0.0)),
-        activation_dropout=float(config.get("activation_dropout", 0.0)), max_length=config["max_position_embeddings"],
-        beam_size=generation.get("num_beams") or 1, alpha=float(generation.get("length_penalty", 1.0)),
+        dropout=config.get("dropout", 0.1), attention_dropout=config.get("attention_dropout", 0.0),
+        activation_dropout=config.get("activation_dropout", 0.0), max_length=config["max_position_embeddings"],
+        beam_size=generation.get("num_beams") or 1, alpha=1.0 if penalty is None else penalty,
     )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ class TranslationProblem(Problem):
     split_digits: bool = setting(False, "whether each digit is a separate piece")
     user_symbols: str | None = setting(None, "texts that are always single pieces, separated by commas")
     vocab_file: str | None = setting(
-        None, "existing SentencePiece model, used instead of learning a vocabulary", is_path=True
+        None, "existing SentencePiece model or marian_tokenizer.json, instead of a learned vocabulary", is_path=True
     )
 
     min_tokens: int | None = setting(None, "minimum number of tokens, with EOS, of each side of a training pair", low=1)
@@ -183,11 +183,34 @@ class TranslationProblem(Problem):
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
         from keras_transformer.data.tokenizers.vocabulary import adapt_model
 
+        if self._has_marian_vocabulary:
+            tokenizer = self._read_marian_tokenizer()
+            return tokenizer.reverse() if self.reversed else tokenizer
         if self.vocab_file:
             return SentencePieceTokenizer(adapt_model(Path(self.vocab_file).read_bytes(), self.vocab_file))
         if self.joint_vocabulary:
             return self._learn_tokenizer((0, 1))
         return MarianTokenizer.join(self._learn_tokenizer((0,)), self._learn_tokenizer((1,)))
+
+    @property
+    def _has_marian_vocabulary(self):
+        return bool(self.vocab_file) and Path(self.vocab_file).suffix == ".json"
+
+    @property
+    def _identity(self):
+        # Such a vocabulary has one model per side, so the two directions do not share a prepared corpus.
+        return [*super()._identity, *["reversed"] * (self.reversed and self._has_marian_vocabulary)]
+
+    def _read_marian_tokenizer(self):
+        from keras_transformer.data.tokenizers.marian import MarianTokenizer
+
+        try:
+            return MarianTokenizer.from_bytes(Path(self.vocab_file).read_bytes())
+        except (ValueError, RuntimeError):
+            raise UserError(
+                f"{self.vocab_file} must be the {MarianTokenizer.file_name} of a run, got another file. "
+                "Give that file, or a SentencePiece model."
+            ) from None
 
     def _learn_tokenizer(self, sides):
         from keras_transformer.data.sampling import drain, sample_texts

@@ -12,6 +12,10 @@ from keras_transformer.utils.errors import UserError, shell_flag
 logger = logging.getLogger(__name__)
 
 INIT_FLAG = "--init_checkpoint"
+SETTINGS = ("num_layers", "d_model", "d_ff", "activation", "num_heads", "positions", "norm")
+"""Settings of a model that must be those of the run that provides the weights."""
+DERIVED = {"num_decoder_layers": "decoder_depth", "d_k": "key_width", "d_v": "value_width"}
+"""{setting: property with its value, which by default follows from `SETTINGS`}. The values must be the same as well."""
 _ALIKE = "both models must have the same settings (model, num_layers, d_model …); only the vocabulary may differ"
 
 
@@ -20,6 +24,21 @@ def complete(init_from):
     if not init_from:
         return None
     return {"run": str(Path(init_from["run"]).resolve()), "checkpoint": str(init_from.get("checkpoint") or "best")}
+
+
+def check_settings(run, hparams):
+    """Raise a `UserError` unless a model with `hparams` is the same function of its weights as the model of `run`."""
+    required = {name: getattr(run.hparams, name) for name in SETTINGS}
+    corrected = hparams.replace(**required)
+    flags = {name: value for name, value in required.items() if getattr(hparams, name) != value}
+    for name, derived in DERIVED.items():
+        if getattr(corrected, derived) != (value := getattr(run.hparams, derived)):
+            flags[name] = value
+    if flags:
+        raise UserError(
+            f"{shell_flag('init_from', run.path)}: the model must have the settings of that run, got another "
+            f"{next(iter(flags))}. Add {' '.join(f'--{name}={value}' for name, value in flags.items())}."
+        )
 
 
 def initialise(model, tokenizer, init_from):

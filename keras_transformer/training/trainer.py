@@ -24,7 +24,7 @@ from keras_transformer.training.callbacks import (
     ValidationCallback,
     ended_early,
 )
-from keras_transformer.training.finetune import INIT_FLAG, complete, initialise
+from keras_transformer.training.finetune import INIT_FLAG, check_settings, complete, initialise
 from keras_transformer.training.hardware import device_rate
 from keras_transformer.training.memory import check_weights, memory_errors
 from keras_transformer.training.model_building import build_model
@@ -83,7 +83,9 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
         problem.check_metric(hparams.best_metric)
         if (init_from := run.config["init_from"]) and not run.checkpoints.steps():
             # Report errors before preparing the corpus.
-            Run.open(init_from["run"]).checkpoints.load(init_from["checkpoint"], parts=(), flag=INIT_FLAG)
+            source = Run.open(init_from["run"])
+            source.checkpoints.load(init_from["checkpoint"], parts=(), flag=INIT_FLAG)
+            check_settings(source, hparams)
         batches = problem.prepare().batches("train", hparams)
         workers.watch()
         check_weights(hparams, problem.tokenizer.vocab_size)

@@ -3,10 +3,15 @@
 import keras
 import numpy as np
 import pytest
+from helpers.commands import write_text
+from helpers.languages import toy_pairs
 from helpers.logs import logged_lines
+from helpers.marian import write_marian
 from helpers.quick import quick_runs
 
 import keras_transformer as kt
+from keras_transformer.pretrained.huggingface import read_marian
+from keras_transformer.runs.run import Run
 from keras_transformer.training.finetune import initialise
 from keras_transformer.training.trainer import train_model
 
@@ -74,11 +79,11 @@ def test_init_from_maps_embeddings_by_piece(folder, source):
 
 
 def test_init_from_rejects_another_size(folder, source):
-    with pytest.raises(
-        kt.UserError, match=r"--init_from=.*source: .* must have shape .* only the vocabulary may differ"
-    ):
-        start(folder, "wider", source, 5, hparams=STILL.replace(d_model=32))
-    assert not [path for path in (folder / "wider").iterdir() if not path.name.startswith(".")]
+    other = STILL.replace(d_model=32, num_heads=4, num_decoder_layers=2)
+    said = r"--init_from=.*source: .* got another d_model. Add --d_model=16 --num_heads=2 --num_decoder_layers=1\.$"
+    with pytest.raises(kt.UserError, match=said):
+        start(folder, "wider", source, 5, hparams=other)
+    assert not (folder / "wider").exists()
 
 
 @pytest.mark.parametrize(
@@ -113,3 +118,32 @@ def test_init_from_rejects_missing_run_or_checkpoint(folder, source, call, tmp_p
     )
     call("train", *settings, "--init_checkpoint=last").refused("needs --init_from=RUN")
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_init_from_continues_a_converted_model(call, tmp_path, fresh_seed):
+    """The model starts where the converted model is, improves, and is a Marian model again."""
+    write_marian(tmp_path / "marian", fresh_seed)
+    converted, tuned = (f"--{name}={tmp_path}/converted" for name in ("output_dir", "init_from"))
+    call("convert", "--from=huggingface", f"--model={tmp_path}/marian", converted).succeeded()
+    pairs = toy_pairs("tr", fresh_seed)[:60]
+    text = {language: "".join(f"{pair[side]}\n" for pair in pairs) for side, language in enumerate(("en", "tr"))}
+    sizes = ("--num_layers=2", "--num_decoder_layers=1", "--d_model=8", "--d_ff=12", "--num_heads=2")
+    flags = (
+        *write_text(tmp_path / "text", text), "--set=problem.target=tr", "--hparams=opus_mt", tuned, *sizes,
+        f"--set=problem.vocab_file={tmp_path}/converted/marian_tokenizer.json", "--eval_steps=5", "--best_metric=nll",
+        "--decode_steps=10", "--batch_tokens=800", "--beam_size=1", "--warmup_steps=3", "--extra_length=1",
+    )  # fmt: skip
+    with quick_runs():
+        still = "--learning_rate_scale=1e-30", "--train_steps=1", f"--output_dir={tmp_path}/still"
+        call("train", *flags, *still).succeeded_with_warnings()
+        call("train", *flags, "--train_steps=10", f"--output_dir={tmp_path}/tuned").succeeded_with_warnings()
+    first, still, run = (Run.open(tmp_path / name) for name in ("converted", "still", "tuned"))
+    for path, array in weights(first).items():
+        np.testing.assert_array_equal(weights(still)[path], array, err_msg=path)
+    assert run.tokenizer.fingerprint == first.tokenizer.fingerprint
+    nll = [line["nll"] for each in (still, run) for line in each.metrics() if line["kind"] == "validation"]
+    assert nll[0] > nll[1] > nll[2]
+    call("export", f"--run={run.path}", "--format=huggingface", f"--output_dir={tmp_path}/again").succeeded()
+    exported = read_marian(tmp_path / "again").weights
+    for path, array in weights(run, "best").items():
+        np.testing.assert_array_equal(exported[path.partition("/")[2]], array, err_msg=path)

@@ -64,6 +64,14 @@ def test_checkpoints_measures_one_size(rows_of):
     assert row["write_seconds"] > 0 and 0 < row["share"] < 1
 
 
+def test_consumers_names_reason_of_a_failed_consumer(rows_of, home):
+    """The interpreter of the tests has this project, or the run's tokenizer is not SentencePiece."""
+    pytest.importorskip("ctranslate2")
+    flags = (f"--run={home.run}", "--sentences=3", "--formats=ctranslate2", f"--python={sys.executable}")
+    with pytest.raises(UserError, match="--python=.* could not translate: .+ Give an interpreter"):
+        rows_of("consumers", *flags)
+
+
 def test_decode_measures_this_project(rows_of, monkeypatch):
     program = importlib.import_module("decode")
     monkeypatch.setattr(program, "SIZES", {"tiny": ("tiny", 50)})

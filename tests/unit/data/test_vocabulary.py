@@ -243,3 +243,19 @@ def test_separate_vocabularies_reject_bpe_dropout_and_model_file(corpus):
     (corpus / "own.model").write_bytes(plain_model())
     with pytest.raises(UserError, match="vocab_file cannot be combined with joint_vocabulary"):
         parallel(corpus, joint_vocabulary=False, vocab_file=str(corpus / "own.model"))
+
+
+def test_vocab_file_of_two_models_has_sides_of_the_problem(separate, corpus):
+    """The sides of the file are those of the model that reads it, also for a reversed problem."""
+    separate.tokenizer.save(corpus)
+    path = str(corpus / separate.tokenizer.file_name)
+    problems = [
+        load_problem(name, raw_dir=corpus, data_dir=corpus / "data", vocab_file=path).prepare()
+        for name in ("parallel_text", "parallel_text_rev")
+    ]
+    assert {problem.tokenizer.fingerprint for problem in problems} == {separate.tokenizer.fingerprint}
+    assert problems[0].prepared_dir != problems[1].prepared_dir
+    vocabulary = corpus / "vocab.json"
+    vocabulary.write_text('{"<pad>": 0}')
+    with pytest.raises(UserError, match="vocab.json must be the marian_tokenizer.json of a run"):
+        parallel(corpus, vocab_file=str(vocabulary)).prepare()

@@ -49,7 +49,7 @@ def test_export_writes_all_files(trained_run, tmp_path):
     names = {path.name for path in (tmp_path / "exported").iterdir()}
     assert names == {
         "README.md", "config.json", "export.json", "generation_config.json", "model.safetensors", "source.spm",
-        "target.spm", "tokenizer_config.json", "vocab.json",
+        "target.spm", "tokenizer.json", "tokenizer_config.json", "vocab.json",
     }  # fmt: skip
     vocabulary = json.loads((tmp_path / "exported" / "vocab.json").read_text())
     assert [vocabulary[piece] for piece in ("<pad>", "</s>", "<s>", "<unk>")] == [0, 1, 2, 3]

@@ -111,7 +111,11 @@ def test_export_restores_the_weights(marian, tmp_path):
         ({"activation_function": "tanh"}, "activation_function must be one of swish, silu, relu, gelu, got tanh"),
         ({"normalize_before": True}, "normalize_before must be false, got true"),
         ({"decoder_ffn_dim": 16}, "encoder_ffn_dim and decoder_ffn_dim must be equal, got 12 and 16"),
-        ({"vocab_size": 7}, "must have tokens with ids from 0 to 6"),
+        ({"decoder_layers": None}, "decoder_layers must be an integer of at least 0, got null"),
+        ({"d_model": "x"}, 'd_model must be an integer of at least 0, got "x"'),
+        ({"eos_token_id": 900}, r"eos_token_id must be below vocab_size=\d+, got 900"),
+        ({"dropout": "x"}, "dropout must be a number, got 'x'"),
+        ({"vocab_size": 70}, "must have tokens with ids from 0 to 69"),
         ({"d_model": 16}, r"model.shared.weight must have the shape .*, but got \(\d+, 8\)"),
     ],
 )
@@ -140,6 +144,20 @@ def test_read_marian_names_missing_and_damaged_files(marian, tmp_path):
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(UserError, match="pickle files, which can execute code"):
         read_marian(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(UserError, match="model_type must be marian, got t5"):
+        read_marian(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(UserError, match="has no config.json"):
+        read_marian(tmp_path)
+
+
+def test_read_marian_accepts_generation_settings_without_values(marian, tmp_path):
+    for path in marian.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "generation_config.json").write_text('{"num_beams": null, "length_penalty": null}')
+    hparams = read_marian(tmp_path).hparams
+    assert (hparams.beam_size, hparams.alpha) == (1, 1.0)
 
 
 def test_locate_names_what_is_missing(tmp_path, monkeypatch):

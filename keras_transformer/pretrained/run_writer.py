@@ -1,4 +1,4 @@
-"""Conversion of pretrained models to run directories."""
+"""Writing the run directory of a pretrained model."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from keras_transformer.utils.files import atomic_directory, sha256
 PRESET = "opus_mt"
 
 
-def convert(pretrained, problem, output_dir):
+def write_run(pretrained, problem, output_dir):
     """Write the run directory of a pretrained model. Its only checkpoint is at step 0.
 
     Args:
@@ -35,6 +35,7 @@ def convert(pretrained, problem, output_dir):
         run = Run.configure(folder, problem, PRESET, pretrained.hparams)
         run.create(pretrained.tokenizer)
         run.checkpoints.save(0, {"weights": model_arrays(model), "optimizer": {}}, {})
+        run.checkpoints.mark_best(0, {})  # the default of all commands
         run.write_manifest(
             {
                 **describe_program(run, model),

@@ -1,0 +1,99 @@
+"""A tokenizer as `tokenizer.json`, the format of Hugging Face's tokenizers library and of transformers.js."""
+
+import base64
+
+from keras_transformer.data.tokenizers.base import EOS, SPECIAL, UNK
+from keras_transformer.utils.errors import UserError
+
+SPACE = "▁"
+"""Mark of a space in SentencePiece."""
+UNUSED_SCORE = -1e4
+"""Score of the pieces of the other side in a unigram model, which no segmentation of a source contains."""
+
+
+def fast_tokenizer(pieces, source_model):
+    """Return the content of tokenizer.json: it segments sources, and decodes ids of both sides.
+
+    The ids are those of SentencePiece, with two exceptions. With byte fallback, a character that only the vocabulary of
+    the other side has is that piece instead of bytes. Spaces next to the problem's `user_symbols` are lost.
+
+    Args:
+        pieces: All pieces by id; those of the special tokens come first.
+        source_model: Bytes of the SentencePiece model of sources.
+
+    Raises:
+        UserError: protobuf, which parses the model, is not installed.
+    """
+    try:
+        from sentencepiece import sentencepiece_model_pb2 as protocol
+    except ImportError:
+        extra = "keras-transformer-toolkit[huggingface]"
+        raise UserError(f"--format=huggingface needs a package: pip install '{extra}'") from None
+    source = protocol.ModelProto.FromString(source_model)
+    scores = {piece.piece: piece.score for piece in source.pieces}
+    bytes_kind, symbol_kind = (getattr(protocol.ModelProto.SentencePiece, name) for name in ("BYTE", "USER_DEFINED"))
+    fallback = any(piece.type == bytes_kind for piece in source.pieces)
+    if source.trainer_spec.model_type == protocol.TrainerSpec.BPE:
+        vocabulary = {piece: index for index, piece in enumerate(pieces)}
+        ordinary = [piece.piece for piece in source.pieces if piece.type == protocol.ModelProto.SentencePiece.NORMAL]
+        merges = [list(pair) for pair in merge_rules(ordinary, scores)]
+        model = {"type": "BPE", "unk_token": SPECIAL[UNK], "byte_fallback": fallback, "fuse_unk": True}
+        model |= {"vocab": vocabulary, "merges": merges}
+    else:
+        vocabulary = [[piece, scores.get(piece, UNUSED_SCORE)] for piece in pieces]
+        model = {"type": "Unigram", "unk_id": UNK, "byte_fallback": fallback, "vocab": vocabulary}
+    symbols = {piece.piece for piece in source.pieces if piece.type == symbol_kind}
+    eos = {"SpecialToken": {"id": SPECIAL[EOS], "type_id": 0}}
+    texts = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [
+            {"id": index, "content": piece, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": False, "special": piece in SPECIAL}
+            for index, piece in enumerate(pieces) if piece in SPECIAL or piece in symbols
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": _normalizers(source.normalizer_spec)},
+        "pre_tokenizer": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True},
+        "model": model,
+        "post_processor": {
+            "type": "TemplateProcessing", "single": [texts[0], eos], "pair": [*texts, eos],
+            "special_tokens": {SPECIAL[EOS]: {"id": SPECIAL[EOS], "ids": [EOS], "tokens": [SPECIAL[EOS]]}},
+        },
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+                {"type": "ByteFallback"}, {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ],
+        },
+    }  # fmt: skip
+
+
+def merge_rules(pieces, scores):
+    """Return the merges (left, right) of byte-pair encoding, the first to apply first.
+
+    Args:
+        pieces: The ordinary pieces.
+        scores: {piece: score}; a merge applies earlier if its result has a higher score.
+    """
+    known = set(pieces)
+    rules = [
+        (-scores[piece], piece[:split], piece[split:])
+        for piece in pieces
+        for split in range(1, len(piece))
+        if piece[:split] in known and piece[split:] in known
+    ]
+    return [rule[1:] for rule in sorted(rules, key=lambda rule: rule[0])]
+
+
+def _normalizers(spec):
+    """Return the normalizers of a SentencePiece model."""
+    normalizers = []
+    if spec.precompiled_charsmap:
+        charsmap = base64.b64encode(spec.precompiled_charsmap).decode("ascii")
+        normalizers.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    if spec.remove_extra_whitespaces:
+        normalizers.append({"type": "Strip", "strip_left": True, "strip_right": True})
+        normalizers.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    return normalizers

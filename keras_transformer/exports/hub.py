@@ -1,0 +1,57 @@
+"""Upload of an export to the Hugging Face hub."""
+
+from keras_transformer.utils.errors import UserError
+
+EXTRA = "pip install 'keras-transformer-toolkit[huggingface]'"
+
+
+def check_upload(repository):
+    """Raise a `UserError` unless an upload is possible: package, access token, and the form of the name.
+
+    Args:
+        repository: Name of a model repository, "USER/NAME".
+    """
+    try:
+        from huggingface_hub import get_token
+        from huggingface_hub.errors import HFValidationError
+        from huggingface_hub.utils import validate_repo_id
+    except ImportError:
+        raise UserError(f"--push_to_hub needs a package: {EXTRA}") from None
+    try:
+        validate_repo_id(repository)
+        valid = "/" in repository
+    except HFValidationError:
+        valid = False
+    if not valid:
+        raise UserError(f"--push_to_hub must be USER/NAME of letters, digits, -, _ and ., got {repository}. Change it.")
+    if not get_token():
+        raise UserError("--push_to_hub needs an access token of the hub. Run `hf auth login`, or set HF_TOKEN.")
+
+
+def upload(folder, repository):
+    """Upload the files of an export in one commit, and return the URL of the repository.
+
+    A missing repository is created. It is private, because a model card without a license should not be public.
+
+    Args:
+        folder: Directory of the export.
+        repository: Name of the model repository, "USER/NAME".
+
+    Raises:
+        UserError: The hub is unreachable or rejects the upload. The repository then has none of the files.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.errors import HTTPError
+
+    api = HfApi()
+    files = [CommitOperationAdd(path.name, path) for path in sorted(folder.iterdir())]
+    try:
+        url = api.create_repo(repository, private=True, exist_ok=True)
+        api.create_commit(repository, files, commit_message="Upload a model of keras_transformer")
+    except (HTTPError, OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "server_message", None) or str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{api.endpoint} did not accept {repository}: {reason.rstrip('.')}. The export in {folder} is complete; "
+            f"upload it with `hf upload --private {repository} {folder}`."
+        ) from None
+    return str(url)
