@@ -113,7 +113,8 @@ class Latency:
     def measure(self, workload, engine, checkout):
         """Measure a workload once, with the package of a checkout."""
         name, _, count = workload.partition("_")
-        environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        # Without PYTHONSAFEPATH, `python -m` would import the package of the working directory.
+        environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
         if name == "server":
             return self.server(int(count), engine, environment)
         if name == "single":
