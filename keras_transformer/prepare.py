@@ -1,8 +1,9 @@
 """`python -m keras_transformer.prepare`: learn the vocabulary and encode the corpus."""
 
-from keras_transformer.cli.arguments import Parser, add_problem_flags, read_problem_flags, run_command
+from keras_transformer.cli.arguments import Parser, add_problem_flags, read_problem_flags, run_command, shard
 from keras_transformer.cli.output import report_if_read
 from keras_transformer.data.corpus import one_line
+from keras_transformer.tasks.shards import merge_shards, prepare_shard, shards_dir
 from keras_transformer.utils.logs import terminal_log
 
 
@@ -16,9 +17,19 @@ def main(arguments):
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
     parser.add_argument("--report", action="store_true", help="report of the dropped pairs, with numbers and examples")
     parser.add_argument("--verify", action="store_true", help="check of all checksums of the prepared corpus")
+    parser.add_argument("--shard", type=shard, metavar="I/N", help="the I-th of N shards only")
+    parser.add_argument("--merge", action="store_true", help="merge of all shards, as after the last --shard")
     flags = parser.parse_args(arguments)
+    if flags.shard and (flags.merge or flags.report or flags.verify):
+        parser.error("--shard cannot be combined with --merge, --report or --verify")
     problem, _ = read_problem_flags(flags)
     with terminal_log():
+        if flags.shard and not prepare_shard(problem, *flags.shard):
+            number, count = flags.shard
+            report_if_read(f"shard {number} of {count} of {problem.name} is in {shards_dir(problem)}")
+            return
+        if flags.merge:
+            merge_shards(problem)
         problem.prepare()
     if flags.verify:
         problem.store.verify()

@@ -98,6 +98,9 @@ class HParams:
         25000, "maximum number of source and of target tokens per update, padding included (§5.1)", low=1
     )
     max_length: int = setting(256, "maximum length of a training source or target, in tokens with EOS", low=1)
+    max_shapes: int = setting(
+        24, "maximum number of batch shapes, for each of which JAX or XLA compiles the update", low=1, high=1000
+    )
     train_steps: int = setting(100_000, "number of updates", low=1)
     seed: int = setting(1, "seed of initial weights, data order and dropout", low=0, high=2**31 - 1)
     on_nonfinite: str = setting(

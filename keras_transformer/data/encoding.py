@@ -111,10 +111,11 @@ class ChunkWriter:
         folder: Directory of the files, which also contains the saved tokenizer.
         workers: Number of worker processes; 0 to encode in this process (default: the number of cores, at most
             `MAX_WORKERS`).
+        shard: (I, N) to write only the I-th of every N chunks of a split.
     """
 
-    def __init__(self, tokenizer, folder, workers=None):
-        self._tokenizer, self._folder = tokenizer, folder
+    def __init__(self, tokenizer, folder, workers=None, shard=(1, 1)):
+        self._tokenizer, self._folder, self._shard = tokenizer, folder, shard
         self._workers = min(usable_cores(), MAX_WORKERS) if workers is None else workers
         self._pairs = 0
         self._pool = None
@@ -142,14 +143,16 @@ class ChunkWriter:
             UserError: The system killed a worker, perhaps for lack of memory.
             Exception: Any exception from the iteration over pairs or from the tokenizer.
         """
-        pending, first = collections.deque(), 0
+        pending, first, (number, count) = collections.deque(), 0, self._shard
         try:
-            for chunk in cut_into_chunks(pairs):
-                path = self._folder / f"{split}.{first:010}.{checksum(chunk):08x}.npz"
+            for index, chunk in enumerate(cut_into_chunks(pairs)):
+                here, first = first, first + len(chunk)
+                if index % count != number - 1:
+                    continue
+                path = self._folder / f"{split}.{here:010}.{checksum(chunk):08x}.npz"
                 exists = path.is_file()
-                task = None if exists else self._submit(path, chunk, pair_filter, bpe_dropout, first)
+                task = None if exists else self._submit(path, chunk, pair_filter, bpe_dropout, here)
                 pending.append((task, (path, len(chunk), exists)))
-                first += len(chunk)
                 while pending and (len(pending) >= 2 * self._workers or _is_done(pending[0][0])):
                     yield _result(*pending.popleft())
             while pending:

@@ -63,10 +63,10 @@ class Progress:
             logger.info(f"  {self._split}: {done:,} pairs, {rate:,.0f} pairs/s{left}")
 
 
-def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=None, bpe_dropout=None):
-    """Encode pairs of texts to the files of a store, except its manifest. Resume an interrupted preparation.
-
-    The function needs memory for a few chunks per worker, plus about 50 bytes per pair to drop duplicates.
+def write_chunks(
+    work, splits, tokenizer, filters=None, *, expected=None, workers=None, bpe_dropout=None, shard=(1, 1)
+):  # fmt: skip
+    """Encode pairs of texts to the chunk files of all splits, except those that exist. Return {split: paths}.
 
     Args:
         work: `WorkDirectory` with the saved tokenizer.
@@ -76,6 +76,38 @@ def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=
         expected: {name of a split: number of pairs}, if known.
         workers: As for `ChunkWriter`.
         bpe_dropout: {name of a split: probability that BPE-dropout skips a merge}.
+        shard: As for `ChunkWriter`.
+
+    Raises:
+        ChangedTexts: The texts are not those of the interrupted preparation.
+        Exception: Any exception from the iteration over pairs.
+    """
+    filters, expected, bpe_dropout = filters or {}, expected or {}, bpe_dropout or {}
+    work.keep |= max(expected.values(), default=0) > SERIAL_PAIRS
+    chunks = {}
+    with ChunkWriter(tokenizer, work.folder, workers, shard) as writer:
+        for split, pairs in splits.items():
+            chunks[split], pair_filter = [], filters.get(split, PairFilter())
+            progress = Progress(split, expected.get(split, 0) // shard[1])
+            for path, count, skipped in writer.write(split, pairs, pair_filter, bpe_dropout.get(split, 0.0)):
+                chunks[split].append(path)
+                work.keep |= progress.update(count, skipped) > SERIAL_PAIRS
+            if {*chunks[split]} != {*work.folder.glob(f"{split}.{CHUNKS}")}:
+                raise ChangedTexts
+    return chunks
+
+
+def write_columns(work, splits, tokenizer, filters=None, **options):
+    """Encode pairs of texts to the files of a store, except its manifest. Resume an interrupted preparation.
+
+    The function needs memory for a few chunks per worker, plus about 50 bytes per pair to drop duplicates.
+
+    Args:
+        work: `WorkDirectory` with the saved tokenizer.
+        splits: {name: iterable of (source, target) texts}.
+        tokenizer: `Tokenizer`.
+        filters: {name of a split: `PairFilter`}.
+        **options: As for `write_chunks`.
 
     Returns:
         {split: counts}, {split: {reason: examples of dropped pairs}} and {file: entry}, as in a manifest.
@@ -84,18 +116,8 @@ def write_columns(work, splits, tokenizer, filters=None, expected=None, workers=
         ChangedTexts: The texts differ from those of the interrupted preparation.
         Exception: Any exception from the iteration over pairs.
     """
-    filters, expected, bpe_dropout = filters or {}, expected or {}, bpe_dropout or {}
-    work.keep = max(expected.values(), default=0) > SERIAL_PAIRS
-    chunks, counts, dropped, files = {}, {}, {}, {}
-    with ChunkWriter(tokenizer, work.folder, workers) as writer:
-        for split, pairs in splits.items():
-            chunks[split], pair_filter = [], filters.get(split, PairFilter())
-            progress = Progress(split, expected.get(split))
-            for path, count, skipped in writer.write(split, pairs, pair_filter, bpe_dropout.get(split, 0.0)):
-                chunks[split].append(path)
-                work.keep |= progress.update(count, skipped) > SERIAL_PAIRS
-            if {*chunks[split]} != {*work.folder.glob(f"{split}.{CHUNKS}")}:
-                raise ChangedTexts
+    filters, counts, dropped, files = filters or {}, {}, {}, {}
+    chunks = write_chunks(work, splits, tokenizer, filters, **options)
     others = [chunk for split in splits if split != "train" for chunk in chunks[split]]
     held_out = {kind: np.concatenate([np.empty(0, np.uint64), *_hashes(others, kind)]) for kind in ("pairs", "sources")}
     for split in splits:

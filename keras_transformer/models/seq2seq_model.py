@@ -230,7 +230,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             kwargs.setdefault("validation_steps", steps)
         validation_data = to_keras_input(self, validation_data, endless=False)
         if not isinstance(x, TokenBatches):
-            with self._device_scope():
+            with self.device_scope():
                 return super().fit(x, *args, validation_data=validation_data, **kwargs)
         kwargs.setdefault("steps_per_epoch", x.batches_per_epoch)
         kwargs["shuffle"] = False
@@ -238,7 +238,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         batches = to_keras_input(self, x.replace(start=x.start + batches_before), endless=True)
         with data_errors(x):
             try:
-                with self._device_scope():
+                with self.device_scope():
                     return super().fit(batches, *args, validation_data=validation_data, **kwargs)
             finally:
                 self.batches_read[x] = batches_before + self._num_updates() - updates_before
@@ -250,7 +250,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         """Evaluate the model as in Keras. With `TokenBatches`, make one pass over the corpus."""
         if steps := count_steps(self, x):
             kwargs.setdefault("steps", steps)
-        with data_errors(x), self._device_scope():
+        with data_errors(x), self.device_scope():
             return super().evaluate(to_keras_input(self, x, endless=False), *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
@@ -269,7 +269,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
                 "the input of predict must be two arrays, (source, decoder_input), got TokenBatches. To translate "
                 "texts, use Translator(model, problem).translate(texts)."
             )
-        with self._device_scope():
+        with self.device_scope():
             return super().predict(x, *args, **kwargs)
 
     def get_compile_config(self):
@@ -280,7 +280,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
     def compile_from_config(self, config):
         self.compile(**keras.saving.deserialize_keras_object(config))
 
-    def _device_scope(self):
+    def device_scope(self):
         """Return the scope of the model's distribution on JAX. On TensorFlow, Keras enters the strategy's scope."""
         return self.distribution.scope() if self.distribution else contextlib.nullcontext()
 

@@ -95,7 +95,18 @@ class JaxSteps:
     """Stateless steps, which map values of variables to their next values.
 
     The state of a training step is (trainable, other, optimizer, metrics): lists of the values of these variables.
+
+    Attributes:
+        jitted_train_step: The jitted `train_step` that `fit` calls, once `fit` has begun.
     """
+
+    jitted_train_step = None
+
+    def _make_function(self, step_function, *args, **kwargs):
+        """Make the function that Keras calls for each batch, and remember the jitted `train_step`."""
+        if step_function.__name__ == "train_step":
+            self.jitted_train_step = step_function
+        return super()._make_function(step_function, *args, **kwargs)
 
     def train_step(self, state, data):
         """Make one update with the accumulated gradients of a batch."""

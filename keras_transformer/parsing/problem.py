@@ -51,7 +51,7 @@ class ParsingProblem(Problem):
                 symbols.update(linearize(tree, self.tags))
                 count += 1
                 yield sentence_of(tree)
-            self._expected = {"train": count}
+            self.expected_pairs = {"train": count}
 
         return TreeTokenizer.train(sample_texts(sentences()), symbols, self.vocab_size)
 

@@ -54,7 +54,8 @@ class Problem:
     parts: ClassVar[dict] = {}
     """{name of a part of each split: `Problem` that scores it}, or {} if the problem itself scores all examples."""
     reversed: ClassVar[bool] = False
-    _expected: ClassVar[dict | None] = None  # {split: number of pairs}, for the remaining time in the progress log
+    expected_pairs: ClassVar[dict | None] = None
+    """{split: number of pairs} if `make_tokenizer` counted them, for the remaining time in the progress log."""
 
     data_dir: str = "data"
     raw_dir: str | None = None
@@ -185,6 +186,10 @@ class Problem:
     def _overlap_hint(self):
         return ", or set problem.drop_overlap=pairs" if "drop_overlap" in self.parameters else ""
 
+    def is_prepared(self) -> bool:
+        """Return whether the prepared corpus of the current files exists."""
+        return self._check_store()[0]
+
     def _prepare_if_needed(self):
         current, remark = self._check_store()
         if remark:
@@ -195,15 +200,10 @@ class Problem:
     def _prepare(self):
         """Write the prepared corpus."""
         logger.info(f"preparing {self.corpus} in {self.prepared_dir}")
-        files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
-        if self.raw_dir and not Path(self.raw_dir).is_dir():  # not detected by problems that do not read files
-            raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}. This problem does not need the flag.")
+        files, identity = self.corpus_state()
         manifest = {"problem": self.corpus, "parameters": self.parameters, "corpus": files}
-        checksums = {path: known["sha256"] for path, known in files.items()}
-        code = [sha256(path) for path in Problem.corpus_files(self)]  # other code may yield other pairs
-        identity = _hash([PARTS, self._identity, checksums, code])[:16]
         with work_directory(self.prepared_dir, identity) as work:
-            if self._check_store()[0]:  # another process has prepared the corpus in the meantime
+            if self.is_prepared():  # another process has prepared the corpus in the meantime
                 return
             self._write(work, manifest)
             for path, known in files.items():
@@ -227,20 +227,38 @@ class Problem:
             # Do not learn again, which would take time and might give a different vocabulary.
             tokenizer, expected = load_tokenizer(work.folder), None
         else:
-            tokenizer, expected = self.make_tokenizer(), self._expected
-        splits = {split: self._stored_pairs(split) for split in self.splits}
+            tokenizer, expected = self.make_tokenizer(), self.expected_pairs
         try:
-            TokenStore.fill(
-                work, splits, tokenizer, manifest, filters=self.filters, expected=expected,
-                bpe_dropout={"train": self.bpe_dropout},
-            )  # fmt: skip
+            TokenStore.fill(work, self.stored_splits(), tokenizer, manifest, expected=expected, **self.encoding_options)
         except ChangedTexts:
             logger.info(f"the texts of {self.corpus} have changed since the interrupted preparation; starting again")
             work.clear()
             self._write(work, manifest)
 
+    def corpus_state(self):
+        """Return {path: checksum, size and time} of the corpus files, and a hash of all that chunks depend on.
+
+        Raises:
+            UserError: `raw_dir` is not a folder.
+        """
+        files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
+        if self.raw_dir and not Path(self.raw_dir).is_dir():  # not detected by problems that do not read files
+            raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}. This problem does not need the flag.")
+        checksums = {path: known["sha256"] for path, known in files.items()}
+        code = [sha256(path) for path in Problem.corpus_files(self)]  # other code may yield other pairs
+        return files, _hash([PARTS, self._identity, checksums, code])[:16]
+
     def _files(self):
         return [*self.corpus_files(), *self.further_files()]
+
+    @property
+    def encoding_options(self):
+        """Arguments of `preparation.write_chunks` for this problem."""
+        return {"filters": self.filters, "bpe_dropout": {"train": self.bpe_dropout}}
+
+    def stored_splits(self):
+        """Return {split: iterator over the pairs to encode}."""
+        return {split: self._stored_pairs(split) for split in self.splits}
 
     def _stored_pairs(self, split):
         """Yield the pairs of a split to encode. Training pairs are repeated once per segmentation."""
@@ -266,7 +284,7 @@ class Problem:
 
         Args:
             split: "train" yields endless shuffled batches. Other splits are iterated once, in order.
-            hparams: `HParams` with `batch_tokens`, `max_length`, `seed` and `word_dropout`.
+            hparams: `HParams` with `batch_tokens`, `max_length`, `max_shapes`, `seed` and `word_dropout`.
             start: Index of the first batch, which is the step at which training resumes.
         """
         from keras_transformer.backend.loading import load_keras
@@ -281,7 +299,7 @@ class Problem:
         try:
             plan = BatchPlan(
                 pairs.index, hparams.batch_tokens, seed=hparams.seed, shuffle=training,
-                max_length=hparams.max_length if training else None,
+                max_length=hparams.max_length if training else None, max_shapes=hparams.max_shapes,
             )  # fmt: skip
         except UserError as error:
             raise error if training else UserError(f"the {split} split: {error}") from None

@@ -247,7 +247,7 @@ class TranslationProblem(Problem):
             yield from (pair[side] for side in sides)
             count += 1
         count += sum(1 for _ in self.further_pairs())
-        self._expected = {"train": count * self.num_segmentations}
+        self.expected_pairs = {"train": count * self.num_segmentations}
 
     @property
     def input_language(self) -> str:

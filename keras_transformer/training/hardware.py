@@ -45,31 +45,6 @@ def _measure_rate(dtype):
     return products * 2 * SIDE**3 / seconds
 
 
-def compilation_seconds(model, rows, source_length, target_length):
-    """Return the seconds that JAX takes to compile an update for one batch shape, or None if `fit` cannot reuse it.
-
-    `fit` finds the compiled update in the compilation cache of JAX.
-
-    Args:
-        model: The compiled model, not under a distribution.
-        rows: Sequences of the batch.
-        source_length: Tokens of each source.
-        target_length: Tokens of each target.
-    """
-    import jax
-
-    if model.distribution or jax.config.jax_compilation_cache_dir is None:
-        return None
-    source, target = (rows, source_length), (rows, target_length)
-    types = (source, "int32"), (target, "int32"), (target, "int32"), (target, "float32")
-    source, decoder_input, labels, weights = (jax.ShapeDtypeStruct(*kind) for kind in types)
-    parts = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
-    state = tuple([variable.value for variable in part] for part in (*parts, model.metrics_variables))
-    began = time.monotonic()
-    jax.jit(model.train_step, donate_argnums=0).lower(state, ((source, decoder_input), labels, weights)).compile()
-    return time.monotonic() - began
-
-
 def peak_memory():
     """Return {"peak_memory_mb"} of this process and, on accelerators, the maximum {"peak_device_memory_mb"}."""
     peak = {"peak_memory_mb": round(_process_peak() / 2**20)}

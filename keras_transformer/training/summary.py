@@ -7,7 +7,7 @@ import keras
 
 from keras_transformer.backend.devices import cpu_has_bfloat16, on_cpu
 from keras_transformer.distributed.strategy import count_accelerators, count_replicas
-from keras_transformer.training.hardware import compilation_seconds, device_rate
+from keras_transformer.training.hardware import device_rate
 from keras_transformer.training.memory import available_bytes, estimated_bytes, largest_shape
 from keras_transformer.training.schedule import make_schedule
 from keras_transformer.utils.timing import duration
@@ -128,7 +128,7 @@ def _memory(hparams, vocab_size, plan, options, distribution):
 
 
 def _time(hparams, model, batches):
-    """Yield estimates of the time of updates and of their compilation on this CPU."""
+    """Yield an estimate of the time of updates on this CPU, and the number of compilations."""
     updates = hparams.train_steps - batches.start
     some = range(min(updates, batches.batches_per_epoch, 50))
     flops = sum(model.update_flops(*batches.shape(index)) for index in some) / len(some) * updates
@@ -139,14 +139,8 @@ def _time(hparams, model, batches):
     )
     if batches.few_shapes:
         count = len(batches.shapes(updates))
-        each = compilation_seconds(model, *batches.shape(0)) if keras.backend.backend() == "jax" else None
-        if each is None:
-            yield f"plus the compilation of {count} batch shapes, each on first use"
-        else:
-            yield (
-                f"plus about {duration(count * each)} to compile {count} batch shapes, {each:.1f} s each; "
-                f"{duration(seconds + count * each)} in total"
-            )
+        when = "during the first updates" if keras.backend.backend() == "jax" else "each on first use"
+        yield f"plus the compilation of {count} batch shapes, {when}"
 
 
 def _notes(hparams, updates_per_epoch):

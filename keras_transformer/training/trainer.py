@@ -7,6 +7,8 @@ import logging
 import math
 import time
 
+import keras
+
 from keras_transformer.distributed.in_memory_run import InMemoryRun, state_of
 from keras_transformer.distributed.strategy import check_rows, count_accelerators, make_strategy
 from keras_transformer.distributed.workers import join
@@ -179,13 +181,26 @@ def _train(run, problem, hparams, batches, options, stop, workers):
     began = time.monotonic()
     with (
         memory_errors(options, batch_may_change=not start),
+        _compiling_ahead(start, batches, hparams.train_steps - start) as first_callbacks,
         progress_bar("training", hparams.train_steps, start) as progress.advance,
     ):
         model.fit(
             batches, steps_per_epoch=hparams.train_steps - start, epochs=1, verbose=0,
-            callbacks=StepCallbacks(callbacks, add_history=True, model=model),
+            callbacks=StepCallbacks([*first_callbacks, *callbacks], add_history=True, model=model),
         )  # fmt: skip
     _log_result(run, model, progress, time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def _compiling_ahead(start, batches, updates):
+    """Context manager with the callbacks, none or one, that compile the updates on JAX."""
+    if keras.backend.backend() != "jax":
+        yield []
+        return
+    from keras_transformer.training.compile_ahead import CompileAhead
+
+    with CompileAhead(start, batches, updates) as callback:
+        yield [callback]
 
 
 def _finished(run, step):

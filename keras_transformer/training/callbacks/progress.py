@@ -3,6 +3,8 @@
 import logging
 import math
 
+import keras
+
 from keras_transformer.training.callbacks.base import StepCallback
 from keras_transformer.training.hardware import peak_memory
 from keras_transformer.training.schedule import make_schedule
@@ -33,7 +35,8 @@ class ProgressLogger(StepCallback):
         self.advance = lambda step: None  # the trainer replaces this function to show a progress bar
         self.busy = Stopwatch()  # time of updates, without evaluations and checkpoints
         self.shapes = set()  # batch shapes compiled in this process
-        self.num_shapes = len(batches.shapes(self.train_steps - start)) if batches.few_shapes else 0
+        compiles = batches.few_shapes and keras.backend.backend() == "tensorflow"  # on JAX, `CompileAhead` does
+        self.num_shapes = len(batches.shapes(self.train_steps - start)) if compiles else 0
         self.begin_line()
 
     def begin_line(self):

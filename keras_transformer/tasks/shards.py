@@ -1,0 +1,192 @@
+"""Preparation of a corpus by several processes or machines: each encodes a shard, and the last one merges them.
+
+    PREPARED.shards/vocabulary   learned once, by the first process
+    PREPARED.shards/1-of-4       the chunk files of a shard and shard.json, which names their vocabulary and corpus
+
+The chunks of a shard are those that an ordinary preparation would write. To merge is therefore to resume an
+interrupted preparation whose chunks all exist, and the result is the same.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+
+from keras_transformer.data.preparation import ChangedTexts, write_chunks
+from keras_transformer.data.tokenizers.loading import load_tokenizer
+from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import (
+    atomic_directory,
+    lock_file,
+    read_json,
+    remove_directory,
+    work_directory,
+    write_json,
+)
+
+logger = logging.getLogger(__name__)
+
+VOCABULARY, SHARD = "vocabulary", "shard.json"
+
+
+def shards_dir(problem):
+    """Return the directory of the shards of a problem's corpus."""
+    return problem.prepared_dir.with_name(f"{problem.prepared_dir.name}.shards")
+
+
+def prepare_shard(problem, number, count):
+    """Encode the chunks of a shard, unless that is done. Merge the shards if all of them are there.
+
+    Processes may run this function for different shards at the same time. An interrupted shard resumes.
+
+    Args:
+        problem: `Problem`.
+        number: Number of the shard, from 1.
+        count: Number of shards.
+
+    Returns:
+        Whether the prepared corpus is complete.
+
+    Raises:
+        UserError: The directory has shards of another number, another vocabulary or other corpus files.
+    """
+    if problem.is_prepared():
+        return True
+    folder = shards_dir(problem)
+    _check_count(folder, count)
+    _, corpus = problem.corpus_state()
+    tokenizer, expected = _vocabulary(problem, folder)
+    path = folder / f"{number}-of-{count}"
+    if path.is_dir():
+        _check_shard(path, corpus, tokenizer)
+    else:
+        logger.info(f"preparing shard {number} of {count} of {problem.corpus} in {path}")
+        _write_shard(problem, path, (number, count), corpus, tokenizer, expected)
+    if not _missing(folder, count):
+        merge_shards(problem)
+    return problem.is_prepared()
+
+
+def merge_shards(problem):
+    """Write the prepared corpus from its shards, unless it exists, and remove the shards.
+
+    Raises:
+        UserError: A shard is missing, or was made with another vocabulary or from other corpus files.
+    """
+    folder = shards_dir(problem)
+    with _locked(folder):
+        if not problem.is_prepared():  # another process may have merged them
+            _merge(problem, folder)
+
+
+def _merge(problem, folder):
+    counts = _counts(folder)
+    if not counts:
+        raise UserError(f"{folder} has no shards of {problem.corpus}; write them with --shard=1/N to --shard=N/N")
+    count = max(counts)
+    _check_count(folder, count)
+    if missing := _missing(folder, count):
+        raise UserError(
+            f"{folder} lacks {len(missing)} of {count} shards: {', '.join(missing)}; "
+            f"run `prepare --shard={missing[0].replace('-of-', '/')}`" + " and so on" * (len(missing) > 1)
+        )
+    _, corpus = problem.corpus_state()
+    tokenizer = load_tokenizer(folder / VOCABULARY)
+    shards = [folder / f"{number}-of-{count}" for number in range(1, count + 1)]
+    for path in shards:
+        _check_shard(path, corpus, tokenizer)
+    with work_directory(problem.prepared_dir, corpus) as work:
+        work.keep = True
+        for source in (folder / VOCABULARY, *shards):
+            for path in source.iterdir():
+                if path.name != SHARD and not (work.folder / path.name).exists():
+                    _link(path, work.folder / path.name)
+    problem.prepare()  # resumes in the work directory
+    remove_directory(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder):
+    """Hold the lock on vocabulary and merging inside a `with` block."""
+    lock = folder.with_name(f".{folder.name}.lock")
+    with lock_file(lock, wait=True):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _write_shard(problem, path, shard, corpus, tokenizer, expected):
+    """Write the chunk files of a shard."""
+    # Chunks of an interrupted attempt with another vocabulary must not be used.
+    with work_directory(path, f"{corpus}-{tokenizer.fingerprint[:16]}") as work:
+        if path.is_dir():  # another process has written it meanwhile
+            return
+        work.keep = True
+        tokenizer.save(work.folder)
+        options = {**problem.encoding_options, "expected": expected, "shard": shard}
+        try:
+            chunks = write_chunks(work, problem.stored_splits(), tokenizer, **options)
+        except ChangedTexts:
+            work.clear()
+            raise UserError(f"the texts of {problem.corpus} changed while they were read; rerun the command") from None
+        names = [chunk.name for paths in chunks.values() for chunk in paths]
+        write_json(work.folder / SHARD, {"corpus": corpus, "tokenizer": tokenizer.fingerprint, "chunks": names})
+        work.finish()
+
+
+def _vocabulary(problem, folder):
+    """Return the tokenizer that all shards share, and {split: expected pairs} or None. Learn it if it is missing."""
+    path = folder / VOCABULARY
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        if path.is_dir():
+            return load_tokenizer(path), None
+        logger.info(f"learning the vocabulary of all shards in {path}")
+        tokenizer = problem.make_tokenizer()
+        with atomic_directory(path) as temporary:
+            tokenizer.save(temporary)
+        return tokenizer, problem.expected_pairs
+
+
+def _check_shard(path, corpus, tokenizer):
+    """Raise a `UserError` unless a shard is whole and has this corpus hash and vocabulary."""
+    shard = read_json(path / SHARD, f"shard {path}", corpus=str, tokenizer=str, chunks=list)
+    remedy = f"remove {path} and run `prepare --shard={path.name.replace('-of-', '/')}` again"
+    if shard["tokenizer"] != tokenizer.fingerprint:
+        raise UserError(f"shard {path} was made with another vocabulary than {path.parent / VOCABULARY}; {remedy}")
+    if shard["corpus"] != corpus:
+        raise UserError(f"shard {path} was made from other corpus files; {remedy}")
+    for name in shard["chunks"]:
+        if not (path / name).is_file():
+            raise UserError(f"shard {path} is damaged, because {name} is missing; {remedy}")
+
+
+def _counts(folder):
+    """Return the numbers N in the names I-of-N of the shards of a directory."""
+    names = (re.fullmatch(r"\d+-of-(\d+)", path.name) for path in folder.glob("*-of-*"))
+    return {int(match[1]) for match in names if match}
+
+
+def _check_count(folder, count):
+    """Raise a `UserError` unless all shards of a directory are shards of `count`."""
+    if other := _counts(folder) - {count}:
+        raise UserError(
+            f"{folder} must have shards of {count}, got shards of {min(other)}; use --shard=I/{min(other)}, or remove "
+            "the directory"
+        )
+
+
+def _missing(folder, count):
+    """Return the names of the missing shards."""
+    names = [f"{number}-of-{count}" for number in range(1, count + 1)]
+    return [name for name in names if not (folder / name).is_dir()]
+
+
+def _link(path, new):
+    """Make a hard link, or a copy where the file system has no links."""
+    try:
+        os.link(path, new)
+    except OSError:
+        shutil.copyfile(path, new)
