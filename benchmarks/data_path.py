@@ -53,6 +53,7 @@ def main(arguments):
         ("--batches", 300, "batches to assemble"),
     ):
         parser.add_argument(name, type=positive_int, default=default, help=f"{summary} (default %(default)s)")
+    parser.add_argument("--max_shapes", default="24", help="numbers of shapes for mixing (default %(default)s)")
     parser.add_corpus()
     flags = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
@@ -93,7 +94,9 @@ def mixing_runs(folder, flags):
         corpora["multi30k"] = f"{problem.prepared_dir}/train"
     for lengths, path in corpora.items():
         for batch_tokens in MIXED:
-            yield {"lengths": lengths, "batch_tokens": batch_tokens, **in_process(mixing, path, batch_tokens)}
+            for max_shapes in map(int, flags.max_shapes.split(",")):
+                figures = in_process(mixing, path, batch_tokens, max_shapes)
+                yield {"lengths": lengths, "batch_tokens": batch_tokens, "max_shapes": max_shapes, **figures}
 
 
 def in_process(function, *arguments):
@@ -174,7 +177,7 @@ def plan(path, batch_tokens):
     return {**figures, "peak_memory_mb": peak_memory() - before}
 
 
-def mixing(path, batch_tokens):
+def mixing(path, batch_tokens, max_shapes):
     """Return the padding of a plan, and the share of pairs from the same batch that meet again in the next epoch."""
     from keras_transformer.data.batch_plan import BatchPlan
     from keras_transformer.data.columns import Column
@@ -182,7 +185,7 @@ def mixing(path, batch_tokens):
 
     columns = Column(f"{path}.groups", "int64"), Column(f"{path}.order", "uint32")
     index = LengthIndex.from_columns(*columns)
-    opened = BatchPlan(index, batch_tokens, seed=1)
+    opened = BatchPlan(index, batch_tokens, seed=1, max_shapes=max_shapes)
     count, padded = opened.batches_per_epoch, 0
     first, second = np.empty((2, opened.num_pairs), np.int64)
     for number in range(count):

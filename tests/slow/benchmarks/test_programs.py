@@ -200,6 +200,31 @@ def test_data_path_measures_every_workload(rows_of):
             assert 0 < row["share_that_meets_again"] <= 1 and row["real_share_shapes"] <= row["real_share_longest"] < 1
 
 
+@pytest.mark.skipif(THIS != "jax", reason="the report requires KERAS_BACKEND=jax")
+@pytest.mark.backend
+def test_gpu_report_measures_every_workload_in_miniature(rows_of, tmp_path):
+    rows = rows_of("gpu_report", "--miniature", f"--page={tmp_path}/page.md")
+    by_workload = {row["workload"]: row for row in rows}
+    assert list(by_workload) == ["rate", "train", "phases", "program", "decode", "learn"]
+    assert [(row["hparams"], row["lengths"]) for row in rows if row["workload"] == "train"] == [
+        ("base", "wmt"), ("base", "fixed"), ("big", "wmt"), ("big", "fixed"),
+    ]  # fmt: skip
+    assert all(row["target_tokens_per_second"] > 0 for row in rows if row["workload"] == "train")
+    assert by_workload["program"]["products"]["bf16"] > 20 and by_workload["program"]["host_transfers"] == 0
+    assert by_workload["program"]["products"]["f32"] == 1  # of label smoothing
+    assert by_workload["decode"]["output_tokens"] == 4 * 6 and by_workload["learn"]["updates"] == 2
+    page = (tmp_path / "page.md").read_text()
+    assert all(f"## {workload}" in page for workload in by_workload) and "| utilisation |" in page
+
+
+@pytest.mark.skipif(THIS != "jax", reason="only JAX compiles each shape")
+@pytest.mark.backend
+def test_compilation_measures_cold_and_warm_cache(rows_of):
+    cold, warm = rows_of("compilation", "--updates=2")
+    assert (cold["cache"], warm["cache"]) == ("cold", "warm") and cold["shapes"] == warm["shapes"] == 2
+    assert 0 < warm["first_update_seconds"] <= warm["all_updates_seconds"]
+
+
 def test_prepare_measures_all_phases(rows_of, tmp_path):
     (row,) = rows_of("prepare", "--pairs=2000", "--vocab_size=200", "--workers=1", f"--folder={tmp_path}/corpus")
     assert len(row["phases"]) == 3 and all(phase["seconds"] > 0 for phase in row["phases"].values())
