@@ -78,7 +78,7 @@ def cases(workload, sizes):
 
 
 def in_process(function, *arguments):
-    """Return the result of a function in a process of its own."""
+    """Return the result of a function in a new process."""
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
