@@ -70,7 +70,7 @@ def main(arguments):
 
 
 def train(settings, cache):
-    """Return the figures of a training run in a process of its own, with this folder as the compilation cache."""
+    """Return the measurements of a training run in a process of its own, with this folder as the compilation cache."""
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_COMPILATION_CACHE_DIR": str(cache)}
     environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # as without JAX_COMPILATION_CACHE_DIR
     child = subprocess.run(

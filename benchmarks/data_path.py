@@ -156,7 +156,7 @@ def open_batches(path, batch_tokens):
 
 
 def plan(path, batch_tokens):
-    """Return the figures of a `BatchPlan`."""
+    """Return the measurements of a `BatchPlan`."""
     from keras_transformer.data.batch_plan import BatchPlan
     from keras_transformer.data.columns import Column
     from keras_transformer.data.length_index import LengthIndex
@@ -203,7 +203,7 @@ def mixing(path, batch_tokens, max_shapes):
 
 
 def assembly(path, batch_tokens, count):
-    """Return the figures of `TokenBatches`, for `count` batches after the first epoch."""
+    """Return the measurements of `TokenBatches`, for `count` batches after the first epoch."""
     from keras_transformer.data import token_batches  # noqa: F401
 
     before = peak_memory()
@@ -221,7 +221,7 @@ def assembly(path, batch_tokens, count):
 
 
 def fit(path, batch_tokens, count):
-    """Return the figures of Keras' `fit` with an empty training step, for `count` batches after the first epoch."""
+    """Measure Keras' `fit` with an empty training step, for `count` batches after the first epoch."""
     import keras
 
     from keras_transformer.backend.loading import load_keras

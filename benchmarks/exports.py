@@ -83,7 +83,7 @@ class Exports:
         self.reference = self.score([best.text for best in self.expected])
 
     def saved_model(self, folder, precision):
-        """Return the figures of a SavedModel."""
+        """Return the measurements of a SavedModel."""
         import tensorflow as tf
 
         import keras_transformer as kt
@@ -122,7 +122,7 @@ class Exports:
         }  # fmt: skip
 
     def ctranslate2(self, folder, quantization):
-        """Return the figures of CTranslate2."""
+        """Return the measurements of CTranslate2."""
         import ctranslate2
 
         from keras_transformer.conversion.length_penalty import length_exponent
@@ -159,7 +159,7 @@ class Exports:
         }  # fmt: skip
 
     def engine(self, folder, precision):
-        """Return the figures of the run with CTranslate2 as its engine."""
+        """Return the measurements of the run with CTranslate2 as its engine."""
         from keras_transformer.conversion.cache import converted_files
         from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
 
@@ -178,7 +178,7 @@ class Exports:
         }  # fmt: skip
 
     def huggingface(self, folder, precision):
-        """Return the figures of transformers, which another interpreter runs."""
+        """Return the measurements of transformers, which another interpreter runs."""
         from keras_transformer.exports.huggingface import export_huggingface
 
         _, export_seconds = timed(export_huggingface, self.run, folder, self.checkpoint)

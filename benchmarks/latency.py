@@ -81,7 +81,7 @@ def main(arguments):
 
 
 def summary(rounds):
-    """Return the figures of all rounds of a workload: percentiles over all latencies, medians over the rounds."""
+    """Return the measurements of all rounds of a workload: percentiles over all latencies, medians over the rounds."""
     latencies = [latency for one in rounds for latency in one["latencies"]]
     first = [one["first_ms"] for one in rounds if "first_ms" in one]
     return {

@@ -349,7 +349,7 @@ class Grammar:
         return None if score == -np.inf else (score, self._tree(chart, words, root, 0, count))
 
     def _inside(self, chart, words, start, end):
-        """Return the scores `[S]` of a span with a word or a binary rule at the top."""
+        """Return the best score of each symbol over a span, `[S]`, before any chain of unary rules."""
         inside = np.full(len(self.symbols), -np.inf, "float32")
         if end - start == 1:
             for symbol, score in self.lexicon.scores(words[start]).items():

@@ -145,7 +145,7 @@ def product_rate(precision):
 
 
 def copy_rate():
-    """Return the bytes per second that are read and written when one is added to a large array."""
+    """Measure the memory bandwidth: return the bytes read and written per second when adding 1 to a large array."""
     import tensorflow as tf
 
     x = tf.ones(1 << 26)

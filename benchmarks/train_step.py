@@ -8,7 +8,8 @@
 
 Workloads:
 
-- `fixed`: random tokens in sequences of equal length, so without padding; `--batch_tokens` source and target tokens.
+- `fixed`: random tokens in sequences of equal length, without padding. Each batch has `--batch_tokens` source tokens
+  and as many target tokens.
 - `multi30k`: Multi30k in the batches of the preset; all rounds together are a quarter of an epoch. This project reads
   the prepared token store, the other engines read arrays from memory.
 - `wmt`: random tokens in sequences with lengths as in WMT.
@@ -18,14 +19,14 @@ post-norm, dropout after the embedding and the sublayers only, and label smoothi
 OpenNMT-tf). TensorFlow uses its oneDNN operations in all engines.
 
 Each engine runs in a separate process with `--threads` threads. The engines alternate, `--repeats` times, so that other
-load affects all of them. The slower mode of an engine ends after its first round, unless another workload uses it.
-Other engines run in float32. With `--peers_bfloat16`, they run again in bfloat16 afterwards.
+load affects all of them. If an engine runs in two modes, the slower mode stops after its first round, unless another
+workload uses that mode. Other engines run in float32. With `--peers_bfloat16`, they run again in bfloat16 afterwards.
 
-The benchmark reports the median speed, and the median over rounds of the ratio to an engine in float32, for `fixed` in
-that engine's fastest mode. Target tokens exclude padding. Operations are those of matrix products: 2 for a
-multiply-add, the backward pass twice the forward pass, padding within a batch included. Memory is the peak resident
-memory of the process, in MB of 10⁶ bytes. The time to the first step starts with the process, while no other engine
-computes.
+The benchmark reports the median speed of all rounds. In each round, it also divides the speed by that of each other
+engine in float32, in the fastest mode of that engine, and reports the median of these ratios. Target tokens exclude
+padding. Operations count matrix products only, padding within a batch included: a multiply-add is two operations, and a
+backward pass takes twice as many as a forward pass. Memory is the peak resident memory of the process, in MB of 10⁶
+bytes. The time to the first step starts with the process, while no other engine computes.
 """
 
 import collections

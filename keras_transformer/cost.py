@@ -52,12 +52,12 @@ def main(arguments):
         f"and {hparams.batch_tokens:,} target tokens, {flags.length} per sentence"
     )
     report(f"floating point operations: {cost.counted:.2e} counted")
-    devices = f"{flags.gpus} devices × {flags.tflops:g} TFLOP/s"
+    devices = f"{flags.gpus} device{'s' * (flags.gpus > 1)} × {flags.tflops:g} TFLOP/s"
     if hours is not None:
         by_paper = paper_flops(hours, flags.gpus, flags.tflops)
         share = cost.counted / by_paper
         report(f"  {by_paper:.2e} by the paper's method, {hours:g} hours × {devices}; the count is {share:.0%} of it")
-    report(f"{cost.hours(flags.gpus, flags.tflops):.3g} hours of {devices} at full rate")
+    report(f"{cost.hours(flags.gpus, flags.tflops):.3g} hours at the full rate of {devices}")
 
 
 if __name__ == "__main__":

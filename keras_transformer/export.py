@@ -54,7 +54,7 @@ def main(arguments):
         if flags.push_to_hub:
             check_upload(flags.push_to_hub)
         export_huggingface(run, folder, flags.checkpoint, flags.force)
-        report(f"wrote {folder} for MarianMTModel of transformers: texts of at most {POSITIONS:,} tokens")
+        report(f"wrote {folder} for transformers.MarianMTModel: texts of at most {POSITIONS:,} tokens")
         if flags.push_to_hub:
             report(f"uploaded it to {upload(folder, flags.push_to_hub)}")
         return

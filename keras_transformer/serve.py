@@ -39,7 +39,7 @@ def main(arguments):
         from keras_transformer.server.application import application
         from keras_transformer.server.limits import Limits
     except ImportError as error:
-        raise UserError(f"serve needs the missing package {error.name}. Run pip install {PACKAGES}.") from None
+        raise UserError(f"serve needs {error.name}, which is not installed. Run pip install {PACKAGES}.") from None
     from keras_transformer.server.engines import load_engine
 
     if flags.split_sentences:

@@ -21,7 +21,7 @@ MAX_CUTS = 500
 NEVER = 1e30
 """Number of tokens larger than in any plan, but finite, so that it can be interpolated."""
 POOL = 32
-"""Number of batches that exchange their pairs. Larger pools mix better, but add padding to batches of open shapes."""
+"""Number of batches that exchange their pairs. Larger pools mix better, but add padding if shapes are dynamic."""
 BATCHES, PAIRS, PHASE = range(3)
 """Last part of the key of each pseudorandom stream: order of batches, order of pairs in a pool, borders of pools."""
 
@@ -129,7 +129,7 @@ class BatchPlan:
         return list(found)
 
     def real_share(self, padded_to="longest"):
-        """Return the share of real tokens in all tokens of an epoch, padding included, both sides together.
+        """Return the share of tokens that are not padding, over both sides of all batches of an epoch.
 
         Args:
             padded_to: "shape" if each batch is padded to its `shape`, "longest" if it is padded to its own longest

@@ -37,7 +37,7 @@ def permute(indices, size, key):
 
 
 def _hash(values, key, size):
-    """Return pseudorandom uint64 below `size`, at most 2**32, which depend on the values and the key."""
+    """Return a pseudorandom uint64 below `size` for each value, determined by the key. `size` is at most 2**32."""
     mixed = (values + key) * np.uint64(0x9E3779B97F4A7C15)  # multiplication wraps around
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)

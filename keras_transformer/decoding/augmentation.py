@@ -113,7 +113,7 @@ def augment(run_dir, input_path, output_path, options, checkpoint=None, precisio
 
 
 def _lines(path, options, counts=None):
-    """Yield the lines of the shard to translate. Count all its lines in `counts`, an `AugmentResult`."""
+    """Yield the lines of the shard that must be translated. Count all its lines in `counts`, an `AugmentResult`."""
     counts = counts or AugmentResult()
     part, parts = options.shard
     seen = set()

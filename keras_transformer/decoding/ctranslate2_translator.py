@@ -177,7 +177,7 @@ def _rounded_up(limit):
 
 
 def _grouped(limits):
-    """Return pairs (limit, rows) of {row: limit}, in ascending order of the limits."""
+    """Group {row: limit} by limit. Return pairs (limit, rows) in ascending order."""
     rows = collections.defaultdict(list)
     for row, limit in limits.items():
         rows[limit].append(row)

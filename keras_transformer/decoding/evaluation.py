@@ -214,7 +214,7 @@ def _examples(problem, split):
     """Return the sources and the references of a split, two lists."""
     pairs = list(problem.examples(split))
     if not pairs:
-        raise UserError(f"there is nothing to score, because {split} of {problem.name} is empty; see {problem.raw_dir}")
+        raise UserError(f"{problem.name} has no {split} pairs to score. Check the files in {problem.raw_dir}.")
     return [list(side) for side in zip(*pairs)]
 
 

@@ -1,6 +1,6 @@
 """Export of a run for Hugging Face transformers, as a Marian model that computes the same function.
 
-`MarianMTModel` of transformers is the post-norm Transformer of the paper with two differences. Its attention has
+`transformers.MarianMTModel` is the post-norm Transformer of the paper with two differences. Its attention has
 biases, which the export sets to 0. Its positional encoding consists of all sines followed by all cosines, while the
 sinusoids of this project alternate (§3.5). The export therefore reorders the d_model channels of all weights.
 
@@ -137,7 +137,7 @@ def _save_file():
 
 
 def _check(run):
-    """Raise a `UserError` if the Marian model of transformers cannot compute the same function."""
+    """Raise a `UserError` if `MarianMTModel` cannot compute the same function."""
     unsupported = first_unsupported(
         run.hparams, norms=("post", "marian"), positions=("sinusoidal",), models=("transformer", "marian")
     )
@@ -146,6 +146,4 @@ def _check(run):
     if unsupported:
         name, value, known = unsupported
         known = " or ".join(map(str, known))
-        raise UserError(
-            f"the Marian model of transformers must have {name}={known}, got {value}. Export with --format=saved_model."
-        )
+        raise UserError(f"a Marian model must have {name}={known}, got {value}. Export with --format=saved_model.")

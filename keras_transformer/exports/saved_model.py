@@ -47,22 +47,23 @@ def export_saved_model(
 
     Texts are UTF-8. Invalid bytes become U+FFFD. The signatures are:
 
-    - `serving_default`: `inputs`, strings `[batch]`, to `outputs`, the best translations, strings `[batch]`; `nbest`,
-      strings `[batch, nbest]`; `scores`, float32 `[batch, nbest]`; and `tokens`, int32 `[batch, nbest, length]`, with
-      EOS and then PAD. Missing translations are "" with a score of −1e9. A blank text has the translation "" with a
-      score of 0 and no tokens.
-    - `translate_with_options`: the same, with the additional inputs `beam_size` and `nbest`, int32, and `alpha`,
+    - `serving_default` translates `inputs`, strings `[batch]`. It returns `outputs`, the best translations, strings
+      `[batch]`, and `nbest`, all translations, strings `[batch, nbest]`. It also returns `scores`, float32
+      `[batch, nbest]`, and `tokens`, int32 `[batch, nbest, length]`, with EOS and then PAD. Missing translations are ""
+      with a score of −1e9. A blank text has the translation "" with a score of 0 and no tokens.
+    - `translate_with_options` does the same, with the additional inputs `beam_size` and `nbest`, int32, and `alpha`,
       float32. Each is one value for all texts, `[1]`, or one value per text, `[batch]`.
-    - `translate_ids`: `ids`, int32 `[batch, length]`, padded with PAD, to `scores` and `tokens`. BOS and EOS are
-      allowed.
-    - `score_pairs`: `inputs` and `targets`, strings `[batch]`, to `log_probabilities` and `scores` `[batch]`, and
-      `tokens` and `token_log_probabilities` `[batch, length]`, with 0 after EOS.
+    - `translate_ids` takes `ids`, int32 `[batch, length]`, padded with PAD, and returns `scores` and `tokens`. BOS and
+      EOS are allowed in `ids`.
+    - `score_pairs` takes `inputs` and `targets`, strings `[batch]`. It returns `log_probabilities` and `scores`,
+      `[batch]`, and `tokens` and `token_log_probabilities`, `[batch, length]`, with 0 after EOS.
 
     Args:
         translator: `Translator`.
         folder: The new directory, which appears only when it is complete.
-        options: `SearchOptions` without sampling, constraint, `min_length`, `no_repeat_ngram` and `repetition_penalty`.
-            The export fixes the others; only `translate_with_options` takes `beam_size`, `alpha` and `nbest`.
+        options: `SearchOptions`. Sampling, constraint, `min_length`, `no_repeat_ngram` and `repetition_penalty` must
+            keep their default values. The export fixes all other options, except that `translate_with_options` takes
+            `beam_size`, `alpha` and `nbest` as inputs.
         max_beam_size: Maximum `beam_size` of `translate_with_options` (default: `MAX_BEAMS`, or `beam_size` if that is
             larger). The time of this signature depends on it.
         description: Additional content of `export.json`.
@@ -108,7 +109,7 @@ class TextTranslator(tf.Module):
         self._search = GraphBeamSearch(translator.models).search
         if self._constraint:
             self._word_starts = tf.constant(translator.tokenizer.word_starts)
-        # The signatures share one trace. If it were an attribute of the module, it would be saved a second time.
+        # The signatures share one traced function. As an attribute of the module, this function would be saved twice.
         translated = tf.function(self._translated_batch, autograph=False)
         self._translated = lambda *arguments: translated(*arguments)
         # The graph needs only the variables of the models.

@@ -8,7 +8,7 @@ from keras import ops
 class LayerNormalization(keras.layers.LayerNormalization):
     """Layer normalization γ (x − mean) / √(variance + ε) + β over the last axis, computed in float32.
 
-    On TensorFlow in training, it replaces the gradient of the Keras layer by one with fewer passes over the input.
+    During training on TensorFlow, the gradient makes fewer passes over the input than the gradient of the Keras layer.
     XLA fuses these passes, so JAX uses the Keras layer unchanged.
 
     Args:

@@ -53,7 +53,7 @@ def to_keras_input(model, batches, endless):
 
 @contextlib.contextmanager
 def data_errors(batches):
-    """Raise the `UserError` about a damaged corpus instead of the backend's error that it has caused.
+    """Raise the `UserError` that describes a damaged corpus, if the damage made the backend fail.
 
     Args:
         batches: `TokenBatches`, or any other input that the `with` block reads.

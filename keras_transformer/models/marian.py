@@ -16,7 +16,7 @@ class MarianPostNorm(PostNorm):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MarianTransformer(Transformer):
-    """Transformer with biases in attention and a fixed bias of the logits, like `MarianMTModel` of transformers.
+    """Transformer with biases in attention and a fixed bias of the logits, like `transformers.MarianMTModel`.
 
     Marian's positional encoding consists of all sines followed by all cosines. Here they alternate, as in the paper
     (§3.5). The conversion of Marian's weights therefore reorders the d_model channels.

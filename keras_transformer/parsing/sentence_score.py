@@ -178,7 +178,7 @@ def _read_brackets(text):
             if label or stack:  # not the Penn Treebank's outer bracket
                 brackets[place] = (label, start, len(terminals))
     if stack:
-        raise _Malformed(f"{len(stack)} ')' are missing; close each '(' in the same line")
+        raise _Malformed(f"{len(stack)} missing ')'; close each '(' in the same line")
     return terminals, [bracket for bracket in brackets if bracket is not None]
 
 

@@ -111,7 +111,7 @@ def numbered_trees(lines, name="the text"):
                 else:
                     yield began, tree
     if stack:
-        raise UserError(f"{name}:{began}: the tree that begins here is not closed, {len(stack)} ')' are missing")
+        raise UserError(f"{name}:{began}: the tree that begins here is not closed: {len(stack)} missing ')'")
 
 
 def tree_of(text):

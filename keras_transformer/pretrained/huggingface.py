@@ -121,7 +121,7 @@ def read_marian(folder):
 
 def _check_files(folder):
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a directory. Give the directory of a model of transformers.")
+        raise UserError(f"{folder} is not a directory. Give the directory of a Hugging Face transformers model.")
     for name in FILES:
         if (folder / name).is_file():
             continue
@@ -138,7 +138,7 @@ def _check_files(folder):
 def _read(folder, name, optional=False):
     if optional and not (folder / name).is_file():
         return {}
-    return read_json(folder / name, f"{folder} is not a model of transformers")
+    return read_json(folder / name, f"{folder} is not a Hugging Face transformers model")
 
 
 def _check_config(folder, config):
@@ -168,8 +168,8 @@ def _reorder_vocabulary(folder, config, vocabulary):
     old = [piece for piece, _ in sorted(vocabulary.items(), key=lambda entry: entry[1])]
     if sorted(vocabulary.values()) != list(range(config["vocab_size"])):
         raise UserError(
-            f"{folder / 'vocab.json'} must have tokens with ids from 0 to {config['vocab_size'] - 1}, the vocab_size "
-            f"in config.json, got {len(vocabulary)} tokens."
+            f"{folder / 'vocab.json'} must have exactly one token for each id from 0 to {config['vocab_size'] - 1}, "
+            f"as vocab_size in config.json requires, got {len(vocabulary)} tokens. Use both files of one model."
         )
     if SPECIAL[UNK] not in vocabulary:
         raise UserError(f"{folder / 'vocab.json'} has no token {SPECIAL[UNK]}.")

@@ -107,7 +107,7 @@ class Problem:
         """Raise a `UserError` if `metric`, a value of `best_metric`, does not apply to this problem."""
         if metric in TRANSLATION_METRICS:
             raise UserError(
-                f"best_metric must be score, nll or loss for {self.name}, got {metric}, a metric of translations"
+                f"best_metric must be score, nll or loss for {self.name}, got {metric}, which is for translations"
             )
 
     def all_scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:

@@ -35,9 +35,9 @@ class NonFinite:
         rows = [int(row) for row in self.batches.rows(step - 1 - self.start)]
         self.run.log(kind="nonfinite", step=step, updates=updates, rows=rows)
         self.skipped += updates
-        more = f" and in {updates - 1:,} after it" * (updates > 1)
+        where = f"update {step:,}" if updates == 1 else f"{updates:,} updates, first in update {step:,}"
         first_rows = ", ".join(map(str, rows[:5])) + ", …" * (len(rows) > 5)
-        what = f"the loss or a gradient is not finite in update {step:,}{more} (training pairs {first_rows})"
+        what = f"the loss or a gradient is not finite in {where} (training pairs {first_rows})"
         if self.hparams.on_nonfinite == "stop":
             hint = (
                 "try a smaller --learning_rate_scale or --clip_norm=1 in another --output_dir, or continue with "

@@ -1,4 +1,4 @@
-"""Printing of the package's log on the terminal."""
+"""Terminal output of the package's log."""
 
 import contextlib
 import logging

@@ -82,7 +82,7 @@ def exhaustive(models):
 
 
 def are_best(hypotheses, log_p, nbest):
-    """Assert that hypotheses are the best of {tokens: log-probability} in order, with α = 0.6."""
+    """Assert that hypotheses are the best of `log_p`, {tokens: log-probability}, sorted by score with α = 0.6."""
     scores = {tokens: log_p[tokens] / ((5 + len(tokens)) / 6) ** 0.6 for tokens in log_p}
     best = sorted(scores, key=scores.get, reverse=True)[:nbest]
     assert [h.tokens for h in hypotheses] == best

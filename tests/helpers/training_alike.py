@@ -21,7 +21,7 @@ UPDATES = 8
 
 @dataclasses.dataclass(kw_only=True)
 class EverySecond(kt.Problem):
-    """Sequences of letters to every second letter: sources and targets differ in length."""
+    """Problem whose target is every second letter of the source, so the two sides differ in length."""
 
     name: ClassVar[str] = "every_second"
     corpus: ClassVar[str] = "every_second"

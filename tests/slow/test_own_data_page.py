@@ -42,7 +42,7 @@ def commands_of(section):
 
 
 def typed(call, commands):
-    """Run commands, with a smaller model in training. Return their names."""
+    """Run commands, but train a smaller model. Return the names of the commands."""
     for name, arguments in commands:
         out = call(name, *arguments, *(SMALLER if name == "train" else [])).succeeded_with_warnings()
         assert out or name == "translate"

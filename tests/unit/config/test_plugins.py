@@ -53,7 +53,7 @@ def scratch(monkeypatch, tmp_path):
         monkeypatch.setattr(one, "_descriptions", dict(one._descriptions))
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file changed within a second looks the same
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # bytecode would hide a change within the same second
     monkeypatch.chdir(tmp_path)
     modules = set(sys.modules)
     yield

@@ -38,7 +38,7 @@ def translator():
 
 
 def randomize(translator, seed):
-    """Assign large random weights for peaked, different distributions. Return the translator."""
+    """Assign large random weights, which give peaked and varied distributions. Return the translator."""
     rng = np.random.default_rng(seed)
     for variable in translator.model.trainable_variables:
         variable.assign(rng.normal(scale=0.7, size=variable.shape))

@@ -1,4 +1,4 @@
-"""Translation sentence by sentence: splitting, joining, and what `Translator.translate` makes of both."""
+"""Translation sentence by sentence: splitting, joining, and their use in `Translator.translate`."""
 
 import sys
 

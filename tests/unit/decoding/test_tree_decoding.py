@@ -214,7 +214,7 @@ def test_parser_rejects_min_length_and_wrong_prefixes(translator):
 
 
 def test_tree_depth_is_bounded(tokenizer):
-    # Words between brackets keep each chain short.
+    # The tags keep each chain of opening brackets shorter than LONGEST_CHAIN.
     prefix = [tokenizer.symbols["(S"], tokenizer.symbols["T"]] * (DEEPEST - 2)
     assert not tokenizer.grammar.allowed(prefix, 1000, 5000)[tokenizer.symbols["(S"]]
     assert tokenizer.grammar.allowed(prefix[:-2], 1000, 5000)[tokenizer.symbols["(S"]]

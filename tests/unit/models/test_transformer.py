@@ -51,7 +51,7 @@ def test_parameter_count_matches_closed_form(sizes, changes):
     expected = 29 * d + n * (attention + feed_forward + 2 * norm) + m * (2 * attention + feed_forward + 3 * norm)
     expected += 2 * norm * (hparams.norm == "pre") + hparams.max_length * d * (hparams.positions == "learned")
     expected += n * hparams.num_heads * hparams.d_k * (hparams.encoder_attention == "additive")
-    expected += 29 * (hparams.model == "word_aligned_transformer")  # not trained: tokens that start a word
+    expected += 29 * (hparams.model == "word_aligned_transformer")  # weight that marks first pieces of words
     assert model.count_params() == expected
 
 

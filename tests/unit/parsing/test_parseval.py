@@ -233,14 +233,14 @@ def test_brackets_may_be_nested_beyond_recursion_limit():
     depth = 50_000
     assert counts("(S (N a))", f"(S {'(A ' * depth}(N a){')' * depth})") == (1, 1, depth + 1, 0)
     score = score_sentence("(S (N a))", "(A " * depth, Parameters())
-    assert score.message.startswith(f"{depth} ')' are missing")
+    assert score.message.startswith(f"{depth} missing ')'")
 
 
 # Malformed lines
 
 
 MALFORMED = {
-    "(S (N a)": "1 ')' are missing; close each '(' in the same line",
+    "(S (N a)": "1 missing ')'; close each '(' in the same line",
     "(S (N a)))": "')' is outside of the trees; each tree begins with '(' and ends with its ')'",
     "a": "'a' is outside of the trees; each tree begins with '(' and ends with its ')'",
     "(S (N a)) b": "'b' is outside of the trees; each tree begins with '(' and ends with its ')'",

@@ -93,8 +93,8 @@ def test_no_break_space_belongs_to_word():
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["(S (NN a))", "(S (NN a)", "", "(NN b)"], "2: the tree that begins here is not closed, 1 ')' are missing"),
-        (["(S (NP (NN a"], "1: the tree that begins here is not closed, 3 ')' are missing"),
+        (["(S (NN a))", "(S (NN a)", "", "(NN b)"], "2: the tree that begins here is not closed: 1 missing ')'"),
+        (["(S (NP (NN a"], "1: the tree that begins here is not closed: 3 missing ')'"),
         (["(S (NN a))", " (S (NN a)))"], "2: ')' is outside of the trees. Begin each tree with '('."),
         (["(S (NN a))", "word (S (NN a))"], "2: 'word' is outside of the trees. Begin each tree with '('."),
         (["(S", " ())"], "2: () is empty. Write each word as (TAG word)."),

@@ -17,7 +17,7 @@ def text(language, count, first=0):
 
 
 def write(folder, counts):
-    """Write files of lines, {name: (language, number of lines)}. Names of files with two languages end in .tsv."""
+    """Write text files from {name: (languages, number of lines)}. Files with two languages must have names in .tsv."""
     for name, (languages, count) in counts.items():
         columns = zip(*(text(language, count) for language in languages.split()))
         (folder / name).write_text("".join("\t".join(row) + "\n" for row in columns), encoding="utf-8")

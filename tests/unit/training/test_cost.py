@@ -315,7 +315,7 @@ def test_cost_command_with_other_settings(capsys):
     flags = ("--hparams=toy", "--vocab_size=100", "--train_steps=10", "--gpus=2", "--tflops=0.5")
     lines = counted(*flags, capsys=capsys)
     assert len(lines) == 3 and "10 updates of 2,048 source" in lines[0]  # the paper gives no time for this model
-    assert lines[2].endswith("hours of 2 devices × 0.5 TFLOP/s at full rate")
+    assert lines[2].endswith("hours at the full rate of 2 devices × 0.5 TFLOP/s")
     assert "3.60e+15 by the paper's method" in counted(*flags, "--hours=1", capsys=capsys)[2]
     assert "1.64e+18 by the paper" in counted("--vocab_size=100", "--train_steps=50000", capsys=capsys)[2]
     other = counted("--vocab_size=100", "--gpus=1", "--tflops=60", capsys=capsys)
