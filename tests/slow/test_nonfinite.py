@@ -71,7 +71,7 @@ def test_train_stops_at_or_skips_nonfinite_updates(train, spoil, tmp_path):
     first_rows = ", ".join(map(str, row["rows"][:5]))
     for words in (
         f"not finite in update 5 (training pairs {first_rows}, …)",
-        "is that of step 3",
+        "is from step 3",
         "--on_nonfinite=skip",
     ):
         assert words in said
