@@ -34,7 +34,7 @@ def main(arguments):
 
 
 def measure(size, flags):
-    """Return the row of a size."""
+    """Measure one model size and return its result row."""
     import keras_transformer as kt
     from keras_transformer.runs.checkpoint import Checkpoints, training_arrays
 

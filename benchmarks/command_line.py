@@ -1,4 +1,4 @@
-"""Command line, measurements, rows and tables that the benchmarks share."""
+"""Helpers shared by the benchmarks: command line, timing, result rows and tables."""
 
 import argparse
 import importlib
@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--json", metavar="FILE", help=json_help)
 
     def add_names(self, flag, known, default=None, help="default %(default)s"):
-        """Add a flag for a comma-separated list of known names; its value is the list."""
+        """Add a flag that takes a comma-separated list of known names and parses it into a list."""
         kind = flag.strip("-").removesuffix("s")
 
         def names(text):
@@ -60,7 +60,7 @@ class Parser(argparse.ArgumentParser):
         )  # fmt: skip
 
     def parse_args(self, arguments=None):
-        """Return the flags.
+        """Parse the command line and return the flags.
 
         Raises:
             UserError: A flag is wrong, there are fewer cores than threads, or an output folder is missing.
@@ -78,9 +78,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_row(row, path):
-    """Append a row, with its command, commit and machine, to a .jsonl file if there is a path. Return the row.
+    """Add the command, the commit and the machine to a row and return it. With a path, append it to that .jsonl file.
 
-    A row may name another commit than that of this checkout.
+    If the row already has a commit, this commit stays, even if the checkout has a different one.
     """
     from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 
@@ -91,24 +91,24 @@ def add_row(row, path):
 
 
 def print_table(name, rows):
-    """Print rows as the documentation shows them: `name` is a function of docs/results.py."""
+    """Print rows as the table in the documentation. `name` is the function of docs/results.py that formats it."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
     print(importlib.import_module("results").FUNCTIONS[name](rows))
 
 
 def timed(function, *arguments, clock=time.perf_counter):
-    """Return (result, seconds) of a call."""
+    """Call a function and return (result, seconds)."""
     began = clock()
     result = function(*arguments)
     return result, clock() - began
 
 
 def median_seconds(function, times):
-    """Return the median time of calls with the arguments 0, 1, …, in seconds."""
+    """Call a function with 0, 1, …, `times` - 1 and return the median duration in seconds."""
     return statistics.median(timed(function, i)[1] for i in range(times))
 
 
 def percentiles(milliseconds):
-    """Return {"p50_ms": …, "p95_ms": …, "p99_ms": …} of latencies in ms."""
+    """Return percentiles of latencies in ms as {"p50_ms": …, "p95_ms": …, "p99_ms": …}."""
     points = statistics.quantiles(milliseconds, n=100, method="inclusive") if len(milliseconds) > 1 else None
     return {f"p{share}_ms": round(points[share - 1] if points else sum(milliseconds), 1) for share in (50, 95, 99)}

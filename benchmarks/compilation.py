@@ -1,4 +1,4 @@
-"""Compilation of the update on JAX: time to the first update and to the last, with an empty and with a filled cache.
+"""Compile times on JAX: time to the first and to the last update, with an empty and with a filled compilation cache.
 
     KERAS_BACKEND=jax python benchmarks/compilation.py --hparams=toy,base
 
@@ -70,9 +70,9 @@ def main(arguments):
 
 
 def train(settings, cache):
-    """Return the measurements of a training run in a process of its own, with this folder as the compilation cache."""
+    """Train in a separate process that uses this compilation cache folder, and return the measurements."""
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # as without JAX_COMPILATION_CACHE_DIR
+    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # the package sets this only if it chooses the folder itself
     child = subprocess.run(
         [sys.executable, "-c", CHILD, json.dumps(settings)],
         env=environment,

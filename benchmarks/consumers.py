@@ -1,4 +1,4 @@
-"""Translate with each export in its own consumer, in an environment without this project.
+"""Load each export in the software that it is made for, without this project, and compare the translations.
 
     python benchmarks/consumers.py --run=runs/multi30k --formats=huggingface,argos \\
         --python=transformers-env/bin/python --json=docs/results/exports.jsonl
@@ -71,7 +71,7 @@ def main(arguments):
 
 
 def export(translator, run, format, flags, folder):
-    """Return the directory with the export of a run and of its `Translator`."""
+    """Export a run, or its `Translator`, in a format and return the directory."""
     target = folder / "out"
     if format == "saved_model":
         import keras_transformer as kt
@@ -97,7 +97,7 @@ def export(translator, run, format, flags, folder):
 
 
 def translate(python, format, exported, texts):
-    """Return the answer of `open_export.py`."""
+    """Translate texts with `open_export.py` and return its answer."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
         request.write_text(json.dumps({"texts": texts, "batch": BATCH}), "utf-8")
@@ -106,7 +106,7 @@ def translate(python, format, exported, texts):
 
 
 def start(python, *arguments):
-    """Run the interpreter of a consumer without the modules that PYTHONPATH names."""
+    """Run the interpreter of a consumer. Unset PYTHONPATH, so that it cannot import this project."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([python, *map(str, arguments)], env=environment, stderr=subprocess.PIPE, encoding="utf-8")
     if done.returncode:

@@ -69,7 +69,7 @@ def main(arguments):
 
 
 def plan_runs(folder, sizes, flags):
-    """Yield the rows of plans."""
+    """Yield the result rows of the workload `plan`."""
     for pairs in sizes:
         in_process(write_plan, f"{folder}/{pairs}", pairs)
         figures = in_process(plan, f"{folder}/{pairs}", flags.batch_tokens)
@@ -77,7 +77,7 @@ def plan_runs(folder, sizes, flags):
 
 
 def batch_runs(folder, function, flags):
-    """Yield the row of a path of batches."""
+    """Yield the result row of one way to read batches: `assembly` or `fit`."""
     path = Path(folder, "store")
     if not path.exists():
         in_process(write_store, path, flags.stored_pairs)
@@ -86,7 +86,7 @@ def batch_runs(folder, function, flags):
 
 
 def mixing_runs(folder, flags):
-    """Yield the rows of padding and mixing: for lengths like those of WMT, and of Multi30k if its files are given."""
+    """Yield the result rows of `mixing` for WMT-like lengths and, if `--raw_dir` is set, for Multi30k."""
     in_process(write_plan, f"{folder}/mixed", flags.stored_pairs)
     corpora = {"wmt": f"{folder}/mixed"}
     if flags.raw_dir:
@@ -100,13 +100,13 @@ def mixing_runs(folder, flags):
 
 
 def in_process(function, *arguments):
-    """Return the result of a function that runs in a separate process."""
+    """Run a function in a separate process and return its result."""
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def lengths_of(pairs):
-    """Return int32 lengths `[2, pairs]` with the distribution of WMT, in blocks of a million pairs."""
+    """Return WMT-like sentence lengths, int32 `[2, pairs]`. After a million pairs, they repeat."""
     from workload import wmt_lengths
 
     block = wmt_lengths(1_000_000).astype(np.int32)
@@ -146,7 +146,7 @@ def write_store(path, pairs):
 
 
 def open_batches(path, batch_tokens):
-    """Return the `TokenBatches` of a prepared corpus."""
+    """Open a prepared corpus as `TokenBatches`."""
     from keras_transformer.data.batch_plan import BatchPlan
     from keras_transformer.data.token_batches import TokenBatches
     from keras_transformer.data.token_store import TokenStore
@@ -156,7 +156,7 @@ def open_batches(path, batch_tokens):
 
 
 def plan(path, batch_tokens):
-    """Return the measurements of a `BatchPlan`."""
+    """Measure the time and the memory of a `BatchPlan`."""
     from keras_transformer.data.batch_plan import BatchPlan
     from keras_transformer.data.columns import Column
     from keras_transformer.data.length_index import LengthIndex
@@ -178,7 +178,7 @@ def plan(path, batch_tokens):
 
 
 def mixing(path, batch_tokens, max_shapes):
-    """Return the padding of a plan, and the share of pairs from the same batch that meet again in the next epoch."""
+    """Measure the padding of a plan, and how often two pairs of a batch share a batch again in the next epoch."""
     from keras_transformer.data.batch_plan import BatchPlan
     from keras_transformer.data.columns import Column
     from keras_transformer.data.length_index import LengthIndex
@@ -203,7 +203,7 @@ def mixing(path, batch_tokens, max_shapes):
 
 
 def assembly(path, batch_tokens, count):
-    """Return the measurements of `TokenBatches`, for `count` batches after the first epoch."""
+    """Measure `TokenBatches` on `count` batches after the first epoch."""
     from keras_transformer.data import token_batches  # noqa: F401
 
     before = peak_memory()
@@ -221,7 +221,7 @@ def assembly(path, batch_tokens, count):
 
 
 def fit(path, batch_tokens, count):
-    """Measure Keras' `fit` with an empty training step, for `count` batches after the first epoch."""
+    """Measure Keras' `fit` with an empty training step on `count` batches after the first epoch."""
     import keras
 
     from keras_transformer.backend.loading import load_keras
@@ -253,13 +253,13 @@ def fit(path, batch_tokens, count):
 
 
 def rates(batches, count, seconds):
-    """Return {"tokens_per_second": rate} of `count` batches after the first epoch."""
+    """Return the throughput of `count` batches after the first epoch as {"tokens_per_second": rate}."""
     first = batches.batches_per_epoch
     return {"tokens_per_second": sum(batches.tokens(index) for index in range(first, first + count)) / seconds}
 
 
 def cpu_timed(function, *arguments):
-    """Return (result, CPU seconds) of a call."""
+    """Call a function and return (result, CPU seconds)."""
     return timed(function, *arguments, clock=time.process_time)
 
 

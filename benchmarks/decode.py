@@ -78,7 +78,7 @@ def main(arguments):
 
 
 def read_flags(arguments):
-    """Return the flags, with the (engine, precision, mode) to measure as `variants`.
+    """Return the flags. `variants` lists the (engine, precision, mode) combinations to measure.
 
     Raises:
         UserError: A flag is wrong, or the flags exclude all engines.
@@ -185,7 +185,7 @@ def natural(flags, folder):
 
 
 def measure(workload, flags, folder):
-    """Return the rows of one workload, and append them to `--json`."""
+    """Measure one workload, append its result rows to the file of `--json`, and return them."""
     processes, rounds = [], []
     try:
         for variant in flags.variants:
@@ -204,7 +204,7 @@ def measure(workload, flags, folder):
 
 
 def row_of(process, workload, flags, rounds):
-    """Return the row of one engine; `rounds` is a list of {process: answer}."""
+    """Return the result row of one engine. `rounds` holds a dictionary {process: answer} for each round."""
     answers = [turn[process] for turn in rounds]
     outputs = answers[-1]["outputs"]
     forced_length = workload.min_length + (process.engine != OURS)

@@ -40,7 +40,7 @@ def main(arguments):
 
 
 def measure(workload, mode, precision):
-    """Return the row of a workload in one mode."""
+    """Profile a workload in one mode and return its result row."""
     import run_keras_transformer as engine
     import tensorflow as tf
 

@@ -67,7 +67,7 @@ def main(arguments):
 
 
 class Exports:
-    """The outputs of `Translator`, and a method for each export format that compares its outputs with them."""
+    """Comparison of exports with `Translator`, with one method for each export format."""
 
     def __init__(self, flags):
         import keras_transformer as kt
@@ -83,7 +83,7 @@ class Exports:
         self.reference = self.score([best.text for best in self.expected])
 
     def saved_model(self, folder, precision):
-        """Return the measurements of a SavedModel."""
+        """Measure a SavedModel."""
         import tensorflow as tf
 
         import keras_transformer as kt
@@ -97,7 +97,7 @@ class Exports:
         translate = loaded.signatures["serving_default"]
 
         def outputs(texts, size):
-            """Return (texts, tokens, scores) of batches of `size` texts."""
+            """Translate in batches of `size` texts and return (texts, tokens, scores)."""
             found = [], [], []
             for i in range(0, len(texts), size):
                 answer = translate(inputs=tf.constant(texts[i : i + size]))
@@ -122,7 +122,7 @@ class Exports:
         }  # fmt: skip
 
     def ctranslate2(self, folder, quantization):
-        """Return the measurements of CTranslate2."""
+        """Measure an export for CTranslate2."""
         import ctranslate2
 
         from keras_transformer.conversion.length_penalty import length_exponent
@@ -159,7 +159,7 @@ class Exports:
         }  # fmt: skip
 
     def engine(self, folder, precision):
-        """Return the measurements of the run with CTranslate2 as its engine."""
+        """Measure the run itself with CTranslate2 as its engine."""
         from keras_transformer.conversion.cache import converted_files
         from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
 
@@ -178,7 +178,7 @@ class Exports:
         }  # fmt: skip
 
     def huggingface(self, folder, precision):
-        """Return the measurements of transformers, which another interpreter runs."""
+        """Measure an export for transformers, which runs in another interpreter."""
         from keras_transformer.exports.huggingface import export_huggingface
 
         _, export_seconds = timed(export_huggingface, self.run, folder, self.checkpoint)
@@ -201,12 +201,12 @@ class Exports:
         }  # fmt: skip
 
     def score(self, outputs):
-        """Return the last `Score` of the problem for outputs."""
+        """Return the last of the problem's `Score`s for these outputs."""
         return self.run.problem.score(outputs, self.references)[-1]
 
 
 def share(texts, expected):
-    """Return the share of texts that are equal to the texts of the expected hypotheses."""
+    """Return the share of texts that match the expected hypotheses."""
     return sum(text == best.text for text, best in zip(texts, expected)) / len(expected)
 
 

@@ -1,4 +1,4 @@
-"""Speed, memory and compiled program of training and decoding on one accelerator, with JAX and without network.
+"""Speed, memory and compiled program of training and decoding on one accelerator, with JAX. It needs no network.
 
     KERAS_BACKEND=jax python benchmarks/gpu_report.py --raw_dir=multi30k --json=docs/results/gpu.jsonl
     KERAS_BACKEND=jax python benchmarks/gpu_report.py --miniature
@@ -14,7 +14,8 @@ Workloads:
 - `decode`: beam search of `base` in bfloat16 with random weights, in which all outputs have the same length.
 - `learn`: 1,500 updates of Multi30k with `tiny` and its BLEU; without `--raw_dir`, the embedded problem `toy_ende`.
 
-Each workload runs in a process of its own, so that the peak memory is its own. `--page` writes the rows as tables.
+Each workload runs in a separate process, so that its peak memory excludes the other workloads. `--page` writes the
+rows as tables.
 """
 
 import concurrent.futures
@@ -69,7 +70,7 @@ def main(arguments):
 
 
 def cases(workload, sizes):
-    """Return the arguments of each run of a workload."""
+    """Return a list with the arguments of each run of a workload."""
     if workload == "train":
         return [(name, lengths) for name in sizes["models"] for lengths in ("wmt", "fixed")]
     if workload == "phases":
@@ -78,20 +79,20 @@ def cases(workload, sizes):
 
 
 def in_process(function, *arguments):
-    """Return the result of a function in a new process."""
+    """Run a function in a new process and return its result."""
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def rate(sizes):
-    """Return the TFLOP/s of matrix products."""
+    """Measure the rate of matrix products in TFLOP/s."""
     import jax
     import jax.numpy as jnp
 
     side, products = sizes["side"], 20
     figures = {"device": jax.devices()[0].device_kind, "side": side}
     for dtype in ("bfloat16", "float32"):
-        x = jnp.full((side, side), 1 / side, dtype)  # all powers of x are equal to x
+        x = jnp.full((side, side), 1 / side, dtype)  # powers of x are equal to x, so values neither grow nor vanish
         power = jax.jit(lambda x: jax.lax.fori_loop(0, products, lambda _, y: y @ x, x))
         power(x).block_until_ready()
         seconds = min(timed(lambda power=power, x=x: power(x).block_until_ready()) for _ in range(3))
@@ -100,7 +101,7 @@ def rate(sizes):
 
 
 def train(sizes, name, lengths):
-    """Return the speed and the memory of updates of a preset."""
+    """Measure the speed and the memory of updates of a preset."""
     from workload import training_batches
 
     from keras_transformer.data.batch_plan import BatchPlan
@@ -132,7 +133,7 @@ def train(sizes, name, lengths):
 
 
 def phases(sizes, name):
-    """Return the seconds of the forward pass and of the update for one batch on the device."""
+    """Measure the forward pass and the whole update, in seconds, for one batch on the device."""
     import jax
 
     model, hparams = compiled_model(sizes, name)
@@ -150,7 +151,7 @@ def phases(sizes, name):
 
 
 def program(sizes):
-    """Return counts of operations in the update of `base` in bfloat16, before and after the optimization by XLA."""
+    """Count operations in the bfloat16 update of `base`, before and after XLA optimizes it."""
     import jax
 
     model, hparams = compiled_model(sizes, "base")
@@ -175,7 +176,7 @@ def program(sizes):
 
 
 def decode(sizes):
-    """Return the speed of beam search."""
+    """Measure the speed of beam search."""
     import numpy as np
 
     import keras_transformer as kt
@@ -204,7 +205,7 @@ def decode(sizes):
 
 
 def learn(sizes, flags):
-    """Return the BLEU of a short training run."""
+    """Train for a short time and return the BLEU."""
     import keras_transformer as kt
     from keras_transformer.decoding.evaluation import evaluate
     from keras_transformer.training.options import TrainOptions
@@ -258,7 +259,7 @@ def example(model, hparams, length):
 
 
 def timed(function):
-    """Return the seconds of a call."""
+    """Call a function and return the seconds it takes."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
@@ -284,7 +285,7 @@ def page(rows):
 
 
 def text_of(value):
-    """Return a figure as text."""
+    """Format a measurement as text."""
     return f"{value:,.4g}" if isinstance(value, float) else str(value).replace("|", "/")
 
 

@@ -81,7 +81,7 @@ def main(arguments):
 
 
 def summary(rounds):
-    """Return the measurements of all rounds of a workload: percentiles over all latencies, medians over the rounds."""
+    """Summarize all rounds of a workload: percentiles of all latencies, and medians of the other values over rounds."""
     latencies = [latency for one in rounds for latency in one["latencies"]]
     first = [one["first_ms"] for one in rounds if "first_ms" in one]
     return {
@@ -93,7 +93,7 @@ def summary(rounds):
 
 
 class Latency:
-    """The measurements. Each returns `latencies`, in ms, and `per_second`, the number of sentences per second.
+    """Measurements of latency. Each method returns `latencies` in ms and `per_second`, the sentences per second.
 
     Args:
         flags: The flags of this program.
@@ -111,7 +111,7 @@ class Latency:
             self.questions = {engine: questions_of(flags.run, LINES, engine) for engine in flags.engines}
 
     def measure(self, workload, engine, checkout):
-        """Measure a workload once, with the package of a checkout."""
+        """Measure a workload once with the package in the folder `checkout`."""
         name, _, count = workload.partition("_")
         # Without PYTHONSAFEPATH, `python -m` would import the package of the working directory.
         environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
@@ -144,13 +144,13 @@ class Latency:
         return {"first_ms": first[0], "per_second": load.pop("sentences_per_second"), **load}
 
     def input(self, count):
-        """Return the path of a file with the first `count` lines."""
+        """Write the first `count` lines to a file and return its path."""
         path = self.folder / f"{count}.txt"
         path.write_text("".join(f"{text}\n" for text in self.texts[:count]), encoding="utf-8")
         return path
 
     def output(self, command, environment):
-        """Return the output of a Python program.
+        """Run a Python program and return its output.
 
         Raises:
             UserError: The program failed.

@@ -64,7 +64,7 @@ def main(arguments):
 
 
 def sizes(text):
-    """Return the different integers of a comma-separated list, sorted."""
+    """Return the distinct integers of a comma-separated list in ascending order."""
     found = sorted({positive_int(part) for part in text.split(",")})
     if len(found) < 2:
         raise UserError(f"a list of sizes must have at least two different numbers, got {text!r}.")
@@ -81,7 +81,7 @@ def kinds():
     from keras_transformer.layers.restricted_attention import RestrictedAttention, restricted_attention
 
     class Bare(keras.layers.Layer):
-        """Attention with one head and without projections, as in Table 1. The input is queries, keys and values."""
+        """Attention with one head and without projections, as in Table 1. Queries, keys and values are the input."""
 
         def __init__(self, attention):
             super().__init__()
@@ -122,11 +122,11 @@ def kinds():
     return [
         Kind("self-attention", *quadratic, lambda d: Bare(scaled_dot_product_attention),
              lambda n, d: 4 * n * n * d, lambda n, d: n * n),
-        # LSTM is the recurrent layer of GNMT, a baseline of the paper.
+        # GNMT, one of the paper's baselines, uses LSTM layers.
         Kind("recurrent (LSTM)", "O(n·d²)", "O(n)", "O(n)", 1, 2,
              lambda d: keras.layers.LSTM(d, return_sequences=True),
              lambda n, d: 16 * n * d * d, lambda n, d: 4 * n * d),
-        # The path length is for dilated kernels; contiguous kernels have O(n/k) (§4).
+        # This path length holds for dilated kernels. With contiguous kernels it is O(n/k) (§4).
         Kind("convolutional", "O(k·n·d²)", "O(1)", "O(log_k n)", 1, 2,
              lambda d: keras.layers.Conv1D(d, KERNEL, padding="same"),
              lambda n, d: 2 * KERNEL * n * d * d, lambda n, d: n * d),
@@ -205,7 +205,7 @@ def passes(layer, n, d):
         def wait(function):
             def results(x):
                 tensors = function(x)
-                return tensors, tensors[0][0, 0, 0]  # a number to wait for
+                return tensors, tensors[0][0, 0, 0]  # reading this number waits for the whole computation
 
             graph = tf.function(results).get_concrete_function(x)
             return lambda: graph(x)[1].numpy()
@@ -227,7 +227,7 @@ def passes(layer, n, d):
 
 
 def exponent(rows, layer, axis, name, value="seconds"):
-    """Return the slope of log `value` over log n or log d (`axis`) for the pass `name` of a layer, as text."""
+    """Return, as text, the slope of log `value` over log n or log d (`axis`) for the pass `name` of a layer."""
     points = sorted(
         (row[axis], row[value])
         for row in rows
@@ -238,7 +238,10 @@ def exponent(rows, layer, axis, name, value="seconds"):
 
 
 def tables(rows):
-    """Return two Markdown tables: exponents next to those of Table 1, and times at the longest common length."""
+    """Return two Markdown tables: measured exponents next to those of Table 1, and times at one length.
+
+    This length is the longest one that all layers have in common.
+    """
     layers = first_per(rows, lambda row: row["layer"])
     columns = {"layer": "{layer}", "per layer": "{operations}", "sequential": "{sequential}", "path": "{path}"}
     for axis in "nd":
@@ -265,12 +268,12 @@ def tables(rows):
 
 
 def unit(rows):
-    """Return the name of the time unit of rows."""
+    """Return the time unit of the rows as text."""
     return {"wall": "milliseconds", "cpu": "milliseconds of CPU time"}[rows[0]["clock"]]
 
 
 def draw(rows, path):
-    """Draw the time of the forward pass over n and over d, on logarithmic axes, to a PNG file.
+    """Plot the time of the forward pass over n and over d, on logarithmic axes, and save it as a PNG file.
 
     Raises:
         UserError: Matplotlib is not installed.

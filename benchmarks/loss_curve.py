@@ -7,8 +7,8 @@
     python benchmarks/loss_curve.py --compare=now.json,earlier.json --json=docs/results/loss_curve.jsonl
     python benchmarks/loss_curve.py --compare=now.json,seed.json --json=docs/results/loss_curve.jsonl
 
-Runs have no dropout, since versions may draw different masks. The difference between two seeds shows the distance of
-runs that share only the data. Losses are label-smoothed, in nats per token.
+Runs have no dropout, since two versions may draw different masks. Two seeds show the typical difference between runs
+that share only the data. Losses are label-smoothed, in nats per token.
 """
 
 import json
@@ -50,7 +50,7 @@ def train(flags):
     from keras_transformer.runs.manifest import git_revision, machine
     from keras_transformer.training.schedule import compile_arguments
 
-    commit = git_revision()  # before training, during which the checkout may change
+    commit = git_revision()  # read before training, because the checkout may change meanwhile
     problem = kt.problem(flags.problem, data_dir=flags.data_dir, raw_dir=flags.raw_dir).prepare()
     hparams = kt.hparams(flags.hparams, dropout=0.0, seed=flags.seed)
     model = kt.Transformer.from_hparams(hparams, vocab_size=problem.tokenizer.vocab_size)
@@ -77,7 +77,7 @@ def read(path):
 
 
 def compare(one, other):
-    """Return the row for two runs."""
+    """Compare the losses of two runs and return the result row."""
     if len(one["losses"]) != len(other["losses"]):
         counts = f"{len(one['losses'])} and {len(other['losses'])}"
         raise UserError(f"runs must have equal numbers of updates, got {counts}. Use the same --updates.")

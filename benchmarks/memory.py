@@ -60,7 +60,7 @@ def main(arguments):
 
 
 def peak_of(*update):
-    """Return the peak of a new process that runs `make_update`, in MiB, or None if the update does not fit."""
+    """Run `make_update` in a new process and return the peak memory in MiB, or None if the update does not fit."""
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
         try:
@@ -70,7 +70,7 @@ def peak_of(*update):
 
 
 def make_update(hparams, vocab_size, length, options, free):
-    """Make one update with random tokens. Return the peak memory of this process or its accelerator in MiB.
+    """Make one update with random tokens. Return the peak memory of the accelerator or of this process in MiB.
 
     Args:
         hparams: `HParams`; the update fills a batch.

@@ -1,4 +1,4 @@
-"""Operations and their times, from TensorFlow's profiler on a CPU."""
+"""Times of single operations, from TensorFlow's profiler on a CPU."""
 
 import glob
 import re
@@ -14,7 +14,7 @@ CONTAINERS = re.compile(
 
 
 def profile(function):
-    """Return (wall-clock seconds of a call, [(name, kind, seconds)] of its operations).
+    """Profile a call. Return (wall-clock seconds, operations), where operations is a list of (name, kind, seconds).
 
     Operations that XLA has fused appear under XLA's names.
     """

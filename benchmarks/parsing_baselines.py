@@ -38,9 +38,9 @@ from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 
-HISTORY = 2  # children that the rest of a rule depends on
-RARE = 2  # maximum frequency of the words that stand for unknown words
-KNOWN_WEIGHT, KIND_WEIGHT = 0.5, 2.0  # weights of the word kind and of all rare words, in occurrences
+HISTORY = 2  # number of previous children on which the rest of a rule depends
+RARE = 2  # words up to this frequency represent unknown words
+KNOWN_WEIGHT, KIND_WEIGHT = 0.5, 2.0  # pseudo-counts of the word's kind and of all rare words, for smoothing
 BEAM = 10.0  # maximum distance of a constituent from the best one over the same words, in nats
 PUNCTUATION = Parameters().delete_labels
 FIGURES = ("f1", "f1_of_all_sentences", "recall", "precision", "complete_match", "tagging_accuracy")
@@ -79,13 +79,13 @@ def main(arguments):
     ]
     shown = ("part", "parser", *FIGURES, "sentences", "errors", "fallbacks", "seconds")
     report_table(shown, *([str(row[column]) for column in shown] for row in rows))
-    load_keras()  # quietly, before `add_row` imports it
+    load_keras()  # `add_row` would import Keras with its messages
     for row in rows:
         add_row({"benchmark": "parsing_baselines", **row}, flags.json)
 
 
 class Parse(NamedTuple):
-    """A parse of a sentence: the `Tree`, whether it is a fallback, and the CPU seconds."""
+    """Parse of a sentence. `fallback` marks a right-branching tree instead of a real parse; `seconds` is CPU time."""
 
     tree: Tree
     fallback: bool
@@ -94,7 +94,7 @@ class Parse(NamedTuple):
 
 def gold_trees(problem, split):
     """Return [(treebank, `Tree`)] of a split. The treebank is the prefix of the file name, such as "wsj" or "gum"."""
-    if split not in getattr(problem, "files", {}):  # the problem does not split by files
+    if split not in getattr(problem, "files", {}):  # the splits of this problem are not lists of files
         return [("", tree) for tree in problem.trees(split)]
     return [
         (path.name.partition("_")[0].lower(), tree)
@@ -104,7 +104,7 @@ def gold_trees(problem, split):
 
 
 def parse_all(parser, golds):
-    """Return the `Parse`s of the words of all gold trees by a parser, a function that returns (`Tree`, fallback)."""
+    """Parse the words of all gold trees and return a list of `Parse`. `parser` maps words to (`Tree`, fallback)."""
     parses = []
     for number, (_, gold) in enumerate(golds, start=1):
         (tree, fallback), seconds = timed(parser, gold.words(), clock=time.process_time)
@@ -115,7 +115,7 @@ def parse_all(parser, golds):
 
 
 def figures(golds, parses, part):
-    """Return the scores of the parses of one treebank, or of all."""
+    """Return the scores of the parses of one treebank, or of all treebanks if `part` is "all"."""
     pairs = [(gold, parse) for (treebank, gold), parse in zip(golds, parses) if part in ("all", treebank)]
     result = parseval([str(gold) for gold, _ in pairs], [str(parse.tree) for _, parse in pairs])
     return {
@@ -126,7 +126,7 @@ def figures(golds, parses, part):
 
 
 class Baselines:
-    """Both parsers, as methods from words to (`Tree`, fallback).
+    """Both baseline parsers. The methods map the words of a sentence to (`Tree`, fallback).
 
     Args:
         trees: Training trees.
@@ -181,7 +181,7 @@ ROOT = Symbol("")
 
 
 def binarize(tree):
-    """Return a `Tree` below `ROOT` with `Symbol`s as labels and at most two children per node."""
+    """Binarize a tree: return a `Tree` below `ROOT` with `Symbol`s as labels and at most two children per node."""
 
     def annotate(tree, parent):
         symbol = Symbol(tree.label, parent)
@@ -198,7 +198,7 @@ def binarize(tree):
 
 
 def unbinarize(tree):
-    """Return the original of a binarized `Tree`."""
+    """Undo `binarize` and return the original `Tree`."""
 
     def parts(tree):
         if tree.word is not None:
@@ -227,7 +227,7 @@ class Lexicon:
             self.counts[None][leaf.label] += 1
 
     def probabilities(self, word):
-        """Return {symbol: probability} for a word: relative frequencies, interpolated with those of its kind."""
+        """Return {symbol: probability} for a word. The relative frequencies of its kind smooth those of the word."""
         found = {symbol: number / self.counts[None].total() for symbol, number in self.counts[None].items()}
         for key, weight in ((kind_of(word), KIND_WEIGHT), (word, KNOWN_WEIGHT)):
             counts = self.counts.get(key, Counter())
@@ -251,13 +251,13 @@ class Lexicon:
 
 
 def kind_of(word):
-    """Return the kind of an unknown word: whether it has a capital, digits, hyphens, and its ending."""
+    """Return the kind of an unknown word: initial capital, digits and hyphens as booleans, and the ending."""
     ending = "".join("0" if character.isdigit() else character for character in word[-2:].lower())
     return word[0].isupper(), any(map(str.isdigit, word)), "-" in word, ending
 
 
 def rule_scores(trees):
-    """Return ({(symbol, child symbols): log probability}, `Counter` of symbols) of binarized trees."""
+    """Count rules in binarized trees. Return ({(symbol, child symbols): log probability}, `Counter` of symbols)."""
     rules, symbols, stack = Counter(), Counter(), list(trees)
     while stack:
         tree = stack.pop()
@@ -269,7 +269,7 @@ def rule_scores(trees):
 
 
 def best_chains(symbols, rules):
-    """Return {(top, bottom): (log probability, symbols from top to bottom)} of the best chains of unary rules.
+    """Find the best chains of unary rules. Return {(top, bottom): (log probability, symbols from top to bottom)}.
 
     Args:
         symbols: All symbols; each is a chain of length one.
@@ -292,7 +292,7 @@ def best_chains(symbols, rules):
 
 
 class Grammar:
-    """A PCFG in arrays, and its parser.
+    """A PCFG stored in arrays, with a CKY parser.
 
     Args:
         trees: Training trees.
@@ -339,7 +339,7 @@ class Grammar:
         for width in range(1, count + 1):
             for start in range(count - width + 1):
                 inside = self._inside(chart, words, start, start + width)
-                scores = grouped_max(inside[self.bottoms] + self.chain_scores, self.tops)[1]  # every symbol is a top
+                scores = grouped_max(inside[self.bottoms] + self.chain_scores, self.tops)[1]  # each symbol is a top
                 if width < count:
                     merits = scores + self.priors
                     scores[merits < merits.max() - beam] = -np.inf
@@ -386,7 +386,7 @@ class Grammar:
 
 
 def grouped_max(scores, groups):
-    """Return (different groups, maximum score of each group); `groups` are sorted."""
+    """Return (distinct groups, maximum score of each group). `groups` must be sorted."""
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
     return groups[starts], np.maximum.reduceat(scores, starts)
 

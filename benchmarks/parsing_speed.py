@@ -2,8 +2,8 @@
 
     python benchmarks/parsing_speed.py --run=runs/mine --sentences=1000 --beam_size=21
 
-The time is for the search, without loading and without a first search, which traces the functions. The benchmark
-checks that each output is a tree over all words of its sentence.
+The benchmark measures the search only. Loading does not count, nor does a first search, which traces the functions. The
+benchmark checks that each output is a tree over all words of its sentence.
 """
 
 import itertools

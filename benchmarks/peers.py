@@ -1,4 +1,4 @@
-"""Other engines: their environments, and processes that do the timed work on request."""
+"""Environments for other engines, and processes of all engines that do the timed work on request."""
 
 import hashlib
 import json
@@ -119,12 +119,12 @@ class Process:
         self._answer()
 
     def repeat(self):
-        """Return {"seconds", "peak_memory_mb", …} after one round: all translations, or some updates."""
+        """Run one round, which is all translations or some updates. Return {"seconds", "peak_memory_mb", …}."""
         try:
             self.child.stdin.write("repeat\n")
             self.child.stdin.flush()
         except BrokenPipeError:
-            pass  # the log has the reason
+            pass  # `_answer` reads the reason from the log
         return self._answer()
 
     def close(self):
@@ -143,7 +143,7 @@ class Process:
 
 
 def alternating(items, turn):
-    """Return the items, in reverse order in every other turn, so that no item always follows the same one."""
+    """Return the items as a list, reversed in every other turn, so that no item always follows the same one."""
     return list(items) if turn % 2 else list(items)[::-1]
 
 
@@ -160,7 +160,7 @@ def run(command, engine, env=None):
     """Run a command without input.
 
     Raises:
-        UserError: It failed.
+        UserError: The command failed.
     """
     output = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     done = subprocess.run(list(map(str, command)), **output, env=env)
@@ -169,7 +169,7 @@ def run(command, engine, env=None):
 
 
 def failure(engine, log):
-    """Return a `UserError` with the last line of a log. Print the log if it has a traceback."""
+    """Return a `UserError` that quotes the last line of a log. Print the whole log if it contains a traceback."""
     if "Traceback" in log:
         print(log, file=sys.stderr)
     lines = [line for line in log.splitlines() if line.strip()]

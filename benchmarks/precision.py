@@ -45,7 +45,7 @@ def main(arguments):
 
 
 def last_validation(flags, seed, precision):
-    """Train. Return the last validation as {"backend", "step", "loss", "nll", "score", "seconds"}."""
+    """Train a model. Return the last validation as {"backend", "step", "loss", "nll", "score", "seconds"}."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         settings = {

@@ -29,7 +29,7 @@ from keras_transformer.data.token_store import TokenStore
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.logs import terminal_log
 
-RANKS = 2_000_000  # different words per language
+RANKS = 2_000_000  # number of distinct words per language
 ALPHABETS = {"en": ("bdfghklmnprstvwz", "aeiouy"), "de": ("bdfgklmnprstwzjq", "aeiouäöü")}
 
 
@@ -51,13 +51,13 @@ def main(arguments):
 
 
 def measure(folder, flags):
-    """Return the row of one preparation."""
+    """Measure one preparation and return its result row."""
     corpus = folder / f"{flags.pairs}"
     if not corpus.is_dir():
         report("writing the corpus")
         new = folder / "new"
         new.mkdir(parents=True)
-        for language in ALPHABETS:  # in another process, whose memory does not count
+        for language in ALPHABETS:  # in other processes, so that their memory does not count
             arguments = [f"--generate={language}", f"--folder={new}", f"--pairs={flags.pairs}"]
             subprocess.run([sys.executable, __file__, *arguments], check=True)
         os.replace(new, corpus)
@@ -85,7 +85,7 @@ def measure(folder, flags):
 
 @contextlib.contextmanager
 def phase(phases, name, pairs):
-    """Add {name: measurements of the `with` block} to `phases`."""
+    """Measure a `with` block and store the measurements in `phases` under `name`."""
     peak, ended = 0, threading.Event()
 
     def watch():
@@ -139,7 +139,7 @@ def generate(folder, language, count):
 
 
 def spell(rank, syllables):
-    """Return the word of a frequency rank; frequent words are short."""
+    """Return a word for a frequency rank. Frequent words are short."""
     word = ""
     while rank >= 0:
         rank, syllable = divmod(rank, len(syllables))

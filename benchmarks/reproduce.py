@@ -35,14 +35,14 @@ DEFAULTS = {field.name: field.default for field in dataclasses.fields(HParams)}
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """A row of results: a checkpoint decoded on a split, with `decoding` options that differ from the hparams."""
+    """Evaluation of a checkpoint on a split. `decoding` holds the options that differ from the hparams."""
 
     checkpoint: str
     split: str
     decoding: dict = dataclasses.field(default_factory=dict)
 
     def matches(self, row):
-        """Return whether a row of the same run is this evaluation."""
+        """Return whether a result row of the same run belongs to this evaluation."""
         usual = {name: row["hparams"][name] for name in ("beam_size", "alpha", "extra_length")}
         same = (row["checkpoint"]["name"], row["split"]) == (self.checkpoint, self.split)
         return same and {**usual, **self.decoding}.items() <= row["decoding"].items()
@@ -85,12 +85,12 @@ class PlannedRun:
         ]  # fmt: skip
 
     def planned_evaluations(self):
-        """Return the list of evaluations."""
+        """Return the evaluations, or the default ones if `evaluations` is None."""
         checkpoints = ("best", "averaged", *(["ema"] if self.overrides.get("ema_decay") else []))
         return self.evaluations or [Evaluation(name, split) for name in checkpoints for split in SPLITS]
 
     def matches(self, row):
-        """Return whether a row is from this run. Hparams are compared as values, since the preset may have changed."""
+        """Return whether a result row is from this run. Compare all values of hparams, since presets may change."""
         changes = changed_fields(row["preset"], row["hparams"])
         changes.pop("seed", None)
         same = (row["problem"], row["preset"], row["seed"]) == (self.problem, self.preset, self.seed)
@@ -98,13 +98,13 @@ class PlannedRun:
 
 
 def short(seed=1, **changes):
-    """Return a short run of `tiny`; as in Table 3 of the paper, the last checkpoint is evaluated."""
+    """Return a short run of `tiny`. The program evaluates the last checkpoint, as for Table 3 of the paper."""
     evaluations = [Evaluation("last", split) for split in SPLITS]
     return PlannedRun("multi30k_ende_tok", "tiny_short", seed, changes, evaluations=evaluations)
 
 
 def variations(name, *values):
-    """Return the runs of a row of Table 3 on a small scale, with one changed field."""
+    """Return small versions of the runs in a row of Table 3. Each run has a different value of one field."""
     return [short(**{name: value}) for value in values]
 
 
@@ -118,21 +118,21 @@ def better(seed=1, settings=None, teachers=(), **changes):
 
 
 def english_parser(seed):
-    """Return the run of a parser, validated with one beam to save time, and evaluated with 21 as in the paper."""
+    """Return the run of a parser. Validation uses one beam to save time; the evaluation uses 21, as in the paper."""
     evaluations = [Evaluation("averaged", "test", {"beam_size": 21})]
     overrides = {"eval_steps": 2000, "beam_size": 1}
     return PlannedRun("parsing_english", "parsing_small", seed, overrides, {"vocab_size": 4000}, evaluations)
 
 
 def length_penalties(seed):
-    """Return the published run, validated with several exponents of the length penalty."""
+    """Return the published run, with validation scores for several exponents of the length penalty."""
     alphas = (0.0, 0.6, 1.0, 1.3, 1.6, 2.0)
     evaluations = [Evaluation("averaged", "validation", {"alpha": alpha}) for alpha in alphas]
     return PlannedRun("multi30k_ende_tok", "tiny", seed, evaluations=evaluations)
 
 
 def published(problem, seed=1):
-    """Return the published run on tokenized text, evaluated on all test sets."""
+    """Return the published run on tokenized text, with evaluations on all test sets."""
     evaluations = [Evaluation(name, split) for name in ("best", "averaged") for split in SPLITS]
     more = [Evaluation("averaged", split) for split in ("test_2017", "test_coco")]
     return PlannedRun(problem, "tiny", seed, evaluations=evaluations + more)
@@ -142,7 +142,7 @@ PUBLISHED = [published("multi30k_ende_tok", seed) for seed in (1, 2, 3)]
 TAUGHT = "runs/reproduce/taught"
 """Path of the translations by teachers, without the language suffix."""
 EXPERIMENTS = {
-    # Wu et al. 2021, with three seeds; into French; raw text and other directions.
+    # The setup of Wu et al. 2021 with three seeds, the same into French, and raw text in several directions.
     "multi30k": [
         *PUBLISHED,
         published("multi30k_enfr_tok"),
@@ -162,7 +162,7 @@ EXPERIMENTS = {
         *variations("label_smoothing", 0.0, 0.2),
         *variations("positions", "learned"),  # (E)
     ],
-    # Test sentences longer than all training sentences, which have at most 15 tokens and EOS.
+    # Training sentences have at most 15 tokens and EOS. Test sentences may be longer.
     "extrapolation": [short(max_length=16), short(max_length=16, positions="learned")],
     "parsing": [
         *(
@@ -171,7 +171,7 @@ EXPERIMENTS = {
         ),
         *(english_parser(seed) for seed in (1, 2)),
     ],
-    # Improvements of `tiny` with the same number of parameters. The moving average does not change training.
+    # Improvements of `tiny` without additional parameters. The moving average does not affect the weights in training.
     "tiny_plus": [
         better(),
         better(norm="pre"),
@@ -213,7 +213,7 @@ def open_evaluations(planned, path):
 
 
 def train(planned, flags, lock, averaged=True):
-    """Train, and average checkpoints if `averaged`. Return the run directory."""
+    """Train, and average the last checkpoints if `averaged` is true. Return the run directory."""
     run, raw_dir = Path(flags.runs) / planned.name, [f"--raw_dir={flags.raw_dir}"] if flags.raw_dir else []
     run_flags = [*raw_dir, f"--data_dir={flags.data_dir}", f"--precision={flags.precision}", f"--output_dir={run}"]
     python("train", *planned.flags(), *run_flags, lock=lock)
@@ -223,7 +223,7 @@ def train(planned, flags, lock, averaged=True):
 
 
 def evaluate(run, evaluations, results, lock):
-    """Add the rows of evaluations of a run to a file."""
+    """Evaluate a run and append the result rows to a file."""
     for one in evaluations:
         search = [f"--{name}={value}" for name, value in one.decoding.items()]
         where = [f"--run={run}", f"--checkpoint={one.checkpoint}", f"--split={one.split}"]
@@ -231,7 +231,7 @@ def evaluate(run, evaluations, results, lock):
 
 
 def teach(planned, flags):
-    """Translate the training text with the ensemble of a run's teachers. Return whether the translations exist."""
+    """Translate the training text with an ensemble of a run's teachers. Return whether the translations now exist."""
     problem = load_problem(planned.problem, raw_dir=flags.raw_dir, data_dir=flags.data_dir)
     sources, targets = (Path(f"{TAUGHT}.{language}") for language in (problem.source, problem.target))
     with lock_file(Path(f"{TAUGHT}.lock")) as lock:

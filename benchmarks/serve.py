@@ -1,4 +1,4 @@
-"""Throughput and latency of the server with one, 8 and 64 clients.
+"""Throughput and latency of the server with 1, 8 and 64 clients.
 
     python benchmarks/serve.py --run=runs/multi30k --json=docs/results/serve.jsonl
     python benchmarks/serve.py --run=runs/multi30k --clients=64 --seconds=600 --json=docs/results/serve.jsonl
@@ -66,7 +66,7 @@ def questions_of(run_dir, count, engine="keras"):
 
 
 class Server:
-    """A server that runs inside a `with` block.
+    """The command `serve` in a process that runs inside a `with` block.
 
     Args:
         run_dir: Run directory or export.
@@ -102,7 +102,7 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) // 1000
 
     def load(self, questions, clients, seconds):
-        """Return the latencies, in ms, and other figures of clients that send requests for some seconds."""
+        """Let clients send requests for some seconds. Return the latencies in ms and other measurements."""
         first = time.monotonic()
         latencies, wrong, errors = [], [], []
 
@@ -116,7 +116,7 @@ class Server:
                     answer = translation(connection, text)
                 except (OSError, ValueError, http.client.HTTPException) as error:
                     errors.append(error)
-                    connection.close()  # the next request opens it again
+                    connection.close()  # the next request reconnects
                     continue
                 latencies.append(1000 * (time.monotonic() - began))
                 if answer != expected:
@@ -138,7 +138,7 @@ class Server:
 
 
 def translation(connection, text):
-    """Return the server's translation of a text.
+    """Request the translation of a text from the server and return it.
 
     Raises:
         ValueError: The server answered with an error.

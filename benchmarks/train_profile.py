@@ -60,7 +60,7 @@ def main(arguments):
 
 
 def measure(size, precision):
-    """Return the row of a model."""
+    """Profile updates of a model and return the result row."""
     update, work = update_of(SIZES[size], precision)
     for _ in range(3):
         update()
@@ -68,7 +68,7 @@ def measure(size, precision):
     rates = product_rate(precision), copy_rate()
     parts = collections.defaultdict(lambda: dict.fromkeys(("seconds", "flops", "bytes", "limit"), 0.0))
     for name, kind, spent in events:
-        if not name:  # the event of the whole update
+        if not name:  # an event without a name covers the whole update
             continue
         flops, traffic = work.get(name) or work.get(REWRITTEN.sub("", name)) or (0, 0)
         part = next((part for part, pattern in PARTS.items() if re.search(pattern, name)), "all else")
@@ -136,7 +136,7 @@ def elements(shape):
 
 
 def product_rate(precision):
-    """Return the floating point operations per second of a large matrix product."""
+    """Measure the floating point operations per second of a large matrix product."""
     import tensorflow as tf
 
     side = 2048
@@ -153,7 +153,7 @@ def copy_rate():
 
 
 def minimum_seconds(function):
-    """Return the minimum time of ten calls after a first one, because other processes only make a call slower."""
+    """Return the shortest of ten calls after a warm-up call. Other processes only make calls slower, never faster."""
     function()
     return min(timed(function)[1] for _ in range(10))
 

@@ -65,7 +65,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A model size: preset and vocabulary; for `fixed`, tokens per sequence and batch, and updates per round."""
+    """A model size. Sequence length, batch size and updates per round apply to the workload `fixed`."""
 
     preset: str
     vocab_size: int
@@ -100,7 +100,7 @@ def main(arguments):
 
 
 def read_flags(arguments):
-    """Return the flags, with the modes of all engines as `modes`.
+    """Parse the command line and return the flags. `modes` holds the modes of all engines.
 
     Raises:
         UserError: A flag is wrong, or a combination of flags cannot be measured.
@@ -144,7 +144,7 @@ def read_flags(arguments):
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """Training batches and a model, in files that the engines read.
+    """Training batches and a model, stored in files that the engines read.
 
     Attributes:
         name: One of `WORKLOADS`.
@@ -159,12 +159,12 @@ class Workload:
     flops: list
 
     def job_of(self, mode):
-        """Return the job of an engine in a mode. On JAX, the warm-up covers all shapes of batches."""
+        """Return the job for an engine in a mode. On JAX, the warm-up covers all batch shapes, so that all compile."""
         every_shape = mode == "jax" and self.name != "fixed"
         return {**self.job, "warm_updates": len(self.tokens)} if every_shape else self.job
 
     def work(self, turn, mode):
-        """Return {"tokens", "flops"} of a round, counted from 0."""
+        """Return {"tokens", "flops"} of a round. The first round has index 0."""
         before = 1 + self.job_of(mode)["warm_updates"]
         first = before + turn * (1 + self.job["updates"]) + 1
         numbers = [i % len(self.tokens) for i in range(first, first + self.job["updates"])]
@@ -212,7 +212,7 @@ Variant = collections.namedtuple("Variant", "workload engine precision mode")
 
 
 def measure(name, flags, folder):
-    """Yield lists of rows of one size: with other engines in float32, then in bfloat16 if requested."""
+    """Measure one size and yield lists of rows. Other engines run in float32 first and, if requested, in bfloat16."""
     workloads = {
         known: make_workload(known, SIZES[name], flags, folder / known)
         for known in flags.workloads
@@ -248,12 +248,12 @@ def measure(name, flags, folder):
 def alternate(variants, workloads, flags, folder):
     """Run all variants in alternating rounds.
 
-    If an engine runs in several modes, only the fastest of a first round stays, and the first mode if another workload
-    uses it. All modes together would take too long and too much memory.
+    If an engine has several modes, each mode runs one round, and then the slowest one stops. The engine's first mode
+    stays if there are several workloads. All modes together would take too long and too much memory.
 
     Returns:
-        ([{variant: {"seconds", "tokens", "flops", …}}] with a dictionary for each round, the same dictionary of the
-        variants that ended after the first round).
+        (rounds, stopped). `rounds` has a dictionary {variant: {"seconds", "tokens", "flops", …}} for each round;
+        `stopped` is such a dictionary for the variants that stopped after one round.
     """
     processes, rounds, slower, first_turn = {}, [], {}, collections.Counter()
 
@@ -289,7 +289,7 @@ def alternate(variants, workloads, flags, folder):
 
 
 def fastest_peers(rounds):
-    """Return {(workload, peer): fastest mode}."""
+    """Return the fastest mode of each other engine as {(workload, engine): mode}."""
     fastest = {}
     for variant in rounds[0]:
         if variant.engine in PEERS:
@@ -299,7 +299,7 @@ def fastest_peers(rounds):
 
 
 def row_of(size, variant, workloads, rounds, fastest, flags):
-    """Return the row of one variant."""
+    """Return the result row of one variant."""
     known, engine, precision, mode = variant
     answers = [turn[variant] for turn in rounds]
 
@@ -339,7 +339,7 @@ def row_of(size, variant, workloads, rounds, fastest, flags):
 
 
 def check(flags, folder):
-    """Compare the losses of four updates of all engines, without dropout and label smoothing, on padded batches.
+    """Compare the losses of all engines in four updates on padded batches, without dropout and label smoothing.
 
     Raises:
         SystemExit: The losses differ.

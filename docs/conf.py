@@ -1,4 +1,4 @@
-"""Sphinx configuration of the documentation, which `make docs` builds."""
+"""Sphinx configuration for `make docs`."""
 
 import re
 
@@ -39,7 +39,7 @@ def constructor_signature(app, what, name, obj, options, arguments, returned):
 
 
 def code_spans(app, what, name, obj, options, lines):
-    """Turn code spans in single backticks into literals of reStructuredText."""
+    """Replace code in single backticks with reStructuredText literals."""
     text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``\\ ", "\n".join(lines))
     lines[:] = text.split("\n")
 

@@ -35,9 +35,9 @@ def help_texts():
 
 
 def help_of(command):
-    """Return the output of a command with `--help`."""
+    """Return the help text that a command prints."""
     name = f"keras_transformer.{command}"
-    if importlib.util.find_spec(name).submodule_search_locations:  # a package, whose command is its __main__
+    if importlib.util.find_spec(name).submodule_search_locations:  # a package has its command in __main__
         name += ".__main__"
     os.environ["COLUMNS"] = WIDTH
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
@@ -68,7 +68,10 @@ def preset_sizes():
 
 
 def measured_presets(*files):
-    """Return the lines of a table of the best documented run of each preset and problem, without the header."""
+    """Return table lines, without the header, for each preset and problem on which results exist.
+
+    Runs with the unchanged preset have precedence over others, and longer runs over shorter ones.
+    """
 
     def precedence(rows):
         return not changes_of(rows[0]), average(rows, "steps")
@@ -104,7 +107,7 @@ def score(rows):
 
 
 def average(rows, name):
-    """Return the mean over rows of a field of "training"."""
+    """Return the mean of a field of "training" over rows."""
     return statistics.mean(row["training"][name] for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""Translate with an export as its users do, in an environment without keras_transformer.
+"""Translate with an exported model in the software that it is made for, without keras_transformer.
 
     python benchmarks/engines/open_export.py FORMAT EXPORT REQUEST.json ANSWER.json
 
@@ -60,7 +60,7 @@ def argos(folder):
 
 
 class OneSentence:
-    """A sentence splitter for texts of one sentence. Argos Translate would download one."""
+    """A sentence splitter that returns its text as one sentence. Argos Translate would download a real splitter."""
 
     def split_sentences(self, text):
         return [text]

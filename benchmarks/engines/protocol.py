@@ -1,7 +1,7 @@
-"""Files and messages that the benchmarks exchange with the processes of engines. Needs only NumPy.
+"""Files and messages that the benchmarks exchange with the processes of engines. This module needs only NumPy.
 
-An engine's script gets a job as a JSON file. It writes a line of JSON when it is ready, and another one with its
-measurement after each line on stdin.
+An engine's script reads its job from a JSON file. When the script is ready, it writes a line of JSON. For each line on
+stdin, it measures once and writes the measurement as another line of JSON.
 """
 
 import json
@@ -16,21 +16,21 @@ SEEDS = "seed_generator_state"
 
 
 def write_model(path, model):
-    """Write the vocabulary size, the hparams and the variables of a `Transformer`, except for seed states, to .npz."""
+    """Write the vocabulary size, hparams and variables of a `Transformer` to an .npz file, without seed states."""
     config = {"vocab_size": model.vocab_size, "hparams": model.get_config()["hparams"]}
     arrays = {name: np.asarray(variable, dtype="float32") for name, variable in variables_of(model)}
     np.savez(path, config=np.array(json.dumps(config)), **arrays)
 
 
 def read_model(path):
-    """Return (vocabulary size, hparams as a dictionary, weights by name) of a file. Weights are loaded on access."""
+    """Return (vocabulary size, hparams as a dictionary, weights by name) from a file. Weights load on first access."""
     weights = np.load(path)
     config = json.loads(str(weights["config"]))
     return config["vocab_size"], config["hparams"], weights
 
 
 def variables_of(model):
-    """Yield (name, variable). Names omit the model's own name: "encoder/layer_1/self_attention/query"."""
+    """Yield (name, variable). Names such as "encoder/layer_1/self_attention/query" omit the model's own name."""
     for variable in model.variables:
         if not variable.path.endswith(SEEDS):
             yield variable.path.partition("/")[2], variable
@@ -48,13 +48,13 @@ def read_batches(path):
 
 
 def learning_rate(hparams, step):
-    """Return the learning rate of equation 3 for an update, counted from 1."""
+    """Return the learning rate of equation 3 for an update. The first update has number 1."""
     warm = hparams["warmup_steps"]
     return hparams["learning_rate_scale"] * hparams["d_model"] ** -0.5 * min(step**-0.5, step * warm**-1.5)
 
 
 def sinusoids(length, d_model):
-    """Return the positions of §3.5, float32 `[length, d_model]`, with sine and cosine of a frequency side by side."""
+    """Return the sinusoids of §3.5, `[length, d_model]`. Adjacent columns are sine and cosine of a frequency."""
     angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, d_model).astype("float32")
 
@@ -63,9 +63,9 @@ def serve(**tasks):
     """Run an engine until stdin ends.
 
     Args:
-        **tasks: For each task ("train", "decode", …), a function of the job that loads the engine. It returns a
-            function without arguments that does the timed work and returns a dictionary for the benchmark. Its
-            "seconds", if present, replace the time of the whole call.
+        **tasks: For each task ("train", "decode", …), a function that takes the job and loads the engine. This function
+            returns another function, without arguments, which does the timed work and returns a dictionary. If the
+            dictionary has "seconds", they replace the time of the whole call.
     """
     with open(sys.argv[1], encoding="utf-8") as file:
         job = json.load(file)
@@ -82,7 +82,7 @@ def serve(**tasks):
 
 
 def training(job, train):
-    """Make the first update and the warm-up updates. Return the timed work of an engine that trains.
+    """Make the first update and the warm-up updates. Return the function that does the timed training.
 
     Each round starts with an update that is not timed, because other engines have used the caches in between.
 

@@ -19,7 +19,7 @@ def convert(job):
 
 
 def pieces(vocab_size):
-    """Return the name of each id: the id itself, except for special tokens."""
+    """Return the token strings in the order of their ids. An ordinary token is its id as text."""
     return [*SPECIAL, *map(str, range(len(SPECIAL), vocab_size))]
 
 
@@ -36,7 +36,7 @@ def decode(job):
     def translate():
         outputs, scores = [None] * len(sources), [None] * len(sources)
         for rows in protocol.batches_of(sources):
-            # The longest source of the batch gets as many steps, including EOS, as in this project.
+            # This project limits each source separately. Here, the longest source sets the limit, including EOS.
             steps = len(sources[rows[0]]) + 1 + job["extra_length"]
             results = translator.translate_batch(
                 [sources[i] for i in rows], beam_size=job["beam_size"], length_penalty=job["alpha"],

@@ -44,7 +44,7 @@ class Loss(keras.losses.Loss):
 
 
 class Positions(keras.layers.Layer):
-    """Scale embeddings and add sinusoids, whose order differs from keras-hub's own."""
+    """Scale embeddings and add sinusoids. keras-hub's own layer orders the sinusoids differently."""
 
     def call(self, x):
         width = x.shape[-1]
@@ -53,7 +53,7 @@ class Positions(keras.layers.Layer):
 
 
 def build(vocab_size, h):
-    """Return (model from source and decoder inputs to logits, embedding, encoder layers, decoder layers)."""
+    """Return (model, embedding, encoder layers, decoder layers). The model maps source and decoder inputs to logits."""
     embedding = keras_hub.layers.ReversibleEmbedding(vocab_size, h["d_model"], tie_weights=True)
     options = dict(intermediate_dim=h["d_ff"], num_heads=h["num_heads"], dropout=h["dropout"], layer_norm_epsilon=1e-6)
     source, inputs = (keras.Input((None,), dtype="int32") for _ in range(2))
@@ -77,7 +77,7 @@ def build(vocab_size, h):
 
 
 def assign(embedding, encoder, decoder, weights):
-    """Assign the weights of this project."""
+    """Copy the weights of this project into the layers."""
 
     def assign_attention(attention, path):
         for name in ("query", "key", "value", "output"):

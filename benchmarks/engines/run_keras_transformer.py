@@ -23,7 +23,7 @@ def load(job, dtype=None):
 
 
 def start(job):
-    """Load the backend with the job's number of threads."""
+    """Load the backend. On TensorFlow, set the job's number of threads."""
     from keras_transformer.backend.loading import load_keras
 
     load_keras()
@@ -46,7 +46,7 @@ def train(job):
     batches, start_of_next = training_batches(job["corpus"]), 0
 
     def updates(count):
-        nonlocal start_of_next  # repeat one epoch, as the other engines do: the next one would have other batches
+        nonlocal start_of_next  # the other engines repeat one epoch, and a second epoch would have different batches
         while count:
             some = min(count, batches.batches_per_epoch - start_of_next)
             history = model.fit(batches.replace(start=start_of_next), steps_per_epoch=some, epochs=1, verbose=0)
@@ -83,7 +83,7 @@ def matmul(job):
 
     from keras_transformer.backend.compilation import compiled
 
-    # All powers of this matrix are equal to it.
+    # Powers of this matrix are equal to the matrix, so values neither grow nor vanish.
     x = ops.cast(ops.convert_to_tensor(np.full((SIDE, SIDE), 1 / SIDE, "float32")), job["precision"])
 
     def powers(x):

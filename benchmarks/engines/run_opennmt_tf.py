@@ -44,12 +44,12 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
 
 
 def swapped(ids):
-    """Return the ids of OpenNMT-tf for ids of this project, or the reverse: the mapping is its own inverse."""
+    """Convert ids of this project to ids of OpenNMT-tf, or back. The mapping is its own inverse."""
     return np.where(ids < len(ROWS), np.take(ROWS, ids, mode="clip"), ids).astype("int32")
 
 
 def build(vocab_size, hparams, params):
-    """Return a new model of OpenNMT-tf with the dropout of the paper; `params` are OpenNMT-tf's.
+    """Return a new OpenNMT-tf model with the dropout of the paper. `params` are parameters of OpenNMT-tf.
 
     Raises:
         SystemExit: OpenNMT-tf has no equivalent model.
@@ -71,7 +71,7 @@ def build(vocab_size, hparams, params):
         output_layer_bias=False, dropout=hparams["dropout"], attention_dropout=0.0, ffn_dropout=0.0,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        # Each token is named after its id in this project, so that outputs are numbers.
+        # The vocabulary contains ids of this project as text, so that outputs convert directly to ids.
         path = os.path.join(folder, "vocabulary.txt")
         with open(path, "w", encoding="ascii") as file:
             file.writelines(f"{i}\n" for i in swapped(np.arange(vocab_size)))
@@ -84,7 +84,7 @@ def build(vocab_size, hparams, params):
 
 
 def assign(model, weights):
-    """Assign the weights of this project to a model.
+    """Copy the weights of this project into a model.
 
     Raises:
         RuntimeError: A variable got no weights.
@@ -146,7 +146,7 @@ def train(job):
 
 
 def example(source, inputs, labels):
-    """Return the features and the labels of a batch of ids of this project."""
+    """Convert a batch of this project's ids to features and labels of OpenNMT-tf."""
 
     def length(array):
         return tf.constant((array != 0).sum(axis=1).astype("int32"))

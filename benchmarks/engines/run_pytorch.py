@@ -1,4 +1,4 @@
-"""PyTorch: nn.Transformer layers, post-norm and without the norms after its stacks, with one embedding.
+"""PyTorch: post-norm nn.Transformer layers without the final norms of the stacks, and with one shared embedding.
 
 The biases of attention projections, which the paper does not have, are fixed at 0. Dropout of attention weights and of
 activations is off, which leaves the dropout of the paper. bfloat16 uses autocast, and Adam is the fused version.
@@ -56,7 +56,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def assign(self, weights):
-        """Assign the weights of this project."""
+        """Copy the weights of this project into the model."""
 
         def tensor(name):
             return torch.from_numpy(weights[name])
@@ -93,7 +93,7 @@ def train(job):
     model.assign(weights)
     optimizer = torch.optim.Adam(
         filter(lambda parameter: parameter.requires_grad, model.parameters()),
-        lr=1.0,  # the schedule multiplies it
+        lr=1.0,  # the schedule multiplies this rate
         betas=(h["adam_beta_1"], h["adam_beta_2"]),
         eps=h["adam_epsilon"],
         fused=True,

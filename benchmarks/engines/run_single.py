@@ -1,8 +1,8 @@
-"""Time of each translation, one sentence after the other, in a separate process.
+"""Translate sentences one after the other and measure the time of each.
 
     python benchmarks/engines/run_single.py RUN ENGINE SENTENCES
 
-Prints a JSON list: the seconds of the first translation, after the model is loaded, and of all others.
+Prints the seconds of each translation as a JSON list. Loading the model does not count.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Translate with an exported Marian model; needs only transformers, PyTorch and sentencepiece.
+"""Translate with an exported Marian model. This program needs only transformers, PyTorch and sentencepiece.
 
     python benchmarks/engines/run_transformers.py EXPORT REQUEST.json ANSWER.json
 

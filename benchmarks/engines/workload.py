@@ -47,7 +47,7 @@ def wmt_lengths(count):
 
 
 def random_sequences(lengths, vocab_size):
-    """Return `Sequences` of random ids with these lengths."""
+    """Return `Sequences` of random ids with the given lengths."""
     offsets = np.append(0, np.cumsum(lengths))
     ids = np.random.default_rng(0).integers(len(SPECIAL), vocab_size, offsets[-1], dtype=np.int32)
     return Sequences(ids, offsets)

@@ -6,7 +6,7 @@ PEERS = {"opennmt_tf": "OpenNMT-tf", "pytorch": "PyTorch", "keras_hub": "keras-h
 
 
 def training(rows):
-    """Return the speed of training by engine and mode, and a summary, for each machine."""
+    """Return a section for each machine: a table of training speed by engine and mode, and a summary."""
     columns = {
         "size": "{size}", "workload": "{workload}", "engine": "{engine}", "mode": "{mode}", "precision": "{precision}",
         "tokens/s": "{target_tokens_per_second:,.0f}",
@@ -30,7 +30,10 @@ def best_modes(rows):
     own = [row for row in rows if row["engine"] == "keras_transformer"]
 
     def best(precision, workload, value):
-        """Return the cell of a size: the value of the fastest mode that has it, preferring more repeats."""
+        """Return a function that formats the cell of a size.
+
+        The cell shows the value of the row with the most repeats. Among several such rows, the fastest mode wins.
+        """
 
         def cell(size):
             found = [
@@ -56,7 +59,7 @@ def best_modes(rows):
 
 
 def training_chart(rows):
-    """Return a chart of the speed of engines at the size of `base`, on the first machine with bfloat16 instructions."""
+    """Return a chart of training speed by engine for `base`, on the first machine that has results in bfloat16."""
     machine = next(row["machine"] for row in rows if row["precision"] == "bfloat16")
     there = [row for row in rows if (row["machine"], row["size"], row["workload"]) == (machine, "base", "fixed")]
     measured = [row for row in there if row["engine"] != "matmul" and row["ratios"]["opennmt_tf"]]
@@ -70,7 +73,7 @@ def training_chart(rows):
 
 
 def training_profile(rows):
-    """Return the time of an update by part of the model, and notes on each profile."""
+    """Return a table of the time of an update by part of the model, with notes on each profile."""
     parts, notes = [], []
     for row in rows:
         total = sum(part["seconds"] for part in row["parts"])
@@ -99,7 +102,7 @@ def training_profile(rows):
 
 
 def loss_curves(rows):
-    """Return the differences between the losses of two runs."""
+    """Return a table of the differences between the losses of two runs."""
     return table(rows, {
         "problem": "{problem}",
         "versions": lambda row: ", ".join(dict.fromkeys(commit[:7] for commit in row["commits"])),
@@ -110,7 +113,7 @@ def loss_curves(rows):
 
 
 def precisions(rows):
-    """Return the effect of lower precision on losses."""
+    """Return a table of the effect of lower precision on losses."""
     return table(rows, {
         "problem": "{problem}", "hparams": "{hparams}", "seed": "{seed}", "precision": "{precision}",
         "updates": "{step:,}", "loss": "{loss:.4f}", "loss ×": "{loss_over_float32:.4f}", "nll": "{nll:.4f}",
@@ -119,7 +122,7 @@ def precisions(rows):
 
 
 def memory(rows):
-    """Return the memory of an update, with a column for each way to save memory."""
+    """Return a table of the memory of an update, with a column for each way to save memory."""
     peaks = {}
     for row in rows:
         peak = f"{row['peak_mb']:,}" if row["peak_mb"] else f"more than {row['free_mb']:,}"
@@ -131,7 +134,7 @@ def memory(rows):
 
 
 def decoding(rows):
-    """Return the speed of translation by engine."""
+    """Return a table of translation speed by engine."""
     return table(rows, {
         "workload": "{workload}, {sentences:,} sentences", "size": "{size}", "engine": "{engine}", "mode": "{mode}",
         "precision": "{precision}", "tokens/s": "{output_tokens_per_second:,.0f}",
@@ -141,7 +144,7 @@ def decoding(rows):
 
 
 def decoding_profile(rows):
-    """Return the shares of kinds of operations in the time of decoding."""
+    """Return a table of the share of decoding time that each kind of operation takes."""
     kinds = dict.fromkeys(kind for row in rows for kind in row["shares"])
     return table(rows, {
         "size": "{size}", "mode": "{mode}", "precision": "{precision}",
@@ -152,7 +155,7 @@ def decoding_profile(rows):
 
 
 def exports(rows):
-    """Return the comparison of exports with `Translator`."""
+    """Return a table that compares exports with `Translator`."""
     return table([row for row in rows if row["benchmark"] == "exports"], {
         "problem": "{problem}, {sentences:,} sentences", "format": "{format}", "precision": "{precision}",
         "same": "{same:.1%}", "same-precision": "{same_precision:.1%}", "alone": "{same_alone:.1%}",
@@ -164,7 +167,7 @@ def exports(rows):
 
 
 def consumers(rows):
-    """Return the scores and speeds of exports in their own consumers."""
+    """Return a table of scores and speeds of exports in the software that they are made for."""
     return table([row for row in rows if row["benchmark"] == "consumers"], {
         "format": "{format}", "precision": "{precision}", "consumer": "{consumer}",
         "problem": "{problem}, {sentences:,} sentences", "same": "{same:.1%}", "score": "{score:.2f} {score_name}",
@@ -173,7 +176,7 @@ def consumers(rows):
 
 
 def server(rows):
-    """Return the throughput and the latency of the server."""
+    """Return a table of the server's throughput and latency."""
     alone = {repr(row["command"]): row["sentences_per_second"] for row in rows if row["clients"] == 1}
     for row in rows:
         one = alone.get(repr(row["command"]))
@@ -187,7 +190,7 @@ def server(rows):
 
 
 def latencies(rows):
-    """Return the latencies by workload and engine."""
+    """Return a table of latencies by workload and engine."""
     return table(rows, {
         "workload": "{workload}", "model": "{model}",
         "engine": lambda row: f"{row['engine']} ({row['backend']})" if row["backend"] else row["engine"],
@@ -197,7 +200,7 @@ def latencies(rows):
 
 
 def preparation(rows):
-    """Return the speed of preparing corpora."""
+    """Return a table of the speed of preparing corpora."""
     for row in rows:
         row["pairs"] = sum(n for name, n in row["counts"].items() if name == "pairs" or name.startswith("dropped"))
         row["rate"] = row["phases"]["encoding"]["pairs_per_second"]
@@ -212,7 +215,7 @@ def preparation(rows):
 
 
 def soak(rows):
-    """Return the kills that training survived."""
+    """Return a table of the experiments in which training survived repeated kills."""
     return table(rows, {
         "updates": "{updates:,}", "kills": "{kills}", "of these SIGTERM": "{sigterm}",
         "inside a checkpoint write": "{inside_a_checkpoint_write}", "survived": "{survived}", "lost": "{lost}",
@@ -222,7 +225,7 @@ def soak(rows):
 
 
 def checkpoint_times(rows):
-    """Return the cost of checkpoints at the default interval."""
+    """Return a table of the cost of checkpoints at the default interval."""
     return table(rows, {
         "size": "{size}", "parameters": "{parameters:,}", "a checkpoint": "{megabytes:,.0f} MB",
         "written in": "{write_seconds:.2f} s", "an update": "{update_seconds:.2f} s", "of": "{tokens:,} tokens",

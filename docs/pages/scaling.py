@@ -4,7 +4,7 @@ from pages.tables import bars, table
 
 
 def plan_costs(rows):
-    """Return the costs of batch plans by size of the corpus."""
+    """Return a table of the cost of batch plans by corpus size."""
     rows = sorted((row for row in rows if row["workload"] == "plan"), key=lambda row: row["pairs"])
     times = ("open", "first_batch", "epoch_boundary", "resume_at_10", "resume_at_1000000")
     headings = ("open", "first batch", "new epoch", "resume at 10", "resume at 1,000,000")
@@ -16,7 +16,7 @@ def plan_costs(rows):
 
 
 def plan_chart(rows):
-    """Return a chart of the seconds until the first batch."""
+    """Return a chart of the CPU seconds until the first batch, by corpus size."""
     rows = sorted((row for row in rows if row["workload"] == "plan"), key=lambda row: row["pairs"])
     seconds = [row["open_seconds"] + row["first_batch_seconds"] for row in rows]
     labels = [(f"{row['pairs']:>13,} pairs, {row['commit']}", f"{value:7.3f}") for row, value in zip(rows, seconds)]
@@ -24,7 +24,7 @@ def plan_chart(rows):
 
 
 def assembly_rates(rows):
-    """Return the tokens per second of batches, and the share of a core that 8 GPUs need."""
+    """Return a table of the tokens per second of batches, and of the CPU cores that 8 GPUs would need."""
     rows = [row for row in rows if "tokens_per_second" in row]
     return table(rows, {
         "workload": "{workload}",
@@ -35,7 +35,7 @@ def assembly_rates(rows):
 
 
 def mixing(rows):
-    """Return padding and mixing by corpus and budget."""
+    """Return a table of padding and mixing by corpus and batch size."""
     return table([row for row in rows if row["workload"] == "mixing"], {
         "lengths": "{lengths}", "pairs": "{pairs:,}", "tokens per side": "{batch_tokens:,}",
         "batches per epoch": "{batches_per_epoch:,}", "longest": "{real_share_longest:.1%}",
@@ -44,5 +44,5 @@ def mixing(rows):
 
 
 def first_commit(rows):
-    """Return the commit of the first row."""
+    """Return the commit of the first result row."""
     return rows[0]["commit"]

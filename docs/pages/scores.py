@@ -41,7 +41,7 @@ BASE_OF_TABLE_3 = 4.92, 25.8
 
 
 def validation_chart(rows):
-    """Return a chart of the validation scores of the first run of `tiny` on Multi30k."""
+    """Return a chart of validation scores during the first run of `tiny` on Multi30k."""
     run = next(row for row in rows if is_tiny(row))
     points = ((f"{point['step']:>6,}", f"{point['score']:5.2f}", point["score"]) for point in run["training"]["curve"])
     return bars("update   BLEU", points)
@@ -65,19 +65,19 @@ def scores(rows):
 
 
 def score(row, metric):
-    """Return a score of a row, or None. In older rows only EVALB's signature holds the number of error sentences."""
+    """Return a score of a row, or None. Older rows have the number of error sentences only in EVALB's signature."""
     if metric == "error_sentences" and metric not in row:
         return int(re.search(r"\((\d+) errors", row["signatures"]["F1"])[1])
     return row.get(metric)
 
 
 def problem(row):
-    """Return the problem of a row with the parameters that differ from its defaults."""
+    """Return the problem of a row, with the parameters that differ from the problem's defaults."""
     return ", ".join([row["problem"], *(f"{name}={value}" for name, value in row.get("settings", {}).items())])
 
 
 def preset(row):
-    """Return the preset of a row with the fields that differ, if they are at most three."""
+    """Return the preset of a row and its changed fields. More than three changed fields become "changed"."""
     changes = [f"{name}={value}" for name, value in changes_of(row).items()]
     return ", ".join([row["preset"], *(changes if len(changes) <= 3 else ["changed"])])
 
@@ -107,7 +107,7 @@ def seeds_of(rows):
 
 
 def validation_logs(*files):
-    """Return the validation scores of all runs in the rows of several files, with the command of each run."""
+    """Return the validation scores of all runs in several result files, with the command of each run."""
     parts = []
     for rows in files:
         for row in first_per(rows, lambda row: row["manifest_sha256"]):
@@ -119,7 +119,7 @@ def validation_logs(*files):
 
 
 def summary(multi30k, tiny_plus, parsing, baselines):
-    """Return a table of the main scores: means over seeds, next to scores of other systems."""
+    """Return a table of the main scores, as means over seeds, next to the scores of other systems."""
     pcfg = next(row["f1"] for row in baselines if (row["part"], row["parser"]) == ("all", "pcfg"))
     lines = [
         *(
@@ -153,7 +153,7 @@ METRICS = {"tokenized_bleu": "BLEU on tokens", "sacrebleu": "sacreBLEU", "f1": "
 
 
 def result(recipe, rows, problem, metric, split="test", checkpoint="averaged"):
-    """Return a line of `summary`. "score" is None without rows."""
+    """Return the dictionary for a line of `summary`. Its "score" is None if there are no matching rows."""
     wanted = (problem, split, checkpoint)
     ours = {
         row["seed"]: row
@@ -171,13 +171,13 @@ def result(recipe, rows, problem, metric, split="test", checkpoint="averaged"):
 
 
 def is_recipe(row, preset):
-    """Return whether a row is from a run of a preset on all training text. Validation options may differ."""
+    """Return whether a row is from a run of a preset on all training text. Options of validation may be different."""
     changes = {**changed_fields(preset, row["hparams"]), **row.get("settings", {})}
     return changes.keys() <= {"seed", "extra_train", "vocab_size", "eval_steps", "beam_size"}
 
 
 def length_penalty(rows):
-    """Return the scores by exponent of the length penalty, as means over seeds."""
+    """Return a table of scores by exponent of the length penalty, as means over seeds."""
     alphas = {}
     for row in rows:
         alphas.setdefault(row["decoding"]["alpha"], {})[row["seed"]] = row
@@ -194,7 +194,7 @@ def length_penalty(rows):
 
 
 def table3(rows):
-    """Return the table of all variations of `tiny_short`, scored with the last checkpoint."""
+    """Return a table of all variations of `tiny_short`, with the scores of the last checkpoint."""
     runs = {}
     for row in rows:
         if row["checkpoint"]["name"] == "last":
@@ -221,12 +221,12 @@ def table3(rows):
 
 
 def perplexity_and_bleu(row):
-    """Return the perplexity and the BLEU of a row, or None without a row."""
+    """Return (perplexity, BLEU) of a row. If the row is None or False, return it unchanged."""
     return row and (row["perplexity"], row["tokenized_bleu"])
 
 
 def paper_figures(changes):
-    """Return perplexity and BLEU of the paper's row for a variation, or None without such a row."""
+    """Return (perplexity, BLEU) from the paper's row for a variation, or None if the paper has no such row."""
     registry.load_catalog()
     preset = ROW_OF_TABLE_3.get(changes[0]) if len(changes) == 1 else None
     figures = re.search(r"PPL ([\d.]+), BLEU ([\d.]+)", dict(registry.hparams.describe()).get(preset, ""))
@@ -234,12 +234,15 @@ def paper_figures(changes):
 
 
 def difference(figures, others):
-    """Return the differences of figures from others as text, or None without figures."""
+    """Return the differences between two lists of numbers as text, or None if `figures` is empty, None or False."""
     return " / ".join(f"{figure - other:+.2f}" for figure, other in zip(figures, others)) if figures else None
 
 
 def extrapolation(rows, others):
-    """Return scores by source length of runs on short sentences (`rows`) and on all sentences (`others`)."""
+    """Return a table of scores by source length.
+
+    `rows` are from runs that train on short sentences, `others` from runs that train on all sentences.
+    """
     parts = [
         {**row, **part}
         for row in [*others, *rows]
@@ -256,7 +259,7 @@ def extrapolation(rows, others):
 
 
 def tiny_plus(rows, multi30k):
-    """Return the effect of single changes to `tiny`, whose runs are among the rows of `multi30k`."""
+    """Return a table of the effect of each change to `tiny`. The rows of `tiny` itself are in `multi30k`."""
     runs = {}
     for group in by_seed([*filter(is_tiny, multi30k), *rows]):
         row, checkpoint = group[0], group[0]["checkpoint"]["name"]
@@ -279,7 +282,7 @@ def tiny_plus(rows, multi30k):
 
 
 def r_drop(rows, tiny_plus):
-    """Return validation BLEU during training with R-Drop, and during the same run without R-Drop."""
+    """Return a table of validation BLEU during training, with R-Drop and without it."""
     (run,) = rows
     without = next(row for row in tiny_plus if step_to_better(row) == "smaller updates")
     scores = {point["step"]: point["score"] for point in without["training"]["curve"]}
@@ -300,20 +303,20 @@ def step_to_better(row):
 
 
 def parsers(baselines, parts):
-    """Return the F1 of parsers on parts of a test split, baselines first."""
+    """Return a table of the F1 of parsers on each part of a test split. In each part, baselines come first."""
     own = [{**row, "part": Path(row["gold"]).stem, "parser": Path(row["test"]).parent.name} for row in parts]
     rows = sorted([*baselines, *own], key=lambda row: row["part"])
     return table(rows, {"treebank": "{part}", "parser": "{parser}", **PARSEVAL})
 
 
 def evaluations(rows):
-    """Return the `evaluate` commands that added the rows, as code."""
+    """Return a code block with the `evaluate` commands that added the rows."""
     programs = dict.fromkeys(" ".join(row["command"]).replace(".py", "", 1) for row in rows)
     return "\n".join(f"    python -m keras_transformer.{program}" for program in programs)
 
 
 def parser_errors(rows):
-    """Return the scores of a parser on each treebank by sentence length and by label."""
+    """Return tables of a parser's scores on each treebank, by sentence length and by label."""
     figures = {name: PARSEVAL[name] for name in ("F1", "recall", "precision")}
     more = {name: PARSEVAL[name] for name in ("complete match", "tags")}
     parts = []
@@ -329,7 +332,7 @@ def parser_errors(rows):
 
 
 def parsing_speed(rows):
-    """Return the speed of parsing."""
+    """Return a table of parsing speed."""
     return table(rows, {
         "sentences": "{sentences:,} of {problem}", "words": "{words:,}", "beam": "{beam_size}",
         "constraint": "{constraint}", "sentences/s": "{sentences_per_second:.2f}", "whole trees": "{whole_trees:,}",

@@ -1,4 +1,4 @@
-"""Result rows, and Markdown tables of rows."""
+"""Functions that read result rows and format them as Markdown tables."""
 
 import json
 import shlex
@@ -15,8 +15,8 @@ RESULTS = Path(__file__).parent.parent / "results"
 def rows_of(name):
     """Return the rows of docs/results/NAME.jsonl.
 
-    "overrides" holds the fields that differ from the current preset. If the changes of a run lead to another preset,
-    the row is assigned to that preset.
+    "overrides" holds the fields that differ from the current preset. If the hparams of a run are equal to another
+    preset, the row names that preset instead.
     """
     rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
     for row in rows:
@@ -28,7 +28,7 @@ def rows_of(name):
 
 
 def as_preset(hparams):
-    """Return {"preset", "overrides"} of the preset with these hparams, except for the seed, or {} without one."""
+    """Return {"preset", "overrides"} of the preset with these hparams, ignoring the seed, or {} without a match."""
     registry.load_catalog()
     for preset, _ in registry.hparams.describe():
         found = {"preset": preset, "overrides": changed_fields(preset, hparams)}
@@ -43,12 +43,12 @@ def changes_of(row):
 
 
 def backend(row):
-    """Return the backend of a run, and its precision if the row has it."""
+    """Return the backend of a run as text, followed by the precision if the row has one."""
     return ", ".join(filter(None, [row.get("backend", "tensorflow"), row["training"].get("precision")]))
 
 
 def by_seed(rows):
-    """Return lists of rows that differ only in the seed. The last row of a seed replaces earlier ones."""
+    """Group rows that differ only in the seed. If a seed has several rows, the last one counts."""
     groups = {}
     for row in rows:
         setup = row["problem"], row.get("settings"), row["preset"], changes_of(row), row["decoding"], backend(row)
@@ -58,13 +58,13 @@ def by_seed(rows):
 
 
 def mean(values):
-    """Return the mean of values, with the standard deviation if there are several."""
+    """Return the mean of values as text, with the standard deviation if there are several values."""
     spread = f" ± {statistics.stdev(values):.2f}" if values[1:] else ""
     return f"{statistics.mean(values):.2f}{spread}"
 
 
 def first_per(rows, key):
-    """Return the first row for each key, in order; `key` is a function of a row."""
+    """Return the first row for each value of the function `key`, in the original order."""
     return list({key(row): row for row in reversed(rows)}.values())[::-1]
 
 
@@ -98,18 +98,18 @@ def table(rows, columns):
 
 
 def line(cells):
-    """Return a line of a table. None is shown as "–"."""
+    """Return a line of a table. A None becomes "–"."""
     return "| " + " | ".join("–" if cell is None else str(cell) for cell in cells) + " |"
 
 
 def bars(heading, values, scale=1):
-    """Return a bar chart, as a code block, of [(label, text of the value, value)]."""
+    """Return a code block with a bar chart of [(label, text of the value, value)]."""
     lines = (f"{label}  {text}  {'█' * round(scale * value)}" for label, text, value in values)
     return "\n".join(["```text", heading, *lines, "```"])
 
 
 def commands(rows):
-    """Return the commands that added the rows, as code."""
+    """Return a code block with the commands that added the rows."""
     programs = dict.fromkeys(shlex.join(row["command"]) for row in rows)
     return "\n".join(
         f"    python {'tests/slow' if program.startswith('soak.py') else 'benchmarks'}/{program}"
