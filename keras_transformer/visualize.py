@@ -92,9 +92,9 @@ def _parse(arguments):
     if flags.over and not flags.curves:
         raise UserError("--over needs --curves")
     if flags.word and flags.figure not in (3, 4):
-        raise UserError("--word needs --figure=3 or --figure=4; on the page, point at a word to select it")
+        raise UserError("--word needs --figure=3 or --figure=4; without it, point at a word on the HTML page")
     if flags.format and not (flags.figure or flags.curves):
-        raise UserError("--format needs --figure or --curves; the page is always HTML")
+        raise UserError("--format needs --figure or --curves; without them, the output is an HTML page")
     flags.over, flags.format = flags.over or "step", flags.format or "png"
     return flags
 

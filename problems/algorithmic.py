@@ -46,8 +46,8 @@ class SymbolProblem(Problem):
             if split_of(sequence) == split:
                 return sequence
         raise UserError(
-            f"{self.name}: num_symbols={self.num_symbols} and longest={self.longest} must leave sequences for the "
-            f"{split} split, got none; raise problem.num_symbols or problem.longest"
+            f"{self.name}: num_symbols={self.num_symbols} and longest={self.longest} leave no sequences for the "
+            f"{split} split; raise problem.num_symbols or problem.longest"
         )
 
     def symbols(self):

@@ -52,7 +52,7 @@ def convert(weights, hparams, tokens, folder, quantization=None):
         known = " or ".join(map(str, known))
         raise UserError(f"a model for CTranslate2 must have {name}={known}, got {value}. {REMEDY}")
     if len(set(tokens)) != len(tokens):
-        raise UserError(f"the pieces of a vocabulary for CTranslate2 must be distinct, got two equal ones. {REMEDY}")
+        raise UserError(f"a vocabulary for CTranslate2 must not contain the same piece twice. {REMEDY}")
     specs = _specs()
 
     spec = specs.TransformerSpec.from_config(
@@ -105,7 +105,9 @@ class _Weights:
         try:
             return np.asarray(self.weights[name], dtype="float32")
         except KeyError:
-            raise UserError(f"a model for CTranslate2 must have weights {name}, got none. Check the run.") from None
+            raise UserError(
+                f"a model for CTranslate2 must have the weight {name}, but the run lacks it. Check the run."
+            ) from None
 
 
 def _quantize(spec, quantization):

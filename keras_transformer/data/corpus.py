@@ -214,5 +214,5 @@ def download(url, path, checksum):
     except (OSError, http.client.HTTPException) as error:
         raise UserError(
             f"cannot download {url} ({getattr(error, 'reason', error)}); "
-            "download it elsewhere and name its folder with --raw_dir"
+            "download it on another computer and pass its folder with --raw_dir"
         ) from None

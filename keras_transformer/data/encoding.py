@@ -159,7 +159,8 @@ class ChunkWriter:
                 yield _result(*pending.popleft())
         except BrokenProcessPool:
             raise UserError(
-                "a process that encodes the corpus was killed, perhaps for lack of memory; rerun the command to resume"
+                "a process that encodes the corpus was killed, perhaps because memory ran out; rerun the command "
+                "to resume"
             ) from None
 
     def _submit(self, path, chunk, *options):

@@ -101,7 +101,7 @@ class HuggingFaceDataset:
             ) from None
         saved = any((Path(self.name) / name).is_file() for name in SAVED)
         if saved and self.config:
-            raise UserError(f"{self.name} was saved without configurations, got {self.config!r}. Leave it empty.")
+            raise UserError(f"{self.name} has no configurations, got {self.config!r}. Leave that part empty.")
         try:
             found = datasets.load_from_disk(self.name) if saved else datasets.load_dataset(self.name, self.config)
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:

@@ -104,7 +104,7 @@ def read_tmx(path, source, target):
         raise UserError(f"{path}:{error.position[0]}: is not valid XML ({error}). Export the TMX file again.") from None
     if not pairs:
         found = f"the languages {', '.join(sorted(filter(None, seen)))}" if seen else "no translation units"
-        raise UserError(f"{path}: must have units in {source} and {target}, got {found}")
+        raise UserError(f"{path}: must have translation units in {source} and {target}, got {found}")
     if pairs < units:
         _log.warning("%s: skipped %s of %s units without %s or %s", path, units - pairs, units, source, target)
 

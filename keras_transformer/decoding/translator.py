@@ -140,7 +140,9 @@ class Translator(BaseTranslator):
             raise UserError("a blank text has no attention to show")
         ids = list(self.translate([source])[0][0].tokens) if target is None else self._target_ids(target)
         if not ids:
-            raise UserError(f"{source!r} has no translation whose attention could be shown; give a target")
+            raise UserError(
+                f"the model translates {source!r} as an empty text, which has no attention to show; pass a target"
+            )
         if not all(0 <= i < self.tokenizer.vocab_size for i in ids):
             raise UserError(f"target ids must be below the vocabulary size, {self.tokenizer.vocab_size}, got {ids}")
         with self.model.recorded_attention() as recorded:

@@ -79,8 +79,8 @@ class Workers:
         if len(others):
             worker, names = (self.number, f" in {', '.join(differing)}") if differing else (others[0], "")
             raise UserError(
-                f"worker {worker} differs from worker 0{names}; all workers need the same command, corpus and version "
-                "of this package"
+                f"worker {worker} differs from worker 0{names}; run the same command with the same corpus and "
+                "package version on all workers"
             )
 
     def watch(self):

@@ -30,12 +30,12 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
     tokenizer, problem = run.tokenizer, run.problem
     if run.hparams.model != "transformer" or tokenizer.file_name != "tokenizer.model":
         raise UserError(
-            "a package for Argos Translate must have the model transformer and one SentencePiece model, got "
+            "a package for Argos Translate requires --model=transformer and one SentencePiece model, got "
             f"{run.hparams.model} and {tokenizer.file_name}. Export with --format=huggingface or saved_model."
         )
     if tokenizer.languages:
         raise UserError(
-            "a package for Argos Translate must have a model without language tags, got one for "
+            "a package for Argos Translate requires a model without language tags, got tags for "
             f"{', '.join(tokenizer.languages)}. Export with --format=ctranslate2."
         )
     name = f"translate-{problem.input_language}_{problem.output_language}"

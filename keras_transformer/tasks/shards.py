@@ -49,7 +49,7 @@ def prepare_shard(problem, number, count):
         Whether the prepared corpus is complete.
 
     Raises:
-        UserError: The directory has shards of another number, another vocabulary or other corpus files.
+        UserError: The directory has shards of a different N, vocabulary or corpus.
     """
     if problem.is_prepared():
         return True
@@ -155,9 +155,9 @@ def _check_shard(path, corpus, tokenizer):
     shard = read_json(path / SHARD, f"shard {path}", corpus=str, tokenizer=str, chunks=list)
     remedy = f"remove {path} and run `prepare --shard={path.name.replace('-of-', '/')}` again"
     if shard["tokenizer"] != tokenizer.fingerprint:
-        raise UserError(f"shard {path} was made with another vocabulary than {path.parent / VOCABULARY}; {remedy}")
+        raise UserError(f"shard {path} has a different vocabulary from {path.parent / VOCABULARY}; {remedy}")
     if shard["corpus"] != corpus:
-        raise UserError(f"shard {path} was made from other corpus files; {remedy}")
+        raise UserError(f"shard {path} was made from different corpus files; {remedy}")
     for name in shard["chunks"]:
         if not (path / name).is_file():
             raise UserError(f"shard {path} is damaged, because {name} is missing; {remedy}")
@@ -173,8 +173,8 @@ def _check_count(folder, count):
     """Raise a `UserError` unless all shards of a directory are shards of `count`."""
     if other := _counts(folder) - {count}:
         raise UserError(
-            f"{folder} must have shards of {count}, got shards of {min(other)}; use --shard=I/{min(other)}, or remove "
-            "the directory"
+            f"{folder} must contain only shards I-of-{count}, but contains shards I-of-{min(other)}; use "
+            f"--shard=I/{min(other)}, or remove the directory"
         )
 
 

@@ -36,8 +36,8 @@ def check_settings(run, hparams):
             flags[name] = value
     if flags:
         raise UserError(
-            f"{shell_flag('init_from', run.path)}: the model must have the settings of that run, got another "
-            f"{next(iter(flags))}. Add {' '.join(f'--{name}={value}' for name, value in flags.items())}."
+            f"{shell_flag('init_from', run.path)}: the model must have the same settings as that run, but "
+            f"{next(iter(flags))} differs. Add {' '.join(f'--{name}={value}' for name, value in flags.items())}."
         )
 
 

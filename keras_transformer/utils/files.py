@@ -298,7 +298,9 @@ def check_output(flag, output, **inputs):
     for name, path in inputs.items():
         read_file = _regular_file(path, sys.stdin)
         if read_file and any(os.path.samestat(read_file, status) for status in written_files):
-            raise UserError(f"{flag} must not be the file of --{name}, got {output}; choose another file")
+            raise UserError(
+                f"{flag} and --{name} must be different files, got {output} for both; choose another output file"
+            )
 
 
 def _regular_file(path, stream):

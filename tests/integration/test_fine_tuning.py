@@ -80,7 +80,7 @@ def test_init_from_maps_embeddings_by_piece(folder, source):
 
 def test_init_from_rejects_another_size(folder, source):
     other = STILL.replace(d_model=32, num_heads=4, num_decoder_layers=2)
-    said = r"--init_from=.*source: .* got another d_model. Add --d_model=16 --num_heads=2 --num_decoder_layers=1\.$"
+    said = r"--init_from=.*source: .* but d_model differs. Add --d_model=16 --num_heads=2 --num_decoder_layers=1\.$"
     with pytest.raises(kt.UserError, match=said):
         start(folder, "wider", source, 5, hparams=other)
     assert not (folder / "wider").exists()

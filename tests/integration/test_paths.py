@@ -175,7 +175,7 @@ def test_trees_keeps_input_named_like_drawing(call, tmp_path):
 def test_check_output_knows_redirected_streams(lines, monkeypatch):
     with open(lines) as file:
         monkeypatch.setattr("sys.stdin", file)
-        with pytest.raises(Exception, match="--output must not be the file of --input"):
+        with pytest.raises(Exception, match="--output and --input must be different files"):
             check_output("--output", lines, input="-")
 
 

@@ -94,9 +94,9 @@ def test_serve_loads_saved_model(home, saved):
     with serving(application(engine)) as url:
         same(ask(url, body={"texts": TEXTS, "nbest": 2}).outputs, expected(home, 2))
         assert ask(url, "/model").content["model"] == "reverse-toy"
-    with pytest.raises(UserError, match="--beam_size is for a run"):
+    with pytest.raises(UserError, match="--beam_size needs a run"):
         load_engine(saved, beam_size=3)
-    with pytest.raises(UserError, match="--no_repeat_ngram is for a run"):
+    with pytest.raises(UserError, match="--no_repeat_ngram needs a run"):
         load_engine(saved, no_repeat_ngram=3)
 
 
@@ -144,7 +144,7 @@ def test_serve_loads_ctranslate2_model(home, call, tmp_path):
     assert [texts for ((texts, _),) in found] == [texts for ((texts, _),) in alone]
     # At the length limit, our search has one token less.
     assert [several[0][0].split()[:3] for several in found] == [several[0][0].split()[:3] for several in greedy]
-    with pytest.raises(UserError, match="--checkpoint is for a run"):
+    with pytest.raises(UserError, match="--checkpoint needs a run"):
         load_engine(tmp_path / "out", checkpoint="last")
     (tmp_path / "out" / "model.bin").write_bytes(b"wrong")
     with pytest.raises(UserError, match="cannot load"):

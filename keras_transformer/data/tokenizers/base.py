@@ -165,7 +165,7 @@ def too_small(vocab_size, smallest):
 
 def nothing_to_learn():
     """Return the `UserError` for a text without words."""
-    return UserError("the training text must contain words to learn a vocabulary from, got only blank lines")
+    return UserError("the training text must contain words, got only blank lines. Check the training files.")
 
 
 def flags(values):

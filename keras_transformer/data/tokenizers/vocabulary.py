@@ -204,4 +204,4 @@ def _vocabulary_error(message, vocab_size):
 
 
 def _not_a_model(path):
-    return UserError(f"{path} must be a SentencePiece model, got another file. Train one with spm_train, for example.")
+    return UserError(f"{path} is not a SentencePiece model. Train one with spm_train, for example.")

@@ -33,14 +33,14 @@ def test_conversion_uses_constants_of_layers():
 def test_conversion_rejects_unsupported_models(tmp_path, change, message):
     with pytest.raises(kt.UserError, match=message):
         conversion.convert({}, kt.HParams(**SMALL, **change), ["a", "b", "c", "d"], tmp_path / "new")
-    with pytest.raises(kt.UserError, match="pieces of a vocabulary for CTranslate2 must be distinct"):
+    with pytest.raises(kt.UserError, match="a vocabulary for CTranslate2 must not contain the same piece twice"):
         conversion.convert({}, kt.HParams(**SMALL), ["a", "b", "c", "a"], tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 def test_conversion_names_missing_weights(tmp_path):
     pytest.importorskip("ctranslate2")
-    with pytest.raises(kt.UserError, match="must have weights embedding/table"):
+    with pytest.raises(kt.UserError, match="must have the weight embedding/table"):
         conversion.convert({}, kt.HParams(**SMALL), list("abcd"), tmp_path / "new")
 
 

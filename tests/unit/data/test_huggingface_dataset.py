@@ -92,7 +92,7 @@ def test_problem_trains_on_datasets_and_files(datasets, tmp_path):
     "text, words",
     [
         ("dataset:saved::dev", "split of dataset {}/saved must be one of train, other, got 'dev'. Name it as in"),
-        ("dataset:saved:en-de", "{}/saved was saved without configurations, got 'en-de'. Leave it empty."),
+        ("dataset:saved:en-de", "{}/saved has no configurations, got 'en-de'. Leave that part empty."),
         ("dataset:saved::other", "must have the columns en and de, or translation with both, got text. Rename"),
         ("dataset:null", "row 1 (counted from 0) of dataset {}/null must have texts for en and de, got 'b' and None."),
         ("dataset:french", "row 0 (counted from 0) of dataset {}/french must have texts for en and de, got 'a' and"),

@@ -93,7 +93,7 @@ def test_tmx_skipped_units_are_counted(tmp_path, caplog):
 @pytest.mark.parametrize(
     "text, words",
     [
-        (tmx({"en": "a", "fr": "b"}), "must have units in en and de, got the languages en, fr"),
+        (tmx({"en": "a", "fr": "b"}), "must have translation units in en and de, got the languages en, fr"),
         (tmx(), "got no translation units"),
         (tmx({"en": "a\n<b", "de": "c"}), "memory.tmx:2: is not valid XML"),
         ("", "memory.tmx:1: is not valid XML"),

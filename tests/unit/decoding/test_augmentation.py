@@ -160,7 +160,7 @@ def test_augment_rejects_wrong_arguments_before_it_translates(translator, files,
         augment("run", path, output, BACK)
     lines = tmp_path / "mono.tsv"
     lines.write_text("a\n")
-    with pytest.raises(kt.UserError, match="--output must not be the file of --input"):
+    with pytest.raises(kt.UserError, match="--output and --input must be different files"):
         augment("run", lines, lines, BACK)
     translator.run.tokenizer.constraint = object()
     with pytest.raises(kt.UserError, match="must be a translation model, got the parser run"):

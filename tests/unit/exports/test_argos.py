@@ -36,7 +36,7 @@ def test_argos_package_holds_model_and_tokenizer(trained_run, tmp_path, capsys):
 def test_argos_refuses_other_models(trained_run, tmp_path, monkeypatch):
     run = Run.open(trained_run)
     monkeypatch.setattr(Run, "hparams", run.hparams.replace(model="marian"))
-    with pytest.raises(UserError, match="must have the model transformer and one SentencePiece model, got marian"):
+    with pytest.raises(UserError, match="requires --model=transformer and one SentencePiece model, got marian"):
         export_argos(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -44,5 +44,5 @@ def test_argos_refuses_other_models(trained_run, tmp_path, monkeypatch):
 def test_argos_refuses_language_tags(trained_run, tmp_path):
     run = Run.open(trained_run)
     run.tokenizer.languages = ("de", "fr")
-    with pytest.raises(UserError, match="must have a model without language tags, got one for de, fr"):
+    with pytest.raises(UserError, match="requires a model without language tags, got tags for de, fr"):
         export_argos(run, tmp_path / "out")

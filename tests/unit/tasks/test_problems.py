@@ -143,7 +143,7 @@ def test_symbol_splits_share_no_source(symbols, longest, name):
 
 def test_symbol_problem_reports_too_few_sequences():
     assert complaint(load_problem("copy", num_symbols=2, longest=2).examples, "test").startswith(
-        "copy: num_symbols=2 and longest=2 must leave sequences for the test split"
+        "copy: num_symbols=2 and longest=2 leave no sequences for the test split"
     )
 
 

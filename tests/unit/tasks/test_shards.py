@@ -109,14 +109,15 @@ def test_merge_names_faulty_shards(corpus, tmp_path):
     with pytest.raises(UserError, match=r"lacks 2 of 3 shards: 2-of-3, 3-of-3; run `prepare --shard=2/3` and so on"):
         merge_shards(problem)
     with pytest.raises(
-        UserError, match=r"must have shards of 3, got shards of 4|must have shards of 4, got shards of 3"
+        UserError,
+        match=r"only shards I-of-3, but contains shards I-of-4|only shards I-of-4, but contains shards I-of-3",
     ):
         prepare_shard(problem, 1, 4)
     prepare_shard(problem, 2, 3)
     prepare_shard(other, 3, 3)
     shutil.copytree(shards_dir(other) / "3-of-3", shards / "3-of-3")
     with pytest.raises(
-        UserError, match=r"shard .*3-of-3 was made with another vocabulary .* `prepare --shard=3/3` again"
+        UserError, match=r"shard .*3-of-3 has a different vocabulary .* `prepare --shard=3/3` again"
     ):
         merge_shards(problem)
     shutil.rmtree(shards / "3-of-3")
@@ -143,7 +144,9 @@ def test_shard_of_changed_corpus_raises(corpus, tmp_path):
     with open(raw / "train.en", "a") as source, open(raw / "train.de", "a") as target:
         source.write("a tree\n")
         target.write("ein Baum\n")
-    with pytest.raises(UserError, match=r"shard .*1-of-2 was made from other corpus files; remove .*1-of-2 and run"):
+    with pytest.raises(
+        UserError, match=r"shard .*1-of-2 was made from different corpus files; remove .*1-of-2 and run"
+    ):
         prepare_shard(problem, 1, 2)
 
 

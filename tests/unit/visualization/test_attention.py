@@ -293,7 +293,7 @@ def test_curves_do_not_render_run_names_as_formulas():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"number": 5, "heads": [0, 1, 2]}, "figure 5 must have two heads, got 3"),
+        ({"number": 5, "heads": [0, 1, 2]}, "figure 5 shows exactly two heads, got 3"),
         ({"number": 6}, "number must be one of 3, 4, 5, got 6"),
         ({"layer": 2}, "layer must be from 1 to 2, got 3"),
         ({"heads": [0, 3]}, "head must be from 1 to 3, got 4"),
@@ -345,7 +345,10 @@ def test_visualize_writes_page_figures_and_curves(call, home, tmp_path):
         (("--run=RUN",), "visualize needs --run and --text"),
         (("--run=RUN", "--text=1", "--word=1"), "--word needs --figure=3 or --figure=4"),
         (("--run=RUN", "--text=1", "--over=step"), "--over needs --curves"),
-        (("--run=RUN", "--text=1", "--format=svg"), "--format needs --figure or --curves; the page is always HTML"),
+        (
+            ("--run=RUN", "--text=1", "--format=svg"),
+            "--format needs --figure or --curves; without them, the output is an HTML page",
+        ),
         (("--run=RUN", "--text=1", "--heads=0"), "--heads: must be from 1 to 1000000000, got '0'"),
         (("--run=RUN", "--text=1", "--target=1", "--layer=9"), "layer must be from 1 to 1, got 9"),
         (("--run=RUN", "--text=1", "--target=1", "--heads=3", "--figure=5"), "head must be from 1 to 2, got 3"),
