@@ -199,7 +199,7 @@ def score_checkpoints(run, names, split="validation"):
     """
     problem, translator = run.problem, None
     sources, references = _examples(problem, split)
-    names = problem.part_names(split)
+    part_names = problem.part_names(split)
     for name in names:
         weights = run.checkpoints.load(name, parts=("weights",))[0]["weights"]
         if translator is None:
@@ -207,7 +207,7 @@ def score_checkpoints(run, names, split="validation"):
         else:
             assign_model(translator.model, weights, f"checkpoint {name} of {run.path}")
         outputs = [hypotheses[0].text for hypotheses in translator.translate(sources)]
-        yield name, score_parts(problem, names, outputs, references)[0][-1]
+        yield name, score_parts(problem, part_names, outputs, references)[0][-1]
 
 
 def _examples(problem, split):

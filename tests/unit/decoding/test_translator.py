@@ -97,7 +97,7 @@ def test_translate_handles_unknown_tokens(translator):
 
 
 def test_translator_rejects_other_vocabulary_size(translator):
-    with pytest.raises(kt.UserError, match="8 tokens.* 6"):
+    with pytest.raises(kt.UserError, match="got 8 and 6"):
         kt.Translator(translator.model, SymbolTokenizer("ab"), translator.hparams)
 
 
