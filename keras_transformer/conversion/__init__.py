@@ -1,1 +1,1 @@
-"""Conversion of a run's weights for other engines, without importing Keras."""
+"""Conversion of trained weights to the formats of other engines, without importing Keras."""

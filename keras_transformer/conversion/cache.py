@@ -1,4 +1,4 @@
-"""Cache of the models that were converted to CTranslate2, one per checkpoint, in the run directory."""
+"""Cache of converted CTranslate2 models in the run directory, with one model per checkpoint."""
 
 import hashlib
 import logging
@@ -15,22 +15,22 @@ logger = logging.getLogger(__name__)
 FOLDER = "ctranslate2"
 DESCRIPTION = "cache.json"
 VERSION = 1
-"""Version of the conversion. A cache of another version is rebuilt."""
+"""Version of the conversion. Caches from other versions are rebuilt."""
 
 
 def converted_files(run, checkpoint=None):
     """Return the files of a run's model in CTranslate2's format, {name: bytes}.
 
-    The first call converts the checkpoint and stores the result in `RUN/ctranslate2/CHECKPOINT`. The function rebuilds
-    a cache that belongs to other weights, has another version or is damaged. If the run directory is not writable, it
-    stores nothing.
+    The first call converts the checkpoint and caches the result in `RUN/ctranslate2/CHECKPOINT`. Later calls rebuild
+    the cache if it is damaged, has another version or was converted from other weights. If the run directory is not
+    writable, the result is not cached.
 
     Args:
         run: `Run`.
         checkpoint: "best", "last", "averaged", "ema" or a step (default: the best, or the last if there is no best).
 
     Raises:
-        UserError: CTranslate2 is missing or cannot compute the model, or the checkpoint is missing or damaged.
+        UserError: CTranslate2 is not installed or does not support the model, or the checkpoint is missing or damaged.
     """
     name = str(checkpoint or run.checkpoints.default())
     state = run.checkpoints.load(checkpoint, parts=())[1]
@@ -52,7 +52,7 @@ def converted_files(run, checkpoint=None):
 
 
 def _write(folder, key, files):
-    """Write a cache, if possible."""
+    """Write a cache. Log a warning if this fails."""
     try:
         with atomic_directory(folder) as new:
             for name, content in files.items():
@@ -63,7 +63,7 @@ def _write(folder, key, files):
 
 
 def _read(folder, key):
-    """Return the files of a cache, or None if it is missing, damaged or has another key."""
+    """Return the files of a cache, or None if the cache is missing, is damaged or has a different key."""
     try:
         description = read_json(folder / DESCRIPTION, "cache", files=dict)
         files = {name: (folder / name).read_bytes() for name in description["files"]}

@@ -1,6 +1,6 @@
-"""Conversion of a model to CTranslate2's format. CTranslate2 then computes the same function.
+"""Conversion of a model to an equivalent model in CTranslate2's format.
 
-The conversion needs NumPy and CTranslate2, and for bfloat16 also ml_dtypes. It imports neither Keras nor a backend.
+The conversion needs NumPy and CTranslate2, and ml_dtypes for bfloat16. It imports neither Keras nor a backend.
 """
 
 import numpy as np
@@ -11,41 +11,41 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_directory
 
 LAYER_NORM_EPSILON = {"post": 1e-6, "pre": 1e-6, "marian": 1e-5}
-"""The ε of each norm, copied because importing `layers.residual` would import Keras."""
+"""Values of ε for each kind of normalization, copied because importing `layers.residual` would import Keras."""
 MODELS = ("transformer", "marian")
 POSITION_KINDS = ("sinusoidal", "learned")
 POSITIONS = 1024
-"""Maximum number of tokens of a text. CTranslate2 has a table of this many positions and raises beyond its last row."""
+"""Maximum number of tokens in a text, and size of the position table. CTranslate2 raises an error for longer texts."""
 INSTALL = "pip install 'keras-transformer-toolkit[ctranslate2]'"
 REMEDY = "Use --engine=keras, or export with --format=saved_model."
 EXCLUDED = -1e4
-"""Bias of the logits of PAD and BOS, within the range of float16."""
+"""Bias that masks the logits of PAD and BOS. It is within the range of float16."""
 QUANTIZATIONS = (
     "float32", "bfloat16", "float16", "int16", "int8", "int8_float32", "int8_bfloat16", "int8_float16",
 )  # fmt: skip
-"""Data types in which CTranslate2 stores matrices. The part after "_" is the type of all other computations."""
+"""Data types in which CTranslate2 stores matrices. After "_" follows the data type of all other computations."""
 
 
 def convert(weights, hparams, tokens, folder, quantization=None):
     """Write the model into a new directory that `ctranslate2.Translator` reads.
 
-    CTranslate2 appends EOS to every source and starts every target with BOS automatically. The result is the same
-    function of the tokens, except that PAD and BOS have no probability, so no output contains them. Their probability,
-    which is close to 0 after training, is distributed over the other tokens. The search differs:
+    CTranslate2 automatically appends EOS to every source and starts every target with BOS. The converted model
+    computes the same probabilities, except that PAD and BOS are masked, so they never occur in an output. Their
+    probability, which is close to 0 after training, is distributed over the other tokens. The search differs:
 
-    - `length_penalty` divides by |y|^α where this project divides by ((5 + |y|) / 6)^α. Both count EOS.
+    - `length_penalty` divides by |y|^α, while this project divides by ((5 + |y|) / 6)^α. Both lengths include EOS.
     - A hypothesis that reaches the length limit ends without EOS.
 
     Args:
-        weights: Mapping {name: array}; a name is a variable's path without the model's own name, such as
+        weights: Mapping {name: array}. A name is the path of a variable without the name of the model, such as
             "encoder/layer_1/self_attention/query".
         hparams: The model's `HParams`.
-        tokens: Piece of each id, a list of `vocab_size` different strings.
+        tokens: List of all `vocab_size` pieces, indexed by id. They must be distinct.
         folder: The new directory, which appears only when it is complete.
-        quantization: Data type of the stored matrices, one of `QUANTIZATIONS`; None for float32.
+        quantization: Data type of the stored matrices, one of `QUANTIZATIONS` (default: float32).
 
     Raises:
-        UserError: CTranslate2 cannot compute this model, or a weight is missing.
+        UserError: CTranslate2 does not support the model, or a weight is missing.
     """
     if unsupported := unsupported_setting(hparams):
         name, value, known = unsupported
@@ -66,7 +66,7 @@ def convert(weights, hparams, tokens, folder, quantization=None):
     spec.register_source_vocabulary(list(tokens))
     spec.register_target_vocabulary(list(tokens))
     weights = _Weights(weights)
-    # One matrix for all three (§3.4), because CTranslate2 stores equal arrays once. Quantization changes it in place.
+    # All three share one array (§3.4), which CTranslate2 stores once. The copy is for quantization, which is in-place.
     table = weights["embedding/table"].copy()
     spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = spec.decoder.projection.weight = table
     bias = weights["logits_bias"].copy() if "logits_bias" in weights else np.zeros(len(tokens), "float32")
@@ -86,14 +86,14 @@ def convert(weights, hparams, tokens, folder, quantization=None):
 
 
 def sinusoids(length, d_model):
-    """Return the interleaved sinusoids (§3.5) of positions 0, 1, …: float32 `[length, d_model]`."""
+    """Return the interleaved sinusoids (§3.5) for positions 0, 1, …, float32 `[length, d_model]`."""
     frequencies = (10000.0 ** (-np.arange(0, d_model, 2) / d_model)).astype("float32")
     angles = np.arange(length, dtype="float32")[:, None] * frequencies
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, d_model)
 
 
 class _Weights:
-    """Weights by name. Looking up a missing weight raises a `UserError`."""
+    """Mapping from names to weights that raises a `UserError` if a weight is missing."""
 
     def __init__(self, weights):
         self.weights = weights
@@ -111,7 +111,7 @@ class _Weights:
 
 
 def _quantize(spec, quantization):
-    """Convert the matrices of a specification to the data type in which they are stored."""
+    """Convert the matrices of a model specification to the data type in which they will be stored."""
     from ctranslate2.specs import model_spec
 
     spec.optimize({"bfloat16": "float32", "int8_bfloat16": "int8_float32"}.get(quantization, quantization))
@@ -136,15 +136,15 @@ def _specs():
 
 
 def unsupported_setting(hparams):
-    """Return the first setting of a model that CTranslate2 cannot compute, (name, value, supported values), or None."""
+    """Return the first setting that CTranslate2 does not support, (name, value, supported values), or None."""
     return first_unsupported(hparams, tuple(LAYER_NORM_EPSILON), POSITION_KINDS, MODELS)
 
 
 def _positions(weights, hparams):
-    """Return the position table that is added to the scaled embeddings: float32 `[POSITIONS, d_model]`."""
+    """Return the position table to add to the scaled embeddings, float32 `[POSITIONS, d_model]`."""
     if hparams.positions == "sinusoidal":
         return sinusoids(POSITIONS, hparams.d_model)
-    # Learned positions are scaled like embeddings. Positions ≥ `max_length` share the last row.
+    # Learned positions are scaled like embeddings. All positions from `max_length` share the last row.
     rows = np.minimum(np.arange(POSITIONS), hparams.max_length - 1)
     return weights["positions/table"][rows] * np.float32(hparams.d_model**0.5)
 
@@ -155,7 +155,8 @@ def _set_layer(spec, weights, name):
     if hasattr(spec, "attention"):
         attentions["cross_attention"] = spec.attention
     for part, attention in attentions.items():
-        # Kernels are [inputs, outputs] here, [outputs, inputs] in CTranslate2. Projections of one input are one matrix.
+        # Kernels are [inputs, outputs] in this project, but [outputs, inputs] in CTranslate2, which also concatenates
+        # the projections of the same input.
         groups = [("query", "key", "value")] if part == "self_attention" else [("query",), ("key", "value")]
         for linear, group in zip(attention.linear, [*groups, ("output",)]):
             linear.weight = np.concatenate([weights[f"{name}/{part}/{kernel}"].T for kernel in group])

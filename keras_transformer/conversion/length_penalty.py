@@ -1,14 +1,14 @@
-"""Conversion of the length penalty of beam search (§6.1) for other engines."""
+"""Conversion of the beam search's length penalty (§6.1) for other engines."""
 
 import math
 
 
 def length_exponent(run):
-    """Return the exponent β of the length penalty for engines that divide log-probabilities by length^β.
+    """Return the exponent β for engines that divide log-probabilities by length^β.
 
-    This project divides by ((5 + length) / 6)^α (§6.1). With β = α · L / (5 + L), both penalties grow at the same rate
-    at length L, the mean number of tokens of the training targets. For a pretrained model, this length is unknown, and
-    the result is α.
+    This project divides by ((5 + length) / 6)^α instead (§6.1). Let L be the mean number of tokens in the training
+    targets. With β = α · L / (5 + L), both penalties grow at the same relative rate at length L. For a pretrained
+    model, L is unknown, and the function returns α.
 
     Args:
         run: `Run`.

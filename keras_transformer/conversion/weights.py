@@ -1,10 +1,10 @@
-"""Weights of a run by name, and a check of the model's settings, for conversions."""
+"""Functions shared by conversions: load the weights of a run, and check which settings an engine supports."""
 
 
 def load_weights(run, checkpoint=None):
     """Return the weights of a run, {name: array}.
 
-    A name is a variable's path without the model's own name, such as "encoder/layer_1/self_attention/query".
+    A name is the path of a variable without the name of the model, such as "encoder/layer_1/self_attention/query".
 
     Args:
         run: `Run`.
@@ -15,7 +15,7 @@ def load_weights(run, checkpoint=None):
 
 
 def first_unsupported(hparams, norms, positions, models=("transformer",)):
-    """Return the first setting of a model that an engine with full attention does not support, or None.
+    """Return the first setting that an engine with full attention only does not support, or None.
 
     Args:
         hparams: `HParams`.

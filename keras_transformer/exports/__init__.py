@@ -1,1 +1,1 @@
-"""Exports of a run: SavedModel, CTranslate2, Hugging Face transformers, and `.keras` file."""
+"""Exporters for trained runs: SavedModel, CTranslate2, Hugging Face transformers, Argos Translate and `.keras`."""

@@ -1,4 +1,4 @@
-"""A model as a package for Argos Translate: a CTranslate2 model and its SentencePiece model in a zip file."""
+"""Export of a run as an Argos Translate package: a zip file with a CTranslate2 model and a SentencePiece model."""
 
 import json
 import shutil
@@ -24,8 +24,8 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
         The path of the package.
 
     Raises:
-        UserError: CTranslate2 is missing or cannot compute the model, the tokenizer is not a single SentencePiece
-            model or has language tags, or the directory cannot be written.
+        UserError: CTranslate2 is not installed or does not support the model, the tokenizer is not a single
+            SentencePiece model or has language tags, or the directory cannot be written.
     """
     tokenizer, problem = run.tokenizer, run.problem
     if run.hparams.model != "transformer" or tokenizer.file_name != "tokenizer.model":
@@ -54,7 +54,10 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
 
 
 def metadata(problem):
-    """Return the content of metadata.json. Codes serve as language names, because a problem has no other names."""
+    """Return the content of metadata.json.
+
+    Language codes also serve as the names of the languages, because a problem does not define names.
+    """
     source, target = problem.input_language, problem.output_language
     return {
         "package_version": __version__, "argos_version": "1.0", "type": "translate", "from_code": source,

@@ -8,7 +8,7 @@ from keras_transformer.utils.errors import unknown
 
 
 def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", force=False):
-    """Write a run's model for CTranslate2, with its tokenizer and `export.json`; see `convert`.
+    """Write a run's model in CTranslate2's format (see `convert`), together with its tokenizer and `export.json`.
 
     Args:
         run: `Run`.
@@ -18,8 +18,8 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
         force: Whether to replace an existing export.
 
     Raises:
-        UserError: CTranslate2 is missing or cannot compute the model, the run is incomplete, or the directory exists or
-            cannot be written.
+        UserError: CTranslate2 is not installed or does not support the model, the run is incomplete, or the directory
+            exists or cannot be written.
     """
     if quantization not in QUANTIZATIONS:
         raise unknown("quantization", quantization, QUANTIZATIONS)

@@ -1,4 +1,4 @@
-"""Description of an export, `export.json`, and checks of its directory."""
+"""The file `export.json`, which describes an export, and checks of the export's directory."""
 
 import contextlib
 from pathlib import Path
@@ -13,7 +13,7 @@ DESCRIPTION = "export.json"
 
 @contextlib.contextmanager
 def atomic_export(folder, force, description):
-    """Yield a new directory that appears as `folder`, with `export.json`, when the block ends without an error.
+    """Yield a temporary directory. If the block succeeds, add `export.json` and rename the directory to `folder`.
 
     Args:
         folder: The directory.
@@ -52,7 +52,7 @@ def describe(run, checkpoint=None):
 
 
 def check_place(folder, force):
-    """Raise a `UserError` unless an export may be written to `folder`.
+    """Raise a `UserError` if an export must not be written to `folder`.
 
     Args:
         folder: The directory.

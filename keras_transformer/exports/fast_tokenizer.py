@@ -1,4 +1,4 @@
-"""A tokenizer as `tokenizer.json`, the format of Hugging Face's tokenizers library and of transformers.js."""
+"""Conversion of a tokenizer to `tokenizer.json`, the format of Hugging Face's tokenizers and of transformers.js."""
 
 import base64
 
@@ -6,20 +6,21 @@ from keras_transformer.data.tokenizers.base import EOS, SPECIAL, UNK
 from keras_transformer.utils.errors import UserError
 
 SPACE = "▁"
-"""Mark of a space in SentencePiece."""
+"""Character that represents a space in SentencePiece."""
 UNUSED_SCORE = -1e4
-"""Score of the pieces of the other side in a unigram model, which no segmentation of a source contains."""
+"""Score of pieces that only targets use. It is so low that a unigram model never chooses them for a source."""
 
 
 def fast_tokenizer(pieces, source_model):
-    """Return the content of tokenizer.json: it segments sources, and decodes ids of both sides.
+    """Return the content of a tokenizer.json that encodes sources, and decodes the ids of sources and targets.
 
-    The ids are those of SentencePiece, with two exceptions. With byte fallback, a character that only the vocabulary of
-    the other side has is that piece instead of bytes. Spaces next to the problem's `user_symbols` are lost.
+    The tokenizer returns the same ids as SentencePiece, with two exceptions. With byte fallback, a character that is a
+    piece of the target vocabulary only is encoded as this piece instead of as bytes. Spaces next to the problem's
+    `user_symbols` are lost.
 
     Args:
-        pieces: All pieces by id; those of the special tokens come first.
-        source_model: Bytes of the SentencePiece model of sources.
+        pieces: List of all pieces, indexed by id. The special tokens come first.
+        source_model: Bytes of the SentencePiece model for sources.
 
     Raises:
         UserError: protobuf, which parses the model, is not installed.
@@ -71,11 +72,11 @@ def fast_tokenizer(pieces, source_model):
 
 
 def merge_rules(pieces, scores):
-    """Return the merges (left, right) of byte-pair encoding, the first to apply first.
+    """Return the merge rules of byte-pair encoding, (left, right), in the order in which they are applied.
 
     Args:
-        pieces: The ordinary pieces.
-        scores: {piece: score}; a merge applies earlier if its result has a higher score.
+        pieces: The pieces that are not special.
+        scores: {piece: score}. A merge that results in a piece with a higher score is applied earlier.
     """
     known = set(pieces)
     rules = [
@@ -88,7 +89,7 @@ def merge_rules(pieces, scores):
 
 
 def _normalizers(spec):
-    """Return the normalizers of a SentencePiece model."""
+    """Return the entries of tokenizer.json for the normalization that a SentencePiece model applies."""
     normalizers = []
     if spec.precompiled_charsmap:
         charsmap = base64.b64encode(spec.precompiled_charsmap).decode("ascii")

@@ -9,10 +9,10 @@ from keras_transformer.decoding.token_selection import NEG_INF
 
 
 class GraphBeamSearch(BatchedBeamSearch):
-    """Version of `BatchedBeamSearch` that runs inside a `tf.function` and returns the same results."""
+    """Variant of `BatchedBeamSearch` that runs inside a `tf.function` and returns the same results."""
 
     def search(self, source, inputs, options):
-        """Search as `BatchedBeamSearch.search` does, with tensors for all arguments and results.
+        """Run the same search as `BatchedBeamSearch.search`, with tensors as arguments and results.
 
         Args:
             source: int32 `[batch, source_length]`.
@@ -30,13 +30,13 @@ class GraphBeamSearch(BatchedBeamSearch):
             lambda rows, going, *rest: tf.reduce_any(going),
             lambda *loop: self._next_segment(options, *loop),
             loop,
-            # The numbers of sentences and of nodes change.
+            # The number of sentences and the number of nodes change between iterations.
             shape_invariants=tf.nest.map_structure(lambda array: tf.TensorShape([None] * array.shape.rank), loop),
         )
         return found
 
     def _next_segment(self, options, rows, going, state, caches, inputs, found):
-        """Run one segment of steps for the sentences `rows`, then remove the finished ones (body of the loop)."""
+        """Run one segment of steps for the sentences `rows`, then remove finished sentences. This is the loop body."""
         steps = batched_search.SEGMENT
         state, going = self._run_segment(state, caches, inputs, options=options, steps=steps)
         best = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)

@@ -1,4 +1,4 @@
-"""Tokenizers inside a TensorFlow graph, for export, with the same ids and texts as the tokenizers in Python."""
+"""Tokenizers for exported TensorFlow graphs. They return the same ids and texts as the Python tokenizers."""
 
 import tensorflow as tf
 
@@ -15,7 +15,7 @@ except (ImportError, tf.errors.NotFoundError) as error:  # NotFoundError: built 
 
 LAST_CODE = 0x10FFFF
 BLANK = r" \t\n\r\f\v"
-"""White space between the words of a sentence to parse. A no-break space does not separate words."""
+"""Characters that separate the words of a sentence to parse. A no-break space does not separate words."""
 
 
 def character_class(characters):
@@ -30,56 +30,56 @@ def character_class(characters):
 
 
 SPACES = character_class(char for char in map(chr, range(LAST_CODE + 1)) if char.isspace())
-"""White space as `str.split()` defines it, for a character class."""
+"""Content of a character class that matches the same white space as `str.split()`."""
 
 
 def split_words(texts):
-    """Return the words, ragged strings `[batch, (words)]`, as `utils.text.split_words` does."""
+    """Split texts into words as `utils.text.split_words` does, and return ragged strings `[batch, (words)]`."""
     texts = tf.strings.strip(tf.strings.regex_replace(texts, f"[{BLANK}]+", " "))
     words = tf.strings.split(texts, " ")
     return tf.ragged.boolean_mask(words, words != "")
 
 
 def checked(right, message, *tensors):
-    """Return the tensors after checking that `right`, bool, is true everywhere.
+    """Return the tensors unchanged, with a check that all values of the bool tensor `right` are true.
 
     Raises:
-        InvalidArgumentError: A value is false. The running graph raises this error.
+        InvalidArgumentError: A value is false. The error occurs when the graph runs.
     """
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [message])]):
         return [tf.identity(tensor) for tensor in tensors]
 
 
 def without_special(ids):
-    """Return ids, int32 `[batch, length]`, without PAD, BOS and EOS: ragged `[batch, (ids)]`."""
+    """Remove PAD, BOS and EOS from ids, int32 `[batch, length]`, and return ragged ids `[batch, (ids)]`."""
     return tf.ragged.boolean_mask(ids, (ids != PAD) & (ids != BOS) & (ids != EOS))
 
 
 class GraphTokenizer(tf.Module):
-    """Base class of tokenizers in a graph. Texts are UTF-8. Ids contain no PAD, BOS and EOS."""
+    """Base class of tokenizers in a graph. Texts are encoded as UTF-8. Ids do not include PAD, BOS or EOS."""
 
     def tokenize(self, texts):
-        """Return the ids of texts, strings `[batch]`, as ragged int32 `[batch, (ids)]`."""
+        """Encode texts, strings `[batch]`, as ragged int32 ids `[batch, (ids)]`."""
         raise NotImplementedError
 
     def tokenize_targets(self, texts):
-        """Return the ids of targets. The default treats targets like sources."""
+        """Encode targets. By default, they are encoded like sources."""
         return self.tokenize(texts)
 
     def detokenize(self, ids):
-        """Return the texts, strings `[batch]`, of ragged ids."""
+        """Decode ragged ids into texts, strings `[batch]`."""
         raise NotImplementedError
 
     def decode_outputs(self, sources, ids):
-        """Return the texts of a model's output ids, ragged, for the texts `sources`, strings `[batch]`."""
+        """Decode the ragged ids that a model outputs for the texts `sources`, strings `[batch]`."""
         return self.detokenize(ids)
 
 
 class GraphSentencePiece(GraphTokenizer):
-    """Tokenizer with a SentencePiece model.
+    """Graph tokenizer for a SentencePiece model.
 
     Args:
-        model: Bytes of the model file. They become part of the graph.
+        model: Bytes of the model file, which become part of the graph.
     """
 
     def __init__(self, model):
@@ -94,18 +94,18 @@ class GraphSentencePiece(GraphTokenizer):
 
 
 class GraphMarian(GraphTokenizer):
-    """Tokenizer with two SentencePiece models over one vocabulary, see `MarianTokenizer`.
+    """Graph version of `MarianTokenizer`, which has two SentencePiece models and one vocabulary.
 
     Args:
-        pieces: Piece of each id.
-        source_model, target_model: Bytes of the SentencePiece models. They become part of the graph.
-        language_code: Regular expression for the language code at the start of a source.
+        pieces: List of all pieces, indexed by id.
+        source_model, target_model: Bytes of the SentencePiece models, which become part of the graph.
+        language_code: Regular expression that matches the language code at the start of a source.
     """
 
     def __init__(self, pieces, source_model, target_model, language_code):
         super().__init__()
         self._source, self._target = (
-            # The names must differ, otherwise a loaded SavedModel uses one model for both sides.
+            # With equal names, a loaded SavedModel would use one model for both sides.
             tensorflow_text.SentencepieceTokenizer(model=model, out_type=tf.string, name=name)
             for name, model in (("source", source_model), ("target", target_model))
         )
@@ -131,10 +131,10 @@ class GraphMarian(GraphTokenizer):
 
 
 class GraphSymbols(GraphTokenizer):
-    """Tokenizer of symbols that are separated by white space and have one id each.
+    """Graph tokenizer that splits texts at white space and maps each symbol to one id.
 
     Args:
-        symbols: The symbol of each id.
+        symbols: List of all symbols, indexed by id.
     """
 
     def __init__(self, symbols):
@@ -150,6 +150,6 @@ class GraphSymbols(GraphTokenizer):
 
 
 def symbol_table(symbols, ids):
-    """Return the lookup table from symbols to ids. Other symbols have the id UNK."""
+    """Return a lookup table that maps the given symbols to their ids, and any other symbol to UNK."""
     entries = tf.lookup.KeyValueTensorInitializer(list(symbols), list(ids), tf.string, tf.int32)
     return tf.lookup.StaticHashTable(entries, UNK)

@@ -1,4 +1,4 @@
-"""`TreeTokenizer` inside a TensorFlow graph, for export."""
+"""Version of `TreeTokenizer` for exported TensorFlow graphs."""
 
 import re
 import sys
@@ -21,7 +21,7 @@ from keras_transformer.parsing.tokenizer import OPEN as MARK  # marks tags while
 from keras_transformer.parsing.tree import ESCAPED, ESCAPES
 
 TAGGED = rf"\([{BLANK}]*([^{BLANK}()]+)[{BLANK}]+[^{BLANK}()]+[{BLANK}]*\)"
-"""Pattern of a word in the bracket of its tag, such as (NN dog)."""
+"""Pattern that matches a bracketed tag and its word, such as (NN dog)."""
 INVISIBLE = character_class(
     char
     for char in map(chr, range(sys.maxunicode + 1))
@@ -30,7 +30,7 @@ INVISIBLE = character_class(
 
 
 class GraphTrees(GraphSentencePiece):
-    """Tokenizer that turns sentences into subwords, trees into symbols, and symbols into trees over a sentence.
+    """Graph tokenizer that encodes sentences as subwords and trees as symbols, and decodes symbols into trees.
 
     Args:
         tokenizer: `TreeTokenizer`.
@@ -56,10 +56,10 @@ class GraphTrees(GraphSentencePiece):
         return super().tokenize(tf.strings.reduce_join(plain, axis=-1, separator=" "))
 
     def tokenize_targets(self, texts):
-        """Return the ids of trees, texts in brackets. An empty text has no ids.
+        """Return the ids of trees in bracket notation. For an empty text, return no ids.
 
         Raises:
-            InvalidArgumentError: A text is not a single tree of constituents. The running graph raises this error.
+            InvalidArgumentError: A text is not exactly one constituency tree. The error occurs when the graph runs.
         """
         texts = tf.strings.regex_replace(texts, MARK, "")
         texts = tf.strings.regex_replace(texts, TAGGED, f" {MARK}{self._tag} ")
@@ -69,14 +69,14 @@ class GraphTrees(GraphSentencePiece):
         tags = tf.strings.regex_full_match(symbols, f"{MARK}.*")
         change = tf.cast(opens, tf.int32) - tf.cast(closes, tf.int32)
         depths = tf.cumsum(change, axis=1)
-        # The outermost bracket closes at the end and only there, each word has a tag, and no bracket is empty.
+        # The outermost bracket must close at the end and not before, each word needs a tag, no bracket may be empty.
         last = given & tf.concat([~given[:, 1:], tf.ones_like(given[:, :1])], axis=1)[:, : tf.shape(given)[1]]
         whole = ~given | ((depths > 0) & ~last) | ((depths == 0) & last & closes)
         empty = opens[:, :-1] & closes[:, 1:]
         right = tf.reduce_all(whole & (~given | opens | closes | tags)) & ~tf.reduce_any(empty)
         message = "a target must be one tree of constituents, such as (S (NP (PRP it)) (VP (VBZ works)))"
         symbols, opens, depths = checked(right, message, symbols, opens, depths)
-        # A closing bracket belongs to the last opening bracket before it that raised the depth to the same level.
+        # A closing bracket matches the last opening bracket before it at the same depth.
         place = tf.range(tf.shape(symbols)[1])
         led = opens[:, None] & (depths[:, None] == depths[:, :, None] + 1) & (place < place[:, None])
         opener = tf.reduce_max(tf.where(led, place, 0), axis=2)
@@ -85,7 +85,7 @@ class GraphTrees(GraphSentencePiece):
         return tf.ragged.boolean_mask(self._ids.lookup(names), given)
 
     def decode_outputs(self, sources, ids):
-        """Return the trees, in brackets, of ragged ids of whole trees. A row without ids gets a flat tree."""
+        """Decode ragged ids of complete trees into bracket notation. For a row without ids, return a flat tree."""
         words = split_words(sources)
         words = words.with_flat_values(_replaced(words.flat_values, ESCAPED))
         flat = tf.strings.join(["(TOP", tf.strings.reduce_join(_leaves(words), axis=-1), ")"])
@@ -105,7 +105,7 @@ def _leaves(words):
 
 
 def _replaced(texts, replacements):
-    """Return the texts after replacing each key of `replacements` with its value, in order."""
+    """Replace each key of `replacements` in the texts with its value, one after the other."""
     for old, new in replacements.items():
         texts = tf.strings.regex_replace(texts, re.escape(old), new)
     return texts

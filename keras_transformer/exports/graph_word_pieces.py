@@ -1,4 +1,4 @@
-"""`WordPieceTokenizer` inside a TensorFlow graph, for export."""
+"""Version of `WordPieceTokenizer` for exported TensorFlow graphs."""
 
 import tensorflow as tf
 import tensorflow_text
@@ -12,11 +12,11 @@ NEVER_SPLIT = 1 << 30  # bytes; TensorFlow Text turns longer words into UNK
 
 
 class GraphWordPieces(GraphTokenizer):
-    """Word piece tokenizer made of TensorFlow operations, without variables and tables.
+    """Word piece tokenizer that consists of TensorFlow operations only, without variables or lookup tables.
 
     Args:
-        pieces: All pieces. The special ones come first.
-        alphabet: Characters that need no escape.
+        pieces: All pieces. The special tokens come first.
+        alphabet: Characters that do not have to be escaped.
     """
 
     def __init__(self, pieces, alphabet):
@@ -32,7 +32,7 @@ class GraphWordPieces(GraphTokenizer):
         )  # fmt: skip
 
     def tokenize(self, texts):
-        """Return the ids of texts, strings `[batch]`, as ragged int32 `[batch, (pieces)]` without BOS and EOS."""
+        """Encode texts, strings `[batch]`, as ragged int32 ids `[batch, (pieces)]` without BOS and EOS."""
         texts = tf.strings.strip(tf.strings.regex_replace(texts, self._spaces, " "))
         characters, codes = (
             convert(texts, "UTF-8") for convert in (tf.strings.unicode_split, tf.strings.unicode_decode)
@@ -47,7 +47,7 @@ class GraphWordPieces(GraphTokenizer):
         return self._pieces.tokenize(runs).merge_dims(1, 2)
 
     def detokenize(self, ids):
-        """Return the texts, strings `[batch]`, of int32 ids, ragged or `[batch, length]`."""
+        """Decode int32 ids, ragged or `[batch, length]`, into texts, strings `[batch]`."""
         texts = tf.strings.reduce_join(tf.gather(self._texts, ids), axis=-1)
         texts = tf.strings.regex_replace(texts, f"(?:{MARKER}|{self._spaces})+", " ")
         parts = tensorflow_text.regex_split(tf.strings.strip(texts), ESCAPED, ESCAPED)
@@ -55,7 +55,7 @@ class GraphWordPieces(GraphTokenizer):
         escaped = tf.strings.regex_full_match(flat, ESCAPED)
         codes = tf.strings.to_number(tf.where(escaped, tf.strings.regex_replace(flat, r"^\\|;$", ""), "0"), tf.int32)
         characters = tf.strings.unicode_encode(tf.minimum(codes, LAST_CODE)[:, tf.newaxis], "UTF-8")
-        # A model may output escapes that the tokenizer never writes: of invalid characters or of white space.
+        # A model may output escapes of invalid characters or of white space, which the tokenizer never produces.
         real = escaped & (codes <= LAST_CODE) & ((codes < 0xD800) | (codes > 0xDFFF))
         real &= ~tf.strings.regex_full_match(characters, self._spaces)
         return tf.strings.reduce_join(parts.with_flat_values(tf.where(real, characters, flat)), axis=-1)

@@ -1,4 +1,4 @@
-"""Upload of an export to the Hugging Face hub."""
+"""Upload of exports to the Hugging Face Hub."""
 
 from keras_transformer.utils.errors import UserError
 
@@ -6,7 +6,7 @@ EXTRA = "pip install 'keras-transformer-toolkit[huggingface]'"
 
 
 def check_upload(repository):
-    """Raise a `UserError` unless an upload is possible: package, access token, and the form of the name.
+    """Raise a `UserError` if huggingface_hub or an access token is missing, or if the repository name is invalid.
 
     Args:
         repository: Name of a model repository, "USER/NAME".
@@ -31,14 +31,14 @@ def check_upload(repository):
 def upload(folder, repository):
     """Upload the files of an export in one commit, and return the URL of the repository.
 
-    A missing repository is created. It is private, because a model card without a license should not be public.
+    If the repository does not exist, create it as a private one, because its model card states no license yet.
 
     Args:
         folder: Directory of the export.
         repository: Name of the model repository, "USER/NAME".
 
     Raises:
-        UserError: The hub is unreachable or rejects the upload. The repository then has none of the files.
+        UserError: The Hub is unreachable or rejects the upload. None of the files are uploaded in this case.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HTTPError

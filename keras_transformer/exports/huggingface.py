@@ -1,4 +1,4 @@
-"""Export of a run for Hugging Face transformers, as a Marian model that computes the same function.
+"""Export of a run as an equivalent Marian model for Hugging Face transformers.
 
 `transformers.MarianMTModel` is the post-norm Transformer of the paper with two differences. Its attention has
 biases, which the export sets to 0. Its positional encoding consists of all sines followed by all cosines, while the
@@ -21,10 +21,10 @@ from keras_transformer.pretrained.marian_weights import EMBEDDING, LOGITS_BIAS, 
 from keras_transformer.utils.errors import UserError
 
 POSITIONS = 1024
-"""Maximum number of tokens of a text, which is the size of Marian's table of positions."""
+"""Maximum number of tokens in a text, which is the size of Marian's position table."""
 
 TOKENIZERS = ("tokenizer.model", "marian_tokenizer.json")
-"""File names of the tokenizers that Marian supports."""
+"""Files of the tokenizers that can be exported for Marian."""
 
 
 def export_huggingface(run, folder, checkpoint=None, force=False):
@@ -37,8 +37,8 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
         force: Whether to replace an existing export.
 
     Raises:
-        UserError: safetensors or protobuf is missing, Marian cannot compute the model, or the directory cannot be
-            written.
+        UserError: safetensors or protobuf is not installed, Marian does not support the model, or the directory cannot
+            be written.
     """
     save_file = _save_file()
     hparams, tokenizer = run.hparams, run.tokenizer
@@ -63,10 +63,10 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
 
 
 def marian_weights(weights, hparams):
-    """Return the weights under their names in transformers, {name: float32 array}.
+    """Return the weights with the names that transformers uses, {name: float32 array}.
 
     Args:
-        weights: {name: array}; a name is a variable's path without the model's own name, such as
+        weights: {name: array}. A name is the path of a variable without the name of the model, such as
             "encoder/layer_1/self_attention/query".
         hparams: The model's `HParams`.
     """
@@ -104,7 +104,7 @@ def marian_config(hparams, vocab_size):
 
 
 def generation_config(run):
-    """Return the content of generation_config.json: those search options of the run that transformers supports."""
+    """Return the content of generation_config.json: the search options of the run that transformers supports."""
     return {
         "num_beams": run.hparams.beam_size,
         "length_penalty": length_exponent(run),
@@ -137,7 +137,7 @@ def _save_file():
 
 
 def _check(run):
-    """Raise a `UserError` if `MarianMTModel` cannot compute the same function."""
+    """Raise a `UserError` if `MarianMTModel` does not support the model or its tokenizer."""
     unsupported = first_unsupported(
         run.hparams, norms=("post", "marian"), positions=("sinusoidal",), models=("transformer", "marian")
     )

@@ -1,4 +1,4 @@
-"""Export of a run's model as a `.keras` file, with its tokenizer in the same directory."""
+"""Export of a run's model as a `.keras` file, together with its tokenizer."""
 
 from keras_transformer.exports.description import atomic_export, describe
 
@@ -6,7 +6,7 @@ MODEL = "model.keras"
 
 
 def export_keras(run, folder, checkpoint=None, precision="float32", force=False):
-    """Write `model.keras`, which `keras.saving.load_model` opens after `from keras_transformer import Transformer`.
+    """Write `model.keras`, which `keras.saving.load_model` can load after `from keras_transformer import Transformer`.
 
     Args:
         run: `Run`.

@@ -1,4 +1,4 @@
-"""Export of a SavedModel from text to text: tokenizer, model and beam search in one TensorFlow graph."""
+"""Export of a SavedModel whose TensorFlow graph contains the tokenizer, the model and the beam search."""
 
 import dataclasses
 import functools
@@ -34,38 +34,39 @@ from keras_transformer.utils.errors import UserError
 MAX_BEAMS = 8
 """Default of `max_beam_size`."""
 FIXED = ("beam_size", "alpha", "nbest", "extra_length", "max_source_length")
-"""Search options that the export fixes and `export.json` lists."""
+"""Search options that are constants of the exported graph. `export.json` lists their values."""
 PLACEHOLDERS = {tf.string: "", tf.int32: 1, tf.float32: 1.0}
-"""Values of the row that replaces an empty batch."""
+"""Values of the placeholder row that is added to an empty batch."""
 
 
 def export_saved_model(
     translator: Translator, folder: str | os.PathLike, options: SearchOptions | None = None, *,
     max_beam_size: int | None = None, description: dict | None = None, force: bool = False,
 ) -> None:  # fmt: skip
-    """Write a SavedModel, which TensorFlow with TensorFlow Text can load without this package.
+    """Write a SavedModel that TensorFlow and TensorFlow Text can load without this package.
 
-    Texts are UTF-8. Invalid bytes become U+FFFD. The signatures are:
+    Texts are encoded as UTF-8. Invalid bytes become U+FFFD. The SavedModel has these signatures:
 
     - `serving_default` translates `inputs`, strings `[batch]`. It returns `outputs`, the best translations, strings
       `[batch]`, and `nbest`, all translations, strings `[batch, nbest]`. It also returns `scores`, float32
-      `[batch, nbest]`, and `tokens`, int32 `[batch, nbest, length]`, with EOS and then PAD. Missing translations are ""
-      with a score of −1e9. A blank text has the translation "" with a score of 0 and no tokens.
+      `[batch, nbest]`, and `tokens`, int32 `[batch, nbest, length]`. Each row of `tokens` ends in EOS and is padded
+      with PAD. Missing translations are "" with a score of −1e9. The translation of a blank text is "" with a score of
+      0 and no tokens.
     - `translate_with_options` does the same, with the additional inputs `beam_size` and `nbest`, int32, and `alpha`,
-      float32. Each is one value for all texts, `[1]`, or one value per text, `[batch]`.
-    - `translate_ids` takes `ids`, int32 `[batch, length]`, padded with PAD, and returns `scores` and `tokens`. BOS and
-      EOS are allowed in `ids`.
+      float32. Each of these inputs contains one value for all texts, `[1]`, or one value per text, `[batch]`.
+    - `translate_ids` takes `ids`, int32 `[batch, length]`, padded with PAD, and returns `scores` and `tokens`. `ids`
+      may contain BOS and EOS.
     - `score_pairs` takes `inputs` and `targets`, strings `[batch]`. It returns `log_probabilities` and `scores`,
-      `[batch]`, and `tokens` and `token_log_probabilities`, `[batch, length]`, with 0 after EOS.
+      `[batch]`, and `tokens` and `token_log_probabilities`, `[batch, length]`. Log-probabilities after EOS are 0.
 
     Args:
         translator: `Translator`.
         folder: The new directory, which appears only when it is complete.
-        options: `SearchOptions`. Sampling, constraint, `min_length`, `no_repeat_ngram` and `repetition_penalty` must
-            keep their default values. The export fixes all other options, except that `translate_with_options` takes
-            `beam_size`, `alpha` and `nbest` as inputs.
+        options: `SearchOptions`, which become constants of the graph. Only `translate_with_options` takes `beam_size`,
+            `alpha` and `nbest` as inputs. `sampling`, `constraint`, `min_length`, `no_repeat_ngram` and
+            `repetition_penalty` must have their default values.
         max_beam_size: Maximum `beam_size` of `translate_with_options` (default: `MAX_BEAMS`, or `beam_size` if that is
-            larger). The time of this signature depends on it.
+            larger). A larger maximum makes this signature slower, whatever beam size its callers choose.
         description: Additional content of `export.json`.
         force: Whether to replace an existing export.
 
@@ -112,7 +113,7 @@ class TextTranslator(tf.Module):
         # The signatures share one traced function. As an attribute of the module, this function would be saved twice.
         translated = tf.function(self._translated_batch, autograph=False)
         self._translated = lambda *arguments: translated(*arguments)
-        # The graph needs only the variables of the models.
+        # The SavedModel stores only the variables that this module tracks.
         self._weights = [variable.value for model in translator.models for variable in model.weights]
 
     def concrete_functions(self):
@@ -177,14 +178,14 @@ class TextTranslator(tf.Module):
         }
 
     def _fixed(self, rows):
-        """Return the fixed options: the beam size, followed by beam size, α and nbest for each row."""
+        """Return the options of the export: the beam size, followed by the beam size, α and nbest of each row."""
         numbers = (self._options.beam_size, self._options.alpha, self._options.nbest)
         return self._options.beam_size, *(tf.fill(tf.shape(rows), number) for number in numbers)
 
     def _source(self, ids):
-        """Return the encoder's input, int32 `[batch, length]`, from ragged ids. Cut texts that are too long."""
+        """Pad ragged ids to the encoder's input, int32 `[batch, length]`, and truncate texts that are too long."""
         if (longest := self._options.max_source_length) is not None:
-            # A parser does not parse sentences that are too long.
+            # A parser skips sentences that are too long instead of truncating them.
             kept = 0 if self._constraint else longest - 1
             lengths = ids.row_lengths()
             lengths = tf.where(lengths < longest, lengths, kept)
@@ -192,13 +193,13 @@ class TextTranslator(tf.Module):
         return _padded(ids)
 
     def _words(self, texts):
-        """Return the number of words per text, int32 `[batch]`, or zeros if no constraint counts words."""
+        """Return the number of words per text, int32 `[batch]`, or zeros if the search has no constraint."""
         if not self._constraint:
             return tf.zeros_like(texts, tf.int32)
         return tf.cast(split_words(texts).row_lengths(), tf.int32)
 
     def _translated_batch(self, source, words, beam_size, beams, alphas, nbest):
-        """Return tokens, int32 `[batch, n, length]`, and scores, `[batch, n]`, where n is the largest `nbest`."""
+        """Search, and return tokens, int32 `[batch, n, length]`, and scores, `[batch, n]`; n is the maximum `nbest`."""
         lengths = _lengths(source)
         searched = lengths > 1
         batch = tf.shape(source)[0]
@@ -211,28 +212,28 @@ class TextTranslator(tf.Module):
         tokens, scores = tokens[:, : tf.size(column)], scores[:, : tf.size(column)]
         found = searched[:, None] & (column < nbest[:, None]) & (scores > NEG_INF / 2)
         tokens = tf.where(found[:, :, None], tokens, PAD)
-        # A blank text scores 0, and a sentence that is not parsed scores NEG_INF, because JSON has no −∞.
+        # The score is 0 for a blank text, and NEG_INF for a sentence that was not parsed. JSON cannot represent −∞.
         blank = ~searched[:, None] & (words == 0)[:, None] & (column == 0)
         longest = tf.reduce_max(tf.concat([_lengths(tokens), tf.zeros([1, tf.size(column)], tf.int32)], axis=0))
         return tokens[:, :, :longest], tf.where(found, scores, tf.where(blank, 0.0, NEG_INF))
 
     def _with_texts(self, sources, tokens, scores):
-        """Return the outputs of a signature: tokens and scores with their texts."""
+        """Decode the tokens, and return the outputs of a signature: texts, scores and tokens."""
         batch, columns, length = tf.unstack(tf.shape(tokens))
         ids = without_special(tf.reshape(tokens, [-1, length]))
         texts = tf.reshape(self._text.decode_outputs(tf.repeat(sources, columns), ids), [batch, columns])
-        # For a sentence that is not searched, a parser returns one flat tree.
+        # If the search skipped a sentence, a parser returns one flat tree.
         texts = tf.where((scores > NEG_INF) | (tf.range(columns) == 0), texts, "")
         return {"outputs": texts[:, 0], "nbest": texts, "scores": scores, "tokens": tokens}
 
 
 def well_formed(texts):
-    """Return strings `[batch]` as valid UTF-8, with U+FFFD for invalid bytes."""
+    """Return strings `[batch]` as valid UTF-8, with invalid bytes replaced by U+FFFD."""
     return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
 def _allow_empty(signature):
-    """Return a signature that also accepts empty batches, for which it computes a placeholder row."""
+    """Wrap a signature to accept empty batches, by adding a placeholder row and removing it from the outputs."""
 
     @functools.wraps(signature)
     def extended(*arguments):
@@ -249,7 +250,7 @@ def _allow_empty(signature):
 
 
 def _padded(ids):
-    """Return ragged ids as int32 `[batch, length]`, each row followed by EOS and then PAD."""
+    """Append EOS to each row of ragged ids, and pad them with PAD to int32 `[batch, length]`."""
     return tf.concat([ids, tf.fill([ids.nrows(), 1], EOS)], axis=1).to_tensor(PAD)
 
 
@@ -259,12 +260,12 @@ def _lengths(ids):
 
 
 def graph_tokenizer(tokenizer):
-    """Return the `GraphTokenizer` that corresponds to a `Tokenizer`, with the same texts and ids.
+    """Return a `GraphTokenizer` that is equivalent to a `Tokenizer`.
 
-    The tokenizer of a plug-in may provide its own with a method `graph_tokenizer()`.
+    A tokenizer from a plug-in can provide its graph version through a method `graph_tokenizer()`.
 
     Raises:
-        UserError: The tokenizer has no graph tokenizer.
+        UserError: The tokenizer has no graph version.
     """
     if hasattr(tokenizer, "graph_tokenizer"):
         return tokenizer.graph_tokenizer()

@@ -31,17 +31,17 @@ NUMBERS = (
 """Fields of config.json that must be integers."""
 ACTIVATIONS = {"swish": "swish", "silu": "swish", "relu": "relu", "gelu": "gelu"}
 MASKED_BIAS = -1e9
-"""Bias of the logit of BOS, if Marian's vocabulary has no such token."""
+"""Bias that masks the logit of BOS if Marian's vocabulary has no such token."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainedModel:
-    """A model of another toolkit.
+    """A pretrained model from another toolkit.
 
     Attributes:
         hparams: `HParams`.
         tokenizer: `Tokenizer`.
-        weights: {name: float32 array}; a name is a variable's path without the model's own name.
+        weights: {name: float32 array}. A name is the path of a variable without the name of the model.
         languages: Codes of source and target language, or None if the files do not specify them.
         path: Directory of the model.
     """
@@ -68,14 +68,14 @@ class PretrainedModel:
 
 
 def locate(name, revision=None):
-    """Return the local directory of a model.
+    """Return the local directory of a model. Download the model if `name` refers to the Hugging Face Hub.
 
     Args:
-        name: A directory, or the name of a model on the Hugging Face hub, "USER/NAME".
-        revision: Branch, tag or commit on the hub (default: the main branch).
+        name: A directory, or the name of a model on the Hub, "USER/NAME".
+        revision: Branch, tag or commit on the Hub (default: the main branch).
 
     Raises:
-        UserError: The directory is missing, huggingface_hub is not installed, or the hub does not provide the model.
+        UserError: The directory is missing, huggingface_hub is not installed, or the Hub does not provide the model.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -97,9 +97,10 @@ def locate(name, revision=None):
 def read_marian(folder):
     """Read a `PretrainedModel` from a directory that `MarianMTModel.save_pretrained` has written.
 
-    The function reorders the d_model channels of all weights, because Marian's positional encoding consists of all
-    sines followed by all cosines, while they alternate here (§3.5). It also changes the ids so that PAD, EOS, BOS and
-    UNK come first. BOS gets the embedding of Marian's first decoder input, which is `<pad>` in published models.
+    The function reorders the d_model channels of all weights. Marian's positional encoding consists of all sines
+    followed by all cosines, while sines and cosines alternate in this project (§3.5). The function also renumbers the
+    tokens so that PAD, EOS, BOS and UNK come first. BOS gets the embedding of the token with which Marian starts the
+    decoder. In published models, this token is `<pad>`.
 
     Raises:
         UserError: Files are missing or damaged, or `MarianTransformer` does not support the model.
@@ -164,7 +165,7 @@ def _check_config(folder, config):
 
 
 def _reorder_vocabulary(folder, config, vocabulary):
-    """Return the pieces in the order of their new ids, their old ids, and whether BOS was added."""
+    """Return the pieces in the order of their new ids, the old id of each piece, and whether BOS was added."""
     old = [piece for piece, _ in sorted(vocabulary.items(), key=lambda entry: entry[1])]
     if sorted(vocabulary.values()) != list(range(config["vocab_size"])):
         raise UserError(
@@ -203,7 +204,7 @@ def _read_weights(folder):
 
 
 def _convert_weights(weights, config, rows, folder):
-    """Return the weights under this project's names, with reordered channels and the tokens `rows` of Marian."""
+    """Return the weights with this project's names and channel order. `rows` are Marian's ids in the new order."""
     width, inner, size = config["d_model"], config["encoder_ffn_dim"], config["vocab_size"]
 
     def array(name, *shape):

@@ -1,4 +1,4 @@
-"""Names and layouts of the weights of Marian models in Hugging Face transformers."""
+"""Names and memory layouts of Marian's weights in Hugging Face transformers."""
 
 import numpy as np
 
@@ -6,10 +6,11 @@ EMBEDDING, LOGITS_BIAS = "model.shared.weight", "final_logits_bias"
 
 
 def layer_weights(depths):
-    """Yield (name in Marian, name here, axis) of each weight of the layers.
+    """Yield (name in Marian, name in this project, axis) for each weight of the layers.
 
-    "Here" is this project. A name here is a variable's path without the model's own name. `axis` is the axis of the
-    d_model channels in the array here, or None. Matrices are `[inputs, outputs]` here, `[outputs, inputs]` in Marian.
+    In this project, a name is the path of a variable without the name of the model, and `axis` is the axis of the
+    array that contains the d_model channels, or None. Matrices have the shape `[inputs, outputs]` in this project, but
+    `[outputs, inputs]` in Marian.
 
     Args:
         depths: {"encoder": number of layers, "decoder": number of layers}.
@@ -37,15 +38,15 @@ def layer_weights(depths):
 
 
 def channel_order(d_model):
-    """Return the channels in Marian's order, all sines followed by all cosines, int `[d_model]`.
+    """Return the indices of this project's channels in Marian's order, int `[d_model]`.
 
-    In this project, sines and cosines alternate (§3.5).
+    Marian has all sines first, followed by all cosines. In this project, they alternate (§3.5).
     """
     return np.r_[0:d_model:2, 1:d_model:2]
 
 
 def to_marian(array, axis):
-    """Return an array of this project in the layout of Marian.
+    """Convert an array of this project to Marian's layout.
 
     Args:
         array: `[inputs, outputs]`, or a vector.
@@ -57,7 +58,7 @@ def to_marian(array, axis):
 
 
 def from_marian(array, axis):
-    """Return an array of Marian in the layout of this project, see `to_marian`."""
+    """Convert an array of Marian to this project's layout. This function is the inverse of `to_marian`."""
     array = array.T
     if axis is not None:
         array = np.take(array, np.argsort(channel_order(array.shape[axis])), axis)

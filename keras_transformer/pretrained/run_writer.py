@@ -1,4 +1,4 @@
-"""Writing the run directory of a pretrained model."""
+"""Creation of a run directory from a pretrained model."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def write_run(pretrained, problem, output_dir):
         run = Run.configure(folder, problem, PRESET, pretrained.hparams)
         run.create(pretrained.tokenizer)
         run.checkpoints.save(0, {"weights": model_arrays(model), "optimizer": {}}, {})
-        run.checkpoints.mark_best(0, {})  # the default of all commands
+        run.checkpoints.mark_best(0, {})  # all commands load the best checkpoint by default
         run.write_manifest(
             {
                 **describe_program(run, model),
