@@ -20,7 +20,7 @@ from keras_transformer.utils.progress import progress_bar
 logger = logging.getLogger(__name__)
 
 CHUNK = 1024
-"""Number of lines whose pairs are saved together. An interrupted command repeats at most one chunk."""
+"""Number of lines per saved chunk. After an interruption, at most one chunk is translated again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,12 +28,12 @@ class AugmentOptions:
     """Options of `augment`.
 
     Attributes:
-        direction: "back" makes the input the target side of the pairs, "forward" the source side.
-        tag: Text in front of each source, such as "<bt>"; "" for none.
+        direction: "back" uses the input lines as targets of the pairs, "forward" uses them as sources.
+        tag: Text to add before each source, such as "<bt>" (default: no text).
         to: Target language of the translations, for a multilingual run.
         drop_duplicates: Whether to translate repeated input lines only once.
-        shard: (I, N) to translate the I-th of N parts of the input. Equal lines are in the same part.
-        search: `SearchOptions`. With sampling, the default beam size is `nbest`, so the output has all draws.
+        shard: (I, N) to translate the I-th of N parts of the input. Equal lines belong to the same part.
+        search: `SearchOptions`. With sampling, the default beam size is `nbest`, so the output contains all samples.
     """
 
     direction: Literal["back", "forward"]
@@ -52,7 +52,7 @@ class AugmentResult:
         lines: Number of input lines in the shard.
         blank: Number of blank lines among them.
         repeated: Number of repeated lines that were not translated again.
-        rejected: Number of lines without a pair, because they are too long or their translation is empty.
+        rejected: Number of lines without pairs, because the line is too long or its translation is empty.
         pairs: Number of pairs in the output.
     """
 
@@ -64,13 +64,13 @@ class AugmentResult:
 
 
 def augment(run_dir, input_path, output_path, options, checkpoint=None, precision="float32", jit_compile=False):
-    """Translate monolingual text and write the pairs to a file of tab-separated values: source, target.
+    """Translate monolingual text, and write the source and the target of each pair as tab-separated values.
 
-    A hidden directory next to the output keeps finished chunks until all chunks are finished. If a call is interrupted,
-    the next call with the same run, input and options continues after the last finished chunk.
+    The function saves finished chunks in a hidden directory next to the output until all chunks are finished. If a call
+    is interrupted, the next call with the same run, input and options resumes after the last finished chunk.
 
     Args:
-        run_dir: Run directory. Its model reads the language of the input.
+        run_dir: Run directory. The source language of its model is the language of the input.
         input_path: Text file with one sentence per line, plain or compressed.
         output_path: File to write; its name must end in .tsv.
         options: `AugmentOptions`.
@@ -113,7 +113,7 @@ def augment(run_dir, input_path, output_path, options, checkpoint=None, precisio
 
 
 def _lines(path, options, counts=None):
-    """Yield the lines of the shard that must be translated. Count all its lines in `counts`, an `AugmentResult`."""
+    """Yield the lines of the shard to translate, and count the shard's lines in `counts`, an `AugmentResult`."""
     counts = counts or AugmentResult()
     part, parts = options.shard
     seen = set()
@@ -134,7 +134,7 @@ def _lines(path, options, counts=None):
 
 
 def _translation(run, checkpoint, precision, jit_compile, options):
-    """Return a function from lines to {"pairs": [[source, target], …], "rejected": number of lines without a pair}."""
+    """Return a function that translates lines and returns {"pairs": [[source, target], …], "rejected": count}."""
     translator = Translator.load(run.path, checkpoint, precision, jit_compile)
     search = options.search
     if search.beam_size is None:
@@ -160,12 +160,12 @@ def _translation(run, checkpoint, precision, jit_compile, options):
 
 
 def _plain(text):
-    """Return a text without tabs and line ends."""
+    """Return a text on one line, with tabs replaced by spaces."""
     return one_line(text).replace("\t", " ").strip()
 
 
 def _join(paths, output_path, result):
-    """Write the pairs of all chunks to the output, and complete the counts."""
+    """Write the pairs of all chunks to the output, and add their counts to the result."""
     with atomic_open(output_path) as output:
         for path in paths:
             chunk = read_json(path, f"remove {path.parent} to start again", rejected=int, pairs=list)

@@ -1,4 +1,4 @@
-"""Base class of translators: conversion between texts, token ids and hypotheses, for any engine."""
+"""Base class of translators, which converts between texts, token ids and hypotheses for all engines."""
 
 import abc
 import dataclasses
@@ -26,9 +26,8 @@ class Hypothesis:
         score: log_probability / ((5 + len(tokens)) / 6)^α.
         token_log_probabilities: Log-probability of each token given the tokens before it, float32 `[tokens]`, or None
             if not requested or if the text is blank.
-        alignment: Attention from each token to each source token, float32 `[tokens, source_tokens]`, including EOS on
-            both sides: the mean over the heads of the last decoder layer. None if not requested or if the text is
-            blank.
+        alignment: Attention from each token to each source token in the last decoder layer, averaged over its heads,
+            float32 `[tokens, source_tokens]`. Both sides include EOS. None if not requested or if the text is blank.
     """
 
     text: str
@@ -40,7 +39,7 @@ class Hypothesis:
 
 
 class BaseTranslator(abc.ABC):
-    """Base class of translators. Each subclass searches and scores with one engine.
+    """Base class of translators. Each subclass implements search and scoring with one engine.
 
     Args:
         tokenizer: `Tokenizer` of the model.
@@ -60,19 +59,23 @@ class BaseTranslator(abc.ABC):
     def _search(
         self, rows: list, texts: Sequence, sources: list, prefixes: Sequence, options: SearchOptions
     ) -> Iterator[dict]:
-        """Yield {row: hypotheses, best first} for groups of rows until all rows are done.
+        """Search in groups of rows, and yield {row: hypotheses, best first} for each group.
 
         Args:
             rows: Indices of the texts to translate.
             texts: All texts.
             sources: Token ids of all texts, including EOS.
-            prefixes: Token ids at the beginning of each translation.
-            options: Complete `SearchOptions`.
+            prefixes: Token ids with which each translation must begin.
+            options: `SearchOptions` with all defaults filled in.
         """
 
     @abc.abstractmethod
     def _scored(self, sources: list, targets: list, alignments: bool = False) -> Iterator[tuple]:
-        """Yield (row, log-probabilities `[tokens]`, alignment `[tokens, source_tokens]` or None), teacher-forced."""
+        """Score targets with teacher forcing.
+
+        Yields:
+            (row, log-probabilities `[tokens]`, alignment `[tokens, source_tokens]` or None).
+        """
 
     def _check_supported(self, options: SearchOptions, alignments: bool) -> None:  # noqa: B027  optional
         """Raise a `UserError` if the engine does not support the options."""
@@ -93,7 +96,7 @@ class BaseTranslator(abc.ABC):
     ) -> str | list[list[Hypothesis]]:  # fmt: skip
         """Return the translation of one text, or lists of hypotheses for several texts.
 
-        The result for a text does not depend on the other texts. An empty text has an empty translation.
+        The result for a text does not depend on the other texts. The translation of an empty text is empty.
 
         Args:
             texts: A source sentence, or a list of them.
@@ -101,34 +104,34 @@ class BaseTranslator(abc.ABC):
             alpha: Exponent of the length penalty (default: the value of the hparams).
             nbest: Number of hypotheses per sentence, at most `beam_size`.
             extra_length: Maximum number of tokens beyond the source length (default: the value of the hparams).
-            min_length: Minimum number of tokens of a translation, within the limit set by `extra_length`.
-            max_source_length: Maximum number of tokens of a source, including EOS. Longer sources are truncated; for
-                them, a parser returns a flat tree without a search. None for no limit.
-            no_repeat_ngram: Size of n-grams that may occur only once in a translation, in tokens; 0 for no limit.
-            repetition_penalty: Factor, at least 1, for the log-probability of tokens that a hypothesis already
-                contains; 1 for none. It changes the order of the hypotheses, not their reported scores.
-            prefixes: Beginning of each translation: a list with a text or token ids for each of `texts`, or None.
+            min_length: Minimum number of tokens in a translation. The limit set by `extra_length` takes precedence.
+            max_source_length: Maximum number of tokens in a source, including EOS (default: no limit). A translator
+                truncates longer sources. A parser skips the search for them and returns a flat tree.
+            no_repeat_ngram: Size in tokens of n-grams that a translation may contain only once; 0 for no limit.
+            repetition_penalty: Factor, at least 1, by which to multiply the log-probability of tokens that a hypothesis
+                already contains; 1 for no penalty. It changes the order of the hypotheses, not their reported scores.
+            prefixes: List with the required beginning of each translation, as a text or as token ids.
             sampling: `Sampling`, to draw `beam_size` translations and return the `nbest` best ones.
-            constraint: Constraint on the next token, see `SearchOptions`. "grammar" applies the tokenizer's grammar,
+            constraint: Constraint on the next token (see `SearchOptions`). "grammar" applies the tokenizer's grammar,
                 if it has one, so that all trees are complete. None allows all tokens.
             token_scores: Whether hypotheses include `token_log_probabilities`.
             alignments: Whether hypotheses include `alignment`.
             split_sentences: Code of the source language, such as "en", to translate each sentence of a text separately
-                and join the translations; see `decoding.sentences`. None translates each text as a whole.
-            to: Code of the target language, for a model of several directions. It applies to texts that do not begin
-                with a tag such as "<2de>". None stands for the only target language of the model.
-            report: Function called with (finished sentences, all sentences) after each batch.
-            cut: Function called with (index of the text, number of tokens) for each source that is too long.
+                and join the translations (see `decoding.sentences`). None translates each text as a whole.
+            to: Code of the target language for texts that do not begin with a tag such as "<2de>". It is required for a
+                model with several target languages.
+            report: Function to call with (finished sentences, all sentences) after each batch.
+            cut: Function to call with (index of the text, number of tokens) for each source that is too long.
 
         Returns:
-            For a str, its translation as a str. For a list, a list of `Hypothesis` for each text, best first, with
-            fewer than `nbest` entries if the search does not find more. If a sentence was not parsed, its flat tree
-            has no tokens and a score of −∞.
+            For a str, its translation as a str. For a list, a list of `Hypothesis` for each text, best first. It has
+            fewer than `nbest` entries if the search finds fewer. If a sentence was not parsed, its hypothesis is a flat
+            tree without tokens and with a score of −∞.
 
         Raises:
-            UserError: An argument is out of range or needs a list of texts; the target language of a text is missing or
-                unknown; `split_sentences` is combined with options that do not apply to joined translations. Or the
-                options do not allow any translation of a text, for which a parser would return a flat tree.
+            UserError: An argument is out of range or needs a list of texts, or the target language of a text is missing
+                or unknown. Other reasons are that `split_sentences` is combined with options that do not apply to
+                joined translations, or that the options do not allow any translation of a text.
             NonFiniteOutputs: The model's outputs for a text are not finite.
         """
         options = SearchOptions(
@@ -171,7 +174,9 @@ class BaseTranslator(abc.ABC):
     def score(
         self, sources: Iterable[str], targets: Iterable, alpha: float | None = None, to: str | None = None
     ) -> list[Hypothesis]:
-        """Return a `Hypothesis` for each pair with the teacher-forced log-probability and score of the target.
+        """Return a `Hypothesis` for each pair, with the log-probability and the score of the target.
+
+        The computation is teacher-forced.
 
         Args:
             sources: Source sentences.
@@ -200,7 +205,10 @@ class BaseTranslator(abc.ABC):
         return results
 
     def _source_ids(self, texts, most, cut):
-        """Return the token ids of the sources, including EOS, at most `most` each. Unparsed sentences have EOS only."""
+        """Return the token ids of the sources, including EOS, truncated to `most` ids.
+
+        A parser does not truncate long sentences. It represents them by EOS only, and the search skips them.
+        """
         sources = [[*ids, EOS] for ids in self.tokenizer.encode(texts)]
         for number, source in enumerate(sources):
             if most is not None and len(source) > most:
@@ -210,7 +218,7 @@ class BaseTranslator(abc.ABC):
         return sources
 
     def _prefix_ids(self, prefixes, count):
-        """Return the token ids at the beginning of each of `count` translations."""
+        """Check the prefixes of `count` translations, and return their token ids."""
         if prefixes is None:
             return [[]] * count
         prefixes = None if isinstance(prefixes, str) else ["" if prefix is None else prefix for prefix in prefixes]
@@ -230,15 +238,15 @@ class BaseTranslator(abc.ABC):
         return ids if ids and ids[-1] == EOS else [*ids, EOS]
 
     def _unparsed(self, source):
-        """Return the result for a text that is not searched: "" for a blank text, otherwise a parser's flat tree."""
+        """Return the result for a text that the search skips: "" for a blank text, otherwise a parser's flat tree."""
         (text,) = self.tokenizer.decode_outputs([source], [[]])
         score = float("-inf") if text else 0.0
         return Hypothesis(text, (), score, score)
 
     def _explained(self, sources, results, options, token_scores, alignments):
-        """Add log-probabilities and alignments of tokens to the hypotheses, from a teacher-forced pass.
+        """Add the tokens' log-probabilities and alignments from a teacher-forced pass to the hypotheses.
 
-        After a search with a repetition penalty, also replace the scores by scores without the penalty.
+        After a search with a repetition penalty, also replace the scores with scores without the penalty.
         """
         owners = [(i, n) for i, found in enumerate(results) for n, hypothesis in enumerate(found) if hypothesis.tokens]
         targets = [list(results[i][n].tokens) for i, n in owners]

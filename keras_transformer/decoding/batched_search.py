@@ -13,18 +13,18 @@ SEGMENT = 8
 """Number of search steps after which finished sentences are removed from the batch."""
 
 SHRINK = 0.8
-"""Maximum share of unfinished sentences at which the batch shrinks. Shrinking copies arrays, so it must pay off."""
+"""Remove finished sentences if the unfinished share is at most this value. Removal copies arrays, which takes time."""
 
 
 class BatchedBeamSearch:
-    """Beam search in segments of steps. Between segments, finished sentences leave the batch.
+    """Beam search that runs in segments of several steps and removes finished sentences between segments.
 
     Args:
         models: `Transformer`s with the same vocabulary. The search uses the mean of their probabilities.
         jit_compile: Whether TensorFlow uses XLA.
 
     Attributes:
-        few_shapes: Whether array sizes are rounded up, because each new shape is compiled.
+        few_shapes: Whether to round up array sizes. This limits the number of shapes to compile.
     """
 
     def __init__(self, models, jit_compile=False):
@@ -43,9 +43,10 @@ class BatchedBeamSearch:
             options: `SearchOptions`.
 
         Returns:
-            NumPy arrays, best hypothesis first: tokens int32 `[batch, K, L]` with PAD after EOS, and log-probabilities
-            and scores float32 `[batch, K]`. Missing hypotheses have the score NEG_INF. If the model's outputs for a
-            sentence are not finite, its scores are NaN. Only the first `inputs.nbest` hypotheses are valid.
+            Three NumPy arrays with the best hypothesis first: the tokens, int32 `[batch, K, L]` with PAD after EOS, the
+            log-probabilities and the scores, float32 `[batch, K]`. The score of a missing hypothesis is NEG_INF. If the
+            model's outputs for a sentence are not finite, its scores are NaN. Only the first `inputs.nbest` hypotheses
+            are valid.
         """
         batch, beams, length, steps = len(source), options.beam_size, int(inputs.limits.max()), SEGMENT
         if self.few_shapes:
@@ -77,7 +78,7 @@ class BatchedBeamSearch:
                 state = kept._replace(index=state.index)
 
     def _staying(self, going):
-        """Return the rows to keep: all unfinished sentences, and finished ones if their removal does not pay off."""
+        """Return the rows to keep: all unfinished sentences, and finished ones that are not worth removing yet."""
         order = np.argsort(~going, kind="stable")
         count = int(going.sum())
         if not count:
@@ -103,18 +104,18 @@ class BatchedBeamSearch:
         return state._replace(path=path, cache=()), with_past(caches, state.cache)
 
     def _run_segment(self, state, caches, inputs, options, steps):
-        """Return the state after at most `steps` steps, and bool `[batch]`: True for unfinished sentences."""
+        """Run at most `steps` steps. Return the state, and bool `[batch]` that is True for unfinished sentences."""
         decode = self._decoder(caches, options.beam_size, state.index)
         recent = self._empty(ops.shape(state.path)[0], steps * options.beam_size)
         state = search(state._replace(cache=recent), decode, inputs, options, steps)
         return state, can_improve(state, inputs, options)
 
     def _empty(self, batch, nodes):
-        """Return empty keys and values for `nodes` nodes in the layers of each model."""
+        """Return empty arrays for the keys and values of `nodes` nodes, for each model."""
         return [model.empty_nodes(batch, nodes) for model in self.models]
 
     def _decoder(self, caches, beams, first=0):
-        """Return the function `decode` for `beam_search.step`. `first` is the step of the first entry in `recent`."""
+        """Return the function `decode` for `beam_search.step`. `first` is the step that writes to `recent` first."""
         caches = [cache._replace(kernels=model.step_kernels()) for model, cache in zip(self.models, caches)]
         past_length = ops.shape(tree.flatten(past_of(caches))[0])[2]
 
@@ -136,12 +137,15 @@ def past_of(caches):
 
 
 def with_past(caches, past):
-    """Return each `DecoderCache` with `past` replaced."""
+    """Replace `past` in each `DecoderCache`, and return the new caches."""
     return [cache._replace(past=nodes) for cache, nodes in zip(caches, past)]
 
 
 def mean_logits(logits):
-    """Return logits `[…, V]` of the mean of the models' probabilities. Logits of a single model are unchanged."""
+    """Average the probabilities of the models, and return the result as logits `[…, V]`.
+
+    If there is only one model, return its logits unchanged.
+    """
     if len(logits) == 1:
         return logits[0]
     log_p = [ops.log_softmax(ops.cast(one, "float32"), axis=-1) for one in logits]
@@ -149,5 +153,5 @@ def mean_logits(logits):
 
 
 def _rows(arrays, rows):
-    """Return the chosen rows of nested arrays."""
+    """Return the given rows of each array in a nested structure."""
     return tree.map_structure(lambda array: ops.take(array, rows, axis=0), arrays)

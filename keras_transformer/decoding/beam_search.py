@@ -1,8 +1,8 @@
-"""Beam search with a length penalty (§6.1), as a state and a pure step function.
+"""Beam search with a length penalty (§6.1), implemented as a state and a pure step function.
 
-Every hypothesis ends with EOS, because only EOS is allowed at a sentence's length limit. All scores are therefore
-comparable: log-probability / ((5 + length) / 6)^α, where the length includes EOS (Wu et al. 2016). `Translator.score`
-returns the same score for the same tokens.
+The score of a hypothesis is log-probability / ((5 + length) / 6)^α, where the length includes EOS (Wu et al. 2016).
+Scores are comparable, because every hypothesis ends with EOS: it is the only token allowed at a sentence's length
+limit. `Translator.score` returns the same score for the same tokens.
 """
 
 from typing import Any, NamedTuple
@@ -16,14 +16,14 @@ from keras_transformer.decoding.token_selection import NEG_INF, gather_token_log
 
 
 class SearchInputs(NamedTuple):
-    """Inputs of the search for each of B sentences."""
+    """Inputs of the search for a batch of B sentences."""
 
     limits: Any
     """int32 [B]: maximum number of tokens, including EOS."""
     prefix: Any
-    """int32 [B, P]: tokens at the beginning of every hypothesis, padded with PAD; P ≥ 1."""
+    """int32 [B, P]: tokens with which every hypothesis must begin, padded with PAD; P ≥ 1."""
     chances: Any
-    """float32 [B, K, L]: one random number in [0, 1) for each draw; [B, 0, 0] for a beam search."""
+    """float32 [B, K, L]: a random number in [0, 1) for each token to sample; [B, 0, 0] for a beam search."""
     words: Any
     """int32 [B]: number of whitespace-separated words of the source."""
     alphas: Any
@@ -35,21 +35,21 @@ class SearchInputs(NamedTuple):
 
 
 class BeamState(NamedTuple):
-    """State of the search: B sentences, K beams, L the largest limit in the batch.
+    """State of the search for B sentences with K beams. L is the largest limit in the batch.
 
-    Before the first step, a beam search has one unfinished hypothesis instead of K, because all K would be equal.
+    Before the first step, a beam search has one unfinished hypothesis instead of K identical ones.
     """
 
     index: Any
     """Scalar int32: position of the next token."""
     tokens: Any
-    """int32 [B, K, L]: unfinished hypotheses; PAD from position `index`."""
+    """int32 [B, K, L]: unfinished hypotheses, with PAD from position `index` to the end."""
     log_probabilities: Any
-    """float32 [B, K]: log-probabilities of the unfinished hypotheses, sorted; NEG_INF for missing ones."""
+    """float32 [B, K]: log-probabilities of the unfinished hypotheses in descending order; NEG_INF if missing."""
     finished_tokens: Any
     """int32 [B, K, L]: finished hypotheses, including EOS."""
     finished_scores: Any
-    """float32 [B, K]: scores of the finished hypotheses with length penalty, sorted; NEG_INF for missing ones."""
+    """float32 [B, K]: scores of the finished hypotheses in descending order; NEG_INF if missing."""
     finished_log_probabilities: Any
     """float32 [B, K]: log-probabilities of the finished hypotheses."""
     finite: Any
@@ -75,9 +75,9 @@ def start(batch, length, options, path, cache):
 
     Args:
         batch: Number of sentences.
-        length: L.
+        length: Maximum number of tokens, L.
         options: `SearchOptions`.
-        path, cache: Initial values for `decode`, for `beams_at_first` beams.
+        path, cache: Initial values that `decode` gets in the first step, with `beams_at_first` beams.
     """
     beam_size, beams = options.beam_size, beams_at_first(options)
     return BeamState(
@@ -94,7 +94,7 @@ def start(batch, length, options, path, cache):
 
 
 def step(state, decode, inputs, options):
-    """Choose the next token of every hypothesis.
+    """Run one step of the search, which chooses the next token of every hypothesis.
 
     Args:
         state: `BeamState`.
@@ -113,13 +113,13 @@ def step(state, decode, inputs, options):
         logits = penalize_repetition(logits, state.tokens, index, options.repetition_penalty)
     extend = _draw if options.sampling else _extend
     best, beam, token, normalizer = extend(state, logits, inputs, options)  # [B, C], best first
-    # A single NaN or +∞ logit makes the normalizer non-finite. Finished sentences do not count.
+    # One NaN or +∞ among the logits makes the normalizer non-finite. Finished sentences are not checked.
     broken = (state.log_probabilities > NEG_INF / 2) & ~ops.isfinite(normalizer)
     broken = ops.any(broken, axis=1) & can_improve(state, inputs, options)
     extended = ops.where(
         ops.arange(ops.shape(state.tokens)[2])[None, None] == index, token[:, :, None], take_rows(state.tokens, beam)
     )  # [B, C, L]
-    # NEG_INF / 2 separates masked candidates from improbable ones; sums of NEG_INF stay below it.
+    # Masked candidates are below NEG_INF / 2, because their sum contains NEG_INF. Improbable ones are above it.
     possible = best > NEG_INF / 2
 
     penalty = length_penalty(index + 1, inputs.alphas)[:, None]
@@ -147,8 +147,9 @@ def step(state, decode, inputs, options):
 def can_improve(state, inputs, options):
     """Return bool [B]: whether an unfinished hypothesis can still become one of the `nbest` results.
 
-    Log-probabilities only decrease and the penalty is largest at the limit, so the bound is exact. When sampling, any
-    unfinished draw can. A sentence with non-finite model outputs counts as finished.
+    Log-probabilities only decrease, and the length penalty is largest at the limit. These two facts give an upper bound
+    for all future scores. When sampling, all unfinished hypotheses continue. A sentence with non-finite model outputs
+    counts as finished.
     """
     alive = state.finite & (state.log_probabilities[:, 0] > NEG_INF / 2)
     if options.sampling:
@@ -161,7 +162,7 @@ def search(state, decode, inputs, options, steps):
     """Run steps until no unfinished hypothesis of any sentence can become one of the `nbest` results.
 
     Args:
-        state: `BeamState` after the first `step`, which turns one hypothesis into K.
+        state: `BeamState` after the first `step`, which extends the first hypothesis to K hypotheses.
         decode: See `step`.
         inputs: `SearchInputs`.
         options: `SearchOptions`.
@@ -185,13 +186,13 @@ def _extend(state, logits, inputs, options):
     """Return the best extensions of a sentence's hypotheses.
 
     Returns:
-        Log-probabilities, beams and tokens, [B, C], best first; the log of the sum of all exponentials of the logits,
+        The log-probabilities, beams and tokens of C candidates, [B, C], best first, and the log-sum-exp of the logits,
         [B, K].
     """
     beam_size, index = options.beam_size, state.index
     only = _only_token(index, inputs)[:, None]
     free = (only == PAD)[:, :, None]
-    # PAD and BOS are never output and EOS may be forbidden. Three extra candidates ensure that 2K remain.
+    # The next lines mask up to three candidates: PAD, BOS and sometimes EOS. With three more, 2K always remain.
     log_p, tokens, normalizer = top_k_tokens(logits, _allowed(state, logits, inputs, options), 2 * beam_size + 3)
     legal = (tokens != PAD) & (tokens != BOS) & ((tokens != EOS) | (index >= options.min_length))
     log_p = ops.where(legal & free, log_p, NEG_INF)
@@ -199,8 +200,8 @@ def _extend(state, logits, inputs, options):
     only_log_p = ops.where(free, NEG_INF, (gather_token_logits(logits, only) - normalizer)[:, :, None])
     log_p = ops.concatenate([log_p, only_log_p], axis=2)
     tokens = ops.concatenate([tokens, only[:, :, None]], axis=2)
-    # At most K of the best 2K end, so at least K continue. The earlier beam, then the smaller token wins a tie.
-    # With K = 1, greedy search has one candidate and stops at its first EOS.
+    # At most K of the best 2K candidates end in EOS, so at least K continue. Ties go to the earlier beam, then to the
+    # smaller token. With K = 1, greedy search has one candidate and stops at its first EOS.
     wanted = 2 * beam_size if beam_size > 1 else 1
     missing = [(0, 0), (0, 0), (0, max(0, wanted - log_p.shape[2]))]  # a small vocabulary has fewer candidates
     log_p = ops.pad(log_p, missing, constant_values=NEG_INF)
@@ -213,7 +214,7 @@ def _extend(state, logits, inputs, options):
 
 
 def _draw(state, logits, inputs, options):
-    """Return a random extension of each hypothesis, as `_extend` does, with C = K."""
+    """Sample one extension of each hypothesis. The return values are those of `_extend` with C = K."""
     index = state.index
     only = _only_token(index, inputs)[:, None]
     token = ops.arange(logits.shape[-1])
@@ -230,7 +231,10 @@ def _draw(state, logits, inputs, options):
 
 
 def _only_token(index, inputs):
-    """Return int32 [B]: the forced next token, or PAD. Prefix tokens are forced, and EOS at a sentence's limit."""
+    """Return the only allowed next token, int32 [B], or PAD if several are allowed.
+
+    The prefix allows only its next token. At a sentence's length limit, only EOS is allowed.
+    """
     length = ops.shape(inputs.prefix)[1]
     given = ops.take(inputs.prefix, ops.minimum(index, length - 1), axis=1)
     given = ops.where(index < length, given, PAD)
@@ -247,11 +251,14 @@ def _allowed(state, logits, inputs, options):
 
 
 def _first(values, counts):
-    """Return values `[B, N]` with only the first `counts` of each row, int32 [B]; the others become NEG_INF."""
+    """Keep the first `counts`, int32 [B], of the values in each row of `[B, N]`, and replace the rest with NEG_INF."""
     return ops.where(ops.arange(values.shape[1], dtype="int32") < counts[:, None], values, NEG_INF)
 
 
 def _top(values, count):
-    """Return the largest of `[B, N]` in order and their indices, int32 `[B, count]`. The first of equal values wins."""
+    """Return the largest values in each row of `[B, N]`, sorted, and their indices, int32 `[B, count]`.
+
+    Equal values keep their order.
+    """
     best, places = ops.top_k(values, count)
     return best, ops.cast(places, "int32")

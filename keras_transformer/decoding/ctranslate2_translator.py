@@ -18,15 +18,15 @@ from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserErro
 
 BATCH_ROWS = 32
 LIMIT_STEP = 16
-"""Multiple to which length limits are rounded up, so that more sentences share a call. A call has one limit."""
+"""Length limits are rounded up to a multiple of this value. Sentences with the same limit can share a call."""
 
 
 class CTranslate2Translator(BaseTranslator):
     """Translator that computes the model and the search with CTranslate2.
 
-    Log-probabilities and scores are defined as in `Translator`. The search differs in its length penalty and in its
-    stopping criterion. It does not support constraints, options against repetition, or alignments. Samples depend on
-    the seed and on all texts of a call.
+    Log-probabilities and scores have the same definition as in `Translator`. The search has a different length penalty
+    and a different stopping criterion. It does not support constraints, options against repetition, or alignments.
+    Samples depend on the seed and on all texts of a call.
 
     Args:
         read_files: Function that returns the files of the model, {name: bytes}.
@@ -36,7 +36,7 @@ class CTranslate2Translator(BaseTranslator):
             cores).
 
     Raises:
-        UserError: CTranslate2 is missing.
+        UserError: CTranslate2 is not installed.
     """
 
     engine = "ctranslate2"
@@ -48,7 +48,7 @@ class CTranslate2Translator(BaseTranslator):
             raise UserError(f"CTranslate2 is missing. Run {INSTALL}.") from None
         super().__init__(tokenizer, hparams)
         self._library = ctranslate2
-        # Threads that share a batch wait for each other in every step, which takes many times longer on busy cores.
+        # Each thread has its own batch. Threads that share a batch wait for each other, which is slow on busy cores.
         self._open = lambda count: ctranslate2.Translator(
             "model", device="cpu", inter_threads=count, intra_threads=1, files=read_files()
         )
@@ -58,16 +58,16 @@ class CTranslate2Translator(BaseTranslator):
 
     @classmethod
     def from_run(cls, run, checkpoint=None):
-        """Return the translator of a `Run`; see `conversion.cache.converted_files`."""
+        """Return a translator for a `Run`. The run directory caches the converted model (see `conversion.cache`)."""
         (checkpoint,) = checkpoint if isinstance(checkpoint, (list, tuple)) else [checkpoint]
         return cls(functools.partial(converted_files, run, checkpoint), run.tokenizer, run.hparams)
 
     @classmethod
     def from_export(cls, folder, description):
-        """Return the translator of an export.
+        """Return a translator for an export.
 
         Args:
-            folder: Directory of an export of `--format=ctranslate2`.
+            folder: Directory of an export with `--format=ctranslate2`.
             description: Content of its `export.json`.
         """
         search = {name: description[name] for name in ("beam_size", "alpha", "extra_length")}
@@ -96,7 +96,7 @@ class CTranslate2Translator(BaseTranslator):
             limits[i] = min(limit, POSITIONS)
         engine = self._engine
         if options.sampling:
-            # CTranslate2 seeds the generator of a thread when the thread starts. With one thread, the order is fixed.
+            # CTranslate2 seeds each thread when it starts. With more than one thread, the order of draws would vary.
             self._library.set_random_seed(options.sampling.seed % 2**32)
             engine = self._open(1)
         search = functools.partial(self._translate, engine, sources, prefixes, options)
@@ -108,7 +108,7 @@ class CTranslate2Translator(BaseTranslator):
             yield {i: self._hypotheses(i, texts[i], sources[i], found[i], options) for i in batch}
 
     def _translate(self, engine, sources, prefixes, options, rows, limit):
-        """Return {row: [(token ids with EOS, log-probability or None), …]} with at most `limit` tokens each."""
+        """Translate rows, and return {row: [(ids with EOS, log-probability or None), …]} with at most `limit` ids."""
         sampling = options.sampling
         if sampling:
             how = {
@@ -133,7 +133,7 @@ class CTranslate2Translator(BaseTranslator):
                 ids = [self._ids[piece] for piece in pieces]
                 if ids[-1:] == [EOS] and not (sampling or prefixes[i] or options.min_length):
                     found[i].append((ids, score * len(ids) ** options.alpha))
-                else:  # CTranslate2's score excludes forced tokens or uses changed probabilities
+                else:  # CTranslate2's score leaves out prefix tokens or comes from modified probabilities
                     found[i].append((ids if ids[-1:] == [EOS] else [*ids, EOS], None))
         return found
 
@@ -177,7 +177,7 @@ def _rounded_up(limit):
 
 
 def _grouped(limits):
-    """Group {row: limit} by limit. Return pairs (limit, rows) in ascending order."""
+    """Group the rows of {row: limit} by their limit, and return a list of (limit, rows), sorted by limit."""
     rows = collections.defaultdict(list)
     for row, limit in limits.items():
         rows[limit].append(row)

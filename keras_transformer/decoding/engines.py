@@ -12,10 +12,10 @@ ENGINES = ("auto", "keras", "ctranslate2")
 
 
 def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compile=False, keras_option=None):
-    """Return the engine for the models of runs, "keras" or "ctranslate2".
+    """Return the engine to use for the models of one or more runs, "keras" or "ctranslate2".
 
-    "auto" chooses CTranslate2 if it is installed, supports the models and options, and does not find a GPU. With a GPU,
-    Keras is used. The function logs the choice of CTranslate2.
+    "auto" chooses CTranslate2 if it is installed, supports the models and options, and detects no GPU. Otherwise,
+    "auto" chooses Keras. The function logs a choice of CTranslate2.
 
     Args:
         engine: One of `ENGINES`.
@@ -24,8 +24,8 @@ def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compil
         keras_option: Name of a requested option that only Keras supports, or None.
 
     Raises:
-        UserError: The engine is unknown, or it is "ctranslate2" and CTranslate2 is missing or does not support the
-            models and options.
+        UserError: The engine is unknown, or it is "ctranslate2" and CTranslate2 is not installed or does not support
+            the models and options.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
@@ -46,7 +46,7 @@ def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compil
 
 
 def _unsupported(runs, checkpoint, precision, jit_compile):
-    """Return the first option or setting that CTranslate2 does not support here, or None."""
+    """Return the first option or setting of the runs that CTranslate2 does not support, or None."""
     if len(runs) > 1 or isinstance(checkpoint, (list, tuple)) and len(checkpoint) > 1:
         return "ensembles"
     if precision != "float32":

@@ -1,4 +1,4 @@
-"""Evaluation of a run on a split: decode it and score the outputs."""
+"""Evaluation of a run, which decodes a split and scores the outputs."""
 
 import dataclasses
 import time
@@ -29,19 +29,19 @@ class Evaluation:
 
     Attributes:
         run: The `Run`.
-        problem: The run's `Problem`, or the same problem in other directions.
+        problem: The run's `Problem`, or a version of it with other directions.
         split: Name of the split.
         checkpoint: The evaluated checkpoint, {"name", "steps"}.
         decoding: Search options, {"beam_size", "alpha", "extra_length", …}.
         sources, outputs, references: Lists of texts.
-        scores: List of `Score`. The last one is the main score. With several directions, scores are their means.
-        part_names: Direction of each line of a multilingual problem, or None.
-        part_scores: {direction: list of `Score`} of a multilingual problem, or {}.
-        seconds: Decoding time.
-        table: Detailed report of the problem as text, or None.
-        scored: List with a `Hypothesis` for each reference, with teacher-forced log-probabilities.
+        scores: List of `Score`, which ends with the main score. With several directions, each score is their mean.
+        part_names: List with the direction of each line for a multilingual problem, or None.
+        part_scores: {direction: list of `Score`} for a multilingual problem, or {}.
+        seconds: Decoding time in seconds.
+        table: Detailed report from the problem as text, or None.
+        scored: List with a `Hypothesis` for each reference, which contains its teacher-forced log-probability.
         compared_with: File with the outputs of another system, or None.
-        comparison: `Comparison` with that system by the main score, or None.
+        comparison: `Comparison` of the main score with the other system's, or None.
     """
 
     run: Run
@@ -78,15 +78,16 @@ class Evaluation:
 
     @property
     def perplexity(self):
-        """Perplexity of the references, e to the power of `nll`."""
+        """Perplexity of the references, which is e to the power of `nll`."""
         return perplexity(self.nll())
 
     def by_length(self):
-        """Return a row for each non-empty bucket of source length in words.
+        """Group the lines by source length in words, and return a row of results for each non-empty bucket.
 
         Returns:
-            [{"words", "lines", "score", "perplexity", "length_ratio"}, …] with the main score. `length_ratio` is the
-            number of words of the outputs divided by that of the references, or None if the references have no words.
+            [{"words", "lines", "score", "perplexity", "length_ratio"}, …], where "score" is the main score.
+            "length_ratio" is the number of words in the outputs divided by the number of words in the references. It
+            is None if the references have no words.
         """
         table = []
         for words, rows in length_buckets([len(without_tag(source).split()) for source in self.sources]).items():
@@ -116,16 +117,16 @@ def evaluate(
         split: Name of the split.
         options: `SearchOptions`.
         compare_with: File with another system's outputs for the same lines, plain or `.gz`.
-        with_paper_bleu: Whether to add the paper's own BLEU to the scores.
-        engine: "keras", "ctranslate2" or "auto", see `choose_engine`.
-        directions: Directions to evaluate instead of those of the run, such as "de-fr", for a multilingual problem.
+        with_paper_bleu: Whether to add BLEU as the paper computes it to the scores.
+        engine: "keras", "ctranslate2" or "auto" (see `choose_engine`).
+        directions: Directions of a multilingual problem to evaluate, such as "de-fr" (default: those of the run).
 
     Returns:
         `Evaluation`.
 
     Raises:
         UserError: The run, checkpoint, split or file is missing, the file and the split have different numbers of
-            lines, or the paper's BLEU does not apply to the problem. The function checks all this before it decodes.
+            lines, or the paper's BLEU does not apply to the problem. These checks run before decoding starts.
     """
     run = Run.open(run_dir)
     problem = in_directions(run, directions)
@@ -211,7 +212,7 @@ def score_checkpoints(run, names, split="validation"):
 
 
 def _examples(problem, split):
-    """Return the sources and the references of a split, two lists."""
+    """Return the list of sources and the list of references of a split."""
     pairs = list(problem.examples(split))
     if not pairs:
         raise UserError(f"{problem.name} has no {split} pairs to score. Check the files in {problem.raw_dir}.")
@@ -219,7 +220,7 @@ def _examples(problem, split):
 
 
 def _read_outputs(path, problem, split, references):
-    """Return the lines of another system's outputs, one for each reference."""
+    """Return the outputs of another system from a file with one line for each reference."""
     if not Path(path).exists():
         raise UserError(f"{path} does not exist; give --compare a file with the outputs of another system")
     lines = list(read_lines(path, may_be_empty=True))

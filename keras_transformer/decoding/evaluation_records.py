@@ -10,7 +10,7 @@ from keras_transformer.utils.files import sha256
 
 
 def summary(result, samples=0):
-    """Return the results as a dict for JSON, with None for non-finite values.
+    """Return the results as a dict that can be encoded as JSON. Non-finite values become None.
 
     Args:
         result: `Evaluation`.
@@ -44,7 +44,7 @@ def summary(result, samples=0):
 
 
 def append_result(path, result):
-    """Append the scores of an `Evaluation` and their provenance as one line of JSON to the file `path`."""
+    """Append one line of JSON with the scores of an `Evaluation` and their provenance to the file `path`."""
     run, manifest = result.run, result.run.manifest()
     defaults = {field.name: field.default for field in dataclasses.fields(run.problem)}
     hparams = dataclasses.asdict(run.hparams)
@@ -78,20 +78,20 @@ def append_result(path, result):
 
 
 def _named(scores):
-    """Return {name: {"value", "signature"}} of a list of `Score`."""
+    """Convert a list of `Score` to {name: {"value", "signature"}}."""
     return {score.name: {"value": score.value, "signature": score.signature} for score in scores}
 
 
 def _columns(scores):
-    """Return {name of a column: rounded value} of a list of `Score`."""
+    """Convert a list of `Score` to {column name: rounded value}."""
     return {score.name.lower().replace(" ", "_"): round(score.value, 2) for score in scores}
 
 
 def _finite(value):
-    """Return the value, or None if it is not finite, because JSON has neither infinity nor NaN."""
+    """Return the value, or None if it is infinite or NaN, which JSON cannot represent."""
     return value if math.isfinite(value) else None
 
 
 def _rounded(cell):
-    """Return a cell of a row: floats are rounded to four decimals, and non-finite ones become None."""
+    """Return the value of a cell. Floats are rounded to four decimals, or become None if they are not finite."""
     return _finite(round(cell, 4)) if isinstance(cell, float) else cell

@@ -1,4 +1,4 @@
-"""Batched gathers as one operation on a flat array. `take_along_axis` of Keras would copy arrays."""
+"""Batched gather operations, which index a flat array because `keras.ops.take_along_axis` would copy arrays."""
 
 from keras import ops
 

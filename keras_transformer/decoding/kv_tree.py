@@ -1,9 +1,10 @@
 """The decoder's cache during a search: a tree of keys and values with one node per position and beam.
 
-Beams with a common beginning share its nodes. The path of a beam, a row of bool [batch, beams, nodes], marks its
-ancestors. When hypotheses are reordered, only their paths move; keys and values are not copied.
+Beams with a common beginning share the nodes of that beginning. The path of a beam marks its ancestors in the tree. All
+paths form an array, bool `[batch, beams, nodes]`. To reorder hypotheses, the search reorders only their paths and does
+not copy keys and values.
 
-The nodes are in two arrays. `past` is constant during a segment of the search, and each step writes K nodes to
+Two arrays contain the nodes: `past` is constant during a segment of the search, and each step writes K nodes to
 `recent`. Between segments, `compact` joins both into a new `past` and drops the nodes that are not on any path. Usually
 one node per position remains.
 """
@@ -15,7 +16,7 @@ from keras_transformer.decoding.gather import take_rows
 
 
 def extend_path(path, node, past_length, beam_size):
-    """Return the paths with each beam's own node added.
+    """Add each beam's newest node to its path, and return the paths.
 
     Args:
         path: bool `[batch, beams, nodes]`.
@@ -28,15 +29,15 @@ def extend_path(path, node, past_length, beam_size):
 
 
 def live_nodes(path, alive, size=lambda number: number):
-    """Return the nodes that are on the path of an unfinished hypothesis, computed with NumPy.
+    """Return the nodes that are on the path of an unfinished hypothesis. This function uses NumPy.
 
     Args:
         path: bool `[batch, beams, nodes]`.
-        alive: bool `[batch, beams]`: whether a beam holds an unfinished hypothesis.
+        alive: bool `[batch, beams]`, True if a beam contains an unfinished hypothesis.
         size: Function that rounds up the number of nodes, to limit the number of shapes.
 
     Returns:
-        int32 `[batch, most]`: the nodes of each sentence in ascending order, followed by other nodes as padding.
+        int32 `[batch, most]`, the nodes of each sentence in ascending order, padded with other nodes.
     """
     used = np.any(path & alive[:, :, None], axis=1)
     most = min(size(int(used.sum(axis=1).max())), path.shape[2])

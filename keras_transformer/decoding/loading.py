@@ -9,7 +9,7 @@ from keras_transformer.runs.run import Run
 def load_translator(
     run_dirs, checkpoint=None, precision="float32", jit_compile=False, *, engine="auto", keras_option=None
 ):
-    """Return the translator of one run or of an ensemble. Import Keras only if the engine is Keras.
+    """Return a translator for one run or for an ensemble. Import Keras only if the chosen engine is Keras.
 
     Args:
         run_dirs: List of run directories.

@@ -1,4 +1,4 @@
-"""Prevention of repetition in outputs: a ban on repeated n-grams, and a penalty for repeated tokens."""
+"""Options against repetition in outputs: a ban on repeated n-grams, and a penalty on repeated tokens."""
 
 from keras import ops
 
@@ -25,11 +25,11 @@ def repeated_ngrams(tokens, index, size, vocab_size):
 
 
 def penalize_repetition(logits, tokens, index, penalty):
-    """Return logits that make tokens of the hypothesis less probable.
+    """Return logits with which tokens that already occur in the hypothesis are less probable.
 
-    The function multiplies the log-probability of these tokens by the penalty. The softmax of the result normalizes it
-    again. Keskar et al. 2019 (§4.1) divide the logits instead, so their result depends on the sign of the logits and on
-    constants added to all of them.
+    The function multiplies the log-probability of these tokens by the penalty, and the next softmax renormalizes the
+    result. Keskar et al. 2019 (§4.1) divide the logits instead. Their result therefore depends on the sign of the
+    logits, and changes if a constant is added to all logits.
 
     Args:
         logits: float32 [B, K, V].
@@ -43,9 +43,14 @@ def penalize_repetition(logits, tokens, index, penalty):
 
 
 def _tokens_at(tokens, chosen, vocab_size):
-    """Return bool [B, K, V], the tokens int32 [B, K, L] at chosen positions, bool broadcastable to [B, K, L].
+    """Mark the tokens at the chosen positions in a bool array [B, K, V] over the vocabulary.
 
-    A scatter needs far less memory than a one-hot encoding [B, K, L, V].
+    The function uses a scatter, which needs far less memory than a one-hot encoding [B, K, L, V].
+
+    Args:
+        tokens: int32 [B, K, L].
+        chosen: bool, broadcastable to [B, K, L], True at the chosen positions.
+        vocab_size: V.
     """
     shape = ops.shape(tokens)
     width = vocab_size + 1  # the last column is for positions that are not chosen

@@ -1,4 +1,4 @@
-"""Grouping of sentences into batches of similar length, and the arrays of a batch."""
+"""Functions that group sentences of similar length into batches, and build the arrays of a batch."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from keras_transformer.decoding.beam_search import SearchInputs
 from keras_transformer.utils.text import split_words
 
 BATCH_TOKENS = 32_768
-"""Maximum number of source and target positions of all beams in a batch. It limits memory without changing results."""
+"""Maximum number of source and target positions over all beams of a batch. It limits memory, not the results."""
 BATCH_ROWS = 64
 """Maximum number of sentences in a batch."""
 
@@ -17,10 +17,11 @@ def search_inputs(source, texts, prefixes, options, few_shapes):
     """Return the `SearchInputs` of a batch.
 
     Args:
-        source: int `[batch, source_length]`. Rows of PAD, which round up the batch size, end after one token.
-        texts: Source texts of all rows except those of PAD.
-        prefixes: Token ids at the beginning of each translation, a list for each text.
-        options: Complete `SearchOptions`.
+        source: int `[batch, source_length]`. Rows that contain only PAD round up the batch size. Their search ends
+            after one token.
+        texts: Source texts of all other rows.
+        prefixes: For each text, a list of the token ids with which its translation must begin.
+        options: `SearchOptions` with all defaults filled in.
         few_shapes: Whether to round up array sizes.
     """
     size = rounded_up if few_shapes else int
@@ -35,7 +36,7 @@ def search_inputs(source, texts, prefixes, options, few_shapes):
     if options.sampling:
         chances = np.zeros((len(source), options.beam_size, size(int(limits.max()))), "float32")
         for row, ids in zip(chances, source):
-            # Random numbers depend on the seed and the text only, not on the row in the batch.
+            # Random numbers depend only on the seed and the text, not on the other sentences in the batch.
             generator = np.random.default_rng([options.sampling.seed, *ids[ids != PAD].tolist()])
             row[:] = generator.random(row.shape[::-1], "float32").T
     words = np.zeros(len(source), "int32")
@@ -48,7 +49,7 @@ def search_inputs(source, texts, prefixes, options, few_shapes):
 
 
 def by_length(rows, sources, beam_size, extra_length):
-    """Yield lists of row indices, longest sources first. The sources in a list have similar lengths."""
+    """Yield lists of row indices, one per batch, sorted by descending source length."""
     rows = sorted(rows, key=lambda i: (-len(sources[i]), i))
     while rows:
         positions = beam_size * (2 * len(sources[rows[0]]) + extra_length)
@@ -58,7 +59,7 @@ def by_length(rows, sources, beam_size, extra_length):
 
 
 def padded(sequences, few_shapes=COMPILES_EACH_SHAPE):
-    """Return sequences padded with PAD, int32 `[rows, longest]`. `few_shapes` rounds up both sizes."""
+    """Pad sequences with PAD to int32 `[rows, longest]`. If `few_shapes` is true, round up both sizes."""
     rows, longest = len(sequences), max(map(len, sequences))
     if few_shapes:
         rows, longest = rounded_up(rows), rounded_up(max(longest, 8))

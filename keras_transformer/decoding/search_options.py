@@ -1,4 +1,4 @@
-"""Options of a search (§6.1), validated here for `Translator`, evaluation, exports and the server."""
+"""Search options (§6.1) and their validation for `Translator`, evaluation, exports and the server."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,20 +8,20 @@ from keras_transformer.config.hparams import HParams, upper_bound
 from keras_transformer.utils.errors import UserError
 
 MOST_NGRAM = 100
-"""Maximum `no_repeat_ngram`, because the compiled search grows with it."""
+"""Maximum `no_repeat_ngram`. A larger value results in a larger compiled search."""
 MOST_PENALTY = 100
-"""Maximum `repetition_penalty`, far below values at which rounding in float32 changes the order of tokens."""
+"""Maximum `repetition_penalty`. At much larger values, rounding in float32 would change the order of tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """Options for random sampling instead of beam search.
+    """Options for random sampling, which replaces beam search.
 
     Attributes:
-        temperature: Divisor of the logits. A small value is nearly greedy.
+        temperature: Divisor of the logits. With a small value, the most probable token is almost always chosen.
         top_k: Sample from the k most probable tokens only; 0 for all tokens.
         top_p: Sample only from the most probable tokens whose probabilities add up to at least p; 1 for all tokens.
-        seed: Random seed. The draws of a text depend on the seed and the text only.
+        seed: Random seed. The samples for a text depend only on the seed and on the text.
 
     Raises:
         UserError: A value is out of range.
@@ -52,16 +52,16 @@ class SearchOptions:
         alpha: Exponent of the length penalty; None for the value of the hparams.
         nbest: Number of hypotheses per sentence, at most `beam_size`.
         extra_length: Maximum number of tokens beyond the source length; None for the value of the hparams.
-        min_length: Minimum number of tokens without EOS, within the limit set by `extra_length`.
+        min_length: Minimum number of tokens without EOS. The limit set by `extra_length` takes precedence.
         max_source_length: Maximum number of source tokens, including EOS; None for no limit.
-        no_repeat_ngram: Size of n-grams that may occur only once in a translation, in tokens; 0 for no limit.
-        repetition_penalty: Factor, at least 1, for the log-probability of tokens that a hypothesis already contains;
-            1 for none. Probabilities are normalized again, see `decoding.repetition`.
+        no_repeat_ngram: Size in tokens of n-grams that a translation may contain only once; 0 for no limit.
+        repetition_penalty: Factor, at least 1, by which to multiply the log-probability of tokens that a hypothesis
+            already contains; 1 for no penalty. Probabilities are then renormalized (see `decoding.repetition`).
         sampling: `Sampling`, which draws `beam_size` translations per sentence, or None for beam search.
-        constraint: Function of (tokens int32 [B, K, L], number of tokens so far, `SearchInputs`) that returns the
-            allowed next tokens, bool [B, K, V], computed with `keras.ops`. EOS is always allowed at a sentence's limit.
-            In the first step of a beam search, K is 1. "grammar" selects the tokenizer's constraint, if it has one.
-            None allows all tokens.
+        constraint: "grammar" for the tokenizer's constraint, if it has one, None to allow all tokens, or a function.
+            The function gets the tokens, int32 [B, K, L], the number of tokens so far, and `SearchInputs`. It must
+            return the allowed next tokens, bool [B, K, V], and use only `keras.ops`. In the first step of a beam
+            search, K is 1. At a sentence's limit, EOS is allowed even if the function forbids it.
 
     Raises:
         UserError: A value is out of range.
@@ -100,7 +100,7 @@ class SearchOptions:
 
     @property
     def against_repetition(self) -> dict[str, Any]:
-        """The options against repetition that differ from their defaults, {name: value}."""
+        """Options against repetition with values other than their defaults, {name: value}."""
         values = {name: getattr(self, name) for name in ("no_repeat_ngram", "repetition_penalty")}
         return {name: value for name, value in values.items() if value != getattr(SearchOptions, name)}
 
@@ -130,7 +130,7 @@ class SearchOptions:
         return dataclasses.replace(self, **given, constraint=constraint)
 
     def static(self) -> "SearchOptions":
-        """Return only the options that a compiled search depends on. The others are arrays in `SearchInputs`."""
+        """Return only the options that are constants of a compiled search. `SearchInputs` contains the others."""
         sampling = self.sampling and dataclasses.replace(self.sampling, seed=0)
         return SearchOptions(
             self.beam_size, min_length=self.min_length, no_repeat_ngram=self.no_repeat_ngram,

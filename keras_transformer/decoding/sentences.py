@@ -1,4 +1,4 @@
-"""Splitting of long texts into sentences, and joining of their translations."""
+"""Functions that split long texts into sentences and join the translations of these sentences."""
 
 import dataclasses
 import itertools
@@ -7,7 +7,7 @@ from keras_transformer.data.tokenizers.base import UNSPACED
 from keras_transformer.utils.errors import UserError
 
 CJK = "\u3000"
-"""First character of the scripts without spaces between sentences. `UNSPACED` also covers scripts with them (Thai)."""
+"""First character of the scripts without spaces between sentences. `UNSPACED` also covers Thai, which has spaces."""
 
 
 def split_texts(texts, language):
@@ -15,11 +15,12 @@ def split_texts(texts, language):
 
     Args:
         texts: List of texts.
-        language: Code of their language, such as "en". For languages without rules, those of a related one apply.
+        language: Code of the texts' language, such as "en". If `sentencex` has no rules for it, the rules of a related
+            language apply.
 
     Returns:
         A list of sentences without surrounding whitespace, at least one for each text, and a list with the index of
-        each sentence's text.
+        the text to which each sentence belongs.
 
     Raises:
         UserError: `sentencex` is not installed.
@@ -43,11 +44,11 @@ def join_hypotheses(hypotheses, owners):
 
     Args:
         hypotheses: List of `Hypothesis`.
-        owners: Index of each sentence's text, as returned by `split_texts`.
+        owners: Index of the text to which each sentence belongs, as returned by `split_texts`.
 
     Returns:
-        A list of `Hypothesis` with the joined texts, the concatenated tokens (each sentence ends with EOS), the sum of
-        the log-probabilities and the mean of the scores.
+        A list of `Hypothesis`. Each one has the joined text, the concatenated tokens (with EOS after each sentence),
+        the sum of the log-probabilities and the mean of the scores.
     """
     return [
         _joined([hypotheses[i] for i in group])
@@ -56,7 +57,7 @@ def join_hypotheses(hypotheses, owners):
 
 
 def join_sentences(texts):
-    """Return the texts joined with spaces, or without one next to Chinese and Japanese characters."""
+    """Join texts with spaces, except next to Chinese and Japanese characters."""
     joined = ""
     for text in texts:
         joined += " " if joined and text and not (_is_cjk(joined[-1]) or _is_cjk(text[0])) else ""

@@ -1,4 +1,4 @@
-"""Selection of the tokens that extend a hypothesis: the most probable ones, or random ones."""
+"""Selection of the next tokens of a hypothesis: the most probable ones, or random samples."""
 
 from keras import ops
 
@@ -17,19 +17,19 @@ def top_k_tokens(logits, allowed, count):
 
     Args:
         logits: float32 [B, K, V].
-        allowed: bool [B, K, V], the tokens to choose from, or None for all. Probabilities are always normalized over
-            all tokens.
-        count: Maximum C. C is smaller if the vocabulary is smaller.
+        allowed: bool [B, K, V], the tokens to choose from, or None for all tokens. Probabilities are always normalized
+            over the whole vocabulary.
+        count: Number of tokens to return, C. If the vocabulary is smaller, C is the vocabulary size.
 
     Returns:
-        Log-probabilities float32 [B, K, C], best first, NEG_INF for tokens that are not allowed. Tokens
-        int32 [B, K, C], with the smaller ids first in a tie. The log of the sum of all exponentials of the logits,
-        float32 [B, K].
+        The log-probabilities, float32 [B, K, C], best first, with NEG_INF for tokens that are not allowed, the tokens,
+        int32 [B, K, C], and the log-sum-exp of the logits, float32 [B, K]. Tokens with equal probabilities are sorted
+        by id.
     """
     allowed_logits = logits if allowed is None else ops.where(allowed, logits, NEG_INF)
     best, tokens = blockwise_top_k(allowed_logits, min(count, logits.shape[-1]))
     if allowed is None:
-        # The best token's probability gives the normalizer. On TensorFlow, softmax is one operation instead of three.
+        # Derive the normalizer from the best token's probability, because TensorFlow computes softmax in one operation.
         probability = gather_token_logits(ops.softmax(logits, axis=-1), tokens[:, :, 0])
         normalizer = best[:, :, :1] - ops.log(probability)[:, :, None]
     else:
@@ -39,10 +39,11 @@ def top_k_tokens(logits, allowed, count):
 
 
 def blockwise_top_k(logits, count):
-    """Return the `count` largest logits of [B, K, V] and their indices, like `top_k`.
+    """Return the `count` largest logits of [B, K, V] and their indices, with the same result as `top_k`.
 
-    The largest logits are in the blocks with the largest maxima, and a maximum is much cheaper than `top_k`. The chosen
-    blocks are sorted by index to keep the order of equal logits.
+    The function splits the vocabulary into blocks and searches only the blocks with the largest maxima, which must
+    contain the largest logits. This is faster, because a maximum is much cheaper than `top_k`. The chosen blocks are
+    sorted by index to keep the order of equal logits.
     """
     vocab_size = logits.shape[-1]
     block = next((size for size in BLOCKS if vocab_size % size == 0), BLOCKS[0])
@@ -59,7 +60,10 @@ def blockwise_top_k(logits, count):
 
 
 def _top_k(values, count):
-    """Return the largest values of `[B, K, N]`, sorted, and their int32 indices. XLA would sort a whole 3-D array."""
+    """Return the largest values of `[B, K, N]`, sorted, and their int32 indices.
+
+    The function reshapes the array to two dimensions, because XLA would sort a 3-D array completely.
+    """
     shape = ops.shape(values)
     best, places = ops.top_k(ops.reshape(values, (-1, shape[-1])), count)
     shape = (*shape[:2], count)
@@ -74,29 +78,29 @@ def _ascending(numbers):
 
 
 def log_sum_exp(logits, largest):
-    """Return log Σ exp over the last axis of logits, [..., 1]; `largest` is their maximum, [..., 1]."""
+    """Return the log-sum-exp over the last axis of logits, [..., 1]. `largest` is their maximum, [..., 1]."""
     return largest + ops.log(ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True))
 
 
 def gather_token_logits(logits, tokens):
-    """Return the logits [B, K] of one token per hypothesis, from logits [B, K, V] and tokens int32 [B, K]."""
+    """Return the logit of one token per hypothesis, [B, K], given logits [B, K, V] and tokens int32 [B, K]."""
     return take(logits, tokens[:, :, None])[:, :, 0]
 
 
 def sample_tokens(logits, allowed, chance, sampling):
-    """Return random tokens.
+    """Sample one token for each hypothesis.
 
     Args:
         logits: float32 [B, K, V].
-        allowed: bool, broadcastable to [B, K, V]: the tokens to draw from.
+        allowed: bool, broadcastable to [B, K, V], the tokens from which to sample.
         chance: float32 [B, K], random numbers in [0, 1).
         sampling: `Sampling`.
 
     Returns:
-        Tokens int32 [B, K], and the log of the sum of all exponentials of the logits, float32 [B, K].
+        The tokens, int32 [B, K], and the log-sum-exp of the logits, float32 [B, K].
     """
     vocab_size = logits.shape[-1]
-    # Relative to the best logit, so that a low temperature cannot push an allowed token down to NEG_INF.
+    # Subtract the largest logit, otherwise a low temperature could push all allowed tokens down to NEG_INF.
     scaled = ops.where(allowed, logits, NEG_INF)
     scaled = scaled - ops.max(scaled, axis=-1, keepdims=True)
     scaled = ops.where(allowed, scaled / sampling.temperature, NEG_INF)
@@ -113,7 +117,7 @@ def sample_tokens(logits, allowed, chance, sampling):
     cumulative = ops.cumsum(p, axis=-1)
     below = cumulative <= chance[:, :, None] * cumulative[:, :, -1:]
     drawn = ops.sum(ops.cast(below, "int32"), axis=-1)
-    # If rounding makes the random number reach the total, draw the last possible token.
+    # If the random number reaches the total because of rounding, draw the last token with a positive probability.
     last = vocab_size - 1 - ops.argmax(ops.flip(p, axis=-1) > 0, axis=-1)
     drawn = ops.minimum(drawn, ops.cast(last, "int32"))
     largest = ops.max(logits, axis=-1, keepdims=True)

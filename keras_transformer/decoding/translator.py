@@ -22,14 +22,14 @@ from keras_transformer.visualization.attention import AttentionMaps, Tokens
 
 
 class Translator(BaseTranslator):
-    """A model, or an ensemble, together with the tokenizer that it was trained with.
+    """Translator that uses Keras to run a model, or an ensemble of models with the same vocabulary.
 
     Args:
-        model: `Transformer`, or a list of them with the same vocabulary: an ensemble, whose probabilities are averaged.
+        model: `Transformer`, or a list of them. An ensemble averages the probabilities of its models.
         problem: `Problem` whose tokenizer the model uses, or a `Tokenizer`.
         hparams: `HParams` with the default `beam_size`, `alpha` and `extra_length` (default: the model's).
-        jit_compile: Whether TensorFlow compiles the search with XLA. This makes it faster, but each of a few batch
-            shapes takes seconds to compile, so it pays off for many sentences. JAX always compiles.
+        jit_compile: Whether TensorFlow compiles the search with XLA. The compiled search is faster, but each of a few
+            batch shapes takes seconds to compile, which is worth it only for many sentences. JAX always compiles.
 
     Raises:
         UserError: The vocabulary sizes of model and tokenizer differ, or the list of models is empty.
@@ -75,20 +75,20 @@ class Translator(BaseTranslator):
         cls, run_dir: Any, checkpoint: Any = None, precision: str = "float32", jit_compile: bool = False,
         engine: str = "keras",
     ) -> BaseTranslator:  # fmt: skip
-        """Return the translator of a run directory, or an ensemble of several.
+        """Return a translator for a run directory, or for an ensemble of several run directories.
 
         Args:
-            run_dir: Run directory, or a list of them.
-            checkpoint: "best", "last", "averaged", "ema" or a step. A list adds all these checkpoints of each run to
-                the ensemble. The default is the best one, or the last if none was evaluated.
+            run_dir: Run directory, or a list of run directories.
+            checkpoint: "best", "last", "averaged", "ema" or a step, or a list of these. The ensemble contains all
+                listed checkpoints of each run (default: the best, or the last if there is no best).
             precision: "float32" or "bfloat16", for weights and computation. Softmax and scores are always float32.
             jit_compile: See `Translator`.
-            engine: "keras", "ctranslate2" or "auto", see `decoding.engines.choose_engine`. With CTranslate2 the result
-                is a `CTranslate2Translator`, which has no `attention`.
+            engine: "keras", "ctranslate2" or "auto" (see `decoding.engines.choose_engine`). With CTranslate2, the
+                result is a `CTranslate2Translator`, which has no method `attention`.
 
         Raises:
             UserError: A run or checkpoint is missing or damaged, the vocabularies of the runs differ, or CTranslate2 is
-                missing or cannot compute the model.
+                not installed or does not support the model.
         """
         from keras_transformer.runs.run import Run
 
@@ -106,11 +106,11 @@ class Translator(BaseTranslator):
 
     @classmethod
     def from_pretrained(cls, name: Any, revision: str | None = None, precision: str = "float32") -> "Translator":
-        """Return the translator of a Marian model in the format of Hugging Face transformers, such as OPUS-MT.
+        """Return a translator for a Marian model in the format of Hugging Face transformers, such as OPUS-MT.
 
         Args:
-            name: A directory, or the name USER/NAME of a model on the hub, which needs the package huggingface_hub.
-            revision: Branch, tag or commit on the hub (default: the main branch).
+            name: A directory, or the name of a model on the Hub, "USER/NAME", which needs the package huggingface_hub.
+            revision: Branch, tag or commit on the Hub (default: the main branch).
             precision: See `load`.
 
         Raises:
@@ -122,14 +122,17 @@ class Translator(BaseTranslator):
         return cls(model.build_model(precision), model.tokenizer, model.hparams)
 
     def attention(self, source: str, target: str | Sequence[int] | None = None) -> AttentionMaps:
-        """Return the teacher-forced `AttentionMaps` of a source and a target. An ensemble uses its first model.
+        """Return the `AttentionMaps` of a source and a target, computed with teacher forcing.
+
+        An ensemble uses only its first model.
 
         Args:
-            source: A source sentence. For a model of several target languages, it begins with a tag such as "<2de>".
-            target: Its target, a text or token ids (default: the translation).
+            source: A source sentence. For a model with several target languages, it must begin with a tag such as
+                "<2de>".
+            target: The target, as a text or as token ids (default: the translation of the source).
 
         Raises:
-            UserError: The source is blank, lacks a tag or has no translation, the target has an unknown id, or the
+            UserError: The source is blank, lacks a tag or has no translation, the target contains an unknown id, or the
                 encoder's attention does not compute weights for all pairs of tokens.
         """
         if not isinstance(source, str):
@@ -172,7 +175,7 @@ class Translator(BaseTranslator):
             yield {i: self._hypotheses(i, texts[i], *hypotheses) for i, *hypotheses in best}
 
     def _hypotheses(self, number, source, tokens, log_p, scores):
-        """Return the finished hypotheses of one sentence: tokens `[nbest, length]`, log_p and scores `[nbest]`."""
+        """Convert tokens `[nbest, length]`, log_p and scores `[nbest]` of one sentence to a list of `Hypothesis`."""
         if np.isnan(scores).any():
             raise NonFiniteOutputs(number)
         rows = [[int(i) for i in row if i != PAD] for row, score in zip(tokens, scores) if score > NEG_INF / 2]
@@ -199,7 +202,7 @@ class Translator(BaseTranslator):
                 yield i, log_p[row, :length], weights[row, :length, :source_length] if alignments else None
 
     def score_batch(self, source, labels, alignments=False):
-        """Return teacher-forced log-probabilities of labels, and alignments.
+        """Return log-probabilities of labels and alignments, computed with teacher forcing.
 
         Args:
             source: int `[batch, source_length]`.
@@ -207,8 +210,8 @@ class Translator(BaseTranslator):
             alignments: Whether to return alignments.
 
         Returns:
-            Log-probabilities float32 `[batch, length]`; alignments float32 `[batch, length, source_length]`, or
-            zeros `[1]`.
+            The log-probabilities, float32 `[batch, length]`, and the alignments, float32
+            `[batch, length, source_length]`. The alignments are zeros `[1]` if not requested.
         """
         decoder_input = ops.concatenate([ops.full_like(labels[:, :1], BOS), labels[:, :-1]], axis=1)
         log_p, weights = [], []
