@@ -72,7 +72,7 @@ def main(arguments):
 def train(settings, cache):
     """Train in a separate process that uses this compilation cache folder, and return the measurements."""
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # the package sets this only if it chooses the folder itself
+    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # the package's own value
     child = subprocess.run(
         [sys.executable, "-c", CHILD, json.dumps(settings)],
         env=environment,

@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and several logical CPU devices for tests of training on several devices."""
+"""Fixtures for all tests, and a CPU split into logical devices for tests of training on several devices."""
 
 import gc
 import importlib
@@ -26,12 +26,12 @@ hypothesis.settings.register_profile("dev", max_examples=25, deadline=None)
 hypothesis.settings.register_profile("ci-slow", max_examples=200, deadline=None)
 hypothesis.settings.load_profile("dev")  # choose another with --hypothesis-profile=NAME
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # background jobs of a shell ignore it, and commands inherit that
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # shells make background jobs ignore SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def make_devices():
-    """Split the CPU into four devices, two on JAX, before the backend runs its first operation."""
+    """Split the CPU into four logical devices, or two on JAX. Call this before the backend runs any operation."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -69,7 +69,7 @@ def free_compiled_programs():
 
 @pytest.fixture(scope="session")
 def test_data():
-    """Path of the real corpora."""
+    """Path of the folder with real corpora. Skip the test if the folder is missing."""
     if not DATA.is_dir():
         pytest.skip(f"{DATA} is missing; set KERAS_TRANSFORMER_TEST_DATA to the folder of corpora")
     return DATA.resolve()
@@ -105,16 +105,16 @@ def call(monkeypatch, capsys):
 
 @pytest.fixture
 def eager():
-    """Run TensorFlow functions without tracing, which is faster for few and short sentences."""
+    """Run TensorFlow functions without tracing them, which is faster for a few short sentences."""
     with eager_functions():
         yield
 
 
 @pytest.fixture
 def load_once(monkeypatch):
-    """Return a function that makes later calls of `Translator.load` share translators of one unchanged run.
+    """Return a function that lets later calls of `Translator.load` share translators of a run that does not change.
 
-    Other tests of the process reuse the translators and their compiled functions.
+    Other tests in the process reuse these translators and their compiled functions.
     """
     from keras_transformer.decoding.translator import Translator
 
@@ -155,7 +155,7 @@ def copied(home, tmp_path):
 
 @pytest.fixture(scope="session")
 def saved(home, tmp_path_factory):
-    """The SavedModel of `home`, with two translations of each text, which all test processes share."""
+    """SavedModel of `home` that returns two translations of each text. All test processes share it."""
 
     def make(path):
         flags = (f"--run={home.run}", "--format=saved_model", "--nbest=2", f"--output_dir={path}/model")

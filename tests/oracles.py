@@ -1,4 +1,4 @@
-"""The paper's equations in NumPy, float64, written from the paper alone, as references for tests.
+"""The paper's equations in float64 NumPy, as references for tests. They follow the paper, not the package's code.
 
 Weights come as dictionaries: attention {"query", "key", "value", "output"} and, for additive attention, "score";
 feed-forward {"kernel_1", "bias_1", "kernel_2", "bias_2"}; normalisation {"gamma", "beta"}. The functions at the end
@@ -18,7 +18,7 @@ def softmax(x):
 
 
 def attention(query, key, value, mask=None):
-    """Return values and weights of equation 1, with masked scores at -∞ (§3.2.3).
+    """Return (attended values, attention weights) of equation 1. Masked scores are -∞ (§3.2.3).
 
     query `[..., n, d_k]`, key `[..., m, d_k]`, value `[..., m, d_v]`, mask bool `[..., n, m]`.
     """
@@ -30,7 +30,7 @@ def attention(query, key, value, mask=None):
 
 
 def additive_attention(query, key, value, score, mask=None):
-    """Return values and weights of Bahdanau et al. 2015, A.1.2.
+    """Return (attended values, attention weights) of additive attention (Bahdanau et al. 2015, A.1.2).
 
     query `[..., n, d_k]`, key `[..., m, d_k]`, score `[d_k]`, value `[..., m, d_v]`, mask bool `[..., n, m]`.
     """
@@ -45,7 +45,7 @@ def additive_attention(query, key, value, score, mask=None):
 
 
 def neighbourhood(length, window):
-    """Return bool `[n, n]` (§4): whether position i attends to j, within the `window` around i."""
+    """Return the mask of restricted attention (§4), bool `[n, n]`. Position i attends to the `window` around i."""
     legal = np.zeros((length, length), bool)
     for i in range(length):
         first = i - window // 2
@@ -54,9 +54,9 @@ def neighbourhood(length, window):
 
 
 def multi_head_attention(x, memory, weights, num_heads, mask=None):
-    """Return the output of §3.2.2, head by head: x `[batch, n, d]`, memory `[batch, m, d]`.
+    """Compute multi-head attention (§3.2.2), one head after the other: x `[batch, n, d]`, memory `[batch, m, d]`.
 
-    mask bool `[batch or 1, n or 1, m]`, or one for each head, `[batch, num_heads, n, m]`.
+    The mask is bool `[batch or 1, n or 1, m]`, or `[batch, num_heads, n, m]` with a separate mask for each head.
     """
     heads = []
     for head in range(num_heads):
@@ -71,14 +71,14 @@ def multi_head_attention(x, memory, weights, num_heads, mask=None):
 
 
 def feed_forward(x, weights):
-    """Return equation 2, with the activation that the weights name."""
+    """Compute equation 2 with the activation that `weights["activation"]` names."""
     activate = {"relu": lambda z: np.maximum(0, z), "swish": lambda z: z / (1 + np.exp(-z)), "gelu": gelu}
     inner = activate[weights["activation"]](x @ weights["kernel_1"] + weights["bias_1"])
     return inner @ weights["kernel_2"] + weights["bias_2"]
 
 
 def gelu(x):
-    """Return x Φ(x), where Φ is the distribution function of the standard normal distribution."""
+    """Return x Φ(x), where Φ is the cumulative distribution function of the standard normal distribution."""
     return x * np.vectorize(lambda z: (1 + math.erf(z / math.sqrt(2))) / 2)(x)
 
 
@@ -90,17 +90,17 @@ def layer_norm(x, weights):
 
 
 def post_norm(x, sublayer, norm):
-    """§3.1."""
+    """Apply a sublayer, add the input and normalize the sum (§3.1)."""
     return layer_norm(x + sublayer(x), norm)
 
 
 def pre_norm(x, sublayer, norm):
-    """Apply the later order, in contrast to the paper."""
+    """Normalize the input, apply a sublayer and add the input. The paper does not use this order."""
     return x + sublayer(layer_norm(x, norm))
 
 
 def sinusoids(positions, d_model):
-    """Return the encodings of §3.5, `[positions, d_model]`."""
+    """Return the positional encodings of §3.5, `[positions, d_model]`."""
     encoding = np.empty((len(positions), d_model))
     for row, position in zip(encoding, positions):
         for i in range(d_model // 2):
@@ -110,19 +110,22 @@ def sinusoids(positions, d_model):
 
 
 def learning_rate(d_model, step, warmup_steps=4000):
-    """Return the learning rate of equation 3. Steps start at 1."""
+    """Return the learning rate of equation 3. The first step is 1."""
     return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
 def cross_entropy(labels, logits, label_smoothing=0.0):
-    """-Σ q log p at each label, q being (1 - ε) one-hot + ε/V (§5.4): labels `[...]`, logits `[..., V]`."""
+    """Return the label-smoothed cross-entropy -Σ q log p at each position, with q = (1 - ε) one-hot + ε/V (§5.4).
+
+    labels `[...]`, logits `[..., V]`.
+    """
     vocab_size = logits.shape[-1]
     target = np.eye(vocab_size)[labels] * (1 - label_smoothing) + label_smoothing / vocab_size
     return -(target * np.log(softmax(logits.astype("float64")))).sum(axis=-1)
 
 
 def encoder_layer(x, weights, num_heads, mask=None, residual=post_norm):
-    """§3.1."""
+    """Compute an encoder layer (§3.1)."""
     x = residual(
         x,
         lambda y: multi_head_attention(y, y, weights["self_attention"], num_heads, mask),
@@ -132,7 +135,7 @@ def encoder_layer(x, weights, num_heads, mask=None, residual=post_norm):
 
 
 def decoder_layer(x, memory, weights, num_heads, memory_mask=None, residual=post_norm):
-    """§3.1; position i sees positions up to i."""
+    """Compute a decoder layer (§3.1). In self-attention, position i sees only positions up to i."""
     past = np.tril(np.ones((1, x.shape[1], x.shape[1]), bool))
     x = residual(
         x,
@@ -148,12 +151,19 @@ def decoder_layer(x, memory, weights, num_heads, memory_mask=None, residual=post
 
 
 def transformer(source, decoder_input, weights, num_heads, residual=post_norm, window=None):
-    """Return logits `[batch, n, V]` for token ids source `[batch, m]`, 0 being padding, and decoder_input `[batch, n]`.
+    """Return the logits `[batch, n, V]` of a whole Transformer.
 
-    weights: "embedding" `[V, d]`, "encoder" and "decoder" (lists of layers). Optional are "positions" `[positions, d]`,
-    already scaled, instead of sinusoids, and "encoder_norm" and "decoder_norm" at the end of a stack. "word_starts"
-    `[V]`, 1 where a word starts, restricts the first "word_heads" heads of cross-attention to the current word.
-    `window` is that of a restricted encoder.
+    Args:
+        source: Token ids `[batch, m]`; 0 is padding.
+        decoder_input: Token ids `[batch, n]`.
+        weights: "embedding" `[V, d]`, and "encoder" and "decoder" (lists of layers). Optional entries:
+            - "positions" `[positions, d]`: scaled embeddings of positions, instead of sinusoids.
+            - "encoder_norm", "decoder_norm": normalization at the end of a stack.
+            - "word_starts" `[V]`, 1 for tokens that start a word, and "word_heads": the number of cross-attention heads
+              that see only the current word.
+        num_heads: Number of attention heads.
+        residual: `post_norm` or `pre_norm`.
+        window: Window of the encoder's restricted attention, or None.
     """
     embedding = weights["embedding"]
     d_model = embedding.shape[1]
@@ -166,7 +176,7 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     mask = (source != 0)[:, None, :]
     memory, encoder_mask = embed(source), mask
     if window:
-        # Padding far from any token attends to itself, which affects no token.
+        # Padding attends to itself, because its window may contain only padding. This affects no token.
         encoder_mask = (mask | np.eye(source.shape[1], dtype=bool)) & neighbourhood(source.shape[1], window)
     for layer in weights["encoder"]:
         memory = encoder_layer(memory, layer, num_heads, encoder_mask, residual)
@@ -185,7 +195,10 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
 
 
 def seen_words(source, decoder_input, starts):
-    """Return bool `[batch, n, m]`: whether a token (0: padding) belongs to the current or the last word."""
+    """Return a mask, bool `[batch, n, m]`, of the source tokens in the current word. Padding is token 0.
+
+    After the last word, the last word stays the current one.
+    """
     seen = np.zeros((*decoder_input.shape, source.shape[1]), bool)
     for row, tokens in enumerate(source):
         word, words = 0, []
@@ -218,7 +231,7 @@ def norm_weights(layer):
 
 
 def layer_weights(layer):
-    """Return the weights of an encoder or decoder layer."""
+    """Return the weights of an encoder or decoder layer as a dictionary."""
     weights = {"feed_forward": feed_forward_weights(layer.feed_forward)}
     for name in ("self_attention", "cross_attention"):
         if hasattr(layer, name):

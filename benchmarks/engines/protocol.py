@@ -54,7 +54,7 @@ def learning_rate(hparams, step):
 
 
 def sinusoids(length, d_model):
-    """Return the sinusoids of §3.5, `[length, d_model]`. Adjacent columns are sine and cosine of a frequency."""
+    """Return the sinusoids of §3.5, float32 `[length, d_model]`. Sine and cosine of a frequency are adjacent."""
     angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, d_model).astype("float32")
 

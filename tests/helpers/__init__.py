@@ -1,1 +1,1 @@
-"""Helpers of several test files. The oracles are in `tests/oracles.py`."""
+"""Helpers that several test files share. The oracles are in `tests/oracles.py`."""

@@ -10,7 +10,7 @@ def open_browser(folder):
     """Return a Selenium driver. Skip the test if Chromium, chromedriver or Selenium is missing.
 
     Args:
-        folder: New folder for the files of the browser.
+        folder: New folder in which the browser stores its files.
     """
     webdriver = pytest.importorskip("selenium.webdriver")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
@@ -29,5 +29,5 @@ def open_browser(folder):
 
 
 def complaints(driver):
-    """Return the messages in the console of the page since the last call."""
+    """Return the messages that the page has logged to its console since the last call."""
     return [entry["message"] for entry in driver.get_log("browser")]

@@ -1,4 +1,4 @@
-"""Commands in this process or in their own, and a very small run for them."""
+"""Functions that run commands in this process or in a new one, and a very small run on which to use them."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
         return self.out.splitlines()
 
     def refused(self, *said):
-        """Assert an error of one sentence, without a traceback, that contains each of `said`."""
+        """Assert that the command failed with one error sentence that contains each of `said`, without a traceback."""
         assert self.status == 2
         assert self.err.startswith("error: ") and self.err.endswith("\n") and self.err.count("\n") == 1
         for words in said:
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
 
 def environment(home):
-    """Return an environment in which a command finds the package from any working directory."""
+    """Return environment variables with which a command finds the package from any working directory."""
     return {"PYTHONPATH": str(registry.PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(home), **COMPILED}
 
 
@@ -70,7 +70,7 @@ def start(command, *arguments, cwd, input=None, **options):
 
 
 class Home(NamedTuple):
-    """Directory with a run of six updates, checkpoints at 3 and 6, and the outcome of training."""
+    """Directory with a run of six updates, which has checkpoints at updates 3 and 6, and the outcome of training."""
 
     path: object
     outcome: Outcome
@@ -80,12 +80,12 @@ class Home(NamedTuple):
         return self.path / "runs" / "reverse-toy"
 
     def again(self, output_dir=None):
-        """Return the flags of the same training run."""
+        """Return the flags that repeat the same training command."""
         return *REVERSE, "--train_steps=6", f"--data_dir={self.path}/data", f"--output_dir={output_dir or self.run}"
 
 
 def write_text(folder, content, split="train"):
-    """Write {language: text or bytes} to a folder of parallel text. Return the flags that name it."""
+    """Write {language: text or bytes} to a folder of parallel text. Return the command flags that select the folder."""
     folder.mkdir(exist_ok=True)
     for language, text in content.items():
         (folder / f"{split}.{language}").write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -1,7 +1,7 @@
-"""Results to compare between backends: `python -m helpers.cross_backend FOLDER SEED OTHER` on each.
+"""Program whose results should agree on all backends: `python -m helpers.cross_backend FOLDER SEED OTHER`.
 
-The test process calls `begin` and `finish` for its own backend. Modules are imported in functions, so that the
-program can show what `prepare` and the other commands import.
+For its own backend, the test process calls `begin` and `finish`; for the other backend, it starts this program. Imports
+are inside functions, so that the program can report which modules `prepare` and the other commands import.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def train(folder, run, steps):
 
 
 def metrics_of_updates(folder, seed, accumulate):
-    """Return the metrics of 20 updates: {name: values}."""
+    """Return the metrics of 20 updates as {name: list of values}."""
     import keras_transformer as kt
 
     problem = kt.problem("reverse", data_dir=folder / "data", longest=3, train_pairs=300)
@@ -48,13 +48,13 @@ def metrics_of_updates(folder, seed, accumulate):
 
 
 def begin(folder, seed, backend):
-    """Train for six updates in the run `from_<backend>`; return the metrics with and without accumulation."""
+    """Start the run `from_<backend>` with six updates. Also return metrics with and without gradient accumulation."""
     train(folder, f"from_{backend}", 6)
     return {"metrics": {f"{accumulate}": metrics_of_updates(folder, seed, accumulate) for accumulate in (1, 2)}}
 
 
 def finish(folder, backend, other):
-    """Resume the run `from_<other>`, then translate and evaluate the run `whole`; return the results."""
+    """Resume the run `from_<other>`, then translate and evaluate with the run `whole`. Return the results."""
     import keras_transformer as kt
 
     resumed = train(folder, f"from_{other}", 12)
@@ -85,7 +85,7 @@ def main(folder, seed, other):
 
 
 def backends_imported():
-    """Return the names of the imported modules of backends."""
+    """Return the names of the backend modules that have been imported."""
     tops = ("jax", "tensorflow", "tensorflow_text")
     return sorted(name for name in sys.modules if name in tops)
 

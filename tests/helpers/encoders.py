@@ -1,10 +1,10 @@
-"""Worker processes that encode a corpus."""
+"""Search for the worker processes that encode a corpus."""
 
 from pathlib import Path
 
 
 def workers_of(parent):
-    """Return the ids of the worker processes that a process, given by its id, started to encode a corpus."""
+    """Return the process ids of the workers that the process `parent` started to encode a corpus."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""Exhaustive search: all sequences that a small model may output, and their probabilities, computed with NumPy."""
+"""Exhaustive search with NumPy: all sequences that a small model can output, and their probabilities."""
 
 import contextlib
 import itertools
@@ -26,7 +26,7 @@ HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0)
 
 @contextlib.contextmanager
 def short_segments():
-    """Run short searches in several segments, without tracing, which would take most of the time."""
+    """Divide even short searches into several segments. Run them without tracing, which would take most of the time."""
     with pytest.MonkeyPatch.context() as patch, eager_functions():
         patch.setattr(batched_search, "SEGMENT", 2)
         yield
@@ -38,7 +38,10 @@ def new_translator(*num_layers, dtype="float32"):
 
 
 def randomize(translator, seed):
-    """Assign random weights for peaked, different distributions that depend on all earlier tokens."""
+    """Assign random weights that are large enough for peaked distributions.
+
+    The distributions differ between prefixes and depend on all earlier tokens.
+    """
     rng, scales = np.random.default_rng(seed), {"table": 0.7, "query": 0.2, "key": 0.2}
     for model in translator.models:
         for variable in model.trainable_variables:
@@ -60,7 +63,11 @@ def source_ids(text):
 
 
 def distributions(models):
-    """Yield for each of SOURCES {prefix: mean probabilities of the next tokens, [limit, 6]} of the longest prefixes."""
+    """Yield a dictionary {prefix: probabilities `[limit, 6]`} for each source in `SOURCES`.
+
+    The keys are all prefixes of the maximum length. The probabilities of the next token at each position are means over
+    the models.
+    """
     for text, limit in zip(SOURCES, LIMITS):
         prefixes = list(itertools.product(SYMBOLS, repeat=limit - 1))
         inputs = np.tile(source_ids(text), (len(prefixes), 1)), np.array([[BOS, *prefix] for prefix in prefixes])
@@ -70,7 +77,7 @@ def distributions(models):
 
 
 def exhaustive(models):
-    """Return for each of SOURCES {tokens: log-probability of each token} of every sequence."""
+    """Return, for each source in `SOURCES`, {tokens: log-probability of each token} for every possible sequence."""
     return [
         {
             (*prefix[:n], EOS): np.log(p[np.arange(n + 1), [*prefix[:n], EOS]])
@@ -82,7 +89,7 @@ def exhaustive(models):
 
 
 def are_best(hypotheses, log_p, nbest):
-    """Assert that hypotheses are the best of `log_p`, {tokens: log-probability}, sorted by score with α = 0.6."""
+    """Assert that hypotheses are the best sequences in `log_p`, {tokens: log-probability}, by score with α = 0.6."""
     scores = {tokens: log_p[tokens] / ((5 + len(tokens)) / 6) ** 0.6 for tokens in log_p}
     best = sorted(scores, key=scores.get, reverse=True)[:nbest]
     assert [h.tokens for h in hypotheses] == best
@@ -91,7 +98,7 @@ def are_best(hypotheses, log_p, nbest):
 
 
 def are_best_of_all(every, results, legal=lambda number, tokens: True):
-    """Assert that the results for SOURCES are the best allowed ones of `every` sequence."""
+    """Assert that the results for `SOURCES` are the best sequences of `every` that `legal` allows."""
     for number, (found, hypotheses) in enumerate(zip(every, results, strict=True)):
         log_p = {tokens: values.sum() for tokens, values in found.items() if legal(number, tokens)}
         are_best(hypotheses, log_p, WIDE["nbest"])

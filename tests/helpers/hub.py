@@ -1,4 +1,4 @@
-"""A stand-in for the part of the Hugging Face hub's HTTP interface that uploads use."""
+"""Stand-in for the Hugging Face hub. It implements the part of the HTTP interface that uploads use."""
 
 import base64
 import contextlib
@@ -9,11 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class StandInHub:
-    """State of the hub.
+    """State of the stand-in hub.
 
     Attributes:
-        url: Its address.
-        token: The access token that it accepts.
+        url: Address of the hub.
+        token: Access token that the hub accepts.
         private: {name of a repository: whether it is private}.
         files: {name of a repository: {path: content}}.
         objects: {SHA-256: content} of large files.
@@ -65,7 +65,7 @@ class StandInHub:
 
 @contextlib.contextmanager
 def stand_in_hub(token):
-    """Serve a `StandInHub` on a free port inside a `with` block."""
+    """Serve a `StandInHub` on a free port while a `with` block runs."""
 
     class Handler(BaseHTTPRequestHandler):
         def handle_any(self):

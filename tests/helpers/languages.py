@@ -9,7 +9,7 @@ NOUNS = "dog cat bird horse monkey child".split()
 VERBS = "sees likes finds buys".split()
 OBJECTS = "house paper apple phone door cup".split()
 
-# Language: its sentence, then the words for ADJECTIVES, NOUNS, VERBS and OBJECTS.
+# For each language: the pattern of a sentence, then the words for ADJECTIVES, NOUNS, VERBS and OBJECTS.
 LANGUAGES = {
     "zh": ("{a}{n}{v}{b}{o}。", "红色的 大的 小的 老的 瘦的 白色的", "狗 猫 鸟 马 猴子 孩子", "看见 喜欢 找到 买",
            "房子 纸 苹果 电话 门 杯子"),

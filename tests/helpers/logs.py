@@ -1,4 +1,4 @@
-"""The log of the package as a list of lines."""
+"""Capture of the package's log as a list of lines."""
 
 import contextlib
 import logging
@@ -6,7 +6,7 @@ import logging
 
 @contextlib.contextmanager
 def logged_lines():
-    """Yield the list of messages that the package logs inside a `with` block, and keep them off the terminal."""
+    """Collect the messages that the package logs inside a `with` block in a list, and keep them off the terminal."""
     lines, logger = [], logging.getLogger("keras_transformer")
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())

@@ -1,4 +1,4 @@
-"""Marian models of Hugging Face transformers: a NumPy oracle, and random models as directories."""
+"""Marian models of Hugging Face transformers: a NumPy oracle, and model directories with random weights."""
 
 import json
 
@@ -12,7 +12,7 @@ PIECES = 70
 
 
 def marian_logits(weights, config, source, target):
-    """Return the logits of a Marian model in NumPy, as transformers computes them, `[target_length, vocabulary]`."""
+    """Return the logits `[target_length, vocabulary]` of a Marian model, computed in NumPy like transformers does."""
     heads, width = config["encoder_attention_heads"], config["d_model"]
 
     def embed(ids):
@@ -54,7 +54,7 @@ def marian_logits(weights, config, source, target):
 
 
 def write_marian(folder, seed, bos=False, **changes):
-    """Write a random Marian model with tokenizers for toy text from English into Turkish.
+    """Write a Marian model with random weights, and tokenizers for toy text from English to Turkish.
 
     Args:
         folder: New directory.
@@ -86,7 +86,7 @@ def write_marian(folder, seed, bos=False, **changes):
 
 
 def random_weights(config, rng):
-    """Return random weights {name: float32 array} of all variables of a Marian model."""
+    """Return random weights for all variables of a Marian model as {name: float32 array}."""
     size, width, inner = config["vocab_size"], config["d_model"], config["encoder_ffn_dim"]
     weights = {"model.shared.weight": rng.normal(size=(size, width)), "final_logits_bias": rng.normal(size=(1, size))}
     for side in ("encoder", "decoder"):

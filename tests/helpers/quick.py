@@ -12,9 +12,9 @@ from keras_transformer.config import registry
 def eager_functions():
     """Run TensorFlow functions as plain Python. On other backends nothing changes.
 
-    Searches take few and large batches, because a step costs about the same for any number of sentences.
+    Searches use larger batches, because an eager step takes about the same time for any number of sentences.
     """
-    import keras  # only after conftest.py has called `load_keras`
+    import keras  # conftest.py must call `load_keras` first
 
     from keras_transformer.decoding import search_batches
 
@@ -34,7 +34,7 @@ def eager_functions():
 
 @contextlib.contextmanager
 def quick_runs(eager=True):
-    """Run eagerly if `eager`, and validate `copy`, `reverse` and `sort` on few pairs."""
+    """Validate `copy`, `reverse` and `sort` on few pairs. If `eager` is true, also run TensorFlow functions eagerly."""
     registry.load_catalog()
     sizes = sys.modules[registry.problems.get("reverse").__module__].PAIRS
     with pytest.MonkeyPatch.context() as patch, eager_functions() if eager else contextlib.nullcontext():

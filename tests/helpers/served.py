@@ -1,4 +1,4 @@
-"""A server in its own thread, on a free port of this machine, and a client."""
+"""A server in a thread of this process, on a free port, and a client."""
 
 import contextlib
 import http.client
@@ -12,7 +12,7 @@ from keras_transformer.server.engines import Engine, Output
 
 
 class Answer(NamedTuple):
-    """Answer of a server: status, JSON or else text, headers."""
+    """Response of a server. `content` is parsed JSON, or a string if the response is not JSON."""
 
     status: int
     content: object
@@ -20,12 +20,12 @@ class Answer(NamedTuple):
 
     @property
     def outputs(self):
-        """[[(text, score)]] of translations."""
+        """Translations as a list of [(text, score)] for each input."""
         assert self.status == 200, self
         return [[(one["text"], one["score"]) for one in several] for several in self.content["translations"]]
 
     def refused(self, status, *said):
-        """Assert that this is an error of one line, without a path or a traceback, that contains what is `said`."""
+        """Assert that this is a one-line error without a path or a traceback, and that it contains each of `said`."""
         assert self.status == status, self
         assert set(self.content) == {"error"}
         sentence = self.content["error"]
@@ -35,7 +35,10 @@ class Answer(NamedTuple):
 
 
 def ask(url, path="/translate", body=None, timeout=60):
-    """Return the `Answer` to a GET or, with a body, a POST: an object, or bytes as they are."""
+    """Send a GET request, or a POST request if there is a body, and return the `Answer`.
+
+    A body of bytes is sent unchanged; any other object becomes JSON.
+    """
     address = url.removeprefix("http://")
     connection = http.client.HTTPConnection(address, timeout=timeout)
     try:
@@ -55,10 +58,10 @@ def ask(url, path="/translate", body=None, timeout=60):
 
 @contextlib.contextmanager
 def serving(app):
-    """Serve an ASGI application inside a `with` block; yield its URL."""
+    """Serve an ASGI application while a `with` block runs. Yield its URL."""
     import uvicorn
 
-    # Without its protocol, asyncio would not disable Nagle's algorithm, which delays each answer by 40 ms.
+    # The protocol is explicit so that asyncio disables Nagle's algorithm, which would delay each answer by 40 ms.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, lifespan="on", log_config=None, timeout_graceful_shutdown=5))
@@ -78,9 +81,9 @@ def serving(app):
 class Backwards(Engine):
     """Engine that reverses texts and appends the index of each n-best output.
 
-    `batches` holds the inputs, `drawn` counts attention maps, and `drawn_before` lists that count before each batch.
-    Translation waits for `gate` and attention for `map_gate`. A text with "impossible" raises `UserError`, one with
-    "fault" `RuntimeError`.
+    `batches` holds the inputs. `drawn` counts attention maps, and `drawn_before` holds this count before each batch.
+    Translation waits until `gate` is set, and attention until `map_gate` is set. A text that contains "impossible"
+    raises `UserError`, and a text that contains "fault" raises `RuntimeError`.
     """
 
     max_nbest, max_tokens = 4, 20

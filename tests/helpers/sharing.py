@@ -1,16 +1,16 @@
-"""Expensive results that all test processes share: the first that needs one makes it, the others wait."""
+"""Expensive results that all test processes share. One process creates a result while the others wait for it."""
 
 import fcntl
 import os
 
 
 def shared_folder(tmp_path_factory, name, make):
-    """Return the folder `name` that `make(folder)` filled once for all test processes.
+    """Return the folder `name`. The first test process that needs the folder fills it with `make(folder)`.
 
     Args:
         tmp_path_factory: pytest's session fixture.
         name: Name of the folder.
-        make: Function that fills the folder it is given. If it fails, the next caller tries again.
+        make: Function that fills the folder. If it fails, the next caller tries again.
     """
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -1,4 +1,4 @@
-"""Strict conversion of symbols to trees, and spans of trees, to check the functions of the package."""
+"""Independent functions for trees, against which tests check the package: strict parsing of symbols, and spans."""
 
 import re
 
@@ -6,7 +6,7 @@ from keras_transformer.parsing.tree import Tree, escaped
 
 
 def delinearize(symbols, words):
-    """Return the `Tree` of symbols over words, or raise a `ValueError` if they are not a tree over these words."""
+    """Return the `Tree` that the symbols describe. Raise a `ValueError` if they do not form a tree over the words."""
     stack, rest = [("", [])], iter(words)
     for symbol in symbols:
         if symbol[0] == "(":
@@ -35,7 +35,7 @@ def delinearize(symbols, words):
 
 
 def spans(tree):
-    """Return (label, start, end) for each constituent by counting words, outer constituents first."""
+    """Return (label, start, end) for each constituent. Positions count words, and outer constituents come first."""
     found, open_brackets, words = [], [], 0
     for token in re.findall(r"\([^ ()]*|\)|[^ ()]+", str(tree)):
         if token == ")":

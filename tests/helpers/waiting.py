@@ -1,10 +1,10 @@
-"""Waiting for other threads and processes."""
+"""Function that waits for other threads and processes."""
 
 import time
 
 
 def wait_for(condition, seconds=30):
-    """Return as soon as `condition()` is true. Fail after a number of seconds."""
+    """Wait until `condition()` is true. Fail if this takes longer than the given number of seconds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

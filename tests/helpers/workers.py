@@ -1,4 +1,4 @@
-"""Several workers of one training run, each in its own process."""
+"""Training runs with several workers, each in its own process."""
 
 import json
 import socket
@@ -13,7 +13,7 @@ DEVICES = 1 if BACKEND == "tensorflow" else 2
 
 
 def free_ports(count):
-    """Return free ports."""
+    """Return the numbers of free ports."""
     listeners = [socket.create_server(("localhost", 0)) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in listeners]
     for listener in listeners:
@@ -27,7 +27,7 @@ def tf_config(addresses, index):
 
 
 def spawn_workers(count, *arguments, cwd):
-    """Start `train` in `count` processes and return them."""
+    """Start `train` in `count` processes and return the processes."""
     addresses = [f"localhost:{port}" for port in free_ports(count)]
     processes = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""The commands from end to end on a very small run, and their errors."""
+"""Tests of all commands from end to end on a very small run, and of their error messages."""
 
 import functools
 import gzip
@@ -34,7 +34,7 @@ def damage(run, step):
     return path
 
 
-# Training to translation
+# From training to translation
 
 
 def test_train_prints_its_progress_on_stdout_only(home):
@@ -120,7 +120,7 @@ def test_translate_process_reads_stdin_line_by_line(home):
 
 
 def assert_one_for_one(outputs):
-    """Assert one output per line, and empty outputs for blank lines."""
+    """Assert that each line has one output, which is empty if the line is blank."""
     assert len(outputs) == len(LINES)
     assert not any(output for output, line in zip(outputs, LINES) if not line.strip())
 
@@ -344,7 +344,7 @@ def test_train_leaves_foreign_files_unchanged(home, call, tmp_path):
 
 
 def assert_only_file(folder):
-    """Assert that a folder contains only the unchanged file of the user."""
+    """Assert that a folder contains nothing but the user's file, and that this file is unchanged."""
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("file", "mine")]
 
 

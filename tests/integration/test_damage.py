@@ -1,4 +1,4 @@
-"""Damaged or malicious files: commands refuse them in one sentence and never execute their content."""
+"""Tests of damaged and malicious files. Commands reject them with one sentence and never execute their content."""
 
 import ast
 import hashlib
@@ -24,7 +24,7 @@ TEXT = "--input=/dev/null"
 
 @pytest.fixture
 def home(home, tmp_path):
-    """A copy of the run of six updates and of its prepared corpus that a test may damage."""
+    """Copy of the run of six updates and its prepared corpus. A test may damage the copy."""
     shutil.copytree(home.path, tmp_path / "home", ignore=shutil.ignore_patterns("ctranslate2"))
     config = tmp_path / "home" / "runs" / "reverse-toy" / "config.json"
     config.write_text(config.read_text().replace(str(home.path), str(tmp_path / "home")))
@@ -32,7 +32,7 @@ def home(home, tmp_path):
 
 
 def load(path):
-    """Read all parts of a run and its corpus that commands need."""
+    """Load everything that commands need from a run and its corpus."""
     run = Run.open(path)
     with logged_lines() as said:
         arrays, _ = run.checkpoints.load("last")
@@ -80,7 +80,7 @@ def test_prepare_verify_names_a_flipped_bit(home, call):
     path = prepared / "train.target.ids"
     status, content = path.stat(), bytearray(path.read_bytes())
     content[5] ^= 1
-    with open(path, "r+b") as file:  # a failing disk does not change the time or the inode
+    with open(path, "r+b") as file:  # like a failing disk, this keeps time and inode
         file.write(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     call(*flags).succeeded()
@@ -129,7 +129,7 @@ def test_renamed_part_of_checkpoint_is_reported(home, part):
 
 
 class Harm:
-    """Object whose unpickling creates a file."""
+    """Object that creates a file when pickle loads it."""
 
     def __init__(self, path):
         self.path = path
@@ -139,7 +139,7 @@ class Harm:
 
 
 def with_checksum(checkpoint, content):
-    """Replace the weights file of a checkpoint, with the right checksum."""
+    """Replace the weights file of a checkpoint and update the checksum to match."""
     (checkpoint / "weights.npz").write_bytes(content)
     state = json.loads((checkpoint / "state.json").read_text())
     state["sha256"]["weights"] = hashlib.sha256(content).hexdigest()
@@ -217,14 +217,14 @@ READERS = {
     ("config/registry.py", "importlib.import_module"),  # registered locations
     ("config/registry.py", "spec.loader.exec_module"),  # problems/, hparams/ and plug-ins
     ("config/plugins.py", "importlib.import_module"),
-    ("data/tokenizers/loading.py", "importlib.import_module"),  # the class of a tokenizer file
-    ("models/seq2seq_model.py", "keras.saving.deserialize_keras_object"),  # while Keras loads in safe mode
+    ("data/tokenizers/loading.py", "importlib.import_module"),  # the class that a tokenizer file names
+    ("models/seq2seq_model.py", "keras.saving.deserialize_keras_object"),  # called only while Keras loads in safe mode
 }
 
 
 def test_code_does_not_depend_on_time_of_day():
     for path in registry.PACKAGE.rglob("*.py"):
-        if path.name == "tensorboard.py":  # TensorBoard shows it
+        if path.name == "tensorboard.py":  # only TensorBoard reads these files
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""

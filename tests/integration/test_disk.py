@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, runs without a complete checkpoint, and corpora that have changed."""
+"""Tests of full and read-only disks, runs without a complete checkpoint, and changed corpora."""
 
 import builtins
 import errno
@@ -11,7 +11,7 @@ from keras_transformer.runs.run import Run
 
 
 def test_train_in_read_only_directory_changes_nothing(home, copied, call, tmp_path, monkeypatch):
-    # Root may write anywhere, so the calls that create files raise the error of other users.
+    # Root may write anywhere, so permissions cannot cause the error. Instead, patched functions raise it.
     before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
 
     def read_only(function, writes):
@@ -52,7 +52,7 @@ def test_train_rejects_changed_corpus(call, tmp_path, eager):
     settings = (*text, "--set=problem.vocab_size=40", *commands.SMALL, "--hparams=toy", "--beam_size=1")
     settings = (*settings, f"--output_dir={tmp_path}/run", f"--data_dir={tmp_path}/data")
     call("train", *settings, "--train_steps=1", "--eval_steps=1").succeeded_with_warnings()
-    # The same lines in another order, which gives the same vocabulary.
+    # The same lines in another order give the same vocabulary.
     lines = {language: content.splitlines(keepends=True)[::-1] for language, content in commands.TEXT.items()}
     commands.write_text(tmp_path / "text", {language: "".join(content) for language, content in lines.items()})
     before = Run.open(tmp_path / "run").checkpoints.load("last")[1]
@@ -67,4 +67,4 @@ def test_train_reports_too_little_disk_space_first(home, copied, call, tmp_path,
     call("train", *new, "--keep_checkpoints=2").refused("4 more checkpoints")
     outcome = call("train", *home.again(copied), "--train_steps=50")
     outcome.refused("more checkpoint", "free; free some space and run the command again")
-    assert "fewer" not in outcome.err  # keep_checkpoints of an existing run is fixed
+    assert "fewer" not in outcome.err  # an existing run cannot change keep_checkpoints

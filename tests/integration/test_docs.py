@@ -1,4 +1,4 @@
-"""The documentation matches the code, and its examples run."""
+"""Tests that the documentation matches the code and that its examples run."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
 @pytest.fixture
 def generators(monkeypatch):
-    """Make the programs that write pages importable."""
+    """Allow tests to import the programs that generate pages."""
     monkeypatch.syspath_prepend(ROOT / "docs")
 
 
@@ -73,10 +73,10 @@ def test_comparison_names_existing_tests():
 
 
 def named_tests_of(page):
-    """Return the tests that a page names as `file: name` or, within the same cell, as `name`.
+    """Return the tests that a page names, as `file: name` or as further `name`s in the same table cell.
 
     Raises:
-        AssertionError: A test is missing.
+        AssertionError: A test does not exist.
     """
     names = set()
     for cell in re.findall(r"`(test_\w+\.py[^|]*)", page):
@@ -101,7 +101,7 @@ def test_readme_names_all_commands():
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_first_example_runs(page, tmp_path, monkeypatch, capsys):
-    # The same calls, on less data.
+    # Run the same calls on less data.
     smaller = f'kt.problem("toy_ende", data_dir={str(tmp_path)!r}, train_pairs=400)'
     code = code_of(page).replace('kt.problem("toy_ende")', smaller)
     code = code.replace("epochs=8, verbose=2", "epochs=1, verbose=0")
@@ -166,8 +166,8 @@ def test_commands_page_matches_help(generators, monkeypatch):
 def test_troubleshooting_quotes_existing_messages():
     files = [path for folder in ("keras_transformer", "problems") for path in (ROOT / folder).rglob("*.py")]
     source = "\n".join(path.read_text(encoding="utf-8") for path in files)
-    source = re.sub(r'"\s*\n\s*f?"', "", source)  # join literals over several lines
-    source += source.replace("_", " ")  # names of counts are printed with spaces
+    source = re.sub(r'"\s*\n\s*f?"', "", source)  # join string literals that span lines
+    source += source.replace("_", " ")  # `prepare` prints spaces in names of counts
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     messages = re.findall(r"^\| `([^`]+)` \|", page, flags=re.MULTILINE)
     assert len(messages) == 21

@@ -1,4 +1,4 @@
-"""Translation with CTranslate2 from the commands: start without Keras, equal texts, rows of results, errors."""
+"""Tests of commands that translate with CTranslate2: imports, equal texts, result rows, errors."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Exports give the results of this package without importing it."""
+"""Tests that exports give the same results as this package, without importing it."""
 
 import dataclasses
 import json
@@ -55,7 +55,7 @@ OPTIONS = {
 
 
 def translator_of(tokenizer, hparams, seed=1, count=1):
-    """Return a translator or an ensemble with random weights and peaked distributions."""
+    """Return a translator of one or several models, whose random weights are large enough for peaked distributions."""
     rng, models = np.random.default_rng(seed), []
     for _ in range(count):
         model = kt.Transformer.from_hparams(hparams, vocab_size=tokenizer.vocab_size)
@@ -66,7 +66,7 @@ def translator_of(tokenizer, hparams, seed=1, count=1):
 
 
 def made(kind):
-    """Return a parser, or an ensemble with a SentencePiece tokenizer."""
+    """Return the translator of a kind: for "trees" a parser, otherwise an ensemble with a SentencePiece tokenizer."""
     if kind == "trees":
         symbols = {"(S", ")S", "(NP", ")NP", "NN", "VB", "XX"}
         return translator_of(TreeTokenizer.train(SENTENCES * 5, symbols, 200), PARSER)
@@ -74,7 +74,7 @@ def made(kind):
 
 
 class Exported(NamedTuple):
-    """A translator, the fixed options of its export, the signatures and the folder."""
+    """A translator and its export: the options fixed in the export, the signatures and the folder."""
 
     translator: object
     options: dict
@@ -84,7 +84,7 @@ class Exported(NamedTuple):
 
 @pytest.fixture(scope="module", params=["pieces", "trees"])
 def exported(request, tmp_path_factory):
-    """An export that all test processes share, and its translator."""
+    """A translator with its SavedModel, which all test processes share."""
     translator, options = made(request.param), OPTIONS[request.param]
 
     def make(path):
@@ -97,7 +97,7 @@ def exported(request, tmp_path_factory):
 
 
 def same(answer, expected, tolerance=1e-4):
-    """Assert that the answer of a signature matches lists of hypotheses."""
+    """Assert that the output of a signature matches the lists of expected hypotheses."""
     answer = {name: value.numpy() for name, value in answer.items()}
     for row, hypotheses in enumerate(expected):
         count = len(hypotheses)
@@ -315,7 +315,7 @@ def test_keras_file_loads_in_safe_mode(home, call, tmp_path):
 
 
 def log_probability_without_pad_and_bos(translator, source, target):
-    """Return a target's log-probability among all tokens but PAD and BOS, which an export for CTranslate2 excludes."""
+    """Return the log-probability of a target. PAD and BOS have probability 0, as in an export for CTranslate2."""
     source, target = (np.array([[*translator.tokenizer.encode([text])[0], EOS]]) for text in (source, target))
     logits = np.array(translator.model((source, np.insert(target, 0, BOS, axis=1)[:, :-1])), "float64")[0]
     logits[:, [PAD, BOS]] = -np.inf

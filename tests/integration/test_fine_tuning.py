@@ -1,4 +1,4 @@
-"""`train --init_from`: weights of another run of the same model, with embeddings mapped by piece."""
+"""Tests of `train --init_from`, which starts from the weights of another run and maps embeddings by piece."""
 
 import keras
 import numpy as np
@@ -30,14 +30,14 @@ def problem(folder, num_symbols):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder for all runs."""
+    """Folder for the runs of all tests."""
     with quick_runs():
         yield tmp_path_factory.mktemp("fine_tuning")
 
 
 @pytest.fixture(scope="module")
 def source(folder):
-    """The run whose weights the other runs start from."""
+    """Run that provides the initial weights of the other runs."""
     return train_model(problem(folder, 5), HPARAMS, folder / "source")
 
 
@@ -47,7 +47,7 @@ def start(folder, name, source, num_symbols, hparams=STILL, checkpoint=None):
 
 
 def weights(run, checkpoint="last"):
-    """Return {path: array} without seed states."""
+    """Return the weights of a checkpoint as {path: array}, without seed states."""
     arrays = run.checkpoints.load(checkpoint)[0]["weights"]
     return {path: array for path, array in arrays.items() if array.dtype.kind == "f"}
 
@@ -60,7 +60,7 @@ def test_init_from_copies_all_weights_of_same_vocabulary(folder, source, checkpo
     for path, array in weights(run).items():
         np.testing.assert_array_equal(array, expected[path], err_msg=path)
     assert any("at step 2; its vocabulary has 9 of the 9 tokens" in line for line in said)
-    assert run.checkpoints.load("last")[1]["step"] == 1  # a new count of updates
+    assert run.checkpoints.load("last")[1]["step"] == 1  # counted from zero again
 
 
 def test_init_from_maps_embeddings_by_piece(folder, source):
@@ -121,7 +121,7 @@ def test_init_from_rejects_missing_run_or_checkpoint(folder, source, call, tmp_p
 
 
 def test_init_from_continues_a_converted_model(call, tmp_path, fresh_seed):
-    """The model starts where the converted model is, improves, and is a Marian model again."""
+    """Start from a converted Marian model, improve it by training, and export it as a Marian model again."""
     write_marian(tmp_path / "marian", fresh_seed)
     converted, tuned = (f"--{name}={tmp_path}/converted" for name in ("output_dir", "init_from"))
     call("convert", "--from=huggingface", f"--model={tmp_path}/marian", converted).succeeded()

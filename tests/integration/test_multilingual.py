@@ -1,4 +1,4 @@
-"""A multilingual model as users make it: prepare, train, evaluate each direction, translate, export."""
+"""Tests of a multilingual model from end to end: prepare, train, evaluate each direction, translate, export."""
 
 import json
 
@@ -24,7 +24,7 @@ def eager():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Path of a read-only run of two updates on three directions, next to its folder of files."""
+    """Path of a read-only run of two updates on three directions. The folder with its text files is next to it."""
 
     def make(path):
         (path / "corpus").mkdir()

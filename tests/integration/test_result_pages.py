@@ -1,4 +1,4 @@
-"""Pages of results and the experiments behind their rows."""
+"""Tests of the result pages and of the experiments that produce their rows."""
 
 import dataclasses
 import json
@@ -58,7 +58,7 @@ def test_experiments_name_valid_problems_and_hparams(monkeypatch):
     for training in trainings:
         problem = load_problem(training.problem, raw_dir=".", **training.settings)
         hparams = dataclasses.asdict(load_hparams(training.preset, **training.overrides))
-        assert changed_fields(training.preset, hparams) == training.overrides  # or its row would not be found
+        assert changed_fields(training.preset, hparams) == training.overrides  # identifies its row
         usual = {field.name: field.default for field in dataclasses.fields(problem)}
         assert all(usual[name] != value for name, value in training.settings.items())
 
@@ -66,7 +66,7 @@ def test_experiments_name_valid_problems_and_hparams(monkeypatch):
 def test_experiments_have_valid_directory_names(monkeypatch):
     trainings = [one for experiment in __import__("reproduce").EXPERIMENTS.values() for one in experiment]
     assert max(len(training.name.encode()) for training in trainings) < 200
-    # A changed preset gives another name.
+    # A run of a changed preset gets a new name.
     before = trainings[0].name
     monkeypatch.setattr("reproduce.load_hparams", lambda preset, **changes: load_hparams(preset, alpha=9.0, **changes))
     assert trainings[0].name != before
@@ -81,4 +81,4 @@ def test_result_rows_have_current_hparams_only():
     ]
     trained = [row["hparams"] for row in rows if isinstance(row.get("hparams"), dict)]
     assert trained
-    assert all(hparams.keys() <= today for hparams in trained)  # else reproduce.py does finished runs again
+    assert all(hparams.keys() <= today for hparams in trained)  # or reproduce.py would repeat finished runs

@@ -1,4 +1,4 @@
-"""The command `score`: figures of given translations, unusual lines and wrong input."""
+"""Tests of the command `score`: scores of given translations, unusual lines and wrong input."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The summary that `train` prints first, and progress bars in a terminal."""
+"""Tests of the summary that `train` prints first, and of progress bars in a terminal."""
 
 import contextlib
 import os
@@ -92,7 +92,7 @@ def test_train_hints_at_bfloat16(call, tmp_path, monkeypatch, has, flags, hints)
 
 
 def in_terminal(monkeypatch, main, *arguments):
-    """Run a command with a terminal as stdout and stderr. Return its output."""
+    """Run a command that writes stdout and stderr to a pseudo-terminal. Return the output."""
     own, its = pty.openpty()
     written = []
 
@@ -133,18 +133,18 @@ def test_translate_answers_typed_lines_with_history(home):
     written = ""
 
     def after(typed):
-        """Return what the command writes up to its next prompt, or to its end, after some keys."""
+        """Type some keys. Return the lines that the command writes until its next prompt or its end."""
         nonlocal written
         os.write(own, typed)
         begin = len(written)
-        with contextlib.suppress(OSError):  # the end of the terminal
+        with contextlib.suppress(OSError):  # the command has closed the terminal
             while not written[begin:].endswith("> ") and (part := os.read(own, 1 << 16)):
                 written += part.decode()
         return [line.strip() for line in written[begin:].splitlines()]
 
     assert after(b"")[0].startswith("Type a line and press Enter to translate it.")
     assert after(b"s1 s2 s3\n")[1] == expected
-    assert after(b"\x1b[A\n")[1] == expected  # the arrow up repeats the last line
+    assert after(b"\x1b[A\n")[1] == expected  # the up arrow repeats the last line
     after(b"\x04")
     assert process.wait(60) == 0
     os.close(own)

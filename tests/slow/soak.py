@@ -2,9 +2,9 @@
 
     python tests/slow/soak.py --kills=50 --json=docs/results/reliability.jsonl
 
-Each kill (SIGKILL, every fourth SIGTERM) comes at a random moment after at least one new checkpoint. Every third comes
-during a checkpoint write. The program exits with 1 unless weights, optimizer state and best checkpoint are identical
-after the requested number of kills.
+The program kills the run with SIGKILL, and every fourth time with SIGTERM. Each kill comes at a random moment after at
+least one new checkpoint, and every third kill comes during a checkpoint write. The program exits with 1 unless weights,
+optimizer state and best checkpoint are identical after the requested number of kills.
 """
 
 import argparse
@@ -44,8 +44,8 @@ def main(arguments):
 
 
 def soak(flags, folder):
-    """Return the row of the experiment."""
-    # Checkpoints for each kill: a new one, and those written until the kill.
+    """Run the experiment and return its result row."""
+    # Four checkpoints per kill leave room for those that the run writes before the kill takes effect.
     steps = 4 * CHECKPOINT_STEPS * (flags.kills + 2)
     settings = [
         "--problem=toy_ende", "--hparams=toy", f"--train_steps={steps}", f"--checkpoint_steps={CHECKPOINT_STEPS}",
@@ -110,7 +110,7 @@ def being_written(run):
 
 
 def equal(one, other):
-    """Return whether two runs have identical last checkpoints and the same best one."""
+    """Return whether two runs have identical last checkpoints and the same best checkpoint."""
     (arrays, state), (others, other_state) = (run.checkpoints.load("last") for run in (one, other))
     flat, flat_other = ({(p, k): v for p, d in part.items() for k, v in d.items()} for part in (arrays, others))
     return (
@@ -122,7 +122,7 @@ def equal(one, other):
 
 
 def checkpoint_share(run, seconds):
-    """Return the share of time spent on checkpoints, and seconds per checkpoint."""
+    """Return the share of the training time spent on checkpoints, and the seconds per checkpoint."""
     written = [row["seconds"] for row in run.metrics() if row["kind"] == "checkpoint"]
     return {"share": sum(written) / seconds, "seconds_each": float(np.median(written))}
 

@@ -1,4 +1,4 @@
-"""The attention page in a browser."""
+"""Tests of the attention page in a browser."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ def driver(tmp_path_factory):
 
 @pytest.fixture
 def page(driver, tmp_path):
-    """Open the page of random maps. Assert at the end that its console is empty."""
+    """Open an attention page with random maps. Assert after the test that its console is empty."""
     maps = random_maps([1, 2, 1], [2, 1])
     (tmp_path / "attention.html").write_text(attention_page(maps), encoding="utf-8")
     driver.get((tmp_path / "attention.html").as_uri())

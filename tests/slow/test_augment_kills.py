@@ -1,4 +1,4 @@
-"""`augment` resumes after SIGKILL and writes the same pairs as without interruption."""
+"""Tests that `augment` resumes after SIGKILL and writes the same pairs as without interruption."""
 
 import time
 

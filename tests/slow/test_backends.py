@@ -1,4 +1,4 @@
-"""One program on each backend: the same losses and checkpoints. JAX needs no TensorFlow."""
+"""Tests that backends give the same losses and can resume each other's runs, and that JAX needs no TensorFlow."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ both = pytest.mark.skipif(OTHER is None, reason=f"only {THIS} is installed")
 
 
 def python(backend, home, *arguments, **environment):
-    """Run Python with a backend and its own home directory. Return the finished process."""
+    """Run Python with a backend and a separate home directory. Return the finished process."""
     environment = {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "PATH": os.environ["PATH"], "HOME": str(home),
         "KERAS_BACKEND": backend, **environment,
@@ -36,7 +36,7 @@ def python(backend, home, *arguments, **environment):
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory, fresh_seed):
-    """A folder with runs begun on one backend and finished on the other, and `<backend>.json` of each."""
+    """Folder with runs that start on one backend and end on the other, and `<backend>.json` for each backend."""
 
     def make(folder):
         found = cross_backend.begin(folder, fresh_seed, THIS)
@@ -52,7 +52,7 @@ def folder(tmp_path_factory, fresh_seed):
 
 @pytest.fixture
 def found(folder):
-    """Results of `cross_backend` on each backend."""
+    """Results of `cross_backend` as {backend: results}."""
     return {backend: json.loads((folder / f"{backend}.json").read_text()) for backend in BACKENDS}
 
 

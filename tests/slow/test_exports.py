@@ -1,4 +1,4 @@
-"""A SavedModel in bfloat16. The integration tests export one in float32."""
+"""Test of a SavedModel in bfloat16. The integration tests export in float32."""
 
 import json
 

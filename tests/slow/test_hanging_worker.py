@@ -1,4 +1,4 @@
-"""A worker on JAX that hangs, in two processes."""
+"""Test of a training run on JAX with two workers, one of which hangs."""
 
 import os
 import re
@@ -46,6 +46,6 @@ def test_hanging_worker_stops_others_with_remedy():
         second.kill()
         drained.join()
     assert first.returncode == WorkerLost.status == os.EX_TEMPFAIL, err
-    # The heartbeat reports it, or JAX, which may give up earlier on a busy machine.
+    # Usually the heartbeat reports the hanging worker. On a busy machine, JAX may give up earlier.
     said = r"another worker is lost \((no heartbeat from worker 1|.*Gloo).* to resume from"
     assert re.search(said, err.splitlines()[-1]), err

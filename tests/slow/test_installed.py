@@ -1,4 +1,4 @@
-"""The installed package: all problems and hparams from any directory."""
+"""Tests of the installed package, which finds all problems and hparams from any working directory."""
 
 import importlib.metadata
 import os
@@ -21,7 +21,7 @@ HIDDEN = ("PYTHONPATH", "KERAS_BACKEND", "PYTHONDONTWRITEBYTECODE")
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A directory with folders named like those of the package, which must not shadow them."""
+    """Directory that contains folders with the same names as those of the package. They must not shadow the package."""
     for name in ("problems", "hparams", "_bundled"):
         (tmp_path / name).mkdir()
         for file in ("__init__.py", "transformer.py", "algorithmic.py", "mine.py"):
@@ -30,7 +30,7 @@ def elsewhere(tmp_path):
 
 
 def run(*command, cwd):
-    """Run a command outside of the checkout. Return its stdout."""
+    """Run a command in a directory outside the checkout and return its stdout."""
     environment = {name: value for name, value in os.environ.items() if name not in HIDDEN}
     done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,7 +38,7 @@ def run(*command, cwd):
 
 
 def link_requirements(names, folder):
-    """Link the installed packages `names` and their requirements into an empty folder of packages."""
+    """Link the installed packages `names` and all their requirements into an empty site-packages folder."""
     linked, left = set(), [Requirement(name) for name in names]
     while left:
         requirement = left.pop()
@@ -70,7 +70,7 @@ print(keras_transformer.problem("toy_ende").name, keras_transformer.__file__)
 
 
 def test_wheel_in_an_empty_environment_trains(elsewhere, tmp_path_factory):
-    """Use only the packages that the wheel requires with `[jax]`."""
+    """Install only the packages that the wheel requires with the extra `[jax]`."""
     pytest.importorskip("jax")
     home = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", home, ROOT, cwd=home)

@@ -1,4 +1,4 @@
-"""A run that is interrupted, killed, or out of disk space resumes to bit-for-bit identical weights."""
+"""Tests that a run ends with bit-for-bit identical weights after interruptions, kills and full disks."""
 
 import contextlib
 import json
@@ -44,7 +44,7 @@ run_command(main)
 
 
 class Killed(BaseException):
-    """Exception that no code handles, like a kill."""
+    """Exception that no code catches, so that it ends the run like a kill."""
 
 
 def flags(folder, steps=STEPS):
@@ -52,7 +52,7 @@ def flags(folder, steps=STEPS):
 
 
 def final(run):
-    """Return the arrays of the last checkpoint by (part, path), the best checkpoint and the evaluated steps."""
+    """Return ({(part, path): array} of the last checkpoint, best checkpoint, evaluated steps)."""
     arrays, state = run.checkpoints.load("last")
     assert state["step"] == STEPS
     evaluated = sorted({row["step"] for row in run.metrics() if row["kind"] == "validation"})
@@ -65,13 +65,13 @@ def assert_ends_like(run, whole):
     assert arrays.keys() == expected.keys() and others == expected_others
     for name, array in expected.items():
         np.testing.assert_array_equal(arrays[name], array)
-    assert run.checkpoints.steps() == whole.checkpoints.steps()  # `average` uses the same checkpoints
+    assert run.checkpoints.steps() == whole.checkpoints.steps()  # so that `average` gives the same result
     assert not [path for path in (run.path / "checkpoints").iterdir() if path.name.startswith(".")]
 
 
 @contextlib.contextmanager
 def largest_file(size):
-    """Limit the size of files that this process writes, as on a full disk."""
+    """Simulate a full disk: limit the size of the files that this process writes."""
     limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
@@ -82,7 +82,11 @@ def largest_file(size):
 
 
 def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
-    """Kill before the best is marked and during a write; then a full disk and signals in update and evaluation."""
+    """Interrupt one run in five ways before it ends.
+
+    The faults are a kill before the best checkpoint is marked, a kill during a checkpoint write, a full disk, a signal
+    during an update, and a signal during an evaluation.
+    """
     call("train", *flags(tmp_path), f"--output_dir={tmp_path}/whole").succeeded()
     whole, checkpoints = Run.open(tmp_path / "whole"), Checkpoints(tmp_path / "run" / "checkpoints")
 
@@ -99,7 +103,7 @@ def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert checkpoints.steps() == [10] and checkpoints.best_step() == 10
 
-    # There is no room for the optimizer state, the largest file.
+    # The largest file of a checkpoint, the optimizer state, does not fit.
     largest = max(path.stat().st_size for path in (whole.path / "checkpoints" / "step-000000010").iterdir())
     with largest_file(largest - 1):
         outcome = call("train", *flags(tmp_path))
@@ -131,7 +135,10 @@ def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
 
 
 def test_train_stops_at_ctrl_c_when_nobody_reads(call, tmp_path):
-    """Interrupt as in `train | tee log`, where Ctrl-C stops both. No other process may train there meanwhile."""
+    """Interrupt a run whose stdout is closed, as in `train | tee log`, where Ctrl-C stops both processes.
+
+    While the run is active, another process must not train in its directory.
+    """
     process = commands.spawn("train", *flags(tmp_path, 10_000), cwd=tmp_path)
     checkpoints, deadline = Checkpoints(tmp_path / "run" / "checkpoints"), time.monotonic() + 240
     while not checkpoints.path.is_dir() or not checkpoints.steps():

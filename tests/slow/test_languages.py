@@ -1,4 +1,4 @@
-"""Languages of six scripts: all commands preserve their text, and a model learns them."""
+"""Tests of languages in six scripts: all commands preserve the text, and a model learns to translate it."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Learning of real text with any seed; `tests/integration/test_learning.py` has a shorter run."""
+"""Tests that models learn real text with any seed. `tests/integration/test_learning.py` has a shorter run."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from keras_transformer.training.trainer import train_model
 
 
 def learn(problem, hparams, **arguments):
-    """Return the model after the hparams' updates, in four epochs, and the metrics of each epoch."""
+    """Train a model for `train_steps` updates in four epochs. Return the model and the metrics of each epoch."""
     model = kt.Transformer.from_hparams(hparams, problem, **arguments)
     model.compile(**kt.compile_arguments(hparams))
     batches = problem.batches("train", hparams)
@@ -26,7 +26,7 @@ def translate(model, problem, hparams, sources):
 
 @pytest.fixture
 def captions(test_data, tmp_path):
-    """Make a problem of the first `count` pairs of Multi30k."""
+    """Return a function that creates a problem from the first `count` pairs of Multi30k."""
 
     def make(count, vocab_size):
         folder = test_data / "multi30k" / "raw"
@@ -48,7 +48,7 @@ def test_model_memorizes_real_captions(captions, fresh_seed):
     model, history = learn(problem, hparams)
     print(history["nll"])
     assert history["nll"][0] > 1 and history["nll"][-1] < 0.05
-    sources, references = zip(*problem.examples("validation"))  # the training pairs
+    sources, references = zip(*problem.examples("validation"))  # equal to the training pairs
     outputs = translate(model, problem, hparams, sources)
     assert sum(output == reference for output, reference in zip(outputs, references)) >= 60
 

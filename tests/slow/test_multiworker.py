@@ -1,4 +1,4 @@
-"""Training in two processes: the same updates as in one, and a common end."""
+"""Tests that two worker processes make the same updates as one process and stop together."""
 
 import shutil
 import signal
@@ -27,7 +27,7 @@ CHANGES = {
 
 
 def flags(folder, steps=100_000):
-    """Return the flags of a run on uneven batches, by default an endless run."""
+    """Return the flags of a run with batches of different sizes. By default, the run never ends."""
     changes = {**CHANGES, "train_steps": steps}
     names = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "warmup_steps", *changes)
     given = [f"--{name}={getattr(small(**changes), name)}" for name in names]
@@ -36,7 +36,7 @@ def flags(folder, steps=100_000):
 
 
 def trained_alone(folder, run, steps):
-    """Train, or resume, in this process; return the `Run`."""
+    """Start or resume a training run in this process. Return the `Run`."""
     problem = kt.problem("reverse", data_dir=folder / "data", **PARAMETERS)
     hparams = small(**CHANGES, train_steps=steps)
     options = TrainOptions(strategy="one")
@@ -44,7 +44,7 @@ def trained_alone(folder, run, steps):
 
 
 def interrupt(processes, steps, interrupt_one):
-    """Interrupt the second process after a new checkpoint. Return both outcomes and the seconds."""
+    """Interrupt the second process after a new checkpoint. Return both outcomes, and the seconds until both end."""
     before, deadline = len(steps()), time.monotonic() + PATIENCE
     try:
         while len(steps()) == before and processes[0].poll() is None:
@@ -60,7 +60,7 @@ def interrupt(processes, steps, interrupt_one):
 
 @pytest.mark.backend
 def test_multiworker_trains_as_one_and_stops_together(tmp_path):
-    """Stop two workers by SIGTERM, compare them with one, kill one, and resume to the end."""
+    """Stop two workers with SIGTERM and compare them with one worker. Then kill one of two, and resume to the end."""
     arguments, steps = flags(tmp_path), Checkpoints(tmp_path / "run" / "checkpoints").steps
     first, second, _ = interrupt(
         spawn_workers(2, *arguments, cwd=tmp_path), steps, lambda process: process.send_signal(signal.SIGTERM)
@@ -86,7 +86,7 @@ def test_multiworker_trains_as_one_and_stops_together(tmp_path):
 
 
 def assert_equals_one_worker(folder):
-    """Assert that the first updates equal the updates of one worker, also when one worker resumes the run of two."""
+    """Assert that two workers make the same first updates as one worker, which can also resume their run."""
     shutil.copytree(folder / "run", folder / "resumed")
     for step in Checkpoints(folder / "resumed" / "checkpoints").steps()[1:]:
         shutil.rmtree(folder / "resumed" / "checkpoints" / f"step-{step:09d}")

@@ -1,4 +1,4 @@
-"""Non-finite gradients stop a run or are skipped up to a maximum. Nothing is lost in either case."""
+"""Tests of non-finite gradients, which stop a run, or which it skips up to a maximum number of updates."""
 
 import numpy as np
 import pytest
@@ -13,19 +13,19 @@ SETTINGS = (*commands.SMALL, "--hparams=toy", "--set=problem.vocab_size=40", "--
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """Flags of a corpus in files, prepared once."""
+    """Command flags that select a small corpus of text files."""
     return commands.write_text(tmp_path_factory.mktemp("text") / "raw", commands.TEXT)
 
 
 @pytest.fixture
 def train(call, text, tmp_path):
-    """Train in a directory, with more flags."""
+    """Return a function that trains in a directory with additional flags."""
     return lambda name, *flags: call("train", *text, *SETTINGS, f"--output_dir={tmp_path}/{name}", *flags)
 
 
 @pytest.fixture
 def spoil(monkeypatch):
-    """Make the loss of some updates, numbered from 1, NaN."""
+    """Return a function that makes the loss of some updates NaN. The first update has number 1."""
     getitem = TokenBatches.__getitem__
 
     def begin(*updates):
@@ -40,14 +40,14 @@ def spoil(monkeypatch):
 
 
 def final(path):
-    """Return {(part, path): array} of the last checkpoint, step 6."""
+    """Return {(part, path): array} of the last checkpoint, which must be at step 6."""
     arrays, state = Run.open(path).checkpoints.load("last")
     assert state["step"] == 6
     return {(part, name): array for part, values in arrays.items() for name, array in values.items()}
 
 
 def nonfinite_rows(path):
-    """Return the rows of the log for updates that were skipped."""
+    """Return the log rows of non-finite updates."""
     return [row for row in Run.open(path).metrics() if row["kind"] == "nonfinite"]
 
 
@@ -82,7 +82,7 @@ def test_train_stops_at_or_skips_nonfinite_updates(train, spoil, tmp_path):
     rows = [row for row in Run.open(tmp_path / "run").metrics() if row["kind"] == "train"]
     assert all(row["gradient_norm"] > 0 for row in rows)
     assert train("other", "--on_nonfinite=skip").status == 0
-    assert_same(tmp_path / "run", tmp_path / "other")  # skipped from the start
+    assert_same(tmp_path / "run", tmp_path / "other")  # like a run that always skips
 
     spoil(5, 7, 8)
     outcome = train("run", "--on_nonfinite=skip", "--max_skipped=2", "--train_steps=12")

@@ -1,4 +1,4 @@
-"""The notebooks run from the first cell to the last."""
+"""Tests that the notebooks run from the first cell to the last."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def run(notebook, folder, monkeypatch):
 
 @on_tensorflow
 def test_notebooks_run_with_fewer_updates(tmp_path, monkeypatch):
-    """Run all notebooks in one process, each in its own folder and with a fresh namespace."""
+    """Run all notebooks in one process, each in a separate folder and with a fresh namespace."""
     whole = nbformat.v4.new_notebook()
     for path in NOTEBOOKS:
         (tmp_path / path.stem).mkdir()
@@ -54,7 +54,7 @@ def test_notebook_runs_completely(path, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_stored_as_executed(path):
-    """Check the order of cells, the size of pictures, and that no local path is stored."""
+    """Check that cells ran in order, that pictures are small, and that no output contains a local path."""
     text = path.read_text(encoding="utf-8")
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))

@@ -1,4 +1,4 @@
-"""The commands of docs/own_data.md run as printed: train, translate, draw and export."""
+"""Tests that the commands in docs/own_data.md run as printed: train, translate, draw and export."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason=
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
-    """Parallel text of 400 lines, and 40 for validation and test, in a folder of the working directory."""
+    """Folder in the working directory with parallel text: 400 lines for training, 40 each for validation and test."""
     monkeypatch.chdir(tmp_path)
     grammar, folder = kt.problem("toy_ende", train_pairs=400), tmp_path / "corpus"
     folder.mkdir()
@@ -30,7 +30,7 @@ def corpus(tmp_path, monkeypatch):
 
 
 def commands_of(section):
-    """Return the Python commands, (module, arguments), in the shell blocks of a section."""
+    """Return the Python commands in the shell blocks of a section as a list of (module, arguments)."""
     text = (ROOT / "docs/own_data.md").read_text(encoding="utf-8")
     section = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL)[1]
     script = "\n".join(re.findall(r"^    .+$", section, flags=re.MULTILINE))
@@ -42,7 +42,7 @@ def commands_of(section):
 
 
 def typed(call, commands):
-    """Run commands, but train a smaller model. Return the names of the commands."""
+    """Run commands with a smaller model than on the page. Return the names of the commands."""
     for name, arguments in commands:
         out = call(name, *arguments, *(SMALLER if name == "train" else [])).succeeded_with_warnings()
         assert out or name == "translate"

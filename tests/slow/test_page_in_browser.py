@@ -1,4 +1,4 @@
-"""The page of `serve` in a browser."""
+"""Tests of the web page of `serve` in a browser."""
 
 import pytest
 from helpers.browser import complaints, open_browser
@@ -26,7 +26,7 @@ def translate(driver, url, text):
 
 
 def translate_again(driver, text):
-    """Replace the text, as pasting does, and return the translations once the page is done."""
+    """Replace the source text, as by pasting, and click on translate. Return the translations that appear."""
     from selenium.webdriver.support.ui import WebDriverWait
 
     driver.execute_script("document.getElementById('source').value = arguments[0]", text)
@@ -36,7 +36,7 @@ def translate_again(driver, text):
 
 
 def said(driver):
-    """Return the errors that the page shows."""
+    """Return the error messages that the page shows."""
     return [one.text for one in driver.find_elements("css selector", ".wrong") if one.text]
 
 
@@ -45,7 +45,7 @@ def test_page_shows_attention_of_a_word(driver, home):
     from selenium.webdriver.support.ui import WebDriverWait
 
     engine = load_engine(home.run)
-    # After six updates, outputs would have arbitrary lengths.
+    # The model has made only six updates, so its outputs would have arbitrary lengths.
     engine.translate = lambda texts, nbest: [[Output(" ".join(text.split()[::-1]), -1.0)] for text in texts]
     with serving(application(engine)) as url:
         wanted = ["s3 s2 s1", "s5 s4"]

@@ -1,4 +1,4 @@
-"""Documentation pages with slow checks: the figures of presets, and a training run in Python."""
+"""Slow tests of documentation pages: generated pages are current, and the training code in keras_fit.md runs."""
 
 import re
 import subprocess

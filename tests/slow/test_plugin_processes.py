@@ -1,4 +1,4 @@
-"""A plug-in by module name, in its own process."""
+"""Test of a plug-in that a command in a new process loads by its module name."""
 
 import json
 import re
@@ -11,7 +11,7 @@ SMALL = ("--num_layers=1", "--d_model=16", "--d_ff=32", "--num_heads=2", "--batc
 
 
 def write_example(folder):
-    """Write the plug-in of docs/plugins.md."""
+    """Write the example plug-in of docs/plugins.md to a folder."""
     page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(\"\"\".*?)```", page, flags=re.DOTALL)
     (folder / "numbers_plugin.py").write_text(code, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`prepare` in processes that are killed, interrupted, out of disk space, or run concurrently."""
+"""Tests of `prepare` in processes that are killed, interrupted, out of disk space, or run concurrently."""
 
 import functools
 import json
@@ -17,8 +17,8 @@ from helpers.waiting import wait_for
 from keras_transformer.config import registry
 from keras_transformer.data.token_store import VERIFIED
 
-# A plug-in with a problem that is prepared like a large corpus. TROUBLE names a fault and the pair, or the use of a
-# file, where it occurs. `pairs` counts pairs over the vocabulary (0 to 1999) and the store.
+# `prepare` treats the problem of this plug-in like a large corpus. TROUBLE is a fault and the number of the pair, or of
+# the file access, at which it occurs. Learning the vocabulary reads pairs 0 to 1999, and writing the store the others.
 PLUGIN = '''
 import dataclasses, os, random, signal, sys, time
 from keras_transformer import TranslationProblem, register_problem
@@ -73,7 +73,7 @@ def contents(folder):
 
 
 class Home:
-    """A folder with a plug-in whose problem `prepare` prepares in a new process."""
+    """Folder with the plug-in. The methods run `prepare` on its problem in a new process."""
 
     def __init__(self, path):
         self.path, self.data = path, path / "data"
@@ -88,7 +88,7 @@ class Home:
         )  # fmt: skip
 
     def prepare(self, *flags, **options):
-        """Return (status, lines of stdout, stderr)."""
+        """Run `prepare` and return (status, lines of stdout, stderr)."""
         process = self.popen(*flags, **options)
         out, err = process.communicate()
         return process.returncode, out.splitlines(), err
@@ -109,7 +109,7 @@ def home(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The lines and the store of an undisturbed preparation."""
+    """The lines of stdout and the store of an undisturbed preparation."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "home").mkdir()
     home = Home(folder / "home")
@@ -141,7 +141,7 @@ def test_killed_preparation_resumes(home, whole, pair):
 def test_preparation_killed_anywhere_resumes(home, whole, fresh_seed):
     rng = random.Random(fresh_seed)
     for _ in range(5):
-        status, _, err = home.prepare(trouble=f"use {rng.randint(1, 260)}")  # a run uses files 264 times
+        status, _, err = home.prepare(trouble=f"use {rng.randint(1, 260)}")  # out of 264 accesses
         if status == 0:
             break
         assert (status, err) == (-signal.SIGKILL, "")

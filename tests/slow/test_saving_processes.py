@@ -1,4 +1,4 @@
-"""A saved model in a new process: all classes are found, and training continues."""
+"""Test of a saved model in a new process: Keras finds all classes, and training continues."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ from helpers.small_transformer import DECODER_INPUT, INPUTS, LABELS, SOURCE, WEI
 
 from keras_transformer.config import registry
 
-IMPORTS = {  # both documented ways
+IMPORTS = {  # the two documented ways to import the classes
     "tensorflow": "import keras, keras_transformer",
     "jax": "from keras_transformer import Transformer; import keras",
 }
@@ -45,7 +45,7 @@ def test_compiled_model_continues_training_in_new_process(tmp_path):
     for path, value in expected.items():
         np.testing.assert_allclose(found[path], value, rtol=1e-5, atol=1e-7, err_msg=path)
     registered = process.stdout.splitlines()[-1].split()
-    # Models of parsing/ and Marian are registered when they are first used.
+    # The package registers the models of parsing/ and Marian only when they are first used.
     files = [path for path in registry.PACKAGE.rglob("*.py") if not {"parsing", "marian.py"} & {*path.parts}]
     sources = "\n".join(path.read_text() for path in files)
     classes = re.findall(

@@ -1,4 +1,4 @@
-"""The web application under fuzzing: all answers match the API description."""
+"""Fuzzing of the web application: all answers must match its OpenAPI description."""
 
 import collections
 
@@ -25,7 +25,7 @@ LIMITS = Limits(texts=8, characters=100, body_bytes=1 << 20, waiting=20, seconds
 
 @pytest.fixture(scope="module")
 def described():
-    """Schema from the server's OpenAPI description, with all optional paths enabled."""
+    """Schema of the server's OpenAPI description. The server enables all optional paths."""
     with serving(application(Backwards(trees=True, shows_attention=True), LIMITS)) as url:
         yield schemathesis.openapi.from_url(f"{url}/openapi.json")
 

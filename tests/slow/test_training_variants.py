@@ -1,4 +1,4 @@
-"""Rare training options with the same updates: XLA, four replicas and a Keras loss."""
+"""Tests that rare training options give the same updates: XLA, four replicas and a Keras loss."""
 
 import keras
 import pytest

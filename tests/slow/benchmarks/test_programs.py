@@ -1,4 +1,4 @@
-"""Every program in benchmarks/ runs on small input and writes its rows."""
+"""Tests that every program in benchmarks/ runs on small input and writes its result rows."""
 
 import contextlib
 import importlib
@@ -36,7 +36,7 @@ def paths(monkeypatch, tmp_path):
 
 @pytest.fixture
 def rows_of(monkeypatch, tmp_path):
-    """A function that runs a program in this process and returns its rows."""
+    """Function that runs a program in this process and returns its result rows."""
 
     def rows_of(name, *flags):
         program, path = importlib.import_module(name), tmp_path / "rows.jsonl"
@@ -65,7 +65,7 @@ def test_checkpoints_measures_one_size(rows_of):
 
 
 def test_consumers_names_reason_of_a_failed_consumer(rows_of, home):
-    """The interpreter of the tests has this project, or the run's tokenizer is not SentencePiece."""
+    """The consumer fails because its interpreter can import this project, or because of the run's tokenizer."""
     pytest.importorskip("ctranslate2")
     flags = (f"--run={home.run}", "--sentences=3", "--formats=ctranslate2", f"--python={sys.executable}")
     with pytest.raises(UserError, match="--python=.* could not translate: .+ Give an interpreter"):
@@ -87,7 +87,7 @@ def test_decode_profile_finds_matrix_products(monkeypatch, tmp_path):
     decode, program = importlib.import_module("decode"), importlib.import_module("decode_profile")
     monkeypatch.setattr(decode, "SIZES", {"tiny": ("tiny", 50)})
     monkeypatch.setattr(decode, "SENTENCES", 4)
-    monkeypatch.setattr(program.protocol, "limit_threads", lambda *_: None)  # too late for TensorFlow
+    monkeypatch.setattr(program.protocol, "limit_threads", lambda *_: None)  # TensorFlow is already running
     row = program.measure(decode.forced("tiny", tmp_path), "graph", "float32")
     assert 0 < row["shares"]["matrix products"] < 1 and row["products_flops_per_second"] > 0
 
@@ -211,7 +211,7 @@ def test_gpu_report_measures_every_workload_in_miniature(rows_of, tmp_path):
     ]  # fmt: skip
     assert all(row["target_tokens_per_second"] > 0 for row in rows if row["workload"] == "train")
     assert by_workload["program"]["products"]["bf16"] > 20 and by_workload["program"]["host_transfers"] == 0
-    assert by_workload["program"]["products"]["f32"] == 1  # of label smoothing
+    assert by_workload["program"]["products"]["f32"] == 1  # from label smoothing
     assert by_workload["decode"]["output_tokens"] == 4 * 6 and by_workload["learn"]["updates"] == 2
     page = (tmp_path / "page.md").read_text()
     assert all(f"## {workload}" in page for workload in by_workload) and "| utilisation |" in page

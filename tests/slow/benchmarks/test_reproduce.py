@@ -1,4 +1,4 @@
-"""benchmarks/reproduce.py adds missing rows and no others."""
+"""Tests that benchmarks/reproduce.py adds only the missing result rows."""
 
 import dataclasses
 import importlib
@@ -16,7 +16,7 @@ OVERRIDES = {field: int(value) for field, value in OVERRIDES.items()}
 
 @pytest.fixture
 def reproduce(monkeypatch, tmp_path):
-    """The program with an experiment of one run, in a temporary folder; `calls` lists the commands that it runs."""
+    """The program with a single experiment of one run, in a temporary folder. `calls` lists the commands it runs."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.chdir(tmp_path)
     program = importlib.import_module("reproduce")
@@ -55,7 +55,7 @@ def test_reproduce_makes_missing_rows_once(reproduce, tmp_path, capsys):
     reproduce.main(["small", f"--json={file}", "--list"])
     reproduce.main(["small", f"--json={file}"])
     assert reproduce.calls == [] and capsys.readouterr().out.startswith("done  reverse-toy-")
-    # Rows of other runs do not count.
+    # Rows of other runs do not count as results of this run.
     changed, decoding = {**first["hparams"], "dropout": 0.3}, {**first["decoding"], "beam_size": 9}
     for other in ({"seed": 1}, {"hparams": changed}, {"settings": {"a": 1}}, {"decoding": decoding}):
         (tmp_path / "others.jsonl").write_text("".join(json.dumps({**row, **other}) + "\n" for row in rows(file)))
