@@ -116,9 +116,7 @@ def test_merge_names_faulty_shards(corpus, tmp_path):
     prepare_shard(problem, 2, 3)
     prepare_shard(other, 3, 3)
     shutil.copytree(shards_dir(other) / "3-of-3", shards / "3-of-3")
-    with pytest.raises(
-        UserError, match=r"shard .*3-of-3 has a different vocabulary .* `prepare --shard=3/3` again"
-    ):
+    with pytest.raises(UserError, match=r"shard .*3-of-3 has a different vocabulary .* `prepare --shard=3/3` again"):
         merge_shards(problem)
     shutil.rmtree(shards / "3-of-3")
     next((shards / "2-of-3").glob("train.*.npz")).unlink()
