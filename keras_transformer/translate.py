@@ -40,7 +40,7 @@ def main(arguments):
     """Run the command with a list of arguments."""
     flags = _parse(arguments)
     interactive = flags.input == flags.output == "-" and sys.stdin.isatty() and sys.stdout.isatty()
-    interactive = interactive and not flags.prefixes
+    interactive = interactive and not (flags.prefixes or flags.constraints)
     lines = _typed_lines() if interactive else _lines(flags)
     chunks = in_chunks(lines, 1 if interactive else CHUNK)
     first = [] if interactive else next(chunks, [])  # report a missing file before loading the model
@@ -63,7 +63,7 @@ def main(arguments):
     progress = _Progress("sentences" if language else "lines") if flags.progress and not interactive else None
     with open_partial(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:
         for chunk in itertools.chain([first] if first else [], chunks):
-            numbers, texts, prefixes = zip(*chunk)
+            numbers, texts, prefixes, phrases = zip(*chunk)
 
             def cut(row, tokens, numbers=numbers):
                 message = f"only the first {most:,} of {tokens:,} tokens are translated"
@@ -74,9 +74,10 @@ def main(arguments):
             try:
                 found = translator.translate(
                     texts, nbest=flags.nbest, min_length=flags.min_length, max_source_length=most,
-                    prefixes=prefixes if flags.prefixes else None, sampling=sampling, token_scores=flags.token_scores,
-                    alignments=flags.alignments, split_sentences=language, to=flags.to, report=progress, cut=cut,
-                    **options,
+                    prefixes=prefixes if flags.prefixes else None,
+                    phrases=[line.split("\t") for line in phrases] if flags.constraints else None, sampling=sampling,
+                    token_scores=flags.token_scores, alignments=flags.alignments, split_sentences=language,
+                    to=flags.to, report=progress, cut=cut, **options,
                 )  # fmt: skip
             except UserError as error:
                 if isinstance(error, TextError):
@@ -151,6 +152,10 @@ def _parse(arguments):
     group.add_argument(
         "--prefixes", type=user_path, metavar="FILE", help="file whose line n is the beginning of translation n"
     )
+    group.add_argument(
+        "--constraints", type=user_path, metavar="FILE",
+        help="file whose line n contains the phrases that translation n must contain, separated by tabs",
+    )  # fmt: skip
     add_sampling_flags(parser)
     flags = parser.parse_args(arguments)
     flags.sampling = sampling_arguments(parser, flags)
@@ -158,19 +163,21 @@ def _parse(arguments):
         parser.error("--shard needs --input=FILE, because the length of stdin is unknown")
     if (flags.token_scores or flags.alignments) and flags.format != "jsonl":
         parser.error("--token_scores and --alignments need --format=jsonl")
-    for name in ("prefixes", "token_scores", "alignments"):
+    for name in ("prefixes", "constraints", "token_scores", "alignments"):
         if flags.split_sentences and getattr(flags, name):
             parser.error(f"--{name} cannot be combined with --split_sentences")
     if flags.split_sentences and flags.nbest > 1:
         parser.error("--nbest cannot be combined with --split_sentences")
+    if flags.constraints and flags.sample:
+        parser.error("--constraints cannot be combined with --sample")
     if flags.beam_size and flags.nbest > flags.beam_size:
         parser.error(f"--nbest={flags.nbest} needs --beam_size={flags.nbest} or more, got {flags.beam_size}")
-    check_output("--output", flags.output, input=flags.input, prefixes=flags.prefixes)
+    check_output("--output", flags.output, input=flags.input, prefixes=flags.prefixes, constraints=flags.constraints)
     return flags
 
 
 def _typed_lines():
-    """Yield (line number from 1, text, None) for lines typed at a prompt, with editing and history, until Ctrl-D."""
+    """Yield (line number from 1, text, None, None) for each line typed at a prompt with history, until Ctrl-D."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  gives `input` editing and history
     _warn("Type a line and press Enter to translate it. Ctrl-D quits.")
@@ -181,12 +188,12 @@ def _typed_lines():
             print()
             return
         # In some locales, Python decodes invalid UTF-8 to surrogates.
-        yield number, text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), None
+        yield number, text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), None, None
 
 
 def _keras_option(flags):
     """Return the first flag that needs Keras, or None."""
-    for name in ("alignments", "no_repeat_ngram", "repetition_penalty"):
+    for name in ("alignments", "constraints", "no_repeat_ngram", "repetition_penalty"):
         if getattr(flags, name):
             return f"--{name}"
     if flags.max_source_length and flags.max_source_length > POSITIONS:
@@ -196,7 +203,7 @@ def _keras_option(flags):
 
 
 def _lines(flags):
-    """Yield (line number from 1, source, prefix or None) for the lines to translate."""
+    """Yield (line number from 1, source, prefix or None, constraints or None) for the lines to translate."""
 
     def undecodable(line, message):
         _warn(f"{message}; {'left the line blank' if flags.on_error == 'skip' else 'replaced the invalid bytes'}")
@@ -209,28 +216,32 @@ def _lines(flags):
         count = sum(1 for _ in read_lines(flags.input, may_be_empty=True, undecodable=lambda line, message: ""))
         begin, end = (part - 1) * count // parts, part * count // parts
     texts = read_lines(flags.input, may_be_empty=True, undecodable=handler)
-    rows = enumerate(_with_prefixes(texts, flags), start=1)
-    yield from ((number, text, prefix) for number, (text, prefix) in itertools.islice(rows, begin, end))
+    rows = _with_lines(((text,) for text in texts), flags.prefixes, "prefix", "the beginning of translation n")
+    rows = _with_lines(rows, flags.constraints, "constraint", "the phrases of translation n, separated by tabs")
+    yield from ((number, *row) for number, row in itertools.islice(enumerate(rows, start=1), begin, end))
 
 
-def _with_prefixes(texts, flags):
-    """Yield (source, prefix); the prefix is None without `--prefixes`."""
-    if not flags.prefixes:
-        yield from zip(texts, itertools.repeat(None))
+def _with_lines(rows, path, kind, content):
+    """Yield each row, a tuple, followed by the file's line, or by None if there is no file.
+
+    Raises:
+        UserError: The file has more or fewer lines than there are rows.
+    """
+    if not path:
+        yield from ((*row, None) for row in rows)
         return
-    prefixes, count = read_lines(flags.prefixes, may_be_empty=True), 0
-    for count, text in enumerate(texts, start=1):
-        prefix = next(prefixes, None)
-        if prefix is None:
+    lines, count = read_lines(path, may_be_empty=True), 0
+    for count, row in enumerate(rows, start=1):
+        line = next(lines, None)
+        if line is None:
             raise UserError(
-                f"{flags.prefixes} must have as many lines as the input, got {count - 1:,}; "
-                "leave a line empty if its translation has no prefix"
+                f"{path} must have as many lines as the input, got {count - 1:,}; "
+                f"leave a line empty if its translation has no {kind}"
             )
-        yield text, prefix
-    if more := sum(1 for _ in prefixes):
+        yield (*row, line)
+    if more := sum(1 for _ in lines):
         raise UserError(
-            f"{flags.prefixes} must have as many lines as the input, {count:,}, got {count + more:,}; "
-            "line n is the beginning of translation n"
+            f"{path} must have as many lines as the input, {count:,}, got {count + more:,}; line n is {content}"
         )
 
 

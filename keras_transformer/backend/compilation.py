@@ -31,7 +31,7 @@ def _compiled_by_tensorflow(function, jit_compile):
         return tf.TensorSpec([None] * len(array.shape), array.dtype)
 
     def call(*arrays, **constants):
-        key = tuple(sorted(constants.items()))
+        key = (len(keras.tree.flatten(arrays)), *sorted(constants.items()))  # optional arrays may be missing
         if key not in graphs:
             constant = functools.partial(function, **constants)
             signature = None if jit_compile else keras.tree.map_structure(specification, arrays)

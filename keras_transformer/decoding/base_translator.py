@@ -9,10 +9,13 @@ import numpy as np
 
 from keras_transformer.config.hparams import HParams
 from keras_transformer.data.language_tags import tag_texts
-from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.decoding.sentences import join_hypotheses, split_texts
-from keras_transformer.utils.errors import UserError, errors_of
+from keras_transformer.utils.errors import TextError, UserError, errors_of
+
+MAX_PHRASE_TOKENS = 100
+"""Maximum number of tokens in the phrases of a text. It limits the memory of a search."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +60,7 @@ class BaseTranslator(abc.ABC):
 
     @abc.abstractmethod
     def _search(
-        self, rows: list, texts: Sequence, sources: list, prefixes: Sequence, options: SearchOptions
+        self, rows: list, texts: Sequence, sources: list, prefixes: Sequence, phrases: Sequence, options: SearchOptions
     ) -> Iterator[dict]:
         """Search in groups of rows, and yield {row: hypotheses, best first} for each group.
 
@@ -66,6 +69,7 @@ class BaseTranslator(abc.ABC):
             texts: All texts.
             sources: Token ids of all texts, including EOS.
             prefixes: Token ids with which each translation must begin.
+            phrases: Lists of token ids that each translation contains.
             options: `SearchOptions` with all defaults filled in.
         """
 
@@ -77,7 +81,9 @@ class BaseTranslator(abc.ABC):
             (row, log-probabilities `[tokens]`, alignment `[tokens, source_tokens]` or None).
         """
 
-    def _check_supported(self, options: SearchOptions, alignments: bool) -> None:  # noqa: B027  optional
+    def _check_supported(  # noqa: B027  optional
+        self, options: SearchOptions, alignments: bool, phrases: Sequence | None
+    ) -> None:
         """Raise a `UserError` if the engine does not support the options."""
 
     @overload
@@ -90,8 +96,8 @@ class BaseTranslator(abc.ABC):
         self, texts: str | Iterable[str], beam_size: int | None = None, alpha: float | None = None, nbest: int = 1,
         extra_length: int | None = None, *, min_length: int = 0, max_source_length: int | None = None,
         no_repeat_ngram: int = 0, repetition_penalty: float = 1.0, prefixes: Sequence | None = None,
-        sampling: Sampling | None = None, constraint: Any = "grammar", token_scores: bool = False,
-        alignments: bool = False, split_sentences: str | None = None, to: str | None = None,
+        phrases: Sequence | None = None, sampling: Sampling | None = None, constraint: Any = "grammar",
+        token_scores: bool = False, alignments: bool = False, split_sentences: str | None = None, to: str | None = None,
         report: Callable[[int, int], Any] | None = None, cut: Callable[[int, int], Any] | None = None,
     ) -> str | list[list[Hypothesis]]:  # fmt: skip
         """Return the translation of one text, or lists of hypotheses for several texts.
@@ -111,6 +117,8 @@ class BaseTranslator(abc.ABC):
             repetition_penalty: Factor, at least 1, by which to multiply the log-probability of tokens that a hypothesis
                 already contains; 1 for no penalty. It changes the order of the hypotheses, not their reported scores.
             prefixes: List with the required beginning of each translation, as a text or as token ids.
+            phrases: Phrases that each translation must contain: a list with a list of phrases for each of `texts`, or
+                None. A phrase is a text or token ids; see `decoding.phrases`.
             sampling: `Sampling`, to draw `beam_size` translations and return the `nbest` best ones.
             constraint: Constraint on the next token (see `SearchOptions`). "grammar" applies the tokenizer's grammar,
                 if it has one, so that all trees are complete. None allows all tokens.
@@ -138,7 +146,9 @@ class BaseTranslator(abc.ABC):
             beam_size, alpha, nbest, extra_length, min_length, max_source_length, no_repeat_ngram, repetition_penalty,
             sampling, constraint,
         ).complete(self.hparams, self.constraint)  # fmt: skip
-        self._check_supported(options, alignments)
+        self._check_supported(options, alignments, phrases)
+        if phrases is not None and (sampling or self.constraint):
+            raise UserError("phrases cannot be combined with sampling or a parser")
         if isinstance(texts, str):
             if nbest != 1 or token_scores or alignments:
                 raise UserError("nbest, token_scores and alignments need a list of texts: translate([text], …)")
@@ -147,19 +157,22 @@ class BaseTranslator(abc.ABC):
             sentences, one_text = list(texts), False
         owners = list(range(len(sentences)))  # index of each sentence's text
         if split_sentences is not None:
-            if nbest != 1 or prefixes is not None or token_scores or alignments or self.constraint:
+            wrong = (nbest != 1, prefixes is not None, phrases is not None, token_scores, alignments, self.constraint)
+            if any(wrong):
                 raise UserError(
-                    "split_sentences cannot be combined with nbest, prefixes, token_scores, alignments or a parser"
+                    "split_sentences cannot be combined with nbest, prefixes, phrases, token_scores, alignments or a "
+                    "parser"
                 )
             sentences, owners = split_texts(sentences, split_sentences)
         sentences = tag_texts(sentences, to, self.tokenizer.languages)
         sources = self._source_ids(sentences, max_source_length, cut and (lambda i, tokens: cut(owners[i], tokens)))
         prefixes = self._prefix_ids(prefixes, len(sentences))
+        phrases = self._phrase_ids(phrases, len(sentences))
         results = [[self._unparsed(text)] for text in sentences]
         rows = [i for i, source in enumerate(sources) if len(source) > 1]
         done = len(sentences) - len(rows)
         with errors_of(owners):
-            for found in self._search(rows, sentences, sources, prefixes, options):
+            for found in self._search(rows, sentences, sources, prefixes, phrases, options):
                 for i, hypotheses in found.items():
                     results[i] = hypotheses
                 done += len(found)
@@ -226,12 +239,45 @@ class BaseTranslator(abc.ABC):
             raise UserError(f"prefixes must be a list with one entry for each of the {count} texts")
         ids = [self.tokenizer.encode_prefixes([p])[0] if isinstance(p, str) else [int(i) for i in p] for p in prefixes]
         for prefix in ids:
-            if not all(0 <= i < self.tokenizer.vocab_size and i not in (PAD, BOS, EOS) for i in prefix):
-                raise UserError(
-                    f"prefix ids must be below the vocabulary size, {self.tokenizer.vocab_size}, and not PAD, BOS or "
-                    f"EOS, got {prefix}"
-                )
+            self._check_ids("prefix", prefix)
         return ids
+
+    def _phrase_ids(self, phrases, count):
+        """Return the token ids of the phrases of each of `count` translations, without duplicates."""
+        if phrases is None:
+            return [[]] * count
+        listed = not isinstance(phrases, str) and [[] if several is None else several for several in phrases]
+        if not listed or len(listed) != count or any(isinstance(several, str) for several in listed):
+            raise UserError(f"phrases must be a list with a list of phrases for each of the {count} texts")
+        return [self._ids_of_phrases(number, several) for number, several in enumerate(listed)]
+
+    def _ids_of_phrases(self, number, phrases):
+        """Return the token ids of the phrases of text `number`, counted from 0."""
+        found = []
+        for phrase in phrases:
+            ids = self.tokenizer.encode_targets([phrase])[0] if isinstance(phrase, str) else [int(i) for i in phrase]
+            self._check_ids("phrase", ids)
+            if isinstance(phrase, str) and UNK in ids:
+                raise TextError(
+                    number,
+                    f"phrases of {{}} must consist of tokens of the vocabulary, got {phrase!r}. Change or remove it.",
+                )
+            if ids and ids not in found:
+                found.append(ids)
+        if (count := sum(map(len, found))) > MAX_PHRASE_TOKENS:
+            raise TextError(
+                number,
+                f"phrases of {{}} must have at most {MAX_PHRASE_TOKENS} tokens, got {count:,}. "
+                "Use fewer or shorter phrases.",
+            )
+        return found
+
+    def _check_ids(self, what, ids):
+        if not all(0 <= i < self.tokenizer.vocab_size and i not in (PAD, BOS, EOS) for i in ids):
+            raise UserError(
+                f"{what} ids must be below the vocabulary size, {self.tokenizer.vocab_size}, and not PAD, BOS or EOS, "
+                f"got {ids}"
+            )
 
     def _target_ids(self, target):
         ids = self.tokenizer.encode_targets([target])[0] if isinstance(target, str) else [int(i) for i in target]

@@ -98,7 +98,7 @@ class BatchedBeamSearch:
         caches = [model.start_cache(source) for model in self.models]
         batch, beams = ops.shape(source)[0], beams_at_first(options)
         path = ops.zeros((batch, beams, beams), dtype="bool")
-        state = start(batch, ops.shape(room)[0], options, path, self._empty(batch, beams))
+        state = start(batch, ops.shape(room)[0], options, path, self._empty(batch, beams), inputs)
         state = step(state, self._decoder(caches, beams), inputs, options)
         path = ops.pad(state.path, [(0, 0), (0, 0), (0, steps * options.beam_size)])
         return state._replace(path=path, cache=()), with_past(caches, state.cache)

@@ -11,6 +11,17 @@ from keras import ops
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding.gather import take, take_rows
+from keras_transformer.decoding.phrases import (
+    choose_beams,
+    contains_all,
+    extend_matches,
+    has_phrases,
+    needed_tokens,
+    phrase_tokens,
+    select_from_banks,
+    start_matches,
+    with_needed_tokens,
+)
 from keras_transformer.decoding.repetition import penalize_repetition, repeated_ngrams
 from keras_transformer.decoding.token_selection import NEG_INF, gather_token_logits, sample_tokens, top_k_tokens
 
@@ -32,6 +43,8 @@ class SearchInputs(NamedTuple):
     """int32 [B]: number of unfinished hypotheses that a beam search keeps, at most K; sampling always keeps K."""
     nbest: Any
     """int32 [B]: number of finished hypotheses to return, at most `beams`."""
+    phrases: Any = ()
+    """int32 [B, C, P]: phrases that every hypothesis contains, see `decoding.phrases`; () if no sentence has any."""
 
 
 class BeamState(NamedTuple):
@@ -58,6 +71,8 @@ class BeamState(NamedTuple):
     """[B, K, …]: data that `decode` keeps for each unfinished hypothesis."""
     cache: Any
     """Nested arrays of any shape: data that `decode` keeps for all steps so far, shared by all hypotheses."""
+    matched: Any = ()
+    """bool [B, K, C, P]: the parts of the phrases that each unfinished hypothesis contains; () without phrases."""
 
 
 def length_penalty(length, alpha):
@@ -70,7 +85,7 @@ def beams_at_first(options):
     return options.beam_size if options.sampling else 1
 
 
-def start(batch, length, options, path, cache):
+def start(batch, length, options, path, cache, inputs=None):
     """Return the state before the first step.
 
     Args:
@@ -78,6 +93,7 @@ def start(batch, length, options, path, cache):
         length: Maximum number of tokens, L.
         options: `SearchOptions`.
         path, cache: Initial values that `decode` gets in the first step, with `beams_at_first` beams.
+        inputs: `SearchInputs`; only phrases require them.
     """
     beam_size, beams = options.beam_size, beams_at_first(options)
     return BeamState(
@@ -90,6 +106,7 @@ def start(batch, length, options, path, cache):
         finite=ops.ones((batch,), dtype="bool"),
         path=path,
         cache=cache,
+        matched=start_matches(inputs.phrases, beams) if inputs and has_phrases(inputs) else (),
     )
 
 
@@ -131,6 +148,9 @@ def step(state, decode, inputs, options):
 
     log_probabilities, going_on = _top(ops.where(possible & (token != EOS), best, NEG_INF), beam_size)
     log_probabilities = _first(log_probabilities, inputs.beams)
+    origin, matched = take(beam, going_on), state.matched
+    if has_phrases(inputs):
+        matched = extend_matches(choose_beams(matched, origin), inputs.phrases[:, None], take(token, going_on))
     return BeamState(
         index=index + 1,
         tokens=take_rows(extended, going_on),
@@ -139,8 +159,9 @@ def step(state, decode, inputs, options):
         finished_scores=finished_scores,
         finished_log_probabilities=take(all_log_p, kept),
         finite=state.finite & ~broken,
-        path=take_rows(path, take(beam, going_on)),
+        path=take_rows(path, origin),
         cache=cache,
+        matched=matched,
     )
 
 
@@ -193,7 +214,8 @@ def _extend(state, logits, inputs, options):
     only = _only_token(index, inputs)[:, None]
     free = (only == PAD)[:, :, None]
     # The next lines mask up to three candidates: PAD, BOS and sometimes EOS. With three more, 2K always remain.
-    log_p, tokens, normalizer = top_k_tokens(logits, _allowed(state, logits, inputs, options), 2 * beam_size + 3)
+    allowed = _allowed(state, logits, inputs, options)
+    log_p, tokens, normalizer = top_k_tokens(logits, allowed, 2 * beam_size + 3)
     legal = (tokens != PAD) & (tokens != BOS) & ((tokens != EOS) | (index >= options.min_length))
     log_p = ops.where(legal & free, log_p, NEG_INF)
     only = ops.broadcast_to(only, ops.shape(logits)[:2])
@@ -205,12 +227,28 @@ def _extend(state, logits, inputs, options):
     wanted = 2 * beam_size if beam_size > 1 else 1
     missing = [(0, 0), (0, 0), (0, max(0, wanted - log_p.shape[2]))]  # a small vocabulary has fewer candidates
     log_p = ops.pad(log_p, missing, constant_values=NEG_INF)
-    tokens, count = ops.pad(tokens, missing, constant_values=PAD), log_p.shape[2]
-    total = state.log_probabilities[:, :, None] + log_p
-    batch = ops.shape(total)[0]
-    best, flat = _top(ops.reshape(total, (batch, -1)), wanted)
+    tokens = ops.pad(tokens, missing, constant_values=PAD)
+    if has_phrases(inputs):
+        needed = needed_tokens(state.matched, inputs.phrases)
+        masked = logits if allowed is None else ops.where(allowed, logits, NEG_INF)
+        needed_log_p = ops.where(free, take(masked, needed) - normalizer[:, :, None], NEG_INF)
+        log_p, tokens = with_needed_tokens(log_p, tokens, needed, needed_log_p)
+        log_p = ops.where((tokens == EOS) & ~contains_all(state.matched)[:, :, None], NEG_INF, log_p)
+    batch, _, count = ops.shape(tokens)
+    total = ops.reshape(state.log_probabilities[:, :, None] + log_p, (batch, -1))
+    if has_phrases(inputs):
+        phrases = inputs.phrases[:, None, None]
+        banks = phrase_tokens(extend_matches(state.matched[:, :, None], phrases, tokens), phrases)
+        num_banks = ops.shape(phrases)[-1] * ops.shape(phrases)[-2] + 1
+        best, flat = select_from_banks(total, ops.reshape(banks, (batch, -1)), num_banks, wanted)
+    else:
+        best, flat = _top(total, wanted)
     best = _first(best, ops.where(inputs.beams > 1, 2 * inputs.beams, 1))
-    return best, flat // count, take(ops.reshape(tokens, (batch, -1)), flat), normalizer
+    token = take(ops.reshape(tokens, (batch, -1)), flat)
+    if has_phrases(inputs):  # the banks, not the log-probabilities, decide which K continue
+        continuing = ops.cumsum(ops.cast(token != EOS, "int32"), axis=1)
+        best = ops.where((token == EOS) | (continuing <= inputs.beams[:, None]), best, NEG_INF)
+    return best, flat // count, token, normalizer
 
 
 def _draw(state, logits, inputs, options):

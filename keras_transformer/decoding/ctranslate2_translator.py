@@ -25,8 +25,8 @@ class CTranslate2Translator(BaseTranslator):
     """Translator that computes the model and the search with CTranslate2.
 
     Log-probabilities and scores have the same definition as in `Translator`. The search has a different length penalty
-    and a different stopping criterion. It does not support constraints, options against repetition, or alignments.
-    Samples depend on the seed and on all texts of a call.
+    and a different stopping criterion. It does not support constraints, phrases, options against repetition, or
+    alignments. Samples depend on the seed and on all texts of a call.
 
     Args:
         read_files: Function that returns the files of the model, {name: bytes}.
@@ -78,17 +78,18 @@ class CTranslate2Translator(BaseTranslator):
 
         return cls(read_files, load_tokenizer(folder), HParams().replace(**search))
 
-    def _check_supported(self, options, alignments):
+    def _check_supported(self, options, alignments, phrases):
         if options.constraint is not None:
             raise UserError("engine ctranslate2 does not support constraints. Use engine keras.")
-        if alignments:
-            raise UserError("engine ctranslate2 does not support alignments. Use engine keras.")
+        for name, requested in (("alignments", alignments), ("phrases", phrases)):
+            if requested:
+                raise UserError(f"engine ctranslate2 does not support {name}. Use engine keras.")
         if options.against_repetition:
             raise UserError(
                 f"engine ctranslate2 does not support {[*options.against_repetition][0]}. Use engine keras."
             )
 
-    def _search(self, rows, texts, sources, prefixes, options):
+    def _search(self, rows, texts, sources, prefixes, phrases, options):
         limits = {}
         for i in rows:
             self._check_length(i, sources[i], "source")

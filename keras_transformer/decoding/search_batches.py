@@ -5,6 +5,7 @@ import numpy as np
 from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE, rounded_up
 from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.decoding.beam_search import SearchInputs
+from keras_transformer.decoding.phrases import phrase_array
 from keras_transformer.utils.text import split_words
 
 BATCH_TOKENS = 32_768
@@ -13,7 +14,7 @@ BATCH_ROWS = 64
 """Maximum number of sentences in a batch."""
 
 
-def search_inputs(source, texts, prefixes, options, few_shapes):
+def search_inputs(source, texts, prefixes, phrases, options, few_shapes):
     """Return the `SearchInputs` of a batch.
 
     Args:
@@ -21,6 +22,7 @@ def search_inputs(source, texts, prefixes, options, few_shapes):
             after one token.
         texts: Source texts of all other rows.
         prefixes: For each text, a list of the token ids with which its translation must begin.
+        phrases: Token ids of the phrases that each translation contains, a list of lists for each text.
         options: `SearchOptions` with all defaults filled in.
         few_shapes: Whether to round up array sizes.
     """
@@ -31,6 +33,7 @@ def search_inputs(source, texts, prefixes, options, few_shapes):
     for row, ids in zip(prefix, prefixes):
         row[: len(ids)] = ids
     given = (prefix != PAD).sum(axis=1)
+    given[: len(texts)] += [room_for(several) for several in phrases]
     limits = np.maximum(limits, given + 1).astype("int32")
     chances = np.zeros((len(source), 0, 0), "float32")
     if options.sampling:
@@ -45,7 +48,13 @@ def search_inputs(source, texts, prefixes, options, few_shapes):
         np.full(len(source), value, kind)
         for value, kind in ((options.alpha, "float32"), (options.beam_size, "int32"), (options.nbest, "int32"))
     )
-    return SearchInputs(limits, prefix, chances, words, alphas, beams, counts)
+    phrases = phrase_array([*phrases, *[[]] * (len(source) - len(texts))], size)
+    return SearchInputs(limits, prefix, chances, words, alphas, beams, counts, phrases)
+
+
+def room_for(phrases):
+    """Return the number of steps after which a search contains all phrases of a text, even with one beam."""
+    return sum(map(len, phrases))
 
 
 def by_length(rows, sources, beam_size, extra_length):

@@ -165,11 +165,12 @@ class Translator(BaseTranslator):
         words, word_of = self.tokenizer.words(ids)
         return Tokens(tuple(self.tokenizer.pieces(ids)), tuple(words), word_of)
 
-    def _search(self, rows, texts, sources, prefixes, options):
+    def _search(self, rows, texts, sources, prefixes, phrases, options):
         few_shapes = self._beam_search.few_shapes
         for batch in by_length(rows, sources, options.beam_size, options.extra_length):
             source = padded([sources[i] for i in batch], few_shapes)
-            inputs = search_inputs(source, [texts[i] for i in batch], [prefixes[i] for i in batch], options, few_shapes)
+            of_batch = ([values[i] for i in batch] for values in (texts, prefixes, phrases))
+            inputs = search_inputs(source, *of_batch, options, few_shapes)
             found = self._beam_search.search(source, inputs, options.static())
             best = zip(batch, *(values[:, : options.nbest] for values in found))
             yield {i: self._hypotheses(i, texts[i], *hypotheses) for i, *hypotheses in best}

@@ -32,7 +32,7 @@ class TextError(UserError):
         self.index, self.name, self._message = index, None, message
 
     def __str__(self):
-        return self._message.format(self.name or f"text {self.index + 1}")
+        return self._message.replace("{}", self.name or f"text {self.index + 1}", 1)
 
 
 class NonFiniteOutputs(TextError):

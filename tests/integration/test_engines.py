@@ -44,7 +44,8 @@ def test_translate_with_ctranslate2_imports_no_keras(run, tmp_path):
 def test_translate_names_options_of_keras(run, call, tmp_path):
     (tmp_path / "lines").write_text("s1\n")
     flags = f"--run={run}", "--engine=ctranslate2", f"--input={tmp_path}/lines"
-    for option in ("--alignments", "--max_source_length=2000", "--precision=bfloat16", f"--ensemble={run}"):
+    for option in ("--alignments", "--max_source_length=2000", "--precision=bfloat16", f"--ensemble={run}",
+                   f"--constraints={tmp_path}/lines"):  # fmt: skip
         call("translate", *flags, "--format=jsonl", option).refused("engine ctranslate2 does not support", "keras.")
     lines = call("translate", *flags, "--sample", "--seed=3").succeeded()
     assert lines == call("translate", *flags, "--sample", "--seed=3").succeeded()

@@ -128,6 +128,22 @@ def test_translate_starts_with_prefixes(translate, translator, tmp_path):
     translate([*LINES, "s1"], flag)[0].refused("prefixes.txt must have as many lines as the input, got 6")
 
 
+def test_translate_contains_constraints(translate, translator, tmp_path):
+    (tmp_path / "phrases.txt").write_text("s9 s8\ts7\ns1\n\n\ns6\n\n")
+    flag = f"--constraints={tmp_path}/phrases.txt"
+    outcome, lines = translate(LINES, flag, "--beam_size=5")
+    assert outcome.succeeded() == [] and "s9 s8" in lines[0] and "s7" in lines[0].split() and "s6" in lines[4].split()
+    phrases = [["s9 s8", "s7"], ["s1"], [], [], ["s6"], []]
+    assert lines == texts(translator.translate(LINES, 5, phrases=phrases)) and lines[1] == ""
+    assert translate(LINES, flag, "--beam_size=5", "--shard=3/3")[1] == lines[4:]
+    translate([*LINES, "s1"], flag)[0].refused("phrases.txt must have as many lines as the input, got 6")
+    translate(LINES[:5], flag)[0].refused("line n is the phrases of translation n, separated by tabs")
+    (tmp_path / "phrases.txt").write_text("\n\nzebra\n\n\n\n")
+    translate(LINES, flag)[0].refused("phrases of line 3 must consist of tokens of the vocabulary, got 'zebra'")
+    (tmp_path / "phrases.txt").write_text("\n" + "s1 " * 101 + "\n\n\n\n\n")
+    translate(LINES, flag)[0].refused("phrases of line 2 must have at most 100 tokens, got 101. Use fewer")
+
+
 def test_translate_samples_with_a_seed(translate):
     seeds = [translate(LINES, "--sample", f"--seed={seed}", "--temperature=3")[1] for seed in (1, 1, 2)]
     assert seeds[0] == seeds[1] != seeds[2]
@@ -199,6 +215,9 @@ def test_translate_keeps_lines_before_undecodable_one(home, call, tmp_path):
         (["--max_source_length=1"], "max_source_length must be at least 2"),
         (["--extra_length=-1"], "must be from 0 to 10000"),
         (["--prefixes=nowhere.txt"], "nowhere.txt does not exist"),
+        (["--constraints=nowhere.txt"], "nowhere.txt does not exist"),
+        (["--constraints=x", "--sample"], "--constraints cannot be combined with --sample"),
+        (["--constraints=x", "--split_sentences=en"], "--constraints cannot be combined with --split_sentences"),
         (["--ensemble=nowhere"], "nowhere"),
     ],
 )
