@@ -1,4 +1,4 @@
-"""Compiled functions: number of compilations, and the values of variables that they read."""
+"""Compiled functions: how often they compile, and which values of variables they read."""
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ def test_fit_compiles_planned_shapes_only(problem, monkeypatch):
 
 
 def test_callbacks_read_variables_of_last_update(problem):
-    """Within an epoch, JAX keeps the variables outside of the model."""
+    """Check that callbacks see current weights, although JAX keeps them outside of the model during an epoch."""
     model, seen = make_model(problem), []
 
     class Watcher(keras.callbacks.Callback):

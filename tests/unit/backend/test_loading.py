@@ -1,4 +1,4 @@
-"""The choice of the backend, its settings, and the errors that name missing packages."""
+"""Choice and settings of the backend, and errors that name missing packages."""
 
 import importlib.util
 import json
@@ -15,7 +15,7 @@ from keras_transformer.backend import loading
 
 @pytest.fixture
 def choose_from(monkeypatch, tmp_path):
-    """Return a function that sets what `chosen_backend` finds: environment, keras.json, installed packages."""
+    """Return a function that sets the inputs of `chosen_backend`: environment, keras.json and installed packages."""
 
     def choose_from(environment, configured, installed):
         monkeypatch.delenv("KERAS_BACKEND", raising=False)
@@ -35,7 +35,7 @@ def choose_from(monkeypatch, tmp_path):
         ("jax", "tensorflow", {"tensorflow", "jax"}, "jax"),
         (None, None, {"tensorflow", "jax"}, "tensorflow"),
         (None, "jax", {"tensorflow", "jax"}, "jax"),
-        (None, "tensorflow", {"jax"}, "jax"),  # Keras wrote its default into keras.json
+        (None, "tensorflow", {"jax"}, "jax"),  # keras.json has the default that Keras writes
         ("", None, {"jax"}, "jax"),
         (None, "torch", {"jax", "torch"}, "jax"),
     ],
@@ -87,7 +87,7 @@ def test_export_names_all_missing_packages(home, call, tmp_path, monkeypatch, mi
     [
         (None, None, {"jax_compilation_cache_dir": "/home/me/.cache/keras_transformer/jax"}),
         (None, "/x", {"jax_compilation_cache_dir": "/x/keras_transformer/jax"}),
-        ("/y", "/x", {}),  # JAX itself reads JAX_COMPILATION_CACHE_DIR
+        ("/y", "/x", {}),  # a folder from JAX_COMPILATION_CACHE_DIR has precedence
     ],
 )
 def test_keep_compilations_uses_user_cache(monkeypatch, given, cache_home, kept):
@@ -112,7 +112,7 @@ def test_tensorflow_uses_onednn_by_default():
 def test_hidden_packages_cannot_be_imported_inside(monkeypatch):
     monkeypatch.delitem(sys.modules, "this", raising=False)
     with loading.hidden_packages(("json", "this")):
-        assert importlib.import_module("json") is json  # imported before
+        assert importlib.import_module("json") is json  # already imported
         with pytest.raises(ImportError, match="this"):
             importlib.import_module("this")
     assert "this" not in sys.modules and importlib.util.find_spec("this")

@@ -1,4 +1,4 @@
-"""HParams: types and ranges, presets with the values of the paper, and no unused field."""
+"""HParams: types and ranges of fields, presets with the paper's values, and a check for unused fields."""
 
 import ast
 import dataclasses
@@ -17,7 +17,7 @@ FIELDS = [field.name for field in dataclasses.fields(HParams)]
 registry.load_catalog()
 PRESETS = [name for name, _ in registry.hparams.describe()]
 
-# Table 3 (rows base and big), §3.1, §5.1-5.4 and §6.1, typed from the paper.
+# Values copied by hand from the paper: Table 3 (rows base and big), §3.1, §5.1-5.4 and §6.1.
 PAPER = {
     "num_layers": (6, 6),
     "d_model": (512, 1024),
@@ -120,7 +120,7 @@ def test_changed_fields_compares_with_current_preset():
     values = dataclasses.asdict(load_hparams("tiny", dropout=0.2))
     assert changed_fields("tiny", values) == {"dropout": 0.2}
     assert changed_fields(None, values) == values
-    old = {field: value for field, value in values.items() if field != "decode_steps"}  # saved before the field existed
+    old = {field: value for field, value in values.items() if field != "decode_steps"}  # as in old runs
     assert changed_fields("tiny", old) == {"dropout": 0.2, "decode_steps": None}
 
 
@@ -164,7 +164,7 @@ def test_parse_value_quotes_invalid_text(name, text):
 
 
 def parsed(*arguments):
-    """Return the hparams of a command line."""
+    """Parse command-line flags and return the hparams."""
     parser = Parser("train", "", "")
     add_problem_flags(parser, "copy", "base")
     return read_problem_flags(parser.parse_args(arguments))[1]
@@ -177,7 +177,7 @@ def test_fields_are_flags_and_settings(name):
     values |= {"activation": "swish", "model": "word_aligned_transformer"}
     values |= {"on_nonfinite": "skip", "clip_norm": "0.5", "ema_decay": "0.5"}
     value = values.get(name) or ("0.25" if type(default) is float else str(2 * (default or 32)))
-    # Only restricted attention has a window.
+    # Attention other than restricted attention has no window.
     others = ["--encoder_attention=restricted"] if name == "attention_window" else []
     hparams = parsed(f"--{name}={value}", *others)
     assert hparams == parsed("--set", f"{name}={value}", *others) == parsed(f"--set={name}={value}", *others)
@@ -190,7 +190,7 @@ def test_last_of_two_settings_wins():
 
 
 def names_read_of_hparams():
-    """Return all NAMEs in `hparams.NAME` or `….hparams.NAME` in the package's source."""
+    """Return the names of all attributes that the package's source code reads from `hparams` or `….hparams`."""
     names = set()
     for path in registry.PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -202,7 +202,7 @@ def names_read_of_hparams():
 
 
 def test_fields_are_all_read():
-    read = names_read_of_hparams() | inspect.signature(StackLayer).parameters.keys()  # `Transformer` passes these on
+    read = names_read_of_hparams() | inspect.signature(StackLayer).parameters.keys()  # via `Transformer`
     if "decoder_depth" in read:
         read.add("num_decoder_layers")
     if "decoding_interval" in read:

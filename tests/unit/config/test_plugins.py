@@ -1,4 +1,4 @@
-"""Plug-ins: the example of the documentation, the plug-ins that a run records, and mistakes."""
+"""Plug-ins: the example in the documentation, the plug-ins that a run records, and errors in plug-ins."""
 
 import importlib
 import io
@@ -47,13 +47,13 @@ def function():
 
 @pytest.fixture(autouse=True)
 def scratch(monkeypatch, tmp_path):
-    """Work in a temporary folder and unload all plug-ins afterwards."""
+    """Run each test in a temporary folder and unload all plug-ins afterwards."""
     for one in registry.REGISTRIES:
         monkeypatch.setattr(one, "_entries", dict(one._entries))
         monkeypatch.setattr(one, "_descriptions", dict(one._descriptions))
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # bytecode would hide a change within the same second
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would reuse bytecode after quick changes
     monkeypatch.chdir(tmp_path)
     modules = set(sys.modules)
     yield
@@ -63,7 +63,7 @@ def scratch(monkeypatch, tmp_path):
 
 
 def write(path, text):
-    """Write a plug-in without its first blank line; return its path."""
+    """Write a plug-in to a file, without the blank line at the start of `text`. Return the path."""
     path = Path(path).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text.removeprefix("\n"), encoding="utf-8")
@@ -71,12 +71,12 @@ def write(path, text):
 
 
 def hparams(name):
-    """Return the text of a plug-in that registers hparams."""
+    """Return the source code of a plug-in that registers hparams under a name."""
     return HPARAMS.replace("NAME", name)
 
 
 def complaint(plugin):
-    """Return the message of the `UserError` that loading raises, and assert that loading leaves nothing behind."""
+    """Return the message of the `UserError` that loading raises. Assert that nothing stays registered."""
     before = registry.entries()
     with pytest.raises(UserError) as caught:
         kt.load_plugin(plugin)
@@ -90,7 +90,7 @@ def complaint(plugin):
 
 @pytest.fixture
 def example():
-    """The plug-in of the page in the working directory, and the page's commands."""
+    """Write the plug-in of the page to the working directory. Return the page's commands."""
     (code,) = re.findall(r"```python\n(\"\"\".*?)```", PAGE, flags=re.DOTALL)
     write(re.search(r"Save this file as `(\w+\.py)`", PAGE)[1], code)
     (commands,) = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -98,7 +98,7 @@ def example():
 
 
 def test_page_example_runs_and_resumes(example, call, monkeypatch, tmp_path):
-    """Each command starts without loaded plug-ins, as in a new process."""
+    """Run the page's commands. Before each of them, unload all plug-ins, as if the process were new."""
 
     def follow(line, *more):
         forget()
@@ -275,7 +275,7 @@ def forget():
 
 @pytest.fixture
 def run():
-    """The directory of an untrained run of plugin.py, which is not loaded."""
+    """Directory of an untrained run that uses plugin.py. The plug-in itself is no longer loaded."""
     kt.load_plugin(write("plugin.py", PROBLEM + hparams("my_hparams")))
     problem = kt.problem("mine", vocab_size=20).prepare()
     Run.configure("run", problem, "my_hparams", kt.hparams("my_hparams")).create()
@@ -284,7 +284,7 @@ def run():
 
 
 def open_run(*flags):
-    """Open the run as a later command with these flags does; return the loaded plug-ins."""
+    """Open the run like a later command with these flags. Return the loaded plug-ins."""
     Parser("evaluate", "", "").parse_args(flags)
     assert Run.open("run").problem.name == "mine"
     return plugins.loaded()

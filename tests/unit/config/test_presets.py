@@ -1,4 +1,4 @@
-"""Every row of Table 3 as a preset: its changes, its parameters, and an update of each kind."""
+"""Presets for all rows of Table 3: changed fields, number of parameters, and an update for each kind of model."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ registry.load_catalog()
 PRESETS = [name for name, _ in registry.hparams.describe()]
 VOCAB = 37_000
 
-# Typed from Table 3: changed fields, PPL, BLEU, parameters in millions (None: as base's).
+# Copied by hand from Table 3: changed fields, PPL, BLEU, parameters in millions (None: the same as for base).
 TABLE_3 = {
     "base_h1": (dict(num_heads=1, key_width=512, value_width=512), 5.29, 24.9, None),
     "base_h4": (dict(num_heads=4, key_width=128, value_width=128), 5.00, 25.5, None),
@@ -34,7 +34,7 @@ TABLE_3 = {
     "base_learned_positions": (dict(positions="learned"), 4.92, 25.7, None),
 }
 
-# What the paper's equations give at this vocabulary: tied embeddings, no attention biases.
+# Parameters by the paper's equations for this vocabulary size, with tied embeddings and without attention biases.
 PARAMETERS = {
     "base": 63_045_632,
     "base_dk16": 55_967_744,
@@ -54,7 +54,7 @@ def parameters(hparams, vocab_size):
     """Return the number of weights according to the paper's equations."""
     d, ff, n = hparams.d_model, hparams.d_ff, hparams.num_layers
     attention = 2 * d * hparams.num_heads * (hparams.key_width + hparams.value_width)
-    if hparams.model == "marian":  # biases of the four projections
+    if hparams.model == "marian":  # Marian has biases in all four projections
         attention += hparams.num_heads * (2 * hparams.key_width + hparams.value_width) + d
     feed_forward, norm = d * ff + ff + ff * d + d, 2 * d
     encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
@@ -63,7 +63,7 @@ def parameters(hparams, vocab_size):
 
 
 def properties(hparams):
-    """Return all fields of the hparams, with the head widths as numbers."""
+    """Return all fields as a dictionary, in which the widths of heads are numbers even if `d_k` and `d_v` are None."""
     names = {*HParams.__dataclass_fields__} - {"d_k", "d_v"} | {"key_width", "value_width"}
     return {name: getattr(hparams, name) for name in names}
 
@@ -127,14 +127,14 @@ def test_t2t_presets_have_tensor2tensor_settings():
 
 
 def scaled_down(hparams):
-    """Return hparams with an eighth of the widths and a third of the layers."""
+    """Divide the widths of hparams by 8 and the number of layers by 3."""
     eighth = {name: getattr(hparams, name) // 8 for name in ("d_model", "d_ff")}
     widths = {name: max(getattr(hparams, name) // 8, 1) for name in ("d_k", "d_v") if getattr(hparams, name)}
     return hparams.replace(**eighth, **widths, num_layers=max(hparams.num_layers // 3, 1), max_length=32)
 
 
 def kind(hparams):
-    """Return the fields that change the layers and the loss of a model, not only their sizes."""
+    """Return the fields that determine the types of layers and the loss, but not the sizes of layers."""
     choices = hparams.norm, hparams.positions, hparams.encoder_attention
     return *choices, hparams.model, bool(hparams.r_drop), bool(hparams.ema_decay)
 

@@ -1,4 +1,4 @@
-"""The registries, their answers to unknown names, the public names and the list of commands."""
+"""The registries, their error messages for unknown names, the public API and the list of commands."""
 
 import dataclasses
 import importlib
@@ -74,7 +74,7 @@ def test_unfamiliar_name_lists_all():
         registry.hparams.get("qqqqqq")
 
 
-# Entries of users
+# Entries that users register
 
 
 def test_user_problem_is_registered(scratch):
@@ -104,7 +104,7 @@ def test_non_translation_problem_has_no_reverse(scratch):
 
 def test_reverse_may_have_a_second_name(scratch):
     registry.register_problem("mine_ende", reverse="mine_deen")(type("Mine", (TranslationProblem,), {}))
-    for name in ("mine_ende_rev", "mine_deen"):  # a run may record either name
+    for name in ("mine_ende_rev", "mine_deen"):  # existing runs may record either name
         reverse = registry.problems.get(name)
         assert (reverse.name, reverse.corpus, reverse.reversed) == (name, "mine_ende", True)
 

@@ -18,7 +18,7 @@ def run(home, tmp_path):
 
 @pytest.fixture
 def conversions(monkeypatch):
-    """The list of conversions."""
+    """List of the conversions that have taken place."""
     convert, made = cache.convert, []
     monkeypatch.setattr(cache, "convert", lambda *arguments: (made.append(arguments), convert(*arguments)))
     return made

@@ -1,4 +1,4 @@
-"""Conversion to CTranslate2: equal probabilities, and errors for models that CTranslate2 cannot compute."""
+"""Conversion to CTranslate2: equal probabilities, and errors for models that CTranslate2 does not support."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_converted_model_gives_same_probabilities(tmp_path, change):
     hparams = kt.HParams(**{**SMALL, **change})
     model, rng = kt.Transformer.from_hparams(hparams, vocab_size=VOCAB), np.random.default_rng(2)
     for variable in model.variables:
-        if "bias" in variable.path:  # zeros in a new model
+        if "bias" in variable.path:  # biases of a new model are zero
             variable.assign(rng.normal(size=variable.shape))
     weights = {variable.path.partition("/")[2]: np.asarray(variable.value) for variable in model.variables}
     conversion.convert(weights, hparams, TOKENS, tmp_path / "converted")

@@ -1,4 +1,4 @@
-"""The length penalty for other engines."""
+"""Approximation of the length penalty for other engines."""
 
 import types
 

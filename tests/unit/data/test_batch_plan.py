@@ -1,4 +1,4 @@
-"""The contracts of `BatchPlan`: budget, coverage, shapes, padding, and a reproducible order."""
+"""Guarantees of `BatchPlan`: budget, coverage, shapes, padding and a reproducible order."""
 
 import pickle
 import time
@@ -19,7 +19,7 @@ LONGEST = 60
 
 @st.composite
 def corpora(draw):
-    """Strategy of the source and target lengths of 1 to 400 pairs: similar, different or constant."""
+    """Draw the source and target lengths of 1 to 400 pairs. The two sides may be equal, similar or very different."""
     count = draw(st.one_of(st.integers(1, 5), st.integers(1, 400)))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     longest = draw(st.integers(1, LONGEST))
@@ -34,7 +34,7 @@ budgets = st.one_of(st.integers(LONGEST, 5 * LONGEST), st.integers(LONGEST, 10_0
 
 
 def plan_of(source, target, *args, **kwargs):
-    """Return the plan of pairs with these lengths."""
+    """Return a `BatchPlan` for pairs with these lengths."""
     return BatchPlan(LengthIndex.from_lengths(source, target), *args, **kwargs)
 
 
@@ -84,7 +84,7 @@ def test_batch_plan_epoch_keeps_contract(lengths, batch_tokens, seed, epoch, max
     to_shape = sum(rows * (source + target) for rows, source, target in (batch.shape for batch in batches))
     assert plan.real_share("shape") == pytest.approx(real / to_shape)
     assert real / to_shape * (1 - 1e-9) <= plan.real_share() == plan.real_share("longest")
-    if shuffle and plan.batches_per_epoch < 2 * POOL:  # pools have the same borders in each epoch
+    if shuffle and plan.batches_per_epoch < 2 * POOL:  # all epochs then have the same pools
         assert plan.real_share() <= real / to_longest * (1 + 1e-9)
 
 
@@ -137,7 +137,7 @@ def test_unshuffled_epochs_keep_file_order():
 
 
 def test_batch_plan_order_is_fixed():
-    """A run that resumes after an upgrade must see the batches in the same order."""
+    """Compare with stored batches, because runs must see the same order after an upgrade of the package."""
     plan = plan_of([3, 3, 3, 4, 4, 4, 9, 9], [4, 4, 4, 4, 4, 4, 8, 8], 18, seed=1, max_shapes=2)
     assert plan.shapes == [(4, 4, 4), (2, 9, 8)]
     assert [plan.batch(index).rows.tolist() for index in (0, 1, 2, 3, 300)] == [
@@ -146,7 +146,7 @@ def test_batch_plan_order_is_fixed():
 
 
 def wmt_like(count):
-    """Return log-normal sentence lengths. Targets are about 16% longer or shorter than sources."""
+    """Return log-normal sentence lengths. Targets are typically up to 16% longer or shorter than sources."""
     random = np.random.default_rng(0)
     source = np.clip(np.exp(np.log(24) + 0.62 * random.normal(size=count)), 3, 250).astype(int)
     target = np.clip(source * np.exp(random.normal(0.03, 0.16, count)), 3, 250).astype(int)
@@ -155,7 +155,7 @@ def wmt_like(count):
 
 @pytest.fixture(scope="module")
 def multi30k(tmp_path_factory):
-    """Lengths of the training pairs in subwords of a joint BPE, including EOS."""
+    """Lengths of the training pairs of Multi30k in joint BPE subwords, including EOS."""
     spm = pytest.importorskip("sentencepiece")
     files = [DATA / "multi30k" / "tok" / f"train.lc.norm.tok.{language}" for language in ("en", "de")]
     if not all(file.is_file() for file in files):
@@ -171,7 +171,7 @@ def multi30k(tmp_path_factory):
 
 
 def assert_little_padding(plan, longest, shape, used):
-    """Check the shares of real tokens, and that of the budget that batches use on their longer side."""
+    """Check the shares of real tokens, and the share of the token budget that the longer side of batches uses."""
     assert plan.real_share("longest") >= longest, plan
     assert plan.real_share("shape") >= shape, plan
     budget = [len(b.rows) * max(b.source_length, b.target_length) / plan.batch_tokens for b in epoch_of(plan, 0)]
@@ -180,7 +180,7 @@ def assert_little_padding(plan, longest, shape, used):
 
 
 def share_that_meets_again(plan):
-    """Return the share of all two pairs in a batch of the first epoch that also share a batch of the second one."""
+    """Return the probability that two pairs from one batch of the first epoch share a batch again in the second."""
     first, second = (np.empty(plan.num_pairs, np.int64) for _ in range(2))
     for epoch, places in enumerate((first, second)):
         for number, batch in enumerate(epoch_of(plan, epoch)):
@@ -211,7 +211,7 @@ def test_batch_plan_pads_little_on_wmt_like_lengths(batch_tokens, longest):
 
 def test_segments_mix_their_pairs(multi30k):
     plan = plan_of(*multi30k, 8_192)
-    # 24 segments of 59 batches: fewer than 24 / 59 is impossible with these shapes.
+    # Only 24 segments exist for 59 batches, so with these shapes the share cannot be below 24 / 59.
     assert plan.batches_per_epoch == 59 and share_that_meets_again(plan) < 0.45
     assert share_that_meets_again(plan_of(*multi30k, 8_192, max_shapes=6)) < 0.1
 

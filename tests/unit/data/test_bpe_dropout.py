@@ -1,4 +1,4 @@
-"""BPE-dropout: other pieces for the same text, and reproducible pieces for each pair."""
+"""BPE-dropout: different pieces for the same text, which are reproducible for each pair."""
 
 import collections
 import dataclasses
@@ -60,7 +60,7 @@ def test_bpe_dropout_keeps_multi30k(test_data):
 
 
 def test_bpe_dropout_never_splits_symbols():
-    """A word with a symbol keeps its pieces, whether or not the characters of the symbol are pieces."""
+    """Check that symbols stay whole, whether or not the vocabulary contains their characters as pieces."""
     tokenizer = SentencePieceTokenizer.train(
         ["the cat sat on the mat", "a dog ate the cat"], 36, VocabularyOptions(symbols=("<x>", "at"))
     )
@@ -72,11 +72,11 @@ def test_bpe_dropout_never_splits_symbols():
         counts = [row.count(number) for row in before]
         assert sum(counts) and all([row.count(number) for row in cut] == counts for cut in rows), symbol
     assert all(tokenizer.decode(cut) == tokenizer.decode(before) for cut in rows)
-    assert len({str(cut) for cut in rows}) > 1  # "the" and "on" are split
+    assert len({str(cut) for cut in rows}) > 1  # dropout splits "the" and "on"
 
 
 def test_bpe_dropout_skips_merges_at_its_rate():
-    """The word needs a single merge, so it is one piece unless dropout skips the merge."""
+    """Use a word that needs a single merge, so it has two pieces only if dropout skips this merge."""
     tokenizer = SentencePieceTokenizer.train(["a a a"], 7)
     assert set(tokenizer.pieces([4, 5, 6])) == {"▁a", "▁", "a"}
     rows = anew(tokenizer, ["a"] * 4000, 0.3)
@@ -85,7 +85,7 @@ def test_bpe_dropout_skips_merges_at_its_rate():
 
 
 def test_bpe_dropout_redraws_before_each_merge():
-    """In algorithm 1 of Provilkov et al., every pair is drawn again before each merge: here ab, then cd."""
+    """Compare with algorithm 1 of Provilkov et al., in which dropout decides again about all pairs before each merge."""
     pieces = ["<pad>", "</s>", "<s>", "<unk>", "ab", "cd", "a", "b", "c", "d"]
     cut, rng, rate = BPEDropout(pieces, -np.arange(10.0), np.zeros(10), range(4)), random.Random(1), 0.3
     found = collections.Counter(tuple(pieces[i] for i in cut([6, 7, 8, 9], rate, rng)) for _ in range(20_000))

@@ -1,4 +1,4 @@
-"""Corpus files: line ends, errors about damaged files, and downloads that are verified by a checksum."""
+"""Corpus files: line ends, errors about damaged files, and downloads with a checksum."""
 
 import gzip
 import hashlib
@@ -31,7 +31,7 @@ def write(path, content):
         ("one\ntwo", ["one", "two"]),  # no final newline
         ("one\r\ntwo\r\n", ["one", "two"]),
         ("\ufeffone\ntwo\n", ["one", "two"]),
-        ("one\n\ufefftwo\n", ["one", "\ufefftwo"]),  # a mark only at the start of a file
+        ("one\n\ufefftwo\n", ["one", "\ufefftwo"]),  # U+FEFF counts as a mark only at the start of a file
         ("a\u2028b\x0cc\x0bd\x85e\rf\n2\n", ["a\u2028b\x0cc\x0bd\x85e\rf", "2"]),
         ("one\n\n \nfour\n", ["one", "", " ", "four"]),
         ("\n", [""]),
@@ -78,7 +78,7 @@ WHOLE = gzip.compress("".join(f"line {i}\n" for i in range(1000)).encode())
         (WHOLE[:-20], "the compressed file ends early"),
         (b"plain text\n", "is not a valid compressed file"),
         (b"\x1f\x8b\x08\x00" + bytes(6) + b"\xff\xff\xff", "is not a valid compressed file"),
-        (WHOLE[:-8] + bytes([WHOLE[-8] ^ 1]) + WHOLE[-7:], "is not a valid compressed file"),  # the checksum
+        (WHOLE[:-8] + bytes([WHOLE[-8] ^ 1]) + WHOLE[-7:], "is not a valid compressed file"),  # a wrong checksum
     ],
 )
 def test_damaged_gzip_file_is_named(tmp_path, content, said):
@@ -124,7 +124,7 @@ def without_proxy(monkeypatch):
 
 @pytest.fixture(scope="module")
 def server():
-    """Address of a local web server: /corpus exists, /cut ends early, and everything else is missing."""
+    """Address of a local web server. It serves /corpus, ends /cut early, and answers other paths with 404."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):

@@ -1,4 +1,4 @@
-"""Mistakes in corpus files: error messages, dropped pairs and warnings of `prepare`."""
+"""Faulty corpus files: error messages, dropped pairs and warnings of `prepare`."""
 
 import gzip
 import random
@@ -137,14 +137,14 @@ def test_empty_more_pairs_are_dropped(corpus):
     assert counts["pairs"] == len(PAIRS) + 1 and counts["dropped_with_an_empty_side"] == 1
 
 
-# Validation and test pairs in the training text
+# Validation and test pairs that also occur in the training text
 
 
 def test_prepare_warns_of_validation_pairs_in_training(corpus, call):
     write(corpus, [*PAIRS[:3], ("source 1", "another"), ("new", "neu")], "validation")
     write(corpus, [("new", "neu"), PAIRS[5]], "test")
     arguments = ["--problem=parallel_text", f"--raw_dir={corpus}", f"--data_dir={corpus.parent}/data", "--set"]
-    for _ in range(2):  # also once the corpus is prepared
+    for _ in range(2):  # again when the corpus is already prepared
         lines = call("prepare", *arguments, "problem.vocab_size=40").succeeded()
         warnings = [line for line in lines if line.startswith("warning: ")]
         assert warnings == [

@@ -1,4 +1,4 @@
-"""Filters of training pairs, and the sample from which a vocabulary is learned."""
+"""Filters of training pairs, and the sample of text from which `prepare` learns a vocabulary."""
 
 import random
 

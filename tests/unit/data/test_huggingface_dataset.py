@@ -14,7 +14,7 @@ LANGUAGES = ("en", "de")
 
 @pytest.fixture
 def datasets():
-    """The package `datasets`, without progress bars."""
+    """The package `datasets` with its progress bars disabled."""
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
     return datasets

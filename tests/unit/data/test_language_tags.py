@@ -1,4 +1,4 @@
-"""Tags of target languages: in texts, in vocabularies, in filters."""
+"""Tags of target languages in texts, vocabularies and filters."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_tags_are_whole_pieces(options):
 def test_word_dropout_keeps_tags():
     tokenizer = learn()
     ids = tokenizer.encode(["<2de> A dog"])[0]
-    assert [index for index in ids if tokenizer.hidden_ids[index] == index] == ids[:2]  # "▁" stands for itself
+    assert [index for index in ids if tokenizer.hidden_ids[index] == index] == ids[:2]  # "▁" itself is not hidden
 
 
 def test_separate_vocabularies_have_tags():

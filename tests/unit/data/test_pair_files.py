@@ -1,4 +1,4 @@
-"""Files that contain both sides of a parallel text."""
+"""Files that contain both sides of parallel text."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ PAIRS = [("A dog.", "Ein Hund."), ('He said "no".', '"Nein", sagte er.'), ("½ m
 
 
 def tmx(*units, header='<header srclang="en"/>', attribute="xml:lang"):
-    """Return a TMX document. Each unit is {language: text of <seg>}."""
+    """Return a TMX document. Each unit is a dictionary {language: text of <seg>}."""
     body = "".join(
         "<tu>" + "".join(f'<tuv {attribute}="{code}"><seg>{seg}</seg></tuv>' for code, seg in unit.items()) + "</tu>"
         for unit in units

@@ -1,4 +1,4 @@
-"""Files of parallel text, their weights, and the problem that reads them."""
+"""Several files of parallel text with weights, and the problem that reads them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Keyed permutations: bijections that look like true shuffles."""
+"""Keyed permutations: bijections with the statistics of true shuffles."""
 
 import math
 from collections import Counter
@@ -39,7 +39,11 @@ def test_permute_gives_every_permutation_equally_often(size):
 @pytest.mark.parametrize("size", [1_000, 4_096, 50_000])
 def test_permute_has_the_neighbours_of_a_shuffle(size):
     def statistics(images):
-        """Return rank correlation, mean distance of neighbours, neighbours that stay, and pairs in a block again."""
+        """Return statistics of a permutation of `range(size)`.
+
+        These are the rank correlation, the mean distance between images of neighbours, the number of neighbours that
+        stay neighbours, and how often two members of a block of 100 share a block again.
+        """
         blocks = np.arange(size) // 100 * size + images // 100
         again = np.unique(blocks, return_counts=True)[1]
         distance = np.abs(np.diff(images))
@@ -59,6 +63,6 @@ def test_permute_differs_between_keys():
 
 
 def test_permute_of_a_fixed_key_is_fixed():
-    """A run that resumes after an upgrade must continue in the same order."""
+    """Compare with stored values, because runs must continue in the same order after an upgrade of the package."""
     assert permute(np.arange(10), 10, (1, 2, 3)).tolist() == [8, 4, 7, 6, 9, 2, 5, 1, 0, 3]
     assert permute([0, 1, 10**12 - 1], 10**12, (4,)).tolist() == [2349736394, 582564362405, 828319925641]

@@ -30,7 +30,7 @@ SYMBOLS = SymbolTokenizer(LETTERS)
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Treat few pairs as a large corpus."""
+    """Lower the limits, so that a few pairs count as a large corpus."""
     monkeypatch.setattr(encoding, "CHUNK_PAIRS", 7)
     for module in (encoding, preparation):
         monkeypatch.setattr(module, "SERIAL_PAIRS", 20)
@@ -92,7 +92,7 @@ def test_exception_in_worker_is_raised(tmp_path, small_chunks):
 
 
 def test_workers_do_not_run_user_program(tmp_path):
-    """A script without a guard of `__main__` can prepare a large corpus."""
+    """Prepare a large corpus from a script that has no `if __name__ == "__main__"`."""
     script = tmp_path / "script.py"
     script.write_text(
         "from keras_transformer.data import encoding, token_store\n"
@@ -162,7 +162,7 @@ def test_work_directory_in_use_is_waited_for(tmp_path):
 
 
 def test_prepare_uses_store_of_other_process(tmp_path, monkeypatch):
-    """The other process finishes after this one has found nothing and before this one starts to prepare."""
+    """Let another process finish after this process finds no corpus, but before it starts to prepare one."""
     first, second = (load_problem("copy", data_dir=tmp_path, train_pairs=20) for _ in range(2))
 
     def late(path, identity):
@@ -175,7 +175,7 @@ def test_prepare_uses_store_of_other_process(tmp_path, monkeypatch):
     assert second.prepare().store.fingerprint == first.store.fingerprint
 
 
-# Lines of progress
+# Progress lines
 
 
 def test_progress_reports_speed_and_time_left(tmp_path, small_chunks, monkeypatch):

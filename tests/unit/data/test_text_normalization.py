@@ -1,4 +1,4 @@
-"""Raw text: the characters that survive a round trip through the tokenizer."""
+"""Normalization of raw text: the characters that survive a round trip through the tokenizer."""
 
 import unicodedata
 
@@ -43,11 +43,11 @@ def test_tokenizer_treats_unicode_spaces_as_spaces(tokenizer):
     assert set(SPACES) <= set(spaces)
     expected = tokenizer.encode(["a b"] * len(spaces))
     assert tokenizer.encode([f"{char}a{char}{char}b{char}" for char in spaces]) == expected
-    assert tokenizer.encode(["▁a▁▁b"]) == expected[:1]  # SentencePiece's marker of a space
+    assert tokenizer.encode(["▁a▁▁b"]) == expected[:1]  # "▁" is how SentencePiece marks spaces
 
 
 def test_model_file_alone_normalizes_spaces(tokenizer):
-    """CTranslate2 users read the model file with SentencePiece itself."""
+    """Use SentencePiece directly, as users of an export for CTranslate2 do."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.to_bytes())
     assert processor.encode("\u3000½\u00a0…\u2003²") == tokenizer.encode(["½ … ²"])[0]
 

@@ -39,7 +39,7 @@ rows = st.lists(st.tuples(*[st.lists(st.integers(4, SYMBOLS.vocab_size - 1))] * 
 
 
 def store_of(path, reverse=False, **splits):
-    """Write splits of pairs of ids to a store. Return the opened store."""
+    """Write splits, each a list of pairs of ids, to a store. Return the opened store."""
     texts = {name: [tuple(SYMBOLS.decode(pair)) for pair in pairs] for name, pairs in splits.items()}
     TokenStore.write(path, texts, SYMBOLS, {"corpus": {}})
     return TokenStore(path, reverse=reverse)
@@ -90,7 +90,7 @@ def test_store_names_damaged_file(tmp_path, name, damage):
 
 
 def flip_bit(path, position):
-    """Flip a bit of a file without a change of its size or time, as a failing disk does."""
+    """Flip a bit of a file but keep its size and modification time, like a failing disk."""
     status, content = path.stat(), bytearray(path.read_bytes())
     content[position] ^= 4
     with open(path, "r+b") as file:
@@ -100,7 +100,7 @@ def flip_bit(path, position):
 
 @pytest.fixture
 def large(tmp_path):
-    """A store whose columns have several chunks each."""
+    """A store in which each column has several chunks."""
     random = np.random.default_rng(0)
     rows = [[random.integers(4, SYMBOLS.vocab_size, random.integers(1, 9)) for _ in range(2)] for _ in range(3_000)]
     return store_of(tmp_path / "store", train=rows)
@@ -112,7 +112,7 @@ def test_flipped_bit_is_named_before_a_batch_contains_it(large, name):
     flip_bit(large.path / f"train.{name}", position)
     first = position // CHUNK * CHUNK
     with pytest.raises(UserError, match=rf"train.{name} is damaged in bytes {first:,} to .* run `prepare` again"):
-        split = TokenStore(large.path).split("train")  # which reads all of `groups`
+        split = TokenStore(large.path).split("train")  # opening a split reads all of `groups`
         assert name != "groups"
         batches = TokenBatches(split, BatchPlan(split.index, 2_000))
         for index in range(batches.batches_per_epoch):
@@ -303,7 +303,7 @@ def test_prepared_corpus_survives_deleted_files(corpus):
 
 @pytest.mark.parametrize("changed", ["itself", "another"])
 def test_prepare_notices_replaced_file(corpus, changed):
-    """A file is replaced by its compressed form or vice versa, or a file changes while another one is missing."""
+    """Check that `prepare` notices a change of a file that is now compressed, and of the other file next to it."""
     old = parallel(corpus).prepare().store.fingerprint
     lines = (corpus / "train.en").read_bytes().splitlines(keepends=True)
     (corpus / "train.en").unlink()

@@ -1,4 +1,4 @@
-"""Tokenizers: round trips, vocabulary sizes, saved and damaged files."""
+"""Tokenizers: round trips, vocabulary sizes, saved files and damaged files."""
 
 import random
 import re
@@ -39,7 +39,7 @@ def test_tokenizer_special_ids_are_fixed(learned_class):
         assert not {PAD, EOS, BOS, UNK} & set(ids)
         assert each.decode([[BOS, *ids, EOS, PAD]]) == each.decode([ids])
     assert UNK in SYMBOLS.encode(["日本"])[0]
-    assert (UNK in learned.encode(["日本"])[0]) == (learned_class is SentencePieceTokenizer)  # others have escapes
+    assert (UNK in learned.encode(["日本"])[0]) == (learned_class is SentencePieceTokenizer)  # others escape
 
 
 def test_vocabulary_size_bounds_are_named(learned_class):
@@ -93,7 +93,7 @@ def test_folder_without_tokenizer_is_named(tmp_path):
 
 
 def test_vocabulary_includes_long_lines():
-    """SentencePiece ignores lines of more than 4,192 bytes by default."""
+    """Include lines that SentencePiece ignores by default because they have more than 4,192 bytes."""
     long = " ".join(["zażółć gęślą jaźń"] * 400)
     tokenizer = SentencePieceTokenizer.train([long], 40)
     assert tokenizer.decode(tokenizer.encode(["jaźń żółć"])) == ["jaźń żółć"]

@@ -24,7 +24,7 @@ HAN = [chr(0x4E00 + i) for i in range(3000)]
 
 
 def chinese(count, seed=1):
-    """Return random sentences of Chinese characters, whose frequencies fall like 1 / rank."""
+    """Return random sentences of Chinese characters. The frequency of a character is proportional to 1 / rank."""
     rng, weights = random.Random(seed), [1 / (rank + 1) for rank in range(len(HAN))]
     return ["".join(rng.choices(HAN, weights, k=20)) for _ in range(count)]
 
@@ -34,7 +34,7 @@ def trained(**options):
 
 
 def plain_model(texts=TEXTS, **options):
-    """Return the bytes of a model trained with SentencePiece's own defaults, where <unk> has id 0."""
+    """Train a model with the defaults of SentencePiece, by which <unk> has id 0. Return the model as bytes."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=model, vocab_size=300, minloglevel=2, **options
@@ -178,7 +178,7 @@ def test_vocab_file_replaces_learning(corpus):
     path = corpus / "own.model"
     path.write_bytes(plain_model())
     problem = parallel(corpus, vocab_file=str(path)).prepare()
-    assert problem.tokenizer.vocab_size == 301  # <pad> is new
+    assert problem.tokenizer.vocab_size == 301  # the model has 300 pieces, and <pad> is new
     assert str(path.resolve()) in problem.store.manifest["corpus"]
     first = problem.store.fingerprint
     path.write_bytes(plain_model(model_type="bpe"))
@@ -207,14 +207,14 @@ def test_vocabulary_settings_reject_contradictions(corpus):
 
 @pytest.fixture
 def separate(corpus):
-    """Parallel text with one vocabulary of 250 pieces for each side."""
+    """Prepared parallel text with a separate vocabulary of 250 pieces for each side."""
     return parallel(corpus, vocab_size=250, joint_vocabulary=False).prepare()
 
 
 def test_separate_vocabularies_split_each_side_alone(separate):
     tokenizer = separate.tokenizer
     english, german = map(list, zip(*separate.pairs("train")))
-    assert 250 < tokenizer.vocab_size < 500  # equal pieces have one id
+    assert 250 < tokenizer.vocab_size < 500  # pieces that occur on both sides share an id
     for texts, ids in ((english, tokenizer.encode(english)), (german, tokenizer.encode_targets(german))):
         own = SentencePieceTokenizer.train(texts, 250)
         assert [tokenizer.pieces(row) for row in ids] == [own.pieces(row) for row in own.encode(texts)]
@@ -246,7 +246,7 @@ def test_separate_vocabularies_reject_bpe_dropout_and_model_file(corpus):
 
 
 def test_vocab_file_of_two_models_has_sides_of_the_problem(separate, corpus):
-    """The sides of the file are those of the model that reads it, also for a reversed problem."""
+    """Load a file with two vocabularies. Its source side stays the source side, even for a reversed problem."""
     separate.tokenizer.save(corpus)
     path = str(corpus / separate.tokenizer.file_name)
     problems = [

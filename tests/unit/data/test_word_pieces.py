@@ -1,4 +1,4 @@
-"""Word pieces: round trips of any text, greedy longest match, the requested size, and the same ids in a graph."""
+"""Word pieces: round trips of any text, greedy longest match, vocabulary size, and equal ids in a TensorFlow graph."""
 
 import pickle
 import re
@@ -52,7 +52,7 @@ def of_captions(captions):
     return WordPieceTokenizer.train(captions[:6000], 3000)
 
 
-# Identity
+# Round trips
 
 
 @given(text=texts)
@@ -111,7 +111,7 @@ def test_word_pieces_match_longest_first():
         "▁",
         "1",
         "b",
-    ]  # letters are separate
+    ]  # "a," is no piece, because letters are separate from other characters
     assert pieces("d") == ["▁", "\\", *"100", ";"]
 
 
@@ -134,7 +134,7 @@ def test_count_words_splits_like_encode():
 def test_word_piece_vocabulary_has_requested_size(tokenizer, size):
     learned = WordPieceTokenizer.train(iter(SENTENCES), size)
     assert learned.vocab_size == size
-    assert (learned.fingerprint == tokenizer.fingerprint) == (size == SIZE)  # the same every time
+    assert (learned.fingerprint == tokenizer.fingerprint) == (size == SIZE)  # learning is deterministic
 
 
 def test_missing_tensorflow_text_is_named(monkeypatch):

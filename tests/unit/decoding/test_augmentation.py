@@ -15,7 +15,7 @@ BACK = AugmentOptions(direction="back")
 
 
 class Upper:
-    """A translator to upper case, which fails from its `limit`-th line on."""
+    """A translator that converts text to upper case. After `limit` lines, it raises KeyboardInterrupt."""
 
     def __init__(self):
         self.lines, self.limit, self.searches = [], 10**6, []
@@ -34,7 +34,7 @@ class Upper:
 
 @pytest.fixture
 def translator(monkeypatch):
-    """Replace the model of every run by `Upper`, in chunks of two lines."""
+    """Replace the translator of every run with `Upper`, which gets chunks of two lines."""
     translator = Upper()
     run = types.SimpleNamespace(
         path="run", config_hash="1", tokenizer=types.SimpleNamespace(constraint=None), hparams=kt.HParams(max_length=5),
@@ -49,7 +49,7 @@ def translator(monkeypatch):
 
 @pytest.fixture
 def files(tmp_path):
-    """Return a function that writes lines to a file, and the path of the output."""
+    """Return (function that writes lines to an input file, path of the output)."""
 
     def write(*lines):
         path = tmp_path / "mono.gz"

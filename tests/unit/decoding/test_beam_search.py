@@ -1,4 +1,4 @@
-"""Beam search (§6.1) compared with exhaustive and greedy search, and invariants of hypotheses."""
+"""Beam search (§6.1): comparison with exhaustive and greedy search, and invariants of hypotheses."""
 
 import itertools
 
@@ -25,7 +25,7 @@ from keras_transformer.models.transformer import last_tokens
 LETTERS = "abc"
 SYMBOLS = (UNK, 4, 5, 6)  # tokens before EOS
 SOURCES = ["b", "a c", "c c a", "a b c"]
-EXTRA = 1  # so limits are 3 to 5
+EXTRA = 1  # so the length limits of SOURCES are 3 to 5
 EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # sequences of at most 5 tokens
 ALPHAS = (0.0, 0.6, 1.0)
 
@@ -38,7 +38,7 @@ def translator():
 
 
 def randomize(translator, seed):
-    """Assign large random weights, which give peaked and varied distributions. Return the translator."""
+    """Assign random weights that are large enough for peaked and varied distributions. Return the translator."""
     rng = np.random.default_rng(seed)
     for variable in translator.model.trainable_variables:
         variable.assign(rng.normal(scale=0.7, size=variable.shape))
@@ -54,14 +54,14 @@ def padded(sequences, length):
 
 
 def next_log_probabilities(translator, texts, sequences, length):
-    """Return log-probabilities `[sequences, length, vocab]` without caching."""
+    """Compute log-probabilities `[sequences, length, vocab]` of next tokens without a cache."""
     sources = padded([[*ids, EOS] for ids in translator.tokenizer.encode(texts)], 4)
     inputs = padded([[BOS, *sequence[: length - 1]] for sequence in sequences], length)
     return ops.convert_to_numpy(ops.log_softmax(translator.model((sources, inputs), training=False))).astype("float64")
 
 
 def exhaustive(translator):
-    """Return {tokens: log-probability} of all sequences within the limit, for each of SOURCES."""
+    """Return, for each source in `SOURCES`, {tokens: log-probability} for all sequences within the length limit."""
     prefixes = list(itertools.product(SYMBOLS, repeat=4))
     texts = [text for text in SOURCES for _ in prefixes]
     log_p = next_log_probabilities(translator, texts, prefixes * len(SOURCES), 5)
@@ -75,12 +75,12 @@ def exhaustive(translator):
 
 
 def are_greedy(translator, sequences, extra_length):
-    """Return for each of SOURCES whether all tokens up to EOS or the limit are the most probable."""
+    """Return, for each source in `SOURCES`, whether every token up to EOS or the limit is the most probable one."""
     log_p = next_log_probabilities(translator, SOURCES, sequences, 11)
     log_p[:, :, [PAD, BOS]] = -np.inf
     found = []
     for text, tokens, row in zip(SOURCES, sequences, log_p, strict=True):
-        free = tokens[: len(text.split()) + extra_length]  # at the limit EOS is forced
+        free = tokens[: len(text.split()) + extra_length]  # without EOS if the limit forces it
         found.append(tokens[-1] == EOS and list(free) == row.argmax(axis=1)[: len(free)].tolist())
     return found
 
@@ -101,7 +101,7 @@ def test_wide_beam_equals_exhaustive_search(translator):
                 np.testing.assert_allclose(found, [scores[tokens] for tokens in expected], rtol=1e-4)
             best += [hypotheses[0].tokens for hypotheses in results]
             improved += are_greedy(translator, best[-len(SOURCES) :], EXTRA).count(False)
-    # The comparison is useful only if the best sequences differ and are not greedy.
+    # The comparison is useful only if the best sequences differ from each other and from those of greedy search.
     assert improved >= 6 and len({*best}) >= 6 and len({len(tokens) for tokens in best}) >= 3
 
 
@@ -163,7 +163,7 @@ def test_hypotheses_depend_on_their_text_only(translator, texts, sizes, alpha, e
 
 
 class Table:
-    """Model whose next token depends on the sentence, the position and, through its cache, all earlier tokens."""
+    """Substitute for a model. The next token depends on the sentence, the position and all earlier tokens."""
 
     def __init__(self, seed, batch=5, length=9, vocab_size=8, scale=2.0, raised=()):
         rng = np.random.default_rng(seed)
@@ -174,7 +174,7 @@ class Table:
         self.batch, self.length, self.vocab_size = batch, length, vocab_size
 
     def log_probability(self, sentence, tokens):
-        """Return the sum over `tokens`, computed in NumPy."""
+        """Return the log-probability of `tokens`, computed in NumPy."""
         total, logits = 0.0, np.zeros(self.vocab_size)
         for index, token in enumerate(tokens):
             now = self.by_position[sentence, index] + logits
@@ -183,7 +183,7 @@ class Table:
         return total
 
     def decode(self, tokens, index, path, cache):
-        """Decode a step. The path holds the sum of the contributions of earlier tokens."""
+        """Decode a step. Unlike that of a real model, `path` holds the sum of the earlier tokens' contributions."""
         effect = ops.take(ops.convert_to_tensor(self.by_symbol), ops.maximum(index - 1, 0), axis=0)
         path = path + ops.take(effect, last_tokens(tokens, index), axis=0) * ops.cast(index > 0, "float32")
         return ops.take(ops.convert_to_tensor(self.by_position), index, axis=1)[:, None] + path, path, cache
@@ -193,7 +193,7 @@ class Table:
         return start(self.batch, max(limits), options, path, cache=())
 
     def inputs(self, limits, alpha, beams, nbest):
-        """Return `SearchInputs`. `alpha`, `beams` and `nbest` are numbers or lists with one per sentence."""
+        """Return `SearchInputs`. `alpha`, `beams` and `nbest` are numbers, or lists with a number for each sentence."""
         limits, words = np.array(limits, "int32"), np.zeros(self.batch, "int32")
         prefix, chances = np.zeros((self.batch, 1), "int32"), np.zeros((self.batch, 0, 0), "float32")
         asked = [
@@ -221,7 +221,10 @@ LIMITS = [9, 1, 5, 3, 9]
 
 
 def hypotheses(state, nbest=None):
-    """Return (tokens, log-probability, score) of finished hypotheses per sentence. Assert PAD after EOS."""
+    """Return a list of (tokens, log-probability, score) of the finished hypotheses of each sentence.
+
+    Assert that only PAD follows EOS.
+    """
     fields = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)
     result = []
     for rows in zip(*map(ops.convert_to_numpy, fields)):
@@ -232,7 +235,7 @@ def hypotheses(state, nbest=None):
     return result
 
 
-EACH_ALPHA = [0.0, 0.6, 1.0, 0.3, 2.0]  # one per sentence
+EACH_ALPHA = [0.0, 0.6, 1.0, 0.3, 2.0]  # one value for each sentence
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -310,7 +313,7 @@ def test_search_flags_nonfinite_sentences(value, index):
     table = Table(seed=2, raised=[(EOS, -9.0)])
     table.by_position[[1, 4], index, 5] = value
     state = table.search([9, 9, 9, 2, 2], nbest=1)
-    # The last sentence is finished before index 3, while others continue.
+    # The search of the last sentence ends before index 3, while others continue.
     assert ops.convert_to_numpy(state.finite).tolist() == [True, False, True, True, index > 0]
 
 
@@ -319,5 +322,5 @@ def test_search_flags_a_single_nonfinite_hypothesis():
     table.by_symbol[1, 4, 5] = np.nan
     state = table.search([9] * 5)
     assert not ops.convert_to_numpy(state.finite).any()
-    # Earlier hypotheses do not hide it.
+    # The search must report the hypothesis although finite ones have finished earlier.
     assert (ops.convert_to_numpy(state.finished_scores) > -1e8).any()

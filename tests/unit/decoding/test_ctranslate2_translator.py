@@ -1,4 +1,4 @@
-"""Translation with CTranslate2: equal greedy outputs, one scale of scores, limits, prefixes, samples, errors."""
+"""Translation with CTranslate2: greedy outputs and scores like those of Keras, limits, prefixes, samples, errors."""
 
 import numpy as np
 import pytest
@@ -22,10 +22,10 @@ TEXTS = [" ".join(np.random.default_rng(i).choice(SYMBOLS, size=1 + i % 9)) for 
 
 @pytest.fixture(scope="module")
 def keras():
-    """A translator whose random weights make peaked distributions and end some outputs before the limit."""
+    """A Keras translator with random weights. Distributions are peaked, and some outputs end before the limit."""
     model, rng = kt.Transformer(len(SYMBOLS) + 4, HPARAMS), np.random.default_rng(1)
     for variable in model.trainable_variables:
-        if len(variable.shape) > 1:  # random biases would make one token the best everywhere
+        if len(variable.shape) > 1:  # with random biases, one token would always be best
             variable.assign(rng.normal(scale=0.6, size=variable.shape))
     return kt.Translator(model, SymbolTokenizer(SYMBOLS), HPARAMS)
 
@@ -44,7 +44,7 @@ def translator(keras, tmp_path_factory):
 
 
 def check_hypotheses(translator, texts, results, **search):
-    """Check that hypotheses end with EOS within the limit, are sorted, and have the model's scores."""
+    """Check that hypotheses end with EOS within the length limit, are sorted, and have the scores of the model."""
     sources = translator.tokenizer.encode(texts)
     for text, source, hypotheses in zip(texts, sources, results):
         assert len({one.tokens for one in hypotheses}) == len(hypotheses)
@@ -61,7 +61,7 @@ def test_greedy_search_equals_keras(keras, translator):
     found, expected = (one.translate(TEXTS, beam_size=1) for one in (translator, keras))
     assert [best.tokens for (best,) in found] == [best.tokens for (best,) in expected]
     lengths = {len(best.tokens) - len(ids) - 1 for (best,), ids in zip(found, keras.tokenizer.encode(TEXTS)) if ids}
-    assert HPARAMS.extra_length in lengths and len(lengths) > 2  # both with and without reaching the limit
+    assert HPARAMS.extra_length in lengths and len(lengths) > 2  # some outputs reach the limit
     check_hypotheses(translator, TEXTS, found)
 
 

@@ -1,4 +1,4 @@
-"""The choice of the engine that translates."""
+"""Choice of the engine that translates."""
 
 import importlib.util
 import sys
@@ -12,7 +12,7 @@ from keras_transformer.decoding.engines import choose_engine
 
 @pytest.fixture
 def library(monkeypatch):
-    """A stand-in for CTranslate2, installed on a machine without a GPU."""
+    """Stand-in for the package CTranslate2 on a machine without a GPU."""
     library = types.SimpleNamespace(gpus=0, get_cuda_device_count=lambda: library.gpus, __spec__=object())
     monkeypatch.setitem(sys.modules, "ctranslate2", library)
     return library
