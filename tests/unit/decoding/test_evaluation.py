@@ -1,4 +1,4 @@
-"""Evaluation: scores, perplexity, results by length and comparisons, as text, as JSON and as a row of results."""
+"""Evaluation: scores, perplexity, results by length and comparisons. Outputs are text, JSON and result rows."""
 
 import gzip
 import json
@@ -31,7 +31,7 @@ from keras_transformer.tasks.problem import load_problem
 REFERENCES = [f"The {i}th cat of {i * i} Cats sat on the mat." for i in range(60)]
 WORSE = [line.replace("sat on", "stood by") for line in REFERENCES]
 
-# One source and another reference are blank. Lengths fall into three buckets, none from 21 to 50 words.
+# One source is blank, and so is the reference of another pair. Lengths fall into three buckets, but not into 21 to 50.
 SOURCES = ["en 1 1", "", "en 2 4", *(" ".join(["en", *map(str, range(n))]) for n in range(10, 20)), "en 7 " * 26]
 TARGETS = ["de 1 1", "de", "", *(" ".join(["de", *map(str, range(n))]) for n in range(10, 20)), "de 7 " * 26]
 
@@ -57,13 +57,13 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def result(run):
-    """The evaluation of the text run on its test split."""
+    """Evaluation of `run` on its test split."""
     return evaluate(run, split="test")
 
 
 @pytest.fixture
 def no_decoding(monkeypatch):
-    """Fail the test if anything is decoded."""
+    """Fail the test if it decodes anything."""
     monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("decoded"))
 
 
@@ -248,7 +248,7 @@ def test_result_rows_hold_all_figures(result, tmp_path, monkeypatch):
     other = {**row, "seed": row["seed"] + 1, "sacrebleu": row["sacrebleu"] + 2}
     last = means([row, other, {**row, "split": "validation"}]).splitlines()[-1]
     assert f" {row['sacrebleu'] + 1:.2f} ± 1.41 |" in last and f" {row['seed']}, {other['seed']} |" in last
-    # Rows that differ in more than the seed have no mean.
+    # Only rows that differ in nothing but the seed have a mean.
     for more in (
         {"decoding": {**row["decoding"], "beam_size": 9}},
         {"backend": "torch"},

@@ -1,4 +1,4 @@
-"""Scores of a model with known outputs: it copies the source, except for the first words, counted by its weight."""
+"""Scores of a model with known outputs. The model copies the source but replaces some words at the beginning."""
 
 import dataclasses
 import types
@@ -31,7 +31,10 @@ CHANGED = {"train": 1, "validation": 2, "test": 5}
 
 @dataclasses.dataclass(kw_only=True)
 class Echo(TranslationProblem):
-    """Sentences whose references differ from them by a number of words per split, and are longer."""
+    """Problem whose references are longer than the sources and end differently.
+
+    `CHANGED` is the number of different words for each split.
+    """
 
     name, corpus, source, target = "echo", "echo", "en", "de"
 
@@ -45,7 +48,7 @@ EchoReversed = Echo.reverse_class("echo_rev")
 
 
 class Copier(keras.Model):
-    """Model whose only weight is the number of words that `copy` replaces."""
+    """Model with a single weight, which is the number of words that `copy` replaces."""
 
     def __init__(self):
         super().__init__(name="copier")
@@ -57,7 +60,7 @@ def copy(text, errors):
 
 
 class CopyingTranslator:
-    """A substitute for `Translator` that copies."""
+    """Substitute for `Translator` that returns the output of `copy`."""
 
     def __init__(self, model, tokenizer, hparams):
         self.model = model
@@ -70,7 +73,7 @@ class CopyingTranslator:
 
 
 class EchoRun(Run):
-    """A run of `Copier`. Its checkpoint of step n replaces n words."""
+    """A run of `Copier`. The model in the checkpoint at step n replaces n words."""
 
     problem, tokenizer = Echo(), types.SimpleNamespace(constraint=None)
 
@@ -94,7 +97,7 @@ def run(tmp_path, monkeypatch):
 
 
 def expected(metric, split, errors, problem=EchoRun.problem):
-    """Return sacreBLEU's score of a copier's outputs."""
+    """Return the score that sacreBLEU gives to the outputs of a copier."""
     sources, references = zip(*problem.examples(split))
     outputs = [copy(source, errors) for source in sources]
     return pytest.approx(getattr(sacrebleu, f"corpus_{metric}")(outputs, [references]).score)
@@ -176,5 +179,5 @@ def test_nll_shuffled_pairs_targets_with_other_sources():
     batch = (tokens, tokens), tokens, None
     health = SourceHealth(TokenCopier(), Batches([None, batch, None]))
     wrong = (np.roll(tokens, 1, axis=0) != tokens)[tokens != PAD].mean()
-    # Almost 0 nats for the source's own token and 20 for any other token. Label smoothing is not included.
+    # The loss is almost 0 nats for the token of the source and 20 nats for any other token, without label smoothing.
     assert health.measure()["nll_shuffled"] == pytest.approx(20 * wrong, abs=1e-3) and wrong > 0.5

@@ -1,4 +1,4 @@
-"""Non-finite outputs: all ways to decode report them, and training continues."""
+"""Non-finite outputs: all decoding methods report them, and training continues."""
 
 import dataclasses
 import json
@@ -71,7 +71,7 @@ def test_parser_reports_nonfinite_outputs():
     tokenizer = TreeTokenizer.train(["a b"] * 3, {"(S", ")S", "T"}, 300)
     model = kt.Transformer.from_hparams(hparams, vocab_size=tokenizer.vocab_size)
     parser = kt.Translator(model, tokenizer, hparams)
-    assert parser.translate(["a b"], extra_length=0)[0][0].tokens == ()  # no room for a bracket: a flat tree
+    assert parser.translate(["a b"], extra_length=0)[0][0].tokens == ()  # a flat tree, because brackets would exceed the limit
     spoiled(model)
     with pytest.raises(NonFiniteOutputs):
         parser.translate(["a b"])
@@ -92,7 +92,7 @@ def problem(tmp_path_factory):
 
 @pytest.fixture
 def trained(problem, tmp_path, monkeypatch):
-    """Return a function that trains with a NaN weight during the evaluations at given steps."""
+    """Return a function that trains. During evaluations at the given steps, a weight of the model is NaN."""
 
     def trained(*steps, **changes):
         def evaluate(self, step, original=ValidationCallback.evaluate):
@@ -146,7 +146,7 @@ def test_train_counts_missing_score_as_no_improvement(trained):
 
 @pytest.fixture
 def run(home, tmp_path):
-    """A copy of a run whose checkpoint 7 holds NaN."""
+    """A copy of a run in which the weights of checkpoint 7 contain NaN."""
     shutil.copytree(home.run, tmp_path / "run")
     run = Run.open(tmp_path / "run")
     arrays = run.checkpoints.load("last")[0]
@@ -157,7 +157,7 @@ def run(home, tmp_path):
 
 def test_commands_report_nonfinite_outputs(call, run, tmp_path):
     lines = tmp_path / "lines"
-    lines.write_text("\n" * 1100 + "s1 s2\n")  # the second chunk
+    lines.write_text("\n" * 1100 + "s1 s2\n")  # text is in the second chunk
     told = " must be finite, got NaN or infinity. Choose another checkpoint"
     of_run = f"--run={run}", "--checkpoint=7"
     call("translate", *of_run, f"--input={lines}").refused(f"outputs for line 1101{told}")

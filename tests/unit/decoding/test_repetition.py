@@ -1,4 +1,4 @@
-"""Options against repetition: no repeated n-grams, and a penalty for repeated tokens."""
+"""Options that reduce repetition: a ban on repeated n-grams, and a penalty for repeated tokens."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,10 @@ def test_repeated_ngrams_match_their_definition(size):
 
 
 def with_penalty(models, penalty):
-    """Return for each of SOURCES {tokens: log-probability with the penalty} of every sequence, from NumPy."""
+    """Compute log-probabilities with the repetition penalty in NumPy.
+
+    Return, for each source in `SOURCES`, {tokens: log-probability} for every possible sequence.
+    """
     every = []
     for found in distributions(models):
         every.append({})

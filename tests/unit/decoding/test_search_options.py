@@ -1,4 +1,4 @@
-"""Search options compared with exhaustive search and with the probabilities of the model."""
+"""Search options, compared with exhaustive search and with the probabilities of the model."""
 
 import numpy as np
 import oracles
@@ -51,7 +51,7 @@ def translator(compiled_translator):
 
 @pytest.fixture(scope="module")
 def every(compiled_translator):
-    """All sequences that `translator` can find for each of SOURCES."""
+    """All possible output sequences for each source in `SOURCES`, with log-probabilities."""
     return exhaustive(randomize(compiled_translator, 1).models)
 
 
@@ -61,7 +61,7 @@ def ensemble():
 
 
 def beam_search(found, limit, beam_size):
-    """Return {tokens: log-probability} of the finished hypotheses of a plain beam search."""
+    """Run a simple beam search in Python. Return the finished hypotheses as {tokens: log-probability}."""
     living, finished = {(): 0.0}, {}
     for i in range(limit):
         extended = {}
@@ -138,7 +138,7 @@ def test_invalid_prefixes_are_rejected(translator, prefixes):
 
 
 def nothing_twice(tokens, index, inputs):
-    """Forbid repetitions, EOS for the shortest texts, and all tokens for long texts."""
+    """Forbid a token directly after itself, EOS for the shortest texts, and every token for long texts."""
     symbols, limits = ops.arange(6, dtype="int32"), inputs.limits[:, None, None]
     previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)[:, :, None]
     letters = (symbols == A) | (symbols == B)
@@ -152,7 +152,7 @@ def repeats(tokens):
 @pytest.mark.backend
 def test_constraint_restricts_next_tokens(translator, every):
     def legal(number, tokens):
-        # EOS is forced at the limit.
+        # At the length limit, the search forces EOS.
         return not repeats(tokens) and (number > 0 or len(tokens) == LIMITS[0] and UNK not in tokens)
 
     are_best_of_all(every, translator.translate(SOURCES, **WIDE, constraint=nothing_twice), legal)
@@ -230,7 +230,7 @@ def test_token_scores_are_model_log_probabilities(translator, every):
 
 
 def cross_attention(model, text, tokens):
-    """Return cross-attention weights `[tokens, source tokens]` of the last layer, averaged over heads."""
+    """Return the cross-attention weights `[tokens, source tokens]` of the last layer as means over heads."""
     memory = model.encode(np.array([source_ids(text)]))
     decoder_input = np.array([[BOS, *tokens[:-1]]])
     x = model.embedding(decoder_input) + model.positions(np.arange(len(tokens)))

@@ -1,4 +1,4 @@
-"""Translation sentence by sentence: splitting, joining, and their use in `Translator.translate`."""
+"""Translation sentence by sentence: splitting and joining of texts, and their use in `Translator.translate`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Token selection, gathering and the key-value tree, compared with plain NumPy."""
+"""Token selection, gathering and the key-value tree, compared with simple NumPy code."""
 
 import keras
 import numpy as np
@@ -14,10 +14,10 @@ from keras_transformer.decoding.token_selection import BLOCKS, NEG_INF, blockwis
 from keras_transformer.utils.errors import UserError
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
-FEW, MANY = (40, 150) if TENSORFLOW else (6, 15)  # JAX compiles each shape
+FEW, MANY = (40, 150) if TENSORFLOW else (6, 15)  # fewer on JAX, which compiles each shape
 seeds = st.integers(0, 2**31)
 small, counts = st.integers(1, 4), st.integers(1, 24)
-# Vocabularies too small for blocks, at the threshold, and large ones with and without an incomplete last block.
+# Vocabulary sizes below the threshold for blocks, at the threshold, and with and without an incomplete last block.
 vocab_sizes = st.one_of(st.integers(1, 40), st.integers(4 * BLOCKS[0] - 3, 8 * BLOCKS[0] + 3), st.integers(500, 1500))
 
 
@@ -26,7 +26,7 @@ def array(values):
 
 
 def in_order(values, count):
-    """Return the indices of the largest values, in a stable order."""
+    """Return the indices of the `count` largest values in descending order. Ties keep their order."""
     return np.argsort(-values, axis=-1, kind="stable")[..., :count]
 
 
@@ -37,7 +37,7 @@ def log_softmax(logits):
 
 
 def of_few_numbers(seed, shape, different):
-    """Return logits with a given number of different values."""
+    """Return random logits with at most `different` distinct values."""
     rng = np.random.default_rng(seed)
     return rng.choice(rng.normal(scale=3, size=different), size=shape).astype("float32")
 
@@ -58,7 +58,7 @@ def test_take_matches_numpy(outer, n, m, width, seed):
     np.testing.assert_array_equal(taken, np.take_along_axis(first, places, axis=-1))
 
 
-# The best tokens
+# The most probable tokens
 
 
 @settings(max_examples=MANY, deadline=None)
@@ -86,7 +86,7 @@ def test_blockwise_top_k_takes_first_of_equal_logits(vocab_size):
 
 @pytest.mark.parametrize("vocab_size", [10 * BLOCKS[0], 10 * BLOCKS[0] - 1, 10 * BLOCKS[0] - 15, 997])
 def test_blockwise_top_k_never_exceeds_vocabulary(vocab_size):
-    # A single token is possible. All others have the logit of padding in the last block.
+    # Only one token is possible. All others have the same logit as the padding of the last block.
     logits = np.full((1, vocab_size, vocab_size), NEG_INF, "float32")
     logits[0, np.arange(vocab_size), np.arange(vocab_size)] = 0
     symbols = array(blockwise_top_k(ops.convert_to_tensor(logits), 2)[1])[0]
@@ -131,7 +131,7 @@ def test_top_k_tokens_gives_certain_token_log_probability_0(constrained):
 
 
 def probabilities(logits, allowed, sampling):
-    """Return float64 probabilities after temperature, top-k and top-p, in this order."""
+    """Return float64 probabilities. Apply temperature, top-k and top-p in this order."""
     p = np.exp(log_softmax(np.where(allowed, logits / sampling.temperature, -np.inf)))
     if sampling.top_k:
         p = np.where(p >= np.sort(p)[::-1][: sampling.top_k].min(), p, 0)
@@ -144,7 +144,7 @@ def probabilities(logits, allowed, sampling):
 
 
 def drawn(logits, allowed, chance, sampling):
-    """Return tokens sampled from one distribution `[V]` for many chances, and the normalizers."""
+    """Sample tokens from one distribution `[V]` for many random numbers (`chance`). Return tokens and normalizers."""
     chance = np.asarray(chance, "float32")
     shape = (1, len(chance), len(logits))
     logits = ops.convert_to_tensor(np.broadcast_to(logits, shape).astype("float32"))
@@ -175,7 +175,7 @@ def test_sample_tokens_inverts_distribution(vocab_size, sampling, share, seed):
     symbols, normalizer = drawn(logits, allowed, chance, sampling)
     until = np.cumsum(p)
     assert (p[symbols] > 0).all()
-    # Rounding may move a chance slightly across a border.
+    # Rounding may move a random number across the border between two tokens.
     assert (chance <= until[symbols] + 1e-5).all() and (chance >= until[symbols] - p[symbols] - 1e-5).all()
     np.testing.assert_allclose(normalizer, np.log(np.exp(logits.astype("float64")).sum()), rtol=1e-5, atol=1e-5)
 
@@ -204,7 +204,7 @@ def test_sample_tokens_top_k_and_top_p():
     assert kept(Sampling(top_p=0.7)) == {1, 3, 4}
     assert kept(Sampling(top_p=0.01)) == {1}
     assert kept(Sampling(top_k=9)) == {0, 1, 2, 3, 4}
-    # top_p applies after top_k: 0.4 / 0.65 is more than 0.6.
+    # top_p applies after top_k. The first token alone suffices, because 0.4 / 0.65 is more than 0.6.
     assert kept(Sampling(top_k=2, top_p=0.6)) == {1}
     assert kept(Sampling(top_k=2), np.arange(5) != 1) == {3, 4}
 
@@ -223,7 +223,7 @@ def test_sample_tokens_never_draws_impossible_tokens(vocab_size, sampling):
     rng = np.random.default_rng(9)
     logits = rng.normal(scale=3, size=vocab_size).astype("float32")
     allowed = rng.random(vocab_size) < 0.4
-    allowed[[0, -1]] = False  # extreme chances must not select the masked ends
+    allowed[[0, -1]] = False  # extreme random numbers must not select them
     allowed[3] = True
     chance = np.concatenate([[0, 1e-45, np.nextafter(np.float32(1), np.float32(0)), 1], rng.random(200)])
     symbols, _ = drawn(logits, allowed, chance, sampling)
@@ -234,7 +234,7 @@ def test_sample_tokens_never_draws_impossible_tokens(vocab_size, sampling):
 
 
 class PlainTree:
-    """Keys and values of a random search, and the history of each beam in a plain list."""
+    """Random search that also records the history of each beam, with its keys and values, in a simple list."""
 
     def __init__(self, seed, batch, beam_size, heads=2, width=3):
         self.rng, self.batch, self.beam_size, self.heads, self.width = (
@@ -245,9 +245,9 @@ class PlainTree:
         self.past = [np.zeros((batch, heads, 0, width), "float32")]
 
     def segment(self, path, steps):
-        """Take steps: each beam adds its node, live beams replace the others, and finally some die.
+        """Run several steps of the search. Return the path and `recent`.
 
-        Return the path and `recent`.
+        In each step, every beam adds a node, and copies of live beams replace the others. At the end, some beams die.
         """
         past_length = self.past[0].shape[2]
         recent = np.zeros((self.batch, self.heads, steps * self.beam_size, self.width), "float32")
@@ -263,20 +263,20 @@ class PlainTree:
                 for row, (histories, chosen) in enumerate(zip(self.histories, parents))
             ]
         self.alive &= self.rng.random(self.alive.shape) < 0.7
-        self.alive[0, 0] = True  # a search continues while any sentence does
+        self.alive[0, 0] = True  # at least one beam must be alive
         return path, [recent]
 
     def parents(self, row):
         return np.flatnonzero(self.alive[row]) if self.alive[row].any() else np.arange(self.beam_size)
 
     def check(self, path, nodes):
-        """Assert that the path of each live beam shows its own history."""
+        """Assert that the path of each live beam leads to the nodes of its own history."""
         for row, beam in np.argwhere(self.alive):
             seen = nodes[row][:, path[row, beam]].swapaxes(0, 1)
             np.testing.assert_array_equal(seen, np.array(self.histories[row][beam]))
 
     def number_of_nodes(self):
-        """Return the maximum number of different nodes in the live beams of a sentence."""
+        """Return the maximum number of distinct nodes in the live beams of a sentence."""
         living = [
             {key.tobytes() for beam in np.flatnonzero(row_alive) for key in histories[beam]}
             for row_alive, histories in zip(self.alive, self.histories)

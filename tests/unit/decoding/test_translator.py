@@ -77,7 +77,7 @@ def test_translate_is_traced_once_for_all_lengths(translator, monkeypatch):
         monkeypatch.setattr(fresh.model, name, counted)
     for text in ("a", "a b", "c d a b c", "b b b b b b b b b"):
         fresh.translate([text, "a"])
-    assert traces == {"encode": 1, "decode_step": 2}  # the first step, and all others
+    assert traces == {"encode": 1, "decode_step": 2}  # one for the first step, one for all others
 
 
 def test_translate_defaults_to_hparams(translator):
@@ -161,7 +161,7 @@ def test_score_sums_model_log_probabilities(translator):
 @pytest.mark.parametrize("alpha", [0.6, 2.0])
 def test_score_applies_paper_length_penalty(translator, alpha):
     for hypothesis in translator.score(["a b", "c"], ["b a", ""], alpha):
-        penalty = ((5 + len(hypothesis.tokens)) / 6) ** alpha  # EOS counts
+        penalty = ((5 + len(hypothesis.tokens)) / 6) ** alpha  # the length includes EOS
         assert hypothesis.score == pytest.approx(hypothesis.log_probability / penalty)
 
 

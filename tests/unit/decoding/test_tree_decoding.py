@@ -1,4 +1,4 @@
-"""Search constrained by the tree grammar: all outputs are trees, and the best ones are found."""
+"""Search constrained by the tree grammar: all outputs are trees, and the search finds the best ones."""
 
 import itertools
 
@@ -24,7 +24,7 @@ HPARAMS = kt.HParams(
 )  # fmt: skip
 SENTENCES = ["a", "b a", "a b a", "b b a a", "a a b b a b"]
 SYMBOLS = ("(S", ")S", "(X", ")X", "T", "U")
-BEAMS = 7  # the same in most tests, for few traces
+BEAMS = 7  # most tests use this number, to save traces
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,13 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def translator(tokenizer):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batched_search, "SEGMENT", 4)  # short searches have several segments
+        patch.setattr(batched_search, "SEGMENT", 4)  # so that short searches have several segments
         model = kt.Transformer.from_hparams(HPARAMS, vocab_size=tokenizer.vocab_size)
         yield kt.Translator(model, tokenizer, HPARAMS)
 
 
 def randomize(translator, seed, scale=0.7):
-    """Assign random weights for peaked distributions. Return the translator."""
+    """Assign random weights that are large enough for peaked distributions. Return the translator."""
     rng = np.random.default_rng(seed)
     for variable in translator.model.trainable_variables:
         variable.assign(rng.normal(scale=scale, size=variable.shape))
@@ -49,7 +49,7 @@ def randomize(translator, seed, scale=0.7):
 
 
 def every_tree(words, most):
-    """Return all sequences of at most `most` symbols that are trees over the words."""
+    """Return all sequences of at most `most` symbols that form trees over the words."""
     found = []
 
     def extend(symbols, depth, tags):
@@ -79,7 +79,7 @@ def every_tree(words, most):
 
 @pytest.mark.parametrize("words", [["a"], ["a", "b"], ["a", "b", "a"]])
 def test_grammar_allows_exactly_all_trees(tokenizer, words):
-    limit = len(words) + 6  # five symbols in addition to tags, and EOS
+    limit = len(words) + 6  # room for five symbols in addition to tags and EOS
     names, found = {i: symbol for symbol, i in tokenizer.symbols.items()}, set()
     prefixes = [()]
     while prefixes:
@@ -124,14 +124,14 @@ def test_tree_constraint_matches_grammar(fresh_seed):
                 continue
             expected = grammar.allowed(prefix, words[row], limits[row])
             np.testing.assert_array_equal(found[row, beam], expected, str(prefix))
-            assert expected.any()  # each allowed prefix can continue
+            assert expected.any()  # each allowed prefix has a continuation
             tokens[row, beam, index] = rng.choice(np.flatnonzero(expected))
             compared += 1
     assert compared > 1000 and (tokens == EOS).any(axis=2).all()
 
 
 def assert_trees(sentences, hypotheses, tokenizer, extra_length):
-    """Assert that hypotheses are trees over the words of their sentence and match their tokens."""
+    """Assert that hypotheses are trees over the words of their sentence, and that texts and tokens agree."""
     names = {i: symbol for symbol, i in tokenizer.symbols.items()}
     for sentence, found in zip(sentences, hypotheses, strict=True):
         limit = len(tokenizer.encode([sentence])[0]) + 1 + extra_length
@@ -182,7 +182,7 @@ def test_wide_beam_finds_best_trees(translator, seed, alpha):
 
 
 def log_probabilities(model, source, targets):
-    """Return the log-probability of each target, without caching."""
+    """Compute the log-probability of each target without a cache."""
     labels = np.full((len(targets), max(map(len, targets))), PAD)
     for row, target in zip(labels, targets):
         row[: len(target)] = target
@@ -199,7 +199,7 @@ def test_unparsable_sentence_gets_flat_tree(translator):
     assert [h.text for (h,) in found][1:] == ["", "(TOP (XX a) (XX a) (XX b) (XX b) (XX a) (XX b))", ""]
     assert tree_of(found[0][0].text).words() == ["a", "b"]
     assert said == [(2, len(translator.tokenizer.encode([texts[2]])[0]) + 1)]
-    # There is no room for a bracket in addition to the tags.
+    # The limit leaves no room for brackets in addition to the tags.
     ((hypothesis,),) = translator.translate(["a b"], BEAMS, extra_length=1)
     assert hypothesis.text == "(TOP (XX a) (XX b))" and hypothesis.tokens == ()
     assert hypothesis.score == float("-inf") and found[1][0].score == 0.0
@@ -214,7 +214,7 @@ def test_parser_rejects_min_length_and_wrong_prefixes(translator):
 
 
 def test_tree_depth_is_bounded(tokenizer):
-    # The tags keep each chain of opening brackets shorter than LONGEST_CHAIN.
+    # Tags between the brackets keep each chain of opening brackets shorter than LONGEST_CHAIN.
     prefix = [tokenizer.symbols["(S"], tokenizer.symbols["T"]] * (DEEPEST - 2)
     assert not tokenizer.grammar.allowed(prefix, 1000, 5000)[tokenizer.symbols["(S"]]
     assert tokenizer.grammar.allowed(prefix[:-2], 1000, 5000)[tokenizer.symbols["(S"]]

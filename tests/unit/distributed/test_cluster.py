@@ -1,4 +1,4 @@
-"""Addresses of a cluster, waiting for its workers, and errors in the flags and variables that describe it."""
+"""Addresses of a cluster, waiting for its workers, and errors in its flags and environment variables."""
 
 import json
 import socket
@@ -61,7 +61,7 @@ def test_workers_wait_for_each_other():
         wait_for_others(addresses, number, 60)
         with socket.create_server(
             ("", int(addresses[number].rpartition(":")[2]))
-        ):  # stands for the server of TensorFlow
+        ):  # takes the place of TensorFlow's server
             all_met.wait(60)
 
     threads = [threading.Thread(target=come, args=(number,)) for number in range(3)]

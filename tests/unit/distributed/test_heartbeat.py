@@ -14,7 +14,7 @@ from keras_transformer.training.signals import Interrupted
 
 
 class Store(dict):
-    """Key-value store of a coordinator, until it is closed."""
+    """Key-value store like that of a JAX coordinator. After it closes, writing fails."""
 
     open = True
 
@@ -28,7 +28,7 @@ class Store(dict):
 
 
 def started(store, number, count, **seconds):
-    """Return a running `Heartbeat` and the list of processes that it reports as lost."""
+    """Start a `Heartbeat`. Return it with the list to which it adds lost processes."""
     lost = []
     heartbeat = Heartbeat(store, number, count, lost.append, **seconds)
     heartbeat.start()
@@ -70,7 +70,7 @@ def test_heartbeat_waits_for_workers_to_start():
 
 
 def test_heartbeat_ignores_its_own_pause(monkeypatch):
-    """Let an hour pass at once, as if the machine had been suspended."""
+    """Advance the clock by an hour, as if the machine had been suspended."""
     clock = {"now": 0.0}
     monkeypatch.setattr(heartbeat_module.time, "monotonic", lambda: clock["now"])
     naps = iter([1, 1, 3600, 1, 1])
@@ -106,7 +106,7 @@ def test_heartbeat_does_not_miss_finished_worker():
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow watches its workers by itself")
 @pytest.mark.parametrize("ending", [None, Interrupted(signal.SIGTERM)])
 def test_heartbeat_ends_before_python_exits(ending):
-    """A thread that returned from the store of JAX while Python exited would abort the process."""
+    """Stop the thread in time. If it returned from the store of JAX while Python exits, the process would abort."""
     workers = _JaxWorkers(Store())
     with contextlib.suppress(Interrupted), workers.leaving():
         workers.watch()

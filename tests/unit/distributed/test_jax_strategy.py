@@ -1,4 +1,4 @@
-"""Contract 2 on JAX: one device, two devices and accumulated micro-batches make the same update."""
+"""Equal updates on JAX with one device, with two devices and with accumulated micro-batches."""
 
 import keras
 import numpy as np
@@ -23,7 +23,7 @@ import jax
 
 pytestmark = pytest.mark.backend
 
-HPARAMS = small(batch_tokens=64)  # two shapes to compile, one of them with three rows
+HPARAMS = small(batch_tokens=64)  # gives two shapes, one of them with three rows
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_jax_devices_draw_dropout_masks_of_one_device():
 
 
 def test_jax_devices_start_with_weights_of_one_device(monkeypatch):
-    """A compiled initializer creates large variables."""
+    """Compare initial weights that a compiled initializer creates. JAX uses one for large variables."""
     monkeypatch.setattr("keras.src.backend.jax.core.should_shard_at_init", lambda layout, shape: True)
     with make_strategy("jax").scope():
         model = kt.Transformer(9, small())
@@ -123,7 +123,7 @@ def test_training_resets_keras_distribution(two_devices):
 
 def test_make_strategy_chooses_devices():
     assert make_strategy("jax").num_model_replicas == 2 and count_accelerators(make_strategy("jax")) == 0
-    assert make_strategy("one") is None and make_strategy("auto") is None  # two CPU devices share one machine
+    assert make_strategy("one") is None and make_strategy("auto") is None  # "auto" ignores CPU devices
     with pytest.raises(kt.UserError, match="needs KERAS_BACKEND=tensorflow, got jax; use --strategy=jax"):
         make_strategy("mirrored")
     with pytest.raises(kt.UserError, match="unknown strategy 'jaxx': did you mean jax"):

@@ -1,4 +1,4 @@
-"""Contract 2: one device, several replicas and accumulated micro-batches make the same update."""
+"""Equal updates with one device, with several replicas and with accumulated micro-batches."""
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ def problem(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mirrored():
-    """A strategy created as in a notebook. The last test uses the strategy of `make_strategy`."""
+    """A strategy created directly, as in a notebook. The last test uses `make_strategy` instead."""
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
@@ -102,7 +102,7 @@ def test_mirrored_dropout_depends_on_seed_replica_and_step(mirrored):
 
 
 def dropped(strategy, calls):
-    """Return the outputs of dropout with rate 0.5 on ones, [calls, replicas, 1000]."""
+    """Apply dropout with rate 0.5 to ones. Return the outputs, `[calls, replicas, 1000]`."""
     with strategy.scope():
         layer = Dropout(0.5, seed=7)
         layer.build()

@@ -1,4 +1,7 @@
-"""Workers of one training run agree on values, arrays, signals and results; threads stand for processes."""
+"""Agreement between the workers of a training run on values, arrays, signals and results.
+
+Each worker is a thread instead of a process.
+"""
 
 import json
 import os
@@ -18,7 +21,7 @@ from keras_transformer.training.signals import MEET_EVERY, SharedStop, StopReque
 
 
 class Meeting(_SeveralWorkers):
-    """Workers in threads of this process."""
+    """Workers that run as threads of this process."""
 
     def __init__(self, number, count, board):
         self.number, self.count, self.board = number, count, board
@@ -33,7 +36,7 @@ class Meeting(_SeveralWorkers):
 
 
 def in_threads(count, function):
-    """Call a function with each of several `Workers`; return the list of results and errors."""
+    """Call a function with each of several `Workers` in a separate thread. Return the list of results and errors."""
     board, found = (threading.Barrier(count), {}), {}
 
     def work(number):

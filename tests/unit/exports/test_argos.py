@@ -1,4 +1,4 @@
-"""The package for Argos Translate."""
+"""Export of packages for Argos Translate."""
 
 import json
 import zipfile

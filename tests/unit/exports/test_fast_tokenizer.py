@@ -1,4 +1,4 @@
-"""The tokenizer in the format of Hugging Face's tokenizers library."""
+"""Conversion of tokenizers to the format of Hugging Face's tokenizers library."""
 
 import itertools
 import json

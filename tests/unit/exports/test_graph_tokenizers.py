@@ -99,7 +99,7 @@ def tokenizer(request):
 
 @pytest.fixture(scope="module")
 def graph(tokenizer):
-    """The graph tokenizer, compiled, because it must work without eager values."""
+    """The graph tokenizer, compiled to check that it needs no eager values."""
     module = graph_tokenizer(tokenizer)
     module.tokenize = tf.function(module.tokenize, input_signature=[tf.TensorSpec([None], tf.string)])
     return module
@@ -126,7 +126,7 @@ def test_graph_tokenizer_decodes_any_ids_alike(tokenizer, graph, draw):
 
 
 def super_decode(tokenizer, ids):
-    """Return the text of ids; a parser's tokenizer decodes them as subwords."""
+    """Decode ids to text. Unlike the tokenizer of a parser, treat the ids as subwords instead of tree symbols."""
     if tokenizer.constraint:
         return SentencePieceTokenizer.decode(tokenizer, [ids])[0]
     return tokenizer.decode_outputs([""], [ids])[0]
@@ -144,7 +144,7 @@ def test_graph_tokenizer_writes_trees_alike(trees, sentence, seed):
 
 
 def random_tree(grammar, words, rng):
-    """Return the ids of a random tree over this number of words, without EOS."""
+    """Return the ids of a random tree over `words` words, without EOS."""
     ids, limit = [], 4 * words + 20
     while True:
         allowed = np.flatnonzero(grammar.allowed(ids, words, limit))

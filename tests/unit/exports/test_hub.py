@@ -1,4 +1,4 @@
-"""Uploads to the Hugging Face hub, against a stand-in on this machine."""
+"""Uploads to a local stand-in for the Hugging Face hub."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The directory for Hugging Face transformers."""
+"""Export for Hugging Face transformers."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ def hparams():
 def model(hparams):
     model = kt.Transformer(VOCABULARY, hparams)
     model.build([(None, None), (None, None)])
-    for index, variable in enumerate(model.variables):  # biases and norms must also differ
+    for index, variable in enumerate(model.variables):  # initial biases and norms would be constant
         variable.assign(np.random.default_rng(index).normal(size=variable.shape, scale=0.3))
     return model
 

@@ -1,4 +1,4 @@
-"""Dropout (§5.4): its rate, the scale of kept values, and the mask of its gradient."""
+"""Dropout (§5.4): rate, scale of the kept values, and mask of the gradient."""
 
 import keras
 import numpy as np
@@ -24,7 +24,7 @@ def test_dropout_drops_its_rate_and_rescales(rate, dtype, fresh_seed):
     )
     y = dropped(layer, x, dtype)
     assert np.isclose(y[y != 0], 1 / (1 - rate), rtol={"float32": 1e-4, "bfloat16": 4e-3, "float16": 1e-3}[dtype]).all()
-    # Five standard deviations for all elements, each row, and pairs of neighbours.
+    # Rates may differ by five standard deviations, for all elements, for each row and for pairs of neighbours.
     for share, expected, count in (
         ((y == 0).mean(), rate, y.size),
         *(((row == 0).mean(), rate, row.size) for row in y),
@@ -69,5 +69,5 @@ def test_dropout_gradient_uses_the_output_mask(jit_compile, fresh_seed):
 
     layer.build()
     y, gradient = output_and_gradient(x)
-    np.testing.assert_array_equal(y, eager(x, training=True))  # with any compiler
+    np.testing.assert_array_equal(y, eager(x, training=True))  # the same mask with any compiler
     np.testing.assert_allclose(gradient, np.where(y == 0, 0, grad_out / 0.7), rtol=1e-4)

@@ -1,4 +1,4 @@
-"""The layers of §3 compared with NumPy oracles, their initial weights, and the Keras contract."""
+"""The layers of §3: comparison with NumPy oracles, initial weights, and requirements of Keras."""
 
 import dataclasses
 import importlib
@@ -174,9 +174,9 @@ def test_residual_drops_sublayer_output_before_addition(residual):
     y = np.asarray(layer(x, sublayer=ops.ones_like, training=True))
     values = np.unique(y.round(3))
     if residual is PreNorm:
-        assert values.tolist() == [7, 9]  # the residual stream is never dropped
+        assert values.tolist() == [7, 9]  # dropout leaves the residual stream unchanged
     else:
-        assert (y < 0).any() and (y > 0).any() and not (y == 0).any()  # the input of the norm is 7 or 9
+        assert (y < 0).any() and (y > 0).any() and not (y == 0).any()  # some inputs of the norm are 7, others 9
 
 
 # Embeddings (§3.4)
@@ -258,7 +258,7 @@ def test_only_pre_norm_stack_ends_with_normalization(stack):
     assert stack(2, **STACK, norm="pre").final_norm is not None
 
 
-# The Keras contract
+# Requirements of Keras
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-"""Keras padding masks, as from `mask_zero=True`, act like explicit attention masks."""
+"""Padding masks of Keras, as from `mask_zero=True`, which must have the same effect as explicit attention masks."""
 
 import warnings
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("error:.*destroy the mask")
 
 
 def embedded(tokens, mask_zero):
-    """Return `[batch, length, 8]`, the same vectors with and without a mask."""
+    """Embed tokens, `[batch, length, 8]`. The vectors do not depend on `mask_zero`, which adds a Keras mask."""
     table = np.random.default_rng(0).normal(size=(10, 8))
     layer = keras.layers.Embedding(
         10, 8, mask_zero=mask_zero, embeddings_initializer=keras.initializers.Constant(table)
@@ -44,7 +44,7 @@ def embedded(tokens, mask_zero):
 
 
 def close(found, expected, rows):
-    """Assert that both agree on the real tokens of `rows`."""
+    """Assert that two outputs agree at the positions of real tokens in `rows`."""
     found, expected = (np.asarray(x)[rows != 0] for x in (found, expected))
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -95,7 +95,7 @@ def test_decoders_honour_keras_masks(stack, norm, explicit):
     plain = embedded(TARGET, False), embedded(SOURCE, False)
     expected = layer(*plain, cross_mask=combined(padding_mask(SOURCE), explicit))
     found = layer(embedded(TARGET, True), embedded(SOURCE, True), cross_mask=explicit)
-    close(found, expected, TARGET)  # target padding is in the future of every token
+    close(found, expected, TARGET)  # target padding follows all tokens, so the causal mask hides it
     assert abs(np.asarray(layer(*plain)) - np.asarray(expected))[TARGET != 0].max() > 1e-3
 
 
@@ -105,7 +105,7 @@ def test_decoder_layers_honour_left_padding():
     mask = np.asarray(causal_mask(4)) & np.asarray(padding_mask(target))
     expected = layer(embedded(target, False), memory, self_mask=mask)
     close(layer(embedded(target, True), memory), expected, target)
-    close(Decoder(1, **STACK)(embedded(target, True), memory), expected, target)  # its only layer has the same seed
+    close(Decoder(1, **STACK)(embedded(target, True), memory), expected, target)  # the decoder's only layer has the same seed
 
 
 def test_decoder_layers_are_causal_by_default():
@@ -133,7 +133,7 @@ PASSING = {
 
 
 class Seen(keras.layers.Layer):
-    """Return its Keras mask."""
+    """Layer that returns the Keras mask of its input."""
 
     def call(self, x, mask=None):
         return mask
@@ -141,7 +141,7 @@ class Seen(keras.layers.Layer):
 
 def seen(x):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # from this layer
+        warnings.simplefilter("ignore")  # this layer removes the mask
         return np.asarray(Seen()(x))
 
 

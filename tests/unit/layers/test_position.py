@@ -1,4 +1,4 @@
-"""Positions (§3.5) compared with their NumPy oracle."""
+"""Positional encodings (§3.5), compared with a NumPy oracle."""
 
 import numpy as np
 import oracles

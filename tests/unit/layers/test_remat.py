@@ -1,4 +1,4 @@
-"""Rematerialization: the same updates and dropout masks with fewer stored activations."""
+"""Rematerialization, which gives the same updates and dropout masks but stores fewer activations."""
 
 import keras
 import numpy as np

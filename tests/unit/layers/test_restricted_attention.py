@@ -1,4 +1,4 @@
-"""Additive (§3.2.1) and restricted (§4) attention: oracles, unknown lengths and cost."""
+"""Additive (§3.2.1) and restricted (§4) attention: comparison with oracles, unknown lengths and cost."""
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ def layers(window, **arguments):
 
 
 def random_mask(seed, batch, length):
-    """Return bool `[batch, 1, 1, length]` with keys masked at random."""
+    """Return a bool mask `[batch, 1, 1, length]` that hides random keys."""
     return np.random.default_rng(seed).random((batch, 1, 1, length)) < 0.7
 
 
@@ -98,7 +98,7 @@ def test_restricted_attention_equals_banded_full_attention(batch, heads, n, wind
     keys = random_mask([seed, 3], batch, n) if masked else None
     legal = oracles.neighbourhood(n, window) & (True if keys is None else keys)
     legal = np.broadcast_to(legal, (batch, 1, n, n))
-    sees = legal.any(axis=-1)[:, 0]  # fully masked rows may hold any finite value
+    sees = legal.any(axis=-1)[:, 0]  # outputs of fully masked rows are arbitrary, but finite
     values, weights = restricted_attention(query, key, value, window, keys)
     values = np.asarray(values)
     assert np.isfinite(values).all() and np.isfinite(np.asarray(weights)).all()
@@ -127,7 +127,7 @@ def test_window_is_number_of_visible_positions(window, sees):
 
 
 def gradients(layer, x, mask, upstream):
-    """Return the gradients of Σ upstream · output, of the inputs and of each weight."""
+    """Return the gradients of Σ upstream · output with respect to the inputs and each weight."""
     variables = layer.trainable_variables
     if TENSORFLOW:
         import tensorflow as tf
@@ -155,7 +155,7 @@ def test_gradients_equal_banded_full_attention(length, window):
     legal = band & keys
     sees = legal.any(axis=-1, keepdims=True)[:, 0]
     upstream = normal(3, 2, length, 8) * sees
-    # Fully masked rows get no gradient, so that both functions are the same.
+    # The two functions differ in fully masked rows, so these rows get no upstream gradient.
     expected = gradients(full, x, legal | ~sees[:, None], upstream)
     for actual, wanted in zip(gradients(restricted, x, keys, upstream), expected):
         close(actual, np.asarray(wanted, "float64"), 1e-4)
@@ -190,7 +190,7 @@ def test_graph_with_unknown_length_serves_all_lengths():
     for length in (1, 2, 3, 6, 7, 20):
         x, mask = normal(length, 2, length, 8), random_mask(length, 2, length)
         close(call(x, mask), np.asarray(layer(x, x, attention_mask=mask)).astype("float64"))
-    assert call(normal(0, 0, 5, 8), random_mask(0, 0, 5)).shape == (0, 5, 8)  # a replica without rows
+    assert call(normal(0, 0, 5, 8), random_mask(0, 0, 5)).shape == (0, 5, 8)  # as in a replica without rows
     assert len(traces) == 1
 
 
@@ -249,7 +249,7 @@ def largest_of_jaxpr(jaxpr):
 def test_memory_grows_linearly_with_length():
     full, restricted = layers(8)
     once, twice = (largest_tensor(restricted, length) for length in (512, 1024))
-    assert once == 512 * 2 * 3 * 5  # values of each block and its neighbours, 2 heads of 5
+    assert once == 512 * 2 * 3 * 5  # values of a block and its neighbours, 2 heads of width 5
     assert twice == 2 * once < 1024**2
     assert largest_tensor(full, 512) == 2 * 512**2
 
@@ -272,7 +272,7 @@ def test_unused_window_is_rejected():
 
 def test_custom_attention_needs_no_window_or_flops(monkeypatch):
     class Plain(keras.layers.Layer):
-        """Only the arguments and the call of MultiHeadAttention."""
+        """Attention with no more than the arguments and the `call` of `MultiHeadAttention`."""
 
         def __init__(self, d_model, num_heads, d_k, d_v, dropout=0.0, seed=None, **kwargs):
             super().__init__(**kwargs)
@@ -281,7 +281,7 @@ def test_custom_attention_needs_no_window_or_flops(monkeypatch):
             return memory
 
     class Windowed(Plain):
-        """With its own window."""
+        """Attention that also has a default window."""
 
         def __init__(self, *arguments, window=7, **kwargs):
             super().__init__(*arguments, **kwargs)

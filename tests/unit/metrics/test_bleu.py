@@ -1,4 +1,4 @@
-"""BLEU in languages that do not separate words with spaces."""
+"""BLEU for languages that do not separate words with spaces."""
 
 import dataclasses
 import importlib.util
@@ -36,7 +36,7 @@ def test_bleu_of_chinese_uses_characters():
     (score,) = Chinese().score(OUTPUTS, REFERENCES)
     assert score.value == sacrebleu.corpus_bleu(OUTPUTS, [REFERENCES], tokenize="zh").score > 50
     assert "tok:zh" in score.signature
-    assert sacre_bleu(OUTPUTS, REFERENCES).value < 1  # 13a: one word per sentence
+    assert sacre_bleu(OUTPUTS, REFERENCES).value < 1  # the tokenizer 13a sees one word per sentence
     lowercase = Chinese().all_scores(OUTPUTS, REFERENCES)[1]
     assert lowercase.name == "lowercase BLEU" and "tok:zh" in lowercase.signature
 

@@ -1,4 +1,4 @@
-"""Perplexity by token, length buckets and length ratio."""
+"""Perplexity per token, length buckets and length ratio."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The paper's BLEU, in addition to sacreBLEU: Moses tokens, with compounds split."""
+"""BLEU as in the paper, which splits compounds of Moses tokens."""
 
 import json
 import sys
@@ -67,7 +67,7 @@ def test_paper_bleu_is_100_or_0_at_extremes():
 
 @pytest.fixture
 def run(call, tmp_path):
-    """A run of two updates on a folder of text; the test runs eagerly."""
+    """A run of two updates on a folder of text. TensorFlow functions run eagerly during the test."""
     flags = (*write_text(tmp_path / "text", TEXT), "--set=problem.vocab_size=40", *SMALL)
     with eager_functions():
         call("train", *flags, "--hparams=toy", "--train_steps=2", f"--output_dir={tmp_path}/run").succeeded()

@@ -57,8 +57,8 @@ def test_bootstrap_of_bleu_matches_sacrebleu(monkeypatch):
 
 
 def test_bootstrap_of_exact_match_near_normal_approximation():
-    # Only the first system is right in 20 of 100 lines, only the second in 10: z = 10 / √(30 − 10²/100) = 1.86,
-    # two-sided p = 0.063, and 0.078 with a continuity correction.
+    # In 20 of 100 lines only the first system is right, in 10 only the second. So z = 10 / √(30 − 10²/100) = 1.86.
+    # The two-sided p is 0.063, or 0.078 with a continuity correction.
     references = ["right"] * 100
     outputs = ["right"] * 50 + ["wrong"] * 50
     others = ["wrong"] * 20 + ["right"] * 40 + ["wrong"] * 40

@@ -1,4 +1,4 @@
-"""Decoding steps give the logits of teacher forcing."""
+"""Decoding steps, which must give the same logits as teacher forcing."""
 
 import itertools
 
@@ -19,15 +19,15 @@ from keras_transformer.data.tokenizers.base import BOS, PAD
 
 
 def decode(model, beams, length, settled=0, dtype="float32"):
-    """Return logits `[batch, beams, length, vocab]` of `decode_step` for random tokens, and the tokens.
+    """Decode random tokens with `decode_step`. Return the logits `[batch, beams, length, vocab]` and the tokens.
 
-    Move keys and values of the first `settled` positions from `recent` to `past`.
+    After `settled` positions, move their keys and values from `recent` to `past`.
     """
     cache = model.start_cache(SOURCE)._replace(kernels=model.step_kernels())
     recent = model.empty_nodes(3, (length + 2) * beams)
     tokens = np.random.default_rng(beams).integers(1, VOCAB, (3, beams, length)).astype("int32")
     tokens[:, :, 0] = BOS
-    own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # by step, then by beam
+    own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # nodes are ordered by step, then by beam
     steps, first = [], 0
     for index in range(length):
         if settled and index == settled:

@@ -1,4 +1,4 @@
-"""Projection and cross-entropy in chunks: loss and gradients match the unchunked computation."""
+"""Projection and cross-entropy in chunks: comparison of loss and gradients with an unchunked computation."""
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ def inputs(fresh_seed):
 
 
 def expected(states, table, labels, weights, label_smoothing, r_drop=0.0):
-    """Return loss, both cross-entropies and gradients in float64."""
+    """Compute, in float64, the loss, the smoothed and plain cross-entropies, and the gradients."""
     states, table = states.astype("float64"), table.astype("float64")
     logits = states @ table.T
     p = oracles.softmax(logits)
@@ -33,7 +33,7 @@ def expected(states, table, labels, weights, label_smoothing, r_drop=0.0):
     q[np.arange(len(q)), labels] += 1 - label_smoothing
     smoothed, plain = -(q * np.log(p)).sum(-1), -np.log(p[np.arange(len(q)), labels])
     grad_logits = p - q
-    if r_drop:  # half of equation 4 of Liang et al. 2021: rows 2i and 2i + 1 are the passes of a token
+    if r_drop:  # half of equation 4 of Liang et al. 2021; rows 2i and 2i + 1 are passes of a token
         other = p.reshape(-1, 2, VOCAB_SIZE)[:, ::-1].reshape(p.shape)
         there, back = ((a * np.log(a / b)).sum(-1, keepdims=True) for a, b in ((p, other), (other, p)))
         smoothed = smoothed + r_drop / 2 * (there + back)[:, 0] / 2
@@ -43,7 +43,10 @@ def expected(states, table, labels, weights, label_smoothing, r_drop=0.0):
 
 
 def found(states, table, labels, weights, label_smoothing, r_drop=0.0, scale=1.0):
-    """Return the same from `fused_linear_cross_entropy`, with gradients of a scaled loss scaled back."""
+    """Return the same values as `expected`, from `fused_linear_cross_entropy`.
+
+    Gradients are those of the loss times `scale`, divided by `scale` again.
+    """
     arrays = [ops.convert_to_tensor(array) for array in (labels, weights)]
 
     def scaled(states, table):
@@ -84,7 +87,7 @@ def test_fused_loss_chunks_match_unchunked_oracle(monkeypatch, inputs, label_smo
 
 @pytest.fixture
 def pairs(inputs):
-    """`inputs` with two passes per token, which share label and weight."""
+    """`inputs` with two passes for each token. Both passes have the same label and weight."""
     states, table, labels, weights = inputs
     return states[:22], table, np.repeat(labels[:11], 2), np.repeat(weights[:11], 2)
 
@@ -123,7 +126,7 @@ def test_fused_loss_same_without_gradient(inputs, label_smoothing):
 @pytest.mark.parametrize("r_drop", (0.0, 2.0))
 @pytest.mark.parametrize(("dtype", "error"), (("bfloat16", 0.03), ("float16", 0.004)))
 def test_fused_loss_in_half_precision(monkeypatch, pairs, dtype, error, r_drop):
-    """Use weights so small that float16 could not represent them."""
+    """Use weights that are too small for float16."""
     monkeypatch.setattr(fused_loss, "CHUNK_LOGITS", 6 * VOCAB_SIZE)
     states, table, labels, weights = pairs
     weights = weights / 1e5
@@ -169,13 +172,13 @@ def test_fused_loss_label_gradient_keeps_precision(dtype):
     vocab_size, smoothing = 11, 0.1
     table = np.eye(vocab_size, 16, dtype="float32")
     labels = np.arange(vocab_size, dtype="int32")
-    states = 4.5 * table  # the label has a probability of 0.90002, other tokens 0.01
+    states = 4.5 * table  # the probabilities are 0.90002 for the label and 0.01 for other tokens
     logits = states.astype("float64") @ table.T
     q = np.full(logits.shape, smoothing / vocab_size) + (1 - smoothing) * np.eye(vocab_size)
     grad_logits = oracles.softmax(logits) - q
     weights = np.ones(vocab_size, "float32")
     inputs = ops.cast(states, dtype), table, labels, weights
     *_, grad_states, grad_table = found(*inputs, smoothing, scale=1.0)
-    # Rounding 0.90002 alone would change the difference by a sixth.
+    # If 0.90002 were rounded before 0.1 / 11 + 0.9 is subtracted, the difference would change by a sixth.
     for value, wanted in ((grad_states, grad_logits @ table), (grad_table, grad_logits.T @ states)):
         np.testing.assert_allclose(value, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())

@@ -1,4 +1,4 @@
-"""Keras losses in `compile`: updates and reported losses match a plain Keras model."""
+"""Keras losses in `compile`: comparison of updates and reported losses with an ordinary Keras model."""
 
 import keras
 import numpy as np
@@ -29,7 +29,7 @@ def masked_mean(labels, logits):
 
 
 class Plain(keras.Model):
-    """The same network with Keras' own `train_step`."""
+    """Ordinary Keras model that contains the same network but uses Keras' own `train_step`."""
 
     def __init__(self, inner):
         super().__init__()
@@ -40,7 +40,7 @@ class Plain(keras.Model):
 
 
 def updated(weights, plain=False, **arguments):
-    """Return the trainable weights after an update, and the losses before and after it."""
+    """Make one update. Return the trainable weights after the update, and the losses before and after the update."""
     hparams = kt.HParams(num_layers=1, d_model=8, d_ff=8, num_heads=2, dropout=0)
     model = inner = kt.Transformer(VOCAB, hparams)
     if plain:
@@ -72,7 +72,7 @@ def assert_same(found, expected):
 def test_keras_loss_updates_like_plain_keras(loss, weights):
     expected = updated(weights, plain=True, loss=loss)
     assert abs(expected[1][0] - expected[1][1]) > 1e-3
-    for accumulate in (1, 2):  # 2 rows, and 1 with padding
+    for accumulate in (1, 2):  # three rows at once, or two rows and then one with padding
         assert_same(updated(weights, loss=loss, accumulate=accumulate), expected)
 
 

@@ -1,4 +1,4 @@
-"""`summary()` and `plot_model` show layers, shapes and parameter counts."""
+"""Layers, shapes and parameter counts in `summary()` and `plot_model`."""
 
 import re
 
@@ -38,7 +38,7 @@ def train(model):
 
 
 def summary_rows(model, **arguments):
-    """Return {name: (class, output shape, number of parameters)} of the rows, and the lines after the table."""
+    """Parse a summary. Return {name: (class, output shape, number of parameters)} and the lines after the table."""
     lines = []
     model.summary(print_fn=lines.append, **arguments)
     text = "\n".join(lines)
@@ -96,7 +96,7 @@ def test_summary_of_base_counts_paper_parameters():
 def test_count_params_matches_weights():
     model = make_model(model="word_aligned_transformer")
     assert model.count_params() == sum(int(np.prod(weight.shape)) for weight in model.weights)
-    assert model.count_params() == VOCAB + make_model().count_params()  # the table of tokens that begin words
+    assert model.count_params() == VOCAB + make_model().count_params()  # one entry per token for `word_starts`
 
 
 def test_model_works_as_layer_of_functional_model():

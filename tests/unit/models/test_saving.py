@@ -1,4 +1,4 @@
-"""The model of a run is saved, loaded and trained in a notebook."""
+"""Saving, loading and further training of a run's model, as in a notebook."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""The whole model: logits, parameters, masks, randomness, saving, loss, metrics and decoding steps."""
+"""The whole Transformer: logits, parameters, masks, randomness, saving, loss and metrics."""
 
 import keras
 import numpy as np
@@ -51,7 +51,7 @@ def test_parameter_count_matches_closed_form(sizes, changes):
     expected = 29 * d + n * (attention + feed_forward + 2 * norm) + m * (2 * attention + feed_forward + 3 * norm)
     expected += 2 * norm * (hparams.norm == "pre") + hparams.max_length * d * (hparams.positions == "learned")
     expected += n * hparams.num_heads * hparams.d_k * (hparams.encoder_attention == "additive")
-    expected += 29 * (hparams.model == "word_aligned_transformer")  # weight that marks first pieces of words
+    expected += 29 * (hparams.model == "word_aligned_transformer")  # the weight `word_starts`
     assert model.count_params() == expected
 
 
@@ -64,7 +64,7 @@ def test_variable_paths_are_unique():
 
 
 def with_another_future(position):
-    """Return `DECODER_INPUT` with other tokens from a position on."""
+    """Return `DECODER_INPUT` with different tokens at `position` and after it."""
     changed = DECODER_INPUT.copy()
     changed[:, position:] = (changed[:, position:] + 3) % VOCAB
     return changed
@@ -89,7 +89,7 @@ def test_training_logits_do_not_depend_on_future_tokens(model):
     model = make_model(model=model, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
     before = logits(model, training=True)
     for position in (1, 4):
-        reset_seeds(model)  # the same dropout masks
+        reset_seeds(model)  # repeats the dropout masks
         after = logits(model, (SOURCE, with_another_future(position)), training=True)
         assert_only_the_future_changes(before, after, position)
 
@@ -146,13 +146,13 @@ def test_dropout_layers_have_distinct_seeds():
 
 
 def test_dropout_is_placed_as_in_section_5_4():
-    """Count dropouts: sub-layer outputs and both sums of embeddings and positions."""
+    """Count dropout layers: one for each sublayer, and one for the sum of embeddings and positions in each stack."""
     assert len(seed_states(make_model(num_layers=6, dropout=0.1))) == 2 + 6 * 2 + 6 * 3
     assert not seed_states(make_model(dropout=0.0))
 
 
 def test_dropout_applies_to_sum_with_positions(monkeypatch):
-    """With zero embeddings and one-hot positions, dropout of embeddings alone would have no effect."""
+    """Use zero embeddings and one-hot positions, on which dropout of the embeddings alone would have no effect."""
     model, entered = make_model(dropout=0.5), []
 
     def call(self, x, *_, **__):
@@ -286,7 +286,7 @@ def test_loss_from_states_and_logits_matches_oracle(label_smoothing):
 
 
 def test_r_drop_runs_two_passes_with_different_dropout(monkeypatch):
-    """Compute the loss from both passes, which are adjacent rows."""
+    """Compute the expected loss from the two passes, which are in adjacent rows."""
     model = randomize(make_model(compile=True, dropout=0.3, r_drop=5.0))
     states, seen = type(model).states, []
     monkeypatch.setattr(
@@ -307,7 +307,7 @@ def test_r_drop_runs_two_passes_with_different_dropout(monkeypatch):
 
 
 class Tokens(keras.metrics.Sum):
-    """Sum of the weights, a metric that needs logits."""
+    """Metric that requires logits and sums the sample weights."""
 
     def update_state(self, labels, logits, sample_weight=None):
         super().update_state(sample_weight)
@@ -339,7 +339,7 @@ def test_r_drop_without_dropout_is_plain_update(eager):
 def test_metrics_weigh_tokens_across_batches(eager):
     model = randomize(make_model(compile=True))
     batches, plain, smoothed = [], [], []
-    for rows, length in [(slice(0, 1), 6), (slice(1, 3), 3)]:  # 6 tokens, and 4 tokens with padding
+    for rows, length in [(slice(0, 1), 6), (slice(1, 3), 3)]:  # one batch of 6 tokens, one of 4 tokens and padding
         inputs, labels = (SOURCE[rows], DECODER_INPUT[rows, :length]), LABELS[rows, :length]
         batches.append((inputs, labels, (labels != 0) / np.float32((labels != 0).sum())))
         plain.append(oracles.cross_entropy(labels, logits(model, inputs))[labels != 0])
