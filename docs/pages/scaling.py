@@ -36,10 +36,40 @@ def assembly_rates(rows):
 
 def mixing(rows):
     """Return a table of padding and mixing by corpus and batch size."""
-    return table([row for row in rows if row["workload"] == "mixing"], {
+    return table([row for row in rows if row["workload"] == "mixing" and row.get("max_shapes", 24) == 24], {
         "lengths": "{lengths}", "pairs": "{pairs:,}", "tokens per side": "{batch_tokens:,}",
         "batches per epoch": "{batches_per_epoch:,}", "longest": "{real_share_longest:.1%}",
         "shapes": "{real_share_shapes:.1%}", "meet again": "{share_that_meets_again:.1%}",
+    })  # fmt: skip
+
+
+def padding_by_shapes(rows):
+    """Return a table of padding and mixing by the maximum number of shapes."""
+    rows = [row for row in rows if row["workload"] == "mixing" and "max_shapes" in row]
+    return table(rows, {
+        "lengths": "{lengths}", "tokens per side": "{batch_tokens:,}", "max_shapes": "{max_shapes}",
+        "padding": lambda row: f"{1 - row['real_share_shapes']:.1%}", "meet again": "{share_that_meets_again:.1%}",
+    })  # fmt: skip
+
+
+def compilation(rows):
+    """Return a table of the times of updates on JAX, with an empty and with a filled cache."""
+    return table(rows, {
+        "hparams": "{hparams}", "updates": "{updates}", "shapes": "{shapes}", "cache": "{cache}",
+        "first update, s": "{first_update_seconds:.1f}", "all updates, s": "{all_updates_seconds:.1f}",
+        "CPU, s": "{cpu_seconds:.0f}", "commit": "{commit}",
+    })  # fmt: skip
+
+
+def compiled_program(rows):
+    """Return a table of the operations of a compiled update."""
+    rows = [row for row in rows if row["workload"] == "program"]
+    return table(rows, {
+        "products": lambda row: f"{row['products']['bf16']} bfloat16, {row['products']['f32']} float32",
+        "host transfers": "{host_transfers}", "copies": "{copies:,}", "transposes": "{transposes:,}",
+        "fusions": "{fusions:,}", "operations of XLA": "{flops:.1e}", "of the model": "{model_flops:.1e}",
+        "arguments, MB": "{argument_mb:,.0f}", "reused, MB": "{aliased_mb:,.0f}",
+        "temporary, MB": "{temporary_mb:,.0f}",
     })  # fmt: skip
 
 
