@@ -136,7 +136,7 @@ def test_adapted_model_supports_bpe_dropout():
 
 @pytest.mark.parametrize("content", [b"", b"some text\n", b"\x00\x01\x02", b"PK\x03\x04zip"])
 def test_adapt_model_rejects_other_files(content):
-    with pytest.raises(UserError, match="own.model must be a SentencePiece model"):
+    with pytest.raises(UserError, match="own.model is not a SentencePiece model"):
         adapt_model(content, "own.model")
 
 
