@@ -1,11 +1,11 @@
-"""BatchPlan: the rows of every batch of every epoch, computed in advance from lengths only.
+"""BatchPlan, which determines the rows of every batch of every epoch from the lengths of the pairs.
 
-The plan cuts the pairs, sorted by length (`LengthIndex`), into a few segments. All batches of a segment have the same
-shape (rows, source, target): the longest source and target of the segment, and the number of rows that the token budget
-allows. Dynamic programming finds the cuts with the least padding.
+The plan sorts the pairs by length (`LengthIndex`) and cuts them into a few segments. All batches of a segment have the
+same shape (rows, source, target). The shape consists of the longest source and target of the segment, and of the number
+of rows that the token budget allows. Dynamic programming finds the cuts with the least padding.
 
-In each epoch, pools of neighbouring batches exchange their pairs at random, so a pair is batched with other pairs each
-time. A keyed permutation of each pool is evaluated only for the rows of one batch.
+Neighbouring batches form a pool. Each epoch shuffles the pairs within each pool, so a pair shares its batch with
+different pairs every time. The shuffle is a keyed permutation, which the plan evaluates only for the rows of one batch.
 """
 
 import operator
@@ -19,11 +19,11 @@ from keras_transformer.utils.errors import UserError
 MAX_CUTS = 500
 """Number of places at which a segment may end. More places hardly reduce padding."""
 NEVER = 1e30
-"""Number of tokens larger than in any plan, but finite, so that it can be interpolated."""
+"""Number of tokens that is larger than in any plan. It is finite, because it has to be interpolated."""
 POOL = 32
-"""Number of batches that exchange their pairs. Larger pools mix better, but add padding if shapes are dynamic."""
+"""Number of batches in a pool. Larger pools mix better, but add padding if shapes are dynamic."""
 BATCHES, PAIRS, PHASE = range(3)
-"""Last part of the key of each pseudorandom stream: order of batches, order of pairs in a pool, borders of pools."""
+"""Last part of the key of a random stream, for the order of batches, the pairs of a pool, and the pools' borders."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +32,11 @@ class Batch:
 
     Attributes:
         rows: int64 `[rows]`, indices into the corpus.
-        source_length: Tokens of the longest source in the batch.
-        target_length: Tokens of the longest target in the batch.
-        source_tokens: Source tokens of all rows, without padding.
-        target_tokens: Target tokens of all rows, without padding.
-        shape: (rows, source, target), the shape of the segment, at least as large as the batch.
+        source_length: Number of tokens in the longest source.
+        target_length: Number of tokens in the longest target.
+        source_tokens: Number of source tokens in all rows, without padding.
+        target_tokens: Number of target tokens in all rows, without padding.
+        shape: Shape of the segment, (rows, source, target). It is at least as large as the batch.
     """
 
     rows: np.ndarray
@@ -48,10 +48,10 @@ class Batch:
 
 
 class BatchPlan:
-    """Batches of at most `batch_tokens` source and `batch_tokens` target tokens, padding included.
+    """Plan of batches with at most `batch_tokens` source and `batch_tokens` target tokens each, including padding.
 
-    A batch is a pure function of the arguments and its index. Its cost does not depend on the index. Every epoch
-    contains each pair once and has the same number of batches. At most one of these is only partly filled.
+    A batch depends only on the arguments and on its index, and any batch can be computed directly. Every epoch contains
+    each pair once and has the same number of batches. At most one batch per epoch is only partly filled.
 
         plan = BatchPlan(LengthIndex.from_lengths(source_lengths, target_lengths), batch_tokens=25000)
         plan.batch(plan.batches_per_epoch).rows  # the first batch of the second epoch
@@ -60,17 +60,17 @@ class BatchPlan:
         index: `LengthIndex` of the corpus.
         batch_tokens: Maximum number of tokens, rows * length, on each side of a batch.
         seed: Non-negative integer.
-        max_length: Maximum number of tokens on a side; the plan drops longer pairs. None keeps all pairs.
-        max_shapes: Maximum number of distinct shapes. A training step may have to be compiled for each of them.
+        max_length: Maximum number of tokens in a source or target. The plan drops longer pairs. None keeps all pairs.
+        max_shapes: Maximum number of distinct shapes. The training step may have to be compiled for each shape.
         shuffle: Whether to shuffle in every epoch. False keeps the order of the index, for validation.
 
     Attributes:
         num_pairs: Number of pairs per epoch.
         num_dropped: Number of pairs that the plan drops because of their length.
         batches_per_epoch: Number of batches per epoch.
-        batch_tokens: See above.
-        seed: See above.
-        shapes: List of the distinct (rows, source, target) to pad to, each within the budget.
+        batch_tokens: The argument `batch_tokens`.
+        seed: The argument `seed`.
+        shapes: List of the distinct shapes (rows, source, target) to which batches can be padded.
 
     Raises:
         UserError: The longest pair does not fit into a batch, or no pairs remain.
@@ -95,7 +95,7 @@ class BatchPlan:
         self.shapes = list(dict.fromkeys(shape for _, _, shape in self._segments))
 
     def batch(self, index):
-        """Return the `Batch` with an index that counts from 0 across epochs."""
+        """Return the `Batch` at an index. Indices start at 0 and continue across epochs."""
         epoch, segment, number = self._locate(index)
         start, stop, shape = self._segments[segment]
         rows = shape[0]
@@ -113,11 +113,11 @@ class BatchPlan:
         )  # fmt: skip
 
     def shape(self, index):
-        """Return the `shape` of batch `index`. This is cheaper than `batch`."""
+        """Return the `shape` of the batch at `index`. This is faster than `batch(index).shape`."""
         return self._segments[self._locate(index)[1]][2]
 
     def shapes_of(self, start, count):
-        """Return the distinct shapes of `count` batches starting at batch `start`, in the order of their first use."""
+        """Return the distinct shapes of `count` batches from index `start`, in the order of their first use."""
         found, stop = {}, start + count
         while start < stop and len(found) < len(self.shapes):
             epoch, position = divmod(start, self.batches_per_epoch)
@@ -129,12 +129,12 @@ class BatchPlan:
         return list(found)
 
     def real_share(self, padded_to="longest"):
-        """Return the share of tokens that are not padding, over both sides of all batches of an epoch.
+        """Return the share of positions in the batches of an epoch that are tokens and not padding.
 
         Args:
-            padded_to: "shape" if each batch is padded to its `shape`, "longest" if it is padded to its own longest
-                source and target. The result for "longest" is a lower bound: it assumes that each batch contains the
-                longest sequences of its pool.
+            padded_to: "shape" if each batch is padded to its `shape`, or "longest" if each batch is padded to its own
+                longest source and target. The result for "longest" is a lower bound, because it assumes that each batch
+                contains the longest sequences of its pool.
         """
         if padded_to == "longest":
             pairs, sources, targets = self._pools()
@@ -163,13 +163,16 @@ class BatchPlan:
         return epoch, segment, int(place - self._first_batches[segment])
 
     def _places(self, epoch, positions):
-        """Return the indices, in sorted order, of the batches at positions of an epoch, integers `[count]`."""
+        """Return the indices of the batches at the given positions of an epoch, integers `[count]`.
+
+        The indices count the batches in order of length.
+        """
         if not self._shuffle:
             return positions
         return permute(positions, self.batches_per_epoch, (self.seed, epoch, BATCHES))
 
     def _segments_at(self, epoch, positions):
-        """Return the segments of the batches at positions of an epoch, integers `[count]`."""
+        """Return the segments of the batches at the given positions of an epoch, integers `[count]`."""
         return np.searchsorted(self._first_batches, self._places(epoch, positions), side="right") - 1
 
     def _pool(self, epoch, segment, number):
@@ -185,7 +188,7 @@ class BatchPlan:
         return pool, int(borders[pool]), int(borders[pool + 1])
 
     def _pools(self):
-        """Return the number of pairs, longest source and longest target of each pool, int64 `[pools]` each."""
+        """Return the number of pairs, the longest source and the longest target of each pool, three int64 `[pools]`."""
         starts = []
         for (start, _, shape), count in zip(self._segments, np.diff(self._first_batches)):
             starts.append(start + _borders(count, max(1, count // POOL), 0.0)[:-1] * shape[0])
@@ -198,21 +201,21 @@ class BatchPlan:
 
 
 def cut_into_segments(source, target, size, batch_tokens, max_shapes):
-    """Cut the ordered groups into at most `max_shapes` segments with the least padding.
+    """Cut the groups of a `LengthIndex` into at most `max_shapes` segments with the least padding.
 
     Pairs that do not fill a batch move to the next segment, so only the very last batch may be partly filled. No length
     may exceed `batch_tokens`.
 
     Args:
-        source: int64 `[groups]`, source tokens of the groups of a `LengthIndex`.
-        target: int64 `[groups]`, target tokens.
-        size: int64 `[groups]`, number of pairs.
+        source: int64 `[groups]`, source length of each group.
+        target: int64 `[groups]`, target length of each group.
+        size: int64 `[groups]`, number of pairs in each group.
         batch_tokens: Maximum number of tokens on each side of a batch.
         max_shapes: Maximum number of segments.
 
     Returns:
-        A list of (start, stop, shape): positions of the first pair of a segment and of the first pair after it, and the
-        shape of its batches.
+        A list of segments (start, stop, shape). The segment contains the pairs from `start` to `stop - 1`, and `shape`
+        is the shape of its batches.
     """
     # Cuts are considered only between blocks of groups. All blocks have about the same number of tokens.
     tokens = np.cumsum(size * np.maximum(source, target))
@@ -220,18 +223,18 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
     first = np.append(0, last[:-1] + 1)
     cuts = np.append(0, np.cumsum(size)[last])  # [blocks + 1], counting pairs
 
-    # Entry [i, j] is for the segment of blocks i to j: its lengths, and its padded tokens if all batches are full.
+    # Entry [i, j] describes the segment of blocks i to j. `padded` assumes that all batches are full.
     longest_source = _running_maxima(np.maximum.reduceat(source, first))
     longest_target = _running_maxima(np.maximum.reduceat(target, first))
     pairs = cuts[1:] - cuts[:-1, None]
     padded = np.where(pairs > 0, pairs * (longest_source + longest_target), NEVER)
-    # to_go[k][i]: the minimum number of tokens with padding from block i to the end in at most k segments.
+    # to_go[k][i] is the minimum number of tokens, including padding, for blocks i to the end in k segments or fewer.
     to_go = [np.append(np.full(len(first), NEVER), 0.0)]
     for _ in range(max_shapes - 1):
         to_go.append(np.append((padded + to_go[-1][1:]).min(axis=1), 0.0))
 
-    # Pairs left over from a segment make the next one start before its cut, inside a block. Each end is therefore
-    # chosen when the start is known, so that the padding in between is exact.
+    # Pairs left over from a segment move to the next one, which then starts inside a block. Therefore choose each end
+    # only when the start is known, so that the padding between them is exact.
     segments, start = [], 0
     while start < cuts[-1]:
         block = np.searchsorted(cuts, start, side="right") - 1
@@ -250,7 +253,7 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
 
 
 def _running_maxima(values):
-    """Return `[i, j]`, the maximum of values i to j, or 0 where j < i."""
+    """Return a matrix in which entry [i, j] is the maximum of values i to j, or 0 if j < i."""
     square = np.broadcast_to(values, (len(values), len(values)))
     return np.maximum.accumulate(np.triu(square), axis=1)
 
@@ -269,12 +272,12 @@ def _borders(count, pools, phase):
 
 
 def _groups_within(index, max_length):
-    """Return the number of groups whose sides have at most `max_length` tokens. These groups come first."""
+    """Return the number of groups with at most `max_length` tokens per side. These are the first in the index."""
     return int(np.searchsorted(np.maximum(index.source, index.target), max_length, side="right"))
 
 
 def _check_fit(index, kept, batch_tokens, max_length):
-    """Raise a `UserError` if the plan has no pairs, or a pair that is longer than the token budget."""
+    """Raise a `UserError` if the plan would have no pairs, or if a pair is longer than the token budget."""
     if not len(index):
         raise UserError("the corpus must have at least one sentence pair, got none. Check that it is not empty.")
     longest = np.maximum(index.source, index.target)

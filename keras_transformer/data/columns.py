@@ -1,4 +1,4 @@
-"""Columns: memory-mapped arrays on disk. Each chunk is verified when it is first read."""
+"""Columns, which are memory-mapped arrays on disk. Each chunk is verified when it is first read."""
 
 import hashlib
 import os
@@ -10,16 +10,16 @@ import numpy as np
 from keras_transformer.utils.errors import UserError
 
 CHUNK = 4096
-"""Bytes per checksum. A batch reads rows at random places, so a chunk should not be much longer than a row."""
+"""Number of bytes per checksum. A batch reads random rows, so a chunk should not be much longer than a row."""
 READ = 1 << 20
 SUFFIX = ".crc"
 
 
 class Column:
-    """Memory-mapped array `[size]` with a checksum per chunk. The cost of opening it does not depend on its size.
+    """Memory-mapped array `[size]` with a checksum per chunk. The time to open it does not depend on its size.
 
     Args:
-        path: File with the values. `add_checksums` has written their checksums to `PATH.crc`.
+        path: File with the values. Their checksums, written by `add_checksums`, are in `PATH.crc`.
         dtype: Name of the NumPy type of the values.
     """
 
@@ -60,7 +60,7 @@ def allocate_column(path, dtype, size):
     """Return a writable memory-mapped array `[size]` in a new file.
 
     Raises:
-        OSError: The disk is full. If the space were not allocated here, writing to the array would kill the process.
+        OSError: The disk is full. Without this allocation, writing to the array on a full disk would kill the process.
     """
     with open(path, "wb") as file:
         if size:
@@ -69,7 +69,7 @@ def allocate_column(path, dtype, size):
 
 
 def add_checksums(path, dtype):
-    """Write the checksums of a column to `PATH.crc`. Return {file name: entry} of both files for a manifest."""
+    """Write the checksums of a column to `PATH.crc`, and return the manifest entries of both files, {name: entry}."""
     checksums, digest = [], hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(READ):

@@ -1,4 +1,4 @@
-"""Reading of files, plain or compressed with gzip, xz or zstd."""
+"""Functions that read files, either plain or compressed with gzip, xz or zstd."""
 
 import contextlib
 import gzip
@@ -13,25 +13,25 @@ SUFFIXES = (".gz", ".xz", ".zst")
 
 
 def without_suffix(name):
-    """Return a file name, a string, without the suffix of a compression format."""
+    """Remove the suffix of a compression format, if any, from a file name."""
     return name[: len(name) - len(_suffix(name))]
 
 
 def name_of(path):
-    """Return the name that messages use for a file: its path, or "stdin" for "-"."""
+    """Return the name of a file for messages, which is its path, or "stdin" for "-"."""
     return "stdin" if str(path) == "-" else path
 
 
 @contextlib.contextmanager
 def open_binary(path):
-    """Open a file for reading bytes, decompressed according to its suffix, as a context manager.
+    """Context manager that opens a file to read bytes, and decompresses them according to the file's suffix.
 
     Args:
         path: The file, or "-" for stdin.
 
     Raises:
-        UserError: The file is missing, damaged or unreadable, or the package that reads zstd is missing. Errors that
-            occur while the `with` block reads the file are also converted.
+        UserError: The file is missing, damaged or unreadable, or the package that reads zstd is missing. The error can
+            also occur later, while the `with` block reads the file.
     """
     try:
         with _open(path) as file:

@@ -1,4 +1,4 @@
-"""Corpus files with one sentence per line, plain or compressed, and the pairs of two such files."""
+"""Functions that read corpus files with one sentence per line, plain or compressed, and pairs from two such files."""
 
 import codecs
 import contextlib
@@ -23,17 +23,18 @@ BYTE_ORDER_MARKS = {
 def read_lines(path, may_be_empty=False, undecodable=None):
     """Yield the lines of a UTF-8 text file, plain or compressed, without line ends.
 
-    Only "\\n" and "\\r\\n" end a line. If a form feed or U+2028 did, it would shift one side of the corpus.
+    Only "\\n" and "\\r\\n" end a line. If other characters such as a form feed did, the two sides of a corpus would no
+    longer be aligned.
 
     Args:
         path: The file, or "-" for stdin.
         may_be_empty: Whether a file without lines is allowed.
-        undecodable: Function of (bytes, message) that returns the text of a line that is not UTF-8. By default such a
-            line is an error.
+        undecodable: Function of (bytes, message) that returns a replacement text for a line that is not UTF-8. By
+            default, such a line is an error.
 
     Raises:
-        UserError: The file is missing, empty, damaged or not UTF-8. The message contains the line number. A byte order
-            mark of UTF-16 or UTF-32 at the beginning is an error even with `undecodable`.
+        UserError: The file is missing, empty, damaged or not UTF-8. The message contains the line number. If the file
+            begins with a byte order mark of UTF-16 or UTF-32, `undecodable` does not prevent the error.
     """
     name, number = name_of(path), 0
     with open_binary(path) as file:
@@ -53,7 +54,7 @@ def read_lines(path, may_be_empty=False, undecodable=None):
 
 
 def _check_byte_order_mark(name, number, line):
-    """Raise a `UserError` if the first line of a file, as bytes, begins with the mark of UTF-16 or UTF-32."""
+    """Raise a `UserError` if a line is the first one and begins with the byte order mark of UTF-16 or UTF-32."""
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if number == 1 and line.startswith(mark):
             raise UserError(
@@ -63,7 +64,7 @@ def _check_byte_order_mark(name, number, line):
 
 
 def one_line(text):
-    """Return a text with each line end replaced by a space. Decoded pieces may contain line ends."""
+    """Replace each line end in a text with a space. Decoded pieces may contain line ends."""
     return " ".join(text.replace("\r", "\n").split("\n"))
 
 
@@ -71,7 +72,7 @@ def read_pairs(source_path, target_path):
     """Yield the pairs (source, target) of two files with the same number of lines.
 
     Raises:
-        UserError: The files have different numbers of lines, or `read_lines` raises it.
+        UserError: The files have different numbers of lines, or `read_lines` raises an error.
     """
     missing = object()
     sides = read_lines(source_path), read_lines(target_path)
@@ -87,7 +88,7 @@ def read_pairs(source_path, target_path):
 
 
 def in_chunks(lines, size):
-    """Yield lists of at most `size` lines. Before raising the error of an invalid line, yield the lines before it."""
+    """Yield lists of at most `size` lines. If a line is invalid, yield the lines before it, then raise the error."""
     chunk = []
     try:
         for line in lines:
@@ -135,13 +136,14 @@ def _same_content(path, other, *times):
 
 
 def remedy(folder, name, otherwise=""):
-    """Return the end of an error message for the missing corpus file `name`, with a remedy.
+    """Return the end of the error message about a missing corpus file, which suggests a remedy.
+
+    If the folder contains a file with a similar name (in another case, or with `.txt`), the remedy is to rename it.
 
     Args:
-        folder: Folder in which the file is missing. If it contains a file with a similar name (in another case, or with
-            `.txt`), the remedy is to rename that file.
-        name: Name of the file, without `.gz`.
-        otherwise: Result if there is no file with a similar name.
+        folder: Folder in which the file is missing.
+        name: Name of the missing file, without `.gz`.
+        otherwise: Text to return if there is no file with a similar name.
     """
     names = sorted(path.name for path in Path(folder).iterdir() if path.is_file()) if Path(folder).is_dir() else []
     for found in names:
@@ -153,12 +155,12 @@ def remedy(folder, name, otherwise=""):
 
 @dataclasses.dataclass(frozen=True)
 class PlainFiles:
-    """Published corpus in files on disk, plain or compressed: one file per split and language.
+    """Published corpus on disk that has one file, plain or compressed, per split and language.
 
     Args:
         folder: Folder of the files.
-        languages: Endings of the source and target files.
-        names: {split: candidate file names}, with "{}" for the language. The first name that exists is used.
+        languages: Language codes at the end of the source and target file names.
+        names: {split: possible file names}, with "{}" for the language. The first name that exists applies.
     """
 
     folder: str

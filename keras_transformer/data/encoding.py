@@ -1,4 +1,4 @@
-"""Encoding of chunks of text pairs to files, in this process or in worker processes."""
+"""Encoding of text pairs in chunks, which this process or worker processes write to files."""
 
 import collections
 import concurrent.futures
@@ -27,18 +27,18 @@ from keras_transformer.utils.files import atomic_open
 
 CHUNK_PAIRS, CHUNK_CHARACTERS = 5_000, 4_000_000
 SERIAL_PAIRS = 50_000
-"""Number of pairs that this process encodes before it starts workers."""
+"""Number of pairs that this process encodes before it starts worker processes."""
 MAX_WORKERS = 8
 """Maximum number of workers. With more, reading the corpus is the bottleneck. A worker needs about 0.1 GB of memory."""
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
-"""Maximum number of examples per reason for dropping pairs, and of characters on each side of an example."""
+"""Maximum number of examples for each reason to drop pairs, and maximum number of characters per side of an example."""
 
 _tokenizer = None
 """The tokenizer of a worker process."""
 
 
 def cut_into_chunks(pairs):
-    """Yield lists of pairs of bounded size. The same pairs always give the same chunks."""
+    """Cut pairs into lists of limited size. The result depends only on the pairs."""
     chunk, characters = [], 0
     for source, target in pairs:
         chunk.append((source, target))
@@ -56,19 +56,20 @@ def checksum(pairs):
 
 
 def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
-    """Return the pairs of a chunk as arrays, without the pairs that the per-pair rules of `pair_filter` drop.
+    """Encode the pairs of a chunk as arrays, without the pairs that the per-pair rules of `pair_filter` drop.
 
     Args:
         tokenizer: `Tokenizer`.
         pairs: List of pairs of texts.
         pair_filter: `PairFilter`.
         bpe_dropout: Probability that BPE-dropout skips a merge.
-        first: Index of the first pair in its split, the seed of BPE-dropout.
+        first: Index of the first pair in its split, which seeds BPE-dropout.
 
     Returns:
-        {name: array}. `source.ids` and `target.ids` are the concatenated rows, each with EOS. `source.lengths` and
-        `target.lengths`, int32 `[rows]`, are the numbers of ids in the rows. `pairs` and `sources`, uint64 `[rows]`,
-        are hashes of pairs and sources. `dropped`, uint8, is JSON: {reason: [number of pairs, examples]}.
+        {name: array}. `source.ids` and `target.ids` contain the ids of all rows, each followed by EOS. `source.lengths`
+        and `target.lengths`, int32 `[rows]`, contain the number of ids in each row. `pairs` and `sources`, uint64
+        `[rows]`, contain hashes of the pairs and of their sources. `dropped`, uint8, contains
+        {reason: [number of pairs, examples]} as JSON.
     """
     sources, targets = zip(*pairs)
     sides = [tokenizer.encode(sources), tokenizer.encode_targets(targets)]
@@ -94,12 +95,12 @@ def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
 
 
 def examples_of(pairs, rows):
-    """Return the first few pairs that `rows`, bool `[pairs]`, selects, shortened for a report."""
+    """Return the first few pairs for which `rows`, bool `[pairs]`, is True, with texts shortened for a report."""
     return [[text[:EXAMPLE_CHARACTERS] for text in pairs[row]] for row in np.flatnonzero(rows)[:EXAMPLES]]
 
 
 def _lengths(rows):
-    """Return the number of ids in each row with EOS, int32 `[rows]`."""
+    """Return the number of ids in each row, including EOS, int32 `[rows]`."""
     return np.fromiter(map(len, rows), np.int32, len(rows)) + np.int32(1)
 
 
@@ -108,7 +109,7 @@ class ChunkWriter:
 
     Args:
         tokenizer: `Tokenizer`.
-        folder: Directory of the files, which also contains the saved tokenizer.
+        folder: Directory for the files. It must contain the saved tokenizer.
         workers: Number of worker processes; 0 to encode in this process (default: the number of cores, at most
             `MAX_WORKERS`).
         shard: (I, N) to write only the I-th of every N chunks of a split.
@@ -128,7 +129,7 @@ class ChunkWriter:
             self._pool.shutdown(cancel_futures=True)
 
     def write(self, split, pairs, pair_filter, bpe_dropout=0.0):
-        """Write the missing chunk files of a split. Yield each chunk in order as soon as it is done.
+        """Write the missing chunk files of a split, and yield one result per chunk, in order.
 
         Args:
             split: Name of the split.
@@ -140,7 +141,7 @@ class ChunkWriter:
             (path of the file, number of pairs in the chunk, whether the file existed).
 
         Raises:
-            UserError: The system killed a worker, perhaps for lack of memory.
+            UserError: The system killed a worker, possibly because memory ran out.
             Exception: Any exception from the iteration over pairs or from the tokenizer.
         """
         pending, first, (number, count) = collections.deque(), 0, self._shard
@@ -164,7 +165,7 @@ class ChunkWriter:
             ) from None
 
     def _submit(self, path, chunk, *options):
-        """Encode a chunk. Return the future of a worker's result, or None if this process has encoded it."""
+        """Encode a chunk in this process and return None, or pass it to a worker and return its future."""
         self._pairs += len(chunk)
         if self._workers == 0 or self._pairs <= SERIAL_PAIRS:
             return write_chunk(path, self._tokenizer, chunk, *options)
@@ -172,14 +173,14 @@ class ChunkWriter:
             self._pool = concurrent.futures.ProcessPoolExecutor(
                 self._workers, multiprocessing.get_context("spawn"), _start_worker, (self._folder,)
             )
-        # Otherwise a worker would import the user's program, which may load Keras or have no `__main__` guard.
+        # Hide `__main__`, because a worker would import it. The user's program may load Keras or have no main guard.
         with without_ctrl_c(), mock.patch.dict(sys.modules, {"__main__": types.ModuleType("__main__")}):
             return self._pool.submit(_write_chunk_in_worker, path, chunk, *options)
 
 
 @contextlib.contextmanager
 def without_ctrl_c():
-    """Block SIGINT in processes that are started inside a `with` block. This process handles it afterwards."""
+    """Context manager for starting processes that ignore Ctrl-C. This process handles SIGINT after the block."""
     multiprocessing.resource_tracker.ensure_running()  # starting it later would unblock the signal
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -193,7 +194,7 @@ def _is_done(task):
 
 
 def _result(task, result):
-    """Wait for a task, raise its exception, or return `result`."""
+    """Wait for a task, which may be None, and return `result`. Raise the exception of the task, if any."""
     if task:
         task.result()
     return result

@@ -1,4 +1,4 @@
-"""Filters that drop pairs of a corpus: by their texts, by their lengths, as duplicates, or as held-out pairs."""
+"""Filters that drop pairs of a corpus because of their text or length, or because they are duplicates or held out."""
 
 import functools
 import hashlib
@@ -10,7 +10,7 @@ from keras_transformer.data.language_tags import without_tag
 from keras_transformer.utils.errors import UserError
 
 SCRIPT_SHARE = 0.5
-"""Minimum share of a side's letters that must be in its script."""
+"""Minimum share of the letters of a source or target that must belong to the expected scripts."""
 EMPTY = "dropped_with_an_empty_side"
 OVERLAP, DUPLICATES = "dropped_as_validation_or_test_pairs", "dropped_as_duplicates"
 SOURCE_DUPLICATES = "dropped_as_source_duplicates"
@@ -18,17 +18,17 @@ SOURCE_DUPLICATES = "dropped_as_source_duplicates"
 
 @dataclass(frozen=True, kw_only=True)
 class PairFilter:
-    """Rules that decide which pairs of a split to drop. By default, all pairs are kept.
+    """Rules that drop pairs of a split. By default, no rule is active.
 
     Attributes:
         drop_empty: Whether to drop pairs with a side that has no tokens.
         drop_control: Whether to drop pairs with control, private-use or replacement characters.
-        drop_copies: Whether to drop pairs whose sides are equal, ignoring case and white space.
-        min_letters: Minimum share of letters in the non-space characters of each side, from 0 to 1.
-        source_script, target_script: Unicode scripts of a side, separated by commas. At least `SCRIPT_SHARE` of the
-            letters must be in these scripts.
-        min_tokens, max_tokens: Minimum and maximum number of tokens of each side, with EOS.
-        max_length_ratio: Maximum ratio of the longer side to the shorter one, in tokens with EOS.
+        drop_copies: Whether to drop pairs in which source and target differ at most in case and white space.
+        min_letters: Minimum share of letters among the non-space characters of each side, from 0 to 1.
+        source_script, target_script: Unicode scripts of a side, separated by commas. At least `SCRIPT_SHARE` of its
+            letters must belong to these scripts.
+        min_tokens, max_tokens: Minimum and maximum number of tokens on each side, including EOS.
+        max_length_ratio: Maximum ratio of the longer side to the shorter side, in tokens including EOS.
         drop_overlap: "pairs" to drop pairs that are also in another split, "sources" to drop all pairs whose source is
             also in another split, or None.
         drop_duplicates: Whether to keep only the first of identical pairs.
@@ -49,13 +49,13 @@ class PairFilter:
     drop_source_duplicates: bool = False
 
     def by_pair(self, pairs, lengths):
-        """Return the pairs to drop, {reason: bool `[pairs]`}, each under the first reason that applies.
+        """Apply the rules that look at one pair at a time, and return the pairs to drop, {reason: bool `[pairs]`}.
 
-        The result has an entry for each active rule.
+        The result has an entry for each active rule. A pair is marked only under the first rule that applies to it.
 
         Args:
             pairs: List of pairs of texts.
-            lengths: int32 `[2, pairs]`, the numbers of tokens of sources and targets, EOS included.
+            lengths: int32 `[2, pairs]`, the numbers of tokens in the sources and in the targets, including EOS.
         """
         found, left = {}, np.full(len(pairs), True)
         for reason, rule in self._rules().items():
@@ -88,10 +88,13 @@ class PairFilter:
         return any(scripts and script_share(text, scripts) < SCRIPT_SHARE for text, scripts in sides)
 
     def by_corpus(self, blocks, held_out):
-        """Return the pairs to drop, {reason: bool `[pairs]`}, each under the first reason that applies.
+        """Apply the rules that compare pairs with other pairs, and return the pairs to drop, {reason: bool `[pairs]`}.
+
+        A pair is marked only under the first rule that applies to it.
 
         Args:
-            blocks: Function of "pairs" or "sources" that returns an iterator over the hashes, uint64 arrays.
+            blocks: Function that takes "pairs" or "sources" and returns an iterator over uint64 arrays with the hashes
+                of all pairs or of all sources.
             held_out: {"pairs" or "sources": uint64 array}, the hashes of the other splits.
         """
         found = {}
@@ -111,7 +114,7 @@ class PairFilter:
 
 
 class TaggedPairFilter(PairFilter):
-    """A `PairFilter` that ignores the language tags of sources, except in lengths and when it compares pairs."""
+    """A `PairFilter` that ignores language tags in the texts of sources. Lengths and comparisons include the tags."""
 
     def by_pair(self, pairs, lengths):
         return super().by_pair([(without_tag(source), target) for source, target in pairs], lengths)
@@ -139,24 +142,24 @@ def _pattern(text):
 
 
 def has_control(text):
-    """Return whether a text has a control, private-use or replacement character. White space is allowed."""
+    """Return whether a text contains control characters (except white space), private-use or replacement characters."""
     return bool(_pattern(r"[\p{Cc}\p{Co}\p{Cs}\ufffd]").search("".join(text.split())))
 
 
 def letter_share(text):
-    """Return the share of letters, including accents, in the non-space characters of a text."""
+    """Return the share of letters and accents among the non-space characters of a text."""
     characters = "".join(text.split())
     return len(_pattern(r"[^\p{L}\p{M}]+").sub("", characters)) / max(len(characters), 1)
 
 
 def script_share(text, scripts):
-    """Return the share of a text's letters that are in Unicode scripts, or 1 for a text without letters.
+    """Return the share of a text's letters that belong to the given scripts, or 1 for a text without letters.
 
-    Letters that belong to several scripts are ignored.
+    The function ignores letters that belong to several scripts.
 
     Args:
         text: A text.
-        scripts: Names, separated by commas, such as "Han,Hiragana,Katakana".
+        scripts: Names of Unicode scripts, separated by commas, such as "Han,Hiragana,Katakana".
     """
     letters = _pattern(r"\P{L}+|[\p{Script=Common}\p{Script=Inherited}]+").sub("", text)
     return len(_pattern(f"[^{script_classes(scripts)}]+").sub("", letters)) / len(letters) if letters else 1.0
@@ -164,10 +167,10 @@ def script_share(text, scripts):
 
 @functools.lru_cache
 def script_classes(scripts):
-    """Return the content of a character class for the names of Unicode scripts, separated by commas.
+    """Convert names of Unicode scripts, separated by commas, to the content of a regular expression's character class.
 
     Raises:
-        UserError: A name is not the name of a script.
+        UserError: A name is not the name of a Unicode script.
     """
     import regex
 
@@ -198,7 +201,7 @@ def hash_texts(texts):
 
 
 def first_occurrences(hashes):
-    """Return bool `[hashes]`: True for the first occurrence of each value in hashes, uint64 `[hashes]`."""
+    """Return a mask, bool `[hashes]`, that is True at the first occurrence of each value of uint64 `[hashes]`."""
     first = np.full(len(hashes), False)
     first[np.unique(hashes, return_index=True)[1]] = True
     return first

@@ -1,4 +1,4 @@
-"""Parallel text from Hugging Face datasets, on disk or on the hub. The package `datasets` is imported on first use."""
+"""Parallel text from Hugging Face datasets on disk or on the Hub. The package `datasets` is imported on first use."""
 
 import re
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ FORM = "dataset:NAME[:CONFIG[:SPLIT]]"
 SAVED = ("dataset_dict.json", "state.json")
 """Files that `save_to_disk` writes for a `DatasetDict` and for a `Dataset`."""
 TRANSLATION = "translation"
-"""Column with the texts of all languages, in datasets that do not have one column per language."""
+"""Column with the texts of all languages in datasets that do not have a column per language."""
 BATCH = 1000
-"""Number of rows that are read at once."""
+"""Number of rows to read at once."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class HuggingFaceDataset:
     """One split of a Hugging Face dataset.
 
     Attributes:
-        name: Path of a local folder, or name on the hub: "NAME" or "USER/NAME".
+        name: Path of a local folder, or a name on the Hub, "NAME" or "USER/NAME".
         config: Name of the configuration, or None for the default one.
         split: Name of the split.
     """
@@ -32,11 +32,11 @@ class HuggingFaceDataset:
 
     @classmethod
     def parse(cls, text, folder, split):
-        """Return the dataset of a text of the form `FORM`.
+        """Parse a text of the form `FORM`, and return the dataset that it describes.
 
         Args:
-            text: NAME is a folder, relative to `folder`, or else a name on the hub. CONFIG may be empty.
-            folder: Folder that relative paths refer to.
+            text: The text. NAME is a folder, relative to `folder`, or a name on the Hub. CONFIG may be empty.
+            folder: Folder to which relative paths refer.
             split: Default split.
 
         Raises:
@@ -54,14 +54,14 @@ class HuggingFaceDataset:
         return cls(name, config or None, split_name or split)
 
     def files(self):
-        """Return the paths of the files of a local dataset, and none for a dataset on the hub."""
+        """Return the paths of the files of a local dataset, or an empty list for a dataset on the Hub."""
         return sorted(path for path in Path(self.name).rglob("*") if path.is_file()) if Path(self.name).is_dir() else []
 
     def pairs(self, source, target):
         """Yield the pairs (source, target) of texts.
 
         Args:
-            source: Code of the source language: a column of the dataset, or a key in its column "translation".
+            source: Code of the source language, which is a column of the dataset or a key in its column "translation".
             target: Code of the target language.
 
         Raises:

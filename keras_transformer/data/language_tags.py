@@ -1,11 +1,14 @@
-"""Tags in front of sources that name the target language for a multilingual model (Johnson et al. 2017)."""
+"""Language tags, which select the target language of a multilingual model (Johnson et al. 2017).
+
+A tag is at the beginning of a source text.
+"""
 
 import re
 
 from keras_transformer.utils.errors import UserError, unknown
 
 SEVERAL = "mul"
-"""Code of ISO 639-2 for several languages."""
+"""ISO 639-2 code that means "multiple languages"."""
 
 TAG = re.compile(r"\s*<2(\w+)>\s*")
 
@@ -16,22 +19,22 @@ def language_tag(language):
 
 
 def tagged_languages(pieces):
-    """Return the languages whose tags are pieces of a vocabulary, a tuple of codes in the order of the pieces."""
+    """Return the codes of the languages whose tags are pieces of a vocabulary, in the order of the pieces."""
     return tuple(tag[1] for piece in pieces if (tag := TAG.fullmatch(piece)))
 
 
 def without_tag(text):
-    """Return a text without the tag that it begins with, if any."""
+    """Remove the language tag, if any, from the beginning of a text."""
     return TAG.sub("", text, count=1) if TAG.match(text) else text
 
 
 def tag_texts(texts, language, known):
-    """Return sources with the tag of their target language in front. Blank texts and tagged texts stay the same.
+    """Add the tag of the target language to each source that is not blank and does not have a tag.
 
     Args:
         texts: List of sources.
-        language: Code of the target language. None stands for the only known language.
-        known: Codes of the target languages of the model. It is empty for a model without tags.
+        language: Code of the target language, which may be None if the model has only one.
+        known: Codes of the model's target languages, or () for a model without tags.
 
     Raises:
         UserError: The model does not know the language, or a text lacks a tag and `language` is None.

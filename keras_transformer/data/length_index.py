@@ -1,25 +1,26 @@
-"""LengthIndex: the pairs of a corpus sorted by length, as a batch plan needs them."""
+"""LengthIndex, which contains the pairs of a corpus sorted by length, for a batch plan."""
 
 import numpy as np
 
 from keras_transformer.data.columns import add_checksums, allocate_column
 
 BLOCK = 1 << 20
-"""Number of pairs that are sorted at a time."""
+"""Number of pairs to sort at a time."""
 
 
 class LengthIndex:
-    """Pairs grouped by their two lengths and sorted so that neighbours have similar lengths.
+    """Pairs of a corpus, grouped by their two lengths and sorted so that neighbours have similar lengths.
 
-    The order is ascending by the length of the longer side. Within one such length, pairs are sorted from long target
-    to long source, and within the next one in the opposite direction. Pairs of equal lengths keep their order.
+    Groups are sorted by the length of the longer side, in ascending order. Among groups with the same longer side, the
+    order goes from long targets to long sources. For the next length, it goes in the opposite direction. Pairs with
+    equal lengths keep their order.
 
     Args:
-        source: int64 `[groups]`, source tokens of each pair in a group, EOS included.
-        target: int64 `[groups]`, target tokens.
+        source: int64 `[groups]`, source length of the pairs in each group, including EOS.
+        target: int64 `[groups]`, target length, including EOS.
         size: int64 `[groups]`, number of pairs.
-        order: Rows of the corpus in this order: a `Column` or a NumPy array `[pairs]`, or any object whose method
-            `take(positions)` returns integers `[positions]`.
+        order: Row indices of the pairs in this order: a `Column`, a NumPy array `[pairs]`, or any object with a method
+            `take(positions)` that returns integers `[positions]`.
     """
 
     def __init__(self, source, target, size, order):
@@ -29,7 +30,7 @@ class LengthIndex:
         return len(self.source)
 
     def rows(self, positions):
-        """Return the rows of the corpus, int64, at positions of the order, integers `[count]`."""
+        """Return the row indices of the pairs at the given positions, int64 `[count]`."""
         return self._order.take(positions).astype(np.int64)
 
     def reversed(self):
@@ -38,12 +39,12 @@ class LengthIndex:
 
     @classmethod
     def from_columns(cls, groups, order):
-        """Return the index from the two `Column`s that `write_index` wrote."""
+        """Create the index from the two `Column`s that `write_index` has written."""
         return cls(*groups.take(np.arange(len(groups))).reshape(3, -1), order)
 
     @classmethod
     def from_lengths(cls, source, target):
-        """Return the index of pairs with these lengths, integers `[pairs]`.
+        """Create the index of pairs with the given lengths, integers `[pairs]`.
 
         Raises:
             ValueError: The arrays differ in shape, or a length is less than 1.
@@ -64,8 +65,8 @@ def write_index(prefix, source, target):
 
     Args:
         prefix: Path without a suffix.
-        source: Integers `[pairs]`, the lengths of the sources. The function reads one slice at a time.
-        target: Integers `[pairs]`, the lengths of the targets.
+        source: Integers `[pairs]`, source length of each pair. The function reads one slice at a time.
+        target: Integers `[pairs]`, target length of each pair.
 
     Returns:
         {file name: entry} for a manifest.
@@ -80,14 +81,14 @@ def write_index(prefix, source, target):
 
 
 def order_type(pairs):
-    """Return the name of the NumPy type for row indices of a given number of pairs."""
+    """Return the name of a NumPy type that can store the row indices of the given number of pairs."""
     return "uint32" if pairs <= 1 << 32 else "int64"
 
 
 def group_lengths(source, target):
-    """Return source length, target length and size of the groups of a `LengthIndex`, int64 `[groups]` each.
+    """Return the source length, target length and size of each group of a `LengthIndex`, three int64 `[groups]`.
 
-    The function needs memory for one block only, for any number of pairs.
+    The function needs memory for only one block, whatever the number of pairs.
 
     Args:
         source: Integers `[pairs]`.
@@ -107,7 +108,9 @@ def group_lengths(source, target):
 
 
 def sort_rows(source, target, groups, order):
-    """Write the rows of a corpus to the array `order`, sorted by group, with memory for one block only.
+    """Write the row indices of a corpus to the array `order`, sorted by group.
+
+    The function needs memory for only one block.
 
     Args:
         source: Integers `[pairs]`.
@@ -127,7 +130,7 @@ def sort_rows(source, target, groups, order):
 
 
 def _keys(source, target):
-    """Yield the first row of each block and a key for the two lengths of each pair in it, int64 `[rows]`."""
+    """Yield the index of the first row of each block, and keys, int64 `[rows]`, that combine both lengths of a pair."""
     for first in range(0, len(source), BLOCK):
         block = slice(first, first + BLOCK)
         yield first, source[block].astype(np.int64) << 32 | target[block].astype(np.int64)

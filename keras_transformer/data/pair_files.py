@@ -1,4 +1,4 @@
-"""Files that contain both sides of a parallel text: tab-separated values, JSON lines or TMX, plain or compressed."""
+"""Readers for files that contain both sides of a parallel text: tab-separated values, JSON lines and TMX."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ CODES = {"bpt", "ept", "ph", "it", "ut"}  # elements of TMX that contain formatt
 
 
 def is_pair_file(path):
-    """Return whether `read_pair_file` reads files with this name."""
+    """Return whether `read_pair_file` supports files with this name."""
     return Path(without_suffix(str(path))).suffix.lower() in READERS
 
 
@@ -37,7 +37,8 @@ def read_pair_file(path, source, target):
 def read_tsv(path, source, target):
     """Yield the pairs of a file with two columns, source and target.
 
-    If the first line contains the two language codes, it gives the order of the columns. Quotation marks are text.
+    If the first line contains the two language codes, it is a header that determines the order of the columns.
+    Quotation marks have no special meaning.
     """
     swapped = False
     for number, line in enumerate(read_lines(path), start=1):
@@ -75,8 +76,9 @@ def read_jsonl(path, source, target):
 def read_tmx(path, source, target):
     """Yield the pairs of a file in the Translation Memory eXchange format, version 1.1 to 1.4b.
 
-    A language matches its variants: `en` matches `en-US`. The function skips units without one of the two languages and
-    logs a warning with their number. It removes formatting codes and replaces each run of white space by one space.
+    A language matches its variants: `en` matches `en-US`. The function skips units that lack one of the two languages,
+    and logs a warning with their number. It removes formatting codes, and replaces each run of white space with one
+    space.
     """
     units = pairs = 0
     seen = set()
@@ -110,7 +112,7 @@ def read_tmx(path, source, target):
 
 
 def _matching(variants, language):
-    """Return the <seg> of a language, or of its first variant, or None."""
+    """Return the <seg> element of a language or, if it is missing, of its first variant, or None."""
     language = language.lower().replace("_", "-")
     if language in variants:
         return variants[language]
@@ -118,7 +120,7 @@ def _matching(variants, language):
 
 
 def _text(element):
-    """Return the text of an element without the formatting codes in it."""
+    """Return the text of an element without its formatting codes."""
     inside = "" if element.tag in CODES else (element.text or "") + "".join(map(_text, element))
     return inside + (element.tail or "" if element.tag != "seg" else "")
 

@@ -1,4 +1,4 @@
-"""Sources of the pairs of a split: parallel text in files of several formats or in datasets, with weights."""
+"""Weighted sources of parallel text for a split, which are files in several formats or datasets."""
 
 import hashlib
 import math
@@ -16,10 +16,10 @@ class PairSource:
     """Parallel text in one file with both sides, in two files with one side each, or in a dataset.
 
     Attributes:
-        paths: The file, the files of source and target, or the files of a local dataset.
-        languages: Codes of source and target.
-        weight: Number of copies of each pair, see `repeat_pairs`.
-        swapped: Whether `pairs` exchanges the two sides.
+        paths: The file, the source file and the target file, or the files of a local dataset.
+        languages: Codes of the source and target language.
+        weight: Number of copies of each pair (see `repeat_pairs`).
+        swapped: Whether `pairs` swaps source and target.
         dataset: `HuggingFaceDataset`, or None for files.
     """
 
@@ -45,7 +45,7 @@ class PairSource:
 
 
 def repeat_pairs(pairs, weight):
-    """Yield each pair of texts `weight` times. The fractional part is the share of pairs that get one more copy."""
+    """Yield each pair of texts `weight` times. With a weight of 2.3, 30% of the pairs occur three times."""
     copies = math.floor(weight)
     share = weight - copies
     for pair in pairs:
@@ -56,18 +56,18 @@ def repeat_pairs(pairs, weight):
 
 
 def find_source(folder, name, languages, required=False, by_settings=True):
-    """Return the `PairSource` of a split whose files have the usual names, or None if there are no such files.
+    """Return the `PairSource` of a split by the conventional names of its files, or None if there are no such files.
 
     Args:
         folder: Folder of the files.
-        name: Name of the split. `train` stands for `train.en` and `train.de`, or for `train.tsv`, `train.jsonl` or
+        name: Name of the split. `train` matches `train.en` and `train.de`, or `train.tsv`, `train.jsonl` or
             `train.tmx`, plain or compressed.
-        languages: Codes of source and target.
+        languages: Codes of the source and target language.
         required: Whether missing files are an error.
-        by_settings: Whether the settings of the problem can name other files, as messages then suggest.
+        by_settings: Whether settings of the problem can select other files. If so, messages suggest these settings.
 
     Raises:
-        UserError: Files in several of these formats exist, one of the two sides is missing, or only a file with a
+        UserError: Files exist in more than one of these formats, one of the two sides is missing, or only a file with a
             similar name exists.
     """
     sides = [existing_file(folder, f"{name}.{language}") for language in languages]
@@ -87,11 +87,10 @@ def parse_sources(text, folder, languages, split="train"):
     """Return the `PairSource`s of a list such as `news.tsv,memory.tmx:3,web,dataset:talks`.
 
     Args:
-        text: Paths, separated by commas, relative to `folder`. A path without one of the known suffixes names two
-            files: `web` stands for `web.en` and `web.de`. A number after the last colon is a weight. For datasets, see
-            `HuggingFaceDataset.parse`.
-        folder: Folder that relative paths refer to.
-        languages: Codes of source and target.
+        text: Paths, separated by commas. A path without a known suffix refers to two files: `web` means `web.en` and
+            `web.de`. A number after the last colon is a weight. For datasets, see `HuggingFaceDataset.parse`.
+        folder: Folder to which relative paths refer.
+        languages: Codes of the source and target language.
         split: Default split of datasets.
 
     Raises:
@@ -117,7 +116,7 @@ def parse_sources(text, folder, languages, split="train"):
 
 
 def _parse_weight(item):
-    """Return the name and the weight of an item of a list."""
+    """Split an item of the list into its name and its weight."""
     name, colon, weight = item.rpartition(":")
     try:
         number = float(weight)
@@ -131,7 +130,7 @@ def _parse_weight(item):
 
 
 def hash_text(text):
-    """Return a hash of a text, an integer from 0 to 2^64 - 1, which is the same in every process."""
+    """Return a hash of a text, from 0 to 2^64 - 1. Unlike `hash`, it is the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
@@ -148,7 +147,7 @@ def _both(folder, name, languages, sides, by_settings=True):
 
 
 def files_in(folder):
-    """Return a description of a folder's files for a message."""
+    """Return a description of the files in a folder for an error message."""
     if not Path(folder).is_dir():
         return "nor does the folder"
     names = sorted(path.name for path in Path(folder).iterdir() if path.is_file())

@@ -3,15 +3,15 @@
 import numpy as np
 
 ROUNDS = 12
-"""Number of rounds. With fewer, some permutations of ranges below ten would be more likely than others."""
+"""Number of rounds. With fewer rounds, the permutations of small ranges would not be equally likely."""
 
 
 def permute(indices, size, key):
-    """Return the images of indices under a pseudorandom permutation of `range(size)`.
+    """Apply a pseudorandom permutation of `range(size)` to indices.
 
     Memory and time depend on the number of indices, not on `size`. A Feistel network permutes a grid of about
-    sqrt(size) × sqrt(size) cells. Images outside the range are permuted again until they are inside. There are few of
-    them, because the grid has hardly more cells than the range.
+    sqrt(size) × sqrt(size) cells. If a result is outside the range, it is permuted again until it is inside. This is
+    rare, because the grid has only a few more cells than the range.
 
     Args:
         indices: Integers `[count]`, from 0 to `size - 1`.
@@ -37,7 +37,7 @@ def permute(indices, size, key):
 
 
 def _hash(values, key, size):
-    """Return a pseudorandom uint64 below `size` for each value, determined by the key. `size` is at most 2**32."""
+    """Hash each value with the key to a uint64 that is less than `size`. `size` must be at most 2**32."""
     mixed = (values + key) * np.uint64(0x9E3779B97F4A7C15)  # multiplication wraps around
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)

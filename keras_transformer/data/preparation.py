@@ -1,4 +1,4 @@
-"""Preparation of a token store: encode each split in chunks, then join the chunks into the columns of the store.
+"""Preparation of a token store, which encodes each split in chunks and joins the chunks into columns.
 
 The file name of a chunk contains the position and the checksum of its texts. When an interrupted preparation resumes,
 it encodes only the chunks whose files are missing.
@@ -26,11 +26,11 @@ SECONDS = 5.0  # between progress lines
 
 
 class ChangedTexts(Exception):
-    """Error for chunks of an interrupted preparation whose texts differ from the current texts."""
+    """Error for texts that have changed since an earlier preparation was interrupted."""
 
 
 class Progress:
-    """Logger of the progress of a split. It logs at most one line per `SECONDS`, and none for a small corpus.
+    """Progress log of a split. It has at most one line per `SECONDS`, so a small corpus has none.
 
     Args:
         split: Name of the split.
@@ -43,7 +43,7 @@ class Progress:
         self._start = self._last = time.monotonic()
 
     def update(self, pairs, skipped):
-        """Add pairs to the count and return it. `skipped` is True if an interrupted preparation has encoded them."""
+        """Add a number of pairs, and return the total. `skipped` marks pairs from an interrupted preparation."""
         if skipped:
             self._skipped += pairs
         else:
@@ -66,7 +66,7 @@ class Progress:
 def write_chunks(
     work, splits, tokenizer, filters=None, *, expected=None, workers=None, bpe_dropout=None, shard=(1, 1)
 ):  # fmt: skip
-    """Encode pairs of texts to the chunk files of all splits, except those that exist. Return {split: paths}.
+    """Encode pairs of texts into the chunk files of all splits, and return {split: paths}. Skip files that exist.
 
     Args:
         work: `WorkDirectory` with the saved tokenizer.
@@ -74,12 +74,12 @@ def write_chunks(
         tokenizer: `Tokenizer`.
         filters: {name of a split: `PairFilter`}.
         expected: {name of a split: number of pairs}, if known.
-        workers: As for `ChunkWriter`.
+        workers: See `ChunkWriter`.
         bpe_dropout: {name of a split: probability that BPE-dropout skips a merge}.
-        shard: As for `ChunkWriter`.
+        shard: See `ChunkWriter`.
 
     Raises:
-        ChangedTexts: The texts are not those of the interrupted preparation.
+        ChangedTexts: The texts differ from those of the interrupted preparation.
         Exception: Any exception from the iteration over pairs.
     """
     filters, expected, bpe_dropout = filters or {}, expected or {}, bpe_dropout or {}
@@ -98,19 +98,20 @@ def write_chunks(
 
 
 def write_columns(work, splits, tokenizer, filters=None, **options):
-    """Encode pairs of texts to the files of a store, except its manifest. Resume an interrupted preparation.
+    """Encode pairs of texts into all files of a store except its manifest. Resume an interrupted preparation.
 
-    The function needs memory for a few chunks per worker, plus about 50 bytes per pair to drop duplicates.
+    The function needs memory for a few chunks per worker, and about 50 bytes per pair to drop duplicates.
 
     Args:
         work: `WorkDirectory` with the saved tokenizer.
         splits: {name: iterable of (source, target) texts}.
         tokenizer: `Tokenizer`.
         filters: {name of a split: `PairFilter`}.
-        **options: As for `write_chunks`.
+        **options: See `write_chunks`.
 
     Returns:
-        {split: counts}, {split: {reason: examples of dropped pairs}} and {file: entry}, as in a manifest.
+        Three dictionaries for the manifest: {split: counts}, {split: {reason: examples of dropped pairs}} and
+        {file: entry}.
 
     Raises:
         ChangedTexts: The texts differ from those of the interrupted preparation.
@@ -132,7 +133,7 @@ def write_columns(work, splits, tokenizer, filters=None, **options):
 
 
 def _join(folder, split, chunks, drops, tokenizer):
-    """Write the columns of a split from its chunks, without the pairs that `drops`, {reason: bool `[rows]`}, selects.
+    """Join the chunks of a split into its columns, without the pairs marked in `drops`, {reason: bool `[rows]`}.
 
     Returns:
         The counts, the examples of dropped pairs, and the manifest entries of the files.
@@ -174,7 +175,7 @@ def _join(folder, split, chunks, drops, tokenizer):
 
 
 class _Lengths:
-    """Lengths `[pairs]` of sequences, computed from their offsets one slice at a time to save memory."""
+    """Lengths of sequences, `[pairs]`. To save memory, each slice is computed from the offsets when it is needed."""
 
     def __init__(self, path, pairs):
         self._offsets, self._pairs = np.memmap(path, np.int64, mode="r"), pairs
@@ -187,13 +188,13 @@ class _Lengths:
 
 
 def _count(dropped, reason, count, examples):
-    """Add pairs that were dropped for a reason to its number of pairs and its examples."""
+    """Add dropped pairs to the count and to the examples of a reason."""
     total, known = dropped.get(reason, (0, []))
     dropped[reason] = total + count, (known + examples)[:EXAMPLES]
 
 
 def _decoded(tokenizer, chunk, rows):
-    """Return examples of the pairs that `rows`, bool `[pairs]`, selects from a chunk, decoded from their ids."""
+    """Return decoded examples of the pairs in a chunk for which `rows`, bool `[pairs]`, is True."""
     ends = [np.cumsum(chunk[f"{side}.lengths"]) for side in SIDES]
     pairs = []
     for row in np.flatnonzero(rows)[:EXAMPLES]:
@@ -214,7 +215,7 @@ def _hashes(chunks, kind):
 
 
 def _count_common(chunks, train):
-    """Return the number of pairs in the chunks of a split that the training split also contains."""
+    """Count the pairs of a split that also occur in the training split. Both splits are given as chunks."""
     hashes = np.concatenate([np.empty(0, np.uint64), *_hashes(chunks, "pairs")])
     common = np.full(len(hashes), False)
     for block in _hashes(train, "pairs") if len(hashes) else ():

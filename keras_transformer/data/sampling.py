@@ -1,4 +1,4 @@
-"""Sampling of the training text, to learn a vocabulary in bounded memory."""
+"""Sampling of the training text, which limits the memory needed to learn a vocabulary."""
 
 import random
 
@@ -7,7 +7,7 @@ UNSPACED = 12  # factor for the size of a text without spaces between words
 
 
 def sample_texts(texts, characters=SAMPLE_CHARACTERS):
-    """Return all texts of a small corpus, or a random sample of a larger one. The same texts give the same sample.
+    """Return all texts of a small corpus, or a random sample of a larger corpus. The sample depends only on the texts.
 
     The memory of SentencePiece grows with the number of characters in distinct words. For 100 million characters of two
     languages with two million words each, it needed 1.35 GB. In a text without spaces, a whole sentence is a word and
@@ -19,7 +19,7 @@ def sample_texts(texts, characters=SAMPLE_CHARACTERS):
         characters: Maximum number of characters in the sample.
 
     Returns:
-        List of texts, in order. `drain` passes them to a learner without a second copy.
+        List of texts in their original order. `drain` passes them to a learner without a second copy.
     """
     rng, share, kept, size = random.Random(0), 1.0, [], 0
     for text in texts:
@@ -34,15 +34,15 @@ def sample_texts(texts, characters=SAMPLE_CHARACTERS):
 
 
 def drain(texts):
-    """Yield the texts of a list in order and remove them from the list, so that the learner has the only copy."""
+    """Yield the texts of a list in order, and remove each one from the list so that the learner has the only copy."""
     texts.reverse()
     while texts:
         yield texts.pop()
 
 
 def _weight(text):
-    """Return the size of a text in characters, adjusted for memory.
+    """Return the size of a text in characters, weighted by the memory that the text needs.
 
-    The minimum keeps a sample below 4 million texts. SentencePiece would draw another sample from a larger one.
+    The minimum limits a sample to 4 million texts. From a larger sample, SentencePiece would draw a sample again.
     """
     return max(26, len(text) * (UNSPACED if len(text) > 15 * len(text.split()) else 1))
