@@ -23,7 +23,7 @@ INSTALL = "pip install tensorflow-datasets tensorflow importlib_resources"
 
 @dataclasses.dataclass(frozen=True)
 class TfdsCorpus:
-    """The pairs of one corpus of TensorFlow Datasets (TFDS), stored in `data_dir`.
+    """One corpus from TensorFlow Datasets (TFDS), stored in `data_dir`.
 
         corpus = TfdsCorpus("ted_hrlr_translate/pt_to_en:1.0.0", ("pt", "en"), "data/tensorflow_datasets", …)
         next(corpus.pairs("train"))
@@ -32,11 +32,11 @@ class TfdsCorpus:
         name: Name for `tfds.load`: "NAME/CONFIG:VERSION".
         languages: Keys of source and target in the examples.
         data_dir: Directory of TFDS. The environment variable TFDS_DATA_DIR overrides it.
-        url: URL of one of the downloaded files, to check whether the server can be reached.
-        download_size: Total size of the download, as text: "1.6 GiB".
-        plain_files: Description for messages of the plain files that can be given with `--raw_dir` instead.
-        sgml_splits: Splits in which "&amp;" is an SGML entity: the newstest sets of WMT, because TFDS does not decode
-            the entities in their `.sgm` files. In the training text, "&amp;" is literal.
+        url: URL of one of the files to download, used to check whether the server is reachable.
+        download_size: Total size of the download as text, such as "1.6 GiB".
+        plain_files: Description of the plain files that `--raw_dir` accepts instead of this corpus, for messages.
+        sgml_splits: Splits whose SGML entities such as "&amp;" must be decoded. These are WMT's newstest sets, because
+            TFDS does not decode entities in `.sgm` files. In the training text, "&amp;" is literal.
     """
 
     name: str
@@ -49,19 +49,19 @@ class TfdsCorpus:
 
     @property
     def home(self):
-        """The directory in which TFDS stores all corpora."""
+        """Directory in which TFDS stores all corpora."""
         return Path(os.environ.get("TFDS_DATA_DIR") or self.data_dir).expanduser()
 
     @property
     def folder(self):
-        """Directory of this corpus and version."""
+        """Directory of this version of the corpus."""
         return self.home.joinpath(*self.name.replace(":", "/").split("/"))
 
     def files(self):
-        """Return the paths of the record files and their description. Download the corpus if it is missing.
+        """Return the paths of the record files and their descriptions. Download the corpus if it is missing.
 
         Raises:
-            UserError: The download fails or is damaged.
+            UserError: The download fails, or the downloaded data is damaged.
         """
         if not (self.folder / "dataset_info.json").is_file():
             self._fetch()
@@ -70,13 +70,13 @@ class TfdsCorpus:
     def pairs(self, split):
         """Yield the pairs (source, target) of a split as texts, always in the same order.
 
-        Entities of `sgml_splits` are decoded.
+        In `sgml_splits`, the function decodes SGML entities.
 
         Args:
             split: "train", "validation" or "test".
 
         Raises:
-            UserError: `files` raises it, or the record files are damaged or incomplete.
+            UserError: `files` raises an error, or the record files are damaged or incomplete.
         """
         self.files()
         tfds, tf = self._import()
@@ -128,7 +128,7 @@ class TfdsCorpus:
             raise
 
     def _check_server(self):
-        """Request one of the files once, to see whether the server can be reached.
+        """Send one request to the server to check whether it is reachable.
 
         Raises:
             UserError: The server does not answer.
@@ -173,7 +173,7 @@ class TfdsCorpus:
 
 
 def without_entities(text):
-    """Return UTF-8 bytes as a text with SGML entities decoded once: "&amp;lt;" becomes "&lt;"."""
+    """Decode UTF-8 bytes, and the SGML entities in the text. Decode each entity once: "&amp;lt;" becomes "&lt;"."""
     return ENTITY.sub(lambda entity: html.unescape(entity[0]), text.decode())
 
 

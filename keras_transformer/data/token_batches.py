@@ -1,4 +1,4 @@
-"""TokenBatches: the batches of a plan as padded arrays, each a pure function of its index."""
+"""TokenBatches, which provides the batches of a plan as padded arrays. A batch depends only on its index."""
 
 import keras
 import numpy as np
@@ -8,30 +8,33 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.timing import Stopwatch
 
 WORD_DROPOUT = 0x776F7264
-"""First part of the seed for hidden words, so that their random stream differs from others with the same seed."""
+"""First part of the seed for word dropout, which separates its random stream from others with the same seed."""
 
 
 class TokenBatches(keras.utils.PyDataset):
     """Batches `((source, decoder_input), labels, weights)` of token ids.
 
-    source is int32 `[rows, source_length]`. decoder_input and labels are int32 `[rows, target_length]`; decoder_input
-    is the target shifted right by one, after BOS. weights, float32 `[rows, target_length]`, are 1 / (target tokens of
-    the batch), and 0 on padding.
+    The arrays are:
+
+    - source: int32 `[rows, source_length]`.
+    - labels: int32 `[rows, target_length]`.
+    - decoder_input: int32 `[rows, target_length]`, BOS followed by the labels without the last one.
+    - weights: float32 `[rows, target_length]`, 1 / (number of target tokens in the batch), or 0 on padding.
 
     Args:
         split: `Split` of a token store.
-        plan: `BatchPlan` over its index.
+        plan: `BatchPlan` for the split's index.
         start: Index of the first batch, which is the step at which training resumes.
         endless: Whether batches continue for any number of epochs, as in training, or end after one epoch.
-        row_multiple: Divisor of the number of rows. Empty rows fill up a batch so that replicas get equal shares.
-        few_shapes: Whether a batch is padded to one of the plan's few shapes, for steps that are compiled for each
-            shape, or only to its own longest sequences (default: True except on TensorFlow).
+        row_multiple: Add empty rows until the number of rows is divisible by this value, so that all replicas get the
+            same number of rows.
+        few_shapes: Whether to pad a batch to one of the plan's few shapes, instead of to its own longest sequences.
+            This is useful if each shape must be compiled (default: True except on TensorFlow).
         stopwatch: `Stopwatch` that measures the assembly of batches (default: a new one).
-        word_dropout: Share of source tokens that are hidden. The choice depends only on the plan's seed and the index
-            of the batch.
-        hidden_ids: int `[vocab_size]`, the replacement of each hidden id, such as `Tokenizer.hidden_ids`.
-        part: (index, count) for worker `index` of `count`, which reads only its equal share of the rows. `shape`,
-            `tokens` and `rows` still describe the whole batch.
+        word_dropout: Share of source tokens to hide. The choice depends only on the plan's seed and the batch's index.
+        hidden_ids: int `[vocab_size]`, the id that replaces each hidden id, such as `Tokenizer.hidden_ids`.
+        part: (index, count) of a worker that reads only its equal share of the rows. `shape`, `tokens` and `rows` still
+            describe the whole batch.
     """
 
     def __init__(
@@ -51,14 +54,14 @@ class TokenBatches(keras.utils.PyDataset):
 
     @property
     def num_batches(self):
-        """Number of batches, or None if they are endless, which also prevents Keras from shuffling them."""
+        """Number of batches, or None if they are endless. With None, Keras also does not shuffle the batches."""
         return None if self.endless else self.batches_per_epoch
 
     def __getitem__(self, index):
         with self.stopwatch:
             try:
                 return self._assemble(self.start + index)
-            except UserError as error:  # kept, because the backend raises an error of another type instead
+            except UserError as error:  # saved for `data_errors`, because the backend raises a different error
                 self.split.failure = error
                 raise
 
@@ -75,19 +78,19 @@ class TokenBatches(keras.utils.PyDataset):
         decoder_input = np.empty_like(labels)
         decoder_input[:, 0] = BOS
         decoder_input[:, 1:] = labels[:, :-1]
-        # The weight depends on the tokens of all parts.
+        # The weights depend on the number of tokens in the whole batch, not only in this worker's part.
         weights = np.where(labels != PAD, np.float32(1 / batch.target_tokens), np.float32(0))
         return (source, decoder_input), labels, weights
 
     def _hide_words(self, source, index, batch, own=slice(None)):
-        # Draw for the unpadded batch, because padding depends on the backend, and for all parts together.
+        # Draw for the whole batch, so that all workers agree, and without padding, which depends on the backend.
         random = np.random.default_rng([WORD_DROPOUT, self.plan.seed, index])
         chances = random.random((len(batch.rows), batch.source_length))[own]
         part = source[: len(chances), : batch.source_length]
         part[:] = np.where(chances < self.word_dropout, self.hidden_ids[part], part)
 
     def shape(self, index):
-        """Return the shape (rows, source_length, target_length) of batch `index`, padding included."""
+        """Return the shape (rows, source_length, target_length) of batch `index`, including padding."""
         if self.few_shapes:
             return self._with_empty_rows(self.plan.shape(self.start + index))
         return self._padded_shape(self.plan.batch(self.start + index))
@@ -118,16 +121,16 @@ class TokenBatches(keras.utils.PyDataset):
         return self.plan.batch(self.start + index).rows
 
     def replace(self, **changes):
-        """Return the same batches with some of `start`, `endless`, `few_shapes`, … changed."""
+        """Return a copy in which some of the arguments, such as `start` and `endless`, have other values."""
         names = ("start", "endless", "row_multiple", "few_shapes", "stopwatch", "word_dropout", "hidden_ids",
                  "part")  # fmt: skip
         return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)
 
     def as_dataset(self, replicas=1):
-        """Return a `tf.data.Dataset` of the batches with unknown lengths in its shapes, so that `fit` is traced once.
+        """Return a `tf.data.Dataset` of the batches. Its shapes leave the lengths open, so `fit` is traced only once.
 
         Args:
-            replicas: Number of equal blocks into which the rows of each batch are cut. Each block is an element.
+            replicas: Number of equal blocks into which to cut the rows of each batch. Each block becomes an element.
         """
         import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""TokenStore: a prepared corpus on disk, in memory-mapped columns with a manifest."""
+"""TokenStore, which is a prepared corpus on disk. It consists of memory-mapped columns and a manifest."""
 
 import contextlib
 import functools
@@ -22,17 +22,17 @@ COLUMNS = {
     "groups": ("int64",),
     "order": ("uint32", "int64"),
 }
-"""The columns of a split and their possible types."""
+"""The columns of a split and their possible data types."""
 VERIFIED = "verified.json"
-"""Name of the file that lists size, modification time and inode of each file that was verified on this machine."""
+"""File that lists the size, modification time and inode of each file that was verified on this machine."""
 
 
 class TokenStore:
     """Prepared corpus on disk, written by `TokenStore.write`.
 
-    The first time that a machine opens a split, the store verifies all checksums. Later it only checks that size,
-    modification time and inode of each file are the same, so the cost does not depend on the size of the corpus. Chunks
-    are also verified when first read.
+    The first time that a machine opens a split, the store verifies all checksums. Afterwards, it only checks that the
+    size, modification time and inode of each file have not changed. The time for this check does not depend on the size
+    of the corpus. In addition, the store verifies each chunk when it is first read.
 
     Args:
         path: Directory of the corpus.
@@ -63,7 +63,7 @@ class TokenStore:
         return f"remove {self.path} and run `prepare` again"
 
     def split(self, name):
-        """Return the `Split` called `name`.
+        """Return the `Split` with the given name.
 
         Raises:
             UserError: The corpus has no such split, or a file is missing or damaged.
@@ -123,14 +123,14 @@ class TokenStore:
 
     @staticmethod
     def write(path, splits, tokenizer, manifest, **options):
-        """Encode pairs of texts to a new store at `path`, which appears only when it is complete.
+        """Encode pairs of texts into a new store at `path`, which appears only when it is complete.
 
         Args:
-            path: Directory of the store. An existing one is replaced.
+            path: Directory of the store. The function replaces an existing store.
             splits: {name: iterable of (source, target) texts}.
-            tokenizer: `Tokenizer`, saved in the store.
-            manifest: Dictionary of additional information about the corpus.
-            **options: `filters`, `expected`, `workers` and `bpe_dropout`, as for `preparation.write_columns`.
+            tokenizer: `Tokenizer`, which is saved in the store.
+            manifest: Dictionary with additional information about the corpus.
+            **options: `filters`, `expected`, `workers` and `bpe_dropout` (see `preparation.write_columns`).
         """
         with atomic_directory(path) as folder:
             TokenStore.fill(WorkDirectory(folder, path), splits, tokenizer, manifest, **options)
@@ -169,7 +169,7 @@ class Split:
         index: `LengthIndex` of the pairs (default: computed from the lengths).
 
     Attributes:
-        failure: The `UserError` of a damaged chunk that a batch needed, or None.
+        failure: `UserError` about a damaged chunk, saved because the backend replaces it with another error, or None.
     """
 
     def __init__(self, source, target, index=None):
@@ -181,11 +181,12 @@ class Split:
 
 
 class Sequences:
-    """Sequences of token ids. `sequences[i]` is an integer array `[length]`, EOS included.
+    """Sequences of token ids. `sequences[i]` is an integer array `[length]` that ends in EOS.
 
     Args:
-        ids: Integers `[tokens]`, the ids of all sequences: a `Column` or a NumPy array.
-        offsets: Integers `[sequences + 1]`, the position of the first id of each sequence, then the number of ids.
+        ids: Integers `[tokens]`, the ids of all sequences, as a `Column` or a NumPy array.
+        offsets: Integers `[sequences + 1]`, the position of the first id of each sequence, followed by the total number
+            of ids.
     """
 
     def __init__(self, ids, offsets):
@@ -201,11 +202,11 @@ class Sequences:
 
     @functools.cached_property
     def lengths(self):
-        """Numbers of ids, int32 `[sequences]`, read once, in time and memory linear in the size of the corpus."""
+        """Number of ids in each sequence, int32 `[sequences]`. Time and memory are linear in the size of the corpus."""
         return np.diff(self._offsets.take(np.arange(len(self._offsets)))).astype(np.int32)
 
     def padded(self, rows, count, length):
-        """Return int32 `[count, length]`: the sequences at rows, integers `[≤ count]`, padded with PAD."""
+        """Return the sequences at `rows`, at most `count`, padded with PAD to int32 `[count, length]`."""
         starts = self._offsets.take(rows)
         real = np.arange(length) < (self._offsets.take(rows + 1) - starts)[:, None]
         ids = np.full((count, length), PAD, np.int32)
@@ -214,6 +215,6 @@ class Sequences:
 
 
 def _status(path):
-    """Return the size, modification time and inode of a file, which change if it is written to or copied."""
+    """Return the size, modification time and inode of a file. If the file is changed or copied, they change."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ino]

@@ -1,1 +1,1 @@
-"""Models, built from layers according to hparams."""
+"""Models that are built from layers according to hparams."""

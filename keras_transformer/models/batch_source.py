@@ -10,7 +10,9 @@ ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
 
 def adapt_batches(model, batches):
-    """Return `batches` padded for the replicas of a model and for XLA. On JAX, keep only the rows of this process.
+    """Return `batches` with the padding that a model's replicas and XLA need.
+
+    With several JAX processes, the result contains only the rows of this process.
 
     Args:
         model: `Seq2SeqModel`, compiled.
@@ -27,7 +29,7 @@ def adapt_batches(model, batches):
 
 
 def to_keras_input(model, batches, endless):
-    """Return `batches` in the form that Keras reads: a `tf.data.Dataset` on TensorFlow, `TokenBatches` on JAX.
+    """Convert `batches` to an input for Keras, which is a `tf.data.Dataset` on TensorFlow and `TokenBatches` on JAX.
 
     Args:
         model: `Seq2SeqModel`, compiled.
@@ -44,7 +46,7 @@ def to_keras_input(model, batches, endless):
 
     def worker_dataset(context):
         workers = context.num_input_pipelines
-        # Endless, because `count_steps` bounds the number of batches.
+        # The dataset can be endless, because `count_steps` limits the number of batches.
         part = batches.replace(part=(context.input_pipeline_id, workers), endless=True)
         return part.as_dataset(context.num_replicas_in_sync // workers)
 
@@ -53,10 +55,10 @@ def to_keras_input(model, batches, endless):
 
 @contextlib.contextmanager
 def data_errors(batches):
-    """Raise the `UserError` that describes a damaged corpus, if the damage made the backend fail.
+    """Context manager that replaces the backend's error about a damaged corpus with the original `UserError`.
 
     Args:
-        batches: `TokenBatches`, or any other input that the `with` block reads.
+        batches: Input that the `with` block reads, `TokenBatches` or any other.
     """
     try:
         yield

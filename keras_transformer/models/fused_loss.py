@@ -1,8 +1,8 @@
-"""Projection to logits (§3.4) fused with label-smoothed cross-entropy (§5.4), one chunk of tokens at a time.
+"""Fused projection to logits (§3.4) and label-smoothed cross-entropy (§5.4), computed in chunks of tokens.
 
-The logits `[tokens, vocab_size]` and their gradient are the largest arrays of a training step. This operation holds
-only those of one chunk in memory. It computes the gradient in the forward pass, because the gradient is linear in
-the scalar gradient of the output.
+The logits `[tokens, vocab_size]` and their gradient are the largest arrays of a training step. This operation keeps
+only those of one chunk in memory. It computes the gradient already in the forward pass. This is possible because the
+loss is a scalar: the backward pass only multiplies the gradient by the scalar gradient of the output.
 """
 
 import keras
@@ -12,11 +12,11 @@ from keras_transformer.backend.devices import on_cpu
 from keras_transformer.models.r_drop import divergence
 
 CHUNK_LOGITS = 1 << 24
-"""Maximum number of logits in a chunk: 64 MiB in float32."""
+"""Maximum number of logits in a chunk, which take 64 MiB in float32."""
 CHUNK_TOKENS = 2048
 """Maximum number of tokens in a chunk. A float16 sum over more tokens could overflow."""
 CACHED_LOGITS = 1 << 22
-"""Approximate number of logits in a chunk on a CPU: 16 MiB, which stay in the CPU's cache between operations."""
+"""Approximate number of logits in a chunk on a CPU. They take 16 MiB, which fits in the cache of the CPU."""
 
 
 def fused_linear_cross_entropy(states, table, labels, weights, label_smoothing, training=True, r_drop=0.0):
@@ -28,13 +28,13 @@ def fused_linear_cross_entropy(states, table, labels, weights, label_smoothing, 
         labels: int `[tokens]`.
         weights: float32 `[tokens]`, non-negative.
         label_smoothing: ε.
-        training: Whether the loss is differentiated with respect to `states` and `table`.
-        r_drop: α of R-Drop. If it is positive, tokens 2i and 2i + 1 are the two passes of one token, and the smoothed
-            cross-entropy includes the R-Drop term in training.
+        training: Whether the gradients of the loss with respect to `states` and `table` are needed.
+        r_drop: α of R-Drop. If it is positive, rows 2i and 2i + 1 contain the two passes of the same token. In
+            training, the smoothed cross-entropy then includes the R-Drop term.
 
     Returns:
-        The loss, Σ weight · smoothed cross-entropy, a float32 scalar; and the smoothed and the plain cross-entropy of
-        each token, float32 `[tokens]`, in nats. Gradients flow only through the loss.
+        The loss, Σ weight · smoothed cross-entropy, as a float32 scalar, and the smoothed and the plain cross-entropy
+        of each token in nats, float32 `[tokens]`. Gradients flow only through the loss.
     """
     if not training:
         (smoothed, plain), _ = _chunked(states, table, labels, weights, label_smoothing, 0.0, False)
@@ -87,17 +87,18 @@ def _scale_gradients(grad_out, gradients, dtypes):
 def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
     """Compute the losses and the gradient chunk by chunk.
 
-    The gradient with respect to the logits of a token is `weight · (p − (1 − ε) · onehot(label) − ε/V)`, where R-Drop
-    adds the gradient of the divergence to `p`. Only `p` passes through the matrix products. The other terms are added
-    to arrays of width d_model, because each operation on all logits costs a tenth of a matrix product.
+    The gradient with respect to the logits of a token is `weight · (p − (1 − ε) · onehot(label) − ε/V)`. R-Drop adds
+    the gradient of the divergence to `p`. Only `p` passes through the matrix products. The function adds the other
+    terms to arrays of width d_model, because each operation on all logits takes a tenth of the time of a matrix
+    product.
 
     Returns:
-        The smoothed and the plain cross-entropy `[tokens]`; and (scale, gradient of states, gradient of table), where
-        both gradients must be multiplied by the scale, or None unless `training`.
+        The smoothed and the plain cross-entropy, `[tokens]`, and (scale, gradient of states, gradient of table), or
+        None if not `training`. Both gradients must be multiplied by the scale.
     """
     passes, (vocab_size, width) = 2 if r_drop else 1, table.shape
     tokens = ops.shape(states)[0] // passes
-    # Divide the weights by their maximum, so that they are near 1 and their float16 products do not underflow.
+    # Divide the weights by their maximum. They are then near 1, and products in float16 do not underflow.
     scale = ops.maximum(ops.max(weights), 1e-30)
     weights, labels, confidence = weights / scale, ops.cast(labels, "int32"), 1.0 - label_smoothing
     kernel = ops.cast(table, states.dtype)
@@ -187,11 +188,11 @@ def split_rows(array, parts):
 
 
 def scan(function, carry, arrays, num_outputs):
-    """Scan a function over the first axis of arrays, like `jax.lax.scan`, one step after the other.
+    """Scan a function over the first axis of arrays, like `jax.lax.scan`. Steps never run in parallel.
 
     Args:
-        function: Function of the carry and of one element of each array. It returns the next carry and a list of
-            `num_outputs` float32 arrays.
+        function: Function that takes the carry and one element of each array. It must return the next carry and a list
+            of `num_outputs` float32 arrays.
         carry: Initial carry, an array.
         arrays: List of arrays `[steps, …]`.
         num_outputs: Number of outputs of the function.

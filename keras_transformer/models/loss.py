@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy (§5.4), and helpers for other Keras losses."""
+"""Label-smoothed cross-entropy (§5.4), and helper functions for other Keras losses."""
 
 import inspect
 from typing import Any
@@ -16,13 +16,13 @@ from keras_transformer.utils.errors import UserError
 def smoothed_cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> tuple[Any, Any]:
     """Return the label-smoothed and the plain cross-entropy of each token.
 
-    The target distribution is (1 − ε) on the label plus ε/V on every token of the vocabulary. The smoothed
-    cross-entropy log Σ exp z − (1 − ε) z_label − ε mean(z) needs no one-hot targets and no second
-    `[tokens, vocab_size]` tensor.
+    The target distribution is (1 − ε) on the label plus ε/V on every token of the vocabulary. The function computes the
+    smoothed cross-entropy as log Σ exp z − (1 − ε) z_label − ε mean(z). This formula needs neither one-hot targets nor
+    a second `[tokens, vocab_size]` tensor.
 
     Args:
         labels: int `[batch, length]`.
-        logits: `[batch, length, vocab_size]`, floating point. Cast to float32.
+        logits: `[batch, length, vocab_size]`, floating point. They are cast to float32.
         label_smoothing: ε.
 
     Returns:
@@ -40,10 +40,10 @@ def smoothed_cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class SmoothedCrossEntropy(keras.losses.Loss):
-    """Label-smoothed cross-entropy (§5.4), summed over tokens: Σ weight · smoothed cross-entropy.
+    """Weighted sum over tokens of the label-smoothed cross-entropy (§5.4).
 
-    The weight of a label is 1 / (number of target tokens of the whole update), and 0 on padding. The sum is therefore
-    the mean over tokens, and the update does not depend on how it is divided into devices, workers or micro-batches.
+    The weight of a label is 1 / (number of target tokens in the whole update), and 0 on padding. The sum is therefore
+    the mean over tokens. It does not depend on how the update is divided into devices, workers or micro-batches.
 
     Args:
         label_smoothing: ε.
@@ -55,7 +55,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        # keras.losses.Loss would cast labels and logits to the loss's dtype, and bfloat16 rounds label ids above 256.
+        # keras.losses.Loss would cast label ids to the loss's dtype, and bfloat16 rounds integers above 256.
         smoothed, _ = self.token_losses(y_true, y_pred)
         return ops.sum(smoothed if sample_weight is None else smoothed * sample_weight)
 
@@ -86,10 +86,10 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
 
 def check_loss(loss, accumulate, vocab_size):
-    """Raise a `UserError` if a Keras loss takes probabilities, is not reduced, or cannot be accumulated.
+    """Raise a `UserError` if a Keras loss expects probabilities, is not reduced, or cannot be accumulated.
 
     Args:
-        loss: The `loss` of `compile`: `keras.losses.Loss`, function, name or None.
+        loss: The argument `loss` of `compile`, which is a `keras.losses.Loss`, a function, a name or None.
         accumulate: Number of micro-batches per update.
         vocab_size: Size of the last axis of the logits.
     """
@@ -118,10 +118,10 @@ def check_loss(loss, accumulate, vocab_size):
 
 
 def divisor(loss, labels, weights):
-    """Return the divisor of the weighted sum of a loss in Keras, a float32 scalar.
+    """Return the number by which Keras divides the weighted sum of a loss, a float32 scalar.
 
     Args:
-        loss: As in `check_loss`.
+        loss: See `check_loss`.
         labels: int `[batch, length]`.
         weights: float32 `[batch, length]`.
     """
@@ -140,7 +140,10 @@ def _reduction(loss):
 
 
 def token_weights(labels):
-    """Return float32 `[batch, length]`: 1 / (tokens of the batch on all replicas), 0 on padding."""
+    """Return the weights of labels, float32 `[batch, length]`, so that their sum over all replicas is 1.
+
+    Padding has weight 0, and all other labels have the same weight.
+    """
     mask = ops.cast(labels != PAD, "float32")
     tokens = ops.sum(mask)
     if replica_id() is not None:

@@ -9,20 +9,20 @@ from keras_transformer.models.transformer import Transformer
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MarianPostNorm(PostNorm):
-    """Post-norm residual with the ε that Hugging Face transformers uses for Marian's layer normalization."""
+    """Post-norm residual connection with the ε that Hugging Face transformers uses for Marian's layer normalization."""
 
     epsilon = 1e-5
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MarianTransformer(Transformer):
-    """Transformer with biases in attention and a fixed bias of the logits, like `transformers.MarianMTModel`.
+    """Transformer with biases in attention and a constant bias on the logits, like `transformers.MarianMTModel`.
 
-    Marian's positional encoding consists of all sines followed by all cosines. Here they alternate, as in the paper
-    (§3.5). The conversion of Marian's weights therefore reorders the d_model channels.
+    Marian's positional encoding consists of all sines followed by all cosines. In this class they alternate, as in the
+    paper (§3.5). The conversion of Marian's weights therefore reorders the d_model channels.
 
-    Arguments, call arguments and result are the same as for `Transformer`. Published models have `activation="swish"`
-    and `norm="marian"`.
+    The arguments, the call arguments and the result are the same as for `Transformer`. Published models have
+    `activation="swish"` and `norm="marian"`.
 
     References:
         Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++" (2018).

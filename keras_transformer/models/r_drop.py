@@ -1,8 +1,8 @@
-"""R-Drop (Liang et al. 2021): two forward passes per batch with a penalty on the divergence of their outputs.
+"""R-Drop (Liang et al. 2021), which runs two forward passes per batch and penalizes the divergence of their outputs.
 
-The distributions p and q of the two passes differ because of their dropout masks. The loss of a token is the mean of
-both cross-entropies plus α/2 · J, where J = ½ [KL(p‖q) + KL(q‖p)]. This is half the loss of the publication, which adds
-the two cross-entropies.
+The distributions p and q of the two passes differ, because the passes have different dropout masks. The loss of a token
+is the mean of both cross-entropies plus α/2 · J, where J = ½ [KL(p‖q) + KL(q‖p)]. This is half of the published loss,
+which is the sum of the two cross-entropies plus α · J.
 """
 
 import keras
@@ -10,7 +10,7 @@ from keras import ops
 
 
 def twice(arrays):
-    """Repeat each row of nested arrays `[batch, …]`, giving `[2 · batch, …]`."""
+    """Repeat each row of nested arrays `[batch, …]`, and return `[2 · batch, …]`."""
     return keras.tree.map_structure(lambda array: ops.repeat(array, 2, axis=0), arrays)
 
 
@@ -29,8 +29,9 @@ def divergence(p, gap, alpha):
         alpha: α.
 
     Returns:
-        α/2 · J `[tokens]`, in nats, to be added to the loss of each pass; and its contribution to the gradient of the
-        logits, `[2, tokens, vocab_size]`. In the first pass it is α/2 [p ∘ (log p − log q − KL(p‖q)) + p − q].
+        The term α/2 · J in nats, `[tokens]`, which must be added to the loss of each pass, and its contribution to the
+        gradient of the logits, `[2, tokens, vocab_size]`. The contribution for the first pass is
+        α/2 [p ∘ (log p − log q − KL(p‖q)) + p − q].
     """
     kl_pq = ops.sum(p[0] * gap, axis=-1, keepdims=True)
     minus_kl_qp = ops.sum(p[1] * gap, axis=-1, keepdims=True)

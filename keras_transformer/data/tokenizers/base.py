@@ -1,6 +1,6 @@
-"""The base class of tokenizers, which convert texts to token ids and back.
+"""Base class of tokenizers, which convert texts to token ids and back.
 
-A tokenizer is a single file. Every run directory contains a copy, so a model always comes with its tokenizer.
+A tokenizer is saved as a single file. Every run directory contains a copy of this file.
 """
 
 import hashlib
@@ -29,22 +29,22 @@ class Tokenizer:
     Attributes:
         file_name: Name of the tokenizer's file in a prepared corpus and in a run directory.
         vocab_size: Number of ids.
-        languages: Codes of the target languages whose tags are pieces, see `data.language_tags`.
+        languages: Codes of the target languages whose tags are pieces of the vocabulary (see `data.language_tags`).
     """
 
     file_name: str
     languages: tuple[str, ...] = ()
     constraint = None
-    """Constraint on the outputs of a search, see `decoding.search_options.SearchOptions`; None for plain texts."""
+    """Constraint on the outputs of a search (see `decoding.search_options.SearchOptions`), or None."""
 
     @property
     def word_starts(self):
-        """float32 `[vocab_size]`: 1 for BOS, EOS and ids that begin a word. None if ids do not mark word starts."""
+        """Array, float32 `[vocab_size]`, that is 1 for BOS, EOS and ids that begin a word, or None if unknown."""
         return None
 
     @property
     def hidden_ids(self):
-        """int32 `[vocab_size]`: the replacement of each id under word dropout, usually UNK."""
+        """Id that replaces each id if word dropout hides it, usually UNK; int32 `[vocab_size]`."""
         ids = np.full(self.vocab_size, UNK, "int32")
         ids[[PAD, EOS, BOS]] = PAD, EOS, BOS
         return ids
@@ -59,7 +59,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def encode_targets(self, texts):
-        """Return the ids of each target, without BOS and EOS. Override this if targets are not encoded like sources."""
+        """Return the ids of each target, without BOS and EOS. By default, targets are encoded like sources."""
         return self.encode(texts)
 
     def encode_prefixes(self, texts):
@@ -67,7 +67,7 @@ class Tokenizer:
         return self.encode_targets(texts)
 
     def resegment(self, ids, rate, seed):
-        """Return another segmentation of each sequence of ids, drawn with BPE-dropout.
+        """Segment the text of each sequence of ids again with BPE-dropout, and return the new ids.
 
         Args:
             ids: Sequences of ids, without BOS and EOS.
@@ -80,7 +80,7 @@ class Tokenizer:
         raise no_byte_pairs(f"a {type(self).__name__}")
 
     def decode(self, ids):
-        """Return the text of each sequence of ids, without PAD, BOS and EOS."""
+        """Return the text of each sequence of ids. PAD, BOS and EOS do not appear in the text."""
         raise NotImplementedError
 
     def decode_outputs(self, sources, ids):
@@ -88,7 +88,7 @@ class Tokenizer:
         return self.decode(ids)
 
     def reverse(self):
-        """Return the tokenizer for the opposite direction, with the same ids. Override this if the sides differ."""
+        """Return the tokenizer for the opposite direction, with the same ids. By default, it is the same object."""
         return self
 
     def pieces(self, ids):
@@ -96,9 +96,9 @@ class Tokenizer:
         raise UserError(f"{type(self).__name__} must implement pieces(ids), which returns the text of each id")
 
     def words(self, ids):
-        """Return the words of a sequence of ids as texts, and the index of each id's word, int `[ids]`, from 0.
+        """Return the words of a sequence of ids, and the index of the word to which each id belongs, int `[ids]`.
 
-        In scripts without spaces between words, such as Chinese, each piece is a word.
+        In scripts without spaces between words, such as Chinese, each piece counts as a word.
         """
         ids, starts = np.asarray(ids, int), self.display_word_starts
         begins = np.ones(len(ids), bool)
@@ -113,12 +113,12 @@ class Tokenizer:
 
     @property
     def display_word_starts(self):
-        """`word_starts` for the words that figures display."""
+        """Version of `word_starts` for figures, which may display other words."""
         return self.word_starts
 
     @classmethod
     def from_bytes(cls, content):
-        """Return the tokenizer stored in the bytes of a file.
+        """Create a tokenizer from the content of its file, as bytes.
 
         Raises:
             ValueError, RuntimeError: The content is damaged.
@@ -126,12 +126,12 @@ class Tokenizer:
         raise NotImplementedError
 
     def to_bytes(self):
-        """Return the content of its file as bytes."""
+        """Return the content of the tokenizer's file as bytes."""
         raise NotImplementedError
 
     @property
     def fingerprint(self):
-        """SHA-256 of its file, in hexadecimal."""
+        """SHA-256 of the tokenizer's file, in hexadecimal."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def save(self, folder):
@@ -141,7 +141,7 @@ class Tokenizer:
 
 
 class VocabularyTooLarge(UserError):
-    """Error for a training text that allows at most `largest` pieces, fewer than the requested `vocab_size`."""
+    """Error for a `vocab_size` that exceeds `largest`, the maximum number of pieces for the training text."""
 
     def __init__(self, vocab_size, largest):
         super().__init__(
@@ -151,12 +151,12 @@ class VocabularyTooLarge(UserError):
 
 
 def no_byte_pairs(what):
-    """Return the `UserError` for BPE-dropout with a tokenizer that does not use plain byte-pair encoding."""
+    """Return a `UserError` for using BPE-dropout with a tokenizer that does not use plain byte-pair encoding."""
     return UserError(f"bpe_dropout requires plain byte-pair encoding, which {what} does not use")
 
 
 def too_small(vocab_size, smallest):
-    """Return the `UserError` for a vocabulary that cannot contain every character of the text."""
+    """Return a `UserError` for a vocabulary that is too small to contain every character of the text."""
     return UserError(
         f"the vocabulary must have at least {smallest} pieces to contain every character of the training text, got "
         f"{vocab_size}; {CHANGE}"
@@ -164,7 +164,7 @@ def too_small(vocab_size, smallest):
 
 
 def nothing_to_learn():
-    """Return the `UserError` for a text without words."""
+    """Return a `UserError` for a training text without words."""
     return UserError("the training text must contain words, got only blank lines. Check the training files.")
 
 

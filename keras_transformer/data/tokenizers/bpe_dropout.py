@@ -1,11 +1,11 @@
-"""BPE-dropout (Provilkov et al. 2020): random segmentations of a text, for small corpora.
+"""BPE-dropout (Provilkov et al. 2020), which segments texts at random. It is useful for small corpora.
 
-Byte-pair encoding builds a word from its characters by repeatedly merging the pair that was learned first. BPE-dropout
-skips each merge with a given probability at every step. So a model sees the same word in different pieces and learns
-how words are composed. Without dropout, the result is the segmentation of the tokenizer.
+Byte-pair encoding starts with the characters of a word. In every step, it merges the pair that was learned first.
+BPE-dropout skips each possible merge with a given probability. A model then sees the same word in different pieces and
+learns how words are composed. With probability 0, the result is the tokenizer's own segmentation.
 
-SentencePiece can also sample segmentations, but with the same seed it returns different pieces in each process. The
-corpus would then depend on interruptions and on the number of workers.
+SentencePiece can also sample segmentations, but its samples differ between processes even with the same seed. A
+prepared corpus would then depend on interruptions and on the number of workers.
 """
 
 import itertools
@@ -19,10 +19,10 @@ class BPEDropout:
     """Function that segments the words of a sequence of ids at random.
 
     Args:
-        pieces: Piece of each id.
-        scores: Score of each piece. The pair with the highest score is merged first.
+        pieces: List of all pieces, indexed by id.
+        scores: List with the score of each piece. The pair with the highest score is merged first.
         word_starts: `[vocab_size]`, 1 for ids that begin a word.
-        kept: Ids whose words keep their pieces. They include UNK.
+        kept: Ids, including UNK, that must not be segmented again. A word that contains one of them does not change.
     """
 
     def __init__(self, pieces, scores, word_starts, kept):
@@ -31,7 +31,7 @@ class BPEDropout:
         self._scores = {piece: scores[i] for piece, i in self._ids.items()}
 
     def __call__(self, ids, rate, random):
-        """Return the ids of a random segmentation. Words of more than `LONGEST` characters keep their pieces.
+        """Return the ids of a random segmentation. Words of more than `LONGEST` characters do not change.
 
         Args:
             ids: Sequence of ids, without BOS and EOS.

@@ -12,7 +12,7 @@ CLASSES = {
     "marian_tokenizer.json": "keras_transformer.data.tokenizers.marian:MarianTokenizer",
     "tree_tokenizer.model": "keras_transformer.parsing.tokenizer:TreeTokenizer",
 }
-"""{file name: "module:class"}, imported on use."""
+"""Classes of tokenizers by the name of their file, {file name: "module:class"}. They are imported when needed."""
 TOKENIZER_FILES = tuple(CLASSES)
 
 

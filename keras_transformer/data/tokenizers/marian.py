@@ -1,4 +1,4 @@
-"""A tokenizer with two SentencePiece models over one vocabulary, like that of Marian models."""
+"""Tokenizer of Marian models, which has two SentencePiece models and one vocabulary."""
 
 import base64
 import json
@@ -8,11 +8,11 @@ from keras_transformer.data.language_tags import tagged_languages
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, Tokenizer, flags
 
 LANGUAGE_CODE = re.compile(r"\s*(>>.+?<<)")
-"""Pattern of the target language at the beginning of a source, for models with several target languages."""
+"""Pattern that matches the target language at the start of a source, for models with several target languages."""
 
 
 class MarianTokenizer(Tokenizer):
-    """Tokenizer with two SentencePiece models, one per side, over one vocabulary.
+    """Tokenizer with one SentencePiece model for sources, one for targets, and one vocabulary for both.
 
     Args:
         pieces: All pieces in the order of their ids. The special tokens come first.
@@ -34,7 +34,7 @@ class MarianTokenizer(Tokenizer):
 
     @classmethod
     def join(cls, source, target):
-        """Return a tokenizer that joins two `SentencePieceTokenizer`s. Equal pieces have the same id."""
+        """Create a tokenizer from the `SentencePieceTokenizer`s of both sides. Equal pieces get the same id."""
         pieces = dict.fromkeys(piece for side in (source, target) for piece in side.pieces(range(side.vocab_size)))
         return cls([*pieces], source.to_bytes(), target.to_bytes())
 
@@ -48,7 +48,7 @@ class MarianTokenizer(Tokenizer):
         return [self._to_ids(pieces) for pieces in self._target.encode(list(texts), out_type=str)]
 
     def decode(self, ids):
-        """See `Tokenizer`. Ids of a source that are not in the target's vocabulary are decoded as a source."""
+        """Decode ids as a target or, if the target's model lacks one of their pieces, as a source (see `Tokenizer`)."""
         rows = [self._text_pieces(row) for row in ids]
         return [self._side_of(row).decode_pieces(row) for row in rows]
 
@@ -59,7 +59,7 @@ class MarianTokenizer(Tokenizer):
         return [self._pieces[i] for i in ids if i not in (PAD, BOS, EOS)]
 
     def _side_of(self, pieces):
-        """Return the first SentencePiece model that has all pieces, target before source, or else the target's."""
+        """Return the target's SentencePiece model. If only the source's model has all pieces, return that instead."""
         for side in (self._target, self._source):
             if all(side.id_to_piece(side.piece_to_id(piece)) == piece for piece in pieces):
                 return side
@@ -70,7 +70,7 @@ class MarianTokenizer(Tokenizer):
 
     @property
     def models(self):
-        """The bytes of the SentencePiece models of source and target."""
+        """Bytes of the source's and of the target's SentencePiece model."""
         return self._models
 
     @property

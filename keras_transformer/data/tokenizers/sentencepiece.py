@@ -32,9 +32,9 @@ class SentencePieceTokenizer(Tokenizer):
         """Learn a vocabulary, by default with byte-pair encoding (§5.1).
 
         Args:
-            texts: Iterable of sentences, both sides together for a joint vocabulary.
+            texts: Iterable of sentences. For a joint vocabulary, they must include both sides.
             vocab_size: Number of pieces, including the four special ones.
-            options: `VocabularyOptions` without None.
+            options: `VocabularyOptions` in which no value is None.
 
         Raises:
             UserError: The vocabulary is too large or too small for the texts.
@@ -83,7 +83,10 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def hidden_ids(self):
-        """See `Tokenizer`. A piece that begins a word is replaced by "▁", as in an unknown word. Tags stay."""
+        """Ids for word dropout (see `Tokenizer`).
+
+        A piece that begins a word becomes "▁", which also begins an unknown word. Language tags are not hidden.
+        """
         ids, blank = super().hidden_ids, self._processor.piece_to_id("▁")
         begins = self.word_starts == 1
         begins[[BOS, EOS]] = False

@@ -4,7 +4,7 @@ from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, 
 
 
 class SymbolTokenizer(Tokenizer):
-    """Tokenizer with one id for each symbol of a fixed list. In a text, symbols are separated by spaces."""
+    """Tokenizer for texts that consist of symbols separated by spaces. Each symbol of a fixed list has one id."""
 
     file_name = "symbols.txt"
 

@@ -22,14 +22,14 @@ from keras_transformer.utils.errors import UserError
 SAMPLE = 4_000_000
 """Maximum number of sentences to learn from, drawn at random."""
 LONGEST = 2**30
-"""Maximum bytes of a training sentence. By default, SentencePiece would ignore sentences of more than 4,192 bytes."""
+"""Maximum size of a training sentence in bytes. SentencePiece's default would ignore sentences above 4,192 bytes."""
 LONG_WORD = re.compile(r"(\S{10000})")
-"""Pattern after which long words are split for training, because SentencePiece counts the characters of a word in 16
-bits and aborts beyond that."""
+"""Pattern after which to split long words for training. SentencePiece counts the characters of a word with 16 bits and
+aborts if a word has more."""
 MANY_CHARACTERS, COMMON_SHARE = 1000, 0.999
-"""Thresholds of `has_many_characters`: a number of characters, and the share of the text that they must cover."""
+"""Thresholds of `has_many_characters`, which are a number of characters and the share of a text that they cover."""
 RARE_SHARE = 0.0005
-"""Share of a text with many characters whose rare characters get no pieces."""
+"""Share of a text with many different characters that may consist of characters without pieces."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,13 @@ class VocabularyOptions:
     """Options for learning a SentencePiece vocabulary.
 
     Attributes:
-        kind: "bpe", byte-pair encoding (§5.1), or "unigram", a unigram language model.
-        normalization: "identity" changes only white space. "nfkc" and "nfkc_cf" are SentencePiece's `nmt_nfkc` and
-            `nmt_nfkc_cf`: both replace compatibility characters such as "½", and "nfkc_cf" also folds case.
-        character_coverage: Share of the text that the characters among the pieces, the most frequent ones, cover. None
-            means 1, or 0.9995 for a text with thousands of different characters.
-        byte_fallback: Whether the other characters are encoded as UTF-8 bytes instead of UNK. None means True if
+        kind: "bpe" for byte-pair encoding (§5.1), or "unigram" for a unigram language model.
+        normalization: "identity", "nfkc" or "nfkc_cf". "identity" changes only white space. The others are
+            SentencePiece's `nmt_nfkc` and `nmt_nfkc_cf`. Both replace compatibility characters such as "½", and
+            "nfkc_cf" also folds case.
+        character_coverage: Share of the text that must consist of characters with their own pieces. Rarer characters
+            get no pieces. None means 1, or 0.9995 for a text with thousands of different characters.
+        byte_fallback: Whether to encode characters without pieces as UTF-8 bytes instead of UNK. None means True if
             `character_coverage` is below 1.
         split_digits: Whether each digit is a separate piece.
         symbols: Texts that are always single pieces.
@@ -56,7 +57,7 @@ class VocabularyOptions:
     symbols: tuple[str, ...] = ()
 
     def automatic(self, texts):
-        """Return the options with None replaced by values that depend on the texts.
+        """Replace values of None with values that depend on the texts, and return the options.
 
         Args:
             texts: Iterable of the training texts.
@@ -70,7 +71,7 @@ class VocabularyOptions:
 def has_many_characters(texts):
     """Return whether a text uses many different characters, like Chinese, Japanese or Korean.
 
-    This is the case if its `MANY_CHARACTERS` most frequent characters cover less than `COMMON_SHARE` of it.
+    This is the case if its `MANY_CHARACTERS` most frequent characters cover less than `COMMON_SHARE` of the text.
     """
     counts = collections.Counter()
     for text in texts:
@@ -82,15 +83,15 @@ def has_many_characters(texts):
 
 
 def learn_model(texts, vocab_size, options):
-    """Return the bytes of a SentencePiece model file.
+    """Learn a SentencePiece model, and return the bytes of its file.
 
     The file contains the normalization, so every program that reads the file normalizes texts in the same way. All
-    normalizations replace runs of Unicode white space and of SentencePiece's marker "▁" by single spaces.
+    normalizations replace runs of Unicode white space and of SentencePiece's marker "▁" with single spaces.
 
     Args:
-        texts: Iterable of sentences, both sides together for a joint vocabulary.
+        texts: Iterable of sentences. For a joint vocabulary, they must include both sides.
         vocab_size: Number of pieces, including the four special ones.
-        options: `VocabularyOptions` without None.
+        options: `VocabularyOptions` in which no value is None.
 
     Raises:
         UserError: The vocabulary is too large or too small for the texts.
@@ -125,9 +126,9 @@ def learn_model(texts, vocab_size, options):
 
 
 def adapt_model(content, path):
-    """Return a SentencePiece model with the special pieces of this package as ids 0 to 3.
+    """Change a SentencePiece model so that the special pieces of this package have the ids 0 to 3, and return it.
 
-    The other pieces keep their order, scores and segmentations, so a text has the same pieces as before.
+    The other pieces keep their order and their scores, so the segmentation of texts does not change.
 
     Args:
         content: Bytes of a model file.
@@ -177,7 +178,7 @@ def parse_symbols(text):
 
 
 def _normalizer(normalization):
-    """Return the arguments of SentencePiece's trainer for a normalization of `VocabularyOptions`."""
+    """Return the arguments with which SentencePiece's trainer uses a normalization of `VocabularyOptions`."""
     import sentencepiece
 
     if normalization != "identity":
@@ -193,7 +194,7 @@ def _normalizer(normalization):
 
 
 def _vocabulary_error(message, vocab_size):
-    """Return the `UserError` for an error message of SentencePiece's trainer."""
+    """Convert an error message from SentencePiece's trainer to a `UserError`."""
     if largest := re.search(r"<= (\d+)", message):
         return VocabularyTooLarge(vocab_size, largest[1])
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):

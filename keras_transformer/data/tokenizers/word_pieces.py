@@ -1,13 +1,13 @@
-"""Word pieces (§5.1, en-fr), learned with TensorFlow Text and applied in plain Python or inside a graph.
+"""Word pieces (§5.1, en-fr), which are learned with TensorFlow Text and applied in plain Python or inside a graph.
 
-Normalization replaces each run of white space by one space. White space is defined as in `str.split()` and includes
-no-break spaces and line ends. The marker "▁" before a word represents the space, so "dit : « non »" keeps its spaces.
-Runs of letters and digits are tokenized separately from runs of other characters: "▁l|'|homme". Each run is split by
-greedy longest match.
+Normalization replaces each run of white space with one space. As in `str.split()`, white space includes no-break spaces
+and line ends. The marker "▁" before a word represents the space, so "dit : « non »" keeps its spaces. Runs of letters
+and digits are tokenized separately from runs of other characters, as in "▁l|'|homme". Greedy longest match splits each
+run into pieces.
 
-Decoding the ids of a normalized text returns the same text. Characters that are not pieces, "▁" and the backslash are
-written as "\\CODE;" with the decimal code point. The characters of this escape are always pieces, so no text contains
-UNK.
+Decoding the ids of a normalized text returns the same text. The tokenizer escapes "▁", the backslash and characters
+that are not pieces as "\\CODE;" with the decimal code point. The characters of an escape are always pieces, so the ids
+of a text never contain UNK.
 """
 
 import collections
@@ -38,7 +38,7 @@ CACHED_WORDS = 1 << 18  # about 60 MB
 CACHED_LENGTH = 100
 WORDS, CHARACTERS = 200_000, 1000  # maximum numbers of distinct words and characters; the learner ignores rarer ones
 LONGEST = 40  # characters; the learner ignores longer words
-TOLERANCE = 0.02  # share of pieces that may be learned beyond the requested number; the rarest are dropped
+TOLERANCE = 0.02  # maximum share of learned pieces beyond the requested number, of which the rarest are dropped
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -115,7 +115,7 @@ class WordPieceTokenizer(Tokenizer):
         return re.sub(r"\\([0-9]{1,7});", _unescape, " ".join(text.split()))
 
     def _encode_word(self, word):
-        """Return the ids of a word, a text without white space."""
+        """Return the ids of a word, which must not contain white space."""
         if not self.alphabet.issuperset(word):
             word = "".join(char if char in self.alphabet else f"{ESCAPE}{ord(char)};" for char in word)
         ids = []
@@ -131,7 +131,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 class _Cache(dict):
-    """Cache {word: ids}, filled on use. It does not store very long words, and is cleared when it is full."""
+    """Cache {word: ids} that encodes missing words. It does not store very long words, and empties itself when full."""
 
     def __init__(self, encode):
         super().__init__()
@@ -147,7 +147,7 @@ class _Cache(dict):
 
 
 def count_words(texts):
-    """Return {run of characters: count} of all texts, split into runs as in `WordPieceTokenizer`."""
+    """Split texts into runs of characters as `WordPieceTokenizer` does, and return {run: count}."""
     words, counts = collections.Counter(), collections.Counter()
     for text in texts:
         words.update(text.split())
@@ -160,7 +160,7 @@ def count_words(texts):
 
 
 def _runs(alphabet):
-    """Return the pattern of a run of letters from the alphabet, or of other characters, after an optional marker."""
+    """Return a pattern that matches a run of the alphabet's letters or of other characters, with an optional marker."""
     letters = "".join(map(re.escape, sorted(filter(is_letter, {*alphabet, "0"}))))  # a regex class must not be empty
     return re.compile(f"{MARKER}?(?:[{letters}]+|[^{letters}{MARKER}]+)")
 
@@ -171,14 +171,14 @@ def is_letter(char):
 
 
 def _unescape(match):
-    """Return the character of an escape, or the escape itself if a text cannot produce it, only a model."""
+    """Return the character of an escape. If the tokenizer never produces this escape, return the escape unchanged."""
     code = int(match[1])
     real = code <= sys.maxunicode and not chr(code).isspace() and unicodedata.category(chr(code)) != "Cs"
     return chr(code) if real else match[0]
 
 
 def _learner():
-    """Return the learner, a function of counts, threshold and number of rounds that returns a list of pieces.
+    """Return TensorFlow Text's function that learns a list of pieces from counts, a threshold and a number of rounds.
 
     Raises:
         UserError: TensorFlow Text is not installed.
@@ -205,10 +205,10 @@ def _learner():
 
 
 def _fitting(learn, counts, vocab_size):
-    """Return the pieces of a vocabulary of `vocab_size`, without the special ones.
+    """Learn a vocabulary of `vocab_size` pieces, and return them without the special ones.
 
     The learner keeps pieces that occur at least `threshold` times. This function searches for the highest threshold
-    that gives enough pieces, and drops the rarest of them.
+    that results in enough pieces, and drops the rarest pieces that are not needed.
 
     Args:
         learn: Function of counts and threshold that returns the list of pieces: characters first, then the others by
