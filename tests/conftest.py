@@ -103,6 +103,13 @@ def call(monkeypatch, capsys):
     return call
 
 
+@pytest.fixture(scope="module")
+def eager_module():
+    """Like `eager`, for all tests of a file."""
+    with eager_functions():
+        yield
+
+
 @pytest.fixture
 def eager():
     """Run TensorFlow functions without tracing them, which is faster for a few short sentences."""

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from helpers.commands import SMALL
-from helpers.quick import eager_functions
 from helpers.sharing import shared_folder
 
 import keras_transformer as kt
@@ -15,11 +14,7 @@ DIRECTIONS = "en-de,de-en,en-fr"
 LANGUAGES = ("en", "de", "fr")
 LINES = {"train": 60, "validation": 4, "test": 3}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def eager():
-    with eager_functions():
-        yield
+pytestmark = pytest.mark.usefixtures("eager_module")
 
 
 @pytest.fixture(scope="module")

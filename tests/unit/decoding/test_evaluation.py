@@ -12,7 +12,6 @@ import pytest
 import sacrebleu
 from helpers.commands import SMALL, TEXT, write_text
 from helpers.paths import ROOT
-from helpers.quick import eager_functions
 from helpers.sharing import shared_folder
 
 from keras_transformer import train
@@ -35,11 +34,7 @@ WORSE = [line.replace("sat on", "stood by") for line in REFERENCES]
 SOURCES = ["en 1 1", "", "en 2 4", *(" ".join(["en", *map(str, range(n))]) for n in range(10, 20)), "en 7 " * 26]
 TARGETS = ["de 1 1", "de", "", *(" ".join(["de", *map(str, range(n))]) for n in range(10, 20)), "de 7 " * 26]
 
-
-@pytest.fixture(scope="module", autouse=True)
-def eager():
-    with eager_functions():
-        yield
+pytestmark = pytest.mark.usefixtures("eager_module")
 
 
 @pytest.fixture(scope="module")

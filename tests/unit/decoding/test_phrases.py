@@ -14,9 +14,6 @@ from helpers.exhaustive_search import (
     exhaustive,
     is_same,
     is_what_score_says,
-    new_translator,
-    randomize,
-    short_segments,
 )
 from keras import ops
 
@@ -38,15 +35,7 @@ PHRASES = [[[A]], [[A, B], [B, UNK]], [[UNK, UNK], [B]]]
 """For each of SOURCES. Each phrase fits into the source's limit."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def segments():
-    with short_segments():
-        yield
-
-
-@pytest.fixture(scope="module")
-def translator():
-    return randomize(new_translator(1), 1)
+pytestmark = pytest.mark.usefixtures("segments")
 
 
 def contains(tokens, phrase):
@@ -73,8 +62,7 @@ def test_phrases_equal_exhaustive_search(translator, limited):
     assert not contain_phrases(translator.translate(SOURCES, **WIDE))
 
 
-def test_phrases_of_an_ensemble_equal_exhaustive_search(limited):
-    ensemble = randomize(new_translator(1, 2), 3)
+def test_phrases_of_an_ensemble_equal_exhaustive_search(ensemble, limited):
     phrases = [None, [[UNK], [UNK, A]], []]
     results, every = ensemble.translate(SOURCES, **WIDE, phrases=phrases), exhaustive(ensemble.models)
     are_best_of_all(every, results, lambda i, tokens: i != 1 or contains(tokens, [UNK, A]))

@@ -12,9 +12,6 @@ from helpers.exhaustive_search import (
     distributions,
     exhaustive,
     is_what_score_says,
-    new_translator,
-    randomize,
-    short_segments,
 )
 from keras import ops
 
@@ -23,21 +20,7 @@ from keras_transformer.data.tokenizers.base import EOS, UNK
 from keras_transformer.decoding.repetition import repeated_ngrams
 from keras_transformer.decoding.search_options import Sampling
 
-
-@pytest.fixture(scope="module", autouse=True)
-def segments():
-    with short_segments():
-        yield
-
-
-@pytest.fixture(scope="module")
-def translator():
-    return randomize(new_translator(1), 1)
-
-
-@pytest.fixture(scope="module")
-def ensemble():
-    return randomize(new_translator(1, 2), 3)
+pytestmark = pytest.mark.usefixtures("segments")
 
 
 def repeats_ngram(tokens, size):

@@ -21,7 +21,6 @@ from helpers.exhaustive_search import (
     is_what_score_says,
     new_translator,
     randomize,
-    short_segments,
     source_ids,
 )
 from keras import ops
@@ -32,11 +31,7 @@ from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.decoding import batched_search
 from keras_transformer.decoding.search_options import Sampling
 
-
-@pytest.fixture(scope="module", autouse=True)
-def segments():
-    with short_segments():
-        yield
+pytestmark = pytest.mark.usefixtures("segments")
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +48,6 @@ def translator(compiled_translator):
 def every(compiled_translator):
     """All possible output sequences for each source in `SOURCES`, with log-probabilities."""
     return exhaustive(randomize(compiled_translator, 1).models)
-
-
-@pytest.fixture(scope="module")
-def ensemble():
-    return randomize(new_translator(1, 2), 3)
 
 
 def beam_search(found, limit, beam_size):

@@ -230,12 +230,6 @@ def test_predict_on_token_batches_names_the_translator(tmp_path):
 # Saving
 
 
-@pytest.fixture
-def eager():
-    with eager_functions():
-        yield
-
-
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_model_round_trips_through_config(dtype):
     model = make_model(dtype=dtype, norm="pre", dropout=0.3)

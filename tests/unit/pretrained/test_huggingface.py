@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from helpers.languages import toy_pairs
 from helpers.marian import marian_logits, write_marian
-from helpers.quick import eager_functions
 
 import keras_transformer as kt
 from keras_transformer import convert as command
@@ -18,11 +17,7 @@ from keras_transformer.pretrained.huggingface import locate, read_marian
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def eager():
-    with eager_functions():
-        yield
+pytestmark = pytest.mark.usefixtures("eager_module")
 
 
 @pytest.fixture(scope="module")

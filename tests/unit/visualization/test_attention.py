@@ -13,7 +13,6 @@ import keras
 import numpy as np
 import pytest
 from helpers.attention_maps import random_maps
-from helpers.quick import eager_functions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,11 +30,7 @@ from keras_transformer.visualization.plots import save
 TEXTS = ["the small dog sees a cat .", "der kleine Hund sieht eine Katze .", "a </script><b>cat</b> & the dog", "dogs"]
 SMALL = kt.HParams(num_layers=2, d_model=16, d_ff=32, num_heads=2, beam_size=2, extra_length=4, max_length=64)
 
-
-@pytest.fixture(scope="module", autouse=True)
-def eager():
-    with eager_functions():
-        yield
+pytestmark = pytest.mark.usefixtures("eager_module")
 
 
 @functools.cache
