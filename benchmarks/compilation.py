@@ -2,7 +2,7 @@
 
     KERAS_BACKEND=jax python benchmarks/compilation.py --hparams=toy,base
 
-Each row is a process of its own, which trains on the embedded problem `toy_ende` and neither evaluates nor writes a
+Each row comes from a new process, which trains on the embedded problem `toy_ende` and neither evaluates nor writes a
 checkpoint before the last update. "cold" starts with an empty compilation cache, "warm" with the cache of the cold run.
 `cpu_seconds` counts all threads, so other programs on the machine do not change it much.
 """

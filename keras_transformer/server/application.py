@@ -146,8 +146,8 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         r"""Translate texts, each line of a text separately.
 
         A translation has the same lines as its text, separated by \n, without a line break at the end. Blank lines stay
-        blank, and a blank text has an empty translation. The server may split lines
-        into sentences, whose translations it joins.
+        blank, and a blank text has an empty translation. The server may split lines into sentences, whose translations
+        it joins.
         """
         texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
         _check_count(sum(1 for lines in texts for line in lines if line.strip()), limits.texts, "non-blank lines")
