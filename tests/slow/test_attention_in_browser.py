@@ -27,7 +27,10 @@ def page(driver, tmp_path):
 
 
 def drawn(driver):
-    return [path.get_attribute("d") for path in driver.find_elements("css selector", "svg path")]
+    """Return the shapes of all lines. One script reads them, because the page may replace them at any time."""
+    return driver.execute_script(
+        "return Array.from(document.querySelectorAll('svg path'), path => path.getAttribute('d'))"
+    )
 
 
 def press(driver, group, label):
