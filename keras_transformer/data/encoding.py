@@ -182,11 +182,19 @@ class ChunkWriter:
 def without_ctrl_c():
     """Context manager for starting processes that ignore Ctrl-C. This process handles SIGINT after the block."""
     multiprocessing.resource_tracker.ensure_running()  # starting it later would unblock the signal
+    received, handler = [], None
+    if threading.current_thread() is threading.main_thread():
+        # Another thread may receive the signal, and Python would then interrupt this one.
+        handler = signal.signal(signal.SIGINT, lambda *_: received.append(True))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if received:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _is_done(task):

@@ -1,0 +1,39 @@
+"""Encoding in worker processes: Ctrl-C while they start."""
+
+import signal
+import threading
+
+import pytest
+
+from keras_transformer.data.encoding import without_ctrl_c
+
+
+@pytest.fixture
+def ctrl_c():
+    """Return a function that lets another thread receive SIGINT, as the threads of NumPy may, and waits for it."""
+    start, received = threading.Event(), threading.Event()
+
+    def receive():
+        if start.wait(30):
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            received.set()
+
+    def send():
+        start.set()
+        assert received.wait(30)
+
+    thread = threading.Thread(target=receive)
+    thread.start()  # before the test blocks the signal, because threads inherit the mask
+    yield send
+    start.set()
+    thread.join()
+
+
+def test_ctrl_c_waits_for_end_of_block(ctrl_c):
+    reached_end = False
+    with pytest.raises(KeyboardInterrupt), without_ctrl_c():
+        ctrl_c()
+        reached_end = True
+    assert reached_end
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
