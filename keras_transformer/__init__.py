@@ -1,6 +1,6 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) in Keras 3.
 
-This is the public API. Names are imported on first use, so `import keras_transformer` does not import Keras.
+This module is the public API. It imports names on first use, so `import keras_transformer` does not import Keras.
 """
 
 import importlib
@@ -91,6 +91,6 @@ def _register_with_keras() -> None:
         importlib.import_module(f"{__name__}.{module}")
 
 
-# If Keras is already imported, registration is cheap, and `keras.models.load_model` finds the classes at once.
+# If Keras is already imported, registration is cheap, and `keras.models.load_model` then finds the classes.
 if sys.modules.get("keras") and sys.modules["keras"].backend.backend() in ("tensorflow", "jax"):
     _register_with_keras()

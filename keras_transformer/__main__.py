@@ -1,4 +1,4 @@
-"""The program `keras-transformer`, also `python -m keras_transformer`, which runs a command or lists all names."""
+"""Entry point of `keras-transformer` and `python -m keras_transformer`: run a command, or list registered names."""
 
 import runpy
 import sys

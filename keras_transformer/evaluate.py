@@ -120,7 +120,7 @@ def main(arguments):
 
 
 def write_texts(result, folder):
-    """Write the sources, outputs and references of an `Evaluation`, and its table if it has one, into a folder."""
+    """Write the sources, outputs and references of an `Evaluation` into a folder, and its table if it has one."""
     for name in ("sources", "outputs", "references"):
         with atomic_open(folder / f"{result.split}.{name}.txt") as file:
             file.writelines(one_line(text) + "\n" for text in getattr(result, name))
@@ -130,7 +130,7 @@ def write_texts(result, folder):
 
 
 def evaluate_trees(flags):
-    """Score the trees in two files and print EVALB's table. Print errors in sentences to stderr."""
+    """Score the trees in one file against those in another, and print EVALB's table. Print errors to stderr."""
     from keras_transformer.parsing.evalb_parameters import Parameters, read_parameters
     from keras_transformer.parsing.parseval import parseval, trees_as_lines
 
@@ -221,7 +221,7 @@ def report_text(result, samples, by_length):
 
 
 def report_directions(result):
-    """Print a table of the scores of each direction and of their means."""
+    """Print a table with the scores of each direction and their means."""
     lines = {**collections.Counter(result.part_names), "mean": len(result.outputs)}
     rows = {**result.part_scores, "mean": result.scores}.items()
     heads = ("direction", "lines", *(score.name for score in result.scores))
@@ -229,7 +229,7 @@ def report_directions(result):
 
 
 def report_comparison(comparison, file):
-    """Print a `Comparison` with the outputs in `file`."""
+    """Print the `Comparison` of the run with the other system's outputs in `file`."""
     systems = (("this run", comparison.system), (file, comparison.other))
     report_table(
         ("system", comparison.metric, "mean ± 95% interval"),

@@ -1,4 +1,4 @@
-"""`python -m keras_transformer.prepare`: learn the vocabulary and encode the corpus."""
+"""python -m keras_transformer.prepare: learn the vocabulary of a problem and encode its corpus."""
 
 from keras_transformer.cli.arguments import Parser, add_problem_flags, read_problem_flags, run_command, shard
 from keras_transformer.cli.output import report_if_read
@@ -40,7 +40,7 @@ def main(arguments):
 
 
 def filter_report(manifest):
-    """Return a text with the number of pairs that the filters dropped from each split, and with examples."""
+    """Return a text with the number of pairs that the filters dropped from each split, with examples."""
     lines = []
     for split, counts in manifest["splits"].items():
         dropped = {reason: count for reason, count in counts.items() if reason.startswith("dropped_")}

@@ -40,7 +40,7 @@ def main(arguments):
                 lines.append(_line(flags, translator, number, source, target, size, hypothesis))
                 if hypothesis:
                     pairs, tokens, log_p = pairs + 1, tokens + size, log_p + hypothesis.log_probability
-            # A single write, so that only complete lines are written before a broken pipe or Ctrl-C.
+            # A single write, so that a broken pipe or Ctrl-C leaves only complete lines.
             output.write("".join(lines))
             output.flush()
     if tokens:
@@ -87,7 +87,7 @@ def _parse(arguments):
 
 
 def _scored(translator, chunk, flags, max_length):
-    """Yield (line, source, target, number of target tokens, `Hypothesis`, or None for a pair that is too long)."""
+    """Yield (line number, source, target, number of target tokens, `Hypothesis` or None if the pair is too long)."""
     tagged = tag_texts([source for _, (source, _) in chunk], flags.to, translator.tokenizer.languages)
     rows, sources = [], translator.tokenizer.encode(tagged)
     for (number, (source, target)), ids in zip(chunk, sources):

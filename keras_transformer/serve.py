@@ -76,7 +76,7 @@ def main(arguments):
         except OSError as error:  # another process now listens on the port
             raise UserError(f"cannot listen on --port={port}: {error.strerror}. Choose another port.") from None
         except KeyboardInterrupt:
-            # Let the signal end the process. A regular exit aborts if a thread returns from JAX meanwhile.
+            # Let the signal end the process. A regular exit crashes if a thread returns from JAX during shutdown.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
 

@@ -87,7 +87,7 @@ def main(arguments):
                 _warn(f"error: {error}")
                 continue
             write = _json_lines if flags.format == "jsonl" else _text_lines
-            # A single write, so that only complete lines are written before a broken pipe or Ctrl-C.
+            # A single write, so that a broken pipe or Ctrl-C leaves only complete lines.
             output.write("".join(write(flags, translator, *entry) for entry in zip(numbers, texts, found)))
             output.flush()
 
@@ -198,7 +198,7 @@ def _keras_option(flags):
             return f"--{name}"
     if flags.max_source_length and flags.max_source_length > POSITIONS:
         return f"--max_source_length above {POSITIONS:,}"
-    # The samples of CTranslate2 also depend on the other texts, so the user must choose that engine.
+    # CTranslate2's samples also depend on the other texts, so the user must select that engine explicitly.
     return "--sample" if flags.sample and flags.engine == "auto" else None
 
 
@@ -222,7 +222,7 @@ def _lines(flags):
 
 
 def _with_lines(rows, path, kind, content):
-    """Yield each row, a tuple, followed by the file's line, or by None if there is no file.
+    """Yield each row, a tuple, extended by the corresponding line of a file, or by None without a file.
 
     Raises:
         UserError: The file has more or fewer lines than there are rows.
@@ -276,7 +276,7 @@ def _json_lines(flags, translator, number, source, hypotheses):
 
 
 class _Progress:
-    """Progress on one line of stderr, passed to `Translator.translate` as `report`.
+    """Callback for `Translator.translate` that shows the progress on one line of stderr.
 
     Args:
         unit: Name of the counted items.

@@ -33,7 +33,7 @@ def _select(path, wanted):
     """Yield (number, `Tree`) for the tree with the number `wanted`, or for all trees if it is None.
 
     Raises:
-        UserError: The file does not have such a tree or any tree, or it cannot be read.
+        UserError: The file cannot be read, contains no tree, or has fewer trees than `wanted`.
     """
     name, number = "stdin" if path == "-" else path, 0
     for number, tree in enumerate(read_trees(read_lines(path), name), start=1):

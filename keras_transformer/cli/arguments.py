@@ -26,14 +26,14 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         command: Name of the command's module.
-        example: Flags of the example.
+        example: Flags of the example command.
         description: Description of the command, one line.
     """
 
     def __init__(self, command, example, description):
         super().__init__(
             prog=f"python -m keras_transformer.{command}",
-            usage=argparse.SUPPRESS,  # the example replaces it, because there are too many flags
+            usage=argparse.SUPPRESS,  # too many flags; the help shows an example instead
             description=f"Example: python -m keras_transformer.{command} {example}\n\n{description}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
@@ -76,11 +76,11 @@ class Parser(argparse.ArgumentParser):
 def run_command(main):
     """Call `main(sys.argv[1:])` and convert errors to a message and an exit status.
 
-    A `UserError` ends with its status, which is 2 for mistakes of the user. Any other exception ends with a traceback
-    and status 1.
+    A `UserError` exits with its `status`, by default 2. A full disk or an inaccessible file also exits with 2, and
+    Ctrl-C with 130. Any other exception prints a traceback and exits with 1.
 
     Args:
-        main: Function of the list of arguments.
+        main: Function that takes a list of arguments.
     """
     # TensorFlow reads this variable when it is imported.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -170,7 +170,7 @@ def add_run_flags(parser, required=True, ensemble=False):
 
 
 def add_decoding_flags(parser, grammar=True):
-    """Add the flags of beam search and, with `grammar`, those against repetition and for parsers."""
+    """Add the flags of beam search. With `grammar`, also add the flags against repetition and for parsers."""
     parser.add_argument("--beam_size", type=beam_size, help="beams per sentence (default: hparams of the run)")
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Hyperparameters of a model and its training, in one frozen, typed and validated dataclass."""
+"""Hyperparameters of a model and its training, as a frozen dataclass with validation."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from keras_transformer.config import registry
 from keras_transformer.utils.errors import UserError, unknown
 
 MOST = 10**9
-"""Default maximum of a number. It fits in int32."""
+"""Default maximum of a numeric setting. It fits in int32."""
 
 TYPE_NAMES = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 

@@ -1,4 +1,4 @@
-"""Plug-ins: Python files of users that register problems, hparams, layers and models (docs/plugins.md)."""
+"""Plug-ins: Python modules of users that register problems, hparams, layers and models (docs/plugins.md)."""
 
 import contextlib
 import importlib
@@ -14,14 +14,14 @@ from keras_transformer.utils.errors import UserError
 
 
 class MissingPlugin(UserError):
-    """The plug-in does not exist."""
+    """Error for a plug-in that does not exist."""
 
 
 _loaded: dict[str, types.ModuleType] = {}  # by name, in the order of loading
 
 
 def loaded() -> list[str]:
-    """Return the names of the loaded plug-ins in the order of loading: absolute paths or names of modules."""
+    """Return the names of the loaded plug-ins in loading order: absolute paths or names of modules."""
     return list(_loaded)
 
 
@@ -64,10 +64,10 @@ def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
 
 
 def is_local(plugin):
-    """Return whether loading a plug-in under the name in a run could run a file of the working directory.
+    """Return whether a plug-in name from a run may refer to a file in the working directory.
 
-    Such a file may have arrived together with a run from someone else. Absolute paths are safe, because a sender does
-    not know where the run will be stored.
+    Such a file may have come from an untrusted source together with the run. Absolute paths are safe, because the
+    sender cannot know where the recipient stores the run.
     """
     module = plugin.partition(".")[0]
     is_path = os.sep in plugin or any(Path(name).exists() for name in (plugin, module, f"{module}.py"))
@@ -76,7 +76,7 @@ def is_local(plugin):
 
 @contextlib.contextmanager
 def located_errors():
-    """Add a note with file and line to an unexpected exception that the code of a plug-in raises."""
+    """Add a note with file and line to an unexpected exception raised by the code of a plug-in."""
     try:
         yield
     except Exception as error:
@@ -86,7 +86,7 @@ def located_errors():
 
 
 def _find(text):
-    """Return the name of a plug-in, as runs record it, and its file, or None for a module."""
+    """Return a tuple (name of a plug-in as recorded in runs, its file or None for an importable module)."""
     path = Path(text).expanduser()
     file = path / "__init__.py" if path.is_dir() else path
     if not file.is_file():
@@ -98,7 +98,7 @@ def _find(text):
 def _import(name, file):
     if file:
         if file.name != "__init__.py" and str(file.parent) not in sys.path:
-            sys.path.append(str(file.parent))  # for imports from its folder; last, so that they shadow nothing
+            sys.path.append(str(file.parent))  # for imports from its folder; at the end, to shadow nothing
         return registry.load_file(file, name)  # the path serves as a unique module name
     importlib.invalidate_caches()  # the file may be new
     try:
@@ -114,12 +114,12 @@ def _import(name, file):
 
 
 def _is_part(entry, plugin):
-    """Return whether a plug-in defines a class or function."""
+    """Return whether the plug-in defines `entry`, a class or function."""
     return f"{getattr(entry, '__module__', '')}.".startswith(f"{plugin}.")
 
 
 def _line_in(plugins, error):
-    """Return "FILE:LINE" of the innermost frame of an exception that is in a plug-in, or None."""
+    """Return "FILE:LINE" of the innermost traceback frame that is in a plug-in, or None."""
     places = tuple(f"{plugin}." for plugin in plugins)
     lines = [
         f"{frame.f_code.co_filename}:{line}"

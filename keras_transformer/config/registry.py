@@ -35,7 +35,7 @@ class Registry:
         """Register an object, or its location "module:attribute".
 
         Raises:
-            ValueError: The name is already registered. A notebook cell that is run again may replace its definition.
+            ValueError: The name is already registered. Only a notebook cell that runs again may replace its definition.
         """
         if name in self and not _is_run_again(self._entries[name], entry):
             raise ValueError(f"{self.kind} {name!r} is registered twice; choose another name")
@@ -187,7 +187,7 @@ def all_or_nothing():
 
 
 def _is_run_again(old, new):
-    """Return whether both are the same definition in a notebook or an interactive session."""
+    """Return whether both come from the same definition in a notebook or an interactive session."""
     old, new = ((getattr(entry, "__module__", None), getattr(entry, "__qualname__", None)) for entry in (old, new))
     return old == new and new[0] == "__main__"
 
@@ -228,8 +228,8 @@ attentions.add(
 def load_catalog():
     """Import the files of `problems/` and `hparams/`, which register their content.
 
-    The two folders are next to the package in a checkout, and inside the package in a wheel. Their files are imported
-    by path, so that a folder `problems/` of the user cannot shadow them.
+    In a checkout the two folders are next to the package, in a wheel inside the package. The function imports their
+    files by path, so that a folder `problems/` of the user cannot shadow them.
     """
     for folder in ("problems", "hparams"):
         home = PACKAGE / "_bundled" / folder

@@ -1,4 +1,4 @@
-"""Average of the last checkpoints (§6.1)."""
+"""Checkpoint averaging (§6.1)."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> 
     last = run.hparams.average_last if last is None else last
     if last < 1:
         raise UserError(f"--last must be at least 1, got {last}")
-    keep = run.hparams.keep_checkpoints  # excludes an older best checkpoint
+    keep = run.hparams.keep_checkpoints  # to exclude an older best checkpoint
     steps = run.checkpoints.steps()[-min(last, keep) :]
     if not steps:
         raise UserError(f"{run.checkpoints.path} has no checkpoints; train first")

@@ -1,4 +1,4 @@
-"""Checkpoints: variables by path in .npz files without pickle, with checksums, written atomically."""
+"""Checkpoints: atomically written .npz files of variables by path, with checksums and without pickle."""
 
 import contextlib
 import logging
@@ -22,14 +22,14 @@ PARTS = ("weights", "optimizer", "ema")
 
 
 class OtherVersion(UserError):
-    """Error for a complete checkpoint that another version of this program wrote."""
+    """Error for a complete checkpoint in the format of another version of this package."""
 
 
 class Checkpoints:
     """The checkpoints of a run.
 
-    Each is a directory `step-NNNNNNNNN` with weights.npz, optimizer.npz, state.json, and ema.npz if the run keeps a
-    moving average of the weights.
+    Each checkpoint is a directory `step-NNNNNNNNN` with weights.npz, optimizer.npz, state.json, and ema.npz if the run
+    keeps a moving average of the weights.
 
     Args:
         path: Directory of the checkpoints.
@@ -60,7 +60,7 @@ class Checkpoints:
                 remove_directory(self._directory(old))
 
     def drop(self, step):
-        """Remove the checkpoint at `step`, except the best one. None removes nothing."""
+        """Remove the checkpoint at `step` unless it is the best one. With None, do nothing."""
         if step is not None and step != self.best_step():
             remove_directory(self._directory(step))
 
@@ -85,14 +85,19 @@ class Checkpoints:
             )
 
     def remove_strays(self):
-        """Remove temporary files that a process left when it was killed while writing or removing a checkpoint."""
+        """Remove temporary files of a process that was killed while it wrote or removed a checkpoint."""
         for stray in self.path.glob(".step-*"):
             shutil.rmtree(stray, ignore_errors=True)
         for stray in self.path.glob(".best.json.*"):
             stray.unlink(missing_ok=True)
 
     def save_averaged(self, weights, state):
-        """Write averaged weights, {path: array}, and a state with the averaged "steps"."""
+        """Write the checkpoint "averaged".
+
+        Args:
+            weights: The averaged weights, {path: array}.
+            state: {"steps": steps of the averaged checkpoints}.
+        """
         self._write(self.path / "averaged", {"weights": weights}, state)
 
     def mark_best(self, step, metrics):
@@ -110,7 +115,7 @@ class Checkpoints:
         return best and best["step"]
 
     def default(self):
-        """Return "best", or "last" if no checkpoint was evaluated."""
+        """Return "best", or "last" if there was no evaluation."""
         return "last" if self.best_step() is None else "best"
 
     def load(self, name=None, parts=PARTS, flag="--checkpoint"):
@@ -118,7 +123,7 @@ class Checkpoints:
 
         Args:
             name: "best", "last", "averaged", a step, or "ema", the moving average of the weights in the last
-                checkpoint. None loads the best one, or the last one if none was evaluated.
+                checkpoint. None loads the best checkpoint, or the last one if there was no evaluation.
             parts: Parts to load, if the checkpoint has them.
             flag: Flag that selects another checkpoint, for the hint in error messages; "" for no hint.
 
@@ -270,14 +275,14 @@ def training_arrays(model):
     arrays = {"weights": model_arrays(model), "optimizer": _arrays(optimizer_state(model.optimizer))}
     if averages := _averages(model):
         own = {path: np.asarray(average.value).copy() for path, average in averages.items()}
-        arrays["ema"] = {**arrays["weights"], **own}  # includes the seed states, so it is a complete model
+        arrays["ema"] = {**arrays["weights"], **own}  # a complete model, with seed states
     return arrays
 
 
 def assign_training(model, arrays, what):
     """Assign the result of `training_arrays` to a compiled model."""
     assign_model(model, arrays["weights"], what)
-    # A checkpoint from another precision has no loss scale. Float16 then starts with the initial scale.
+    # Checkpoints of other precisions have no loss scale. Float16 then starts with the initial scale.
     scales = {variable.path for variable in getattr(model.optimizer, "scale_variables", ())}
     absent = scales - arrays["optimizer"].keys()
     kept = [variable for variable in optimizer_state(model.optimizer) if variable.path not in absent]

@@ -60,7 +60,7 @@ def command():
 
 
 def versions():
-    """Return {package: version} of Python and the installed packages."""
+    """Return {package: version} for Python, this package and its most important dependencies, if installed."""
     installed = {"python": platform.python_version()}
     for package in ("keras-transformer-toolkit", *PACKAGES):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -87,7 +87,7 @@ def machine():
 def git_revision(folder=PACKAGE.parent):
     """Return the commit of a checkout, with "+" if files have changed, or None if the folder is not a checkout."""
     if not (folder / ".git").exists():
-        return None  # so that a package installed inside another checkout does not report that commit
+        return None  # so that a package inside another checkout does not report the commit of that checkout
     try:
         status = subprocess.run(
             ["git", "-C", folder, "describe", "--always", "--abbrev=12", "--dirty=+"],

@@ -1,6 +1,6 @@
-"""Run directory with everything that later commands need.
+"""Run directories, which contain everything that later commands need.
 
-The directory contains:
+A run directory contains:
 
     config.json      problem, model, hparams, plug-ins
     tokenizer.model  vocabulary of the model
@@ -33,7 +33,7 @@ MAY_CHANGE = ("train_steps", "patience", "on_nonfinite", "max_skipped")
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One training run.
+    """A training run and its directory.
 
     Attributes:
         path: The run directory.
@@ -50,8 +50,8 @@ class Run:
         """Open the run in directory `path` and load its plug-ins.
 
         Raises:
-            UserError: The directory does not contain a run, a plug-in is missing or invalid, or the run has settings
-                of another version of the package.
+            UserError: The directory does not contain a run, a plug-in is missing or invalid, or the settings require
+                another version of the package.
         """
         path = Path(path)
         if not path.is_dir():
@@ -79,7 +79,7 @@ class Run:
             problem: `Problem`, prepared or not.
             preset: Registered name of the preset that `hparams` are based on.
             hparams: `HParams`.
-            init_from: Origin of the initial weights; None keeps the origin in an existing run.
+            init_from: Origin of the initial weights; None keeps the origin recorded in an existing run.
 
         Raises:
             UserError: The directory contains another run or other files.
@@ -130,7 +130,7 @@ class Run:
         """
         if not (self.path / "config.json").is_file():
             (tokenizer or self.problem.tokenizer).save(self.path)
-        # In an existing run, only the fields of MAY_CHANGE and the paths of corpus and plug-ins can differ.
+        # In an existing run, only the MAY_CHANGE fields and the paths of the corpus and plug-ins can differ.
         write_json(self.path / "config.json", self.config)
 
     def write_manifest(self, manifest):
@@ -143,7 +143,7 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self):
-        """Lock the directory against other training processes. The lock also ends if the process dies.
+        """Lock the directory against other training processes. The system releases the lock if the process dies.
 
         Raises:
             UserError: Another process is training in the directory.
@@ -157,9 +157,9 @@ class Run:
             yield
 
     def load_plugins(self):
-        """Load the plug-ins of the run, unless all names that it needs are already registered by other plug-ins.
+        """Load the plug-ins of the run, unless plug-ins given by `--plugin` have registered all names that it needs.
 
-        These are the plug-ins given by `--plugin`, for example the new location of a plug-in that has moved.
+        With `--plugin`, users can therefore give the new location of a plug-in that has moved.
 
         Raises:
             UserError: A plug-in is missing or invalid, or it is in the working directory and not given by `--plugin`.
@@ -260,7 +260,7 @@ class Run:
         return self.make_model(self.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"], precision)
 
     def make_model(self, weights, precision="float32"):
-        """Return the model with weights {path: array}, both in "float32" or "bfloat16"."""
+        """Return the model in "float32" or "bfloat16", with the weights {path: array}."""
         model = registry.models.get(self.hparams.model)(self.tokenizer.vocab_size, self.hparams, dtype=precision)
         assign_model(model, weights, f"the checkpoint in {self.path}")
         return model
@@ -293,12 +293,12 @@ class Run:
 
 
 def _foreign_files(path):
-    """Return whether a directory has files that a run does not write before config.json."""
+    """Return whether a directory contains files other than those that a run writes before config.json."""
     return any(entry.name not in TOKENIZER_FILES and not entry.name.startswith(".") for entry in path.iterdir())
 
 
 def _fixed(config):
-    """Return the part of a configuration that cannot change, as a flat dict: {"hparams.d_model": 512, …}."""
+    """Return the fixed part of a configuration as a flat dict: {"hparams.d_model": 512, …}."""
     locations = ("data_dir", "raw_dir", "plugins")
     return {
         name: value

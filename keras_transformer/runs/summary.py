@@ -4,13 +4,16 @@ from keras_transformer.utils.timing import duration
 
 
 def lines_by_step(rows):
-    """Return {"train": {step: line}, "validation": …, "checkpoint": …} of a run, including resumed parts.
+    """Group the lines of metrics.jsonl by kind and step.
 
-    When a run resumed from a checkpoint, it repeated the updates after that checkpoint. The function drops the earlier
-    lines of these updates.
+    A resumed run repeats the updates after its checkpoint. The function drops the earlier lines of these updates.
 
     Args:
         rows: Lines of metrics.jsonl, a list of dicts.
+
+    Returns:
+        {"train": {step: line}, "validation": {step: line}, "checkpoint": {step: line}}. Each line also has the
+        "precision" of the run at that step and, if known, its cost by the paper's method, "paper_flops".
     """
     lines = {"train": {}, "validation": {}, "checkpoint": {}}
     rate, precision = None, None
@@ -31,7 +34,7 @@ def training_summary(rows):
     """Return the cost and the validation curve of a run.
 
     Args:
-        rows: Lines of metrics.jsonl, a list of dicts, filtered by `lines_by_step`.
+        rows: Lines of metrics.jsonl, a list of dicts. The function filters them with `lines_by_step`.
 
     Returns:
         A dict with these entries, if the lines contain the values:
@@ -41,13 +44,13 @@ def training_summary(rows):
         - "tokens": source and target tokens without padding.
         - "padding": share of padding in all tokens.
         - "seconds", "evaluation_seconds", "checkpoint_seconds": time of updates, validations and checkpoints.
-        - "data_seconds": time of preparing batches, mostly in parallel with updates.
+        - "data_seconds": time of batch preparation, mostly in parallel with updates.
         - "flops": operations of matrix products for the shapes of the batches; a backward pass counts as two forward
           passes.
         - "paper_flops": operations by the paper's method (Table 2): seconds × devices × sustained single-precision
           FLOP/s of a device, measured at the start of training.
         - "peak_memory_mb", "peak_device_memory_mb": peak memory of the process and of a device.
-        - "curve": [{"step", "score"}] of the validations that decoded.
+        - "curve": [{"step", "score"}], one entry per validation with decoding.
     """
     lines = lines_by_step(rows)
     validations = lines["validation"]
@@ -79,7 +82,7 @@ def training_summary(rows):
 
 
 def summary_lines(summary):
-    """Yield the result of `training_summary` as lines for the log."""
+    """Yield log lines for the result of `training_summary`."""
     phases = {"updates": "seconds", "evaluation": "evaluation_seconds", "checkpoints": "checkpoint_seconds"}
     times = [f"{phase} {duration(summary[name])}" for phase, name in phases.items() if name in summary]
     if "data_seconds" in summary:

@@ -1,4 +1,4 @@
-"""TensorBoard events with the content of metrics.jsonl, if TensorBoard is installed. TensorFlow is not needed.
+"""TensorBoard events with the content of metrics.jsonl, if TensorBoard is installed. They do not need TensorFlow.
 
 An error does not stop training: `Events` prints it once and stops writing events.
 """
@@ -18,7 +18,7 @@ def open_events(folder):
 
 
 class Events:
-    """An event file in a folder, created with the first line.
+    """Writer of an event file, which it creates for the first line.
 
     Args:
         folder: Log directory for TensorBoard.
@@ -48,7 +48,7 @@ class Events:
 
 def _writer(folder):
     if "tensorflow" not in sys.modules:
-        # If a module has this name, TensorBoard does not import TensorFlow.
+        # TensorBoard does not import TensorFlow if a module with this name exists.
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 

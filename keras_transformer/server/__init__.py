@@ -1,1 +1,1 @@
-"""HTTP server for a trained model: engines, batching across requests, the web application and its page."""
+"""HTTP server for a trained model, with dynamic batching across requests and a web page."""

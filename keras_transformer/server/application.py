@@ -1,4 +1,4 @@
-"""The web application: translations, attention maps, trees, health, metrics, and a web page."""
+"""FastAPI application: endpoints for translation, attention maps, trees, health and metrics, and a web page."""
 
 import asyncio
 import contextlib
@@ -25,20 +25,20 @@ from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserErro
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
 MAX_SHOWN = 100
-"""Maximum number of tokens of a text with an attention map. The map's size grows with the square of this number."""
+"""Maximum number of tokens per text for an attention map, whose size is quadratic in the number of tokens."""
 
 
 class Translation(BaseModel):
-    """A translation or a tree in brackets, and its score, which is null for a sentence that was not searched."""
+    """A translation or a bracketed tree, with its score. The score is null if there was no search."""
 
     text: str
     score: float | None
 
 
 class Translations(BaseModel):
-    """Translations of each text, best first.
+    """The translations of each text, best first.
 
-    Each line of a text is translated separately, and the translations are joined with line breaks. The score is the
+    The server translates each line of a text separately and joins the translations with line breaks. The score is the
     mean over the non-blank lines, or over their sentences if the server splits lines into sentences.
     """
 
@@ -46,21 +46,21 @@ class Translations(BaseModel):
 
 
 class Picture(BaseModel):
-    """A tree as a picture."""
+    """A drawing of a tree."""
 
     svg: str
 
 
 class Health(BaseModel):
-    """State of the server."""
+    """Health status of the server."""
 
     status: str
 
 
 class ModelInfo(BaseModel):
-    """The model and its limits: texts per request, characters and tokens per text, translations per text.
+    """Description of the model, and its limits per request and per text.
 
-    `languages` are the target languages of a multilingual model.
+    `languages` lists the target languages of a multilingual model.
     """
 
     model: str
@@ -90,9 +90,10 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
     Args:
         engine: `Engine`.
         limits: `Limits` (default `Limits()`).
-        batch_tokens: Maximum number of tokens of a batch, padding included.
+        batch_tokens: Maximum number of tokens per batch, including padding.
         wait: Maximum time in seconds that a text waits for other texts before its batch starts.
-        language: Code of the source language, to translate each sentence of a line separately; None for whole lines.
+        language: Code of the source language, to translate each sentence of a line separately; None to translate whole
+            lines.
     """
     limits = limits or Limits()
     batcher = Batcher(
@@ -117,9 +118,10 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
     Text = Annotated[StrictStr, Field(max_length=limits.characters)]
 
     class TranslateRequest(BaseModel):
-        """Texts of one or more lines, the number of translations of each text, and the target language.
+        """Texts of one or more lines, the number of translations per text, and the target language.
 
-        Only a multilingual model has target languages. A line that begins with a tag, such as <2de>, keeps it.
+        The target language is for multilingual models only. It does not apply to lines that begin with a language tag,
+        such as <2de>.
         """
 
         model_config = ConfigDict(extra="forbid")
@@ -128,7 +130,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         to: StrictStr | None = None
 
     class Pair(BaseModel):
-        """A text and its translation, and the target language of a multilingual model."""
+        """A text, its translation, and for multilingual models the target language."""
 
         model_config = ConfigDict(extra="forbid")
         source: Text
@@ -136,18 +138,18 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         to: StrictStr | None = None
 
     class Tree(BaseModel):
-        """A tree in brackets."""
+        """A bracketed tree, such as (S (NP (PRP it)) (VP (VBZ works)))."""
 
         model_config = ConfigDict(extra="forbid")
-        tree: StrictStr  # a tree is longer than its sentence, so only the limit on the body applies
+        tree: StrictStr  # a tree is longer than its sentence, so only the body size is limited
 
     @app.post("/translate", response_model=Translations, responses=ERRORS)
     async def translate(query: TranslateRequest, request: Request):
         r"""Translate texts, each line of a text separately.
 
-        A translation has the same lines as its text, separated by \n, without a line break at the end. Blank lines stay
-        blank, and a blank text has an empty translation. The server may split lines into sentences, whose translations
-        it joins.
+        A translation has the same lines as its text, separated by \n, without a trailing line break. Blank lines stay
+        blank, and the translation of a blank text is empty. If the server splits lines into sentences, it joins the
+        translations of the sentences.
         """
         texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
         _check_count(sum(1 for lines in texts for line in lines if line.strip()), limits.texts, "non-blank lines")
@@ -176,7 +178,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
 
         @app.post("/tree", response_model=Picture, responses=ERRORS)
         def tree(query: Tree):
-            """Draw a tree."""
+            """Draw a tree as SVG."""
             from keras_transformer.parsing.drawing import svg_drawing
             from keras_transformer.parsing.tree import tree_of
 
@@ -225,9 +227,9 @@ async def _unless_disconnected(request, coroutine):
 
 
 def _translate(engine, items):
-    """Return the outputs of each (name, text, nbest).
+    """Return the outputs for each item (name, text, nbest).
 
-    Search separately for each `nbest`, because it may affect results.
+    Run a separate search for each value of `nbest`, because the value may affect the results.
     """
     outputs = [None] * len(items)
     for nbest in {nbest for *_, nbest in items}:
@@ -243,7 +245,10 @@ def _translate(engine, items):
 
 
 def _split(texts, language):
-    """Return a list of sentences for each line of each text: the whole line without a language, [] for a blank line."""
+    """Return the sentences of each line of each text, one list per line.
+
+    A blank line has no sentences. Without a language, the whole line counts as one sentence.
+    """
 
     def split(line):
         if not line.strip():
@@ -254,7 +259,7 @@ def _split(texts, language):
 
 
 def _named(texts):
-    """Return {name for error messages: sentence}, in order. Texts are counted from 0, lines and sentences from 1.
+    """Return {name for error messages: sentence}, in order. Names count texts from 0, lines and sentences from 1.
 
     Args:
         texts: The result of `_split`.
@@ -299,7 +304,7 @@ def _check_lengths(names, tokens, limit):
 
 
 def _add_exception_handlers(app: FastAPI, metrics: Metrics):
-    """Answer errors with an `ErrorResponse` that does not reveal details of the server's machine."""
+    """Answer errors with an `ErrorResponse` that reveals no details about the server's machine."""
 
     def respond(status, sentence, headers=None):
         return JSONResponse({"error": sentence}, status, headers)
@@ -329,7 +334,7 @@ def _add_exception_handlers(app: FastAPI, metrics: Metrics):
 
 
 def _add_pages(app: FastAPI):
-    """Add the web page and its files."""
+    """Add routes for the web page and its static files."""
     index = resources.files("keras_transformer.server") / "page" / "index.html"
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)

@@ -1,4 +1,4 @@
-"""Batching of texts from many requests for one worker thread."""
+"""Dynamic batching across requests for a single worker thread."""
 
 import asyncio
 import collections
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 MAX_CALLS = 8
-"""Maximum number of pending invocations of `Batcher.call`."""
+"""Maximum number of pending `Batcher.call` invocations."""
 
 
 class QueueFull(Exception):
@@ -28,7 +28,7 @@ class QueueFull(Exception):
 
 @dataclasses.dataclass(eq=False)
 class _Waiting:
-    """An item in the queue. `since` and `deadline` are times of the monotonic clock."""
+    """An item in the queue. `since` and `deadline` are values of `time.monotonic()`."""
 
     item: Any
     tokens: int
@@ -41,17 +41,17 @@ class Batcher:
     """Queue that groups the items of many requests into batches for one worker thread.
 
     When the worker is free, the batcher takes as many of the oldest items as fit into a batch. If the batch has room
-    for more items and the previous batch had several, the batcher first waits up to `wait` seconds for them. Everything
-    except `work` runs in the event loop, so it needs no locks.
+    for more items and the previous batch had several items, the batcher first waits up to `wait` seconds. Everything
+    except `work` runs in the event loop, so the queue needs no locks.
 
     Args:
-        work: Function from a list of items to the list of their results. The worker thread calls it.
-        batch_tokens: Maximum number of tokens of a batch, padding included: items × tokens of the longest item.
-        batch_rows: Maximum number of items of a batch.
-        wait: Maximum time in seconds that an item waits for others while the worker is idle. An item does not wait
-            after a batch of one item, because others are unlikely to arrive.
+        work: Function that takes a list of items and returns the list of their results. The worker thread calls it.
+        batch_tokens: Maximum number of tokens per batch, including padding: items × tokens of the longest item.
+        batch_rows: Maximum number of items per batch.
+        wait: Maximum time in seconds that an item waits for other items while the worker is idle. After a batch of one
+            item there is no wait, because other items are unlikely to arrive.
         max_waiting: Maximum number of waiting items.
-        observe: Function called with (items, tokens with padding, seconds) after each batch.
+        observe: Function called with (number of items, number of tokens with padding, seconds) after each batch.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Batcher:
         self._arrival, self._call_lock, self._calls = asyncio.Event(), asyncio.Lock(), 0
         self._worker = ThreadPoolExecutor(1, "worker")
         self._previous = 1  # number of items of the previous batch
-        # Measured only on batches that leave items in the queue, because others do not show the full speed.
+        # Measured only on batches that leave items in the queue, because smaller batches are less efficient.
         self._items_per_second, self._batch_seconds = math.inf, 0.0
         self._working_since: float | None = None
         self._task: asyncio.Task | None = None
@@ -102,8 +102,8 @@ class Batcher:
 
         Raises:
             QueueFull: The queue has no room for all items, or they would wait for more than half of `seconds`.
-            TimeoutError: The results would be late.
-            Exception: `work` raised it when it was called with only one of the items.
+            TimeoutError: The results would miss the deadline.
+            Exception: `work` failed for one of the items alone. This method raises the same exception.
         """
         delay = len(self._queue) / self._items_per_second
         if len(self._queue) + len(items) > self._max_waiting or delay > seconds / 2:
@@ -122,11 +122,11 @@ class Batcher:
                 self._queue = collections.deque(one for one in self._queue if not one.future.cancelled())
 
     async def call(self, function: Callable, *arguments) -> Any:
-        """Return the result of a function that the worker thread calls between two batches.
+        """Call a function in the worker thread between two batches, and return its result.
 
         Raises:
             QueueFull: `MAX_CALLS` other calls are pending.
-            Exception: The function raised it.
+            Exception: The function raised this exception.
         """
         if self._calls >= MAX_CALLS:
             raise QueueFull(1)
@@ -146,7 +146,7 @@ class Batcher:
                     await self._process(batch)
                 finally:
                     for one in batch:
-                        one.future.cancel()  # has an effect only if the batcher stops
+                        one.future.cancel()  # no effect unless the batcher is stopping
                 seconds = max(time.monotonic() - start, 1e-6)
                 if full:
                     rate, self._batch_seconds = len(batch) / seconds, seconds
@@ -176,7 +176,7 @@ class Batcher:
         return len(self._queue)
 
     def _next_batch(self):
-        """Remove a batch from the queue and return it. Items that would be late fail with `TimeoutError`."""
+        """Remove a batch from the queue and return it. Items that would miss their deadline get a `TimeoutError`."""
         end = time.monotonic() + self._batch_seconds
         while self._queue and self._queue[0].deadline < end:
             late = self._queue.popleft().future

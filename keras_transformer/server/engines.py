@@ -1,4 +1,4 @@
-"""Engines of the server, for a run, a SavedModel, or an export for CTranslate2."""
+"""Inference engines of the server, for runs, SavedModel exports and CTranslate2 exports."""
 
 import abc
 import functools
@@ -29,8 +29,8 @@ class Output(NamedTuple):
     """One translation.
 
     Attributes:
-        text: The translation, or for a parser the tree in brackets.
-        score: Score of the translation, or None for a sentence that a parser did not parse.
+        text: The translation, or the bracketed tree of a parser.
+        score: Score of the translation, or None if the sentence is too long for a parser.
     """
 
     text: str
@@ -38,14 +38,14 @@ class Output(NamedTuple):
 
 
 class Engine(abc.ABC):
-    """Base class of engines. A single thread calls `translate` and `attention`, so there are no concurrent calls.
+    """Base class of engines. Only one thread calls `translate` and `attention`.
 
     Attributes:
         name: Name of the library that translates.
         about: Description of the model, {name: value}, for JSON.
         max_nbest: Maximum number of translations of a text.
         max_tokens: Maximum number of tokens of a text, including EOS; None if the engine cuts longer texts.
-        trees: Whether translations are trees in brackets.
+        trees: Whether translations are bracketed trees.
         shows_attention: Whether the engine supports `attention`.
         languages: Codes of the target languages of a multilingual model, whose texts begin with a tag.
     """
@@ -76,7 +76,7 @@ class Engine(abc.ABC):
         """
 
     def attention(self, source: str, target: str) -> dict[str, Any]:
-        """Return the attention weights of a source and its translation for JSON, as `attention_view.js` expects them.
+        """Return the attention weights of a translation as a dict for JSON, in the format of `attention_view.js`.
 
         Raises:
             UserError: The model has no weights to show.
@@ -85,10 +85,10 @@ class Engine(abc.ABC):
 
 
 class TranslatorEngine(Engine):
-    """Base class of engines with a translator.
+    """Base class of engines that use a `BaseTranslator`.
 
     Args:
-        translator: `BaseTranslator`.
+        translator: The translator.
         max_tokens: See `Engine`.
         search: Search options, see `load_engine`; None for the default.
     """
@@ -111,7 +111,7 @@ class TranslatorEngine(Engine):
 class RunEngine(TranslatorEngine):
     """Engine for a run directory, or for an ensemble of several.
 
-    If CTranslate2 translates, Keras only computes attention maps and is loaded for the first one.
+    With CTranslate2 as the translator, the engine loads Keras only for attention maps, when the first one is requested.
 
     Args:
         paths: List of run directories.
@@ -149,7 +149,7 @@ class RunEngine(TranslatorEngine):
 
 
 class SavedModelEngine(Engine):
-    """Engine for an export of `--format=saved_model`. TensorFlow runs its graph."""
+    """Engine for an export with `--format=saved_model`, which runs in TensorFlow."""
 
     name = "tensorflow"
 
@@ -158,7 +158,7 @@ class SavedModelEngine(Engine):
         os.environ["KERAS_BACKEND"] = "tensorflow"  # JAX cannot load a SavedModel
         load_keras()
         import tensorflow as tf
-        import tensorflow_text  # noqa: F401  registers its operations
+        import tensorflow_text  # noqa: F401  registers operations of the graph
 
         self._tf, self._model = tf, tf.saved_model.load(str(path))
         self._signature = self._model.signatures["serving_default"]
@@ -181,7 +181,7 @@ class SavedModelEngine(Engine):
 
 
 class CTranslate2Engine(TranslatorEngine):
-    """Engine for an export of `--format=ctranslate2`."""
+    """Engine for an export with `--format=ctranslate2`."""
 
     name = "ctranslate2"
 
@@ -190,7 +190,7 @@ class CTranslate2Engine(TranslatorEngine):
         self.about = _description(path, about)
 
     def translate(self, texts, nbest):
-        # The export of a parser has no grammar, so its trees may be incomplete and need a repair.
+        # CTranslate2 does not support a parser's grammar, so incomplete trees must be repaired.
         found = self._translator.translate(
             texts, nbest=nbest, max_source_length=self.max_tokens, constraint=None, **self._search
         )
@@ -248,5 +248,5 @@ def _description(path, about):
 
 
 def _finite(score):
-    """Return a score for JSON, with None instead of −∞ and of the value that represents it in exports."""
+    """Return a score for JSON: None for −∞, which exports store as −1e9."""
     return float(score) if score > -1e8 else None

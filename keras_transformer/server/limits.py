@@ -1,4 +1,4 @@
-"""Limits on the size and the duration of requests."""
+"""Limits on the size and duration of requests."""
 
 import asyncio
 import dataclasses
@@ -15,8 +15,8 @@ class Limits:
         texts: Maximum number of texts, and of non-blank lines, per request.
         characters: Maximum number of characters per text.
         body_bytes: Maximum size of the body of a request, in bytes.
-        waiting: Maximum number of texts that wait for a batch, for all requests together.
-        seconds: Maximum time from the head of a request to its answer, in seconds.
+        waiting: Maximum number of waiting texts across all requests.
+        seconds: Maximum time from the headers of a request to its response, in seconds.
     """
 
     texts: int = 64

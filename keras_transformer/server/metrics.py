@@ -10,7 +10,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """Counters of one server.
+    """Prometheus metrics of one server.
 
     Args:
         queue_length: Function that returns the number of waiting texts.
@@ -51,7 +51,7 @@ class Metrics:
 
 
 class CountRequests:
-    """ASGI middleware that counts requests by the path of their route, or as "other" if they have none."""
+    """ASGI middleware that counts requests by the path of their route. Requests without a route count as "other"."""
 
     def __init__(self, app, metrics):
         self._app, self._metrics = app, metrics

@@ -1,1 +1,1 @@
-"""The training run (§5): options, schedule, optimizer, callbacks."""
+"""Training (§5): options, learning-rate schedule, optimizer, callbacks and the training loop."""

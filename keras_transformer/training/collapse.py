@@ -1,4 +1,4 @@
-"""Two inexpensive metrics that show early whether a model ignores its source or its encoder has collapsed."""
+"""Two inexpensive metrics that reveal early if a model ignores its source or its encoder has collapsed."""
 
 import numpy as np
 from keras import ops
@@ -9,7 +9,7 @@ from keras_transformer.data.tokenizers.base import PAD
 ROWS = 64
 """Maximum number of sentence pairs that the metrics use."""
 COLLAPSED = 0.01
-"""Maximum deviation of a collapsed encoder. The outputs are normalized, and healthy encoders are above 0.04."""
+"""Largest encoder deviation that counts as a collapse. For normalized outputs, healthy encoders are above 0.04."""
 
 
 class SourceHealth:
@@ -30,9 +30,12 @@ class SourceHealth:
         """Return the current metrics.
 
         Returns:
-            {"encoder_deviation": standard deviation of the encoder outputs over the positions of a sentence, averaged
-            over sentences and units; "nll_shuffled": nats per token with sources assigned to wrong targets, which
-            should be far above `nll`}.
+            A dict with these entries:
+
+            - "encoder_deviation": standard deviation of the encoder outputs over the positions of a sentence, averaged
+              over sentences and units.
+            - "nll_shuffled": loss in nats per token with each source assigned to a wrong target. It should be far above
+              `nll`, the loss with correct targets.
         """
         source, decoder_input, labels = self.batch
         memory, nll = map(np.array, self._compute(source, np.roll(source, 1, axis=0), decoder_input, labels))
@@ -43,20 +46,20 @@ class SourceHealth:
         }
 
     def _encode_and_loss(self, source, other_source, decoder_input, labels):
-        """Return the encoder outputs `[rows, source_length, d_model]` and nats `[rows, target_length]`."""
+        """Return the encoder outputs `[rows, source_length, d_model]` and the loss in nats `[rows, target_length]`."""
         memory = self.model.encode(source)
         states = self.model.states((other_source, decoder_input), training=False)
         return ops.cast(memory, "float32"), self.model.loss.token_losses(labels, self.model.logits(states))[1]
 
 
 def collapse_warning(metrics, norm="post"):
-    """Return a warning if the metrics show a collapsed encoder, else "".
+    """Return a warning if the metrics show a collapsed encoder, otherwise "".
 
     Args:
         metrics: Result of `SourceHealth.measure`.
-        norm: `norm` of the hparams, on which the advice depends.
+        norm: The hparam `norm`. The advice in the warning depends on it.
     """
-    if not metrics["encoder_deviation"] <= COLLAPSED:  # NaN is no sign of a collapse
+    if not metrics["encoder_deviation"] <= COLLAPSED:  # NaN does not indicate a collapse
         return ""
     return (
         "the encoder has collapsed: its outputs are the same at every position of a sentence "

@@ -1,4 +1,4 @@
-"""Compilation of the update for all batch shapes of a run on JAX, in threads and before the shapes are needed."""
+"""Ahead-of-time compilation of the update on JAX, for all batch shapes of a run in parallel."""
 
 import concurrent.futures
 import functools
@@ -15,24 +15,24 @@ from keras_transformer.utils.timing import duration
 logger = logging.getLogger(__name__)
 
 MAX_THREADS = 16
-"""More threads could need more memory than the update itself."""
+"""Maximum number of compilation threads. More threads could need more memory than the update itself."""
 QUICK = 1.0
-"""Seconds of a compilation that is not worth a line in the log."""
+"""Shorter compilations, in seconds, are not logged."""
 CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 _cache_hits = threading.local()
 
 
 class CompileAhead(StepCallback):
-    """Compile the update for all batch shapes of a run, in the order of their first use; a context manager.
+    """Callback and context manager that compiles the update for all batch shapes, in the order of their first use.
 
-    An update waits only for its own shape. Keras then calls the same jitted function, which has this executable in
-    memory, so the threads do not change any result. JAX also stores it in `jax_compilation_cache_dir`.
+    An update waits only for the compilation of its own shape. Keras then calls the same jitted function, which already
+    holds the executable, so results do not change. JAX also caches executables in `jax_compilation_cache_dir`.
 
     Args:
         start: Number of updates before this call of `fit`.
-        batches: `TokenBatches` of training, adapted to the devices of the model.
-        updates: Maximum number of updates of this call of `fit`.
+        batches: Training `TokenBatches`, adapted to the devices of the model.
+        updates: Maximum number of updates in this call of `fit`.
     """
 
     def __init__(self, start, batches, updates):
@@ -40,7 +40,7 @@ class CompileAhead(StepCallback):
         self._start, self._batches, self._shapes = start, batches, batches.shapes(updates)
         self._threads = max(1, min(len(self._shapes), usable_cores(), MAX_THREADS))
         self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, "compile")
-        self._tracing = threading.Lock()  # tracing holds the GIL, and layers are not made for several traces at once
+        self._tracing = threading.Lock()  # tracing holds the GIL, and layers do not support concurrent traces
         self._tasks = {}
 
     def __enter__(self):
@@ -51,9 +51,9 @@ class CompileAhead(StepCallback):
 
     def on_train_begin(self, logs=None):
         _listen()
-        # Keras assigns the variables in each access to `self.model`, which threads must not do.
+        # Each access to `self.model` makes Keras assign the variables, which threads must not do.
         model, self._began = self.model, time.monotonic()
-        state = _state_types(model)  # now, because `fit` takes the values out of the variables
+        state = _state_types(model)  # before `fit` removes the values from the variables
         self._tasks = {shape: self._pool.submit(self._compile, model, state, shape) for shape in self._shapes}
         self._is_announced = False
 
@@ -76,7 +76,7 @@ class CompileAhead(StepCallback):
             self._report()
 
     def _report(self):
-        """Log the time of all compilations, and forget them."""
+        """Log the total compilation time, and clear the tasks."""
         results = [task.result() for task in self._tasks.values()]
         seconds, hits = max(ended for _, _, ended in results) - self._began, sum(hit for _, hit, _ in results)
         if seconds >= QUICK:
@@ -85,7 +85,11 @@ class CompileAhead(StepCallback):
         self._tasks = {}
 
     def _compile(self, model, state, shape):
-        """Compile the update for a shape. Return its seconds, whether JAX had it in its cache, and the time."""
+        """Compile the update for a shape.
+
+        Returns:
+            A tuple (duration in seconds, whether JAX's cache had the executable, `time.monotonic()` at the end).
+        """
         began, _cache_hits.count = time.monotonic(), 0
         with self._tracing, model.device_scope():
             lowered = model.jitted_train_step.lower(state, _data_types(model, *shape))
@@ -94,7 +98,7 @@ class CompileAhead(StepCallback):
 
 
 def _state_types(model):
-    """Return the types of the state of a training step, as in `JaxSteps`."""
+    """Return the shape, dtype and sharding of each variable in the state of a training step; see `JaxSteps`."""
     parts = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables
 
     def type_of(variable):
@@ -105,7 +109,7 @@ def _state_types(model):
 
 
 def _data_types(model, rows, source_length, target_length):
-    """Return the types of a batch of `TokenBatches` with this shape."""
+    """Return the shape, dtype and sharding of each array in a batch of `TokenBatches`."""
 
     def type_of(length, dtype):
         layout = model.distribution.get_data_layout((rows, length)).backend_layout if model.distribution else None
@@ -117,7 +121,7 @@ def _data_types(model, rows, source_length, target_length):
 
 @functools.cache
 def _listen():
-    """Count the hits of JAX's compilation cache in each thread."""
+    """Start counting the hits of JAX's compilation cache in each thread."""
 
     def count(event, **_):
         if event == CACHE_HIT:

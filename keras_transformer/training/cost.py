@@ -1,4 +1,4 @@
-"""Estimate of the cost of a training run before it starts (Table 2)."""
+"""Cost estimate for a training run before it starts (Table 2)."""
 
 import dataclasses
 
@@ -13,13 +13,13 @@ PAPER_GPUS = 8
 
 @dataclasses.dataclass(frozen=True)
 class TrainingCost:
-    """Floating point operations of a training run.
+    """Estimated cost of a training run.
 
     Attributes:
         parameters: Number of weights of the model.
         updates: Number of updates.
-        counted: Operations of all matrix products. A multiply-add counts as two operations, a backward pass as two
-            forward passes.
+        counted: Floating-point operations of all matrix products. A multiply-add counts as two operations, a backward
+            pass as two forward passes.
     """
 
     parameters: int
@@ -27,17 +27,17 @@ class TrainingCost:
     counted: float
 
     def hours(self, gpus, tflops):
-        """Return the hours of these operations on `gpus` devices that sustain `tflops` TFLOP/s each."""
+        """Return the hours that the run takes on `gpus` devices that sustain `tflops` TFLOP/s each."""
         return self.counted / (gpus * tflops * 1e12) / 3600
 
 
 def training_cost(hparams, vocab_size, length=30):
-    """Return the `TrainingCost` of hyperparameters.
+    """Estimate the `TrainingCost` from hyperparameters.
 
     Args:
         hparams: `HParams`.
         vocab_size: Number of tokens in the vocabulary.
-        length: Tokens per sentence on each side. The longer the sentences, the more attention costs per token.
+        length: Tokens per sentence on each side. Attention costs more per token in longer sentences.
     """
     import keras
     from keras.src.backend.common.global_state import get_global_attribute, set_global_attribute
@@ -47,10 +47,10 @@ def training_cost(hparams, vocab_size, length=30):
         model = registry.models.get(hparams.model)(vocab_size, hparams)
     set_global_attribute("uninitialized_variables", waiting)  # otherwise the next scope initializes all weights
     rows = max(hparams.batch_tokens // length, 1)
-    update = hparams.passes * model.update_flops(rows, length, length)  # an uncompiled model counts one pass
+    update = hparams.passes * model.update_flops(rows, length, length)  # without `compile`, the model counts one pass
     return TrainingCost(model.count_params(), hparams.train_steps, float(update) * hparams.train_steps)
 
 
 def paper_flops(hours, gpus, tflops):
-    """Estimate floating point operations by the paper's method: time × number of devices × their sustained rate."""
+    """Estimate floating-point operations by the paper's method: time × number of devices × sustained rate of each."""
     return hours * 3600 * gpus * tflops * 1e12

@@ -13,21 +13,21 @@ logger = logging.getLogger(__name__)
 
 INIT_FLAG = "--init_checkpoint"
 SETTINGS = ("num_layers", "d_model", "d_ff", "activation", "num_heads", "positions", "norm")
-"""Settings of a model that must be those of the run that provides the weights."""
+"""Settings that must equal those of the run that provides the weights."""
 DERIVED = {"num_decoder_layers": "decoder_depth", "d_k": "key_width", "d_v": "value_width"}
-"""{setting: property with its value, which by default follows from `SETTINGS`}. The values must be the same as well."""
+"""{optional setting: `HParams` property that resolves its default}. The resolved values must also be equal."""
 _ALIKE = "both models must have the same settings (model, num_layers, d_model …); only the vocabulary may differ"
 
 
 def complete(init_from):
-    """Return `init_from` as config.json stores it, with an absolute path and an explicit checkpoint, or None."""
+    """Return `init_from` for config.json, with an absolute path and an explicit checkpoint, or None."""
     if not init_from:
         return None
     return {"run": str(Path(init_from["run"]).resolve()), "checkpoint": str(init_from.get("checkpoint") or "best")}
 
 
 def check_settings(run, hparams):
-    """Raise a `UserError` unless a model with `hparams` is the same function of its weights as the model of `run`."""
+    """Raise a `UserError` unless `hparams` describe the same architecture as the model of `run`."""
     required = {name: getattr(run.hparams, name) for name in SETTINGS}
     corrected = hparams.replace(**required)
     flags = {name: value for name, value in required.items() if getattr(hparams, name) != value}
@@ -42,10 +42,10 @@ def check_settings(run, hparams):
 
 
 def initialise(model, tokenizer, init_from):
-    """Assign the weights of another run's checkpoint to a model.
+    """Initialize a model with the weights of another run's checkpoint.
 
-    Each token gets its embedding (§3.4) from the other run. Tokens that are not in the other vocabulary keep their
-    initial embedding. Seeds, optimizer state and step are not copied.
+    The function matches embeddings (§3.4) by token. Tokens that are not in the other vocabulary keep their initial
+    embedding. The function does not copy random seeds, optimizer state or step.
 
     Args:
         model: The new model with its initial weights.
@@ -60,7 +60,7 @@ def initialise(model, tokenizer, init_from):
     own, vocabulary = model_arrays(model), {weight.path for weight in model.vocabulary_weights}
     tables = {table.path for table in model.vocabulary_tables}  # computed from the new vocabulary
     rows, old_rows = _shared_tokens(tokenizer, run.tokenizer)
-    learned = (path for path, array in arrays["weights"].items() if array.dtype.kind == "f")  # the others are seeds
+    learned = (path for path, array in arrays["weights"].items() if array.dtype.kind == "f")  # others are seeds
     if more := sorted(set(learned) - own.keys() - tables):
         raise UserError(f"{shell_flag('init_from', run.path)}: the new model has no weight {more[0]}; {_ALIKE}")
     for weight in model.weights:
@@ -85,7 +85,7 @@ def initialise(model, tokenizer, init_from):
 
 
 def _shared_tokens(tokenizer, old):
-    """Return the ids of the tokens that both vocabularies have: int `[2, tokens]`, in `tokenizer` and in `old`."""
+    """Return the ids of shared tokens, int `[2, tokens]`: in the vocabulary of `tokenizer` and in that of `old`."""
     old_ids = {token: index for index, token in enumerate(old.pieces(range(old.vocab_size)))}
     tokens = tokenizer.pieces(range(tokenizer.vocab_size))
     shared = [(index, old_ids[token]) for index, token in enumerate(tokens) if token in old_ids]

@@ -1,4 +1,4 @@
-"""Speed of devices, compilation time and peak memory."""
+"""Speed of devices and peak memory."""
 
 import functools
 import resource
@@ -14,15 +14,15 @@ from keras_transformer.backend.devices import proc_entries
 SIDE = 2048
 """Number of rows and columns of the matrices in the timed product."""
 LONG_ENOUGH = 0.1
-"""Minimum seconds of a measurement."""
+"""Minimum duration of a measurement in seconds."""
 
 
 def device_rate(dtype="float32"):
-    """Return the floating point operations per second that one device sustains in matrix products.
+    """Return the floating-point operations per second that one device sustains in matrix products.
 
-    In float32 the rate corresponds to the paper's estimates for its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5 TFLOP/s
-    (§6, Table 2). It is only approximate: a busy machine lowers it, and GPUs may compute float32 products with fewer
-    bits. Each process measures it once.
+    In float32, the rate is comparable to the paper's estimates for its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5
+    TFLOP/s (§6, Table 2). It is approximate: other load on the machine lowers the rate, and GPUs may compute float32
+    products with reduced precision. Each process measures the rate of a dtype once.
 
     Args:
         dtype: Type of the matrices: "float32", "bfloat16" or "float16".
@@ -46,7 +46,10 @@ def _measure_rate(dtype):
 
 
 def peak_memory():
-    """Return {"peak_memory_mb"} of this process and, on accelerators, the maximum {"peak_device_memory_mb"}."""
+    """Return {"peak_memory_mb": peak memory of this process in MiB}.
+
+    On accelerators, the dict also has "peak_device_memory_mb", the maximum over the devices in MiB.
+    """
     peak = {"peak_memory_mb": round(_process_peak() / 2**20)}
     if on_devices := _device_peaks():
         peak["peak_device_memory_mb"] = round(max(on_devices) / 2**20)

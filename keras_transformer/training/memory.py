@@ -7,16 +7,16 @@ from keras_transformer.backend.devices import on_cpu, proc_entries
 from keras_transformer.utils.errors import UserError
 
 OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhausted|MemoryError|bad_alloc|[Oo]ut of memory|\bOOM\b")
-"""Errors of TensorFlow, JAX and Python for a failed allocation. They have no common class."""
+"""Pattern for allocation errors of TensorFlow, JAX and Python, which have no common class."""
 
 
 @contextlib.contextmanager
 def memory_errors(options, batch_may_change=True):
-    """Turn an out-of-memory error in a `with` block into a `UserError` that names flags to save memory.
+    """Turn an out-of-memory error in a `with` block into a `UserError` that suggests flags to save memory.
 
     Args:
         options: `TrainOptions`.
-        batch_may_change: Whether to suggest a smaller `batch_tokens`. After the first checkpoint it cannot change.
+        batch_may_change: Whether to suggest a smaller `batch_tokens`, which cannot change after the first checkpoint.
     """
     try:
         yield
@@ -64,7 +64,7 @@ def estimated_bytes(hparams, vocab_size, rows, source_length, target_length, rem
 
 
 def check_weights(hparams, vocab_size):
-    """Raise a `UserError` if the weights alone need more than the free memory of a machine without accelerators.
+    """Raise a `UserError` if the weights alone exceed the free memory. With accelerators, there is no check.
 
     Args:
         hparams: `HParams`.
@@ -86,6 +86,6 @@ def _weights(h, vocab_size):
 
 
 def available_bytes():
-    """Return the free memory in bytes that Linux reports, or None on other systems and on accelerators."""
+    """Return the free memory in bytes on Linux, or None on other systems and with accelerators."""
     free = proc_entries("/proc/meminfo").get("MemAvailable:") if on_cpu() else None
     return free and int(free) << 10

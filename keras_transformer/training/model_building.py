@@ -1,4 +1,4 @@
-"""The model of a training run, built and compiled on its devices."""
+"""Construction and compilation of the model of a run."""
 
 import contextlib
 
@@ -11,18 +11,21 @@ from keras_transformer.training.schedule import compile_arguments
 
 
 def build_model(run, vocab_size, options=None):
-    """Build and compile the model of a run. Return it and the strategy of its devices, or None for one device.
+    """Build and compile the model of a run.
 
     Args:
         run: `Run`.
         vocab_size: Number of tokens in the vocabulary.
         options: `TrainOptions`.
+
+    Returns:
+        A tuple (model, distribution strategy). The strategy is None for one device.
     """
     options = options or TrainOptions()
     distribution = make_strategy(options.strategy, options.devices)
     jit_compile = options.jit_compile
     if distribution and keras.backend.backend() == "tensorflow":
-        check_strategy("mirrored", jit_compile=jit_compile)  # "auto" may have chosen it
+        check_strategy("mirrored", jit_compile=jit_compile)  # "auto" may have resolved to "mirrored"
         jit_compile = False
     with distribution.scope() if distribution else contextlib.nullcontext():
         model = registry.models.get(run.hparams.model)(

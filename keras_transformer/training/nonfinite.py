@@ -14,7 +14,7 @@ class NonFinite:
         start: Number of updates before this process started or resumed the run.
         run: `Run`.
         hparams: `HParams`. Its fields `on_nonfinite` and `max_skipped` decide when training stops.
-        batches: `TokenBatches` of the run, from batch `start`.
+        batches: Training `TokenBatches` that begin with batch `start`.
     """
 
     def __init__(self, start, run, hparams, batches):
@@ -27,7 +27,7 @@ class NonFinite:
 
         Args:
             updates: Number of skipped updates.
-            step: Step of the first one, counted from 1.
+            step: Step of the first skipped update, counted from 1.
 
         Raises:
             UserError: `on_nonfinite` is "stop", or the run has skipped more than `max_skipped` updates.

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 FIRST_LOSS_SCALE, LARGEST_LOSS_SCALE, GOOD_UPDATES = 2.0**15, 2.0**24, 2000
-"""Initial and largest loss scale, and the number of finite updates in a row that doubles the scale."""
+"""Initial and maximum loss scale, and the number of consecutive finite updates after which the scale doubles."""
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -12,9 +12,9 @@ class GuardedAdam(keras.optimizers.Optimizer):
     """Adam (Kingma & Ba, 2015) that first checks the global norm of the gradients, summed over replicas.
 
     If the norm is not finite, the optimizer skips the update: weights, moments and averages keep their values, and only
-    the step count increases. In float16 it scales the loss (Micikevicius et al. 2018, "Mixed Precision Training"). A
-    skipped update halves the scale, and `GOOD_UPDATES` finite updates in a row double it. With scaling, a skipped
-    update counts as a fault only at scale 1.
+    the step count increases. In float16, it scales the loss (Micikevicius et al. 2018, "Mixed Precision Training"). A
+    skipped update halves the loss scale, and `GOOD_UPDATES` consecutive finite updates double it. With loss scaling, a
+    skipped update counts as a fault only if the scale is 1.
 
     Args:
         learning_rate: Number or `LearningRateSchedule`.
@@ -65,16 +65,16 @@ class GuardedAdam(keras.optimizers.Optimizer):
         return [self.add_variable(name=name, **own) for name in names]
 
     def scale_loss(self, loss):
-        """Return the loss times its scale."""
+        """Return the loss, multiplied by the loss scale if the optimizer scales the loss."""
         return loss * self.loss_scale.value if self.scales_loss else loss
 
     def watched(self):
         """Read the statistics since the last call from the device, and reset them.
 
         Returns:
-            A tuple (norms, number of faults, step of the first fault, counted from 1). The norms are from finite
-            updates before clipping: {"gradient_norm": mean, "largest_gradient_norm": maximum, and "loss_scale" if the
-            loss is scaled}, or {} without a finite update.
+            A tuple (norms, number of faults, step of the first fault, counted from 1). The norms, before clipping, are
+            {"gradient_norm": mean, "largest_gradient_norm": maximum} of the finite updates, with the current
+            "loss_scale" if the optimizer scales the loss. Without a finite update, the dict is empty.
         """
         total, largest, made, faults, first = (ops.convert_to_numpy(one.value).item() for one in self.watch_variables)
         for variable in self.watch_variables:
@@ -85,7 +85,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         return norms, faults, first
 
     def _backend_update_step(self, gradients, variables, learning_rate):
-        if keras.backend.backend() == "tensorflow":  # sum over replicas, and make them dense
+        if keras.backend.backend() == "tensorflow":  # sum gradients over replicas, and make them dense
             import tensorflow as tf
 
             summed = super()._all_reduce_sum_gradients(zip(gradients, variables))
@@ -131,7 +131,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         Args:
             gradient: Its gradient.
             variable: The variable.
-            rates: Scalars: the learning rate, and 1 for an update or 0 to skip it.
+            rates: Two scalars: the learning rate, and 1 to apply the update or 0 to skip it.
         """
         learning_rate, made = (ops.cast(rate, variable.dtype) for rate in rates)
         gradient, step = ops.cast(gradient, variable.dtype), ops.cast(self.iterations + 1, variable.dtype)
@@ -141,7 +141,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         if keras.backend.backend() == "tensorflow" and keras.backend.standardize_dtype(variable.dtype) == "float32":
             import tensorflow as tf
 
-            # One pass over the arrays instead of ten; float32 only, because 1 − β loses digits in shorter types.
+            # One pass over the arrays instead of ten. In shorter types, 1 − β would lose digits.
             tf.raw_ops.ResourceApplyAdam(
                 var=variable.handle, m=mean.value.handle, v=variance.value.handle, grad=gradient,
                 lr=made * learning_rate, beta1_power=powers[0], beta2_power=powers[1],
@@ -162,4 +162,4 @@ def _sum_of_squares(array):
         return ops.sum(ops.square(array))
     import tensorflow as tf
 
-    return 2 * tf.nn.l2_loss(array)  # one pass, not two
+    return 2 * tf.nn.l2_loss(array)  # one pass over the array instead of two

@@ -1,4 +1,4 @@
-"""Options that change how a training run is executed, but not what it computes."""
+"""Execution options of a training run: devices, precision, memory and compilation."""
 
 import dataclasses
 from typing import Literal
@@ -15,17 +15,17 @@ PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mi
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Options of `train_model` for the execution of a run. All of them may change when the run resumes.
+    """Execution options of `train_model`. All of them may change when the run resumes.
 
     Attributes:
         strategy: "one" device; "mirrored" on TensorFlow or "jax" on JAX for all devices of this process; "multiworker"
             for the devices of several processes; "auto" for all accelerators.
-        devices: Number of devices of this process; None for all that the strategy finds.
+        devices: Number of devices of this process; None for the default of the strategy.
         coordinator: `Coordinator` of several JAX processes, for the strategy "multiworker".
         worker_patience: Seconds to wait for the other processes.
         precision: Type of matrix products: "float32", "bfloat16" or "float16". Weights, norms, softmax and loss are
-            float32.
-        accumulate: Number of micro-batches per update, whose gradients are added.
+            always float32.
+        accumulate: Number of micro-batches per update. The update uses the sum of their gradients.
         remat: Whether the backward pass recomputes layers to save memory.
         jit_compile: Whether XLA compiles the update: True, False or "auto".
 

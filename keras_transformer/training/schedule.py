@@ -20,7 +20,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         scale: Factor; 1 in the paper.
 
     Call arguments:
-        step: Number of updates so far, as Keras counts them from 0.
+        step: Number of updates so far, which Keras counts from 0.
 
     Returns:
         The learning rate, scalar float32. The paper counts steps from 1, so this is its rate at step + 1.

@@ -8,13 +8,13 @@ import time
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MEET_EVERY = 10
-"""Number of updates after which workers exchange signals."""
+"""Number of updates between two exchanges of signals among workers."""
 TOGETHER = 1.0
-"""Seconds in which repeated signals count as one. Some programs signal a process and then its process group."""
+"""Seconds within which repeated signals count as one. Some programs signal a process and then its process group."""
 
 
 class Interrupted(SystemExit):
-    """Exit after a signal, once everything is saved. As in a shell, the status is 128 + the number of the signal."""
+    """Exit after a signal and a final checkpoint. As in shells, the exit status is 128 + the signal number."""
 
     def __init__(self, number):
         super().__init__(128 + number)
@@ -30,11 +30,11 @@ class StopRequest:
     received = None
 
     def look(self, step=None):
-        """Return `received`; see `SharedStop.look`."""
+        """Return the first signal, or None. Unlike `SharedStop.look`, this method ignores `step`."""
         return self.received
 
     def receive(self, number, frame=None):
-        """Store the first signal. A later one ends the process, as it would without this handler.
+        """Store the first signal. A later signal ends the process, as it would without this handler.
 
         Python runs signal handlers between bytecode instructions, so never during an operation of the backend.
         """

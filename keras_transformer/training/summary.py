@@ -1,4 +1,4 @@
-"""Summary of a run before it starts."""
+"""Summary of a run, logged before training starts."""
 
 import logging
 import math
@@ -15,10 +15,13 @@ from keras_transformer.utils.timing import duration
 logger = logging.getLogger(__name__)
 
 PRODUCTS, OTHER = 1.15, 0.5
-"""Time of the matrix products and of all other work in an update on a CPU, relative to one large matrix product with
-the same number of operations (docs/benchmarks.md). The other work takes the same time in any precision."""
+"""Relative times of an update on a CPU, for its matrix products and for all other work (docs/benchmarks.md).
+
+The unit is the time of one large matrix product with the same number of floating-point operations. Only the time of the
+matrix products depends on the precision.
+"""
 HIGH_RATE = 0.01
-"""Twice the highest learning rate of any preset."""
+"""Learning rate that is twice the highest of any preset. The summary has a note if a run exceeds it."""
 MANY_EPOCHS = 1000
 
 
@@ -31,7 +34,7 @@ def log_summary(run, problem, model, batches, options, distribution, workers=1):
         model: The compiled model.
         batches: `TokenBatches` of training that start at the first batch of this process.
         options: `TrainOptions`.
-        distribution: The strategy that joins the devices, or None.
+        distribution: The distribution strategy, or None for one device.
         workers: Number of processes.
     """
     logger.info(str(run.path))
@@ -43,7 +46,7 @@ def log_summary(run, problem, model, batches, options, distribution, workers=1):
 
 
 def _rows(run, problem, model, batches, options, distribution, workers):
-    """Return {title: lines} of the table."""
+    """Return the rows of the table, {title: lines}."""
     hparams, plan = run.hparams, batches.plan
     vocabulary = f"{problem.tokenizer.vocab_size:,} tokens in the vocabulary"
     times = getattr(problem, "num_segmentations", 1)
@@ -83,7 +86,7 @@ def _sizes(run):
 
 
 def _parameters(model):
-    """Return the number of weights in total and in each part of the model."""
+    """Return a line with the number of weights, in total and per part of the model."""
     parts = {}
     for variable in model.trainable_variables:
         part = variable.path.removeprefix(f"{model.name}/").partition("/")[0]
@@ -93,7 +96,7 @@ def _parameters(model):
 
 
 def _batch(plan, few_shapes, accumulate):
-    """Return the size of an update and the number of updates per epoch."""
+    """Return a line with the size of an update and the number of updates per epoch."""
     shapes = f" in {len(plan.shapes)} shapes" if few_shapes else ""
     real = plan.real_share("shape" if few_shapes else "longest")
     micro = f" in {accumulate} micro-batches" if accumulate > 1 else ""
@@ -114,7 +117,7 @@ def _schedule(hparams, updates_per_epoch):
 
 
 def _memory(hparams, vocab_size, plan, options, distribution):
-    """Return the estimated memory of the largest update."""
+    """Return a line with the estimated memory of the largest update."""
     rows, *lengths = largest_shape(hparams, vocab_size, plan)
     rows_at_once = -(-rows // (options.accumulate * count_replicas(distribution)))
     wanted = estimated_bytes(hparams, vocab_size, rows_at_once, *lengths, options.remat)
@@ -128,7 +131,7 @@ def _memory(hparams, vocab_size, plan, options, distribution):
 
 
 def _time(hparams, model, batches):
-    """Yield an estimate of the time of updates on this CPU, and the number of compilations."""
+    """Yield lines with the estimated time of the remaining updates on this CPU and the number of compilations."""
     updates = hparams.train_steps - batches.start
     some = range(min(updates, batches.batches_per_epoch, 50))
     flops = sum(model.update_flops(*batches.shape(index)) for index in some) / len(some) * updates
@@ -163,6 +166,6 @@ def _devices(model, distribution, options, workers):
     remat = ", rematerialization" if options.remat else ""
     backend = keras.backend.backend()
     yield f"{devices}; {backend}, {options.precision}, {compiled}{remat}"
-    # On CPUs, matrix products of JAX are no faster in bfloat16 than in float32.
+    # On CPUs, JAX multiplies matrices in bfloat16 no faster than in float32.
     if backend == "tensorflow" and options.precision == "float32" and on_cpu() and cpu_has_bfloat16():
         yield "this CPU has bfloat16 instructions: --precision=bfloat16 is faster"

@@ -1,4 +1,4 @@
-"""A training run from the corpus to the last checkpoint. Rerun it to resume."""
+"""Training from the corpus to the last checkpoint, with resumption of interrupted runs."""
 
 import contextlib
 import dataclasses
@@ -44,9 +44,9 @@ logger = logging.getLogger(__name__)
 
 @default_log()
 def train_model(problem, hparams, output_dir, options=None, *, preset="", init_from=None, dry_run=False):
-    """Train a model on a problem in a run directory, or resume the run that is there.
+    """Train a model on a problem in a run directory, or resume the run in that directory.
 
-    The function logs its progress. If the application has not configured logging, it prints the log on stdout.
+    The function logs its progress. If the application has not configured logging, the log goes to stdout.
 
     Args:
         problem: `Problem`; prepared first if necessary.
@@ -65,7 +65,7 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
         UserError: The directory holds another run, another process trains in it, or it is not writable; a corpus
             file is invalid; training ran out of memory; or updates are not finite.
         WorkerLost: Another worker is missing.
-        Interrupted: SIGTERM or SIGINT arrived, and a checkpoint of the last update is written.
+        Interrupted: SIGTERM or SIGINT arrived. The function has written a checkpoint of the last update.
     """
     options = options or TrainOptions()
     configure = functools.partial(Run.configure, output_dir, problem, preset, hparams, complete(init_from))
@@ -123,13 +123,13 @@ def _dry_run(run, problem, batches, options, workers):
 
 
 def _validation_batches(problem, batches, hparams, options):
-    """Return the validation batches. Raise a `UserError` if the training batches, `batches`, are too small."""
+    """Return the validation batches. Raise a `UserError` if `batches`, those of training, are too small."""
     check_rows(batches.plan, make_strategy(options.strategy, options.devices))
     return problem.batches("validation", hparams)
 
 
 def _train(run, problem, hparams, batches, options, stop, workers):
-    """Train in a run directory that this process has locked.
+    """Train in a run directory that the chief has locked.
 
     `hparams` come from the arguments of this worker, `run.hparams` from those of the chief.
     """
@@ -140,7 +140,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
     if not start:
         if run.config["init_from"]:
             initialise(model, problem.tokenizer, run.config["init_from"])
-        if hasattr(model, "adopt"):  # a model of a plug-in may lack it
+        if hasattr(model, "adopt"):  # models of plug-ins may lack this method
             model.adopt(problem.tokenizer)
     if workers.count > 1:
         workers.check_same(
@@ -152,7 +152,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
                 "first weights": model_arrays(model),
             }
         )
-    if not start:  # before the run directory exists, because `keep_checkpoints` of a run cannot change
+    if not start:  # before creating the run, because its `keep_checkpoints` cannot change afterwards
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.create()
     batches = adapt_batches(model, batches)
@@ -176,7 +176,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.log(
         kind="start", step=start, precision=options.precision, devices=count_accelerators(distribution) or 1,
-        device_flops_per_second=device_rate(),  # for the cost by the paper's method
+        device_flops_per_second=device_rate(),  # for the cost according to the paper's method
     )  # fmt: skip
     began = time.monotonic()
     with (
@@ -193,7 +193,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
 
 @contextlib.contextmanager
 def _compiling_ahead(start, batches, updates):
-    """Context manager with the callbacks, none or one, that compile the updates on JAX."""
+    """Yield a list with the `CompileAhead` callback on JAX, or an empty list on TensorFlow."""
     if keras.backend.backend() != "jax":
         yield []
         return

@@ -1,4 +1,4 @@
-"""Errors for mistakes of the user."""
+"""Errors caused by the user, and helpers for their messages."""
 
 import contextlib
 import difflib
@@ -16,11 +16,11 @@ class UserError(Exception):
 
 
 class TextError(UserError):
-    """Error for one of several texts. Callers that know the text by another index or name change the attributes.
+    """Error for one of several texts. Callers may set another index or name for the text.
 
     Args:
         index: Index of the text.
-        message: The message, with `{}` where it names the text.
+        message: The message, with `{}` as the placeholder for the name of the text.
 
     Attributes:
         index: Index of the text.
@@ -50,7 +50,11 @@ class NonFiniteOutputs(TextError):
 
 @contextlib.contextmanager
 def errors_of(owners):
-    """Replace the index in a `TextError` that a `with` block raises by that of the text's owner, `owners[index]`."""
+    """Replace the index of a `TextError` raised inside a `with` block with `owners[index]`.
+
+    Args:
+        owners: For each text inside the block, the index of the caller's text that it belongs to.
+    """
     try:
         yield
     except TextError as error:
@@ -59,7 +63,7 @@ def errors_of(owners):
 
 
 def shell_flag(name, value):
-    """Return `--NAME=VALUE` quoted for a POSIX shell, for the commands that messages suggest."""
+    """Return `--NAME=VALUE` quoted for a POSIX shell, for commands in messages."""
     return shlex.quote(f"--{name}={value}")
 
 

@@ -25,7 +25,7 @@ def atomic_open(path, mode="w"):
     """Open a temporary file in the same directory, and rename it to `path` on success.
 
     Args:
-        path: Path of the file. Links are followed. Devices and pipes are written directly.
+        path: Path of the file. The function follows symbolic links, and opens devices and pipes directly.
         mode: "w" for UTF-8 text, "wb" for bytes.
 
     Raises:
@@ -48,7 +48,7 @@ def open_partial(path):
     """Open the text file `PATH.partial`, and rename it to `path` on success. Otherwise keep the partial file.
 
     Args:
-        path: Path of the file. Links are followed. Devices and pipes are written directly.
+        path: Path of the file. The function follows symbolic links, and opens devices and pipes directly.
 
     Raises:
         UserError: The file cannot be written.
@@ -73,7 +73,7 @@ def open_partial(path):
 
 @contextlib.contextmanager
 def _renamed_on_success(file, path):
-    """Close a file at the end of a `with` block. On success, sync it and rename it to `path`, unless it is `path`."""
+    """Close a file at the end of a `with` block. On success, sync it to disk and give it the name `path`."""
     is_temporary = Path(file.name) != path
     with file:
         yield
@@ -87,7 +87,7 @@ def _renamed_on_success(file, path):
 
 @contextlib.contextmanager
 def atomic_directory(path):
-    """Make a temporary directory with the same parent, and rename it to `path` on success.
+    """Create a temporary directory with the same parent, and rename it to `path` on success.
 
     Raises:
         UserError: The directory cannot be written.
@@ -106,7 +106,7 @@ def atomic_directory(path):
 
 
 class WorkDirectory:
-    """Directory with unfinished results; see `work_directory`.
+    """Directory for unfinished results; see `work_directory`.
 
     Args:
         folder: Path of the directory.
@@ -132,15 +132,15 @@ class WorkDirectory:
 
 @contextlib.contextmanager
 def work_directory(path, identity):
-    """Make or reopen the hidden work directory of `path`, and hold a lock on it inside a `with` block.
+    """Create or reopen the hidden work directory of `path`, and hold a lock on it inside a `with` block.
 
     Other processes wait for the lock. If a process is killed, a later call with the same `identity` finds its files.
-    The function removes work directories of other identities. At the end of the block it removes this one, unless
-    `keep` is set.
+    The function removes work directories with other identities. At the end of the block, it also removes the current
+    one unless `keep` is set.
 
     Args:
         path: Path of the finished directory.
-        identity: Hash of everything that the content depends on, part of a file name.
+        identity: Hash of everything that the content depends on. It becomes part of the directory name.
 
     Yields:
         `WorkDirectory`.
@@ -169,10 +169,10 @@ def work_directory(path, identity):
 
 @contextlib.contextmanager
 def lock_file(path, wait=False):
-    """Hold an exclusive lock on a file inside a `with` block. The lock also ends if the process dies.
+    """Hold an exclusive lock on a file inside a `with` block. The system releases the lock if the process dies.
 
-    The function creates the file if necessary. The holder of the lock may remove it. A child process that inherits the
-    open file also holds the lock.
+    The function creates the file if necessary. The holder of the lock may remove the file. A child process that
+    inherits the open file also holds the lock.
 
     Args:
         path: Path of the file.
@@ -192,7 +192,7 @@ def lock_file(path, wait=False):
                 logger.info(f"waiting for another process, which has locked {path}")
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError as error:
-                if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # the file system does not support locks
                     raise
             if _is_same_file(file, path):
                 yield file
@@ -200,7 +200,7 @@ def lock_file(path, wait=False):
 
 
 def _is_same_file(file, path):
-    """Return whether an open file still has the given path."""
+    """Return whether an open file is still the file at `path`."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:
@@ -220,7 +220,7 @@ def _temporary_name(path):
 
 
 def _resolve(path):
-    """Return the path of a file to write, following a link.
+    """Return the path of a file to write, with a symbolic link resolved.
 
     Raises:
         UserError: The path is a directory.
@@ -232,12 +232,12 @@ def _resolve(path):
 
 
 def _is_stream(path):
-    """Return whether a path is a device, a pipe or an open file descriptor, which cannot be replaced."""
+    """Return whether a path is a device, a pipe or an open file descriptor, which a rename cannot replace."""
     return path.exists() and (not path.is_file() or str(path.absolute()).startswith(("/dev/fd/", "/dev/std", "/proc/")))
 
 
 def _open(path, mode):
-    """Open a file as UTF-8 text or bytes, and make its directory.
+    """Open a file as UTF-8 text or bytes, and create its directory.
 
     Raises:
         UserError: The file cannot be written.
@@ -251,10 +251,10 @@ def _open(path, mode):
 
 
 def _check_directory(path):
-    """Return the path of a directory to write, and make its parent.
+    """Return the path of a directory to write, and create its parent.
 
     Raises:
-        UserError: The path is a file, or the parent cannot be made.
+        UserError: The path is a file, or the parent cannot be created.
     """
     path = Path(path)
     if path.exists() and not path.is_dir():
@@ -267,7 +267,7 @@ def _check_directory(path):
 
 
 def _put_in_place(folder, path):
-    """Sync a directory with its content and rename it to `path`. Replace an existing directory."""
+    """Sync a directory and its content to disk, and rename it to `path`. Replace an existing directory."""
     for entry in (*folder.rglob("*"), folder):
         _sync(entry)
     old = folder.with_name(f"{folder.name}.old")
@@ -286,7 +286,7 @@ def cannot_write(path, error):
 def check_output(flag, output, **inputs):
     """Raise a `UserError` if writing a file would overwrite a file that the same command reads.
 
-    The function follows links. It also checks `OUTPUT.partial`, which `open_partial` writes.
+    The function follows symbolic links. It also checks `OUTPUT.partial`, which `open_partial` writes.
 
     Args:
         flag: The flag that names the output, for the message.
@@ -313,9 +313,9 @@ def _regular_file(path, stream):
 
 
 def append_line(path, text):
-    """Append a line to a file in one write, so that lines from several processes are not mixed.
+    """Append a line to a file in one write, so that lines from several processes do not mix.
 
-    If a crash left the last line incomplete, first end that line.
+    If a crash left the last line incomplete, first write a line break.
 
     Raises:
         UserError: The file cannot be written.
@@ -332,7 +332,7 @@ def append_line(path, text):
 
 
 def _sync(path):
-    """Write the content of a file, or the entries of a directory, to disk."""
+    """Sync the content of a file or the entries of a directory to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -341,7 +341,7 @@ def _sync(path):
 
 
 def sha256(path):
-    """Return the SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 checksum of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,4 +1,4 @@
-"""Terminal output of the package's log."""
+"""Output of the package's log to the terminal."""
 
 import contextlib
 import logging

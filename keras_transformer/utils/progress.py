@@ -14,7 +14,7 @@ def progress_bar(what, total, done=0, unit="updates"):
     Args:
         what: Description of the task, one or two words.
         total: Number of units.
-        done: Number of units that are already done.
+        done: Number of units done before the start.
         unit: Name of the unit, in the plural.
 
     Yields:

@@ -1,4 +1,4 @@
-"""Measurement and display of time."""
+"""Measurement and formatting of time."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The callbacks of a training run. All of them count updates, not epochs."""
+"""Training callbacks. All of them count updates, not epochs."""
 
 from keras_transformer.training.callbacks.base import StepCallback, StepCallbacks
 from keras_transformer.training.callbacks.checkpoint import CheckpointCallback

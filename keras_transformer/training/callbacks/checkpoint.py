@@ -14,11 +14,11 @@ from keras_transformer.utils.timing import Stopwatch
 logger = logging.getLogger(__name__)
 
 BEST = ("score", *TRANSLATION_METRICS.values(), "nll", "loss")
-"""Metrics that are stored with the name of the best checkpoint."""
+"""Metrics recorded in best.json."""
 
 
 class CheckpointCallback(StepCallback):
-    """Write a checkpoint every n-th update and every few minutes, and mark the best one by the latest evaluation.
+    """Callback that writes a checkpoint every n-th update and every few minutes, and marks the best one.
 
     Args:
         start: Number of updates before this call of `fit`.
@@ -28,8 +28,8 @@ class CheckpointCallback(StepCallback):
         validation: `ValidationCallback`, which must come before this callback.
         stop: `StopRequest`; after a signal the callback writes a checkpoint and raises `Interrupted`.
         workers: `Workers`.
-        from_signal: Whether the run resumes from a checkpoint that was written for a signal. The next save removes
-            that checkpoint, so an interrupted run keeps the same checkpoints as an uninterrupted one.
+        from_signal: Whether the run resumes from a checkpoint written because of a signal. The next save removes that
+            checkpoint, so an interrupted run keeps the same checkpoints as an uninterrupted run.
     """
 
     def __init__(self, start, run, hparams, progress, validation, stop, workers, from_signal=False):
@@ -40,7 +40,7 @@ class CheckpointCallback(StepCallback):
         self.written, self.saved_at = start, time.monotonic()
 
     def on_step(self, step):
-        # All workers must call these methods in the same order, because the methods communicate.
+        # These methods communicate, so all workers must call them in the same order.
         if self.time_is_over(step) or step % self.hparams.checkpoint_steps == 0 or self.is_best(step):
             self.save(step)
         self.stop_if_requested(step)
@@ -52,7 +52,10 @@ class CheckpointCallback(StepCallback):
             self.stop_if_requested(None)
 
     def time_is_over(self, step):
-        """Return whether `checkpoint_minutes` have passed. Several workers ask only every `MEET_EVERY` updates."""
+        """Return whether `checkpoint_minutes` have passed since the last checkpoint.
+
+        Several workers check the time only every `MEET_EVERY` updates.
+        """
         minutes = self.hparams.checkpoint_minutes
         if not minutes or (self.workers.count > 1 and step % MEET_EVERY):
             return False
@@ -69,16 +72,16 @@ class CheckpointCallback(StepCallback):
             raise Interrupted(signal)
 
     def is_best(self, step):
-        """Return whether the evaluation at this step, if there was one, is better than that of the best checkpoint."""
+        """Return whether there was an evaluation at `step` and it is better than that of the best checkpoint."""
         if not self.validation.evaluated(step):
             return False
         best = self.run.checkpoints.best()  # reads a file, so only after an evaluation
-        # If the best checkpoint was damaged, the run has resumed before it and now replaces it.
+        # If the best checkpoint was damaged, the run has resumed from an earlier one and now replaces the best.
         again = best and best["step"] == step and self.written != step
         return not best or again or self.ranking_key(self.validation.latest) > self.ranking_key(best)
 
     def ranking_key(self, metrics):
-        """Return the sort key of an evaluation: its `best_metric`, with nats per token to break ties.
+        """Return the sort key of an evaluation: its `best_metric`, with `nll` as the tiebreaker.
 
         Missing and non-finite values rank last.
         """
@@ -89,7 +92,7 @@ class CheckpointCallback(StepCallback):
         return tuple(-math.inf if metrics.get(name) is None else sign * metrics[name] for name, sign in signs.items())
 
     def save(self, step, from_signal=False):
-        """Write the checkpoint of this step. With `from_signal`, the next save removes it again."""
+        """Write a checkpoint. With `from_signal`, the next save removes it."""
         checkpoints = self.run.checkpoints
         self.progress.end_line(step)  # so that a resumed run logs each update exactly once
         with Stopwatch() as stopwatch:

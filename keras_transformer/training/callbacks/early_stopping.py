@@ -8,7 +8,7 @@ logger = logging.getLogger(__name__)
 
 
 class EarlyStopping(StepCallback):
-    """Stop training after `patience` evaluations in a row without an improvement.
+    """Callback that stops training after `patience` consecutive evaluations without improvement.
 
     The callback counts evaluations in the log of the run, so the count continues when the run resumes.
 
@@ -16,7 +16,7 @@ class EarlyStopping(StepCallback):
         start: Number of updates before this call of `fit`.
         run: `Run`.
         hparams: `HParams`.
-        validation: `ValidationCallback`, which must come before this callback, as must `CheckpointCallback`.
+        validation: `ValidationCallback`. It and `CheckpointCallback` must come before this callback.
     """
 
     def __init__(self, start, run, hparams, validation):
@@ -30,7 +30,7 @@ class EarlyStopping(StepCallback):
 
 
 def ended_early(run, hparams, step):
-    """Return whether the last `patience` evaluations up to `step` brought no improvement.
+    """Return whether the last `patience` evaluations up to `step` showed no improvement.
 
     Args:
         run: `Run`.
@@ -40,5 +40,5 @@ def ended_early(run, hparams, step):
     if hparams.patience is None or (best := run.checkpoints.best_step()) is None:
         return False
     evaluated = {row["step"] for row in run.metrics() if row["kind"] == "validation"}
-    # If a run was extended, the evaluation at its former last step counts only if it was due.
+    # After an increase of `train_steps`, the evaluation at the old last step counts only if it was due.
     return sum(best < one <= step and one % hparams.eval_steps == 0 for one in evaluated) >= hparams.patience

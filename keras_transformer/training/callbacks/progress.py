@@ -14,16 +14,17 @@ logger = logging.getLogger(__name__)
 
 
 class ProgressLogger(StepCallback):
-    """Log a line every n-th update: loss, learning rate, source and target tokens per second, remaining time.
+    """Callback that logs a line every n-th update: loss, learning rate, tokens per second and remaining time.
 
     Args:
         start: Number of updates before this call of `fit`.
         run: `Run`, whose metrics.jsonl gets the values.
-        batches: `TokenBatches` of training, which count tokens on the host.
+        batches: Training `TokenBatches`, which count source and target tokens on the host.
         hparams: `HParams`.
-        update_flops: Function that returns the operations of an update from (rows, source length, target length).
+        update_flops: Function of (rows, source length, target length) that returns the floating-point operations of an
+            update.
         nonfinite: `NonFinite`, which counts skipped updates.
-        every: Number of updates per line. The metrics are read from the device once per line.
+        every: Number of updates per line. The callback reads the metrics from the device once per line.
     """
 
     def __init__(self, start, run, batches, hparams, update_flops, nonfinite, every=50):
@@ -35,14 +36,15 @@ class ProgressLogger(StepCallback):
         self.advance = lambda step: None  # the trainer replaces this function to show a progress bar
         self.busy = Stopwatch()  # time of updates, without evaluations and checkpoints
         self.shapes = set()  # batch shapes compiled in this process
-        compiles = batches.few_shapes and keras.backend.backend() == "tensorflow"  # on JAX, `CompileAhead` does
+        # On JAX, `CompileAhead` logs compilations.
+        compiles = batches.few_shapes and keras.backend.backend() == "tensorflow"
         self.num_shapes = len(batches.shapes(self.train_steps - start)) if compiles else 0
         self.begin_line()
 
     def begin_line(self):
         """Reset the counters of a line: updates, tokens, tokens with padding, floating point operations."""
         self.new_steps, self.new_tokens, self.new_padded, self.new_flops = 0, 0, 0, 0
-        self.first_uses, self.first_seconds = 0, 0.0  # of updates that compiled a shape
+        self.first_uses, self.first_seconds = 0, 0.0  # number and time of updates that compiled a shape
 
     def on_train_batch_begin(self, batch, logs=None):
         self.busy_before = self.busy.seconds
@@ -60,7 +62,7 @@ class ProgressLogger(StepCallback):
             self.shapes.add((rows, *lengths))
             self.count_compilation(self.busy.seconds - self.busy_before)
         self.advance(step)
-        # An evaluation uses the same metrics and clears them.
+        # Read the metrics before an evaluation, which overwrites them.
         if step % self.every == 0 or step % self.eval_steps == 0 or step == self.train_steps:
             self.end_line(step)
 
@@ -68,14 +70,14 @@ class ProgressLogger(StepCallback):
         self.end_line(step)
 
     def count_compilation(self, seconds):
-        """Count an update that was the first of its shape, and log it if its compilation took a second or more."""
+        """Count the first update of a batch shape, and log its time if it took a second or more."""
         self.first_uses, self.first_seconds = self.first_uses + 1, self.first_seconds + seconds
         if seconds >= 1:
             shape = f"batch shape {len(self.shapes)} of {self.num_shapes}"
             logger.info(f"  compiled the update for {shape} in {seconds:.1f} s")
 
     def seconds_of(self, updates, seconds):
-        """Return the seconds for a number of updates at the speed of the current line, without compilation."""
+        """Estimate the seconds for a number of updates at the current speed, without compilation if possible."""
         if self.first_uses < self.new_steps:
             return updates * (seconds - self.first_seconds) / (self.new_steps - self.first_uses)
         return updates * seconds / self.new_steps
@@ -88,7 +90,7 @@ class ProgressLogger(StepCallback):
             metrics = {name: float(value) for name, value in self.model.get_metrics_result().items()}
             norms, faults, first = self.model.optimizer.watched()
         self.model.reset_metrics()
-        learning_rate = float(self.schedule(step - 1))  # of the last update
+        learning_rate = float(self.schedule(step - 1))  # learning rate of the last update
         seconds = self.busy.reset()
         speed, left = self.new_tokens / seconds, self.seconds_of(self.train_steps - step, seconds)
         is_first, self.tokens = self.tokens == 0, self.tokens + self.new_tokens

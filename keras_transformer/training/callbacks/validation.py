@@ -16,11 +16,11 @@ from keras_transformer.utils.timing import duration
 logger = logging.getLogger(__name__)
 
 SAMPLES = 5
-"""Number of translations in the log of an evaluation."""
+"""Number of sample translations in metrics.jsonl for each evaluation."""
 
 
 class ValidationCallback(StepCallback):
-    """Evaluate every `eval_steps` updates and at the end; decode and score every `decode_steps` updates.
+    """Callback that evaluates every `eval_steps` updates, decodes every `decode_steps`, and does both at the end.
 
     Args:
         start: Number of updates before this call of `fit`.
@@ -53,10 +53,10 @@ class ValidationCallback(StepCallback):
             self.evaluate(step)
 
     def evaluate_if_missing(self, step):
-        """Evaluate the model at the step that a run resumes from, if an evaluation is due and not in the log.
+        """Evaluate a resumed model if the evaluation at `step` is due but not in the log.
 
-        A signal may have interrupted the evaluation. A logged evaluation becomes `latest`, because the interrupted
-        process may not have marked its checkpoint as the best.
+        A signal may have interrupted that evaluation. A logged evaluation becomes `latest`, because the process may
+        have stopped before it marked the best checkpoint.
         """
         logged = [row for row in self.run.metrics() if row["kind"] == "validation" and row["step"] == step]
         if logged:
@@ -65,7 +65,10 @@ class ValidationCallback(StepCallback):
             self.evaluate(step)
 
     def should_decode(self, step):
-        """Return whether to decode: at the first evaluation from each multiple of `decode_steps`, and at the end."""
+        """Return whether to decode at `step`.
+
+        Decode at the first evaluation at or after each multiple of `decoding_interval`, and at the end.
+        """
         h, every = self.hparams, self.hparams.decoding_interval
         return step // every > (step - h.eval_steps) // every or step >= h.train_steps
 
@@ -89,7 +92,7 @@ class ValidationCallback(StepCallback):
             logger.warning(warning)
 
     def _measure(self, step):
-        """Return the metrics for the log, and the scores for the terminal."""
+        """Return a tuple (metrics for metrics.jsonl, scores for the terminal)."""
         began = time.monotonic()
         if self.translator is None:
             self.translator = Translator(self.model, self.problem, self.hparams)
@@ -104,9 +107,11 @@ class ValidationCallback(StepCallback):
         }, scores  # fmt: skip
 
     def _decode(self):
-        """Return the scores of the decoded validation split for the terminal and for the log.
+        """Decode and score the validation split.
 
-        If the outputs of the model are not finite, the terminal gets a message instead of scores, and the log nothing.
+        Returns:
+            A tuple (scores for the terminal, dict for metrics.jsonl). If the outputs of the model are not finite, the
+            tuple contains a message instead of scores, and the dict is empty.
         """
         sources, references = zip(*self.examples)
         with progress_bar("validation", len(sources), unit="sentences") as advance:
@@ -136,16 +141,16 @@ class ValidationCallback(StepCallback):
 
 
 class _Interruption(Exception):
-    """A signal arrived during an evaluation."""
+    """Exception that aborts an evaluation after a signal."""
 
 
 class _StopEvaluation(keras.callbacks.Callback):
-    """Stop the evaluation of Keras if a signal has arrived."""
+    """Callback that stops `Model.evaluate` after a signal."""
 
     def __init__(self, stop):
         super().__init__()
         self.stop = stop
 
-    def on_test_batch_begin(self, batch, logs=None):  # for on_test_batch_end, Keras would read metrics from the device
+    def on_test_batch_begin(self, batch, logs=None):  # with on_test_batch_end, Keras would read metrics from the device
         if self.stop.look():
             self.model.stop_evaluating = True
