@@ -53,7 +53,7 @@ def main(arguments):
     add_sampling_flags(parser)
     flags = parser.parse_args(arguments)
     sampling = sampling_arguments(parser, flags)
-    Run.open(flags.run)  # before the slow import of Keras
+    Run.open(flags.run)  # report a wrong directory before loading Keras
     load_keras()
     from keras_transformer.decoding.augmentation import AugmentOptions, augment
     from keras_transformer.decoding.search_options import Sampling, SearchOptions

@@ -23,7 +23,7 @@ def main(arguments):
         help="validation scores of each checkpoint and of the average (default on)",
     )  # fmt: skip
     flags = parser.parse_args(arguments)
-    Run.open(flags.run)  # before the slow import of Keras
+    Run.open(flags.run)  # report a wrong directory before loading Keras
     load_keras()
     from keras_transformer.decoding.evaluation import score_checkpoints
     from keras_transformer.runs.averaging import average_checkpoints

@@ -1,4 +1,4 @@
-"""python -m keras_transformer.convert: make a run from a pretrained model of another toolkit."""
+"""python -m keras_transformer.convert: create a run from a pretrained model of another toolkit."""
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import Parser, run_command, user_path

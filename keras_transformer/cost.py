@@ -1,4 +1,4 @@
-"""python -m keras_transformer.cost: estimate the cost of a training run, also by the paper's method."""
+"""python -m keras_transformer.cost: estimate the operations and the duration of a training run (Table 2)."""
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import Parser, non_negative_float, positive_int, run_command

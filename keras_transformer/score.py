@@ -16,7 +16,7 @@ from keras_transformer.utils.errors import TextError, UserError
 from keras_transformer.utils.files import check_output, open_partial
 
 CHUNK = 1024
-"""Number of pairs that are sorted by length, scored together, and written in their original order."""
+"""Number of pairs to sort by length, score together, and write in their original order."""
 
 
 def main(arguments):

@@ -33,7 +33,7 @@ from keras_transformer.utils.errors import TextError, UserError
 from keras_transformer.utils.files import check_output, open_partial
 
 CHUNK = 1024
-"""Number of lines that are sorted by length, translated together, and written in their original order."""
+"""Number of lines to sort by length, translate together, and write in their original order."""
 
 
 def main(arguments):

@@ -127,7 +127,7 @@ def add_problem_flags(parser, default_problem=None, default_hparams=None):
 
 
 def read_problem_flags(flags):
-    """Return the (problem, hparams) of parsed flags.
+    """Return a tuple (problem, hparams) from parsed flags.
 
     Raises:
         UserError: A name is unknown, or a value is invalid.
@@ -245,7 +245,7 @@ def add_sampling_flags(parser):
 
 
 def sampling_arguments(parser, flags):
-    """Return the arguments of `Sampling` from the flags, or None without `--sample`.
+    """Return the arguments of `Sampling` for the flags, or None without `--sample`.
 
     Raises:
         UserError: A value is out of range, or `--sample` is missing.
@@ -273,7 +273,7 @@ def user_path(text):
 
 
 def number(kind, low, high=MOST):
-    """Return the argparse `type` of a flag whose value is a number in a range.
+    """Return the argparse `type` for a flag whose value is a number in a range.
 
     Args:
         kind: int or float.

@@ -37,7 +37,7 @@ def setting(default=dataclasses.MISSING, doc="", low=None, high=MOST, choices=No
 class HParams:
     """Hyperparameters. The defaults describe the paper's base model.
 
-    A preset in `hparams/` is a registered set of values. `replace` and `--set` change single fields.
+    A preset in `hparams/` is a registered set of values. `replace` and `--set` change individual fields.
 
     Raises:
         UserError: A value has the wrong type or is out of range.
@@ -146,7 +146,7 @@ class HParams:
             raise UserError(
                 "hparams: encoder_attention=restricted requires attention_window. Set it, for example, to 32."
             )
-        # An attention from a plug-in may also have a window.
+        # Attention layers of plug-ins may also have a window.
         if self.encoder_attention in ("full", "additive") and self.attention_window is not None:
             raise UserError(
                 f"hparams: attention_window requires encoder_attention=restricted, got {self.encoder_attention}. "
@@ -209,7 +209,7 @@ def changed_fields(preset, values):
 
     Args:
         preset: Name of the preset, or None to return all fields.
-        values: {field: value}. A missing field has its default.
+        values: {field: value}. Missing fields have their defaults.
     """
     values = {**dataclasses.asdict(HParams()), **values}
     preset_values = dataclasses.asdict(load_hparams(preset)) if preset else {}

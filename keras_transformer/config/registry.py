@@ -1,7 +1,8 @@
 """Registries of problems, hparams, models and layers, which refer to each other only by name.
 
 `load_catalog` imports the files of `problems/` and `hparams/`, whose decorators register their content. Modules of
-models and layers import Keras, so the built-in ones are registered by location and imported on first use.
+models and layers import Keras. The registries therefore store the location of each built-in model and layer, and import
+its module on first use.
 """
 
 import contextlib
@@ -117,7 +118,7 @@ def register_layer(kind: str, name: str) -> Callable:
 
 
 def register_hparams(name: str) -> Callable:
-    """Return a decorator that registers a function without arguments that returns `HParams`.
+    """Return a decorator that registers a function, which takes no arguments and returns `HParams`.
 
     Raises:
         UserError: The function returns another type. The error appears when the hparams are loaded.
@@ -228,8 +229,8 @@ attentions.add(
 def load_catalog():
     """Import the files of `problems/` and `hparams/`, which register their content.
 
-    In a checkout the two folders are next to the package, in a wheel inside the package. The function imports their
-    files by path, so that a folder `problems/` of the user cannot shadow them.
+    The two folders are next to the package in a checkout, and inside the package in a wheel. The function imports their
+    files by path, so that a user's `problems/` folder cannot shadow them.
     """
     for folder in ("problems", "hparams"):
         home = PACKAGE / "_bundled" / folder

@@ -55,7 +55,7 @@ def describe_program(run, model):
 
 
 def command():
-    """Return the command of this process: [file name, arguments…]."""
+    """Return the command line of this process: [file name, arguments…]."""
     return [os.path.basename(sys.argv[0]), *sys.argv[1:]]
 
 
@@ -69,7 +69,7 @@ def versions():
 
 
 VECTORS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
-"""Vector instructions of x86 processors, {flag in /proc/cpuinfo: display name}, the fastest first."""
+"""Vector instructions of x86 processors, {flag in /proc/cpuinfo: display name}, fastest first."""
 
 
 def machine():

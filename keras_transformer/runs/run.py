@@ -308,7 +308,7 @@ def _fixed(config):
 
 
 def _flat(config):
-    """Return nested dictionaries as a flat one with names joined by dots."""
+    """Flatten nested dictionaries. Join names with dots."""
     flat = {}
     for name, value in config.items():
         if isinstance(value, dict):

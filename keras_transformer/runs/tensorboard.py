@@ -1,4 +1,4 @@
-"""TensorBoard events with the content of metrics.jsonl, if TensorBoard is installed. They do not need TensorFlow.
+"""TensorBoard events with the content of metrics.jsonl, if TensorBoard is installed. TensorFlow is not required.
 
 An error does not stop training: `Events` prints it once and stops writing events.
 """
@@ -18,7 +18,7 @@ def open_events(folder):
 
 
 class Events:
-    """Writer of an event file, which it creates for the first line.
+    """Writer of an event file. The first call of `write` creates the file.
 
     Args:
         folder: Log directory for TensorBoard.

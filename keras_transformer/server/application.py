@@ -25,11 +25,11 @@ from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserErro
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
 MAX_SHOWN = 100
-"""Maximum number of tokens per text for an attention map, whose size is quadratic in the number of tokens."""
+"""Maximum number of tokens per text for an attention map. The size of the map grows quadratically."""
 
 
 class Translation(BaseModel):
-    """A translation or a bracketed tree, with its score. The score is null if there was no search."""
+    """A translation or a bracketed tree, with its score, which is null if a parser skipped the sentence."""
 
     text: str
     score: float | None
@@ -92,8 +92,8 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         limits: `Limits` (default `Limits()`).
         batch_tokens: Maximum number of tokens per batch, including padding.
         wait: Maximum time in seconds that a text waits for other texts before its batch starts.
-        language: Code of the source language, to translate each sentence of a line separately; None to translate whole
-            lines.
+        language: Source language code for splitting lines into sentences, which the server translates separately; None
+            to translate whole lines.
     """
     limits = limits or Limits()
     batcher = Batcher(

@@ -103,7 +103,7 @@ class Batcher:
         Raises:
             QueueFull: The queue has no room for all items, or they would wait for more than half of `seconds`.
             TimeoutError: The results would miss the deadline.
-            Exception: `work` failed for one of the items alone. This method raises the same exception.
+            Exception: Any exception that `work` raises for a single item.
         """
         delay = len(self._queue) / self._items_per_second
         if len(self._queue) + len(items) > self._max_waiting or delay > seconds / 2:
@@ -126,7 +126,7 @@ class Batcher:
 
         Raises:
             QueueFull: `MAX_CALLS` other calls are pending.
-            Exception: The function raised this exception.
+            Exception: Any exception that the function raises.
         """
         if self._calls >= MAX_CALLS:
             raise QueueFull(1)

@@ -30,7 +30,7 @@ class Output(NamedTuple):
 
     Attributes:
         text: The translation, or the bracketed tree of a parser.
-        score: Score of the translation, or None if the sentence is too long for a parser.
+        score: Score of the translation, or None if a parser skipped the sentence.
     """
 
     text: str
@@ -47,7 +47,8 @@ class Engine(abc.ABC):
         max_tokens: Maximum number of tokens of a text, including EOS; None if the engine cuts longer texts.
         trees: Whether translations are bracketed trees.
         shows_attention: Whether the engine supports `attention`.
-        languages: Codes of the target languages of a multilingual model, whose texts begin with a tag.
+        languages: Target language codes of a multilingual model, otherwise empty. With such a model, each text begins
+            with a language tag.
     """
 
     name: str
@@ -111,7 +112,7 @@ class TranslatorEngine(Engine):
 class RunEngine(TranslatorEngine):
     """Engine for a run directory, or for an ensemble of several.
 
-    With CTranslate2 as the translator, the engine loads Keras only for attention maps, when the first one is requested.
+    If CTranslate2 translates, the engine does not load Keras until the first attention map.
 
     Args:
         paths: List of run directories.
@@ -168,7 +169,7 @@ class SavedModelEngine(Engine):
         self.about = _description(path, about)
 
     def lengths(self, texts):
-        """Estimate lengths with four bytes per token, because the graph does not output the number of tokens."""
+        """Estimate the number of tokens as one per four bytes, because the graph does not output the number."""
         return [len(text.encode()) // 4 + 2 for text in texts]
 
     def translate(self, texts, nbest):

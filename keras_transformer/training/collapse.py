@@ -7,13 +7,13 @@ from keras_transformer.backend.compilation import compiled
 from keras_transformer.data.tokenizers.base import PAD
 
 ROWS = 64
-"""Maximum number of sentence pairs that the metrics use."""
+"""Maximum number of sentence pairs for the metrics."""
 COLLAPSED = 0.01
 """Largest encoder deviation that counts as a collapse. For normalized outputs, healthy encoders are above 0.04."""
 
 
 class SourceHealth:
-    """Metrics of a model on the middle batch of the validation split.
+    """Health metrics of a model, computed on the middle batch of the validation split.
 
     Args:
         model: `Transformer`, compiled with its loss.

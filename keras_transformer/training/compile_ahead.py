@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 MAX_THREADS = 16
 """Maximum number of compilation threads. More threads could need more memory than the update itself."""
 QUICK = 1.0
-"""Shorter compilations, in seconds, are not logged."""
+"""Minimum duration in seconds of a compilation that is logged."""
 CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 _cache_hits = threading.local()

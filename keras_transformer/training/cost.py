@@ -7,7 +7,7 @@ from keras_transformer.config import registry
 GPU_TFLOPS = {"K80": 2.8, "K40": 3.7, "M40": 6.0, "P100": 9.5}
 """Sustained single-precision TFLOP/s of GPUs, as assumed in the paper (footnote 5)."""
 PAPER_HOURS = {"base": 12.0, "big": 84.0, "big_enfr": 84.0}
-"""Hours on 8 P100 GPUs (§5.2) for 100,000 updates of base and 300,000 of big."""
+"""Training hours on 8 P100 GPUs (§5.2), for 100,000 updates of base and 300,000 of big."""
 PAPER_GPUS = 8
 
 
@@ -52,5 +52,5 @@ def training_cost(hparams, vocab_size, length=30):
 
 
 def paper_flops(hours, gpus, tflops):
-    """Estimate floating-point operations by the paper's method: time × number of devices × sustained rate of each."""
+    """Estimate floating-point operations by the paper's method: time × number of devices × sustained TFLOP/s."""
     return hours * 3600 * gpus * tflops * 1e12

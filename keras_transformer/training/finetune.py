@@ -13,9 +13,9 @@ logger = logging.getLogger(__name__)
 
 INIT_FLAG = "--init_checkpoint"
 SETTINGS = ("num_layers", "d_model", "d_ff", "activation", "num_heads", "positions", "norm")
-"""Settings that must equal those of the run that provides the weights."""
+"""Settings that must be the same as in the run that provides the weights."""
 DERIVED = {"num_decoder_layers": "decoder_depth", "d_k": "key_width", "d_v": "value_width"}
-"""{optional setting: `HParams` property that resolves its default}. The resolved values must also be equal."""
+"""{optional setting: `HParams` property that resolves its default}. The resolved values must also match."""
 _ALIKE = "both models must have the same settings (model, num_layers, d_model …); only the vocabulary may differ"
 
 

@@ -22,7 +22,7 @@ def device_rate(dtype="float32"):
 
     In float32, the rate is comparable to the paper's estimates for its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5
     TFLOP/s (§6, Table 2). It is approximate: other load on the machine lowers the rate, and GPUs may compute float32
-    products with reduced precision. Each process measures the rate of a dtype once.
+    products with reduced precision. Each process measures the rate once per dtype.
 
     Args:
         dtype: Type of the matrices: "float32", "bfloat16" or "float16".

@@ -79,7 +79,7 @@ def check_weights(hparams, vocab_size):
 
 
 def _weights(h, vocab_size):
-    """Return an estimate of the number of weights of a model."""
+    """Estimate the number of weights of a model."""
     heads = h.num_heads * (h.key_width + h.value_width)
     encoder_layer, decoder_layer = 2 * (heads + h.d_ff), 2 * (2 * heads + h.d_ff)
     return h.d_model * (vocab_size + h.num_layers * encoder_layer + h.decoder_depth * decoder_layer)

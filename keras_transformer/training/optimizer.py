@@ -73,7 +73,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
 
         Returns:
             A tuple (norms, number of faults, step of the first fault, counted from 1). The norms, before clipping, are
-            {"gradient_norm": mean, "largest_gradient_norm": maximum} of the finite updates, with the current
+            {"gradient_norm": mean, "largest_gradient_norm": maximum} over the finite updates, with the current
             "loss_scale" if the optimizer scales the loss. Without a finite update, the dict is empty.
         """
         total, largest, made, faults, first = (ops.convert_to_numpy(one.value).item() for one in self.watch_variables)

@@ -10,7 +10,7 @@ from keras_transformer.distributed.strategy import check_strategy
 from keras_transformer.utils.errors import UserError, unknown
 
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-"""The Keras dtype policy of each precision."""
+"""Keras dtype policy for each precision."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

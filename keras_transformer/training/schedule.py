@@ -39,7 +39,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def make_schedule(hparams: HParams) -> TransformerSchedule:
-    """Return the `TransformerSchedule` of hyperparameters."""
+    """Return the `TransformerSchedule` for hyperparameters."""
     return TransformerSchedule(hparams.d_model, hparams.warmup_steps, hparams.learning_rate_scale)
 
 

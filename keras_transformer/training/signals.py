@@ -8,7 +8,7 @@ import time
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MEET_EVERY = 10
-"""Number of updates between two exchanges of signals among workers."""
+"""Number of updates after which workers exchange information about received signals."""
 TOGETHER = 1.0
 """Seconds within which repeated signals count as one. Some programs signal a process and then its process group."""
 

@@ -21,7 +21,7 @@ The unit is the time of one large matrix product with the same number of floatin
 matrix products depends on the precision.
 """
 HIGH_RATE = 0.01
-"""Learning rate that is twice the highest of any preset. The summary has a note if a run exceeds it."""
+"""Learning rate above which the summary has a note: twice the highest rate of any preset."""
 MANY_EPOCHS = 1000
 
 
@@ -32,7 +32,7 @@ def log_summary(run, problem, model, batches, options, distribution, workers=1):
         run: `Run`.
         problem: The prepared `Problem`.
         model: The compiled model.
-        batches: `TokenBatches` of training that start at the first batch of this process.
+        batches: Training `TokenBatches` that start at the first batch of this process.
         options: `TrainOptions`.
         distribution: The distribution strategy, or None for one device.
         workers: Number of processes.

@@ -1,4 +1,4 @@
-"""Training from the corpus to the last checkpoint, with resumption of interrupted runs."""
+"""Training of a model on a problem, from scratch or from the latest checkpoint of a run."""
 
 import contextlib
 import dataclasses
@@ -123,7 +123,7 @@ def _dry_run(run, problem, batches, options, workers):
 
 
 def _validation_batches(problem, batches, hparams, options):
-    """Return the validation batches. Raise a `UserError` if `batches`, those of training, are too small."""
+    """Return the validation batches. Raise a `UserError` if training `batches` are too small for the devices."""
     check_rows(batches.plan, make_strategy(options.strategy, options.devices))
     return problem.batches("validation", hparams)
 
@@ -171,7 +171,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
         logger.info(ended)
         return
     log_summary(run, problem, model, batches, options, distribution, workers.count)
-    run.write_manifest(make_manifest(run, model))  # describes the process that makes the following updates
+    run.write_manifest(make_manifest(run, model))  # describes the process that runs the following updates
     if start:
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.log(

@@ -304,7 +304,7 @@ def check_output(flag, output, **inputs):
 
 
 def _regular_file(path, stream):
-    """Return the `os.stat` of a regular file, or None; "-" stands for `stream`."""
+    """Return the `os.stat` result of a regular file, otherwise None. The path "-" stands for `stream`."""
     try:
         status = os.fstat(stream.fileno()) if str(path) == "-" else os.stat(path)
     except (OSError, TypeError, ValueError):  # a missing file, None, or a stream without a descriptor

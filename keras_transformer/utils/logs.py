@@ -39,7 +39,7 @@ class TerminalHandler(logging.Handler):
 
 @contextlib.contextmanager
 def terminal_log(level=logging.INFO, stream="stdout"):
-    """Print the log of the package on one stream only, inside a `with` block.
+    """Print the log of the package to one stream only, inside a `with` block.
 
     Args:
         level: Minimum level of a record.

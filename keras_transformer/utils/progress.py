@@ -1,4 +1,4 @@
-"""Progress bars on a terminal. Printed lines appear above them."""
+"""Progress bars on a terminal. Printed lines appear above the bars."""
 
 import contextlib
 import sys

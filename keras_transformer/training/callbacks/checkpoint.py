@@ -72,7 +72,7 @@ class CheckpointCallback(StepCallback):
             raise Interrupted(signal)
 
     def is_best(self, step):
-        """Return whether there was an evaluation at `step` and it is better than that of the best checkpoint."""
+        """Return whether the evaluation at `step`, if any, is better than that of the best checkpoint."""
         if not self.validation.evaluated(step):
             return False
         best = self.run.checkpoints.best()  # reads a file, so only after an evaluation
