@@ -112,7 +112,7 @@ class TranslatorEngine(Engine):
 class RunEngine(TranslatorEngine):
     """Engine for a run directory, or for an ensemble of several.
 
-    If CTranslate2 translates, the engine does not load Keras until the first attention map.
+    If CTranslate2 translates, the engine loads Keras only when it computes the first attention map.
 
     Args:
         paths: List of run directories.
@@ -169,7 +169,7 @@ class SavedModelEngine(Engine):
         self.about = _description(path, about)
 
     def lengths(self, texts):
-        """Estimate the number of tokens as one per four bytes, because the graph does not output the number."""
+        """Estimate the number of tokens from the number of bytes, because the graph does not output it."""
         return [len(text.encode()) // 4 + 2 for text in texts]
 
     def translate(self, texts, nbest):

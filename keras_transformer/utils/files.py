@@ -332,7 +332,7 @@ def append_line(path, text):
 
 
 def _sync(path):
-    """Sync the content of a file or the entries of a directory to disk."""
+    """Sync a file or a directory to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
