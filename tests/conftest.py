@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and a CPU split into logical devices for tests of training on several devices."""
+"""Fixtures for all tests. Importing this file also splits the CPU into logical devices for multi-device tests."""
 
 import gc
 import importlib
@@ -20,18 +20,18 @@ from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import run_command
 
 SEED = int(os.environ.get("KERAS_TRANSFORMER_TEST_SEED") or random.SystemRandom().randrange(2**31))
-os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # for all processes of this run
+os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # subprocesses inherit the seed
 
 hypothesis.settings.register_profile("dev", max_examples=25, deadline=None)
 hypothesis.settings.register_profile("ci-slow", max_examples=200, deadline=None)
-hypothesis.settings.load_profile("dev")  # choose another with --hypothesis-profile=NAME
+hypothesis.settings.load_profile("dev")  # --hypothesis-profile=NAME selects another profile
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # shells make background jobs ignore SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def make_devices():
-    """Split the CPU into four logical devices, or two on JAX. Call this before the backend runs any operation."""
+    """Split the CPU into four logical devices, or two on JAX, before the backend runs any operation."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -44,21 +44,21 @@ def make_devices():
 
 
 TRANSLATORS = {}
-"""Translators that `load_once` keeps, by the arguments of `Translator.load`."""
+"""Cache of `load_once`: maps the arguments of `Translator.load` to the loaded translator."""
 
 load_keras()
 import keras  # noqa: E402
 
 make_devices()
 ON_JAX = keras.backend.backend() == "jax"
-if not ON_JAX:  # collecting the many objects of graphs takes a fifth of the time
+if not ON_JAX:  # TensorFlow graphs have many objects, and collecting them takes 20% of the time
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def free_compiled_programs():
-    """Free compiled programs after each file. On JAX they use memory maps, and Linux limits a process to 65,530."""
+    """Free JAX's compiled programs after each test file, because Linux limits a process to 65,530 memory maps."""
     yield
     if ON_JAX:
         import jax
@@ -69,7 +69,7 @@ def free_compiled_programs():
 
 @pytest.fixture(scope="session")
 def test_data():
-    """Path of the folder with real corpora. Skip the test if the folder is missing."""
+    """Return the path of the folder with real corpora. Skip the test if the folder is missing."""
     if not DATA.is_dir():
         pytest.skip(f"{DATA} is missing; set KERAS_TRANSFORMER_TEST_DATA to the folder of corpora")
     return DATA.resolve()
@@ -77,7 +77,7 @@ def test_data():
 
 @pytest.fixture(scope="session")
 def fresh_seed():
-    """A new seed in each run, for behaviour that must hold for any seed."""
+    """Return a seed that differs between test runs, for behaviour that must hold with any seed."""
     print(f"seed {SEED}")
     return SEED
 
@@ -105,23 +105,23 @@ def call(monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def eager_module():
-    """Like `eager`, for all tests of a file."""
+    """Apply `eager` to all tests of a file."""
     with eager_functions():
         yield
 
 
 @pytest.fixture
 def eager():
-    """Run TensorFlow functions without tracing them, which is faster for a few short sentences."""
+    """Run TensorFlow functions eagerly. For a few short sentences, this is faster than tracing them."""
     with eager_functions():
         yield
 
 
 @pytest.fixture
 def load_once(monkeypatch):
-    """Return a function that lets later calls of `Translator.load` share translators of a run that does not change.
+    """Return a function that makes `Translator.load` cache the translators of a run that no test changes.
 
-    Other tests in the process reuse these translators and their compiled functions.
+    All tests in the process share the cache, so they also reuse compiled functions.
     """
     from keras_transformer.decoding.translator import Translator
 
@@ -144,7 +144,7 @@ def load_once(monkeypatch):
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory):
-    """A read-only `Home` that all test processes share."""
+    """Return a read-only `Home` that all test processes share."""
 
     def make(path):
         outcome = start("train", *REVERSE, "--train_steps=6", cwd=path)
@@ -156,13 +156,16 @@ def home(tmp_path_factory):
 
 @pytest.fixture
 def copied(home, tmp_path):
-    """A copy of the run of `home` that a test may change."""
+    """Return the path of a copy of the run in `home`. Tests may change the copy."""
     return shutil.copytree(home.run, tmp_path / "copied")
 
 
 @pytest.fixture(scope="session")
 def saved(home, tmp_path_factory):
-    """SavedModel of `home` that returns two translations of each text. All test processes share it."""
+    """Return the path of a SavedModel of the run in `home`. The model returns two translations of each text.
+
+    All test processes share the SavedModel.
+    """
 
     def make(path):
         flags = (f"--run={home.run}", "--format=saved_model", "--nbest=2", f"--output_dir={path}/model")

@@ -1,8 +1,12 @@
-"""The paper's equations in float64 NumPy, as references for tests. They follow the paper, not the package's code.
+"""Reference implementations of the paper's equations in float64 NumPy, written from the paper, not from the package.
 
-Weights come as dictionaries: attention {"query", "key", "value", "output"} and, for additive attention, "score";
-feed-forward {"kernel_1", "bias_1", "kernel_2", "bias_2"}; normalisation {"gamma", "beta"}. The functions at the end
-read them off the project's layers.
+Weights are dictionaries with these keys:
+
+- attention: "query", "key", "value" and "output", plus "score" for additive attention
+- feed-forward: "kernel_1", "bias_1", "kernel_2", "bias_2" and "activation"
+- normalization: "gamma" and "beta"
+
+The functions at the end of the file extract these dictionaries from the package's layers.
 """
 
 import math
@@ -18,9 +22,9 @@ def softmax(x):
 
 
 def attention(query, key, value, mask=None):
-    """Return (attended values, attention weights) of equation 1. Masked scores are -∞ (§3.2.3).
+    """Return (output, attention weights) of equation 1. Masked scores are -∞ (§3.2.3).
 
-    query `[..., n, d_k]`, key `[..., m, d_k]`, value `[..., m, d_v]`, mask bool `[..., n, m]`.
+    Shapes: query `[..., n, d_k]`, key `[..., m, d_k]`, value `[..., m, d_v]`, mask (bool) `[..., n, m]`.
     """
     scores = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1])
     if mask is not None:
@@ -30,9 +34,9 @@ def attention(query, key, value, mask=None):
 
 
 def additive_attention(query, key, value, score, mask=None):
-    """Return (attended values, attention weights) of additive attention (Bahdanau et al. 2015, A.1.2).
+    """Return (output, attention weights) of additive attention (Bahdanau et al. 2015, A.1.2).
 
-    query `[..., n, d_k]`, key `[..., m, d_k]`, score `[d_k]`, value `[..., m, d_v]`, mask bool `[..., n, m]`.
+    Shapes: query `[..., n, d_k]`, key `[..., m, d_k]`, score `[d_k]`, value `[..., m, d_v]`, mask (bool) `[..., n, m]`.
     """
     scores = np.empty((*query.shape[:-1], key.shape[-2]))
     for i in range(query.shape[-2]):
@@ -45,7 +49,7 @@ def additive_attention(query, key, value, score, mask=None):
 
 
 def neighbourhood(length, window):
-    """Return the mask of restricted attention (§4), bool `[n, n]`. Position i attends to the `window` around i."""
+    """Return the bool mask `[n, n]` of restricted attention (§4): position i attends to `window` positions around i."""
     legal = np.zeros((length, length), bool)
     for i in range(length):
         first = i - window // 2
@@ -54,9 +58,14 @@ def neighbourhood(length, window):
 
 
 def multi_head_attention(x, memory, weights, num_heads, mask=None):
-    """Compute multi-head attention (§3.2.2), one head after the other: x `[batch, n, d]`, memory `[batch, m, d]`.
+    """Compute multi-head attention (§3.2.2) in a loop over the heads.
 
-    The mask is bool `[batch or 1, n or 1, m]`, or `[batch, num_heads, n, m]` with a separate mask for each head.
+    Args:
+        x: Queries `[batch, n, d]`.
+        memory: Keys and values `[batch, m, d]`.
+        weights: Weights of the attention layer.
+        num_heads: Number of attention heads.
+        mask: Bool, `[batch or 1, n or 1, m]` for all heads, or `[batch, num_heads, n, m]` for each head.
     """
     heads = []
     for head in range(num_heads):
@@ -71,7 +80,7 @@ def multi_head_attention(x, memory, weights, num_heads, mask=None):
 
 
 def feed_forward(x, weights):
-    """Compute equation 2 with the activation that `weights["activation"]` names."""
+    """Apply the feed-forward network of equation 2. `weights["activation"]` is the name of the activation."""
     activate = {"relu": lambda z: np.maximum(0, z), "swish": lambda z: z / (1 + np.exp(-z)), "gelu": gelu}
     inner = activate[weights["activation"]](x @ weights["kernel_1"] + weights["bias_1"])
     return inner @ weights["kernel_2"] + weights["bias_2"]
@@ -95,12 +104,12 @@ def post_norm(x, sublayer, norm):
 
 
 def pre_norm(x, sublayer, norm):
-    """Normalize the input, apply a sublayer and add the input. The paper does not use this order."""
+    """Normalize the input, apply a sublayer and add the original input. The paper does not use this order."""
     return x + sublayer(layer_norm(x, norm))
 
 
 def sinusoids(positions, d_model):
-    """Return the positional encodings of §3.5, `[positions, d_model]`."""
+    """Return the positional encodings `[len(positions), d_model]` of §3.5."""
     encoding = np.empty((len(positions), d_model))
     for row, position in zip(encoding, positions):
         for i in range(d_model // 2):
@@ -110,14 +119,14 @@ def sinusoids(positions, d_model):
 
 
 def learning_rate(d_model, step, warmup_steps=4000):
-    """Return the learning rate of equation 3. The first step is 1."""
+    """Return the learning rate of equation 3. Steps count from 1."""
     return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
 def cross_entropy(labels, logits, label_smoothing=0.0):
     """Return the label-smoothed cross-entropy -Σ q log p at each position, with q = (1 - ε) one-hot + ε/V (§5.4).
 
-    labels `[...]`, logits `[..., V]`.
+    Shapes: labels `[...]`, logits `[..., V]`.
     """
     vocab_size = logits.shape[-1]
     target = np.eye(vocab_size)[labels] * (1 - label_smoothing) + label_smoothing / vocab_size
@@ -135,7 +144,7 @@ def encoder_layer(x, weights, num_heads, mask=None, residual=post_norm):
 
 
 def decoder_layer(x, memory, weights, num_heads, memory_mask=None, residual=post_norm):
-    """Compute a decoder layer (§3.1). In self-attention, position i sees only positions up to i."""
+    """Compute a decoder layer (§3.1). In self-attention, position i attends only to positions up to i."""
     past = np.tril(np.ones((1, x.shape[1], x.shape[1]), bool))
     x = residual(
         x,
@@ -151,19 +160,19 @@ def decoder_layer(x, memory, weights, num_heads, memory_mask=None, residual=post
 
 
 def transformer(source, decoder_input, weights, num_heads, residual=post_norm, window=None):
-    """Return the logits `[batch, n, V]` of a whole Transformer.
+    """Compute the logits `[batch, n, V]` of a complete Transformer.
 
     Args:
         source: Token ids `[batch, m]`; 0 is padding.
         decoder_input: Token ids `[batch, n]`.
         weights: "embedding" `[V, d]`, and "encoder" and "decoder" (lists of layers). Optional entries:
-            - "positions" `[positions, d]`: scaled embeddings of positions, instead of sinusoids.
-            - "encoder_norm", "decoder_norm": normalization at the end of a stack.
-            - "word_starts" `[V]`, 1 for tokens that start a word, and "word_heads": the number of cross-attention heads
-              that see only the current word.
+            - "positions" `[positions, d]`: scaled position embeddings, which replace the sinusoids.
+            - "encoder_norm", "decoder_norm": weights of the normalization at the end of a stack.
+            - "word_starts" `[V]`: 1 for each token that starts a word.
+            - "word_heads": the number of cross-attention heads that attend only to the current word.
         num_heads: Number of attention heads.
         residual: `post_norm` or `pre_norm`.
-        window: Window of the encoder's restricted attention, or None.
+        window: Window size of restricted attention in the encoder. None disables the restriction.
     """
     embedding = weights["embedding"]
     d_model = embedding.shape[1]
@@ -176,7 +185,7 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     mask = (source != 0)[:, None, :]
     memory, encoder_mask = embed(source), mask
     if window:
-        # Padding attends to itself, because its window may contain only padding. This affects no token.
+        # The window around padding may contain only padding, so padding attends to itself. No token sees the result.
         encoder_mask = (mask | np.eye(source.shape[1], dtype=bool)) & neighbourhood(source.shape[1], window)
     for layer in weights["encoder"]:
         memory = encoder_layer(memory, layer, num_heads, encoder_mask, residual)
@@ -195,9 +204,10 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
 
 
 def seen_words(source, decoder_input, starts):
-    """Return a mask, bool `[batch, n, m]`, of the source tokens in the current word. Padding is token 0.
+    """Return a bool mask `[batch, n, m]` that is true for the source tokens of the current word.
 
-    After the last word, the last word stays the current one.
+    The current word is the source word that the decoder has reached at each target position. At target positions beyond
+    the last source word, the last word stays current. Padding is token 0.
     """
     seen = np.zeros((*decoder_input.shape, source.shape[1]), bool)
     for row, tokens in enumerate(source):

@@ -1,1 +1,1 @@
-"""Helpers that several test files share. The oracles are in `tests/oracles.py`."""
+"""Helpers that several test files share. The paper's equations are in `tests/oracles.py`."""

@@ -6,7 +6,10 @@ from keras_transformer.visualization.attention import AttentionMaps, Tokens
 
 
 def random_maps(source, target, seed=0, layers=2, heads=3):
-    """Return random maps for words with the given numbers of pieces. EOS and BOS count as separate words."""
+    """Return attention maps with random weights.
+
+    `source` and `target` list the number of pieces in each word. EOS and BOS count as separate words.
+    """
     rng = np.random.default_rng(seed)
 
     def tokens(counts, name):

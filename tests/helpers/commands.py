@@ -1,4 +1,4 @@
-"""Functions that run commands in this process or in a new one, and a very small run on which to use them."""
+"""Functions that run commands in new processes, and flags of a very small training run."""
 
 import os
 import subprocess
@@ -15,29 +15,29 @@ COMPILED = {
     or str(Path.home() / ".cache" / "keras_transformer" / "jax"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
 }
-"""Environment that makes test processes share the compilation cache of JAX."""
+"""Environment variables with which all test processes share JAX's compilation cache."""
 REVERSE = ("--problem=reverse", "--hparams=toy", "--set", "problem.train_pairs=500", *SMALL)
 
 
 class Outcome(NamedTuple):
-    """Status and output of a finished command."""
+    """Exit status and output of a finished command."""
 
     status: int
     out: str
     err: str
 
     def succeeded(self):
-        """Assert success without output on stderr, and return the lines of stdout."""
+        """Assert that the command succeeded and printed nothing to stderr. Return the lines of stdout."""
         assert (self.status, self.err) == (0, "")
         return self.out.splitlines()
 
     def succeeded_with_warnings(self):
-        """Assert success, whatever libraries print to stderr, and return the lines of stdout."""
+        """Assert that the command succeeded, and return the lines of stdout. Ignore stderr."""
         assert self.status == 0, self.err
         return self.out.splitlines()
 
     def refused(self, *said):
-        """Assert that the command failed with one error sentence that contains each of `said`, without a traceback."""
+        """Assert that the command failed with a one-line error message that contains all strings in `said`."""
         assert self.status == 2
         assert self.err.startswith("error: ") and self.err.endswith("\n") and self.err.count("\n") == 1
         for words in said:
@@ -45,12 +45,12 @@ class Outcome(NamedTuple):
 
 
 def environment(home):
-    """Return environment variables with which a command finds the package from any working directory."""
+    """Return environment variables that let a command import the package from any working directory."""
     return {"PYTHONPATH": str(registry.PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(home), **COMPILED}
 
 
 def spawn(command, *arguments, cwd, variables=None, **options):
-    """Start a command in a new process. Return the `subprocess.Popen`.
+    """Start a command in a new process and return its `subprocess.Popen` object.
 
     Args:
         variables: Additional environment variables.
@@ -63,14 +63,14 @@ def spawn(command, *arguments, cwd, variables=None, **options):
 
 
 def start(command, *arguments, cwd, input=None, **options):
-    """Run a command in a new process. Return its `Outcome`."""
+    """Run a command in a new process and return its `Outcome`."""
     process = spawn(command, *arguments, cwd=cwd, stdin=None if input is None else subprocess.PIPE, **options)
     out, err = process.communicate(input)
     return Outcome(process.returncode, out, err)
 
 
 class Home(NamedTuple):
-    """Directory with a run of six updates, which has checkpoints at updates 3 and 6, and the outcome of training."""
+    """Home directory with a run of six updates and checkpoints at steps 3 and 6, and the `Outcome` of `train`."""
 
     path: object
     outcome: Outcome
@@ -80,12 +80,18 @@ class Home(NamedTuple):
         return self.path / "runs" / "reverse-toy"
 
     def again(self, output_dir=None):
-        """Return the flags that repeat the same training command."""
+        """Return the flags of the same `train` command, optionally with another output directory."""
         return *REVERSE, "--train_steps=6", f"--data_dir={self.path}/data", f"--output_dir={output_dir or self.run}"
 
 
 def write_text(folder, content, split="train"):
-    """Write {language: text or bytes} to a folder of parallel text. Return the command flags that select the folder."""
+    """Write parallel text to a folder and return the command flags that select the folder.
+
+    Args:
+        folder: Folder of the text files. It is created if it does not exist.
+        content: {language: text or bytes}.
+        split: Stem of the file names.
+    """
     folder.mkdir(exist_ok=True)
     for language, text in content.items():
         (folder / f"{split}.{language}").write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -1,7 +1,8 @@
-"""Program whose results should agree on all backends: `python -m helpers.cross_backend FOLDER SEED OTHER`.
+"""Program that trains and translates on one backend: `python -m helpers.cross_backend FOLDER SEED OTHER`.
 
-For its own backend, the test process calls `begin` and `finish`; for the other backend, it starts this program. Imports
-are inside functions, so that the program can report which modules `prepare` and the other commands import.
+All backends should give the same results. The test process calls `begin` and `finish` for its own backend and starts
+this program for the other one. Imports are inside functions so that the program can report which backend modules the
+commands import.
 """
 
 import contextlib
@@ -28,13 +29,13 @@ def command(name, *flags):
 
 
 def train(folder, run, steps):
-    """Run `train` and return the lines that it prints."""
+    """Train the run `folder/run` for `steps` updates and return the lines that `train` prints."""
     places = (f"--data_dir={folder}/data", f"--output_dir={folder}/{run}")
     return command("train", *FLAGS, f"--train_steps={steps}", *places)
 
 
 def metrics_of_updates(folder, seed, accumulate):
-    """Return the metrics of 20 updates as {name: list of values}."""
+    """Train a model for 20 updates and return its metrics as {name: one value per update}."""
     import keras_transformer as kt
 
     problem = kt.problem("reverse", data_dir=folder / "data", longest=3, train_pairs=300)
@@ -48,13 +49,13 @@ def metrics_of_updates(folder, seed, accumulate):
 
 
 def begin(folder, seed, backend):
-    """Start the run `from_<backend>` with six updates. Also return metrics with and without gradient accumulation."""
+    """Train the run `from_<backend>` for six updates. Return metrics with and without gradient accumulation."""
     train(folder, f"from_{backend}", 6)
     return {"metrics": {f"{accumulate}": metrics_of_updates(folder, seed, accumulate) for accumulate in (1, 2)}}
 
 
 def finish(folder, backend, other):
-    """Resume the run `from_<other>`, then translate and evaluate with the run `whole`. Return the results."""
+    """Resume the run `from_<other>`, translate with and evaluate the run `whole`, and return all results."""
     import keras_transformer as kt
 
     resumed = train(folder, f"from_{other}", 12)
@@ -85,7 +86,7 @@ def main(folder, seed, other):
 
 
 def backends_imported():
-    """Return the names of the backend modules that have been imported."""
+    """Return the names of the backend modules that this process has imported."""
     tops = ("jax", "tensorflow", "tensorflow_text")
     return sorted(name for name in sys.modules if name in tops)
 

@@ -1,10 +1,10 @@
-"""Search for the worker processes that encode a corpus."""
+"""Function that finds the worker processes that encode a corpus."""
 
 from pathlib import Path
 
 
 def workers_of(parent):
-    """Return the process ids of the workers that the process `parent` started to encode a corpus."""
+    """Return the ids of the processes that the process with the id `parent` started to encode a corpus."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

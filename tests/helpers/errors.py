@@ -1,4 +1,4 @@
-"""The messages of user errors."""
+"""Function that returns the message of a user error."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from keras_transformer.utils.errors import UserError
 
 
 def complaint(call, *arguments, **keywords):
-    """Return the message of the `UserError` that a call, or the iteration over its result, raises."""
+    """Return the message of the `UserError` that a call raises. If the call returns an iterator, exhaust it."""
     with pytest.raises(UserError) as caught:
         result = call(*arguments, **keywords)
         if isinstance(result, Iterator):

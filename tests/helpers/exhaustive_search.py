@@ -1,4 +1,4 @@
-"""Exhaustive search with NumPy: all sequences that a small model can output, and their probabilities."""
+"""Exhaustive search in NumPy, which computes the probability of every sequence that a small model can output."""
 
 import contextlib
 import itertools
@@ -15,10 +15,10 @@ from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.decoding import batched_search
 
 A, B = 4, 5
-SYMBOLS = (UNK, A, B)  # tokens before EOS
+SYMBOLS = (UNK, A, B)  # all tokens that may precede EOS
 SOURCES = ["b", "a b", "b b a"]
-LIMITS = [3, 4, 5]  # one token more than the source
-EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # sequences of at most 5 tokens
+LIMITS = [3, 4, 5]  # maximum lengths with EOS: one token more than the source with EOS
+EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # number of sequences of at most 5 tokens, with EOS
 WIDE = {"beam_size": EVERY, "nbest": 10, "alpha": 0.6, "extra_length": 1}
 NARROW = {"beam_size": 8, "nbest": 8, "alpha": 0.6, "extra_length": 1}
 HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0)
@@ -26,7 +26,7 @@ HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0)
 
 @contextlib.contextmanager
 def short_segments():
-    """Divide even short searches into several segments. Run them without tracing, which would take most of the time."""
+    """Use segments of two steps, so that even short searches have several. Run eagerly, because tracing is slow."""
     with pytest.MonkeyPatch.context() as patch, eager_functions():
         patch.setattr(batched_search, "SEGMENT", 2)
         yield
@@ -38,10 +38,7 @@ def new_translator(*num_layers, dtype="float32"):
 
 
 def randomize(translator, seed):
-    """Assign random weights that are large enough for peaked distributions.
-
-    The distributions differ between prefixes and depend on all earlier tokens.
-    """
+    """Assign random weights that are large enough for peaked distributions, which depend on all earlier tokens."""
     rng, scales = np.random.default_rng(seed), {"table": 0.7, "query": 0.2, "key": 0.2}
     for model in translator.models:
         for variable in model.trainable_variables:
@@ -65,8 +62,8 @@ def source_ids(text):
 def distributions(models):
     """Yield a dictionary {prefix: probabilities `[limit, 6]`} for each source in `SOURCES`.
 
-    The keys are all prefixes of the maximum length. The probabilities of the next token at each position are means over
-    the models.
+    The keys are all prefixes of `limit - 1` tokens. The values are next-token probabilities at each position, averaged
+    over the models.
     """
     for text, limit in zip(SOURCES, LIMITS):
         prefixes = list(itertools.product(SYMBOLS, repeat=limit - 1))
@@ -77,7 +74,7 @@ def distributions(models):
 
 
 def exhaustive(models):
-    """Return, for each source in `SOURCES`, {tokens: log-probability of each token} for every possible sequence."""
+    """Return a list with a dictionary {tokens: log-probability of each token} of all sequences for each source."""
     return [
         {
             (*prefix[:n], EOS): np.log(p[np.arange(n + 1), [*prefix[:n], EOS]])
@@ -89,7 +86,13 @@ def exhaustive(models):
 
 
 def are_best(hypotheses, log_p, nbest):
-    """Assert that hypotheses are the best sequences in `log_p`, {tokens: log-probability}, by score with α = 0.6."""
+    """Assert that the hypotheses are the `nbest` sequences with the highest scores for α = 0.6.
+
+    Args:
+        hypotheses: Results of the search, best first.
+        log_p: {tokens: log-probability} of all sequences.
+        nbest: Number of hypotheses.
+    """
     scores = {tokens: log_p[tokens] / ((5 + len(tokens)) / 6) ** 0.6 for tokens in log_p}
     best = sorted(scores, key=scores.get, reverse=True)[:nbest]
     assert [h.tokens for h in hypotheses] == best
@@ -98,14 +101,20 @@ def are_best(hypotheses, log_p, nbest):
 
 
 def are_best_of_all(every, results, legal=lambda number, tokens: True):
-    """Assert that the results for `SOURCES` are the best sequences of `every` that `legal` allows."""
+    """Assert that the search found the best sequences for each source in `SOURCES`.
+
+    Args:
+        every: Return value of `exhaustive`.
+        results: Hypotheses of the search for each source.
+        legal: Function of a source's index and a sequence's tokens that returns whether the search may return it.
+    """
     for number, (found, hypotheses) in enumerate(zip(every, results, strict=True)):
         log_p = {tokens: values.sum() for tokens, values in found.items() if legal(number, tokens)}
         are_best(hypotheses, log_p, WIDE["nbest"])
 
 
 def is_same(actual, expected):
-    """Assert that the hypotheses of each text are equal up to rounding."""
+    """Assert that two searches found the same hypotheses for each text, with equal scores up to rounding."""
     for some, others in zip(actual, expected, strict=True):
         assert [(h.text, h.tokens) for h in some] == [(h.text, h.tokens) for h in others]
         close([(h.log_probability, h.score) for h in some], [(h.log_probability, h.score) for h in others])

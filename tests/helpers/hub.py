@@ -1,4 +1,4 @@
-"""Stand-in for the Hugging Face hub. It implements the part of the HTTP interface that uploads use."""
+"""Stand-in for the Hugging Face Hub that implements the HTTP endpoints for uploads."""
 
 import base64
 import contextlib
@@ -14,16 +14,16 @@ class StandInHub:
     Attributes:
         url: Address of the hub.
         token: Access token that the hub accepts.
-        private: {name of a repository: whether it is private}.
-        files: {name of a repository: {path: content}}.
-        objects: {SHA-256: content} of large files.
+        private: {repository name: whether the repository is private}.
+        files: {repository name: {path: content}}.
+        objects: {SHA-256: content} of the uploaded large files.
     """
 
     def __init__(self, url, token):
         self.url, self.token, self.private, self.files, self.objects = url, token, {}, {}, {}
 
     def answer(self, method, path, body):
-        """Return (status, answer as JSON) to a request with a valid token."""
+        """Return (status, JSON object) for a request with a valid token."""
         if path == "/api/repos/create":
             wanted = json.loads(body)
             name = f"{wanted['organization']}/{wanted['name']}"

@@ -1,4 +1,4 @@
-"""Small parallel corpora from English to six languages with different scripts, for tests."""
+"""Small parallel corpora of English and six other languages with different scripts."""
 
 import itertools
 import random
@@ -9,7 +9,7 @@ NOUNS = "dog cat bird horse monkey child".split()
 VERBS = "sees likes finds buys".split()
 OBJECTS = "house paper apple phone door cup".split()
 
-# For each language: the pattern of a sentence, then the words for ADJECTIVES, NOUNS, VERBS and OBJECTS.
+# {language: (sentence template, translations of ADJECTIVES, of NOUNS, of VERBS, of OBJECTS)}
 LANGUAGES = {
     "zh": ("{a}{n}{v}{b}{o}。", "红色的 大的 小的 老的 瘦的 白色的", "狗 猫 鸟 马 猴子 孩子", "看见 喜欢 找到 买",
            "房子 纸 苹果 电话 门 杯子"),
@@ -27,7 +27,7 @@ LANGUAGES = {
 
 
 def toy_pairs(language, seed):
-    """Return all 5,184 pairs (English, `language`) in random order."""
+    """Return all 5,184 pairs (English sentence, its translation to `language`) in random order."""
     template, *words = LANGUAGES[language]
     words = [text.split() for text in words]
     pairs = []

@@ -1,4 +1,4 @@
-"""Capture of the package's log as a list of lines."""
+"""Context manager that captures the package's log messages."""
 
 import contextlib
 import logging
@@ -6,7 +6,7 @@ import logging
 
 @contextlib.contextmanager
 def logged_lines():
-    """Collect the messages that the package logs inside a `with` block in a list, and keep them off the terminal."""
+    """Yield a list that collects the messages that the package logs inside the `with` block."""
     lines, logger = [], logging.getLogger("keras_transformer")
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())

@@ -1,4 +1,4 @@
-"""Marian models of Hugging Face transformers: a NumPy oracle, and model directories with random weights."""
+"""Marian models in the format of Hugging Face Transformers: a NumPy implementation, and random models on disk."""
 
 import json
 
@@ -12,7 +12,14 @@ PIECES = 70
 
 
 def marian_logits(weights, config, source, target):
-    """Return the logits `[target_length, vocabulary]` of a Marian model, computed in NumPy like transformers does."""
+    """Compute the logits `[target_length, vocab_size]` of a Marian model in NumPy, as Hugging Face Transformers does.
+
+    Args:
+        weights: {name: array}, with the names of model.safetensors.
+        config: Content of config.json.
+        source: List of source token ids.
+        target: List of decoder input ids.
+    """
     heads, width = config["encoder_attention_heads"], config["d_model"]
 
     def embed(ids):
@@ -54,13 +61,13 @@ def marian_logits(weights, config, source, target):
 
 
 def write_marian(folder, seed, bos=False, **changes):
-    """Write a Marian model with random weights, and tokenizers for toy text from English to Turkish.
+    """Write the directory of a Marian model with random weights and tokenizers for English and Turkish toy text.
 
     Args:
         folder: New directory.
         seed: Seed of the weights.
-        bos: Whether the decoder starts with a separate token, instead of `<pad>`.
-        **changes: Fields of config.json to change.
+        bos: Whether the decoder starts with `<s>` instead of `<pad>`.
+        **changes: Values that replace fields of config.json.
 
     Returns:
         The content of config.json, and the weights {name: array}.
@@ -86,7 +93,7 @@ def write_marian(folder, seed, bos=False, **changes):
 
 
 def random_weights(config, rng):
-    """Return random weights for all variables of a Marian model as {name: float32 array}."""
+    """Return random weights for a Marian model as {name: float32 array}."""
     size, width, inner = config["vocab_size"], config["d_model"], config["encoder_ffn_dim"]
     weights = {"model.shared.weight": rng.normal(size=(size, width)), "final_logits_bias": rng.normal(size=(1, size))}
     for side in ("encoder", "decoder"):
@@ -104,7 +111,7 @@ def random_weights(config, rng):
 
 
 def _write_tokenizers(folder, more):
-    """Write source.spm, target.spm and vocab.json. Return the vocabulary {piece: id}."""
+    """Train and write source.spm, target.spm and vocab.json. Return the vocabulary {piece: id}."""
     vocabulary = {"</s>": 0, "<unk>": 1, ">>tr<<": 2}
     for side, texts in zip(("source", "target"), zip(*toy_pairs("tr", seed=1)[:300])):
         with open(folder / f"{side}.spm", "wb") as file:

@@ -1,4 +1,4 @@
-"""Short training runs, without tracing of TensorFlow functions and with few validation pairs."""
+"""Context managers that make short training runs faster."""
 
 import contextlib
 import sys
@@ -10,11 +10,11 @@ from keras_transformer.config import registry
 
 @contextlib.contextmanager
 def eager_functions():
-    """Run TensorFlow functions as plain Python. On other backends nothing changes.
+    """Run TensorFlow functions eagerly inside the `with` block. On other backends, this has no effect.
 
-    Searches use larger batches, because an eager step takes about the same time for any number of sentences.
+    Searches also use larger batches, because the time of an eager step hardly depends on the number of sentences.
     """
-    import keras  # conftest.py must call `load_keras` first
+    import keras  # not at the top: conftest.py calls `load_keras` first
 
     from keras_transformer.decoding import search_batches
 
@@ -34,7 +34,7 @@ def eager_functions():
 
 @contextlib.contextmanager
 def quick_runs(eager=True):
-    """Validate `copy`, `reverse` and `sort` on few pairs. If `eager` is true, also run TensorFlow functions eagerly."""
+    """Give `copy`, `reverse` and `sort` only 12 validation pairs. If `eager` is true, run TensorFlow eagerly."""
     registry.load_catalog()
     sizes = sys.modules[registry.problems.get("reverse").__module__].PAIRS
     with pytest.MonkeyPatch.context() as patch, eager_functions() if eager else contextlib.nullcontext():

@@ -1,4 +1,4 @@
-"""Small texts and vocabularies."""
+"""Sample sentences and a small vocabulary."""
 
 import random
 
@@ -9,6 +9,6 @@ SYMBOLS = SymbolTokenizer([f"s{i}" for i in range(20)])
 
 
 def sentences(count, seed=1):
-    """Return random sequences of `WORDS`, each with its index at the end."""
+    """Return `count` random sentences of 1 to 8 `WORDS`. Each ends with its index, so all differ."""
     rng = random.Random(seed)
     return [f"{' '.join(rng.choices(WORDS, k=rng.randint(1, 8)))} {i}" for i in range(count)]

@@ -1,4 +1,4 @@
-"""A server in a thread of this process, on a free port, and a client."""
+"""A server that runs in a thread of this process, an HTTP client, and an engine for tests."""
 
 import contextlib
 import http.client
@@ -12,7 +12,7 @@ from keras_transformer.server.engines import Engine, Output
 
 
 class Answer(NamedTuple):
-    """Response of a server. `content` is parsed JSON, or a string if the response is not JSON."""
+    """HTTP response. `content` is parsed JSON, or a string if the response is not JSON."""
 
     status: int
     content: object
@@ -20,12 +20,12 @@ class Answer(NamedTuple):
 
     @property
     def outputs(self):
-        """Translations as a list of [(text, score)] for each input."""
+        """List of [(text, score), ...] for each input. Requires status 200."""
         assert self.status == 200, self
         return [[(one["text"], one["score"]) for one in several] for several in self.content["translations"]]
 
     def refused(self, status, *said):
-        """Assert that this is a one-line error without a path or a traceback, and that it contains each of `said`."""
+        """Assert that the answer is a one-line error without a traceback that contains all strings in `said`."""
         assert self.status == status, self
         assert set(self.content) == {"error"}
         sentence = self.content["error"]
@@ -35,9 +35,9 @@ class Answer(NamedTuple):
 
 
 def ask(url, path="/translate", body=None, timeout=60):
-    """Send a GET request, or a POST request if there is a body, and return the `Answer`.
+    """Send a GET request, or a POST request if `body` is given, and return the `Answer`.
 
-    A body of bytes is sent unchanged; any other object becomes JSON.
+    The request contains a `bytes` body unchanged and any other object as JSON.
     """
     address = url.removeprefix("http://")
     connection = http.client.HTTPConnection(address, timeout=timeout)
@@ -58,10 +58,10 @@ def ask(url, path="/translate", body=None, timeout=60):
 
 @contextlib.contextmanager
 def serving(app):
-    """Serve an ASGI application while a `with` block runs. Yield its URL."""
+    """Serve an ASGI application on a free port inside the `with` block. Yield its URL."""
     import uvicorn
 
-    # The protocol is explicit so that asyncio disables Nagle's algorithm, which would delay each answer by 40 ms.
+    # With an explicit protocol, asyncio disables Nagle's algorithm, which would delay each answer by 40 ms.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, lifespan="on", log_config=None, timeout_graceful_shutdown=5))
@@ -79,11 +79,16 @@ def serving(app):
 
 
 class Backwards(Engine):
-    """Engine that reverses texts and appends the index of each n-best output.
+    """Engine that reverses each text and appends its rank to all but the best n-best output.
 
-    `batches` holds the inputs. `drawn` counts attention maps, and `drawn_before` holds this count before each batch.
-    Translation waits until `gate` is set, and attention until `map_gate` is set. A text that contains "impossible"
-    raises `UserError`, and a text that contains "fault" raises `RuntimeError`.
+    `translate` raises `UserError` if a text contains "impossible", and `RuntimeError` if a text contains "fault".
+
+    Attributes:
+        batches: Inputs of each call of `translate`.
+        drawn: Number of attention maps so far.
+        drawn_before: Value of `drawn` at the start of each call of `translate`.
+        gate: Event that `translate` waits for. Initially set.
+        map_gate: Event that `attention` waits for. Initially set.
     """
 
     max_nbest, max_tokens = 4, 20

@@ -1,16 +1,16 @@
-"""Expensive results that all test processes share. One process creates a result while the others wait for it."""
+"""Folders that one test process fills while the others wait, so that they compute an expensive result only once."""
 
 import fcntl
 import os
 
 
 def shared_folder(tmp_path_factory, name, make):
-    """Return the folder `name`. The first test process that needs the folder fills it with `make(folder)`.
+    """Return a folder that all test processes share. The first process to call this function fills the folder.
 
     Args:
-        tmp_path_factory: pytest's session fixture.
+        tmp_path_factory: Fixture of pytest.
         name: Name of the folder.
-        make: Function that fills the folder. If it fails, the next caller tries again.
+        make: Function that gets the folder and fills it. If it fails, the next caller tries again.
     """
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -1,4 +1,4 @@
-"""A small Transformer with random weights, variants of it, and a batch of inputs."""
+"""Small Transformers with random weights, in several variants, and a batch of inputs."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ DECODER_INPUT = np.array([[2, 5, 9, 4, 7, 3], [2, 4, 8, 1, 0, 0], [2, 1, 0, 0, 0
 LABELS = np.array([[5, 9, 4, 7, 3, 1], [4, 8, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]], "int32")
 WEIGHTS = ((LABELS != 0) / (LABELS != 0).sum()).astype("float32")
 INPUTS = (SOURCE, DECODER_INPUT)
-WORD_STARTS = np.array([0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1], "float32")  # PAD starts no word, but EOS and BOS do
+WORD_STARTS = np.array([0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1], "float32")  # EOS and BOS start words, but PAD starts none
 
 VARIANTS = {
     "paper": {},
@@ -43,7 +43,7 @@ def make_model(vocab_size=VOCAB, dtype="float32", compile=False, **changes):
 
 
 def randomize(model, seed=0):
-    """Add random values to all weights, including biases and norms. Return the model."""
+    """Add random values to all trainable weights, including biases and normalization. Return the model."""
     random = np.random.default_rng(seed)
     for variable in model.trainable_variables:
         variable.assign_add(random.normal(size=variable.shape, scale=0.2))
@@ -59,7 +59,7 @@ def values(variables):
 
 
 def seed_states(model):
-    """Return {path: (seed, count)} of all dropout layers."""
+    """Return {path: (seed, count)} of the seed generators of all dropout layers."""
     return {
         path: tuple(value) for path, value in values(model.variables).items() if path.endswith("seed_generator_state")
     }

@@ -1,4 +1,4 @@
-"""A small training run on batches of different sizes, and assertions that its variants give the same result."""
+"""A small training run on batches of different sizes, and assertions that two runs give the same result."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ UPDATES = 8
 
 @dataclasses.dataclass(kw_only=True)
 class EverySecond(kt.Problem):
-    """Problem whose target consists of every second letter of the source, so source and target differ in length."""
+    """Problem whose target is every second letter of the source, so that source and target differ in length."""
 
     name: ClassVar[str] = "every_second"
     corpus: ClassVar[str] = "every_second"
@@ -46,10 +46,10 @@ def fit(problem, strategy=None, accumulate=1, remat=False, hparams=None, dtype=N
     hparams = hparams or small()
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = kt.Transformer.from_hparams(hparams, problem, dtype=dtype)
-        # Unlike SGD, Adam hides the scale of gradients and amplifies rounding errors.
+        # Adam would hide the scale of gradients and amplify rounding errors.
         optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
         arguments = kt.compile_arguments(hparams, accumulate, remat=remat) | {"optimizer": optimizer}
-        if r_drop is not None:  # set here, because hparams reject R-Drop without dropout
+        if r_drop is not None:  # not in hparams, which reject R-Drop without dropout
             arguments["loss"] = kt.SmoothedCrossEntropy(hparams.label_smoothing, r_drop=r_drop)
         model.compile(**arguments)
     history = model.fit(
@@ -63,7 +63,7 @@ def fit(problem, strategy=None, accumulate=1, remat=False, hparams=None, dtype=N
 
 
 def fit_without_weights(strategy=None, **changes):
-    """Make one update on rows of different lengths, without sample weights. Return the model and its history."""
+    """Make one update on rows of different lengths, without sample weights. Return the model and its metrics."""
     labels = np.where(np.arange(6) < np.arange(1, 9)[:, None], np.arange(6) % 5 + 1, 0).astype("int32")
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = kt.Transformer(9, small())
@@ -88,7 +88,7 @@ def assert_same_training(trained, expected, number=UPDATES, names=("val_nll", "v
 
 
 def assert_train_resumes_and_ends_alike(strategy, folder):
-    """Assert that a run resumed with a strategy on two devices ends like an uninterrupted run on one device."""
+    """Assert that resuming a run with a strategy on two devices gives the same result as one device."""
     with quick_runs():
         problem = kt.problem("reverse", data_dir=folder / "data", num_symbols=4, longest=5, train_pairs=30)
         hparams = small(train_steps=6, checkpoint_steps=4, eval_steps=6, beam_size=1, extra_length=2)

@@ -1,4 +1,4 @@
-"""Independent functions for trees, against which tests check the package: strict parsing of symbols, and spans."""
+"""Independent implementations with which tests compare the package's functions for trees."""
 
 import re
 
@@ -6,7 +6,11 @@ from keras_transformer.parsing.tree import Tree, escaped
 
 
 def delinearize(symbols, words):
-    """Return the `Tree` that the symbols describe. Raise a `ValueError` if they do not form a tree over the words."""
+    """Return the `Tree` that the symbols describe.
+
+    Raises:
+        ValueError: The symbols do not form a tree over the words.
+    """
     stack, rest = [("", [])], iter(words)
     for symbol in symbols:
         if symbol[0] == "(":
@@ -35,7 +39,7 @@ def delinearize(symbols, words):
 
 
 def spans(tree):
-    """Return (label, start, end) for each constituent. Positions count words, and outer constituents come first."""
+    """Return (label, start, end) of each constituent in preorder. `start` and `end` count words."""
     found, open_brackets, words = [], [], 0
     for token in re.findall(r"\([^ ()]*|\)|[^ ()]+", str(tree)):
         if token == ")":
@@ -44,6 +48,6 @@ def spans(tree):
             open_brackets.append([token[1:], words, None])
             found.append(open_brackets[-1])
         else:
-            open_brackets[-1][0] = None  # a tag
+            open_brackets[-1][0] = None  # the bracket of a tag, which is not a constituent
             words += 1
     return [tuple(span) for span in found if span[0] is not None]

@@ -1,10 +1,10 @@
-"""Function that waits for other threads and processes."""
+"""Function that waits for a condition."""
 
 import time
 
 
 def wait_for(condition, seconds=30):
-    """Wait until `condition()` is true. Fail if this takes longer than the given number of seconds."""
+    """Wait until `condition()` is true. Fail after `seconds` seconds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""Training runs with several workers, each in its own process."""
+"""Functions that start training runs with several worker processes."""
 
 import json
 import socket
@@ -9,11 +9,11 @@ from helpers.commands import spawn
 
 BACKEND = keras.backend.backend()
 DEVICES = 1 if BACKEND == "tensorflow" else 2
-"""Number of devices per worker. No environment variable splits a CPU for TensorFlow."""
+"""Number of devices per worker. TensorFlow has no environment variable that splits a CPU into devices."""
 
 
 def free_ports(count):
-    """Return the numbers of free ports."""
+    """Return `count` free TCP ports."""
     listeners = [socket.create_server(("localhost", 0)) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in listeners]
     for listener in listeners:
@@ -22,12 +22,12 @@ def free_ports(count):
 
 
 def tf_config(addresses, index):
-    """Return the value of TF_CONFIG for a worker."""
+    """Return the value of TF_CONFIG for the worker with this index."""
     return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})
 
 
 def spawn_workers(count, *arguments, cwd):
-    """Start `train` in `count` processes and return the processes."""
+    """Start `train` in `count` worker processes and return the processes."""
     addresses = [f"localhost:{port}" for port in free_ports(count)]
     processes = []
     for number in range(count):
@@ -43,7 +43,15 @@ def spawn_workers(count, *arguments, cwd):
 
 
 def outcomes(processes, timeout):
-    """Return (status, stdout, stderr) of each process. Kill processes after `timeout` seconds."""
+    """Wait for the processes and return their (status, stdout, stderr). On a timeout, kill them.
+
+    Args:
+        processes: The worker processes.
+        timeout: Maximum number of seconds to wait for each process.
+
+    Raises:
+        subprocess.TimeoutExpired: A process did not end in time.
+    """
     found = []
     try:
         for process in processes:

@@ -1,4 +1,4 @@
-"""Text and SVG drawings of trees with all words, labels and lines, and the command `trees`."""
+"""Tests of text and SVG drawings of trees, and of the command `trees`."""
 
 import gzip
 import re
@@ -37,7 +37,7 @@ trees = st.recursive(
 
 
 def text_of(word):
-    """Return the unescaped word."""
+    """Return the word with brackets instead of their Penn Treebank escapes."""
     return word.replace("-LRB-", "(").replace("-RRB-", ")").replace("-LCB-", "{").replace("-RCB-", "}")
 
 
@@ -50,7 +50,7 @@ def nodes(tree):
 
 def read_back(drawing):
     """Return the `Tree` of a text drawing by following its lines from the root."""
-    grid = []  # the character, with its marks, in each column of each line
+    grid = []  # grid[line][column] is a character with its combining marks
     for line in drawing.split("\n"):
         cells = []
         for char in line:
@@ -64,7 +64,7 @@ def read_back(drawing):
         return grid[row][column] if 0 <= column < len(grid[row]) else " "
 
     def text_at(row, column):
-        """Return the text centred at a column."""
+        """Return the text whose centre is at `column`."""
         first = last = column
         while cell(row, first - 1) != " ":
             first -= 1
@@ -151,7 +151,7 @@ def test_drawings_replace_control_characters():
 def test_text_drawing_has_no_trailing_blanks(tree):
     lines = text_drawing(tree).split("\n")
     assert all(line and not line[-1].isspace() for line in lines)
-    assert any(not line.startswith(" ") for line in lines)  # the drawing is not indented
+    assert any(not line.startswith(" ") for line in lines)  # the leftmost text is in the first column
 
 
 @given(trees)
@@ -166,7 +166,7 @@ def test_drawings_of_gum_trees(test_data):
     for path in paths[::40]:
         with open(path, encoding="utf-8") as file:
             for tree in read_trees(file, path):
-                # Square brackets would not be escaped again.
+                # `read_back` does not escape square brackets again, so replace them.
                 plain = tree_of(str(tree).replace("[", "<").replace("-LSB-", "<").replace("-RSB-", ">"))
                 assert read_back(text_drawing(plain)) == plain
                 ElementTree.fromstring(svg_drawing(tree))
@@ -182,7 +182,7 @@ def test_drawings_of_deepest_tree():
 
 
 def group(svg, kind):
-    """Return the elements of a group in an SVG."""
+    """Return the elements of the `<g>` element with the class `kind` in an SVG."""
     (found,) = [element for element in ElementTree.fromstring(svg).iter(f"{SVG}g") if element.get("class") == kind]
     return list(found)
 
@@ -194,7 +194,7 @@ def texts_of(svg, kind):
 
 
 def boxes(svg):
-    """Return (left, right, top, bottom) of each text, with estimated widths."""
+    """Return the estimated bounding boxes of all texts as a list of (left, right, top, bottom)."""
     return [
         (x - pixels(text.text, kind) / 2, x + pixels(text.text, kind) / 2, y - FONT_SIZES[kind], y)
         for kind in FONT_SIZES
@@ -226,7 +226,7 @@ def test_svg_texts_do_not_overlap(tree):
 
 @given(trees)
 def test_svg_lines_join_parents_and_children(tree):
-    """Check that lines end just below a label and just above a label or tag."""
+    """Check that each line starts just below a label and ends just above a label or tag."""
     svg = svg_drawing(tree)
     below, above = set(), set()
     for path in group(svg, "lines"):
@@ -244,7 +244,7 @@ def test_svg_lines_join_parents_and_children(tree):
 
 def test_svg_escapes_texts():
     svg = svg_drawing(tree_of('(S (NN "<&>") (NN ]]>))'))
-    assert "&lt;&amp;&gt;" in svg and "]]&gt;" in svg and svg.count("http") == 1  # the name space
+    assert "&lt;&amp;&gt;" in svg and "]]&gt;" in svg and svg.count("http") == 1  # the only URL is the XML namespace
 
 
 # The command

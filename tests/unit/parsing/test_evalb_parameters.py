@@ -1,4 +1,4 @@
-"""Parameter files of EVALB."""
+"""Tests of reading EVALB's parameter files."""
 
 import pytest
 

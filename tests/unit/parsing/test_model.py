@@ -1,4 +1,4 @@
-"""The word-aligned model: word counts and masks of its heads."""
+"""Tests of the word-aligned model: word counts and cross-attention masks."""
 
 import numpy as np
 import oracles
@@ -22,7 +22,7 @@ def adopted(tokenizer, hparams=TINY, **kwargs):
 
 
 def seen_words(model, source, decoder_input):
-    """Return the words that the first head sees from each target position of the first row."""
+    """Return the indices of the source words that the first head sees at each target position of the first row."""
     mask = np.asarray(model.memory_mask(np.array(source), np.array(decoder_input)))[0, 0]
     starts = np.asarray(model.word_starts)[source[0]]
     words = np.cumsum(starts) - starts[0]
@@ -41,7 +41,7 @@ def test_word_heads_see_one_word_and_others_all(fresh_seed):
     model.word_starts.assign(starts)
     mask = np.asarray(model.memory_mask(source, target))
     own = oracles.seen_words(source, target, starts)
-    assert own.any(axis=2).all()  # also where the target has more words than the source
+    assert own.any(axis=2).all()  # also at positions after the last source word
     np.testing.assert_array_equal(mask[:, :2], np.stack([own, own], axis=1))
     np.testing.assert_array_equal(mask[:, 2], np.broadcast_to((source != PAD)[:, None], own.shape))
 
@@ -51,7 +51,7 @@ def test_word_heads_count_words_of_text():
     tokenizer = SentencePieceTokenizer.train([text] * 9, 30)
     ids = [*tokenizer.encode([text])[0], EOS]
     assert sum(piece[0] == "▁" for piece in tokenizer.pieces(ids)) == 4
-    target = [[BOS, *[EOS] * 5]]  # EOS begins a word
+    target = [[BOS, *[EOS] * 5]]  # each EOS starts a word
     assert seen_words(adopted(tokenizer), [ids], target) == [[0], [1], [2], [3], [4], [4]]
 
 
@@ -60,7 +60,7 @@ def test_word_heads_count_tags_as_words():
     (ids,) = tokenizer.encode_targets(["(S (S (T a)) (U b))"])
     model = adopted(tokenizer)
     source = [[*tokenizer.encode(["a b"])[0], EOS]]
-    turns = [[0], [0], [0], [1], [1], [2], [2]]  # (S (S T )S U )S
+    turns = [[0], [0], [0], [1], [1], [2], [2]]  # BOS (S (S T )S U )S
     assert seen_words(model, source, [[BOS, *ids]]) == turns
     for count in range(7):
         tokens = np.array([[ids[:count] + [PAD] * (6 - count)]])
@@ -71,17 +71,17 @@ def test_word_heads_count_tags_as_words():
 
 
 def test_word_head_attends_to_current_word_only():
-    """Use only word heads and no self-attention in the encoder, so that later words have no effect."""
+    """Disable self-attention in the encoder and use only word heads, so that other words have no effect."""
     tokenizer = TreeTokenizer.train(["a b"] * 9, {"(S", ")S", "T", "U"}, 300)
     hparams = TINY.replace(num_heads=1)
     model = adopted(tokenizer, hparams)
-    for layer in model.encoder.layers:  # no self-attention
+    for layer in model.encoder.layers:  # disable self-attention
         layer.self_attention.output_kernel.assign(np.zeros(layer.self_attention.output_kernel.shape))
     sources = np.array([[*ids, EOS] for ids in tokenizer.encode(["a b", "a a", "b b"])])
     (ids,) = tokenizer.encode_targets(["(S (T a) (U b))"])
     one, other_second, other_first = np.asarray(model((sources, np.array([[BOS, *ids]] * 3))))
     same_second, same_first = (np.abs(one - other).max(axis=-1) < 1e-6 for other in (other_second, other_first))
-    assert same_second.tolist() == [True, True, False, True, True]  # BOS (S | T | U )S, then EOS
+    assert same_second.tolist() == [True, True, False, True, True]  # positions: BOS, (S, T, U, )S
     assert same_first.tolist() == [False, False, True, True, True]
 
 
@@ -99,7 +99,7 @@ def test_ensemble_of_word_aligned_and_plain_models():
     with eager_functions():
         translator = kt.Translator(models, tokenizer, TINY)
         ((found,),) = translator.translate(["a b b a"], beam_size=1, extra_length=4, token_scores=True)
-    # The search counts step by step, teacher forcing all positions at once.
+    # The search computes masks step by step, and scoring with teacher forcing computes them for all positions at once.
     assert len(found.tokens) > 3
     assert found.log_probability == pytest.approx(float(found.token_log_probabilities.sum()), abs=1e-4)
 
@@ -116,7 +116,7 @@ def test_word_aligned_model_requires_word_starts():
 
     with pytest.raises(kt.UserError, match="needs a tokenizer with word_starts, got a Silent"):
         WordAlignedTransformer(6, TINY).adopt(Silent("ab"))
-    kt.Transformer(6, TINY).adopt(Silent("ab"))  # needs no word_starts
+    kt.Transformer(6, TINY).adopt(Silent("ab"))  # the plain model accepts a tokenizer without word_starts
 
 
 def test_word_aligned_model_requires_enough_heads():

@@ -1,4 +1,4 @@
-"""Bracketing scores: EVALB's sample, an oracle with multisets, and malformed input."""
+"""Tests of bracketing scores with EVALB's sample files, an independent implementation, and malformed input."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ def read(path):
 
 
 def counts(gold, test, parameters=None):
-    """Return matched, gold, test and crossing brackets of a valid sentence."""
+    """Return the numbers of (matched, gold, test, crossing) brackets of a valid sentence."""
     score = score_sentence(gold, test, parameters or Parameters())
     assert (score.status, score.message) == (0, "")
     return score.matched, score.gold, score.test, score.crossing
@@ -31,7 +31,7 @@ def counts(gold, test, parameters=None):
 
 @pytest.fixture
 def sample(test_data):
-    """The `Parseval` of the sample, and the lines that EVALB prints."""
+    """Return the `Parseval` of EVALB's sample files, and the lines that EVALB prints for them."""
     folder = test_data / "evalb"
     if not folder.is_dir():
         pytest.skip(f"{folder} is missing")
@@ -43,13 +43,13 @@ def test_sample_table_matches_evalb(sample):
     result, expected = sample
     assert result.rows() == expected[3:27] and len(result.rows()) == 24
     lines = result.table().splitlines()
-    # The version of EVALB behind the sample did not print the F-measure.
+    # The version of EVALB that wrote the sample's output did not print the F-measure.
     assert [line for line in lines if "FMeasure" in line] == [
         "Bracketing FMeasure       =  89.12",
         "Bracketing FMeasure       =  83.20",
     ]
     lines = [line for line in lines if "FMeasure" not in line]
-    # Its total row has 16, the sentences without crossing; later versions have the crossings.
+    # In the total row, that version prints 16 sentences without crossings. Later ones print the number of crossings.
     assert expected[28].split()[5] == "16" and lines[28].split()[5] == "1"
     expected[28] = expected[28].replace("    16", "     1")
     assert lines == expected
@@ -73,7 +73,7 @@ def test_sample_figures(sample):
     }
 
 
-# The oracle: brackets as sets of words, counted as multisets
+# Comparison with multisets of (label, set of words)
 
 
 LABELS = ["S", "NP", "VP", "NP-SBJ", "NP=2", "VP-PRD-1", "TOP"]
@@ -81,7 +81,10 @@ LABELS = ["S", "NP", "VP", "NP-SBJ", "NP=2", "VP-PRD-1", "TOP"]
 
 @st.composite
 def parses(draw, size, depth=0):
-    """Children over `size` words: [label, *children], None for a word, "" for a trace."""
+    """Draw a list of children that cover `size` words.
+
+    A child is [label, *children] for a constituent, None for a word, or "" for a trace.
+    """
     children = []
     while size:
         part = draw(st.integers(1, size))
@@ -97,7 +100,7 @@ def parses(draw, size, depth=0):
 
 
 def written(child, leaves):
-    """Return the text of a child. `leaves` yields the texts of its words."""
+    """Return a child in bracket notation. `leaves` yields the text of each word."""
     if child == "":
         return "(-NONE- *)"
     if child is None:
@@ -106,7 +109,10 @@ def written(child, leaves):
 
 
 def sets_of_words(child, kept):
-    """Return the words of a child and (label, words) of its brackets. `kept` yields words or None."""
+    """Return the set of words in a child, and a list with (label, set of words) of each bracket.
+
+    `kept` yields the index of each word, or None if EVALB deletes the word.
+    """
     if child == "":
         return frozenset(), []
     if child is None:
@@ -161,7 +167,7 @@ def test_equal_labels_are_symmetric_but_not_transitive():
     chain = Parameters(equal_labels=[("A", "B"), ("C", "B")])
     assert counts("(A (N a))", "(C (N a))", chain) == (0, 1, 1, 0)
     assert counts("(A (N a))", "(B (N a))", chain) == counts("(B (N a))", "(C (N a))", chain) == (1, 1, 1, 0)
-    # EVALB matches greedily: the first bracket takes the only match of the second.
+    # EVALB matches greedily: the first bracket takes the only possible match of the second.
     assert counts("(B (A (N a)))", "(A (C (N a)))", chain) == (1, 2, 2, 0)
 
 
@@ -301,7 +307,7 @@ def test_parse_scores_report_error_sentences():
     assert (evalb.name, evalb.value) == ("F1", pytest.approx(2 / 3 * 100))
     assert evalb.signature == "EVALB's rules, COLLINS.prm, labelled; 1 of 3 sentences (1 errors, 1 skipped)"
     assert str(errors) == "error sentences = 1"
-    # 1 matched bracket, 3 gold brackets, 0 + 1 + 2 test brackets.
+    # There are 1 matched bracket, 3 gold brackets and 0 + 1 + 2 test brackets.
     assert (f1.name, f1.value) == ("F1 of all sentences", pytest.approx(200 / 6))
     assert "1 errors and 1 skipped count as unmatched" in f1.signature
 
@@ -315,17 +321,17 @@ HARD = "(S (NP (N a) (N b)) (VP (V c) (NP (N d) (PP (P e) (NP (N f))))) (. .))"
 def test_f1_of_all_sentences_counts_errors_as_unmatched():
     mistagged = "(S (NP (N a)) (VP (N b) (V c) (NP (N d) (N e) (N f) (N .))))"
     result = parseval([EASY, HARD, HARD], [EASY, mistagged, HARD.replace("PP", "ADJP")])
-    # Brackets: 3 of 3, an error with 0 of 6 against 4, and 5 of 6 against 6.
+    # Matched, gold and test brackets: 3, 3, 3; then 0, 6, 4 in the error sentence; then 5, 6, 6.
     assert result.errors == 1 and result.f1 == pytest.approx(200 * 8 / (9 + 9))
     assert result.f1_of_all_sentences == pytest.approx(200 * 8 / (15 + 13))
     assert result.sentences[1].gold == 6 and result.sentences[1].test == 4
-    # EVALB prints zeros for an error sentence.
+    # EVALB prints zeros for error sentences.
     assert str(result.sentences[1]).split()[:8] == ["2", "7", "1", "0.00", "0.00", "0", "0", "0"]
     assert result.total("gold") == result.total("test") == 9
 
 
 def test_f1_of_all_sentences_ranks_unlike_evalb():
-    """Compare with a parser that mistags punctuation in badly parsed sentences."""
+    """Check that a parser cannot improve the score by mistagging punctuation in hard sentences."""
     worse = parseval([EASY, HARD], [EASY, HARD.replace("(. .)", "(N .)")])
     better = parseval([EASY, HARD], [EASY, HARD.replace("PP", "ADJP")])
     assert (worse.f1, worse.errors, better.errors) == (100, 1, 0)
@@ -368,7 +374,7 @@ def test_by_label_scores_each_label():
     gold = "(S (NP (N a)) (VP (V b) (NP (N c)) (PRT (R d))))"
     test = "(S (NP (N a)) (VP (V b) (NP (N c)) (ADVP (R d))))"
     scores = {one.label: one for one in parseval([gold, gold], [test, "(S (X (N a) (N b) (N c) (N d)))"]).by_label()}
-    assert list(scores) == ["NP", "S", "VP", "PRT", "ADVP", "X"]  # by gold brackets, then by test brackets
+    assert list(scores) == ["NP", "S", "VP", "PRT", "ADVP", "X"]  # most gold brackets first, then most test brackets
     assert scores["NP"].figures() == {
         "gold": 4,
         "test": 2,
@@ -377,7 +383,7 @@ def test_by_label_scores_each_label():
         "f1": pytest.approx(200 / 3),
     }
     assert (scores["S"].recall, scores["S"].precision, scores["VP"].recall) == (100, 100, 50)
-    # Equal labels match. Each side counts under its own label.
+    # ADVP and PRT match, but each bracket counts under its own label.
     assert (scores["PRT"].gold, scores["PRT"].test, scores["PRT"].recall, scores["PRT"].f1) == (2, 0, 50, 0)
     assert (scores["ADVP"].gold, scores["ADVP"].test, scores["ADVP"].precision) == (0, 1, 100)
     assert (scores["X"].precision, scores["X"].f1) == (0, 0)

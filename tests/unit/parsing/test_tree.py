@@ -1,4 +1,4 @@
-"""Trees: reading and writing brackets, normalization, and linearization."""
+"""Tests of trees: bracket notation, normalization and linearization."""
 
 import itertools
 
@@ -20,7 +20,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=" \t
 
 
 def trees_of(labels, tags, words):
-    """Return a strategy of constituents with given labels, tags and words."""
+    """Return a Hypothesis strategy for trees with the given labels, tags and words."""
     leaves = st.builds(lambda tag, word: Tree(tag, (), word), tags, words)
 
     def constituents(inside):
@@ -42,7 +42,7 @@ def nodes(tree):
 
 
 def nested(depth):
-    """Return a word inside of `depth` brackets, including its tag."""
+    """Return the text of a tree with one word inside `depth` brackets, including the bracket of its tag."""
     return "(S " * (depth - 1) + "(NN a)" + ")" * (depth - 1)
 
 
@@ -79,7 +79,7 @@ def test_trees_may_share_lines():
 
 
 def test_read_trees_is_lazy():
-    lines = itertools.count()  # an endless text
+    lines = itertools.count()  # an infinite iterator
     trees = read_trees("(S (NP (PRP it))" if number % 2 == 0 else "(VP (VBZ works)))" for number in lines)
     assert [next(trees), next(trees)] == [WORKS, WORKS] and next(lines) == 4
 
@@ -152,14 +152,14 @@ def test_tree_round_trip(tree):
 def test_pretty_keeps_tree_within_width(tree, width):
     lines = tree.pretty(width=width).split("\n")
     assert tree_of("\n".join(lines)) == tree
-    assert all(line.count("(") == 1 for line in lines if len(line) > width)  # a label or a tagged word
+    assert all(line.count("(") == 1 for line in lines if len(line) > width)  # a label or a tagged word alone
     assert tree.pretty(width=len(str(tree))) == str(tree)
     assert tree.pretty(width=len(str(tree)) - 1).startswith(f"({tree.label}\n  (")
 
 
 def test_pretty_breaks_wide_constituents():
     assert WORKS.pretty(width=33) == "(S\n  (NP (PRP it))\n  (VP (VBZ works)))"
-    assert WORKS.pretty(width=18) == "(S\n  (NP (PRP it))\n  (VP\n    (VBZ works)))"  # with two more brackets
+    assert WORKS.pretty(width=18) == "(S\n  (NP (PRP it))\n  (VP\n    (VBZ works)))"  # too narrow for "))"
     assert WORKS.pretty(width=19).count("\n") == 2
 
 

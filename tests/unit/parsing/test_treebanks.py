@@ -1,4 +1,4 @@
-"""Treebanks: files of splits, real trees, tree tokenizers and parsing problems."""
+"""Tests of treebanks: the files of each split, real trees, tree tokenizers and parsing problems."""
 
 import itertools
 import random
@@ -23,7 +23,7 @@ SPLITS = ("train", "validation", "test")
 
 
 def write_trees(path, words):
-    """Write a tree of one word for each of `words`. Return the path."""
+    """Write a one-word tree for each of `words` to a file. Return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"( (S (NN {word}) ) )\n\n" for word in words), encoding="utf-8")
     return path
@@ -38,7 +38,7 @@ def words_of(problem, split):
 
 @pytest.fixture(params=["wsj_raw/{:02d}", "{:02d}", "."])
 def sections(tmp_path, request):
-    """Folder with two files per section, with or without section folders, and an unrelated file."""
+    """Return a folder with two files per section and an unrelated file. Some layouts have a folder per section."""
     for section in range(25):
         folder = tmp_path / request.param.format(section)
         for number in (1, 12):
@@ -87,7 +87,7 @@ def test_wsj_sample_has_199_files(test_data):
 
 @pytest.fixture
 def gum(tmp_path):
-    """Folder of GUM with two documents per partition, whose list also names a missing one from Reddit."""
+    """Return a GUM folder with two documents per partition. Its splits.md also lists a missing Reddit document."""
     lines = ["# Splits", "", "The standard splits:", ""]
     for partition in ("dev", "test", "test2", "train"):
         documents = [f"GUM_news_{partition}", f"GUM_bio_{partition}2"]
@@ -178,7 +178,13 @@ def folder_of(test_data, name):
 
 
 def check(tree, learned, words):
-    """Assert normalized labels, unchanged words, and symbols that restore the tree."""
+    """Assert that a normalized tree has plain labels and unchanged words, and that its symbols restore the tree.
+
+    Args:
+        tree: Tree of the treebank.
+        learned: The same tree after normalization.
+        words: Expected words.
+    """
     assert [unescaped(word) for word in learned.words()] == words and words
     assert penn(learned) == learned and learned.word is None and tree_of(str(learned)) == learned
     for label, _, _ in spans(learned):
@@ -210,7 +216,7 @@ def test_icelandic_trees_are_normalized_and_restored(test_data, step, count):
     for tree, learned in pairs:
         words = [unescaped(word) for word in learned.words()]
         for leaf, word in zip(without_empty_icelandic(tree).leaves(), words, strict=True):
-            assert leaf.word.startswith(word) and leaf.word[len(word) :][:1] in ("", "-")  # followed by the lemma
+            assert leaf.word.startswith(word) and leaf.word[len(word) :][:1] in ("", "-")  # the rest is the lemma
         check(tree, learned, words)
 
 
@@ -314,7 +320,7 @@ def test_parsing_problem_without_tags(gum):
 
 
 def test_xx_tag_does_not_make_tokenizer_untagged():
-    mixed = TreeTokenizer.train(SENTENCES, SYMBOLS | {"XX"}, 200)  # from trees that could not be parsed
+    mixed = TreeTokenizer.train(SENTENCES, SYMBOLS | {"XX"}, 200)  # unparsed sentences have the tag XX
     tree = "(S (XX the) (NN dog))"
     assert mixed.decode_outputs(["the dog"], mixed.encode_targets([tree])) == [tree]
 
@@ -338,7 +344,7 @@ def test_tree_outputs_keep_words_before_normalization(tokenizer, sentence):
 
 
 def semisupervised(folder, gold, auto, **parameters):
-    """Return the problem with given numbers of gold and automatic trees."""
+    """Return the semi-supervised problem with `gold` gold trees and `auto` automatic trees."""
     write_trees(folder / "wsj" / "wsj_0001.mrg", [f"g{i}" for i in range(gold)])
     for number in (180, 190):
         write_trees(folder / "wsj" / f"wsj_0{number}.mrg", [number])

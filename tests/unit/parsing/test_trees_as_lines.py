@@ -1,4 +1,4 @@
-"""Trees over several lines as one line each."""
+"""Tests of `trees_as_lines`, which writes each tree in one line."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_trees_as_lines_keeps_balanced_lines():
 def test_trees_as_lines_keeps_unbalanced_parse_separate():
     lines = ["(S (N a)", "", "(S (N a))", "(S (N a)))"]
     assert trees_as_lines(lines, "a.parse", sentences=4) == lines
-    # With another number of sentences, these are trees over several lines.
+    # If the number of sentences differs, the lines are parts of a tree that spans several lines.
     assert trees_as_lines(lines, "a.parse") == trees_as_lines(lines, "a.parse", 3) == ["(S (N a) (S (N a)) (S (N a)))"]
 
 

@@ -1,4 +1,4 @@
-"""Marian models of Hugging Face transformers as models and runs."""
+"""Tests of converting Marian models of Hugging Face Transformers to runs and back."""
 
 import json
 import sys
@@ -90,7 +90,7 @@ def test_convert_makes_a_run(marian, tmp_path, capsys):
 
 
 def test_export_restores_the_weights(marian, tmp_path):
-    """A converted run that is exported again is the same function of the same text."""
+    """Check that a converted and exported model has the original weights and tokenizer."""
     command.main(["--from=huggingface", f"--model={marian}", f"--output_dir={tmp_path / 'run'}"])
     export_huggingface(Run.open(tmp_path / "run"), tmp_path / "again")
     first, second = read_marian(marian), read_marian(tmp_path / "again")

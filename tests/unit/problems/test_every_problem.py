@@ -1,4 +1,4 @@
-"""Every registered problem, in both directions: from its corpus to batches and scores."""
+"""Tests of every registered problem in both directions, from its corpus to batches and scores."""
 
 import itertools
 import shutil
@@ -20,8 +20,8 @@ from keras_transformer.tasks.translation import TranslationProblem
 registry.load_catalog()
 NO_CORPUS = "pretrained_text"
 NAMES = [name for name, _ in registry.problems.describe() if not name.startswith(NO_CORPUS)]
-PLAIN = ("wmt14_ende", "wmt14_enfr", "ted_pten", "iwslt15_envi")  # read from plain files with --raw_dir
-MULTI30K_SIZES = {"train": 1_000, "validation": 100, "test": 100}  # the first pairs; test_problems.py reads all
+PLAIN = ("wmt14_ende", "wmt14_enfr", "ted_pten", "iwslt15_envi")  # corpora that tests read from plain text files
+MULTI30K_SIZES = {"train": 1_000, "validation": 100, "test": 100}  # test_problems.py reads all pairs
 SYMBOL_SIZES = {"train": 300, "validation": 200, "test": 500}
 SIZES = {
     "multi30k_ende": MULTI30K_SIZES, "multi30k_ende_tok": MULTI30K_SIZES,
@@ -43,7 +43,7 @@ HPARAMS = kt.HParams(batch_tokens=4096, max_length=40)
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Folder of prepared corpora, shared by a problem and its reverse, and of small text files."""
+    """Return a folder with small text files. Tests also store the prepared corpora in it."""
     home = tmp_path_factory.mktemp("home")
     (home / "text").mkdir()
     for language, line in (("en", "{} times itself is {} ."), ("de", "{} mal sich selbst ist {} .")):
@@ -59,7 +59,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def multi30k(home, test_data):
-    """Folder with the first lines of Multi30k."""
+    """Return a folder with the first lines of Multi30k."""
     names = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
     for folder, suffix in (("raw", "{}.gz"), ("tok", "lc.norm.tok.{}")):
         (home / "multi30k" / folder).mkdir(parents=True)
@@ -74,7 +74,7 @@ def multi30k(home, test_data):
 
 @pytest.fixture(scope="module")
 def treebanks(home, test_data):
-    """Folder with a few files of each treebank: WSJ in the folder itself, the others in gum, icepahc and auto."""
+    """Return a folder with a few WSJ files and the subfolders gum, icepahc and auto with a few files each."""
     folder, wsj, gum = home / "treebanks", test_data / "wsj_sample", test_data / "gum"
     if not all(path.is_dir() for path in (wsj, gum, test_data / "icepahc")):
         pytest.skip(f"not all treebanks are in {test_data}")
@@ -154,9 +154,9 @@ def test_problem_from_corpus_to_scores(make, name):
 
 
 def check_shared(problem, forwards):
-    """Assert that both directions share one prepared corpus, which is not prepared again.
+    """Assert that both directions share one corpus, which `prepare` does not prepare again.
 
-    Some of these corpora have validation pairs that are also training pairs. `prepare` warns about them each time.
+    Some corpora have validation pairs that are also training pairs. `prepare` warns about them in each call.
     """
     with logged_lines() as lines:
         assert forwards.prepare().prepared_dir == problem.prepared_dir
@@ -165,9 +165,9 @@ def check_shared(problem, forwards):
 
 
 def check_tokenizer(problem, pairs):
-    """Assert that training texts survive, up to the problem's normalization.
+    """Assert that decoding restores the encoded training texts, up to the problem's normalization.
 
-    Trees survive unchanged, but the words of their sentences are normalized in all treebanks.
+    For treebanks, decoding must restore trees exactly, but it may normalize the words of sentences.
     """
     tokenizer, parsing = problem.tokenizer, isinstance(problem, ParsingProblem)
     sources, targets = zip(*pairs[:500])
@@ -184,7 +184,7 @@ def check_tokenizer(problem, pairs):
 
 
 def normalized(text, problem):
-    """Return a text with the normalization of the problem, and with plain quotes for parsing."""
+    """Return the normalized text. For parsing, also replace quotes and slashes in the treebank's spelling."""
     parsing = isinstance(problem, ParsingProblem)
     if parsing or getattr(problem, "normalization", "identity") == "nfkc":
         text = unicodedata.normalize("NFKC", text)
@@ -195,13 +195,13 @@ def normalized(text, problem):
 
 
 def encoded(tokenizer, pair):
-    """Return the ids of source and target."""
+    """Return the token ids of the source and the target as [source ids, target ids]."""
     source, target = pair
     return tokenizer.encode([source]) + tokenizer.encode_targets([target])
 
 
 def check_store(problem, examples):
-    """Assert that the prepared corpus contains the pairs in order and in the direction of the problem."""
+    """Assert that the first and last pairs of each prepared split have the order and direction of the problem."""
     for split, pairs in examples.items():
         stored = problem.store.split(split)
         assert len(stored) == len(pairs)
@@ -211,7 +211,7 @@ def check_store(problem, examples):
 
 
 def check_batches(problem, examples):
-    """Assert that training batches keep the budget and that validation batches contain each pair once."""
+    """Assert that training batches respect `batch_tokens`, and that validation batches contain each pair once."""
     batches = problem.batches("train", HPARAMS)
     for (source, decoder_input), labels, weights in (batches[0], batches[1]):
         assert len(source) == len(labels) and decoder_input.shape == labels.shape == weights.shape
@@ -220,14 +220,14 @@ def check_batches(problem, examples):
         np.testing.assert_allclose(weights, (labels != PAD) / (labels != PAD).sum(), rtol=1e-6)
     validation, found = problem.batches("validation", HPARAMS), []
     for (source, _), labels, _ in map(validation.__getitem__, range(validation.num_batches)):
-        rows = [row for row in zip(source.tolist(), labels.tolist()) if any(row[0])]  # without padding rows
+        rows = [row for row in zip(source.tolist(), labels.tolist()) if any(row[0])]  # drop padding rows
         found += [tuple(problem.tokenizer.decode(row)) for row in rows]
     tokenizer = problem.tokenizer
     assert sorted(found) == sorted(tuple(tokenizer.decode(encoded(tokenizer, pair))) for pair in examples["validation"])
 
 
 def check_scores(problem, pairs):
-    """Assert that the references score 100, and that shifted references score less."""
+    """Assert that the references score 100, and that references in another order score less than 50."""
     references = [target for _, target in pairs]
     perfect = {score.name: score.value for score in problem.score(references, references)}
     assert perfect.pop("error sentences", 0) == 0

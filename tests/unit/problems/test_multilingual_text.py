@@ -1,4 +1,4 @@
-"""The problem `multilingual_text`: its files, tags, temperature, scores and messages."""
+"""Tests of the problem `multilingual_text`: files, language tags, temperature, scores and error messages."""
 
 import pytest
 from helpers.errors import complaint
@@ -17,7 +17,7 @@ def text(language, count, first=0):
 
 
 def write(folder, counts):
-    """Write text files from {name: (languages, number of lines)}. Files with two languages must have names in .tsv."""
+    """Write text files from {name: (languages, number of lines)}. A file with two languages has the extension .tsv."""
     for name, (languages, count) in counts.items():
         columns = zip(*(text(language, count) for language in languages.split()))
         (folder / name).write_text("".join("\t".join(row) + "\n" for row in columns), encoding="utf-8")
@@ -25,7 +25,7 @@ def write(folder, counts):
 
 @pytest.fixture
 def corpus(tmp_path):
-    """Folder with 40 training lines and 5 of validation in three languages."""
+    """Return a folder with training and validation text in three languages."""
     for split, count in (("train", 40), ("validation", 5)):
         write(tmp_path, {f"{split}.{language}": (language, count) for language in LINES})
     return tmp_path

@@ -1,4 +1,4 @@
-"""The embedded corpus: English determines German, splits are disjoint, words frequent and sentences diverse."""
+"""Tests of the built-in toy corpus: its pairs, splits, word frequencies and variety of sentences."""
 
 import collections
 import hashlib
@@ -21,7 +21,7 @@ POOLS = {False: grammar.SINGULAR_DETERMINERS, True: grammar.PLURAL_DETERMINERS}
 
 @pytest.fixture(scope="module")
 def corpus():
-    """The examples of each split."""
+    """Return {split: list of examples}."""
     return {split: list(grammar.examples(split, count)) for split, count in SIZES.items()}
 
 
@@ -30,7 +30,7 @@ def words_of(text):
 
 
 def test_toy_english_determines_german_and_tree(fresh_seed, monkeypatch):
-    """With few words in the lexicon, sentences repeat often."""
+    """Shrink the lexicon so that sentences repeat often. The same English sentence must have the same example."""
     for name in ("NOUNS_OF", "NOUNS_AFTER", "ADJECTIVES_OF"):
         monkeypatch.setattr(grammar, name, {key: rows[:1] for key, rows in getattr(grammar, name).items()})
     for name in ("SINGULAR_DETERMINERS", "PLURAL_DETERMINERS", "MASS_DETERMINERS", "PRONOUNS", "TIMES"):
@@ -56,7 +56,7 @@ def test_toy_smaller_corpus_is_prefix_of_larger(corpus):
 
 
 def test_toy_pairs_are_the_same_everywhere(corpus):
-    """The pairs must not depend on Python's hash, which differs between processes."""
+    """Check that the pairs do not depend on Python's string hashes, which differ between processes."""
     pairs = [tuple(example[1:]) for example in corpus["validation"]]
     digest = hashlib.sha256(repr(pairs).encode()).hexdigest()
     assert digest == "d0e867e25ec74b5110bbc7ca04137f520b7ea60c7c2b90b2f679d82467183872"
@@ -98,7 +98,7 @@ def test_toy_lexicon_has_no_rare_words(corpus):
 
 
 def test_toy_grammar_has_millions_of_sentences():
-    """Count only sentences "SUBJECT sees OBJECT.": the product of the numbers of subjects and objects."""
+    """Count only the sentences "SUBJECT sees OBJECT." by multiplying the numbers of subjects and objects."""
 
     def count(case, kinds):
         texts = set()

@@ -1,4 +1,4 @@
-"""The embedded grammar: German phrases compared with hand-written paradigms and sentences."""
+"""Tests that compare the German text of the toy grammar with hand-written paradigms and sentences."""
 
 import collections
 import itertools
@@ -21,7 +21,7 @@ DETERMINERS["an"] = grammar.A
 
 
 def nominal(text, case, **options):
-    """Return the phrase for a text such as "the small dogs", a pronoun or a name."""
+    """Return the noun phrase for an English text, such as "the small dogs", "she" or "Anna"."""
     for row in grammar.PRONOUNS:
         if text in row[1:3]:
             return grammar.pronoun(case, row)
@@ -34,7 +34,7 @@ def nominal(text, case, **options):
 
 
 def verb_of(text):
-    """Return the verb for "see" or "wait for". "think that" is the verb with a clause."""
+    """Return the verb for an English text, such as "see", "wait for" or, with a subordinate clause, "think that"."""
     infinitive, _, preposition = text.partition(" ")
     clausal = preposition == "that"
     (verb,) = (
@@ -48,7 +48,7 @@ def verb_of(text):
 
 
 def say(subject, verb, *, relative=None, **parts):
-    """Return a clause. Its parts are English texts, and `relative` is a relative clause of the object."""
+    """Return a clause from English texts for its parts. `relative` is a relative clause that modifies the object."""
     verb = verb_of(verb)
     options = {name: parts.pop(name) for name in ("front", "auxiliary", "negated", "final") if name in parts}
     phrases = {"subject": nominal(subject, NOMINATIVE) if isinstance(subject, str) else subject}
@@ -81,14 +81,14 @@ def sub(subordinator, *arguments, **parts):
 
 
 def who(head, verb, plural=False, **parts):
-    """Return a relative clause in which the head is the subject."""
+    """Return a relative clause whose pronoun refers to `head` and is the subject."""
     (noun,) = (noun for noun in grammar.NOUNS if noun.english == head)
     clause = say(grammar.relative_pronoun(NOMINATIVE, noun, plural), verb, final=True, front="subject", **parts)
     return clause._replace(german=[",", *clause.german, ","])
 
 
 def whom(head, subject, verb, plural=False, **parts):
-    """Return a relative clause in which the head is the object."""
+    """Return a relative clause whose pronoun refers to `head` and is the object."""
     (noun,) = (noun for noun in grammar.NOUNS if noun.english == head)
     prepositions, case = verb_of(verb).prepositions, verb_of(verb).case
     pronoun = grammar.relative_pronoun(case, noun, plural, governed=bool(prepositions[0]))
@@ -105,7 +105,7 @@ def with_relative(text, relative):
 
 
 @pytest.mark.parametrize(
-    "english, german",  # nominative, accusative, dative
+    "english, german",  # the German forms are nominative, accusative and dative
     [
         ("the small dog", "der kleine Hund, den kleinen Hund, dem kleinen Hund"),
         ("the small cat", "die kleine Katze, die kleine Katze, der kleinen Katze"),
@@ -165,7 +165,7 @@ def test_indefinite_noun_phrases_are_negated(english, german):
 
 
 def test_articles_and_endings_match_grammar_tables():
-    """The tables in the layout of a grammar book, with the columns nominative, accusative and dative."""
+    """Compare with the tables of a grammar book, whose columns are nominative, accusative and dative."""
     books = {
         "ARTICLE": {"m": "der den dem", "f": "die die der", "n": "das das dem", "p": "die die den"},
         "RELATIVE": {"m": "der den dem", "f": "die die der", "n": "das das dem", "p": "die die denen"},

@@ -1,4 +1,4 @@
-"""WMT14, TED and IWSLT15: from TensorFlow Datasets, without a network connection, and from plain files."""
+"""Tests of WMT14, TED and IWSLT15 with TensorFlow Datasets (TFDS), with plain files, and without a network."""
 
 import gzip
 import http.server
@@ -42,18 +42,18 @@ READ = """He said: "AT&T < R&D & &lt; 'a' &copy 1 > 0\""""
 
 
 def with_entities(pairs):
-    """Return pairs like those that TFDS stores, the last one with SGML entities."""
+    """Return the pairs in the form in which TFDS stores them. The last pair has SGML entities."""
     return [*pairs[:-1], (STORED, STORED)]
 
 
 def without_entities(pairs, split):
-    """Return the pairs that a problem should read. In training text, "&amp;" is literal text."""
+    """Return the pairs that a problem should read. It must not decode SGML entities in the training split."""
     return [*pairs[:-1], (STORED, STORED) if split == "train" else (READ, READ)]
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """Folder of TFDS with a small `wmt14_translate`."""
+    """Return a TFDS data folder with a small `wmt14_translate`."""
     tfds = pytest.importorskip("tensorflow_datasets", reason="stores what the TFDS path reads")
     home = tmp_path_factory.mktemp("tfds")
     for language, pairs in PAIRS.items():
@@ -70,7 +70,7 @@ def stored(tmp_path_factory):
 
 @pytest.fixture
 def data(stored, tmp_path, monkeypatch):
-    """Data directory with the stored corpora, as if they had been downloaded."""
+    """Return a data directory that contains the TFDS corpora, as after a download."""
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     shutil.copytree(stored, tmp_path / "data" / "tensorflow_datasets")
     return tmp_path / "data"
@@ -89,7 +89,7 @@ def test_tfds_pairs_have_no_sgml_entities(data, split, language):
     problem = load_problem(f"wmt14_en{language}", data_dir=data)
     pairs = list(problem.examples(split))
     assert sorted(pairs) == sorted(without_entities(PAIRS[language](split), split))
-    assert pairs == list(problem.examples(split))  # in the same order
+    assert pairs == list(problem.examples(split))  # the order does not change
     backwards = load_problem(f"wmt14_{language}en", data_dir=data)
     assert list(backwards.examples(split)) == [(target, source) for source, target in pairs]
 
@@ -187,7 +187,10 @@ def test_missing_tfds_is_named(tmp_path, monkeypatch, missing):
 
 @pytest.fixture
 def proxy(monkeypatch):
-    """Send all downloads to a local server, which answers with the first element of the returned list, or with 404."""
+    """Send all downloads to a local server, and return a list of bytes that a test may fill.
+
+    The server answers every request with the first element of the list, or with status 404 if the list is empty.
+    """
     pytest.importorskip("tensorflow_datasets")
     answers = []
 
@@ -211,7 +214,7 @@ def proxy(monkeypatch):
         for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY", "TFDS_DATA_DIR"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setattr(urllib.request, "_opener", None)  # urllib caches the proxy of its first use
+        monkeypatch.setattr(urllib.request, "_opener", None)  # urllib caches the proxy settings when it is first used
         yield answers
         server.shutdown()
         thread.join()

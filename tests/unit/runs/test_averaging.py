@@ -1,4 +1,4 @@
-"""Selection of the checkpoints to average, and the warning about an outdated average."""
+"""Tests of checkpoint averaging: which checkpoints it selects, and the warning about an outdated average."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from keras_transformer.utils.files import write_json
 
 @pytest.fixture
 def make_run(tmp_path):
-    """Return a function that writes a run whose checkpoint of step n holds the weight n."""
+    """Return a function that writes a run in which all weights of the checkpoint at step n are n."""
 
     def make_run(steps, best=None, **hparams):
         problem = kt.problem("reverse", data_dir=tmp_path / "data")
@@ -32,7 +32,7 @@ def save(run, step):
 
 
 def averaged(run):
-    """Return the weight, the seed and the steps of the checkpoint `averaged`."""
+    """Return the weights, the seed state and the source steps of the checkpoint `averaged`."""
     arrays, state = run.checkpoints.load("averaged")
     return arrays["weights"]["table"].tolist(), arrays["weights"]["seed"].tolist(), state["steps"]
 
@@ -75,7 +75,7 @@ def test_averaged_warns_once_training_has_continued(make_run, caplog):
     assert "the last checkpoint is from step 6" in line
     assert line.endswith(f"python -m keras_transformer.average --run={run.path}")
     caplog.clear()
-    run.checkpoints.load("averaged", parts=())  # without weights there is no warning
+    run.checkpoints.load("averaged", parts=())  # loading no weights causes no warning
     kt.average_checkpoints(run.path)
     assert averaged(run) == ([5.0] * 3, [6, 0], [4, 6])
     assert not caplog.messages

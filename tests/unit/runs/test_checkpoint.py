@@ -1,4 +1,4 @@
-"""Checkpoints: writing, pruning, the best one, loading and early stopping, without training."""
+"""Tests of writing, pruning and loading checkpoints, of the best checkpoint, and of early stopping."""
 
 import types
 
@@ -81,7 +81,7 @@ def test_prune_keeps_latest_and_best(checkpoints):
     checkpoints.prune(5)
     assert checkpoints.steps() == [2, 4, 6, 8, 10]
     checkpoints.mark_best(4, found(1.0))
-    checkpoints.prune(3, newest=8)  # the one at 10 may be damaged
+    checkpoints.prune(3, newest=8)  # step 10 may be damaged, so it does not count
     assert checkpoints.steps() == [4, 6, 8, 10]
     checkpoints.prune(2)
     assert checkpoints.steps() == [4, 8, 10]
@@ -98,7 +98,7 @@ def test_drop_keeps_the_best(checkpoints):
 
 
 class Evaluated:
-    """Stand-in for the callback `ValidationCallback`: `results` is {step: metrics}."""
+    """Stand-in for `ValidationCallback` that returns the given results, {step: metrics}."""
 
     latest = None
 
@@ -112,7 +112,7 @@ class Evaluated:
 
 @pytest.fixture
 def checkpointing(tmp_path, monkeypatch):
-    """Return a function that makes the callback `CheckpointCallback` from evaluations {step: metrics}."""
+    """Return a function that makes a `CheckpointCallback` from validation results, {step: metrics}."""
     monkeypatch.setattr(callbacks.checkpoint, "training_arrays", lambda model: ARRAYS)
 
     def make(results, start=0, from_signal=False, **hparams):
@@ -179,12 +179,12 @@ def test_patience_counts_evaluations_after_best(tmp_path):
     evaluation = types.SimpleNamespace(evaluated=lambda step: step % 5 == 0)
     stopping = callbacks.EarlyStopping(0, run, kt.HParams(patience=2, eval_steps=5), evaluation)
     stopping.set_model(types.SimpleNamespace(stop_training=False))
-    for step in (5, 10, 13, 15, 20):  # a shorter run ended at 13
+    for step in (5, 10, 13, 15, 20):  # 13 was the last step of a shorter run
         run.log(kind="validation", step=step)
-    assert not callbacks.ended_early(run, stopping.hparams, 20)  # no checkpoint is the best
+    assert not callbacks.ended_early(run, stopping.hparams, 20)  # there is no best checkpoint yet
     run.checkpoints.path.mkdir()
     run.checkpoints.mark_best(5, found(1.0))
-    run.log(kind="validation", step=10)  # evaluated again after a crash
+    run.log(kind="validation", step=10)  # a resumed run evaluates again
     ended = [callbacks.ended_early(run, stopping.hparams, step) for step in (5, 10, 13, 14, 15, 20)]
     assert ended == [False] * 4 + [True] * 2
     with logged_lines() as lines:

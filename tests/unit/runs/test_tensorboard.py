@@ -1,4 +1,4 @@
-"""Events for TensorBoard: the rows of metrics.jsonl, each update once, also after a killed run."""
+"""Tests of TensorBoard events, which contain the rows of metrics.jsonl and each update once, even after a kill."""
 
 import itertools
 import time
@@ -50,7 +50,7 @@ def test_events_match_metrics_log(home):
 
 
 def test_events_after_kill_replace_later_updates(monkeypatch, tmp_path):
-    clock = itertools.count(1_700_000_000)  # TensorBoard orders files by the second in which they were opened
+    clock = itertools.count(1_700_000_000)  # TensorBoard sorts files by the second of their creation
     monkeypatch.setattr(time, "time", lambda: float(next(clock)))
 
     def train(first, *steps):

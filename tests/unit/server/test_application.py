@@ -1,4 +1,4 @@
-"""The web application with an engine that reverses texts: answers, batches, limits and errors."""
+"""Tests of the web application with an engine that reverses texts: answers, batches, limits and errors."""
 
 import concurrent.futures
 import contextlib
@@ -46,12 +46,12 @@ def pool():
 
 
 def short(seconds):
-    """Return the limits with another timeout."""
+    """Return `LIMITS` with a timeout of `seconds`."""
     return dataclasses.replace(LIMITS, seconds=seconds)
 
 
 def metrics(url):
-    """Return {(name, *labels): value} of all metrics."""
+    """Return all metrics of the server as {(name, *label values): value}."""
     families = text_string_to_metric_families(ask(url, "/metrics").content)
     return {(one.name, *sorted(one.labels.values())): one.value for family in families for one in family.samples}
 
@@ -61,7 +61,7 @@ def waiting(url):
 
 
 def block(pool, url, engine):
-    """Close the engine's gate after a first text, and return the future of its answer."""
+    """Send a text that the engine cannot finish, because its gate is closed. Return the future of the answer."""
     engine.gate.clear()
     first = pool.submit(ask, url, body={"texts": ["first"]})
     wait_for(lambda: engine.batches)
@@ -70,7 +70,7 @@ def block(pool, url, engine):
 
 @contextlib.contextmanager
 def raw_request(url, *lines, body=b""):
-    """Send POST /translate with these header lines and the start of a body; yield the open socket."""
+    """Send POST /translate with the given header lines and the start of a body. Yield the open socket."""
     with socket.create_connection(url.removeprefix("http://").split(":"), timeout=10) as connection:
         connection.sendall("\r\n".join(["POST /translate HTTP/1.1", "Host: x", *lines, "", ""]).encode() + body)
         yield connection
@@ -89,7 +89,7 @@ def test_translate_keeps_lines_of_a_text(url, engine):
     texts = ["one two\n\nthree", "a\r\nb\u2028c\n", " \n \n", "\n d"]
     answer = ask(url, body={"texts": texts, "nbest": 2})
     assert answer.outputs == [
-        [("owt eno\n\neerht", 0), ("owt eno1\n\neerht1", -1)],  # a score is the mean of the lines' scores
+        [("owt eno\n\neerht", 0), ("owt eno1\n\neerht1", -1)],  # the score is the mean over lines
         [("a\nb\nc", 0), ("a1\nb1\nc1", -1)],
         [("", 0)],
         [("\nd ", 0), ("\nd 1", -1)],
@@ -352,7 +352,7 @@ def test_attention_alternates_with_batches_and_is_limited(pool):
         wait_for(lambda: waiting(url) == 1)
         engine.gate.set()
         assert first.result().outputs == [[("tsrif", 0)]]
-        wait_for(lambda: waiting(url) == 0)  # the second batch is next, behind the first map
+        wait_for(lambda: waiting(url) == 0)  # the second batch is next after the first map
         engine.map_gate.set()
         assert second.result().outputs == [[("dnoces", 0)]]
         statuses = sorted(one.result().status for one in maps)
@@ -374,6 +374,6 @@ def test_server_stops_while_model_is_stuck(engine, pool):
     with serving(application(engine, short(1.0))) as url:
         late = block(pool, url, engine)
         start = time.monotonic()
-    assert time.monotonic() - start < 10  # the gate stays closed for 30 seconds
+    assert time.monotonic() - start < 10  # the engine would wait 30 seconds at its gate
     late.result().refused(504)
     engine.gate.set()

@@ -42,7 +42,7 @@ def test_batcher_keeps_order_and_budget(arrivals, batch_tokens, batch_rows):
 
 
 def test_batcher_rejects_late_items_under_overload():
-    """Without refusals, all items would wait too long and the work would be wasted."""
+    """Check that rejecting late items lets most others finish. Without rejections, all items would time out."""
     done, refused, late, answered = [], [], [], []
 
     def work(items):
@@ -63,7 +63,9 @@ def test_batcher_rejects_late_items_under_overload():
                 late.append("a")
 
     async def everything():
-        batcher = Batcher(work, batch_tokens=4, batch_rows=4, wait=0, max_waiting=10_000)  # 200 items per second
+        batcher = Batcher(
+            work, batch_tokens=4, batch_rows=4, wait=0, max_waiting=10_000
+        )  # processes 200 items per second
         async with batcher.running():
             await asyncio.gather(*(client(batcher) for _ in range(400)))
 

@@ -1,4 +1,4 @@
-"""Scores of the parts of a split, and their means."""
+"""Tests of `score_parts`, which scores the parts of a split and averages the scores."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from keras_transformer.tasks.parts import score_parts
 
 
 def scorer(name):
-    """Return a problem whose score is the number of equal lines, and whose signature is its name."""
+    """Return a stand-in for a problem. Its score is the number of equal lines, and its score signature is `name`."""
 
     def score(hypotheses, references):
         return [Score("equal", float(sum(a == b for a, b in zip(hypotheses, references, strict=True))), name)]

@@ -1,4 +1,4 @@
-"""Problems: pairs in both directions, corpus files, and scores."""
+"""Tests of problems: pairs in both directions, corpus files and scores."""
 
 import gzip
 import random
@@ -173,7 +173,7 @@ def test_problem_rejects_wrong_parameters(parameters, said):
     assert said in complaint(load_problem, "copy", **parameters)
 
 
-# Exceptions of `pairs` while a vocabulary is learned
+# Exceptions that `pairs` raises while a tokenizer is trained
 
 
 @pytest.mark.parametrize("error", [UserError("line 3 is bad"), ValueError("a bug"), KeyboardInterrupt()])
@@ -190,11 +190,11 @@ def test_exception_in_pairs_is_raised_unchanged(tmp_path, error):
     assert caught.value is error and not list(tmp_path.iterdir())
 
 
-# A class that is not registered
+# Unregistered classes
 
 
 class Digits(TranslationProblem):
-    """Digits and their names. The name of the problem is the name of the class."""
+    """Unregistered problem that translates digits to letters."""
 
     source, target = "en", "de"
 
@@ -204,7 +204,7 @@ class Digits(TranslationProblem):
 
 
 class Doubled(Digits):
-    """A subclass with its own corpus."""
+    """Unregistered subclass with a different corpus."""
 
     def pairs(self, split):
         return ((f"{source} {source}", target) for source, target in super().pairs(split))
@@ -236,7 +236,7 @@ def write_text(folder, split, pairs, compress=False):
 
 
 def pairs_of(count, different=None):
-    """Return `count` pairs. Targets contain the line number. Sources repeat after `different` lines."""
+    """Return `count` pairs with distinct targets. Sources repeat after `different` lines."""
     return [(f"source {i % (different or count)}", f"target {i}") for i in range(count)]
 
 
@@ -278,7 +278,7 @@ def test_parallel_text_too_small_to_hold_out(tmp_path, pairs):
 
 
 def stored(problem, split="train"):
-    """Return the pairs of a split from the prepared corpus."""
+    """Prepare the problem and return the pairs of text in a split of the prepared corpus."""
     pairs = problem.prepare().store.split(split)
     texts = [
         problem.tokenizer.decode([rows[i].tolist()[:-1] for i in range(len(rows))])
@@ -300,7 +300,7 @@ def test_extra_train_keeps_vocabulary(tmp_path):
     assert more.tokenizer.to_bytes() == plain.tokenizer.to_bytes() and more.prepared_dir != plain.prepared_dir
     backwards = load_problem("parallel_text_rev", raw_dir=tmp_path, extra_train=f"{tmp_path}/taught", **where)
     assert stored(backwards) == [(target, source) for source, target in stored(more)]
-    # With validation files no pairs are held out, and changed texts are read again.
+    # If validation files exist, no training pairs are held out. Changed text files are read again.
     write_text(tmp_path, "validation", pairs_of(3))
     for packed in tmp_path.glob("taught.*.gz"):
         packed.unlink()

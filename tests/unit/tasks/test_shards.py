@@ -1,4 +1,4 @@
-"""Shards of a preparation: the merged corpus equals an unsharded one, and faulty shards are named."""
+"""Tests of `prepare` in shards: the merged corpus equals an unsharded one, and errors name faulty shards."""
 
 import random
 import shutil
@@ -22,7 +22,7 @@ def small_chunks(monkeypatch):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A folder with parallel text."""
+    """Return a folder with parallel text."""
     folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(1)
     for split, count in (("train", 120), ("validation", 15), ("test", 5)):
         for language in ("en", "de"):
@@ -36,7 +36,7 @@ def problem_of(corpus, data_dir, **settings):
 
 
 def contents(problem):
-    """Return {name: content} of the files of a prepared corpus."""
+    """Return the files of a prepared corpus as {name: content}."""
     return {path.name: path.read_bytes() for path in problem.prepared_dir.iterdir() if path.name != VERIFIED}
 
 
@@ -127,7 +127,7 @@ def test_merge_names_faulty_shards(corpus, tmp_path):
 
 
 def prepare_shard_of_copy(problem, shards):
-    """Write shard 3 without the merge that follows the last shard."""
+    """Prepare shard 3 without merging. The merge normally starts when the last shard is complete."""
     moved = shards.with_name("moved")
     (shards / "1-of-3").rename(moved)
     prepare_shard(problem, 3, 3)

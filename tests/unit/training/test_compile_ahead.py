@@ -1,4 +1,4 @@
-"""Compilation of all batch shapes in threads: same weights, one compilation per shape, its log, and JAX's cache."""
+"""Tests of `CompileAhead`, which compiles the update for all batch shapes in threads."""
 
 import contextlib
 import logging
@@ -36,7 +36,7 @@ def problem(tmp_path_factory):
 
 @pytest.fixture
 def cache(tmp_path):
-    """The folder of an empty compilation cache. JAX logs each compilation."""
+    """Return the folder of an empty JAX compilation cache, and make JAX log each compilation."""
     settings = {
         "jax_compilation_cache_dir": str(tmp_path / "jax"), "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_log_compiles": True,
@@ -52,7 +52,7 @@ def cache(tmp_path):
 
 
 def trained(problem, ahead, devices=1):
-    """Return the weights after eight updates, the number of shapes, and the lines of the log."""
+    """Train for eight updates. Return the weights, the number of batch shapes and the log lines."""
     strategy = make_strategy("jax", devices) if devices > 1 else None
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = kt.Transformer.from_hparams(HPARAMS, problem)

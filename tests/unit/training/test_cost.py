@@ -1,4 +1,4 @@
-"""The cost of a training run in its log, its summary, the estimates before it and the command `cost`."""
+"""Tests of the cost of training in the log, the summary, the estimates before a run, and the command `cost`."""
 
 import gc
 import json
@@ -40,7 +40,7 @@ def problem(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_and_lines(problem, tmp_path_factory):
-    """A run of four updates, resumed after two, and the lines that it printed after resuming."""
+    """Return a run of four updates that was resumed after two, and its log lines after resuming."""
     path = tmp_path_factory.mktemp("runs") / "run"
     train_model(problem, shallow.replace(train_steps=2), path)
     with logged_lines() as lines:
@@ -93,7 +93,7 @@ def test_log_counts_each_update(problem, run_and_lines):
     rows = [row for row in run.metrics() if row["kind"] == "train"]
     model = run.load_model("last")
     batches = problem.batches("train", hparams)
-    assert [row["step"] for row in rows] == [1, 2, 3, 4]  # each checkpoint ends a line
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]  # one row per checkpoint
     for step, row in enumerate(rows):
         shape = count, source, target = batches.shape(step)
         assert shape == (*batches[step][0][0].shape, batches[step][1].shape[1])
@@ -150,7 +150,7 @@ def test_training_summary_counts_repeated_updates_once():
 
 
 def test_training_summary_ignores_updates_lost_by_kill():
-    """The run is killed after update 120, whose row is written, and resumes from the checkpoint of update 80."""
+    """Simulate a run that was killed after logging update 120 and resumed from the checkpoint at update 80."""
     train = {"kind": "train", "tokens": 10, "padded_tokens": 10, "seconds": 1.0, "flops": 1}
     start = {"kind": "start", "devices": 1, "device_flops_per_second": 1.0}
     rows = [{**start, "step": 0}, *({**train, "step": step} for step in (50, 80, 100, 120))]
@@ -204,7 +204,7 @@ def test_training_summary_lists_precisions():
     rows = [started(0, "float32"), update(1), started(1, "bfloat16"), update(2), started(2, "bfloat16"), update(3)]
     assert training_summary(rows[:2])["precision"] == "float32"
     assert training_summary(rows)["precision"] == "float32, bfloat16"
-    # Updates that are repeated in another precision do not count.
+    # The updates in bfloat16 do not count, because the run repeated them in float32.
     assert training_summary([*rows, started(1, "float32"), update(2)])["precision"] == "float32"
     assert "precision" not in training_summary([started(0, "float32")])
 
@@ -223,7 +223,7 @@ def test_evaluation_row_holds_training_cost(run_and_lines, tmp_path):
 
 
 def estimate(problem, path, monkeypatch, rates=(1e9, 1e9), **options):
-    """Return the lines on time of a dry run with given device rates in float32 and bfloat16."""
+    """Return the lines with the time estimate of a dry run. `rates` are FLOP/s in float32 and bfloat16."""
     rates = dict(zip(("float32", "bfloat16"), rates))
     monkeypatch.setattr("keras_transformer.training.summary.device_rate", lambda dtype="float32": rates[dtype])
     with logged_lines() as lines:
@@ -253,7 +253,7 @@ def test_time_estimate_omits_compilation_without_xla(problem, tmp_path, monkeypa
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="on JAX, CompileAhead reports compilations")
 def test_progress_excludes_compilations_from_eta(problem, monkeypatch):
-    """Two shapes alternate. The first update of a shape takes 20 s, any other update 1 s."""
+    """Simulate two alternating batch shapes. The first update of each takes 20 seconds, any other takes 1 second."""
     times = iter([0, 20, 20, 40, 40, 41, 41, 42, 42, 42])
     monkeypatch.setattr("keras_transformer.utils.timing.time.monotonic", lambda: next(times))
     shapes = [(4, 5, 6), (2, 9, 9)]
@@ -280,24 +280,24 @@ def test_progress_excludes_compilations_from_eta(problem, monkeypatch):
 
 
 def counted(*flags, capsys):
-    """Return the lines that `cost` prints."""
+    """Run `cost` and return the lines that it prints."""
     cost.main(list(flags))
     return capsys.readouterr().out.splitlines()
 
 
 def test_paper_flops_match_table_2():
-    """Table 2: 3.3e18 for base, 2.3e19 for big, from times of §5.2 and the P100's rate of footnote 5."""
+    """Compare with 3.3e18 (base) and 2.3e19 (big) FLOPs, from the times in §5.2 and the P100's rate in footnote 5."""
     tflops = GPU_TFLOPS["P100"]
     assert f"{paper_flops(PAPER_HOURS['base'], PAPER_GPUS, tflops):.1e}" == "3.3e+18"
     assert f"{paper_flops(PAPER_HOURS['big'], PAPER_GPUS, tflops):.1e}" == "2.3e+19"
 
 
 def test_training_cost_near_6_flops_per_weight_and_token():
-    """A rule of thumb: each weight takes part in one multiply-add per token, forward and twice backward."""
+    """Compare with a rule of thumb: per token, each weight takes part in one multiply-add forward and two backward."""
     hparams = kt.hparams("base", num_layers=2, batch_tokens=600, train_steps=10)
     model, found = kt.Transformer(2000, hparams), training_cost(hparams, 2000, length=30)
     encoder = model.encoder.count_params()
-    decoder = model.count_params() - encoder  # the embedding projects only targets
+    decoder = model.count_params() - encoder  # the embedding counts only as the output projection
     assert (found.parameters, found.updates) == (model.count_params(), 10)
     assert found.counted == pytest.approx(10 * 6 * 600 * (encoder + decoder), rel=0.05)
     assert found.hours(gpus=2, tflops=1.0) == pytest.approx(found.counted / 2e12 / 3600)
@@ -314,12 +314,14 @@ def test_cost_command_prints_table_2(capsys):
 def test_cost_command_with_other_settings(capsys):
     flags = ("--hparams=toy", "--vocab_size=100", "--train_steps=10", "--gpus=2", "--tflops=0.5")
     lines = counted(*flags, capsys=capsys)
-    assert len(lines) == 3 and "10 updates of 2,048 source" in lines[0]  # the paper gives no time for this model
+    assert len(lines) == 3 and "10 updates of 2,048 source" in lines[0]  # the paper reports no time for this model
     assert lines[2].endswith("hours at the full rate of 2 devices × 0.5 TFLOP/s")
     assert "3.60e+15 by the paper's method" in counted(*flags, "--hours=1", capsys=capsys)[2]
     assert "1.64e+18 by the paper" in counted("--vocab_size=100", "--train_steps=50000", capsys=capsys)[2]
     other = counted("--vocab_size=100", "--gpus=1", "--tflops=60", capsys=capsys)
-    assert not any("paper's method" in line for line in other)  # the paper times no run of this length
+    assert not any(
+        "paper's method" in line for line in other
+    )  # the paper reports no time for this batch size or length
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Workarounds for the design of Keras on TensorFlow, one test each.
+"""Tests of the workarounds for the behaviour of Keras on TensorFlow.
 
 test_strategy.py tests the workarounds for `tf.distribute`.
 """
@@ -31,14 +31,14 @@ LENGTHS = [2, 2, 3, 3, 3, 4, 5, 5, 6, 7, 7, 7, 9]
 
 
 def random_sequences(lengths, seed):
-    """Return `Sequences` of random ids, each with EOS."""
+    """Return `Sequences` of random ids with the given lengths. Each sequence ends with EOS."""
     random = np.random.default_rng(seed)
     rows = [[*random.integers(4, VOCAB, length - 1), 1] for length in lengths]
     return Sequences(np.concatenate(rows), np.cumsum([0, *lengths]))
 
 
 def make_batches(source=LENGTHS, target=LENGTHS[::-1], shuffle=True, **arguments):
-    """Return batches of at most 18 tokens per side, of sequences of these lengths."""
+    """Return batches of random sequences with the given lengths. A batch has at most 18 tokens per side."""
     split = Split(random_sequences(source, 1), random_sequences(target, 2))
     plan = BatchPlan(split.index, 18, seed=1, shuffle=shuffle)
     return TokenBatches(split, plan, **arguments)
@@ -52,7 +52,7 @@ def make_model(vocab_size=VOCAB, dtype="float32", accumulate=1, dropout=0.0, **c
 
 
 def sgd():
-    """Return an optimizer whose update is the gradient. Adam hides errors of scale and starts at a rate near 0."""
+    """Return SGD, because Adam hides errors of scale and starts with a learning rate near 0."""
     return {"optimizer": keras.optimizers.SGD(0.5)}
 
 
@@ -70,7 +70,7 @@ def update(model, batch):
 
 
 def watch(model, monkeypatch):
-    """Replace the update by a recorder of its batches and return the list of batches."""
+    """Replace the model's update by a function that records its batches. Return the list of batches."""
     seen = []
 
     def train_step(data):
@@ -81,7 +81,7 @@ def watch(model, monkeypatch):
     return seen
 
 
-# `fit` shuffles a finite PyDataset with Python's random module, and its symbolic build consumes the first batch
+# `fit` shuffles a finite PyDataset with Python's random module, and its symbolic build consumes the first batch.
 
 
 @pytest.mark.parametrize("start", [0, 5])
@@ -95,7 +95,7 @@ def test_fit_reads_batches_in_plan_order(start, monkeypatch):
     assert random.getstate() == state
 
 
-# `fit` infers open dimensions from the first two batches, and epoch hooks come too early to count updates
+# `fit` infers variable dimensions from the first two batches. Keras calls epoch hooks too early to count updates.
 
 
 def test_fit_traces_once_and_callbacks_count_updates(monkeypatch):
@@ -117,15 +117,15 @@ def test_fit_traces_once_and_callbacks_count_updates(monkeypatch):
     updates = 2 * len(shapes)
     assert steps == [(10 + i, i) for i in range(1, updates + 1)] + ["end"]
     assert len(calls) <= 2  # one trace for all shapes
-    # With gradient_accumulation_steps the schedule would count micro-batches.
+    # With Keras' gradient_accumulation_steps, the schedule would count micro-batches.
     assert float(model.optimizer.learning_rate) == pytest.approx(oracles.learning_rate(16, updates + 1))
 
 
-# On a thread-safe backend Keras runs callbacks during the next updates
+# On a thread-safe backend, Keras runs callbacks during the next updates.
 
 
 def test_callbacks_come_between_updates(monkeypatch):
-    """On JAX an async_safe callback runs in another thread, where a checkpoint would hold later weights."""
+    """Check that callbacks run in the main thread. In another thread, a checkpoint would contain later weights."""
     threads = []
 
     class Watcher(StepCallback):
@@ -139,7 +139,7 @@ def test_callbacks_come_between_updates(monkeypatch):
     assert set(threads) == {threading.main_thread()}
 
 
-# Keras averages over batches instead of tokens, and never stops reading an endless PyDataset
+# Keras averages over batches instead of tokens, and it never stops reading an infinite PyDataset.
 
 
 def test_evaluate_reads_batches_once_and_averages_over_tokens(monkeypatch):
@@ -174,11 +174,11 @@ def test_evaluate_reads_batches_once_and_averages_over_tokens(monkeypatch):
     assert abs(np.mean([batch.mean() for batch in plain]) - reported["nll"]) > 1e-3
 
 
-# Keras' gradient_accumulation_steps averages batches, and the schedule counts micro-batches
+# With Keras' gradient_accumulation_steps, gradients are averages over batches and the schedule counts micro-batches.
 
 
 def test_micro_batches_draw_masks_in_fixed_order():
-    """Micro-batches run one after the other. In a parallel loop they would draw masks in any order."""
+    """Check that micro-batches run sequentially. A parallel loop would draw dropout masks in arbitrary order."""
     ends = []
     for _ in range(2):
         model = make_model(**sgd(), accumulate=3, dropout=0.4)
@@ -193,7 +193,7 @@ def test_micro_batches_draw_masks_in_fixed_order():
         np.testing.assert_array_equal(one, other)
 
 
-# Loss.__call__ casts labels and logits to the dtype of the loss
+# Loss.__call__ casts labels and logits to the dtype of the loss.
 
 
 def test_loss_keeps_large_label_ids_in_bfloat16():
@@ -211,10 +211,10 @@ def test_model_keeps_large_label_ids_in_bfloat16():
     expected = oracles.cross_entropy(labels, np.asarray(model.logits(states), "float32"), 0.1).mean()
     weights = np.full(labels.shape, 1 / labels.size, "float32")
     assert float(model.compute_loss(None, labels, states, weights)) == pytest.approx(expected, rel=1e-2)
-    assert float(model.get_metrics_result()["nll"]) < 2  # with other labels above 10
+    assert float(model.get_metrics_result()["nll"]) < 2  # wrong labels would give more than 10
 
 
-# With −∞ a fully masked row is NaN, and NaN × weight 0 is NaN; −1e9 overflows float16
+# With scores of −∞, a fully masked row is NaN even after multiplication by weight 0. A score of −1e9 overflows float16.
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
@@ -251,7 +251,7 @@ def test_xla_is_off_on_cpu_by_default():
     assert make_model(jit_compile=True).jit_compile is True
 
 
-# oneDNN fuses scaled logits and a mask that all rows share into its slowest kernel where no gradient is needed
+# Without gradients, oneDNN fuses scaled logits and a mask that all rows share into its slowest kernel.
 
 
 def test_causal_mask_is_cheap_without_gradient():

@@ -1,4 +1,4 @@
-"""Memory: the estimate, the check of the weights, and the error when training runs out of it."""
+"""Tests of memory: the estimate, the check that the weights fit, and the error if training runs out of memory."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ VOCAB_SIZE = 4000
 
 
 def run_out_of_memory(*_, **__):
-    """Have the backend allocate more than an address space holds."""
+    """Make the backend allocate an array that is larger than the address space."""
     return ops.convert_to_numpy(ops.zeros((10**8, 10**7)))
 
 
@@ -81,7 +81,7 @@ def test_estimate_grows_with_model_and_batch():
     )
     shallow = memory.estimated_bytes(deep.replace(num_decoder_layers=1), VOCAB_SIZE, 400, 20, 20)
     assert estimate < shallow < memory.estimated_bytes(deep, VOCAB_SIZE, 400, 20, 20) / 1.5
-    # Weights, gradients and two slots. Only the logits of one chunk are in memory.
+    # Twice the vocabulary adds weights, gradients and two optimizer slots, but logits of only one chunk.
     more = memory.estimated_bytes(HPARAMS, 2 * VOCAB_SIZE, 400, 20, 20) - estimate
     assert 4 * 4 * VOCAB_SIZE * HPARAMS.d_model < more < 4 * 8000 * VOCAB_SIZE
 

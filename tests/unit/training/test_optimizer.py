@@ -1,4 +1,4 @@
-"""Adam (§5.3), clipping, non-finite gradients, the moving average and loss scaling, on one device and on two."""
+"""Tests of Adam (§5.3), clipping, non-finite gradients, the moving average and loss scaling on one or two devices."""
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ def random_arrays(seed):
 
 
 def made(**arguments):
-    """Return variables with random values, and an optimizer built for them."""
+    """Return (variables with random values, optimizer built for them)."""
     variables = [keras.Variable(value, name=name) for name, value in zip(SHAPES, random_arrays(0))]
     optimizer = GuardedAdam(**ADAM, **arguments)
     optimizer.build(variables)
@@ -35,7 +35,7 @@ def arrays(variables):
 
 
 def state(optimizer):
-    """Return {path: array} of step and slots."""
+    """Return the optimizer's step and slots as {path: array}."""
     variables = optimizer_state(optimizer)
     return dict(zip((variable.path for variable in variables), arrays(variables)))
 
@@ -45,7 +45,7 @@ def norm_of(gradients):
 
 
 def adam(values, updates, clip_norm=None):
-    """Algorithm 1 of Kingma & Ba (2015), in float64."""
+    """Apply updates with Algorithm 1 of Kingma & Ba (2015) in float64. Return the new values."""
     values = [value.astype("float64") for value in values]
     means, variances = [0.0 * value for value in values], [0.0 * value for value in values]
     for step, gradients in enumerate(updates, start=1):
@@ -72,7 +72,7 @@ def test_optimizer_is_adam_with_clipped_norm(clip_norm):
 
 @pytest.mark.backend
 def test_optimizer_without_clipping_equals_keras_adam():
-    # On JAX, both are bit-for-bit identical. On TensorFlow, the fused operation computes and rounds 1 − β again.
+    # On JAX, both are bit-for-bit identical. On TensorFlow, the fused operation rounds 1 − β differently.
     tolerance = {"rtol": 0, "atol": 0} if keras.backend.backend() == "jax" else {"rtol": 1e-5, "atol": 1e-7}
     updates = [random_arrays(seed) for seed in range(1, 8)]
     variables, optimizer = made()
@@ -159,7 +159,7 @@ def test_loss_scaling_changes_no_bit():
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_float16_gradients_match_float32_at_any_scale(accumulate):
-    """Compare gradients, because Adam would hide a scale that does not cancel."""
+    """Compare gradients instead of weights, because Adam would hide a wrong scale."""
     random = np.random.default_rng(1)
     source, labels = random.integers(4, 40, (2, 6, 5)).astype("int32")
     inputs = source, np.concatenate([np.full((6, 1), 2, "int32"), labels[:, :-1]], axis=1)
@@ -228,7 +228,7 @@ def test_optimizer_rejects_bypassing_arguments(argument):
 
 
 def test_optimizer_rejects_epsilon_0():
-    """Without a gradient, 0 / (√0 + 0) would be NaN."""
+    """With epsilon 0, a zero gradient would give 0 / (√0 + 0), which is NaN."""
     with pytest.raises(ValueError, match="epsilon must be greater than 0, got 0"):
         GuardedAdam(epsilon=0)
 

@@ -1,4 +1,4 @@
-"""`TrainOptions`: its defaults, and the values that it rejects."""
+"""Tests of `TrainOptions`: defaults and rejected values."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Learning rate and Adam (§5.3). Keras counts updates from 0, the paper from 1."""
+"""Tests of the learning rate schedule and of Adam's settings (§5.3). Keras counts updates from 0, the paper from 1."""
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ def test_learning_rate_peaks_at_end_of_warmup(d_model, peak):
 
 
 def test_first_update_uses_rate_of_step_1():
-    """Adam's first update is the learning rate itself, whatever the gradient."""
+    """Check the size of Adam's first update, which equals the learning rate for any gradient."""
     optimizer = kt.compile_arguments(kt.hparams("base"))["optimizer"]
     weight = keras.Variable([0.0, 0.0])
     optimizer.apply([keras.ops.convert_to_tensor([0.5, -3.0])], [weight])
@@ -37,7 +37,7 @@ def test_adam_has_paper_settings():
     optimizer = kt.compile_arguments(kt.hparams("base"))["optimizer"]
     assert (
         type(optimizer) is GuardedAdam and optimizer.clip_norm is optimizer.ema_decay is None
-    )  # test_optimizer.py compares it with Adam
+    )  # test_optimizer.py compares GuardedAdam with Adam
     assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
     extras = (optimizer.weight_decay, optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
     assert not any((*extras, optimizer.use_ema, optimizer.gradient_accumulation_steps))

@@ -1,4 +1,4 @@
-"""Contract 3 and the run directory: a resumed run is bit-for-bit identical, and later commands find what they need."""
+"""Tests of `train_model`: resumed runs end bit-for-bit identical, and run directories are complete."""
 
 import dataclasses
 import hashlib
@@ -41,7 +41,7 @@ def quick():
 
 @pytest.fixture(scope="module")
 def folder(quick, tmp_path_factory):
-    """The folder of the prepared corpus and of an undisturbed run, shared by all test processes."""
+    """Return a folder with a prepared corpus and an uninterrupted run, which all test processes share."""
 
     def make(path):
         train_model(kt.problem("reverse", data_dir=path, **PROBLEM), hparams, path / "whole")
@@ -56,19 +56,19 @@ def problem(folder):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    """The uninterrupted run, which tests must not modify."""
+    """Return the uninterrupted run, which tests must not modify."""
     return Run.open(folder / "whole")
 
 
 @pytest.fixture
 def copied(whole, tmp_path):
-    """A copy of the undisturbed run that a test may change."""
+    """Return a copy of the uninterrupted run, which tests may modify."""
     shutil.copytree(whole.path, tmp_path / "copied")
     return Run.open(tmp_path / "copied")
 
 
 def assert_ends_like(run, whole):
-    """Assert that weights and optimizer states of the last checkpoints are bit-for-bit identical."""
+    """Assert that the last checkpoints of two runs are bit-for-bit identical."""
     (found, state), (expected, expected_state) = run.checkpoints.load("last"), whole.checkpoints.load("last")
     assert state["step"] == expected_state["step"] == 12
     assert found.keys() == expected.keys() == {"weights", "optimizer", "ema"}
@@ -99,7 +99,7 @@ def test_checkpoint_holds_dropout_states(whole):
 
 @pytest.mark.backend
 def test_resumed_run_ends_bit_equal_after_damage(problem, whole, copied, monkeypatch):
-    """Two damaged checkpoints are skipped; the third resumes with the next batches of the plan."""
+    """Damage the two newest checkpoints. The run must resume from the third with the next batches of the plan."""
     newest, before, older = (copied.checkpoints.path / f"step-{step:09d}" for step in (12, 10, 8))
     content = bytearray((newest / "weights.npz").read_bytes())
     content[len(content) // 2] ^= 1
@@ -119,12 +119,12 @@ def test_resumed_run_ends_bit_equal_after_damage(problem, whole, copied, monkeyp
         assert any(str(path) in line and "damaged" in line for line in lines)
     assert any("resuming after update 8" in line for line in lines)
     plan = problem.batches("train", hparams).plan
-    assert seen[:4] == [plan.batch(step).rows.tolist() for step in range(8, 12)]  # some more may be read ahead
+    assert seen[:4] == [plan.batch(step).rows.tolist() for step in range(8, 12)]  # Keras may read more batches ahead
     assert_ends_like(run, whole)
 
 
 def test_training_resumes_in_another_precision(problem, copied):
-    """float16 scales its loss; checkpoints of other precisions lack the scale."""
+    """Resume in float16, which needs a loss scale that checkpoints in other precisions lack."""
     assert not [path for path in copied.checkpoints.load("last")[0]["optimizer"] if "scale" in path]
     more = hparams.replace(train_steps=14)
     run = train_model(problem, more, copied.path, kt.TrainOptions(precision="float16"))
@@ -167,7 +167,7 @@ def test_training_rejects_another_problem(problem, copied):
 
 def test_train_rows_precede_checkpoints(whole):
     rows = [row for row in whole.metrics() if row["kind"] == "train"]
-    assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]  # a line before each checkpoint
+    assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]  # one row before each checkpoint
     for row in rows:
         assert all(np.isfinite(row[name]) for name in ("loss", "nll", "perplexity", "learning_rate"))
         assert row["tokens_per_second"] > 0
@@ -196,7 +196,7 @@ def test_nonfinite_validation_is_never_best(metric):
 
 
 def test_run_resumes_after_nonfinite_validation(problem, copied):
-    """The log holds null where JSON has no number."""
+    """Simulate a log with non-finite metrics, which are null in JSON."""
     path = copied.path / "metrics.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
@@ -224,7 +224,7 @@ def test_validation_rows_are_complete(whole):
 
 
 def test_collapsed_encoder_is_reported(problem, tmp_path):
-    """At a learning rate of 0.25, Adam soon gives a post-norm encoder the same output at all positions."""
+    """Use a learning rate of 0.25, with which a post-norm encoder soon has the same output at all positions."""
     steep = dataclasses.replace(hparams, num_layers=2, dropout=0.1, warmup_steps=1, train_steps=10, eval_steps=10)
     with logged_lines() as lines:
         run = train_model(problem, steep, tmp_path / "steep")
@@ -305,7 +305,7 @@ def test_fit_again_continues_with_the_next_batch(problem, monkeypatch):
 
     read, getitem = [], TokenBatches.__getitem__
     monkeypatch.setattr(TokenBatches, "__getitem__", lambda self, i: read.append(self.start + i) or getitem(self, i))
-    if keras.backend.backend() == "tensorflow":  # count updates without computing them
+    if keras.backend.backend() == "tensorflow":  # only count updates, which is faster
         monkeypatch.setattr(kt.Transformer, "train_step", train_step)
     batches, first = problem.batches("train", hparams, start=3), []
     for model in (kt.Transformer.from_hparams(hparams, problem) for _ in range(2)):
@@ -342,11 +342,11 @@ def test_run_that_ended_early_without_score_stays_ended(problem, tmp_path):
     changed = manifest.read_text().replace('"git_revision": ', '"git_revision": "of another day", "was": ', 1)
     manifest.write_text(changed)
     assert train_model(problem, ended, tmp_path / "ended").metrics() == before
-    assert manifest.read_text() == changed  # still written by the process that made the updates
+    assert manifest.read_text() == changed  # the last process made no updates, so it wrote no manifest
 
 
 def test_early_stopping_counts_across_resumes(problem, tmp_path):
-    # A tiny learning rate: nothing improves after the first evaluation.
+    # With a tiny learning rate, nothing improves after the first evaluation.
     unchanging = dataclasses.replace(
         hparams, patience=2, best_metric="nll", learning_rate_scale=1e-30, dropout=0.0, attention_dropout=0.0,
         eval_steps=2, decode_steps=100, checkpoint_steps=2, ema_decay=0.0, train_steps=100,

@@ -1,4 +1,4 @@
-"""The log of the package on the terminal."""
+"""Tests of the package's log on the terminal."""
 
 import logging
 

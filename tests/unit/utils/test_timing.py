@@ -1,4 +1,4 @@
-"""`Stopwatch` and the format of durations."""
+"""Tests of `Stopwatch` and of the format of durations."""
 
 from keras_transformer.utils.timing import Stopwatch, duration
 

@@ -1,4 +1,4 @@
-"""Attention maps by pieces and words, and their pages and figures."""
+"""Tests of attention maps for pieces and words, and of their pages and figures."""
 
 import base64
 import contextlib
@@ -59,7 +59,7 @@ def test_attention_maps_are_model_weights():
     assert np.all(np.triu(maps.decoder, 1) == 0)
     for kind in KINDS:
         np.testing.assert_allclose(maps.weights(kind).sum(axis=-1), 1, atol=1e-5)
-    # Compute the first layer of the encoder again.
+    # Compare with attention weights computed directly by the first encoder layer.
     layer = one.model.encoder.layers[0].self_attention
     x = one.model._embed(np.array([[*ids, EOS]], "int32"))
     np.testing.assert_allclose(maps.encoder[0], np.asarray(layer.attend(x, *layer.project_memory(x))[1])[0], atol=1e-5)
@@ -132,7 +132,7 @@ def test_merged_maps_average_queries_and_sum_keys(source, target, seed):
 
 
 def shown(page):
-    """Return the data of the script in a page."""
+    """Return the JSON data in the script of a page."""
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
@@ -199,7 +199,7 @@ def figure_of(label):
 
 @pytest.mark.parametrize("label", ["喜欢", "日本語", "😀", "القط"])
 def test_save_draws_all_characters_or_names_font(tmp_path, label):
-    """Accept both outcomes, because fonts depend on the machine. Warnings are errors."""
+    """Accept both a figure and an error, because installed fonts differ between machines. Treat warnings as errors."""
     pytest.importorskip("matplotlib")
     try:
         with warnings.catch_warnings():
@@ -223,7 +223,7 @@ def test_save_without_fonts_rejects_png_and_writes_svg(tmp_path, monkeypatch):
 
 def test_save_adds_font_with_needed_characters(tmp_path, monkeypatch):
     font_manager = pytest.importorskip("matplotlib.font_manager")
-    path = font_manager.findfont("STIXGeneral")  # comes with Matplotlib, and has what DejaVu Sans lacks
+    path = font_manager.findfont("STIXGeneral")  # part of Matplotlib, with characters that DejaVu Sans lacks
     lacking = set(font_manager.get_font(path).get_charmap()) - set(
         font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap()
     )
@@ -239,7 +239,7 @@ def test_save_adds_font_with_needed_characters(tmp_path, monkeypatch):
 @pytest.mark.parametrize("value", [1.0000001, float("nan")])
 @pytest.mark.parametrize("number", FIGURES)
 def test_weights_outside_0_to_1_are_drawn(number, value):
-    """Draw weights above 1, from rounding, and NaN, from a diverged model."""
+    """Draw weights above 1, which rounding can cause, and NaN, which a diverged model can return."""
     pytest.importorskip("matplotlib")
     maps = random_maps([1, 1], [1])
     for kind in KINDS:
@@ -259,7 +259,7 @@ def test_attention_without_weights_is_reported(monkeypatch):
 
 @contextlib.contextmanager
 def nothing_recorded(model):
-    """Record no weights, like a plug-in attention without `on_weights`."""
+    """Record no weights, as for a plug-in attention layer that does not call `on_weights`."""
     yield {kind: [] for kind in KINDS}
 
 
