@@ -21,7 +21,7 @@ myst_heading_anchors = 3
 
 toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # the Args section of each docstring describes the types
+autodoc_typehints = "none"  # the Args sections of docstrings describe types
 napoleon_use_rtype = False
 napoleon_custom_sections = [("Call arguments", "params_style")]
 
@@ -32,18 +32,18 @@ html_css_files = ["custom.css"]
 
 
 def constructor_signature(app, what, name, obj, options, arguments, returned):
-    """Show the arguments of `__init__`, which Keras hides behind the `__new__` of its layers."""
+    """Return the signature of `__init__`. Sphinx would show that of `__new__`, which Keras layers define."""
     if what == "class" and "__init__" in vars(obj):
         return stringify_signature(signature(obj.__init__, bound_method=True), show_annotation=False), None
     return None
 
 
 def code_spans(app, what, name, obj, options, lines):
-    """Replace code in single backticks with reStructuredText literals."""
+    """Turn text in single backticks into reStructuredText literals."""
     text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``\\ ", "\n".join(lines))
     lines[:] = text.split("\n")
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", code_spans, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", code_spans, priority=400)  # run before napoleon
     app.connect("autodoc-process-signature", constructor_signature)

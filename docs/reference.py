@@ -27,7 +27,7 @@ METRICS = {"f1": "F1", "tokenized_bleu": "BLEU on tokens", "sacrebleu": "sacreBL
 
 
 def help_texts():
-    """Return a section for each command, with its help text."""
+    """Return Markdown with a section for each command that contains its help text."""
     return "\n\n".join(
         f"## {command}\n\n{summary}\n\n```text\n{help_of(command).strip()}\n```"
         for command, summary in COMMANDS.items()
@@ -37,7 +37,7 @@ def help_texts():
 def help_of(command):
     """Return the help text that a command prints."""
     name = f"keras_transformer.{command}"
-    if importlib.util.find_spec(name).submodule_search_locations:  # a package has its command in __main__
+    if importlib.util.find_spec(name).submodule_search_locations:  # the command of a package is __main__
         name += ".__main__"
     os.environ["COLUMNS"] = WIDTH
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
@@ -46,7 +46,7 @@ def help_of(command):
 
 
 def preset_sizes():
-    """Return a table with the size and the cost of all registered hparams."""
+    """Return a Markdown table with the size and the cost of all registered hparams."""
     from keras_transformer.backend.loading import load_keras
 
     load_keras()
@@ -68,9 +68,9 @@ def preset_sizes():
 
 
 def measured_presets(*files):
-    """Return table lines, without the header, for each preset and problem on which results exist.
+    """Return the lines of a table, without the header, with the results of each preset on each problem.
 
-    Runs with the unchanged preset have precedence over others, and longer runs over shorter ones.
+    The table prefers runs that do not change the preset, and among them the longest.
     """
 
     def precedence(rows):
@@ -107,7 +107,7 @@ def score(rows):
 
 
 def average(rows, name):
-    """Return the mean of a field of "training" over rows."""
+    """Return the mean of the field `name` of "training" over the rows."""
     return statistics.mean(row["training"][name] for row in rows)
 
 

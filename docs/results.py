@@ -3,9 +3,9 @@
     python docs/results.py            # write the pages
     python docs/results.py --check    # exit with status 1 if a page is outdated
 
-The text is in docs/pages/*.md. There, `{{ NAME FILE … }}` stands for the output of the function NAME of
-docs/pages/*.py, called with the rows of each docs/results/FILE.jsonl. The programs in benchmarks/ and
-`python -m keras_transformer.evaluate --results=FILE` add rows.
+The text of the pages is in docs/pages/*.md. There, the program replaces `{{ NAME FILE … }}` with the output of the
+function NAME in docs/pages/*.py, called with the rows of each docs/results/FILE.jsonl. The programs in benchmarks/ and
+`python -m keras_transformer.evaluate --results=FILE` append rows.
 """
 
 import re
@@ -20,7 +20,7 @@ FUNCTIONS = vars(tables) | vars(scores) | vars(benchmarks) | vars(scaling)
 
 
 def page(name, functions=FUNCTIONS):
-    """Return the text of a page: its template with all tables."""
+    """Return the text of a page, with all tables filled in."""
 
     def fill(match):
         function, *files = match[1].split()
@@ -30,7 +30,7 @@ def page(name, functions=FUNCTIONS):
 
 
 def write(pages, arguments):
-    """Write {name: text} or, with `--check`, compare the texts with the files. Return the exit status."""
+    """Write the pages, {name: text}, or with `--check` compare them with the files. Return the exit status."""
     stale = []
     for name, text in pages.items():
         path = DOCS / name

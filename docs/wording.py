@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_WORDS, MAX_TEST_NAME = 35, 60  # words per sentence, characters
-OPENERS = ("What", "How", "Whether", "Where", "Of", "As", "So")  # not allowed at the beginning of a docstring
+OPENERS = ("What", "How", "Whether", "Where", "Of", "As", "So")  # words that must not begin a docstring
 NOUNS_IN_S = ("Yes", "Pass", "Process", "Compress", "Discuss", "Express", "Focus", "Access", "Address", "Guess")
 THING = "directory|file|folder|number|run|problem|model|name|checkpoint|tree|treebank|word|text|path|language|table"
 AMOUNT = "tokens|sentences|nats|updates|requests|trees|words|operations|bytes|texts|beams|rows|MB|GB|ms|s|seconds|times"
@@ -68,9 +68,9 @@ BANNED = {  # phrase: better wording
     r"in order to(?! be)|by means of|in terms of|utili[sz]e(?:s|d)?": "to, by, a verb, use",
 }
 PATTERNS = {re.compile(rf"(?<![\w-])(?:{phrase})(?![\w-])", re.IGNORECASE): word for phrase, word in BANNED.items()}
-# Lines that begin a new paragraph, list item, table row or docstring entry.
+# Lines that start a new paragraph, list item, table row or docstring entry
 BEGINNING = re.compile(r"[|#>]|([-*+]|\d+\.) |\w+(, \w+)*: |:::|[^ ]+ *:$")
-SECTION = re.compile(r"[A-Z][a-z]+( [a-z]+)?:$")  # of a docstring, such as "Args:"
+SECTION = re.compile(r"[A-Z][a-z]+( [a-z]+)?:$")  # section of a docstring, such as "Args:"
 
 
 def main(arguments=None):
@@ -158,11 +158,11 @@ def literal(node):
 
 
 def check_comments(text):
-    """Yield the findings in comments. Adjacent lines with only comments are one text."""
+    """Yield the findings in comments. Adjacent comment lines form one text."""
     block, start = [], 0
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    except (tokenize.TokenError, IndentationError, SyntaxError):  # a cell with a shell command
+    except (tokenize.TokenError, IndentationError, SyntaxError):  # notebook cell with a shell command
         return
     for token in [*(token for token in tokens if token.type == tokenize.COMMENT), None]:
         alone = token is not None and not token.line[: token.start[1]].strip()
@@ -175,7 +175,7 @@ def check_comments(text):
 
 
 def check_markdown(text):
-    """Yield the findings in Markdown outside of code. Each cell of a table is a separate text."""
+    """Yield the findings in Markdown outside code. Each table cell is a separate text."""
     hidden = r"^( *)(```|~~~).*?^\1\2|<!--.*?-->"
     text = re.sub(hidden, lambda match: "\n" * match[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
     for paragraph, line in paragraphs(text):

@@ -1,4 +1,4 @@
-"""Tests of the command `augment`, and of `parallel_text` with its output as additional training pairs."""
+"""Tests of the command `augment`, and of `parallel_text` with augmented training pairs."""
 
 import gzip
 
@@ -12,7 +12,7 @@ LINES = [f"s{first} s{second}" for first in range(1, 9) for second in range(1, 4
 
 @pytest.fixture
 def mono(tmp_path):
-    """A compressed file of symbols, in which one line occurs twice and one line is blank."""
+    """Return a compressed text file with one duplicate line and one blank line."""
     path = tmp_path / "mono.gz"
     path.write_bytes(gzip.compress("\n".join([*LINES, LINES[0], "", "s2"]).encode()))
     return path
@@ -27,7 +27,7 @@ def test_augment_writes_pairs_that_parallel_text_reads(home, call, mono, tmp_pat
         f"--output={folder}/back.tsv",
     ).succeeded()  # fmt: skip
     pairs = [row.split("\t") for row in read_lines(folder / "back.tsv")]
-    rejected = len(LINES) + 1 - len(pairs)  # the model has hardly learned, so some samples are empty
+    rejected = len(LINES) + 1 - len(pairs)  # after six updates, some samples are empty
     assert line.endswith(f"skipped 1 blank, 1 repeated and {rejected} too long or untranslatable lines")
     targets = [target for _, target in pairs]
     assert targets == [text for text in [*LINES, "s2"] if text in targets] and len(targets) > 5
@@ -43,7 +43,7 @@ def test_augment_samples_the_same_pairs_in_shards(home, call, mono, tmp_path):
         call("augment", *flags, f"--output={tmp_path}/{part}.tsv", f"--shard={part}/2").succeeded()
     whole, *parts = (list(read_lines(tmp_path / f"{name}.tsv")) for name in ("all", 1, 2))
     assert sorted(whole) == sorted(parts[0] + parts[1]) and all(parts)
-    assert len(whole) > len(LINES) + 1  # some lines have two different samples
+    assert len(whole) > len(LINES) + 1  # some lines got two different samples
 
 
 @pytest.mark.parametrize(

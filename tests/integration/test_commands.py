@@ -1,4 +1,4 @@
-"""Tests of all commands from end to end on a very small run, and of their error messages."""
+"""End-to-end tests of all commands with a very small run, and tests of their error messages."""
 
 import functools
 import gzip
@@ -21,7 +21,7 @@ LINES = ["s1 s2 s3", "", "s4", "   ", "s5 s6 unknown", "s7"]
 
 
 def translate(call, run, folder, *flags, lines=LINES):
-    """Return the lines that `translate` writes."""
+    """Run `translate` and return the lines that it writes."""
     (folder / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
     files = (f"--input={folder}/lines.txt", f"--output={folder}/output.txt")
     assert call("translate", f"--run={run}", *files, *flags).succeeded() == []
@@ -120,7 +120,7 @@ def test_translate_process_reads_stdin_line_by_line(home):
 
 
 def assert_one_for_one(outputs):
-    """Assert that each line has one output, which is empty if the line is blank."""
+    """Assert that there is one output line for each input line, and that outputs of blank lines are empty."""
     assert len(outputs) == len(LINES)
     assert not any(output for output, line in zip(outputs, LINES) if not line.strip())
 
@@ -213,7 +213,7 @@ HALF_GZIP = gzip.compress(bytes(range(48, 122)) * 500)[:-9]
         ({"en.gz": HALF_GZIP, "de": TEXT["de"]}, ["train.en.gz", "ends early"]),
         ({"en.gz": b"plain", "de": TEXT["de"]}, ["train.en.gz", "not a valid compressed file"]),
         ({"en": "a\n" * 9, "de": "b\n" * 9}, ["9 pairs are too few", "add validation.en"]),
-        (TEXT, ["at most", "--set problem.vocab_size=N"]),  # 8000 by default
+        (TEXT, ["at most", "--set problem.vocab_size=N"]),  # the default is 8000
     ],
 )
 def test_prepare_rejects_bad_corpus_and_leaves_nothing(call, tmp_path, content, said):
@@ -318,7 +318,7 @@ def test_evaluate_rejects_run_without_checkpoints(copied, call):
     call("evaluate", f"--run={copied}").refused("has no checkpoint")
 
 
-# Bad places
+# Bad paths
 
 
 @pytest.mark.parametrize(
@@ -344,13 +344,13 @@ def test_train_leaves_foreign_files_unchanged(home, call, tmp_path):
 
 
 def assert_only_file(folder):
-    """Assert that a folder contains nothing but the user's file, and that this file is unchanged."""
+    """Assert that a folder contains only the user's file, and that this file is unchanged."""
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("file", "mine")]
 
 
 def test_run_killed_during_creation_can_be_created(home, tmp_path):
     run = Run.open(home.run)
-    for name in ("symbols.txt", ".config.json.x7"):  # files written before the kill
+    for name in ("symbols.txt", ".config.json.x7"):  # files that a killed process may leave
         shutil.copy(home.run / "symbols.txt", tmp_path / name)
     Run.configure(tmp_path, run.problem, "toy", run.hparams).create()
     assert Run.open(tmp_path).config == run.config
@@ -382,7 +382,7 @@ def test_translate_keeps_old_output_after_bad_line(home, call, tmp_path, monkeyp
     flags = (f"--input={tmp_path}/lines.txt", f"--output={tmp_path}/output.txt")
     call("translate", f"--run={home.run}", *flags).refused(f"{tmp_path}/lines.txt:4: not UTF-8")
     assert (tmp_path / "output.txt").read_text() == "old\n"
-    partial = (tmp_path / "output.txt.partial").read_text()  # the translations before the bad line
+    partial = (tmp_path / "output.txt.partial").read_text()  # translations of the lines before the bad one
     assert partial.count("\n") == 3 and len(list(tmp_path.iterdir())) == 3
 
 

@@ -1,4 +1,4 @@
-"""Tests of unusual and invalid corpora: `prepare` stores all pairs unchanged and in order, or names the bad line."""
+"""Tests that `prepare` stores all pairs of unusual corpora unchanged and in order, and names bad lines."""
 
 import re
 
@@ -15,13 +15,13 @@ COUNT = 200
 
 
 def lines(language, changes=None):
-    """Return the content of one side of a corpus. `changes` replaces lines: {line number: bytes}."""
+    """Return one side of a corpus as bytes. `changes`, {line number: bytes}, replaces lines."""
     texts = {number: f"{language} {number} {number * number}".encode() for number in range(1, COUNT + 1)}
     return b"\n".join((texts | (changes or {})).values()) + b"\n"
 
 
 def write(folder, english, german):
-    """Write both sides of a corpus and a validation split. Return the arguments for the problem."""
+    """Write both sides of the training text and a validation split. Return arguments for `parallel_text`."""
     valid = {language: "".join(f"{language} {i}\n" for i in range(9)) for language in ("en", "de")}
     commands.write_text(folder / "raw", valid, "validation")
     commands.write_text(folder / "raw", {"en": english, "de": german})
@@ -29,7 +29,7 @@ def write(folder, english, german):
 
 
 def prepared(arguments, vocab_size=60):
-    """Prepare a problem and return it. If the text does not allow `vocab_size`, use the size in the error message."""
+    """Prepare a problem and return it. If `vocab_size` is impossible, use the size that the error message suggests."""
     problem = load_problem("parallel_text", **arguments, vocab_size=vocab_size)
     try:
         return problem.prepare()
@@ -41,7 +41,7 @@ def prepared(arguments, vocab_size=60):
 
 
 def assert_stored(problem, pairs):
-    """Assert that the training split holds these pairs of texts in order. Pairs with an empty side must be missing."""
+    """Assert that the training split contains exactly these pairs in order, except for those with an empty side."""
     split, tokenizer = problem.store.split("train"), problem.tokenizer
     encoded = [tokenizer.encode(list(pair)) for pair in pairs]
     kept = [row for row, sides in enumerate(encoded) if all(sides)]
@@ -53,7 +53,7 @@ def assert_stored(problem, pairs):
 
 
 def expected(english, german):
-    """Return the pairs in two files, given as bytes. This code does not use the package."""
+    """Return the pairs of text in the bytes of two files. An implementation independent of the package."""
     sides = []
     for content in (english, german):
         parts = content.split(b"\n")
@@ -122,7 +122,7 @@ LINES = st.one_of(TEXT, TEXT, st.lists(st.binary(max_size=12), max_size=12))
 @settings(suppress_health_check=list(HealthCheck))
 @given(english=LINES, german=LINES, same=st.booleans(), ended=st.booleans())
 def test_prepare_stores_or_rejects_arbitrary_bytes(tmp_path_factory, english, german, same, ended):
-    if same:  # otherwise, most generated sides would differ in length
+    if same:  # without this, most generated sides would differ in length
         german = (german + [b"x"] * len(english))[: len(english)]
     sides = [b"\n".join(side) + b"\n" * (ended and bool(side)) for side in (english, german)]
     arguments = write(tmp_path_factory.mktemp("fuzz"), *sides)
@@ -139,7 +139,7 @@ def test_prepare_report_lists_dropped_pairs(call, tmp_path):
     arguments = write(tmp_path, english, lines("de") + b"Photo: Reuters\nFoto\n")
     flags = [f"--{name}={value}" for name, value in arguments.items()]
     flags += ["--set=problem.drop_copies=true", "--set=problem.vocab_size=60", "--report"]
-    for _ in range(2):  # counted in the corpus first, then read from the manifest
+    for _ in range(2):  # `prepare` counts first, and later reads the manifest
         report = call("prepare", "--problem=parallel_text", *flags).succeeded()
         assert "  1 dropped as copies" in report and "    'Photo: Reuters' | 'Photo: Reuters'" in report
         assert any(line.startswith("train: ") and line.endswith("pairs kept, 1 dropped") for line in report)

@@ -1,4 +1,4 @@
-"""Tests of damaged and malicious files. Commands reject them with one sentence and never execute their content."""
+"""Tests of damaged and malicious files, which commands must reject with one sentence and never execute."""
 
 import ast
 import hashlib
@@ -24,7 +24,7 @@ TEXT = "--input=/dev/null"
 
 @pytest.fixture
 def home(home, tmp_path):
-    """Copy of the run of six updates and its prepared corpus. A test may damage the copy."""
+    """Return a copy of the shared `Home`, with its prepared corpus. Tests may damage the copy."""
     shutil.copytree(home.path, tmp_path / "home", ignore=shutil.ignore_patterns("ctranslate2"))
     config = tmp_path / "home" / "runs" / "reverse-toy" / "config.json"
     config.write_text(config.read_text().replace(str(home.path), str(tmp_path / "home")))
@@ -32,7 +32,7 @@ def home(home, tmp_path):
 
 
 def load(path):
-    """Load everything that commands need from a run and its corpus."""
+    """Load everything that commands read from a run and its corpus. Raise a `UserError` if any part is damaged."""
     run = Run.open(path)
     with logged_lines() as said:
         arrays, _ = run.checkpoints.load("last")
@@ -80,7 +80,7 @@ def test_prepare_verify_names_a_flipped_bit(home, call):
     path = prepared / "train.target.ids"
     status, content = path.stat(), bytearray(path.read_bytes())
     content[5] ^= 1
-    with open(path, "r+b") as file:  # like a failing disk, this keeps time and inode
+    with open(path, "r+b") as file:  # keep inode and time, as a failing disk does
         file.write(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     call(*flags).succeeded()
@@ -129,7 +129,7 @@ def test_renamed_part_of_checkpoint_is_reported(home, part):
 
 
 class Harm:
-    """Object that creates a file when pickle loads it."""
+    """Object that creates a file if pickle loads it."""
 
     def __init__(self, path):
         self.path = path
@@ -139,7 +139,7 @@ class Harm:
 
 
 def with_checksum(checkpoint, content):
-    """Replace the weights file of a checkpoint and update the checksum to match."""
+    """Replace the weights file of a checkpoint and update the checkpoint's checksum."""
     (checkpoint / "weights.npz").write_bytes(content)
     state = json.loads((checkpoint / "state.json").read_text())
     state["sha256"]["weights"] = hashlib.sha256(content).hexdigest()
@@ -213,18 +213,18 @@ def test_manifest_dtype_is_checked(home):
 CODE = {"eval", "exec", "__import__", "exec_module", "import_module", "pickle.load", "pickle.loads", "marshal.loads"}
 CODE |= {"extractall", "unpack_archive", "deserialize_keras_object", "keras.saving.load_model"}
 READERS = {
-    ("__init__.py", "importlib.import_module"),  # modules of this package
-    ("config/registry.py", "importlib.import_module"),  # registered locations
-    ("config/registry.py", "spec.loader.exec_module"),  # problems/, hparams/ and plug-ins
+    ("__init__.py", "importlib.import_module"),  # imports only modules of this package
+    ("config/registry.py", "importlib.import_module"),  # imports the modules of registered names
+    ("config/registry.py", "spec.loader.exec_module"),  # runs problems/, hparams/ and plug-ins
     ("config/plugins.py", "importlib.import_module"),
-    ("data/tokenizers/loading.py", "importlib.import_module"),  # the class that a tokenizer file names
-    ("models/seq2seq_model.py", "keras.saving.deserialize_keras_object"),  # called only while Keras loads in safe mode
+    ("data/tokenizers/loading.py", "importlib.import_module"),  # imports the module of a known tokenizer class
+    ("models/seq2seq_model.py", "keras.saving.deserialize_keras_object"),  # Keras calls it in safe mode
 }
 
 
 def test_code_does_not_depend_on_time_of_day():
     for path in registry.PACKAGE.rglob("*.py"):
-        if path.name == "tensorboard.py":  # only TensorBoard reads these files
+        if path.name == "tensorboard.py":  # TensorBoard events contain the time
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""

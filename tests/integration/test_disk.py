@@ -1,4 +1,4 @@
-"""Tests of full and read-only disks, runs without a complete checkpoint, and changed corpora."""
+"""Tests of `train` with full and read-only disks, damaged checkpoints and changed corpora."""
 
 import builtins
 import errno
@@ -11,7 +11,7 @@ from keras_transformer.runs.run import Run
 
 
 def test_train_in_read_only_directory_changes_nothing(home, copied, call, tmp_path, monkeypatch):
-    # Root may write anywhere, so permissions cannot cause the error. Instead, patched functions raise it.
+    # Permissions do not stop root, so patched functions raise the error.
     before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
 
     def read_only(function, writes):
@@ -52,7 +52,7 @@ def test_train_rejects_changed_corpus(call, tmp_path, eager):
     settings = (*text, "--set=problem.vocab_size=40", *commands.SMALL, "--hparams=toy", "--beam_size=1")
     settings = (*settings, f"--output_dir={tmp_path}/run", f"--data_dir={tmp_path}/data")
     call("train", *settings, "--train_steps=1", "--eval_steps=1").succeeded_with_warnings()
-    # The same lines in another order give the same vocabulary.
+    # Reversed lines are a different corpus with the same vocabulary.
     lines = {language: content.splitlines(keepends=True)[::-1] for language, content in commands.TEXT.items()}
     commands.write_text(tmp_path / "text", {language: "".join(content) for language, content in lines.items()})
     before = Run.open(tmp_path / "run").checkpoints.load("last")[1]

@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
 @pytest.fixture
 def generators(monkeypatch):
-    """Allow tests to import the programs that generate pages."""
+    """Put the programs that generate pages on the import path."""
     monkeypatch.syspath_prepend(ROOT / "docs")
 
 
@@ -73,7 +73,9 @@ def test_comparison_names_existing_tests():
 
 
 def named_tests_of(page):
-    """Return the tests that a page names, as `file: name` or as further `name`s in the same table cell.
+    """Return the names of the tests that a page mentions.
+
+    A table cell names a test as `file: name`. It may name more tests of the same file as `name`.
 
     Raises:
         AssertionError: A test does not exist.
@@ -101,7 +103,7 @@ def test_readme_names_all_commands():
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_first_example_runs(page, tmp_path, monkeypatch, capsys):
-    # Run the same calls on less data.
+    # Run the example with less data and fewer epochs.
     smaller = f'kt.problem("toy_ende", data_dir={str(tmp_path)!r}, train_pairs=400)'
     code = code_of(page).replace('kt.problem("toy_ende")', smaller)
     code = code.replace("epochs=8, verbose=2", "epochs=1, verbose=0")
@@ -112,7 +114,7 @@ def test_first_example_runs(page, tmp_path, monkeypatch, capsys):
 
 
 def code_of(page):
-    """Return all Python blocks of a page as one program."""
+    """Return the Python code blocks of a page as one program."""
     return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL))
 
 
@@ -167,7 +169,7 @@ def test_troubleshooting_quotes_existing_messages():
     files = [path for folder in ("keras_transformer", "problems") for path in (ROOT / folder).rglob("*.py")]
     source = "\n".join(path.read_text(encoding="utf-8") for path in files)
     source = re.sub(r'"\s*\n\s*f?"', "", source)  # join string literals that span lines
-    source += source.replace("_", " ")  # `prepare` prints spaces in names of counts
+    source += source.replace("_", " ")  # `prepare` prints the names of counts with spaces
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     messages = re.findall(r"^\| `([^`]+)` \|", page, flags=re.MULTILINE)
     assert len(messages) == 21

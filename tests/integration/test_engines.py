@@ -1,4 +1,4 @@
-"""Tests of commands that translate with CTranslate2: imports, equal texts, result rows, errors."""
+"""Tests of commands that translate with CTranslate2: imported modules, translations, result rows and errors."""
 
 import json
 import shutil

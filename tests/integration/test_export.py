@@ -1,4 +1,4 @@
-"""Tests that exports give the same results as this package, without importing it."""
+"""Tests that exported models give the same results as this package without importing it."""
 
 import dataclasses
 import json
@@ -55,7 +55,7 @@ OPTIONS = {
 
 
 def translator_of(tokenizer, hparams, seed=1, count=1):
-    """Return a translator of one or several models, whose random weights are large enough for peaked distributions."""
+    """Return a translator of `count` models with random weights that are large enough for peaked distributions."""
     rng, models = np.random.default_rng(seed), []
     for _ in range(count):
         model = kt.Transformer.from_hparams(hparams, vocab_size=tokenizer.vocab_size)
@@ -66,7 +66,7 @@ def translator_of(tokenizer, hparams, seed=1, count=1):
 
 
 def made(kind):
-    """Return the translator of a kind: for "trees" a parser, otherwise an ensemble with a SentencePiece tokenizer."""
+    """Return a parser if `kind` is "trees", and otherwise an ensemble with a SentencePiece tokenizer."""
     if kind == "trees":
         symbols = {"(S", ")S", "(NP", ")NP", "NN", "VB", "XX"}
         return translator_of(TreeTokenizer.train(SENTENCES * 5, symbols, 200), PARSER)
@@ -74,7 +74,7 @@ def made(kind):
 
 
 class Exported(NamedTuple):
-    """A translator and its export: the options fixed in the export, the signatures and the folder."""
+    """A translator, the search options of its export, and the signatures and folder of the export."""
 
     translator: object
     options: dict
@@ -84,7 +84,7 @@ class Exported(NamedTuple):
 
 @pytest.fixture(scope="module", params=["pieces", "trees"])
 def exported(request, tmp_path_factory):
-    """A translator with its SavedModel, which all test processes share."""
+    """Yield a translator and its SavedModel. All test processes share the SavedModel."""
     translator, options = made(request.param), OPTIONS[request.param]
 
     def make(path):
@@ -93,11 +93,11 @@ def exported(request, tmp_path_factory):
     folder = shared_folder(tmp_path_factory, f"exported_{request.param}", make) / "model"
     loaded = tf.saved_model.load(folder)
     yield Exported(translator, options, loaded.signatures, folder)
-    del loaded  # free tables and weights
+    del loaded  # free its memory
 
 
 def same(answer, expected, tolerance=1e-4):
-    """Assert that the output of a signature matches the lists of expected hypotheses."""
+    """Assert that the output of a signature equals the expected hypotheses of each text."""
     answer = {name: value.numpy() for name, value in answer.items()}
     for row, hypotheses in enumerate(expected):
         count = len(hypotheses)
@@ -120,8 +120,8 @@ def test_saved_model_translates_texts_alike(exported):
         same(signatures["serving_default"](inputs=tf.constant([text])), [hypotheses])
     many = [texts[i % 10] for i in range(64)]
     same(signatures["serving_default"](inputs=tf.constant(many)), [expected[i % 10] for i in range(64)])
-    assert len({h.text for h in sum(expected, [])}) > 2  # outputs differ
-    # A parser gives a sentence that is too long a single flat tree.
+    assert len({h.text for h in sum(expected, [])}) > 2  # the model does not ignore its input
+    # Sentences that are too long for a parser get one flat tree instead of two hypotheses.
     assert {len(hypotheses) for hypotheses in expected} == {1, 2}
 
 
@@ -315,7 +315,7 @@ def test_keras_file_loads_in_safe_mode(home, call, tmp_path):
 
 
 def log_probability_without_pad_and_bos(translator, source, target):
-    """Return the log-probability of a target. PAD and BOS have probability 0, as in an export for CTranslate2."""
+    """Return the log-probability of a target if PAD and BOS have probability 0, as in an export for CTranslate2."""
     source, target = (np.array([[*translator.tokenizer.encode([text])[0], EOS]]) for text in (source, target))
     logits = np.array(translator.model((source, np.insert(target, 0, BOS, axis=1)[:, :-1])), "float64")[0]
     logits[:, [PAD, BOS]] = -np.inf

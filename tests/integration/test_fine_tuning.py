@@ -1,4 +1,4 @@
-"""Tests of `train --init_from`, which starts from the weights of another run and maps embeddings by piece."""
+"""Tests of `train --init_from`, which starts from the weights of another run and copies embeddings by piece."""
 
 import keras
 import numpy as np
@@ -15,11 +15,11 @@ from keras_transformer.runs.run import Run
 from keras_transformer.training.finetune import initialise
 from keras_transformer.training.trainer import train_model
 
-# With a learning rate near zero, the weights stay at their initial values.
 HPARAMS = kt.HParams(
     num_layers=1, d_model=16, d_ff=16, num_heads=2, batch_tokens=32, warmup_steps=10, train_steps=2, eval_steps=50,
     beam_size=1, extra_length=2, ema_decay=0.5, norm="pre", model="word_aligned_transformer",
 )  # fmt: skip
+# With a learning rate near zero, the weights keep their initial values.
 STILL = HPARAMS.replace(learning_rate_scale=1e-30, seed=7, ema_decay=None, train_steps=1)
 TABLE, STARTS = "transformer/embedding/table", "transformer/word_starts"
 
@@ -30,14 +30,14 @@ def problem(folder, num_symbols):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder for the runs of all tests."""
+    """Return the folder for the runs of all tests in this file."""
     with quick_runs():
         yield tmp_path_factory.mktemp("fine_tuning")
 
 
 @pytest.fixture(scope="module")
 def source(folder):
-    """Run that provides the initial weights of the other runs."""
+    """Return the run that provides the initial weights of the other runs."""
     return train_model(problem(folder, 5), HPARAMS, folder / "source")
 
 
@@ -47,7 +47,7 @@ def start(folder, name, source, num_symbols, hparams=STILL, checkpoint=None):
 
 
 def weights(run, checkpoint="last"):
-    """Return the weights of a checkpoint as {path: array}, without seed states."""
+    """Return the weights of a checkpoint, without the states of seed generators, as {path: array}."""
     arrays = run.checkpoints.load(checkpoint)[0]["weights"]
     return {path: array for path, array in arrays.items() if array.dtype.kind == "f"}
 
@@ -60,7 +60,7 @@ def test_init_from_copies_all_weights_of_same_vocabulary(folder, source, checkpo
     for path, array in weights(run).items():
         np.testing.assert_array_equal(array, expected[path], err_msg=path)
     assert any("at step 2; its vocabulary has 9 of the 9 tokens" in line for line in said)
-    assert run.checkpoints.load("last")[1]["step"] == 1  # counted from zero again
+    assert run.checkpoints.load("last")[1]["step"] == 1  # steps count from zero again
 
 
 def test_init_from_maps_embeddings_by_piece(folder, source):
@@ -72,7 +72,7 @@ def test_init_from_maps_embeddings_by_piece(folder, source):
     for number, piece in enumerate(pieces):
         row = expected[TABLE][old_pieces.index(piece)] if piece in old_pieces else initial[number]
         np.testing.assert_array_equal(found[TABLE][number], row, err_msg=piece)
-    np.testing.assert_array_equal(found.pop(STARTS), run.tokenizer.word_starts)  # from the new vocabulary
+    np.testing.assert_array_equal(found.pop(STARTS), run.tokenizer.word_starts)  # of the new vocabulary
     for path, array in found.items():
         if path != TABLE:
             np.testing.assert_array_equal(array, expected[path], err_msg=path)
@@ -121,7 +121,7 @@ def test_init_from_rejects_missing_run_or_checkpoint(folder, source, call, tmp_p
 
 
 def test_init_from_continues_a_converted_model(call, tmp_path, fresh_seed):
-    """Start from a converted Marian model, improve it by training, and export it as a Marian model again."""
+    """Convert a Marian model, fine-tune it, and export it as a Marian model again."""
     write_marian(tmp_path / "marian", fresh_seed)
     converted, tuned = (f"--{name}={tmp_path}/converted" for name in ("output_dir", "init_from"))
     call("convert", "--from=huggingface", f"--model={tmp_path}/marian", converted).succeeded()

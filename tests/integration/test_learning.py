@@ -1,4 +1,4 @@
-"""Test that a small model learns a task that requires attention, positions, masks and search, with any seed."""
+"""Test that a small model with any seed learns a task that requires attention, positions, masks and search."""
 
 import pytest
 
@@ -7,7 +7,7 @@ import keras_transformer as kt
 
 @pytest.mark.backend
 def test_model_learns_to_reverse_unseen_sequences(fresh_seed, tmp_path):
-    """Learn to reverse up to 4 symbols of 8. β2 is larger than usual because there are few, small batches."""
+    """Learn to reverse sequences of up to 4 symbols. β2 is larger than usual, because batches are few and small."""
     problem = kt.problem("reverse", data_dir=tmp_path, num_symbols=8, longest=4, train_pairs=3000)
     hparams = kt.HParams(
         num_layers=1, d_model=48, d_ff=96, num_heads=4, dropout=0, learning_rate_scale=0.2, warmup_steps=100,

@@ -1,4 +1,4 @@
-"""Tests of a multilingual model from end to end: prepare, train, evaluate each direction, translate, export."""
+"""End-to-end tests of a multilingual model: prepare, train, evaluate each direction, translate and export."""
 
 import json
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("eager_module")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Path of a read-only run of two updates on three directions. The folder with its text files is next to it."""
+    """Return the path of a read-only run of two updates on three directions. Its text files are in a sibling folder."""
 
     def make(path):
         (path / "corpus").mkdir()

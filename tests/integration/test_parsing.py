@@ -1,4 +1,4 @@
-"""Tests of parsing from end to end: train, translate, score and evaluate."""
+"""End-to-end tests of parsing: train, translate, score and evaluate."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ EVALUATED = 30
 
 @pytest.fixture
 def run(tmp_path_factory, monkeypatch, load_once):
-    """A run of two updates on the toy grammar. Its validation split has `EVALUATED` sentences."""
+    """Return a run of two updates on the toy grammar. Its validation split has `EVALUATED` sentences."""
     problem = type(kt.problem("toy_parsing"))
     trees = problem.trees
 

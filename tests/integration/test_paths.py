@@ -1,4 +1,4 @@
-"""Tests of flags that take paths: `~`, empty values, shell quotes, and outputs that would overwrite an input."""
+"""Tests of flags with paths: `~`, empty values, shell quotes, and outputs that would overwrite an input."""
 
 import os
 import shlex
@@ -49,7 +49,7 @@ NEEDED = {
 
 @pytest.fixture
 def user_home(tmp_path, monkeypatch):
-    """Path of a temporary home folder, for which `~` stands. The working directory is a different folder."""
+    """Make `~` a temporary folder and return its path. The working directory is a different folder."""
     (tmp_path / "home").mkdir()
     (tmp_path / "work").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -116,7 +116,7 @@ def test_empty_flag_values_are_rejected(call, tmp_path, monkeypatch, command, fl
     assert not os.listdir(tmp_path)
 
 
-# Outputs with the same path as an input
+# Outputs that have the path of an input
 
 
 @pytest.mark.parametrize("output", ["{}", "{}/../lines.txt", "link.txt", "hard.txt"])
@@ -195,11 +195,11 @@ def test_flags_must_be_utf8(call, command, flag):
     call(command, *NEEDED.get(command, []), f"{flag}=a\udcff").refused(f"{flag} must be UTF-8, got 'a\\udcff'")
 
 
-# Commands that messages suggest
+# Flags that error messages suggest
 
 
 def suggested(line, words):
-    """Parse the shell arguments that follow `words` in a line."""
+    """Return the shell arguments that follow `words` in a line."""
     return shlex.split(line.partition(words)[2])
 
 

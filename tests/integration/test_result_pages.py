@@ -1,4 +1,4 @@
-"""Tests of the result pages and of the experiments that produce their rows."""
+"""Tests of the result pages and of the experiments that measure their results."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ def test_table3_variations_change_as_in_paper():
 
     changes = [tuple(training.overrides.items()) for training in EXPERIMENTS["table3"]]
     variations = {one[0] for one in changes if len(one) == 1}
-    assert variations - ROW_OF_TABLE_3.keys() == {("dropout", 0.1), ("dropout", 0.2)}  # the paper's base has 0.1
+    assert variations - ROW_OF_TABLE_3.keys() == {("dropout", 0.1), ("dropout", 0.2)}  # 0.1 is base in the paper
     assert ROW_OF_TABLE_3.keys() <= variations
     for (field, value), preset in ROW_OF_TABLE_3.items():
         field = {"d_k": "key_width"}.get(field, field)
@@ -49,7 +49,7 @@ def test_student_experiments_use_tiny_plus(monkeypatch):
 
 
 def test_experiments_name_valid_problems_and_hparams(monkeypatch):
-    """Check that names are unique, problems and presets exist, and fields accept their values."""
+    """Check that names of runs are unique, that problems and presets exist, and that all settings are valid."""
     from reproduce import EXPERIMENTS
 
     trainings = [training for several in EXPERIMENTS.values() for training in several]
@@ -58,7 +58,7 @@ def test_experiments_name_valid_problems_and_hparams(monkeypatch):
     for training in trainings:
         problem = load_problem(training.problem, raw_dir=".", **training.settings)
         hparams = dataclasses.asdict(load_hparams(training.preset, **training.overrides))
-        assert changed_fields(training.preset, hparams) == training.overrides  # identifies its row
+        assert changed_fields(training.preset, hparams) == training.overrides  # identify the result row
         usual = {field.name: field.default for field in dataclasses.fields(problem)}
         assert all(usual[name] != value for name, value in training.settings.items())
 
@@ -66,7 +66,7 @@ def test_experiments_name_valid_problems_and_hparams(monkeypatch):
 def test_experiments_have_valid_directory_names(monkeypatch):
     trainings = [one for experiment in __import__("reproduce").EXPERIMENTS.values() for one in experiment]
     assert max(len(training.name.encode()) for training in trainings) < 200
-    # A run of a changed preset gets a new name.
+    # If a preset changes, its runs get new names.
     before = trainings[0].name
     monkeypatch.setattr("reproduce.load_hparams", lambda preset, **changes: load_hparams(preset, alpha=9.0, **changes))
     assert trainings[0].name != before
@@ -81,4 +81,4 @@ def test_result_rows_have_current_hparams_only():
     ]
     trained = [row["hparams"] for row in rows if isinstance(row.get("hparams"), dict)]
     assert trained
-    assert all(hparams.keys() <= today for hparams in trained)  # or reproduce.py would repeat finished runs
+    assert all(hparams.keys() <= today for hparams in trained)  # else reproduce.py repeats finished runs

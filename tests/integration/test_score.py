@@ -1,4 +1,4 @@
-"""Tests of the command `score`: scores of given translations, unusual lines and wrong input."""
+"""Tests of the command `score` with translations, unusual lines and invalid input."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ def translator(home):
 
 @pytest.fixture
 def score(home, call, tmp_path, load_once):
-    """Return a function that runs `score` on two lists and returns its `Outcome` and output lines."""
+    """Return a function that runs `score` on two lists of lines. It returns the `Outcome` and the output lines."""
     load_once(home.run)
 
     def score(sources, targets, *flags, run=home.run):

@@ -1,4 +1,4 @@
-"""Tests of the command `serve`: translation over HTTP with a run and its exports, start and shutdown."""
+"""Tests of the command `serve`: startup, shutdown, and translation over HTTP with a run and its exports."""
 
 import concurrent.futures
 import json
@@ -39,7 +39,7 @@ def same(found, wanted):
 
 @pytest.fixture
 def started(home):
-    """Return a function that starts `serve` in a new process and returns the process and the URL."""
+    """Return a function that starts `serve` in a new process and returns (process, URL)."""
     processes = []
 
     def start(*flags):
@@ -58,23 +58,23 @@ def started(home):
 @pytest.mark.backend
 def test_serve_answers_and_stops_at_signals(home, started):
     process, url = started("--port=0", "--engine=keras", "--beam_size=3", "--batch_tokens=16", "--timeout=20")
-    assert url.startswith("http://127.0.0.1:")  # the default host is local
+    assert url.startswith("http://127.0.0.1:")  # by default, only local clients can connect
     same(ask(url, body={"texts": TEXTS, "nbest": 3}).outputs, expected(home, 3, beam_size=3))
     port = int(url.rpartition(":")[2])
 
-    # SIGINT stops the server during a batch. If a thread returned from JAX while Python exits, Python would abort.
+    # SIGINT stops the server during a batch. Python would abort if a thread returned from JAX during shutdown.
     body = json.dumps({"texts": [TEXTS[-1]] * 60}).encode()
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(b"POST /translate HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n")
         client.sendall(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
         deadline = time.monotonic() + 30
-        while "waiting_texts 0.0" in ask(url, "/metrics").content:  # once texts wait, a batch is running
+        while "waiting_texts 0.0" in ask(url, "/metrics").content:  # if texts wait, a batch is running
             assert time.monotonic() < deadline
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (-signal.SIGINT, "")
 
-    # Another server can use the port immediately. After SIGTERM, this server still answers earlier requests.
+    # A new server can reuse the port immediately. After SIGTERM, a server still answers earlier requests.
     process, again = started(f"--port={port}", "--engine=keras")
     assert again == url and ask(url, "/healthz").status == 200
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -142,7 +142,7 @@ def test_serve_loads_ctranslate2_model(home, call, tmp_path):
         found = ask(url, body={"texts": TEXTS}).outputs
         alone = [ask(url, body={"texts": [text]}).outputs[0] for text in TEXTS]
     assert [texts for ((texts, _),) in found] == [texts for ((texts, _),) in alone]
-    # At the length limit, outputs of our search are one token shorter.
+    # At the length limit, outputs of this package's search are one token shorter than those of CTranslate2.
     assert [several[0][0].split()[:3] for several in found] == [several[0][0].split()[:3] for several in greedy]
     with pytest.raises(UserError, match="--checkpoint needs a run"):
         load_engine(tmp_path / "out", checkpoint="last")

@@ -1,4 +1,4 @@
-"""Tests of process startup: imported modules, duration and printed lines."""
+"""Tests of process startup: imported modules, time and output."""
 
 import subprocess
 import sys
@@ -59,7 +59,7 @@ print(hparams.transformer.MINE, problems.multi30k.MINE)
 
 
 def python(*arguments, cwd):
-    """Run Python in the folder `cwd` with this checkout on the import path. Return the output."""
+    """Run Python in the folder `cwd` with this checkout on the import path. Return its stdout."""
     done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment(cwd), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
@@ -83,13 +83,13 @@ def test_layers_are_imported_quietly_and_register(tmp_path):
 def test_list_and_help_start_quickly(tmp_path):
     for arguments in (["-m", "keras_transformer"], ["-m", "keras_transformer.train", "--help"]):
         least = float("inf")
-        for _ in range(3):  # other processes may slow down a single start
+        for _ in range(3):  # retry, because other processes may slow down a start
             began = time.monotonic()
             python(*arguments, cwd=tmp_path)
             least = min(least, time.monotonic() - began)
             if least < 2:
                 break
-        assert least < 2  # importing Keras would take longer
+        assert least < 2  # an import of Keras would take longer
 
 
 def test_own_folders_do_not_shadow_the_catalog(tmp_path):

@@ -1,4 +1,4 @@
-"""Tests of the summary that `train` prints first, and of progress bars in a terminal."""
+"""Tests of the summary at the start of `train`, and of progress bars and line editing in a terminal."""
 
 import contextlib
 import os
@@ -92,12 +92,12 @@ def test_train_hints_at_bfloat16(call, tmp_path, monkeypatch, has, flags, hints)
 
 
 def in_terminal(monkeypatch, main, *arguments):
-    """Run a command that writes stdout and stderr to a pseudo-terminal. Return the output."""
+    """Run a command whose stdout and stderr are a pseudo-terminal. Return its output."""
     own, its = pty.openpty()
     written = []
 
     def read():
-        with contextlib.suppress(OSError):  # the terminal is closed
+        with contextlib.suppress(OSError):  # reading fails after the terminal is closed
             while part := os.read(own, 1 << 16):
                 written.append(part)
 
@@ -119,7 +119,7 @@ def test_train_shows_progress_bars_in_terminal(home, tmp_path, monkeypatch):
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
     assert re.search(r"training\s.*4/4 .*updates/s", plain) and re.search(r"validation\s.*/200", plain)
     assert re.search(r"[\r\n]step 3/4  loss", plain) and f"everything is in {tmp_path}/run" in plain
-    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is visible again
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # shows the cursor again
 
 
 def test_translate_answers_typed_lines_with_history(home):
@@ -133,18 +133,18 @@ def test_translate_answers_typed_lines_with_history(home):
     written = ""
 
     def after(typed):
-        """Type some keys. Return the lines that the command writes until its next prompt or its end."""
+        """Type some keys. Return the lines that the command writes until it shows a prompt or exits."""
         nonlocal written
         os.write(own, typed)
         begin = len(written)
-        with contextlib.suppress(OSError):  # the command has closed the terminal
+        with contextlib.suppress(OSError):  # reading fails after the command exits
             while not written[begin:].endswith("> ") and (part := os.read(own, 1 << 16)):
                 written += part.decode()
         return [line.strip() for line in written[begin:].splitlines()]
 
     assert after(b"")[0].startswith("Type a line and press Enter to translate it.")
     assert after(b"s1 s2 s3\n")[1] == expected
-    assert after(b"\x1b[A\n")[1] == expected  # the up arrow repeats the last line
+    assert after(b"\x1b[A\n")[1] == expected  # the up arrow recalls the last line
     after(b"\x04")
     assert process.wait(60) == 0
     os.close(own)

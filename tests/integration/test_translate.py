@@ -36,7 +36,7 @@ HARD = [
 
 @pytest.fixture(scope="module")
 def translator(home):
-    """Translator of the run."""
+    """Return a translator of the shared run."""
     return Translator.load(home.run)
 
 
@@ -94,7 +94,7 @@ def test_translate_nbest_lines_start_with_number_and_score(translate, translator
         for hypothesis in hypotheses
     ]
     assert outcome.succeeded() == [] and lines == expected
-    assert translate(LINES, "--nbest=3")[1][0].split("\t")[0] == "1"  # needs more beams than the run's default
+    assert translate(LINES, "--nbest=3")[1][0].split("\t")[0] == "1"  # the run's default beam size is smaller
 
 
 def test_translate_jsonl_holds_all_figures(translate, translator):
@@ -228,7 +228,10 @@ def test_translate_rejects_wrong_flags(translate, flags, said):
 
 
 def interrupted(process):
-    """Interrupt a process until it ends. Python ignores signals during a destructor, so one may not be enough."""
+    """Interrupt a process until it ends, and return its stderr.
+
+    Python ignores an exception in a destructor, so one interrupt may not be enough.
+    """
     for _ in range(10):
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -257,7 +260,7 @@ def test_output_may_be_a_pipe_or_a_link(home, call, tmp_path, command):
     (tmp_path / "link.txt").symlink_to(tmp_path / "target.txt")
     inputs = {"translate": ["--input"], "score": ["--source", "--target"]}[command]
     flags = [f"--run={home.run}", *(f"{flag}={tmp_path}/lines.txt" for flag in inputs)]
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)  # the pipe's buffer holds both lines
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)  # the lines fit into the pipe's buffer
     assert call(command, *flags, f"--output={tmp_path}/pipe").status == 0
     written = os.read(reader, 10_000).decode()
     os.close(reader)

@@ -1,10 +1,10 @@
-"""Kill a training run repeatedly at random moments and compare it with an undisturbed run.
+"""Kill a training run repeatedly at random moments and compare the result with an uninterrupted run.
 
     python tests/slow/soak.py --kills=50 --json=docs/results/reliability.jsonl
 
-The program kills the run with SIGKILL, and every fourth time with SIGTERM. Each kill comes at a random moment after at
-least one new checkpoint, and every third kill comes during a checkpoint write. The program exits with 1 unless weights,
-optimizer state and best checkpoint are identical after the requested number of kills.
+Every fourth signal is SIGTERM, and the others are SIGKILL. Each signal comes at a random moment after a new checkpoint,
+and every third one comes during a checkpoint write. The program exits with status 1 unless the weights, the optimizer
+state and the best checkpoint are identical after the requested number of kills.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from keras_transformer.runs.run import Run
 
 CHECKPOINT_STEPS = 10
 WRITE = 0.03
-"""Seconds. Writing a checkpoint of this model takes slightly longer."""
+"""Maximum delay of a signal during a checkpoint write, in seconds. A write takes slightly longer."""
 
 
 def main(arguments):
@@ -45,7 +45,7 @@ def main(arguments):
 
 def soak(flags, folder):
     """Run the experiment and return its result row."""
-    # Four checkpoints per kill leave room for those that the run writes before the kill takes effect.
+    # Plan four checkpoints per kill, because the run may write several before the signal arrives.
     steps = 4 * CHECKPOINT_STEPS * (flags.kills + 2)
     settings = [
         "--problem=toy_ende", "--hparams=toy", f"--train_steps={steps}", f"--checkpoint_steps={CHECKPOINT_STEPS}",
@@ -94,23 +94,23 @@ def soak(flags, folder):
 
 
 def train(settings, run):
-    """Start or resume the training run in directory `run`."""
+    """Start or resume training in the directory `run` and return the process."""
     command = [sys.executable, "-m", "keras_transformer.train", *settings, f"--output_dir={run}"]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def latest(run):
-    """Return the step of the newest checkpoint, or 0."""
+    """Return the step of the newest checkpoint, or 0 if the run has no checkpoint."""
     return max(Checkpoints(run / "checkpoints").steps(), default=0)
 
 
 def being_written(run):
-    """Return the unfinished checkpoints in `run`."""
+    """Return the paths of the unfinished checkpoints in `run`."""
     return [path for path in (run / "checkpoints").glob(".step-*") if path.suffix != ".old"]
 
 
 def equal(one, other):
-    """Return whether two runs have identical last checkpoints and the same best checkpoint."""
+    """Return whether two runs have the same best checkpoint and identical last checkpoints."""
     (arrays, state), (others, other_state) = (run.checkpoints.load("last") for run in (one, other))
     flat, flat_other = ({(p, k): v for p, d in part.items() for k, v in d.items()} for part in (arrays, others))
     return (
@@ -122,7 +122,7 @@ def equal(one, other):
 
 
 def checkpoint_share(run, seconds):
-    """Return the share of the training time spent on checkpoints, and the seconds per checkpoint."""
+    """Return the share of the training time that a run spent on checkpoints, and the median seconds of one."""
     written = [row["seconds"] for row in run.metrics() if row["kind"] == "checkpoint"]
     return {"share": sum(written) / seconds, "seconds_each": float(np.median(written))}
 

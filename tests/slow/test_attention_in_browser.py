@@ -18,7 +18,7 @@ def driver(tmp_path_factory):
 
 @pytest.fixture
 def page(driver, tmp_path):
-    """Open an attention page with random maps. Assert after the test that its console is empty."""
+    """Open an attention page with random maps. After the test, assert that the page logged nothing to the console."""
     maps = random_maps([1, 2, 1], [2, 1])
     (tmp_path / "attention.html").write_text(attention_page(maps), encoding="utf-8")
     driver.get((tmp_path / "attention.html").as_uri())
@@ -27,7 +27,7 @@ def page(driver, tmp_path):
 
 
 def drawn(driver):
-    """Return the shapes of all lines. One script reads them, because the page may replace them at any time."""
+    """Return the shapes of all lines. Read them with one script, because the page may redraw at any time."""
     return driver.execute_script(
         "return Array.from(document.querySelectorAll('svg path'), path => path.getAttribute('d'))"
     )

@@ -1,4 +1,4 @@
-"""Tests that `augment` resumes after SIGKILL and writes the same pairs as without interruption."""
+"""Test that `augment` resumes after SIGKILL and writes the same pairs as an uninterrupted process."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Tests that backends give the same losses and can resume each other's runs, and that JAX needs no TensorFlow."""
+"""Tests that all backends give the same results and resume each other's runs, and that JAX needs no TensorFlow."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ both = pytest.mark.skipif(OTHER is None, reason=f"only {THIS} is installed")
 
 
 def python(backend, home, *arguments, **environment):
-    """Run Python with a backend and a separate home directory. Return the finished process."""
+    """Run Python with the given backend and home directory. Return the completed process."""
     environment = {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "PATH": os.environ["PATH"], "HOME": str(home),
         "KERAS_BACKEND": backend, **environment,
@@ -36,7 +36,10 @@ def python(backend, home, *arguments, **environment):
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory, fresh_seed):
-    """Folder with runs that start on one backend and end on the other, and `<backend>.json` for each backend."""
+    """Return a folder with runs that one backend started and the other finished.
+
+    The results of each backend are in `<backend>.json`.
+    """
 
     def make(folder):
         found = cross_backend.begin(folder, fresh_seed, THIS)
@@ -52,7 +55,7 @@ def folder(tmp_path_factory, fresh_seed):
 
 @pytest.fixture
 def found(folder):
-    """Results of `cross_backend` as {backend: results}."""
+    """Return the results of `cross_backend` as {backend: results}."""
     return {backend: json.loads((folder / f"{backend}.json").read_text()) for backend in BACKENDS}
 
 
@@ -61,7 +64,7 @@ def found(folder):
 def test_backends_give_same_first_20_losses(found, accumulate):
     own, other = (found[backend]["metrics"][str(accumulate)] for backend in (THIS, OTHER))
     for name, values in own.items():
-        assert len(set(values)) == 20 == len(values)  # one per update
+        assert len(set(values)) == 20 == len(values)  # the metrics differ between updates
         np.testing.assert_allclose(other[name], values, rtol=2e-4, err_msg=name)
     assert other["loss"][-1] < other["loss"][0]
 
@@ -93,7 +96,7 @@ def test_backends_translate_a_run_alike(found):
 @pytest.mark.skipif(THIS == "jax", reason="requires TensorFlow")
 def test_jax_commands_import_no_tensorflow(folder, found):
     assert found["jax"]["prepare_imports"] == [] and found["jax"]["all_imports"] == ["jax"]
-    assert list((folder / ".cache" / "keras_transformer" / "jax").iterdir())  # the compilation cache of JAX
+    assert list((folder / ".cache" / "keras_transformer" / "jax").iterdir())  # JAX's compilation cache
 
 
 @pytest.mark.backend

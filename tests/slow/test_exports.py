@@ -1,4 +1,4 @@
-"""Test of a SavedModel in bfloat16. The integration tests export in float32."""
+"""Test of a SavedModel in bfloat16. The integration tests cover float32."""
 
 import json
 

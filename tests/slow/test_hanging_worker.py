@@ -46,6 +46,6 @@ def test_hanging_worker_stops_others_with_remedy():
         second.kill()
         drained.join()
     assert first.returncode == WorkerLost.status == os.EX_TEMPFAIL, err
-    # Usually the heartbeat reports the hanging worker. On a busy machine, JAX may give up earlier.
+    # Usually the heartbeat detects the hanging worker. On a busy machine, JAX may detect it first.
     said = r"another worker is lost \((no heartbeat from worker 1|.*Gloo).* to resume from"
     assert re.search(said, err.splitlines()[-1]), err

@@ -1,4 +1,4 @@
-"""Tests of the installed package, which finds all problems and hparams from any working directory."""
+"""Tests that the installed package finds all problems and hparams from any working directory."""
 
 import importlib.metadata
 import os
@@ -16,12 +16,12 @@ from keras_transformer.config import registry
 
 SMALL = ("--num_layers=1", "--d_model=16", "--d_ff=16", "--num_heads=2", "--batch_tokens=256", "--train_steps=2")
 HIDDEN = ("PYTHONPATH", "KERAS_BACKEND", "PYTHONDONTWRITEBYTECODE")
-"""Environment variables of tests only."""
+"""Environment variables that only tests set."""
 
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """Directory that contains folders with the same names as those of the package. They must not shadow the package."""
+    """Return a directory whose folders have the same names as folders of the package, but must not shadow them."""
     for name in ("problems", "hparams", "_bundled"):
         (tmp_path / name).mkdir()
         for file in ("__init__.py", "transformer.py", "algorithmic.py", "mine.py"):
@@ -30,7 +30,7 @@ def elsewhere(tmp_path):
 
 
 def run(*command, cwd):
-    """Run a command in a directory outside the checkout and return its stdout."""
+    """Run a command in the directory `cwd` without the tests' environment variables. Return its stdout."""
     environment = {name: value for name, value in os.environ.items() if name not in HIDDEN}
     done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,7 +38,7 @@ def run(*command, cwd):
 
 
 def link_requirements(names, folder):
-    """Link the installed packages `names` and all their requirements into an empty site-packages folder."""
+    """Link the installed packages `names` and all their requirements into a site-packages folder."""
     linked, left = set(), [Requirement(name) for name in names]
     while left:
         requirement = left.pop()
@@ -70,7 +70,7 @@ print(keras_transformer.problem("toy_ende").name, keras_transformer.__file__)
 
 
 def test_wheel_in_an_empty_environment_trains(elsewhere, tmp_path_factory):
-    """Install only the packages that the wheel requires with the extra `[jax]`."""
+    """Train in an environment that contains only the wheel and the requirements of its extra `[jax]`."""
     pytest.importorskip("jax")
     home = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", home, ROOT, cwd=home)

@@ -1,4 +1,4 @@
-"""Tests that a run ends with bit-for-bit identical weights after interruptions, kills and full disks."""
+"""Tests that interruptions, kills and full disks do not change the final weights of a run."""
 
 import contextlib
 import json
@@ -44,7 +44,7 @@ run_command(main)
 
 
 class Killed(BaseException):
-    """Exception that no code catches, so that it ends the run like a kill."""
+    """Exception that the package does not catch, so it ends a run like a kill."""
 
 
 def flags(folder, steps=STEPS):
@@ -52,7 +52,7 @@ def flags(folder, steps=STEPS):
 
 
 def final(run):
-    """Return ({(part, path): array} of the last checkpoint, best checkpoint, evaluated steps)."""
+    """Return ({(part, path): array} of the last checkpoint, record of the best checkpoint, validated steps)."""
     arrays, state = run.checkpoints.load("last")
     assert state["step"] == STEPS
     evaluated = sorted({row["step"] for row in run.metrics() if row["kind"] == "validation"})
@@ -65,13 +65,13 @@ def assert_ends_like(run, whole):
     assert arrays.keys() == expected.keys() and others == expected_others
     for name, array in expected.items():
         np.testing.assert_array_equal(arrays[name], array)
-    assert run.checkpoints.steps() == whole.checkpoints.steps()  # so that `average` gives the same result
+    assert run.checkpoints.steps() == whole.checkpoints.steps()  # `average` depends on them
     assert not [path for path in (run.path / "checkpoints").iterdir() if path.name.startswith(".")]
 
 
 @contextlib.contextmanager
 def largest_file(size):
-    """Simulate a full disk: limit the size of the files that this process writes."""
+    """Limit the size of the files that this process writes, to simulate a full disk."""
     limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
@@ -82,10 +82,10 @@ def largest_file(size):
 
 
 def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
-    """Interrupt one run in five ways before it ends.
+    """Interrupt a run five times before it ends.
 
-    The faults are a kill before the best checkpoint is marked, a kill during a checkpoint write, a full disk, a signal
-    during an update, and a signal during an evaluation.
+    The faults are a kill before the run marks the best checkpoint, a kill during a checkpoint write, a full disk, a
+    signal during an update, and a signal during an evaluation.
     """
     call("train", *flags(tmp_path), f"--output_dir={tmp_path}/whole").succeeded()
     whole, checkpoints = Run.open(tmp_path / "whole"), Checkpoints(tmp_path / "run" / "checkpoints")
@@ -103,7 +103,7 @@ def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert checkpoints.steps() == [10] and checkpoints.best_step() == 10
 
-    # The largest file of a checkpoint, the optimizer state, does not fit.
+    # Do not let the run write the optimizer state, the largest file of a checkpoint.
     largest = max(path.stat().st_size for path in (whole.path / "checkpoints" / "step-000000010").iterdir())
     with largest_file(largest - 1):
         outcome = call("train", *flags(tmp_path))
@@ -135,9 +135,9 @@ def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
 
 
 def test_train_stops_at_ctrl_c_when_nobody_reads(call, tmp_path):
-    """Interrupt a run whose stdout is closed, as in `train | tee log`, where Ctrl-C stops both processes.
+    """Interrupt a run after the reader of its stdout has exited. In `train | tee log`, Ctrl-C stops both processes.
 
-    While the run is active, another process must not train in its directory.
+    Also check that no second process can train in the run's directory at the same time.
     """
     process = commands.spawn("train", *flags(tmp_path, 10_000), cwd=tmp_path)
     checkpoints, deadline = Checkpoints(tmp_path / "run" / "checkpoints"), time.monotonic() + 240

@@ -1,4 +1,4 @@
-"""Tests of languages in six scripts: all commands preserve the text, and a model learns to translate it."""
+"""Tests that all commands preserve text in six scripts, and that a model learns to translate it."""
 
 import json
 

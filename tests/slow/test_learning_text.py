@@ -1,4 +1,4 @@
-"""Tests that models learn real text with any seed. `tests/integration/test_learning.py` has a shorter run."""
+"""Tests that models with any seed learn real text. `tests/integration/test_learning.py` has a shorter test."""
 
 import itertools
 
@@ -48,7 +48,7 @@ def test_model_memorizes_real_captions(captions, fresh_seed):
     model, history = learn(problem, hparams)
     print(history["nll"])
     assert history["nll"][0] > 1 and history["nll"][-1] < 0.05
-    sources, references = zip(*problem.examples("validation"))  # equal to the training pairs
+    sources, references = zip(*problem.examples("validation"))  # the same pairs as in training
     outputs = translate(model, problem, hparams, sources)
     assert sum(output == reference for output, reference in zip(outputs, references)) >= 60
 
@@ -64,7 +64,7 @@ def test_loss_falls_on_real_captions(captions, fresh_seed, precision):
     assert history["nll"] == sorted(history["nll"], reverse=True)
     assert history["nll"][-1] < history["nll"][0] - 0.5
     assert model.compute_dtype == precision.removeprefix("mixed_") and model.variable_dtype == "float32"
-    # float16 scales the loss; an overflow at the first scale is not an error.
+    # In float16, an overflow with the first loss scale does not count as a non-finite update.
     assert model.optimizer.watched()[1] == 0 and model.optimizer.scales_loss == (precision == "mixed_float16")
 
 

@@ -19,7 +19,7 @@ from keras_transformer.training.trainer import train_model
 
 PARAMETERS = {"num_symbols": 4, "longest": 5, "train_pairs": 30}
 PATIENCE = 240
-"""Seconds for a few updates, including compilation on a busy machine."""
+"""Maximum number of seconds for a few updates, including compilation on a busy machine."""
 CHANGES = {
     "batch_tokens": 32, "beam_size": 1, "extra_length": 2, "checkpoint_minutes": 0, "eval_steps": MEET_EVERY,
     "checkpoint_steps": MEET_EVERY, "keep_checkpoints": 10_000,
@@ -27,7 +27,7 @@ CHANGES = {
 
 
 def flags(folder, steps=100_000):
-    """Return the flags of a run with batches of different sizes. By default, the run never ends."""
+    """Return the flags of a run with batches of different sizes. The default `steps` never complete in a test."""
     changes = {**CHANGES, "train_steps": steps}
     names = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "warmup_steps", *changes)
     given = [f"--{name}={getattr(small(**changes), name)}" for name in names]
@@ -36,7 +36,7 @@ def flags(folder, steps=100_000):
 
 
 def trained_alone(folder, run, steps):
-    """Start or resume a training run in this process. Return the `Run`."""
+    """Start or resume a training run without other workers in this process. Return the `Run`."""
     problem = kt.problem("reverse", data_dir=folder / "data", **PARAMETERS)
     hparams = small(**CHANGES, train_steps=steps)
     options = TrainOptions(strategy="one")
@@ -44,7 +44,16 @@ def trained_alone(folder, run, steps):
 
 
 def interrupt(processes, steps, interrupt_one):
-    """Interrupt the second process after a new checkpoint. Return both outcomes, and the seconds until both end."""
+    """Interrupt the second of two processes after a new checkpoint.
+
+    Args:
+        processes: The two worker processes.
+        steps: Function that returns the steps of the checkpoints.
+        interrupt_one: Function that interrupts a process.
+
+    Returns:
+        The outcomes of both processes, and the seconds until both ended.
+    """
     before, deadline = len(steps()), time.monotonic() + PATIENCE
     try:
         while len(steps()) == before and processes[0].poll() is None:
@@ -60,7 +69,7 @@ def interrupt(processes, steps, interrupt_one):
 
 @pytest.mark.backend
 def test_multiworker_trains_as_one_and_stops_together(tmp_path):
-    """Stop two workers with SIGTERM and compare them with one worker. Then kill one of two, and resume to the end."""
+    """Stop two workers with SIGTERM and compare with one worker. Then kill a worker, and resume to the end."""
     arguments, steps = flags(tmp_path), Checkpoints(tmp_path / "run" / "checkpoints").steps
     first, second, _ = interrupt(
         spawn_workers(2, *arguments, cwd=tmp_path), steps, lambda process: process.send_signal(signal.SIGTERM)
@@ -86,7 +95,7 @@ def test_multiworker_trains_as_one_and_stops_together(tmp_path):
 
 
 def assert_equals_one_worker(folder):
-    """Assert that two workers make the same first updates as one worker, which can also resume their run."""
+    """Assert that two workers make the same first updates as one worker, and that one worker can resume their run."""
     shutil.copytree(folder / "run", folder / "resumed")
     for step in Checkpoints(folder / "resumed" / "checkpoints").steps()[1:]:
         shutil.rmtree(folder / "resumed" / "checkpoints" / f"step-{step:09d}")

@@ -1,4 +1,4 @@
-"""Tests of non-finite gradients, which stop a run, or which it skips up to a maximum number of updates."""
+"""Tests of non-finite gradients, which stop a run unless it may skip some updates."""
 
 import numpy as np
 import pytest
@@ -13,19 +13,19 @@ SETTINGS = (*commands.SMALL, "--hparams=toy", "--set=problem.vocab_size=40", "--
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """Command flags that select a small corpus of text files."""
+    """Return command flags that select a small corpus of text files."""
     return commands.write_text(tmp_path_factory.mktemp("text") / "raw", commands.TEXT)
 
 
 @pytest.fixture
 def train(call, text, tmp_path):
-    """Return a function that trains in a directory with additional flags."""
+    """Return a function of a directory name and additional flags that trains in this directory."""
     return lambda name, *flags: call("train", *text, *SETTINGS, f"--output_dir={tmp_path}/{name}", *flags)
 
 
 @pytest.fixture
 def spoil(monkeypatch):
-    """Return a function that makes the loss of some updates NaN. The first update has number 1."""
+    """Return a function that makes the loss of the given updates NaN. Updates count from 1."""
     getitem = TokenBatches.__getitem__
 
     def begin(*updates):
@@ -40,7 +40,7 @@ def spoil(monkeypatch):
 
 
 def final(path):
-    """Return {(part, path): array} of the last checkpoint, which must be at step 6."""
+    """Return the last checkpoint, which must be at step 6, as {(part, path): array}."""
     arrays, state = Run.open(path).checkpoints.load("last")
     assert state["step"] == 6
     return {(part, name): array for part, values in arrays.items() for name, array in values.items()}
@@ -82,7 +82,7 @@ def test_train_stops_at_or_skips_nonfinite_updates(train, spoil, tmp_path):
     rows = [row for row in Run.open(tmp_path / "run").metrics() if row["kind"] == "train"]
     assert all(row["gradient_norm"] > 0 for row in rows)
     assert train("other", "--on_nonfinite=skip").status == 0
-    assert_same(tmp_path / "run", tmp_path / "other")  # like a run that always skips
+    assert_same(tmp_path / "run", tmp_path / "other")  # equal to a run that may always skip
 
     spoil(5, 7, 8)
     outcome = train("run", "--on_nonfinite=skip", "--max_skipped=2", "--train_steps=12")

@@ -17,7 +17,7 @@ SHORTER = {
     r"train_pairs=8_000": "train_pairs=1_500", r"steps_per_epoch=[12]00": "steps_per_epoch=3", r"_steps=30": "_steps=3",
     r"\[:[12]00\]": "[:10]",
 }  # fmt: skip
-"""Patterns that reduce the notebooks to few updates and sentences."""
+"""{pattern: replacement} that reduces the numbers of updates and sentences in the notebooks."""
 on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="one backend is enough")
 
 
@@ -31,7 +31,7 @@ def run(notebook, folder, monkeypatch):
 
 @on_tensorflow
 def test_notebooks_run_with_fewer_updates(tmp_path, monkeypatch):
-    """Run all notebooks in one process, each in a separate folder and with a fresh namespace."""
+    """Run all notebooks in one process to save time, each in a separate folder and with an empty namespace."""
     whole = nbformat.v4.new_notebook()
     for path in NOTEBOOKS:
         (tmp_path / path.stem).mkdir()
@@ -54,7 +54,7 @@ def test_notebook_runs_completely(path, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_stored_as_executed(path):
-    """Check that cells ran in order, that pictures are small, and that no output contains a local path."""
+    """Check that cells ran in order, that images are small, and that no output contains a local path."""
     text = path.read_text(encoding="utf-8")
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason=
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
-    """Folder in the working directory with parallel text: 400 lines for training, 40 each for validation and test."""
+    """Create parallel text in the working directory: 400 lines for training, 40 each for validation and test."""
     monkeypatch.chdir(tmp_path)
     grammar, folder = kt.problem("toy_ende", train_pairs=400), tmp_path / "corpus"
     folder.mkdir()
@@ -30,7 +30,7 @@ def corpus(tmp_path, monkeypatch):
 
 
 def commands_of(section):
-    """Return the Python commands in the shell blocks of a section as a list of (module, arguments)."""
+    """Return the Python commands in the shell blocks of a section as [(module, arguments), ...]."""
     text = (ROOT / "docs/own_data.md").read_text(encoding="utf-8")
     section = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL)[1]
     script = "\n".join(re.findall(r"^    .+$", section, flags=re.MULTILINE))
@@ -42,7 +42,7 @@ def commands_of(section):
 
 
 def typed(call, commands):
-    """Run commands with a smaller model than on the page. Return the names of the commands."""
+    """Run the commands of the page with a smaller model. Return the names of the commands."""
     for name, arguments in commands:
         out = call(name, *arguments, *(SMALLER if name == "train" else [])).succeeded_with_warnings()
         assert out or name == "translate"
@@ -59,7 +59,7 @@ def test_own_data_page_trains_translates_and_exports(call, corpus, tmp_path):
     assert call("average", "--run=runs/mine", "--last=1").succeeded_with_warnings()
 
 
-@pytest.mark.soak  # takes long
+@pytest.mark.soak  # trains three teachers
 def test_own_data_page_distills_several_teachers(call, corpus, tmp_path):
     corpus.rename(tmp_path / "FOLDER")
     commands = commands_of("Knowledge distillation")

@@ -26,7 +26,7 @@ def translate(driver, url, text):
 
 
 def translate_again(driver, text):
-    """Replace the source text, as by pasting, and click on translate. Return the translations that appear."""
+    """Replace the source text and click the button "translate". Return the translations that the page shows."""
     from selenium.webdriver.support.ui import WebDriverWait
 
     driver.execute_script("document.getElementById('source').value = arguments[0]", text)
@@ -45,7 +45,7 @@ def test_page_shows_attention_of_a_word(driver, home):
     from selenium.webdriver.support.ui import WebDriverWait
 
     engine = load_engine(home.run)
-    # The model has made only six updates, so its outputs would have arbitrary lengths.
+    # After only six updates, outputs of the model have arbitrary lengths, so reverse the texts instead.
     engine.translate = lambda texts, nbest: [[Output(" ".join(text.split()[::-1]), -1.0)] for text in texts]
     with serving(application(engine)) as url:
         wanted = ["s3 s2 s1", "s5 s4"]
@@ -56,7 +56,7 @@ def test_page_shows_attention_of_a_word(driver, home):
         assert driver.title == "reverse-toy"
         words = driver.find_elements("css selector", "#results .word")
         assert [word.text for word in words] == " ".join(wanted).split()
-        words[1].send_keys(Keys.ENTER)  # by keyboard
+        words[1].send_keys(Keys.ENTER)  # select the word with the keyboard
         pinned = "#attention .queries .word.pinned"
         WebDriverWait(driver, 20).until(lambda _: driver.find_elements("css selector", pinned))
         assert driver.find_element("css selector", pinned).text == words[1].text

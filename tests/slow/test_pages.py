@@ -1,4 +1,4 @@
-"""Slow tests of documentation pages: generated pages are current, and the training code in keras_fit.md runs."""
+"""Slow tests of documentation pages: generated pages are up to date, and the training code in keras_fit.md runs."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Test of a plug-in that a command in a new process loads by its module name."""
+"""Test that a command in a new process loads a plug-in by its module name."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Tests of `prepare` in processes that are killed, interrupted, out of disk space, or run concurrently."""
+"""Tests of `prepare` processes that are killed or interrupted, run out of disk space, or run concurrently."""
 
 import functools
 import json
@@ -17,8 +17,8 @@ from helpers.waiting import wait_for
 from keras_transformer.config import registry
 from keras_transformer.data.token_store import VERIFIED
 
-# `prepare` treats the problem of this plug-in like a large corpus. TROUBLE is a fault and the number of the pair, or of
-# the file access, at which it occurs. Learning the vocabulary reads pairs 0 to 1999, and writing the store the others.
+# `prepare` treats this problem like a large corpus. TROUBLE contains a fault and the pair or file access at which it
+# occurs. `prepare` reads pairs 0 to 1999 to train the tokenizer, and reads the later ones to write the store.
 PLUGIN = '''
 import dataclasses, os, random, signal, sys, time
 from keras_transformer import TranslationProblem, register_problem
@@ -68,12 +68,12 @@ CHECKED = "--set problem.max_length_ratio=60 --set problem.drop_duplicates=true"
 
 
 def contents(folder):
-    """Return {name: content} of the files in a folder."""
+    """Return the files in a folder as {name: content}."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != VERIFIED}
 
 
 class Home:
-    """Folder with the plug-in. The methods run `prepare` on its problem in a new process."""
+    """Folder with the plug-in, and methods that prepare its problem in a new process."""
 
     def __init__(self, path):
         self.path, self.data = path, path / "data"
@@ -88,7 +88,7 @@ class Home:
         )  # fmt: skip
 
     def prepare(self, *flags, **options):
-        """Run `prepare` and return (status, lines of stdout, stderr)."""
+        """Run `prepare` and return (exit status, lines of stdout, stderr)."""
         process = self.popen(*flags, **options)
         out, err = process.communicate()
         return process.returncode, out.splitlines(), err
@@ -97,7 +97,7 @@ class Home:
         return [path for path in self.data.iterdir() if path.name.endswith(".work")] if self.data.is_dir() else []
 
     def store(self):
-        """Return the contents of the only prepared directory."""
+        """Return the files of the prepared directory as {name: content}. There must be only one directory."""
         (folder,) = self.data.iterdir()
         return contents(folder)
 
@@ -109,7 +109,7 @@ def home(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The lines of stdout and the store of an undisturbed preparation."""
+    """Return the lines of stdout and the files of an uninterrupted preparation."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "home").mkdir()
     home = Home(folder / "home")
@@ -119,7 +119,7 @@ def whole(tmp_path_factory):
 
 
 def assert_same_store(home, whole):
-    """Assert that the store equals the undisturbed one except for the plug-in's path and time."""
+    """Assert that the files equal those of the uninterrupted preparation. In the manifest, compare only "files"."""
     ours, theirs = home.store(), whole[1].copy()
     assert json.loads(ours.pop("manifest.json"))["files"] == json.loads(theirs.pop("manifest.json"))["files"]
     assert ours == theirs
@@ -141,7 +141,7 @@ def test_killed_preparation_resumes(home, whole, pair):
 def test_preparation_killed_anywhere_resumes(home, whole, fresh_seed):
     rng = random.Random(fresh_seed)
     for _ in range(5):
-        status, _, err = home.prepare(trouble=f"use {rng.randint(1, 260)}")  # out of 264 accesses
+        status, _, err = home.prepare(trouble=f"use {rng.randint(1, 260)}")  # of 264 accesses
         if status == 0:
             break
         assert (status, err) == (-signal.SIGKILL, "")

@@ -1,4 +1,4 @@
-"""Test of rematerialization together with gradient accumulation on several devices."""
+"""Test of rematerialization with gradient accumulation on several devices."""
 
 import keras
 from helpers.training_alike import EverySecond, assert_same_training, fit, small

@@ -1,4 +1,4 @@
-"""Test of a saved model in a new process: Keras finds all classes, and training continues."""
+"""Test that a new process can load a saved model and continue its training."""
 
 import functools
 import re
@@ -45,7 +45,7 @@ def test_compiled_model_continues_training_in_new_process(tmp_path):
     for path, value in expected.items():
         np.testing.assert_allclose(found[path], value, rtol=1e-5, atol=1e-7, err_msg=path)
     registered = process.stdout.splitlines()[-1].split()
-    # The package registers the models of parsing/ and Marian only when they are first used.
+    # The package imports and registers the models of parsing/ and Marian only on first use.
     files = [path for path in registry.PACKAGE.rglob("*.py") if not {"parsing", "marian.py"} & {*path.parts}]
     sources = "\n".join(path.read_text() for path in files)
     classes = re.findall(

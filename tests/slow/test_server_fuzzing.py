@@ -1,4 +1,4 @@
-"""Fuzzing of the web application: all answers must match its OpenAPI description."""
+"""Fuzzing of the web application, whose responses must match its OpenAPI description."""
 
 import collections
 
@@ -19,13 +19,13 @@ CHECKS = [
     checks.not_a_server_error, checks.status_code_conformance, checks.content_type_conformance,
     checks.response_schema_conformance, checks.negative_data_rejection,
 ]  # fmt: skip
-# The body limit is high because the checks do not expect the status 413.
+# The limit of the body is high, because the checks do not expect status 413.
 LIMITS = Limits(texts=8, characters=100, body_bytes=1 << 20, waiting=20, seconds=30.0)
 
 
 @pytest.fixture(scope="module")
 def described():
-    """Schema of the server's OpenAPI description. The server enables all optional paths."""
+    """Return the schema in the OpenAPI description of a server with all optional paths."""
     with serving(application(Backwards(trees=True, shows_attention=True), LIMITS)) as url:
         yield schemathesis.openapi.from_url(f"{url}/openapi.json")
 

@@ -1,4 +1,4 @@
-"""Tests that every program in benchmarks/ runs on small input and writes its result rows."""
+"""Tests that every program in benchmarks/ runs with small input and writes its result rows."""
 
 import contextlib
 import importlib
@@ -27,7 +27,7 @@ on_tensorflow = pytest.mark.skipif(THIS != "tensorflow", reason="requires Tensor
 
 @pytest.fixture(autouse=True)
 def paths(monkeypatch, tmp_path):
-    """Let programs import each other and run in a temporary folder, and let their processes import the package."""
+    """Set the working directory to a temporary folder, and put the programs and the package on the import path."""
     for folder in ("benchmarks/engines", "benchmarks"):
         monkeypatch.syspath_prepend(str(ROOT / folder))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -36,7 +36,7 @@ def paths(monkeypatch, tmp_path):
 
 @pytest.fixture
 def rows_of(monkeypatch, tmp_path):
-    """Function that runs a program in this process and returns its result rows."""
+    """Return a function that runs a program in this process and returns its result rows."""
 
     def rows_of(name, *flags):
         program, path = importlib.import_module(name), tmp_path / "rows.jsonl"
@@ -65,7 +65,7 @@ def test_checkpoints_measures_one_size(rows_of):
 
 
 def test_consumers_names_reason_of_a_failed_consumer(rows_of, home):
-    """The consumer fails because its interpreter can import this project, or because of the run's tokenizer."""
+    """Make a consumer fail with an interpreter that can import this package, or with an unsupported tokenizer."""
     pytest.importorskip("ctranslate2")
     flags = (f"--run={home.run}", "--sentences=3", "--formats=ctranslate2", f"--python={sys.executable}")
     with pytest.raises(UserError, match="--python=.* could not translate: .+ Give an interpreter"):
@@ -87,7 +87,7 @@ def test_decode_profile_finds_matrix_products(monkeypatch, tmp_path):
     decode, program = importlib.import_module("decode"), importlib.import_module("decode_profile")
     monkeypatch.setattr(decode, "SIZES", {"tiny": ("tiny", 50)})
     monkeypatch.setattr(decode, "SENTENCES", 4)
-    monkeypatch.setattr(program.protocol, "limit_threads", lambda *_: None)  # TensorFlow is already running
+    monkeypatch.setattr(program.protocol, "limit_threads", lambda *_: None)  # too late, TensorFlow has started
     row = program.measure(decode.forced("tiny", tmp_path), "graph", "float32")
     assert 0 < row["shares"]["matrix products"] < 1 and row["products_flops_per_second"] > 0
 
@@ -163,7 +163,7 @@ def test_parsing_baselines_parse_the_toy_problem(rows_of, monkeypatch, tmp_path)
 def test_parsing_speed_counts_whole_trees(rows_of, monkeypatch):
     problem = kt.problem("toy_parsing")
     pairs = list(itertools.islice(problem.examples("test"), 3))
-    trees = {sentence: tree for sentence, tree in pairs} | {pairs[0][0]: pairs[1][1]}  # the tree of another sentence
+    trees = {sentence: tree for sentence, tree in pairs} | {pairs[0][0]: pairs[1][1]}  # a tree of another sentence
     translator = types.SimpleNamespace(
         translate=lambda sentences, **_: [[types.SimpleNamespace(text=trees[sentence])] for sentence in sentences]
     )
@@ -211,7 +211,7 @@ def test_gpu_report_measures_every_workload_in_miniature(rows_of, tmp_path):
     ]  # fmt: skip
     assert all(row["target_tokens_per_second"] > 0 for row in rows if row["workload"] == "train")
     assert by_workload["program"]["products"]["bf16"] > 20 and by_workload["program"]["host_transfers"] == 0
-    assert by_workload["program"]["products"]["f32"] == 1  # from label smoothing
+    assert by_workload["program"]["products"]["f32"] == 1  # the one of label smoothing
     assert by_workload["decode"]["output_tokens"] == 4 * 6 and by_workload["learn"]["updates"] == 2
     page = (tmp_path / "page.md").read_text()
     assert all(f"## {workload}" in page for workload in by_workload) and "| utilisation |" in page

@@ -16,7 +16,10 @@ OVERRIDES = {field: int(value) for field, value in OVERRIDES.items()}
 
 @pytest.fixture
 def reproduce(monkeypatch, tmp_path):
-    """The program with a single experiment of one run, in a temporary folder. `calls` lists the commands it runs."""
+    """Return the module `reproduce` with one experiment, and set the working directory to a temporary folder.
+
+    The list `calls` of the module contains the commands that it has run.
+    """
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.chdir(tmp_path)
     program = importlib.import_module("reproduce")
@@ -55,7 +58,7 @@ def test_reproduce_makes_missing_rows_once(reproduce, tmp_path, capsys):
     reproduce.main(["small", f"--json={file}", "--list"])
     reproduce.main(["small", f"--json={file}"])
     assert reproduce.calls == [] and capsys.readouterr().out.startswith("done  reverse-toy-")
-    # Rows of other runs do not count as results of this run.
+    # Rows with another seed or other settings are not results of this run.
     changed, decoding = {**first["hparams"], "dropout": 0.3}, {**first["decoding"], "beam_size": 9}
     for other in ({"seed": 1}, {"hparams": changed}, {"settings": {"a": 1}}, {"decoding": decoding}):
         (tmp_path / "others.jsonl").write_text("".join(json.dumps({**row, **other}) + "\n" for row in rows(file)))

@@ -63,9 +63,7 @@ def test_batcher_rejects_late_items_under_overload():
                 late.append("a")
 
     async def everything():
-        batcher = Batcher(
-            work, batch_tokens=4, batch_rows=4, wait=0, max_waiting=10_000
-        )  # processes 200 items per second
+        batcher = Batcher(work, batch_tokens=4, batch_rows=4, wait=0, max_waiting=10_000)  # 200 items per second
         async with batcher.running():
             await asyncio.gather(*(client(batcher) for _ in range(400)))
 

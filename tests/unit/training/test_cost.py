@@ -319,9 +319,7 @@ def test_cost_command_with_other_settings(capsys):
     assert "3.60e+15 by the paper's method" in counted(*flags, "--hours=1", capsys=capsys)[2]
     assert "1.64e+18 by the paper" in counted("--vocab_size=100", "--train_steps=50000", capsys=capsys)[2]
     other = counted("--vocab_size=100", "--gpus=1", "--tflops=60", capsys=capsys)
-    assert not any(
-        "paper's method" in line for line in other
-    )  # the paper reports no time for this batch size or length
+    assert not any("paper's method" in line for line in other)  # the default hours are for the paper's GPUs
 
 
 @pytest.mark.parametrize(
