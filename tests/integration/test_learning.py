@@ -11,7 +11,7 @@ def test_model_learns_to_reverse_unseen_sequences(fresh_seed, tmp_path):
     problem = kt.problem("reverse", data_dir=tmp_path, num_symbols=8, longest=4, train_pairs=3000)
     hparams = kt.HParams(
         num_layers=1, d_model=48, d_ff=96, num_heads=4, dropout=0, learning_rate_scale=0.2, warmup_steps=100,
-        adam_beta_2=0.999, batch_tokens=384, train_steps=500, extra_length=3, beam_size=2, seed=fresh_seed,
+        adam_beta_2=0.999, batch_tokens=384, train_steps=700, extra_length=3, beam_size=2, seed=fresh_seed,
     )  # fmt: skip
     model = kt.Transformer.from_hparams(hparams, problem)
     model.compile(**kt.compile_arguments(hparams))

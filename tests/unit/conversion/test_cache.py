@@ -13,7 +13,8 @@ pytest.importorskip("ctranslate2")
 
 @pytest.fixture
 def run(home, tmp_path):
-    return Run.open(shutil.copytree(home.run, tmp_path / "run"))
+    ignored = shutil.ignore_patterns("ctranslate2")  # other tests may have made a cache
+    return Run.open(shutil.copytree(home.run, tmp_path / "run", ignore=ignored))
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def test_optimizer_without_clipping_equals_keras_adam():
     updates = [random_arrays(seed) for seed in range(1, 8)]
     variables, optimizer = made()
     others = [keras.Variable(value, name=name) for name, value in zip(SHAPES, random_arrays(0))]
-    other = keras.optimizers.Adam(**ADAM)
+    other = keras.optimizers.Adam(**ADAM, name="adam")
     other.build(others)
     for gradients in updates:
         apply(optimizer, variables, gradients)
