@@ -1,4 +1,4 @@
-"""Variations of the base model in Table 3 of the paper. Each changes one or two fields of `base`.
+"""Variations of the base model from Table 3 of the paper. Each changes one or two fields of `base`.
 
 The descriptions quote the paper's perplexity per word piece and BLEU on newstest2013, with beam search but without
 checkpoint averaging, and its number of parameters in millions.
@@ -9,7 +9,7 @@ from keras_transformer.config.registry import register_hparams
 
 
 def variation(name, what, perplexity, bleu, millions=65, **changes):
-    """Register `base` with changed fields. The description quotes the figures of the row."""
+    """Register `base` with changed fields. The description quotes the paper's scores."""
 
     def hparams():
         return HParams(**changes)

@@ -6,12 +6,12 @@ from keras_transformer.config.registry import register_hparams
 
 @register_hparams("tiny")
 def tiny():
-    """Transformer-Tiny of Wu et al. (2021) for Multi30k; published: 41.02 BLEU on test 2016.
+    """Transformer-Tiny of Wu et al. (2021) for Multi30k; published score: 41.02 BLEU on test 2016.
 
-    An epoch of Multi30k has 59 updates. Each epoch ends with a validation and a checkpoint. The patience is ten epochs,
-    and the average contains the last ten checkpoints. Wu et al. (LividWo/Revisit-MMT on GitHub) divide the
-    log-probability of a hypothesis by its length. At 15 tokens, about the length of a caption, the penalty of §6.1 with
-    α = 1.3 grows at the same rate.
+    An epoch of Multi30k has 59 updates and ends with a validation and a checkpoint. The patience is ten epochs, and the
+    averaged model is the mean of the last ten checkpoints. Wu et al. (LividWo/Revisit-MMT on GitHub) divide the
+    log-probability of a hypothesis by its length. At 15 tokens, about the length of a caption, the length penalty of
+    §6.1 with α = 1.3 grows at the same rate.
     """
     return HParams(
         num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.3, learning_rate_scale=2.53, warmup_steps=2000,
@@ -22,9 +22,10 @@ def tiny():
 
 @register_hparams("tiny_plus")
 def tiny_plus():
-    """Tiny with smaller updates and a moving average, for knowledge distillation; not published.
+    """Tiny with smaller batches and a moving average of weights, for knowledge distillation; not published.
 
-    Updates have a quarter of the tokens and half the learning rate. See docs/own_data.md for the complete recipe.
+    Compared with `tiny`, batches have a quarter of the tokens, and the learning rate is about half as large. See
+    docs/own_data.md for the complete recipe.
     """
     return tiny().replace(
         learning_rate_scale=1.3, batch_tokens=2048, train_steps=12_000, eval_steps=240, decode_steps=1200,
@@ -34,7 +35,7 @@ def tiny_plus():
 
 @register_hparams("tiny_short")
 def tiny_short():
-    """Tiny with 1,500 updates and the learning rate of the paper, for Table 3 on a small scale."""
+    """Tiny with 1,500 updates and the paper's learning rate, for Table 3 on a small scale."""
     return tiny().replace(
         learning_rate_scale=1.0, warmup_steps=500, train_steps=1500, eval_steps=500, decode_steps=None, patience=None
     )
@@ -42,7 +43,7 @@ def tiny_short():
 
 @register_hparams("small")
 def small():
-    """Between tiny and base, for corpora of about 100,000 pairs."""
+    """Model between tiny and base, for corpora of about 100,000 pairs."""
     return HParams(
         num_layers=4, d_model=256, d_ff=1024, num_heads=4, dropout=0.2, warmup_steps=4000, batch_tokens=8192,
         train_steps=50_000, eval_steps=1000, checkpoint_steps=1000,
@@ -51,7 +52,7 @@ def small():
 
 @register_hparams("quick")
 def quick():
-    """For a first experiment with a few thousand of your own pairs: minutes on two CPU cores."""
+    """Small model for a first experiment with a few thousand of your own pairs: minutes on two CPU cores."""
     return HParams(
         num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.1, warmup_steps=400, batch_tokens=2048,
         max_length=128, train_steps=1000, eval_steps=250, checkpoint_steps=250,
@@ -60,7 +61,7 @@ def quick():
 
 @register_hparams("toy")
 def toy():
-    """For the embedded problem toy_ende: minutes on two CPU cores."""
+    """Small model for the embedded problem toy_ende: minutes on two CPU cores."""
     return HParams(
         num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.1, learning_rate_scale=1.0, warmup_steps=400,
         batch_tokens=2048, max_length=64, train_steps=2500, eval_steps=500, checkpoint_steps=500, extra_length=20,

@@ -1,7 +1,7 @@
-"""Later settings of tensor2tensor, which differ from the paper (docs/from_tensor2tensor.md).
+"""Presets with the later settings of tensor2tensor, which differ from the paper (docs/from_tensor2tensor.md).
 
-They use pre-norm with a final norm, two more kinds of dropout, and a different β2. The warm-up is longer, and the scale
-of the learning rate is twice as large. tensor2tensor counts tokens per GPU, so the batches here are those of 8 GPUs.
+They use pre-norm with a final norm, two more kinds of dropout, and a different β2. The warm-up is longer, and the
+learning rate is twice as large. tensor2tensor counts tokens per GPU, so the batches here are those of 8 GPUs.
 """
 
 from keras_transformer.config.hparams import HParams
@@ -10,7 +10,7 @@ from keras_transformer.config.registry import register_hparams
 
 @register_hparams("t2t_base")
 def t2t_base():
-    """Like tensor2tensor's transformer_base (v3) on 8 GPUs."""
+    """Equivalent of tensor2tensor's transformer_base (v3) on 8 GPUs."""
     return HParams(
         norm="pre", attention_dropout=0.1, activation_dropout=0.1, adam_beta_2=0.997, warmup_steps=8000,
         learning_rate_scale=2.0, batch_tokens=8 * 4096, train_steps=250_000,
@@ -19,11 +19,11 @@ def t2t_base():
 
 @register_hparams("t2t_big")
 def t2t_big():
-    """Like tensor2tensor's transformer_big on 8 GPUs."""
+    """Equivalent of tensor2tensor's transformer_big on 8 GPUs."""
     return t2t_base().replace(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, batch_tokens=8 * 2048)
 
 
 @register_hparams("t2t_tiny")
 def t2t_tiny():
-    """Like tensor2tensor's transformer_tiny on one GPU."""
+    """Equivalent of tensor2tensor's transformer_tiny on one GPU."""
     return t2t_base().replace(num_layers=2, d_model=128, d_ff=512, num_heads=4, batch_tokens=4096)

@@ -1,4 +1,4 @@
-"""The models of the paper. These presets never change."""
+"""Presets with the models of the paper. They never change."""
 
 from keras_transformer.config.hparams import HParams
 from keras_transformer.config.registry import register_hparams
@@ -9,8 +9,8 @@ def base():
     """Base model of the paper: 100,000 updates, 27.3 BLEU on WMT14 en-de (Table 2).
 
     Two settings differ from the paper. Training drops pairs with more than 256 tokens on a side (`max_length`). The
-    last five checkpoints, which are averaged, are at most 1,000 updates apart and span at most 4,000. In the paper they
-    are 10 minutes or 1,500 updates apart and span 6,000.
+    five checkpoints to average are at most 1,000 updates apart and span at most 4,000. In the paper, they are 10
+    minutes or 1,500 updates apart and span 6,000.
     """
     return HParams()
 
@@ -19,9 +19,9 @@ def base():
 def big():
     """Big model of the paper for en-de: 300,000 updates, 28.4 BLEU on WMT14 en-de (Table 2).
 
-    It differs from the paper in the same points as `base`. The last 20 checkpoints span up to 19,000 updates. In the
-    paper, they are 600 updates apart and span 11,400. The same happens here if an update takes one second, because
-    `checkpoint_minutes` is 10.
+    It differs from the paper in the same two settings as `base`. The 20 checkpoints to average span up to 19,000
+    updates. In the paper, they are 600 updates apart and span 11,400. The same happens here if an update takes one
+    second, because `checkpoint_minutes` is 10.
     """
     return HParams(
         d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, train_steps=300_000, average_last=20, keep_checkpoints=20

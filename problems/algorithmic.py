@@ -1,4 +1,4 @@
-"""Problems over sequences of symbols, which a small model learns in a minute. Tests use them."""
+"""Problems with sequences of symbols, which a small model learns in a minute. Tests use them."""
 
 import dataclasses
 import hashlib
@@ -9,15 +9,15 @@ from keras_transformer.tasks.problem import Problem, setting
 from keras_transformer.utils.errors import UserError
 
 PAIRS = {"train": None, "validation": 200, "test": 500}
-DRAWS = 1000  # maximum number of attempts to draw a sequence of a split, to which about one in eight or more belongs
+DRAWS = 1000  # maximum number of attempts to draw a sequence of a split. At least about one in eight succeeds.
 
 
 @dataclasses.dataclass(kw_only=True)
 class SymbolProblem(Problem):
-    """Problem whose targets are a function of random sequences of symbols.
+    """Problem whose sources are random sequences of symbols and whose targets are a function of the sources.
 
-    A hash of the source determines its split, so the splits have no source in common. Sequences of a single symbol are
-    always training pairs.
+    A hash of the source determines its split, so no source is in two splits. Sequences of a single symbol are always in
+    the training split.
     """
 
     num_symbols: int = setting(20, "number of different symbols", low=2, high=1000)
@@ -51,7 +51,7 @@ class SymbolProblem(Problem):
         )
 
     def symbols(self):
-        """Return the symbols: s0, s1, …"""
+        """Return the list of symbols: s0, s1, …"""
         return [f"s{i}" for i in range(self.num_symbols)]
 
     def make_tokenizer(self):
@@ -66,7 +66,7 @@ class SymbolProblem(Problem):
 
 
 def split_of(sequence):
-    """Return the split of a sequence of symbols. One in eight belongs to validation, one in eight to test."""
+    """Return the split of a sequence of symbols. One in eight belongs to validation, and one in eight to test."""
     if len(sequence) == 1:
         return "train"
     return {0: "validation", 1: "test"}.get(hashlib.sha256(" ".join(sequence).encode()).digest()[0] % 8, "train")
@@ -74,7 +74,7 @@ def split_of(sequence):
 
 @register_problem("copy")
 class Copy(SymbolProblem):
-    """Copy a sequence of symbols."""
+    """Copying of sequences of symbols."""
 
     def transform(self, symbols):
         return symbols
@@ -82,7 +82,7 @@ class Copy(SymbolProblem):
 
 @register_problem("reverse")
 class Reverse(SymbolProblem):
-    """Reverse a sequence of symbols."""
+    """Reversal of sequences of symbols."""
 
     def transform(self, symbols):
         return symbols[::-1]
@@ -90,7 +90,7 @@ class Reverse(SymbolProblem):
 
 @register_problem("sort")
 class Sort(SymbolProblem):
-    """Sort a sequence of symbols by number: s2 before s10."""
+    """Sorting of sequences of symbols by number: s2 before s10."""
 
     def transform(self, symbols):
         return sorted(symbols, key=lambda symbol: int(symbol.removeprefix("s")))

@@ -1,4 +1,4 @@
-"""GUM, the Georgetown University Multilayer corpus: English texts of many genres.
+"""GUM, the Georgetown University Multilayer corpus, with English texts of many genres.
 
 The license is CC BY 4.0 (github.com/amir-zeldes/gum).
 """
@@ -12,7 +12,7 @@ from keras_transformer.parsing.problem import TreebankProblem
 
 @register_problem("parsing_gum")
 class ParsingGum(TreebankProblem):
-    """GUM's constituent trees with the official splits; .ptb files and splits.md in --raw_dir."""
+    """GUM's constituency trees with the official splits; .ptb files and splits.md in --raw_dir."""
 
     folder = "the folder of GUM's .ptb files and splits.md"
 
@@ -28,7 +28,7 @@ class ParsingGum(TreebankProblem):
 
 @register_problem("parsing_english")
 class ParsingEnglish(TreebankProblem):
-    """WSJ (or NLTK's sample) and GUM together; WSJ's .mrg files and a folder gum in --raw_dir."""
+    """Combination of WSJ (or NLTK's sample) and GUM; WSJ's .mrg files and a folder gum in --raw_dir."""
 
     folder = "a folder that contains WSJ's .mrg files and a folder gum"
 

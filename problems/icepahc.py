@@ -1,4 +1,4 @@
-"""IcePaHC, the Icelandic Parsed Historical Corpus: texts from ten centuries.
+"""IcePaHC, the Icelandic Parsed Historical Corpus, with texts from ten centuries.
 
 The license is CC BY 4.0 (github.com/antonkarl/icecorpus).
 """

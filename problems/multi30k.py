@@ -1,13 +1,13 @@
-"""Multi30k, task 1: 29,000 image captions in English, German and French, for non-commercial use.
+"""Multi30k, task 1, with 29,000 image captions in English, German and French, for non-commercial use.
 
-They are published at github.com/multi30k/dataset. On `multi30k_ende_tok`, without images, Wu et al. (2021, "Good for
-Misconceived Reasons") report 41.02 BLEU on test 2016 for Transformer-Tiny, the preset `tiny`. The results in
+The captions are published at github.com/multi30k/dataset. For `multi30k_ende_tok` without images, Wu et al. (2021,
+"Good for Misconceived Reasons") report 41.02 BLEU on test 2016 with Transformer-Tiny, the preset `tiny`. The results in
 docs/results use NFKC, which is the default here.
 
 `raw_dir` may contain the files train, val and test_2016_flickr, plain or compressed, in the folder itself or in its
-subfolders `raw` and `tok`. Their names end in `.en`, `.de` or `.fr`, or for `multi30k_ende_tok` in `.lc.norm.tok.en`
-and so on. The other test sets, test_2017_flickr (1,000 pairs) and test_2017_mscoco (461 pairs), are read only when they
-are decoded.
+subfolders `raw` and `tok`. File names end in `.en`, `.de` or `.fr`, or in `.lc.norm.tok.en` and so on for
+`multi30k_ende_tok`. Only decoding reads the other test sets, test_2017_flickr (1,000 pairs) and test_2017_mscoco (461
+pairs).
 """
 
 import dataclasses
@@ -74,7 +74,7 @@ class Multi30kEnDe(TranslationProblem):
     normalization: str = setting("nfkc", NORMALIZATION, choices=("identity", "nfkc", "nfkc_cf"))
 
     def path(self, split, language):
-        """Return the path of one side of a split, in `raw_dir` or downloaded."""
+        """Return the path of one side of a split, in `raw_dir` or among the downloads."""
         name = FILES[split] + self.suffix.format(language=language)
         if self.raw_dir is None:
             path = Path(self.data_dir) / "downloads" / "multi30k" / self.folder / name

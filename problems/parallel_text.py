@@ -1,4 +1,4 @@
-"""Parallel text in your own files, in one direction or in several."""
+"""Problems for parallel text in your own files, in one or several directions."""
 
 import dataclasses
 import functools
@@ -31,11 +31,11 @@ FILES = (
 @register_problem("parallel_text")
 @dataclasses.dataclass(kw_only=True)
 class ParallelText(TranslationProblem):
-    """Your own files train.SRC and train.TGT in --raw_dir, or train.tsv, train.jsonl or train.tmx.
+    """Your own files in --raw_dir: train.SRC and train.TGT, or train.tsv, train.jsonl or train.tmx.
 
-    The optional validation and test files have the same formats. All may be compressed (.gz, .xz or .zst). Without
-    validation files, the problem holds out up to 1,000 training pairs, at most 5%. A hash of the source selects them,
-    so that all copies of a sentence are in the same split.
+    The optional validation and test files have the same formats. All files may be compressed (.gz, .xz or .zst).
+    Without validation files, the problem holds out 5% of the training pairs, but at most 1,000. A hash of the source
+    selects the pairs, so all copies of a sentence are in the same split.
     """
 
     source: str = setting("en", "source language: ending of the source files, key in JSON, code in TMX")
@@ -51,7 +51,7 @@ class ParallelText(TranslationProblem):
         self.splits = ("train", "validation", "test") if self._has("test") else ("train", "validation")
 
     def sources(self, split):
-        """Return the list of `PairSource` of a split, which is empty if there are no files.
+        """Return the list of `PairSource`s of a split, which is empty if there are no files.
 
         Raises:
             UserError: A file is missing, or the folder contains only one side.
@@ -95,7 +95,7 @@ class ParallelText(TranslationProblem):
             yield from (source if weighted else dataclasses.replace(source, weight=1.0)).pairs()
 
     def _part(self, pairs, held_out):
-        """Yield the pairs that are held out for validation, or the others."""
+        """Yield the pairs that are held out for validation, or the remaining pairs."""
         return (pair for pair in pairs if (hash_text(self._key(pair)) < self.threshold) == held_out)
 
     def _key(self, pair):
@@ -104,7 +104,7 @@ class ParallelText(TranslationProblem):
 
     @functools.cached_property
     def threshold(self):
-        """Sources with a hash below this number are held out for validation."""
+        """Hash below which a source is held out for validation."""
         count = sum(1 for _ in self._train_pairs(weighted=False))
         held_out = min(HELD_OUT_PAIRS, int(count * HELD_OUT_SHARE))
         hashes = (hash_text(self._key(pair)) for pair in self._train_pairs(weighted=False))
@@ -118,16 +118,17 @@ class ParallelText(TranslationProblem):
 
 
 SPLIT_NAME = re.compile(r"(?:train|validation|test)\.(\w+)(?:-(\w+)\.)?")
-"""Beginning of the name of a file of a multilingual corpus, with the languages that it names."""
+"""Pattern for the beginning of a file name in a multilingual corpus. Its groups are the languages in the name."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class Direction(ParallelText):
-    """One direction of `MultilingualText`. The first of these that exists is the source of a split, here of training:
+    """One direction of `MultilingualText`. Each split comes from the first of the following files that exist, here for
+    training from English to German:
 
     - `train.en-de.en` and `train.en-de.de`, or `train.en-de` with `.tsv`, `.jsonl` or `.tmx`,
-    - the same for `de-en`, in which case the two sides are exchanged,
-    - `train.en` and `train.de`, `train.jsonl` or `train.tmx`, which may hold further languages.
+    - the same names with `de-en`, in which case the problem swaps the two sides,
+    - `train.en` and `train.de`, `train.jsonl` or `train.tmx`, which may contain additional languages.
     """
 
     name: ClassVar[str] = "multilingual_text"
@@ -165,17 +166,17 @@ class Direction(ParallelText):
         )
 
     def _key(self, pair):
-        """Return the text of the language that comes first, so that both directions hold out the same pairs."""
+        """Return the side whose language code comes first, so that both directions hold out the same pairs."""
         return min(zip((self.source, self.target), pair))[1]
 
 
 @register_problem("multilingual_text")
 @dataclasses.dataclass(kw_only=True)
 class MultilingualText(TranslationProblem):
-    """One model for several directions between the languages of your files train.en, train.de, train.fr, ….
+    """Several directions in one model, between the languages of your files train.en, train.de, train.fr, ….
 
-    Each source begins with the tag of its target language, such as `<2de>` (Johnson et al. 2017). Tags are whole pieces
-    of the vocabulary.
+    Each source begins with the tag of its target language, such as `<2de>` (Johnson et al. 2017). Each tag is a single
+    piece of the vocabulary.
     """
 
     reverse_class = None  # type: ignore[assignment]  the directions include their reverse
@@ -250,8 +251,9 @@ class MultilingualText(TranslationProblem):
     def weights(self):
         """{direction: number of copies of each training pair}.
 
-        With temperature T, a direction with n pairs is drawn with a probability proportional to n^(1/T) (Arivazhagan et
-        al. 2019). The direction with the most pairs, N, has one copy of each, and another one (N/n)^(1 - 1/T) copies.
+        With temperature T, the probability of a direction with n pairs is proportional to n^(1/T) (Arivazhagan et al.
+        2019). The largest direction, with N pairs, has one copy of each pair. Every other direction has
+        (N/n)^(1 - 1/T) copies.
         """
         if self.temperature == 1:
             return dict.fromkeys(self.parts, 1.0)

@@ -1,4 +1,4 @@
-"""Problem of converted models, whose training text is not available."""
+"""Problem for converted models, whose training text is not available."""
 
 import dataclasses
 

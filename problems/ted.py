@@ -2,10 +2,10 @@
 
 The text is lower-cased and tokenized. TensorFlow Datasets stores `ted_hrlr_translate/pt_to_en` 1.0.0 in
 DATA_DIR/tensorflow_datasets, or in TFDS_DATA_DIR. According to its catalog, there are 51,785 training, 1,193 validation
-and 1,803 test pairs, and the download for all languages has 125 MiB.
+and 1,803 test pairs, and the download for all languages is 125 MiB.
 
-With --raw_dir=FOLDER, the problem reads plain or compressed files from disk instead. They are named as in the archive
-(pt.train, pt.dev, pt.test and en.…) or train.pt, validation.pt, test.pt and ….en.
+With --raw_dir=FOLDER, the problem reads plain or compressed files from disk instead. Their names are those in the
+archive (pt.train, pt.dev, pt.test and en.…) or train.pt, validation.pt, test.pt and ….en.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class TedPtEn(CorpusProblem):
 
     @property
     def texts(self):
-        """The corpus: `PlainFiles` of `raw_dir`, or a `TfdsCorpus`."""
+        """The corpus: `PlainFiles` in `raw_dir`, or a `TfdsCorpus`."""
         if self.raw_dir is not None:
             return PlainFiles(self.raw_dir, LANGUAGES, NAMES)
         return TfdsCorpus(

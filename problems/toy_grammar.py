@@ -1,6 +1,6 @@
 """English sentences with parse trees and German translations, drawn from an embedded synchronous grammar.
 
-Each rule builds an English constituency tree together with the German words, which the English determines.
+Each rule builds an English constituency tree together with its German translation.
 """
 
 import dataclasses
@@ -14,16 +14,16 @@ from keras_transformer.tasks.problem import setting
 from keras_transformer.tasks.translation import TranslationProblem
 
 NOMINATIVE, ACCUSATIVE, DATIVE = CASES = ("nominative", "accusative", "dative")
-INFINITIVE, SINGULAR, PARTICIPLE, PLURAL = range(4)  # the forms of a verb
+INFINITIVE, SINGULAR, PARTICIPLE, PLURAL = range(4)  # indices of verb forms
 
 
 def table(text):
-    """Parse a table with rows separated by commas and cells separated by white space. "-" is an empty cell."""
+    """Parse a table with commas between rows and spaces between cells. "-" is an empty cell."""
     return [[cell.strip("-") for cell in row.split()] for row in text.split(",")]
 
 
 def endings(text):
-    """Parse a table of cases by genders (masculine, feminine, neuter, plural) to {(case, gender): ending}."""
+    """Parse a table with a row per case and a column per gender or plural. Return {(case, gender): ending}."""
     return {(case, gender): ending for case, row in zip(CASES, table(text)) for gender, ending in zip("mfnp", row)}
 
 
@@ -36,8 +36,8 @@ ARTICLE = endings("der die das die,  den die das die,  dem der dem den")
 RELATIVE = ARTICLE | {(DATIVE, "p"): "denen"}
 CONTRACTIONS = {"in dem": "im", "in das": "ins", "von dem": "vom", "zu dem": "zum", "zu der": "zur"}
 
-# A tree, in the style of the Penn Treebank, is (label, *subtrees) or (part of speech, word). A phrase keeps the German
-# words of its relative clause separate, because other words may precede them.
+# A tree in the style of the Penn Treebank is (label, *subtrees) or (part of speech, word). A phrase stores the German
+# words of its relative clause separately, because other words may come before them.
 Example = namedtuple("Example", "tree english german")
 Phrase = namedtuple("Phrase", "english german plural scope relative", defaults=[False, "definite", ()])
 Determiner = namedtuple("Determiner", "label english english_plural german endings adjectives scope")
@@ -45,7 +45,7 @@ Noun = namedtuple("Noun", "kind english english_plural german german_plural gend
 Adjective = namedtuple("Adjective", "kinds english german stem", defaults=[""])
 Verb = namedtuple("Verb", "subjects objects english prefix german prepositions case features")
 
-# Each row has the endings of the determiner and of the adjectives after it. "Kein" negates indefinite phrases.
+# Each determiner has its own endings and those of the adjectives that follow it. "Kein" negates indefinite phrases.
 THE = Determiner("DT", "the", "the", "", ARTICLE, WEAK, "definite")
 THIS = Determiner("DT", "this", "these", "dies", STRONG, WEAK, "definite")
 MY = Determiner("PRP$", "my", "my", "mein", EIN, MIXED, "definite")
@@ -57,7 +57,7 @@ EVERY = Determiner("DT", "every", "", "jed", STRONG, WEAK, "quantified")
 ALL = Determiner("DT", "", "all", "all", STRONG, WEAK, "quantified")
 MANY = Determiner("JJ", "", "many", "viel", STRONG, STRONG, "quantified")
 TWO = Determiner("CD", "", "two", "zwei", NONE, STRONG, "quantified")
-SINGULAR_DETERMINERS = (THE,) * 8 + (A,) * 7 + (THIS, MY, OUR, EVERY)  # repeated by their relative frequency
+SINGULAR_DETERMINERS = (THE,) * 8 + (A,) * 7 + (THIS, MY, OUR, EVERY)  # repeated according to frequency
 PLURAL_DETERMINERS = (THE,) * 5 + (BARE,) * 3 + (THIS, MY, OUR, ALL, MANY, TWO)
 MASS_DETERMINERS = (THE,) * 2 + (BARE,) * 5 + (MY,)
 
@@ -95,7 +95,7 @@ ADJECTIVES = [
 
 
 def read_verb(subjects, objects, english, german, *features):
-    """Return the verb of a row of the table. The plural is the infinitive unless the row has a fourth form."""
+    """Return the `Verb` for a row of the table. The plural equals the infinitive unless the row has a fourth form."""
     prefix, _, german = german.rpartition("|")
     english, german = ((*forms, forms[0]) for forms in (english.split("/"), german.split("/")))
     prepositions = next((feature.split("/") for feature in features if "/" in feature), ["", ""])
@@ -103,8 +103,8 @@ def read_verb(subjects, objects, english, german, *features):
     return Verb(subjects, objects, english, prefix, german, prepositions, case, features)
 
 
-# Columns: kinds of subject; kinds of object; English forms; German forms, after a separable prefix; features: the
-# prepositions of the object, its "dative" case, "sein" in the perfect, and the adjuncts that may follow.
+# Columns: kinds of subject, kinds of object, English forms, German forms (after a separable prefix) and features.
+# Features: prepositions of the object, its "dative" case, "sein" in the perfect, and adjuncts that may follow.
 VERBS = [
     read_verb(*row)
     for row in table("""
@@ -138,7 +138,7 @@ AUXILIARIES = {  # English and German forms, singular and plural
     for name, *row in table("""do does/do -, have has/have hat/haben, can can/can kann/können,
     must must/must muss/müssen, should should/should sollte/sollten, will will/will wird/werden""")
 }
-# English and German preposition, the case that it governs, and the kind of adjunct that it forms.
+# Columns: English preposition, German preposition, the case that it governs, and the kind of adjunct that it forms.
 PREPOSITIONS = table("""in in dative place, on auf dative place, under unter dative place, behind hinter dative place,
     with mit dative company, without ohne accusative company, for für accusative benefit, to zu dative direction,
     into in accusative direction, onto auf accusative direction, across über accusative direction,
@@ -168,7 +168,7 @@ def time_phrase(english, german):
     return Phrase(tree, [german])
 
 
-TIMES = [  # with the auxiliaries that they combine with, and "not" if they combine with negation
+TIMES = [  # with the auxiliaries they can combine with, and "not" if they can combine with negation
     (time_phrase("RB/today", "heute"), "do have can must should will not"),
     (time_phrase("RB/now", "jetzt"), "do can must should not"),
     (time_phrase("RB/tomorrow", "morgen"), "can must should will not"),
@@ -193,7 +193,7 @@ def decline(noun, case, plural):
 
 
 def noun_phrase(case, determiner, noun, plural=False, adjective=None, relative=None, negated=False):
-    """Return a noun phrase. Negation turns an indefinite one into one with "kein"."""
+    """Return a noun phrase. If `negated`, the German determiner of an indefinite phrase is "kein"."""
     declined = KEIN if negated and determiner.scope == "indefinite" else determiner
     cell = case, "p" if plural else noun.gender
     english = [("NNS", noun.english_plural) if plural else ("NN", noun.english)]
@@ -209,7 +209,7 @@ def noun_phrase(case, determiner, noun, plural=False, adjective=None, relative=N
 
 
 def relative_pronoun(case, noun, plural=False, governed=False):
-    """Return the relative pronoun that agrees with the head. In English it depends on a governing preposition."""
+    """Return the relative pronoun for a noun. In English, it depends on whether a preposition governs it."""
     person = "WP", "who" if case == NOMINATIVE else "whom"
     english = person if noun.kind == "p" else ("WDT", "which" if governed else "that")
     return Phrase(("WHNP", english), [RELATIVE[case, "p" if plural else noun.gender]], plural)
@@ -227,19 +227,19 @@ def prepositional(english, german, phrase):
 
 
 def subordinate(english, german, phrase):
-    """Return a subordinate clause from a subordinator and a clause with the German verb at the end."""
+    """Return a subordinate clause from a subordinator and a clause whose German verb is at the end."""
     return Phrase(("SBAR", ("IN", english), phrase.english), [",", german, *phrase.german, ","])
 
 
-# German objects: definite ones are "old" and precede the time, others are "new", and those with a preposition "late".
+# German objects with a preposition are "late". Other objects are "old" and precede the time if definite, else "new".
 ENGLISH_ORDER = "recipient object predicate adjunct time complement adverbial".split()
 GERMAN_ORDER = "subject recipient old time new nicht adjunct late predicate verbs relative complement adverbial".split()
 
 
 def clause(verb, parts, front="subject", auxiliary="do", negated=False, final=False):
-    """Return a clause, or a relative clause if the first phrase is a relative pronoun.
+    """Return a clause. It is a relative clause if its first phrase is a relative pronoun.
 
-    `parts` is {grammatical function: `Phrase`}, and `front` is the function of the first phrase. With `final`, the
+    `parts` is {grammatical function: `Phrase`}, and `front` is the function of the first phrase. If `final`, the
     German finite verb is last instead of second. The auxiliary "do" appears only with negation.
     """
     subject, thing, first = parts["subject"], parts.get("object"), parts[front].english
@@ -297,7 +297,7 @@ TENSES = ["do"] * 5 + ["have"] * 2 + ["can", "must", "should", "will"]
 
 
 def sample_phrase(rng, case, nouns, scopes, relatives=0.0, negated=False):
-    """Draw a noun phrase. A person is sometimes a pronoun."""
+    """Draw a noun phrase. For persons, it is sometimes a pronoun."""
     noun, plural = rng.choice(nouns), rng.random() < 0.3
     if noun.kind == "p" and rng.random() < 0.25:
         return pronoun(case, rng.choice(PRONOUNS))
@@ -323,7 +323,7 @@ def sample_relative(rng, noun, plural):
 
 
 def sample_clause(rng, verbs=PLAIN, front="subject", final=False, kind=None, relatives=0.0, tenses=TENSES, **parts):
-    """Draw a clause that contains the given parts. `kind` is the kind of a subject among them."""
+    """Draw a clause that contains the given parts. If they include a subject, `kind` is its kind."""
     verb, auxiliary, negated = rng.choice(verbs), rng.choice(tenses), rng.random() < 0.2
     if "subject" not in parts:
         kind, scopes = rng.choice(verb.subjects), "definite" if negated else QUANTIFIED
@@ -376,7 +376,7 @@ BUCKETS = {"train": range(48, 256), "validation": range(16), "test": range(16, 4
 
 
 def examples(split, count):
-    """Yield the first `count` examples of a split. They are distinct, always the same, and in no other split."""
+    """Yield the first `count` examples of a split, which are distinct, deterministic and in no other split."""
     rng, seen = random.Random(0), set()
     while len(seen) < count:
         example = sample(rng)
@@ -388,7 +388,7 @@ def examples(split, count):
 @register_problem("toy_ende")
 @dataclasses.dataclass(kw_only=True)
 class ToyEnDe(TranslationProblem):
-    """Translation of English to German sentences from an embedded grammar; needs no download."""
+    """Translation of English sentences to German with an embedded grammar, without a download."""
 
     source: ClassVar[str] = "en"
     target: ClassVar[str] = "de"

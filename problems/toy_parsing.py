@@ -1,4 +1,4 @@
-"""Parsing of sentences from the embedded grammar of `toy_grammar.py`, learned in minutes without a download."""
+"""Parsing of sentences from the embedded grammar in `toy_grammar.py`, which a model learns in minutes."""
 
 import dataclasses
 import importlib
@@ -11,14 +11,14 @@ from keras_transformer.tasks.problem import setting
 @register_problem("toy_parsing")
 @dataclasses.dataclass(kw_only=True)
 class ToyParsing(ParsingProblem):
-    """Parse trees of English sentences from an embedded grammar; needs no download."""
+    """Parse trees of English sentences from an embedded grammar, without a download."""
 
     vocab_size: int = setting(800, "maximum number of pieces in the vocabulary", low=100)
     train_pairs: int = setting(20_000, "number of distinct training sentences", low=1)
 
     @property
     def grammar(self):
-        """The module of the grammar. The translation problem also uses it."""
+        """The module with the grammar, which the translation problem also uses."""
         return importlib.import_module(problems.get("toy_ende").__module__)
 
     def corpus_files(self):

@@ -1,4 +1,4 @@
-"""WMT 2014 news translation, the paper's two corpora (§5.1), from TensorFlow Datasets or from plain files.
+"""WMT 2014 news translation, the two corpora of the paper (§5.1), from TensorFlow Datasets or plain files.
 
 TensorFlow Datasets (TFDS) downloads `wmt14_translate` 1.0.0 into DATA_DIR/tensorflow_datasets, or TFDS_DATA_DIR:
 
@@ -6,21 +6,21 @@ TensorFlow Datasets (TFDS) downloads `wmt14_translate` 1.0.0 into DATA_DIR/tenso
     wmt14_ende         4,508,785   about 4.5 million     1.58 GiB    1.36 GiB
     wmt14_enfr        40,836,876   36 million            6.20 GiB   14.65 GiB
 
-The numbers are from the catalog of TFDS. The training text consists of Europarl 7, Common Crawl and News Commentary 9,
-and for French also of the UN corpus and the 10⁹ corpus. Pairs with an empty side are not included. The paper does not
-state which French pairs it dropped. The validation split is newstest2013 (3,000 lines), as in Table 3. The test split
-is newstest2014 (3,003 lines).
+The numbers are from the TFDS catalog. The training text consists of Europarl 7, Common Crawl and News Commentary 9. For
+French, it also contains the UN corpus and the 10⁹ corpus. The numbers exclude pairs with an empty side. The paper does
+not state which French pairs it dropped. The validation split is newstest2013 (3,000 lines), as in Table 3. The test
+split is newstest2014 (3,003 lines).
 
 TFDS reads newstest2013 and newstest2014 from SGML files and keeps their entities, such as `&amp;` and `&quot;`. The
-training text has no entities, so this module decodes those of the test sets. It does not change plain files.
+training text contains no entities, so this module decodes them in both sets. It does not change plain files.
 
 Characters are not normalized (`normalization=identity`), as in tensor2tensor. The paper does not mention normalization.
 
 With --raw_dir=FOLDER, the problem reads plain or compressed files with one sentence per line: train.XX, newstest2013.XX
 (or validation.XX) and newstest2014.XX (or test.XX). XX stands for en and de, or for en and fr.
 
-TFDS requires TensorFlow even if JAX trains the model. With plain files, TensorFlow is required only to learn the word
-pieces for French.
+TFDS requires TensorFlow even if JAX trains the model. Plain files require TensorFlow only to learn the word pieces for
+French.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ class Wmt14EnDe(CorpusProblem):
 
     @property
     def texts(self):
-        """The corpus: `PlainFiles` of `raw_dir`, or a `TfdsCorpus`."""
+        """The corpus: `PlainFiles` in `raw_dir`, or a `TfdsCorpus`."""
         languages = (self.source, self.target)
         if self.raw_dir is not None:
             return PlainFiles(self.raw_dir, languages, NAMES)

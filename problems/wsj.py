@@ -1,4 +1,4 @@
-"""The Wall Street Journal part of the Penn Treebank, the corpus of §6.3, distributed by the LDC (LDC99T42)."""
+"""The Wall Street Journal part of the Penn Treebank, which the paper uses (§6.3) and the LDC distributes (LDC99T42)."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ class ParsingWsj(TreebankProblem):
 @register_problem("parsing_wsj_semisupervised")
 @dataclasses.dataclass(kw_only=True)
 class ParsingWsjSemisupervised(ParsingWsj):
-    """WSJ and automatically parsed trees (§6.3); trees in brackets in --set problem.auto_dir=FOLDER."""
+    """WSJ and automatically parsed trees (§6.3); bracketed trees in --set problem.auto_dir=FOLDER."""
 
     vocab_size: int = setting(32_000, "maximum number of pieces in the vocabulary (§6.3)", low=300)
     auto_dir: str | None = setting(
@@ -49,7 +49,7 @@ class ParsingWsjSemisupervised(ParsingWsj):
 
     @functools.cached_property
     def auto_files(self):
-        """The files of automatically parsed trees."""
+        """The files with automatically parsed trees."""
         folder = Path(self.auto_dir)
         require(folder.is_dir(), f"problem.auto_dir must be a folder, got {folder}")
         files = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] != ".")
@@ -67,7 +67,7 @@ class ParsingWsjSemisupervised(ParsingWsj):
         gold, auto = sum(1 for _ in super().trees("train")), sum(1 for _ in self.auto_trees())
         require(gold, f"{self.raw_dir}: the training sections must contain at least one tree")
         share = Fraction(str(self.gold_share))  # exact, because a rounding error could add a copy
-        # The smallest number of copies c for which c · gold / (c · gold + auto) ≥ gold_share.
+        # Smallest number of copies c with c · gold / (c · gold + auto) ≥ gold_share.
         return max(1, math.ceil(share / (1 - share) * auto / gold))
 
     def auto_trees(self):

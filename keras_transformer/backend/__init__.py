@@ -1,1 +1,1 @@
-"""Code that depends on the Keras backend: loading, compilation, devices."""
+"""Code that depends on the Keras backend: loading, compilation and devices."""

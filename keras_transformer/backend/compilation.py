@@ -5,16 +5,16 @@ import functools
 import keras
 
 COMPILES_EACH_SHAPE = keras.backend.backend() != "tensorflow"
-"""Whether each new input shape requires a compilation, so that there should be few shapes."""
+"""Whether each new input shape requires a compilation. If so, callers should use few shapes."""
 
 
 def compiled(function, *models, jit_compile=False):
-    """Return the compiled function. TensorFlow compiles once for all shapes, JAX and XLA once per shape.
+    """Return a compiled version of `function`. TensorFlow compiles once for all shapes, JAX and XLA once per shape.
 
     Args:
-        function: Function of nested arrays (positional) and hashable constants (keywords). It may read the variables
-            of the models, and each call uses their current values.
-        *models: Each a `keras.Model`.
+        function: Function that takes nested arrays as positional arguments, and hashable constants as keyword
+            arguments. It may read the variables of the models, and each call uses their current values.
+        *models: The models, each a `keras.Model`.
         jit_compile: Whether TensorFlow uses XLA. JAX always does.
     """
     if keras.backend.backend() == "jax":
@@ -31,7 +31,7 @@ def _compiled_by_tensorflow(function, jit_compile):
         return tf.TensorSpec([None] * len(array.shape), array.dtype)
 
     def call(*arrays, **constants):
-        key = (len(keras.tree.flatten(arrays)), *sorted(constants.items()))  # optional arrays may be missing
+        key = (len(keras.tree.flatten(arrays)), *sorted(constants.items()))  # callers may omit optional arrays
         if key not in graphs:
             constant = functools.partial(function, **constants)
             signature = None if jit_compile else keras.tree.map_structure(specification, arrays)

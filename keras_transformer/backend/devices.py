@@ -1,4 +1,4 @@
-"""The devices that this process uses, and properties of the machine that Linux reports in /proc."""
+"""Devices of this process, and properties of the machine that Linux reports in /proc."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def on_cpu():
 
 
 def proc_entries(path):
-    """Return {first word: second word} of the lines of a file in Linux's /proc, or {} if it cannot be read."""
+    """Return {first word: second word} for each line of a file in /proc, or {} if the file cannot be read."""
     try:
         return dict([*line.split(), ""][:2] for line in Path(path).read_text().splitlines())
     except OSError:

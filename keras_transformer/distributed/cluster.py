@@ -1,4 +1,4 @@
-"""Addresses of the processes that train together, from flags or the environment of the cluster."""
+"""Addresses of the processes that train together, given by flags or by the environment of the cluster."""
 
 import dataclasses
 import json
@@ -18,12 +18,12 @@ POLL_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class Coordinator:
-    """Meeting point of JAX processes. Without it, JAX reads the environment of the cluster, such as Slurm's.
+    """Address at which JAX processes connect. If it is None, JAX reads the cluster's environment, such as Slurm's.
 
     Attributes:
         address: "host:port" of process 0.
         num_processes: Number of processes.
-        process_id: Index of this process, from 0.
+        process_id: Index of this process, starting at 0.
     """
 
     address: str | None = None
@@ -45,7 +45,7 @@ class Coordinator:
 
 
 def read_tf_config():
-    """Return the addresses of all workers and the index of this worker, from the environment variable TF_CONFIG.
+    """Parse the environment variable TF_CONFIG. Return the addresses of all workers and the index of this worker.
 
     Raises:
         UserError: TF_CONFIG is missing or invalid.
@@ -82,15 +82,15 @@ def read_tf_config():
 
 
 def wait_for_others(addresses, number, patience):
-    """Wait until all other workers accept connections, and accept their connections in the meantime.
+    """Wait until all other workers accept connections. Meanwhile, accept theirs.
 
     Args:
         addresses: "host:port" of each worker.
         number: Index of this worker.
-        patience: Maximum seconds to wait.
+        patience: Maximum waiting time in seconds.
 
     Raises:
-        UserError: A worker does not answer in time, or the port of this worker is in use.
+        UserError: A worker does not respond in time, or this worker cannot listen on its port.
     """
     port = _split(addresses[number], addresses[number])[1]
     began, logged = time.monotonic(), False
@@ -118,7 +118,7 @@ def wait_for_others(addresses, number, patience):
 
 
 def _connection_error(address):
-    """Return the reason why a connection to an address fails, or None if it succeeds."""
+    """Try to connect to an address. Return the error message, or None if the connection succeeds."""
     try:
         socket.create_connection(_split(address, address), timeout=2).close()
     except OSError as error:
@@ -126,7 +126,7 @@ def _connection_error(address):
 
 
 def _split(address, what):
-    """Return ("host", port) of "host:port". Error messages call the address `what`."""
+    """Split "host:port" into ("host", port). Error messages name the address `what`."""
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 1 << 16):
         raise UserError(f"{what} is not a valid address; use HOST:PORT with a port from 1 to 65535")

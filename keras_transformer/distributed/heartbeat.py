@@ -1,8 +1,8 @@
-"""Heartbeat between JAX processes, which detects processes that have died or hang.
+"""Heartbeat between JAX processes, which detects processes that have died or stopped responding.
 
-A machine that loses power does not close its connections, and a process that dies while connections are set up keeps
-the others waiting. After a while, a thread of JAX aborts the waiting process without a helpful message. Each process
-therefore writes a counter to the key-value store of the coordinator and checks that the other counters increase.
+A machine that loses power does not close its connections, and a process that dies during connection setup leaves the
+others waiting. After a while, a JAX thread aborts the waiting process without a helpful message. Each process therefore
+writes a counter to the coordinator's key-value store and checks that the counters of the other processes increase.
 """
 
 import threading
@@ -19,14 +19,14 @@ DONE = "done"
 class Heartbeat(threading.Thread):
     """Thread that sends heartbeats and checks those of the other processes.
 
-    The thread ends after a call of `end`, when the store is no longer available, or when another process is lost.
+    The thread ends when `end` is called, the store becomes unavailable, or another process is lost.
 
     Args:
         store: Object with `key_value_set(key, value, allow_overwrite)` and `key_value_dir_get(folder)`, which returns
             [(key, value)].
-        number: Index of this process, from 0.
+        number: Index of this process, starting at 0.
         count: Number of processes.
-        lost: Function that this thread calls with the index of a lost process.
+        lost: Callback for a lost process, called with its index.
         every: Seconds between two heartbeats.
         silence: Seconds without a heartbeat after which a process counts as lost.
     """
@@ -40,8 +40,8 @@ class Heartbeat(threading.Thread):
     def end(self):
         """Announce that this process has finished, and end the thread.
 
-        Call this method before Python exits. A thread that returns from the store's C++ code later would abort the
-        process.
+        Call this method before Python exits. If a thread returned from the store's C++ code during the shutdown, it
+        would abort the process.
         """
         self.over.set()
         if self.is_alive():
@@ -55,7 +55,7 @@ class Heartbeat(threading.Thread):
             if values is None:
                 return
             now = time.monotonic()
-            if now - checked > self.silence / 2:  # this process itself was suspended, so start over
+            if now - checked > self.silence / 2:  # this process was suspended, so start over
                 heard = {}
             checked = now
             for other in set(range(self.count)) - {self.number}:
@@ -70,9 +70,9 @@ class Heartbeat(threading.Thread):
         self._exchange(DONE)
 
     def _exchange(self, value):
-        """Write the value of this process. Return {key: value} of all processes, or None if the store is closed."""
+        """Write the value of this process. Return {key: value} for all processes, or None if the store is closed."""
         try:
             self.store.key_value_set(f"present/{self.number}", str(value), allow_overwrite=True)
             return dict(self.store.key_value_dir_get("present/"))
-        except Exception:  # the backend reports the loss of its coordinator
+        except Exception:  # the backend itself reports a lost coordinator
             return None

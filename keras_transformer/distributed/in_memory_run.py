@@ -1,6 +1,6 @@
 """Run state for non-chief workers, kept in memory only.
 
-With this state, callbacks make the same decisions as the chief's callbacks with the run directory.
+Based on this state, a worker's callbacks make the same decisions as those of the chief, which has a run directory.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from keras_transformer.runs.run import Run
 
 
 def state_of(run):
-    """Return the state of a run directory that an `InMemoryRun` needs, as a dict for JSON."""
+    """Return the part of a run directory's state that an `InMemoryRun` needs, as a JSON-serializable dict."""
     rows = [row for row in run.metrics() if row["kind"] in ("validation", "nonfinite")]
     return {
         "config": run.config, "rows": rows, "best": run.checkpoints.best(), "steps": run.checkpoints.steps(),

@@ -1,4 +1,4 @@
-"""Strategies for training on several devices. The update is the same on any number of devices."""
+"""Strategies for training on several devices. The number of devices does not change the updates."""
 
 import functools
 
@@ -14,7 +14,7 @@ STRATEGIES = {
 
 
 def check_strategy(name, devices=None, jit_compile="auto"):
-    """Raise a `UserError` if the strategy is unknown or unsupported by the backend. Do not initialize devices."""
+    """Raise a `UserError` if the strategy or an option is invalid for the backend. Do not initialize devices."""
     backend = keras.backend.backend()
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)
@@ -33,20 +33,20 @@ def check_strategy(name, devices=None, jit_compile="auto"):
 
 
 def make_strategy(name, number=None):
-    """Return the strategy or distribution in whose `scope()` a model must be built, or None for one device.
+    """Return the strategy in whose `scope()` the caller must build the model, or None for a single device.
 
     Args:
         name: "one" uses one device. "mirrored" uses all GPUs, or all logical CPU devices if there is no GPU. "jax" uses
-            all devices of JAX. "auto" uses all accelerators if there are several. "multiworker" uses the devices of
+            all JAX devices. "auto" uses all accelerators if there are several. "multiworker" uses the devices of
             all processes and needs `workers.join` first.
-        number: Number of devices of this process; None uses all.
+        number: Number of devices of this process, or None for all.
 
     Returns:
-        On TensorFlow a `tf.distribute.MirroredStrategy` or `MultiWorkerMirroredStrategy`, on JAX a
-        `keras.distribution.DataParallel`.
+        A `tf.distribute.MirroredStrategy` or `MultiWorkerMirroredStrategy` on TensorFlow, a
+        `keras.distribution.DataParallel` on JAX.
 
     Raises:
-        UserError: `check_strategy` rejects the strategy, or there are fewer devices.
+        UserError: `check_strategy` rejects the strategy, or there are too few devices.
     """
     check_strategy(name, number)
     return None if name == "one" else _strategy(name, number)
@@ -88,12 +88,12 @@ def _jax_distribution(name, number):
 
 
 def _several(accelerators, number):
-    """Return whether "auto" uses several devices."""
+    """Return whether the strategy "auto" uses several devices."""
     return len(_first(accelerators, number)) > 1
 
 
 def _first(devices, number):
-    """Return the first `number` devices, or all of them."""
+    """Return the first `number` devices, or all devices if `number` is None."""
     if number is not None and number > len(devices):
         raise UserError(f"--devices={number}, but {keras.backend.backend()} finds {_listed(devices)}")
     return devices[:number]
@@ -120,7 +120,7 @@ def count_replicas(strategy):
 
 
 def count_accelerators(strategy):
-    """Return the number of accelerators that train together, 0 on CPUs."""
+    """Return the number of accelerators that train together, or 0 on CPUs."""
     if strategy is None:
         return 0
     if keras.backend.backend() == "tensorflow":

@@ -1,7 +1,7 @@
 """Processes that train together, possibly on several machines, and their communication between updates.
 
 Only worker 0, the chief, reads and writes the run directory. It broadcasts the state that the others need.
-All-reduce operations share events that only one worker sees, such as signals.
+Events that only one worker sees, such as signals, reach the others through all-reduce operations.
 """
 
 import atexit
@@ -23,17 +23,17 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.progress import stop_bars
 
 HEARTBEAT = 60
-"""Seconds after which JAX itself aborts because of a silent worker, longer than `Heartbeat` waits."""
+"""Seconds after which JAX itself aborts if a worker is silent. Must be longer than `SILENCE`."""
 CHUNK = 1 << 24
 """Maximum number of bytes in a broadcast."""
 LOST = re.compile(
     r"[Gg]loo|NCCL|heartbeat|unhealthy|[Ss]ocket closed|[Cc]onnection (reset|closed|refused)|[Ff]ailed to connect"
 )
-"""Pattern of the backends' error messages for a lost worker."""
+"""Pattern that matches the backends' error messages for a lost worker."""
 
 
 class WorkerLost(UserError):
-    """Error for the loss of another worker. Running the same command on all workers resumes from a checkpoint."""
+    """Error for a lost worker. To resume from a checkpoint, rerun the same command on all workers."""
 
     status = os.EX_TEMPFAIL
 
@@ -42,7 +42,7 @@ class Workers:
     """The workers of a training run. This base class represents a single worker.
 
     Attributes:
-        number: Index of this worker, from 0.
+        number: Index of this worker, starting at 0.
         count: Number of workers.
     """
 
@@ -54,15 +54,15 @@ class Workers:
         return self.number == 0
 
     def all_reduce_sum(self, values):
-        """Return the sum over workers of int32 `[n]`. All workers must call this method."""
+        """Return the sum of `values`, int32 `[n]`, over all workers. All workers must call this method."""
         return np.asarray(values, np.int32)
 
     def any(self, condition):
-        """Return whether a condition, a bool, is true on any worker."""
+        """Return whether the bool `condition` is true on any worker."""
         return bool(self.all_reduce_sum([int(condition)])[0])
 
     def broadcast(self, value):
-        """Return the chief's value, which must be valid for JSON."""
+        """Return the chief's value, which must be JSON-serializable."""
         return value
 
     def broadcast_arrays(self, arrays):
@@ -84,16 +84,16 @@ class Workers:
             )
 
     def watch(self):
-        """Start to monitor the other workers, unless the backend does so. Call this after preparing the corpus."""
+        """Start monitoring the other workers, unless the backend does. Call this after preparing the corpus."""
 
     @contextlib.contextmanager
     def together(self):
-        """Turn the backend's error about a lost worker in a `with` block into `WorkerLost`."""
+        """Convert the backend's error for a lost worker inside a `with` block to `WorkerLost`."""
         yield
 
     @contextlib.contextmanager
     def leaving(self):
-        """Announce the end of this worker after a `with` block. If the block fails, do not wait for others at exit."""
+        """Announce that this worker ends after a `with` block. If the block fails, exit without waiting for others."""
         yield
 
 
@@ -114,7 +114,7 @@ class _SeveralWorkers(Workers):
         return received
 
     def _broadcast_bytes(self, data, size):
-        """Return the chief's bytes, uint8 `[size]`, chunk by chunk."""
+        """Broadcast the chief's bytes, uint8 `[size]`, in chunks, and return them."""
         received = np.empty(size, np.uint8)
         for start in range(0, size, CHUNK):
             length = min(CHUNK, size - start)
@@ -175,7 +175,7 @@ class _JaxWorkers(_SeveralWorkers):
         try:
             yield
         except Exception as error:
-            # Otherwise JAX would wait at exit for the others for minutes, while they wait for this process.
+            # Otherwise JAX would wait for the others at exit for minutes, while they wait for this process.
             atexit.register(_exit_now, getattr(error, "status", 1))
             raise
         except BaseException:  # a signal arrived
@@ -185,7 +185,7 @@ class _JaxWorkers(_SeveralWorkers):
 
 
 def _exit_now(status):
-    """Exit without the handlers of JAX."""
+    """Exit without running JAX's exit handlers."""
     stop_bars()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -198,11 +198,11 @@ def join(strategy, devices=None, coordinator=None, patience=300):
     Args:
         strategy: Name of the strategy, as in `make_strategy`. All except "multiworker" use a single process.
         devices: Number of devices of this process, or None for all.
-        coordinator: `Coordinator` of JAX processes; None uses the environment of the cluster.
-        patience: Maximum seconds to wait for the others.
+        coordinator: `Coordinator` of JAX processes, or None to read the cluster's environment.
+        patience: Maximum time to wait for the other workers, in seconds.
 
     Raises:
-        UserError: The configuration is missing or invalid, or a worker does not answer.
+        UserError: The configuration is missing or invalid, or a worker does not respond.
     """
     if strategy != "multiworker":
         return Workers()
@@ -245,13 +245,13 @@ def _lost(why):
 
 
 def _exit_without(other):
-    """Print the error of a lost worker and exit, because the main thread may wait for that worker forever."""
+    """Print the error for a lost worker and exit, because the main thread may wait for that worker forever."""
     print(f"error: {_lost(f'no heartbeat from worker {other} for {SILENCE} seconds')}", file=sys.stderr)
     _exit_now(WorkerLost.status)
 
 
 def _digest(value):
-    """Return a hash of a value that can be written as JSON, or of {name: array}."""
+    """Return a hash of a JSON-serializable value, or of {name: array}."""
     digest = hashlib.sha256()
     if isinstance(value, dict) and any(isinstance(part, np.ndarray) for part in value.values()):
         for name in sorted(value):

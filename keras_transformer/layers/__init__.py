@@ -1,4 +1,4 @@
-"""Keras layers of the Transformer (§3), one idea per module.
+"""Keras layers of the Transformer (§3), one concept per module.
 
 Importing this package imports Keras and registers the layers, so that `keras.saving.load_model` finds them.
 """

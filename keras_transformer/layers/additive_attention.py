@@ -18,9 +18,9 @@ def additive_attention(query, key, value, score, mask=None, dropout=None):
         mask, dropout: As in `scaled_dot_product_attention`.
 
     Returns:
-        As `scaled_dot_product_attention`.
+        Same as `scaled_dot_product_attention`.
     """
-    # Each pair of positions has its own hidden layer, so this takes d_k times the memory of dot products.
+    # Each pair of positions has its own hidden layer, which takes d_k times as much memory as dot products.
     hidden = ops.tanh(query[:, :, :, None] + key[:, :, None])  # [batch, heads, query_length, key_length, d_k]
     logits = ops.matmul(hidden, score[:, None, :, None])[..., 0]
     return weighted_values(logits, value, mask, dropout)
@@ -30,7 +30,7 @@ def additive_attention(query, key, value, score, mask=None, dropout=None):
 class AdditiveAttention(MultiHeadAttention):
     """Multi-head attention with the logits vᵀtanh(W_q q + W_k k) in each head.
 
-    Arguments, call arguments and result are the same as for `MultiHeadAttention`.
+    The arguments, call arguments and result are the same as for `MultiHeadAttention`.
 
     References:
         Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate" (2015), A.1.2.

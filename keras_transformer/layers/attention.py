@@ -13,7 +13,7 @@ MASKED_LOGIT = -1e9
 
 
 def padding_mask(tokens, pad=0):
-    """Return the mask of tokens, int `[batch, length]`: bool `[batch, 1, 1, length]`, False on padding."""
+    """Return a mask of int tokens `[batch, length]`, bool `[batch, 1, 1, length]`, False on padding."""
     return (tokens != pad)[:, None, None, :]
 
 
@@ -52,7 +52,7 @@ def head_width(d_model, num_heads):
 
 
 def update_cache(cache, position, new):
-    """Return `cache`, `[batch, heads, length, d]`, with `new`, `[batch, heads, n, d]`, written at `position`."""
+    """Return a copy of `cache` `[batch, heads, length, d]`, with `new` `[batch, heads, n, d]` written at `position`."""
     batch, heads, length, width = ops.shape(cache)
     # Scatter rows of a matrix, because `ops.slice_update` invokes XLA on TensorFlow.
     rows = ops.arange(batch * heads)[:, None] * length + position + ops.arange(ops.shape(new)[2])[None]
@@ -89,7 +89,7 @@ def weighted_values(logits, value, mask=None, dropout=None):
         value, mask, dropout: As in `scaled_dot_product_attention`.
 
     Returns:
-        As `scaled_dot_product_attention`.
+        Same as `scaled_dot_product_attention`.
     """
     weights = masked_softmax(logits, mask)
     dropped = dropout(weights) if dropout else weights
@@ -107,7 +107,7 @@ def masked_softmax(logits, mask=None):
     if logits.shape[-1] == 1:  # Keras warns about a softmax over a single element
         return ops.ones_like(logits)
     if mask is not None:
-        # `where`, because TensorFlow would fuse the addition of a mask and the product into a much slower operation.
+        # Use `where`, because TensorFlow would fuse adding a mask and the matrix product into a much slower operation.
         logits = ops.where(mask, logits, MASKED_LOGIT)
     return ops.softmax(logits, axis=-1)
 
@@ -124,12 +124,12 @@ class MultiHeadAttention(keras.layers.Layer):
         d_k: Width of the queries and keys of a head (default: d_model / num_heads).
         d_v: Width of the values of a head (default: d_model / num_heads).
         dropout: Dropout rate of the attention weights (0 in the paper).
-        seed: Seed of initial weights and dropout.
+        seed: Seed for the initial weights and dropout.
         use_bias: Whether the four projections have biases (False in the paper).
 
     Call arguments:
         query: `[batch, query_length, d_model]`.
-        memory: `[batch, key_length, d_model]`, the input of keys and values.
+        memory: `[batch, key_length, d_model]`, from which keys and values are computed.
         attention_mask: The mask of `scaled_dot_product_attention`.
         training: Whether to apply dropout.
         memory_mask: bool `[batch, key_length]`, False on padding, combined with `attention_mask`. Keras passes the mask
@@ -236,15 +236,15 @@ class MultiHeadAttention(keras.layers.Layer):
         return self._join_heads(heads)
 
     def attend_heads(self, query, keys, values, mask, dropout):
-        """Compute attention between the projections. Subclasses override this method with other attentions."""
+        """Compute attention between the projections. Subclasses override this method with other kinds of attention."""
         return scaled_dot_product_attention(query, keys, values, mask, dropout)
 
     def to_dense_weights(self, weights, key_length):
-        """Convert the weights of `attend` to `[batch, heads, query_length, key_length]`, if they have another form."""
+        """Convert the weights that `attend` returns to `[batch, heads, query_length, key_length]`."""
         return weights
 
     def flops(self, rows, query_length, key_length):
-        """Return the floating-point operations of the matrix products of a call. A multiply-add counts as two.
+        """Return the number of floating-point operations in a call's matrix products. A multiply-add counts as two.
 
         Padding and masked positions count like all others.
         """
@@ -254,7 +254,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return 2 * rows * products * widths
 
     def pairs(self, query_length, key_length):
-        """Return the number of (query, key) pairs that one head of one row computes."""
+        """Return the number of (query, key) pairs that one head computes for one row."""
         return query_length * key_length
 
     def _concatenate(self, *kernels):
@@ -268,7 +268,7 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def _split_projection(self, projected, *borders):
         """Split `[batch, length, columns]` at each border into arrays `[batch, heads, length, d]`."""
-        # `ops.split`, because the gradient of a slice is an array of full size, mostly zeros.
+        # Use `ops.split`, because the gradient of a slice would be a full-size array of mostly zeros.
         return [self._split_heads(part) for part in ops.split(projected, borders, axis=-1)]
 
     def _split_heads(self, x):

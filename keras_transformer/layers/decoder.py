@@ -65,12 +65,12 @@ class DecoderLayer(StackLayer):
         )
 
     def step(self, x, node, kernel, past, recent, memory, past_mask, memory_mask):
-        """Compute one target position of every beam of a search, using cached keys and values.
+        """Compute one target position for every beam of a search, using cached keys and values.
 
         Args:
             x: `[batch, beams, d_model]`.
-            node: Index into `recent` where the step writes the keys and values of all beams, a scalar int.
-            kernel: `fused_kernel` of the self-attention.
+            node: Scalar int, the index in `recent` at which the step writes the keys and values of all beams.
+            kernel: Result of `fused_kernel` of the self-attention.
             past: (keys, values) `[batch, heads, past_length, d]`, not modified.
             recent: (keys, values) `[batch, heads, recent_length, d]`, filled up to `node`.
             memory: (keys, values) of the cross-attention, `[batch, heads, source_length, d]`, shared by the beams of a
@@ -89,7 +89,7 @@ class DecoderLayer(StackLayer):
             return self.self_attention.attend_to_parts(query, [past, caches], past_mask)
 
         def attend_to_memory(y):
-            # Beams use the axis of positions, because cross-attention treats positions independently.
+            # Use the position axis for the beams, because cross-attention treats positions independently.
             return self.cross_attention.attend(y, *memory, memory_mask)[0]
 
         caches = []
@@ -106,7 +106,7 @@ class Decoder(Stack):
         num_layers: Number of layers, N.
         **arguments: Arguments of `DecoderLayer`.
 
-    Call arguments and result are the same as for `DecoderLayer`, but without `self_mask`, because the decoder
+    The call arguments and result are the same as for `DecoderLayer`, but without `self_mask`, because the decoder
     applies the causal mask itself.
     """
 

@@ -7,7 +7,7 @@ class ReplicaSeedGenerator(keras.random.SeedGenerator):
     """Seed generator whose seeds differ between replicas, unlike those of Keras.
 
     Attributes:
-        drawn: Seed that `next` returns, without advancing the state, or None. `layers.remat` sets it to compute a
+        drawn: Seed that `next` returns without advancing the state, or None. `layers.remat` sets it to compute a
             layer twice with the same masks.
     """
 
@@ -38,11 +38,11 @@ def replica_id():
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Dropout(keras.layers.Layer):
-    """Dropout (§5.4), which in training sets a fraction of the inputs to 0 and scales the others by 1 / (1 - rate).
+    """Dropout (§5.4): in training, sets a fraction of the inputs to 0 and scales the others by 1 / (1 - rate).
 
     Args:
         rate: Fraction of inputs to drop, from 0 to 1. TensorFlow rounds it to a multiple of 2⁻¹⁶.
-        seed: Seed of the masks; None for a random seed.
+        seed: Seed for the masks, or None for a random seed.
 
     Call arguments:
         inputs: Array of any shape, floating point.
@@ -56,7 +56,7 @@ class Dropout(keras.layers.Layer):
         self.seed = seed
 
     def build(self, input_shape=None):
-        # Created here and not in `__init__`, so that the variable's path includes the layer's name for checkpoints.
+        # Not in `__init__`, because the variable's path in checkpoints must include the layer's name.
         self.seed_generator = ReplicaSeedGenerator(self.seed, name="seed") if self.rate else None
 
     def call(self, inputs, training=False):
@@ -70,12 +70,12 @@ class Dropout(keras.layers.Layer):
         return input_shape
 
     def save_own_variables(self, store):
-        """Save the seed's state, which Keras does not save. A loaded model then continues with new masks."""
+        """Save the state of the seed generator, which Keras omits, so that a loaded model does not repeat masks."""
         if self.seed_generator:
             store["seed"] = keras.ops.convert_to_numpy(self.seed_generator.state)
 
     def load_own_variables(self, store):
-        """Restore the state of the seed."""
+        """Restore the state of the seed generator."""
         if self.seed_generator:
             self.seed_generator.state.assign(store["seed"])
 

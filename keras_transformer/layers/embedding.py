@@ -13,7 +13,7 @@ class TiedEmbedding(keras.layers.Layer):
     Args:
         vocab_size: Number of tokens.
         d_model: Width of an embedding.
-        seed: Seed of the initial weights.
+        seed: Seed for the initial weights.
 
     Call arguments:
         tokens: int `[batch, length]`.

@@ -15,7 +15,7 @@ class EncoderLayer(StackLayer):
         d_model, d_ff, num_heads: Sizes, as in the paper.
         d_k, d_v: Widths of the keys and values of a head (default: d_model / num_heads).
         attention: Registered name of the self-attention.
-        attention_window: Number of positions that each position attends to, for a self-attention with a `window`.
+        attention_window: Number of positions that each position attends to, if the self-attention has a `window`.
         **arguments: Other arguments of `StackLayer`.
 
     Call arguments:
@@ -37,7 +37,7 @@ class EncoderLayer(StackLayer):
     ):
         super().__init__(d_model, d_ff, num_heads, d_k, d_v, **arguments)
         self._arguments |= {"attention": attention, "attention_window": attention_window}
-        # Passed only if it is set, because an attention without a window rejects the argument.
+        # Pass the window only if it is set, because attention classes without a window reject the argument.
         window = {} if attention_window is None else {"window": attention_window}
         self.self_attention, self.self_attention_residual = self.add_attention(
             "self_attention", registry.attentions.get(attention), **window
@@ -64,13 +64,13 @@ class Encoder(Stack):
         num_layers: Number of layers, N.
         **arguments: Arguments of `EncoderLayer`.
 
-    Call arguments and result are the same as for `EncoderLayer`.
+    The call arguments and result are the same as for `EncoderLayer`.
     """
 
     layer_class = EncoderLayer
 
     def call(self, x, attention_mask=None, training=False, mask=None, x_mask=None):
-        # Passed explicitly, because the inputs of rematerialized layers have no Keras masks.
+        # Pass the masks explicitly, because the inputs of rematerialized layers have no Keras masks.
         attention_mask = with_padding(attention_mask, mask, x_mask)
         for layer in self.layers_for(training):
             x = layer(x, attention_mask=attention_mask, training=training)

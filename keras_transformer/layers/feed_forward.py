@@ -12,10 +12,10 @@ class FeedForward(keras.layers.Layer):
     """Position-wise feed-forward network FFN(x) = max(0, xW₁ + b₁)W₂ + b₂, equation 2.
 
     Args:
-        d_model: Width of input and output.
+        d_model: Width of the input and output.
         d_ff: Width of the hidden layer.
         dropout: Dropout rate after the activation (0 in the paper).
-        seed: Seed of initial weights and dropout.
+        seed: Seed for the initial weights and dropout.
         activation: Name of a Keras activation (ReLU in the paper).
 
     Call arguments:

@@ -1,4 +1,4 @@
-"""Weight initializers that draw with NumPy from (seed, name), so that all backends start from the same weights.
+"""Weight initializers that use NumPy, seeded with (seed, name), so that all backends start from the same weights.
 
 The paper does not specify initializers. `docs/design_notes.md` explains the choice.
 """
@@ -24,12 +24,12 @@ def query_key_value(seed, name):
 
 
 def embedding(seed, name):
-    """Return an initializer N(0, 1/d_model) `[rows, d_model]`. Scaled by √d_model (§3.4), it has unit variance."""
+    """Return an N(0, 1/d_model) initializer `[rows, d_model]`. Scaling by √d_model (§3.4) yields unit variance."""
     return _Initializer(lambda shape: _generator(seed, name).standard_normal(shape, dtype="float32") * shape[1] ** -0.5)
 
 
 class _Initializer:
-    """Initializer that calls a function from a shape to an array.
+    """Initializer that calls a function to draw an array of a given shape.
 
     A plain function would fail for large variables on several devices, because Keras compiles the initializer's
     `__call__` with JAX, and the `__call__` of a function does not support weak references.

@@ -10,13 +10,12 @@ def matmul(x, kernel, training=False):
     """Return x · kernel in the dtype of x.
 
     The gradient with respect to x is a product with the transposed kernel. On a CPU in float32, TensorFlow computes
-    such a product up to a third slower if the rows of the kernel are long, so this function first transposes the
-    kernel.
+    this product up to a third slower if the kernel has long rows, so this function transposes the kernel first.
 
     Args:
         x: `[..., rows]`.
         kernel: `[rows, columns]`.
-        training: Whether the result is differentiated.
+        training: Whether the caller computes gradients.
 
     Returns:
         `[..., columns]`.
@@ -39,7 +38,7 @@ def _on_tensorflow(x, kernel):
     def multiplied(x, kernel):
         def backward(grad_out):
             with tf.name_scope(f"{scope}/"):
-                # Transpose a stack of one matrix, because TensorFlow would fuse a plain transposition into matmul.
+                # Transpose a batch of one matrix, because TensorFlow would fuse a plain transposition into matmul.
                 transposed = tf.reshape(tf.transpose(kernel[None], (0, 2, 1)), kernel.shape[::-1])
                 return tf.matmul(grad_out, transposed), tf.matmul(x, grad_out, transpose_a=True)
 

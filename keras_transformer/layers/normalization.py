@@ -12,11 +12,11 @@ class LayerNormalization(keras.layers.LayerNormalization):
     XLA fuses these passes, so JAX uses the Keras layer unchanged.
 
     Args:
-        epsilon: ε.
+        epsilon: ε, a small constant that avoids a division by zero.
 
     Call arguments:
         inputs: `[..., d_model]`.
-        training: Whether the result is differentiated.
+        training: Whether the caller computes gradients.
 
     Returns:
         `[..., d_model]`.

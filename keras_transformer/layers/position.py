@@ -13,8 +13,8 @@ class Positions(keras.layers.Layer):
 
     Args:
         d_model: Width of an encoding.
-        max_length: Number of positions with separate encodings, if it is limited.
-        seed: Seed of the initial weights, if there are weights.
+        max_length: Number of positions with their own encodings, if limited.
+        seed: Seed for the initial weights, if the subclass has any.
 
     Call arguments:
         inputs: Positions, int `[length]`, counted from 0; or embeddings `[batch, length, d_model]`.
@@ -54,13 +54,13 @@ class SinusoidalPositions(Positions):
     """Sinusoidal positional encoding, interleaved and computed in float32 (§3.5).
 
     PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)). The encoding is
-    defined for positions beyond every length seen in training.
+    also defined for positions beyond the longest training sequence.
 
     Args:
-        d_model: Width of an encoding, an even number.
-        max_length, seed: Not used.
+        d_model: Width of an encoding. Must be even.
+        max_length, seed: Unused.
 
-    Call arguments and result are the same as for `Positions`.
+    The call arguments and result are the same as for `Positions`.
     """
 
     def build(self, input_shape=None):
@@ -79,9 +79,9 @@ class LearnedPositions(Positions):
     Args:
         d_model: Width of an embedding.
         max_length: Number of embeddings. All positions ≥ `max_length` share the last embedding.
-        seed: Seed of the initial weights.
+        seed: Seed for the initial weights.
 
-    Call arguments and result are the same as for `Positions`.
+    The call arguments and result are the same as for `Positions`.
     """
 
     def __init__(self, d_model, max_length, seed=None, **kwargs):

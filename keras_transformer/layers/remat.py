@@ -25,11 +25,11 @@ def seed_generators(layer):
 def rematerialized(layer):
     """Return a function that computes a layer and keeps only its inputs for the backward pass.
 
-    The function draws the seeds of all dropout masks once, so that both computations use the masks that the layer
-    itself would use. The layer must call each of its dropout layers once.
+    The function draws the seeds of all dropout masks once, so that the forward pass and the recomputation use the
+    same masks as the layer itself. The layer must call each of its dropout layers once.
 
     Args:
-        layer: A layer that takes differentiable arrays by position, and other arguments by keyword.
+        layer: Layer that takes differentiable arrays as positional arguments, and everything else as keyword arguments.
     """
     generators = seed_generators(layer)
 

@@ -10,15 +10,15 @@ EPSILON = 1e-6
 
 
 class Residual(keras.layers.Layer):
-    """Base class of residual connections with dropout and normalization, selected by the field `norm` of the hparams.
+    """Base class of residual connections with dropout and normalization, selected by the hyperparameter `norm`.
 
     Args:
         dropout: Dropout rate of the sublayer's output.
-        seed: Seed of the dropout.
+        seed: Seed for dropout.
 
     Call arguments:
         x: `[batch, length, d_model]`.
-        sublayer: Function of an array `[batch, length, d_model]` that returns an array of the same shape.
+        sublayer: Function that maps an array `[batch, length, d_model]` to an array of the same shape.
         training: Whether to apply dropout.
 
     Returns:

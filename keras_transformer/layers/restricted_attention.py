@@ -16,13 +16,13 @@ def restricted_attention(query, key, value, window, mask=None, dropout=None):
     Args:
         query, key: `[batch, heads, length, d_k]`.
         value: `[batch, heads, length, d_v]`.
-        window: r, the number of positions that a position attends to, including itself.
+        window: r, the number of positions that each position attends to, including itself.
         mask: bool `[batch or 1, heads or 1, 1, length]`. False hides a key from all queries.
         dropout: Function applied to the attention weights, or None.
 
     Returns:
         The attended values `[batch, heads, length, d_v]`, and the weights `[batch, heads, blocks, block, 3 * block]`,
-        float32. The last axis covers the block of the query, between the preceding block and the following one.
+        float32. The last axis covers the preceding block, the query's own block and the following block.
 
     Raises:
         ValueError: Queries and keys differ in number, or the mask differs between queries.
@@ -39,7 +39,7 @@ def restricted_attention(query, key, value, window, mask=None, dropout=None):
         )
     batch, heads, length = ops.shape(query)[:3]
     block = block_size(length, window)
-    # Positions that fill up the last block are masked like any other padding.
+    # The mask also hides the positions that pad the last block.
     mask = ops.ones((1, 1, length, 1), dtype="bool") if mask is None else ops.swapaxes(mask, 2, 3)
     mask = ops.logical_and(ops.swapaxes(_neighbourhoods(mask, block), 3, 4), _band(block, window))
     values, weights = scaled_dot_product_attention(
@@ -56,11 +56,11 @@ def block_size(length, window):
 
 
 def to_dense_weights(weights, length):
-    """Convert weights of `restricted_attention` to `[batch, heads, length, length]`, 0 outside the window."""
+    """Convert the weights of `restricted_attention` to `[batch, heads, length, length]`, 0 outside the window."""
     batch, heads, blocks, block, reach = ops.shape(weights)
     rows = ops.reshape(weights, (batch, heads, blocks * block, reach))[:, :, :length]
     position = ops.arange(length)
-    column = position[None, :] - (position[:, None] // block - 1) * block  # of a key in its query's neighbourhood
+    column = position[None, :] - (position[:, None] // block - 1) * block  # key's column in the neighbourhood
     index = ops.broadcast_to(ops.clip(column, 0, reach - 1)[None, None], (batch, heads, length, length))
     return ops.where((column >= 0) & (column < reach), ops.take_along_axis(rows, index, axis=3), 0.0)
 
@@ -77,7 +77,7 @@ def _blocks(x, block, around=0):
 
 
 def _neighbourhoods(x, block):
-    """Split `[batch, heads, length, d]` into blocks with their neighbours, `[batch, heads, blocks, 3 * block, d]`."""
+    """Join each block of `[batch, heads, length, d]` and its neighbours: `[batch, heads, blocks, 3 * block, d]`."""
     x = _blocks(x, block, around=1)
     batch, heads, blocks, _, width = ops.shape(x)
     # On TensorFlow, the gradient of ops.slice is several times faster than that of x[:, :, …].
@@ -86,7 +86,7 @@ def _neighbourhoods(x, block):
 
 
 def _band(block, window):
-    """Return bool `[block, 3 * block]`, True where a key is in the window of a query of the block."""
+    """Return a mask, bool `[block, 3 * block]`, True where a key is in the window of a query."""
     offset = ops.arange(3 * block)[None, :] - block - ops.arange(block)[:, None]
     return ops.logical_and(offset >= -(window // 2), offset < window - window // 2)
 
@@ -97,13 +97,13 @@ class RestrictedAttention(MultiHeadAttention):
 
     Args:
         d_model, num_heads, d_k, d_v, dropout, seed: As in `MultiHeadAttention`.
-        window: r, the number of positions that a position attends to, centered on the position.
+        window: r, the number of positions that each position attends to, centered on itself.
 
-    Call arguments and result are the same as for `MultiHeadAttention`. `memory` must have the length of `query`, and
-    the mask must be `[batch or 1, heads or 1, 1, length]`. `attend` returns the weights of `restricted_attention`.
+    The call arguments and result are the same as for `MultiHeadAttention`. `memory` must have the length of `query`,
+    and the mask must be `[batch or 1, heads or 1, 1, length]`. `attend` returns the weights of `restricted_attention`.
 
     Raises:
-        ValueError: The window is less than 1, or `restricted_attention` raises it in a call.
+        ValueError: The window is less than 1, or a call does not meet the requirements of `restricted_attention`.
         UserError: As in `MultiHeadAttention`.
     """
 

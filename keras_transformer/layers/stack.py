@@ -1,4 +1,4 @@
-"""Base classes of encoder and decoder (§3.1): a stack of layers with residual connections."""
+"""Base classes of the encoder and decoder (§3.1), stacks of layers with residual connections."""
 
 import keras
 
@@ -10,9 +10,9 @@ from keras_transformer.layers.residual import EPSILON
 
 
 class StackLayer(keras.layers.Layer):
-    """Base class of `EncoderLayer` and `DecoderLayer`: attentions and a feed-forward network (§3.1).
+    """Base class of `EncoderLayer` and `DecoderLayer`, for attention and a feed-forward network (§3.1).
 
-    A subclass makes its sublayers in `__init__`, in the order of their calls.
+    A subclass creates its sublayers in `__init__`, in the order in which it calls them.
 
     Args:
         d_model, d_ff, num_heads: Sizes, as in the paper.
@@ -20,9 +20,9 @@ class StackLayer(keras.layers.Layer):
         dropout, attention_dropout, activation_dropout: Dropout rates of the sublayers' outputs, of the attention
             weights and inside the feed-forward network.
         activation: Name of the feed-forward network's activation.
-        norm: Registered name of the residual.
-        use_bias: Whether the projections of attentions have biases.
-        seed: Seed of initial weights and dropout. Each sublayer and each residual adds its own offset.
+        norm: Registered name of the residual connection.
+        use_bias: Whether the attention projections have biases.
+        seed: Seed for the initial weights and dropout. Each sublayer and each residual adds its own offset.
 
     Raises:
         UserError: `d_k` or `d_v` is missing, and `d_model` is not divisible by `num_heads`.
@@ -39,17 +39,17 @@ class StackLayer(keras.layers.Layer):
             "attention_dropout": attention_dropout, "activation_dropout": activation_dropout,
             "activation": activation, "norm": norm, "use_bias": use_bias, "seed": seed,
         }  # fmt: skip
-        self._sublayers = []  # names of attributes
+        self._sublayers = []  # attribute names
 
     def add_attention(self, name, attention_class, **arguments):
-        """Return a new attention and its residual."""
+        """Return a new attention layer and its residual connection."""
         sizes = [self._arguments[argument] for argument in ("d_model", "num_heads", "d_k", "d_v", "attention_dropout")]
-        if self._arguments["use_bias"]:  # passed only if set, because an attention without biases rejects it
+        if self._arguments["use_bias"]:  # some attention classes reject it
             arguments["use_bias"] = True
         return self._add(name, attention_class, *sizes, **arguments)
 
     def add_feed_forward(self):
-        """Return a new feed-forward network and its residual."""
+        """Return a new feed-forward network and its residual connection."""
         sizes = [self._arguments[argument] for argument in ("d_model", "d_ff", "activation_dropout")]
         return self._add("feed_forward", FeedForward, *sizes, activation=self._arguments["activation"])
 
@@ -73,7 +73,7 @@ class StackLayer(keras.layers.Layer):
 
 
 class Stack(keras.layers.Layer):
-    """Base class of `Encoder` and `Decoder`: layers, and a final normalization if the norm requires one.
+    """Base class of `Encoder` and `Decoder`, with a final normalization if the norm requires one.
 
     Args:
         num_layers: Number of layers, N.

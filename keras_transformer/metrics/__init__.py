@@ -1,1 +1,1 @@
-"""Scores of translations, and significance tests."""
+"""Scores and significance tests."""

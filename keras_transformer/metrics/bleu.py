@@ -1,4 +1,4 @@
-"""BLEU and chrF as computed by sacreBLEU, with their signatures, and exact match."""
+"""BLEU and chrF, computed by sacreBLEU, and exact match. Each score has a signature."""
 
 import dataclasses
 import functools
@@ -9,7 +9,7 @@ from keras_transformer.utils.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-# {name: (sacreBLEU's class, its arguments)}; `force` only silences a warning about tokenized text
+# {name: (sacreBLEU's class, its arguments)}. `force` only silences a warning about tokenized text.
 SACREBLEU = {
     "sacreBLEU": ("BLEU", {"force": True}),
     "lowercase BLEU": ("BLEU", {"lowercase": True, "force": True}),
@@ -17,7 +17,7 @@ SACREBLEU = {
     "chrF": ("CHRF", {}),
 }
 TRANSLATION_METRICS = {"bleu": "sacreBLEU", "chrf": "chrF"}
-"""{value of `best_metric` for translations: name of the score}"""
+"""{value of `best_metric` for translations: name of the score}."""
 EXACT_MATCH = "exact match"
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none")
 """sacreBLEU's tokenizers. `flores101`, `flores200` and `spBLEU-1K` download a SentencePiece model when first used."""
@@ -25,7 +25,7 @@ BY_LANGUAGE = {
     "zh": "zh", "yue": "zh", "wuu": "zh", "ja": "ja-mecab", "ko": "ko-mecab",
     **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char"),
 }  # fmt: skip
-"""{language code: tokenizer} for languages without spaces between words, which the tokenizer 13a cannot split."""
+"""{language code: tokenizer} for languages without spaces between words, which 13a cannot tokenize."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Score:
 
 
 def sacre_bleu(hypotheses, references, tokenize="13a"):
-    """Return the cased sacreBLEU, 0 to 100, of detokenized texts.
+    """Return the case-sensitive sacreBLEU score, 0 to 100, of detokenized texts.
 
     Args:
         hypotheses, references: Lists of texts.
-        tokenize: sacreBLEU's tokenizer, one of `TOKENIZERS`; see `tokenizer_for`.
+        tokenize: sacreBLEU's tokenizer, one of `TOKENIZERS`. `tokenizer_for` returns the one for a language.
 
     Raises:
         UserError: The package that the tokenizer needs is missing.
@@ -54,12 +54,12 @@ def sacre_bleu(hypotheses, references, tokenize="13a"):
 
 
 def lowercase_bleu(hypotheses, references, tokenize="13a"):
-    """Return sacreBLEU, 0 to 100, of lowercased texts; see `sacre_bleu` for the arguments."""
+    """Return the sacreBLEU score, 0 to 100, of lowercased texts. See `sacre_bleu` for the arguments."""
     return _score("lowercase BLEU", hypotheses, references, tokenize)
 
 
 def tokenized_bleu(hypotheses, references):
-    """Return BLEU, 0 to 100, on space-separated tokens, as reported in papers that use tokenized corpora."""
+    """Return BLEU, 0 to 100, on space-separated tokens, as in papers that use tokenized corpora."""
     return _score("tokenized BLEU", hypotheses, references)
 
 
@@ -69,7 +69,7 @@ def chrf(hypotheses, references):
 
 
 def exact_match(hypotheses, references):
-    """Return the percentage of outputs that equal their reference."""
+    """Return the percentage of outputs that are equal to their references."""
     same = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     return Score(EXACT_MATCH, 100 * same / len(references), "share of equal lines, %")
 
@@ -80,7 +80,7 @@ def tokenizer_for(language):
 
     BLEU counts words. Languages without spaces between words need their own tokenizer, because 13a treats a whole
     Chinese sentence as one word. If the package of the Japanese or Korean tokenizer is missing, BLEU counts characters
-    and a warning names the package. The signature of a score names its tokenizer.
+    and a warning names the package. The signature of each score names its tokenizer.
 
     Args:
         language: Code of the language, such as "zh", "zh_TW" or "ja-JP".
@@ -97,11 +97,11 @@ def tokenizer_for(language):
 
 
 def sacrebleu_metric(name, tokenize="13a"):
-    """Return an instance of sacreBLEU's metric.
+    """Return an instance of a sacreBLEU metric.
 
     Args:
         name: A key of `SACREBLEU`.
-        tokenize: One of `TOKENIZERS`, for "sacreBLEU" and "lowercase BLEU".
+        tokenize: One of `TOKENIZERS`, used for "sacreBLEU" and "lowercase BLEU" only.
 
     Raises:
         UserError: The package that the tokenizer needs is missing.

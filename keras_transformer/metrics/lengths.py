@@ -4,21 +4,21 @@ WIDTH, LONG = 10, 50
 
 
 def length_buckets(words):
-    """Return the row indices by length, {"1-10": [row, …], …, "51+": …}, without empty buckets.
+    """Group row indices by length: {"1-10": [row, …], …, "51+": …}, without empty buckets.
 
-    Every row is in exactly one bucket. Rows without words are in the bucket "0".
+    Rows without words are in the bucket "0".
 
     Args:
         words: Number of words of each row.
     """
     buckets = {}
-    for row in sorted(range(len(words)), key=words.__getitem__):  # stable: rows stay in order within a bucket
+    for row in sorted(range(len(words)), key=words.__getitem__):  # shortest bucket first
         buckets.setdefault(_bucket(words[row]), []).append(row)
     return {name: sorted(rows) for name, rows in buckets.items()}
 
 
 def length_ratio(outputs, references):
-    """Return the number of words in the outputs per word of the references, or None if these have no words."""
+    """Return the number of output words divided by the number of reference words, or None without reference words."""
     words, expected = (sum(len(text.split()) for text in texts) for texts in (outputs, references))
     return words / expected if expected else None
 

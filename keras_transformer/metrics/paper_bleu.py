@@ -1,8 +1,8 @@
 """BLEU as the paper reports it (Table 2): on Moses tokens, with hyphenated compounds split.
 
-The scores of 2017 come from tensor2tensor's get_ende_bleu.sh. It replaces Unicode punctuation, runs the Moses
-tokenizer, turns "rich-text" into "rich ##AT##-##AT## text", and runs multi-bleu.perl. Splitting compounds makes more
-n-grams match. The resulting score is higher than sacreBLEU, and the two must not be compared.
+The paper's scores come from tensor2tensor's script get_ende_bleu.sh. The script replaces Unicode punctuation, runs the
+Moses tokenizer, turns "rich-text" into "rich ##AT##-##AT## text", and runs multi-bleu.perl. Splitting compounds makes
+more n-grams match. The resulting score is higher than sacreBLEU, and the two must not be compared.
 """
 
 import re
@@ -14,11 +14,11 @@ COMPOUND = re.compile(r"(\S)-(\S)")
 
 
 def paper_bleu(hypotheses, references, language):
-    """Return the paper's BLEU, 0 to 100, of detokenized texts.
+    """Return BLEU as in the paper, 0 to 100, of detokenized texts.
 
     Args:
         hypotheses, references: Lists of texts.
-        language: Code of their language in Moses, which selects a list of abbreviations with a period.
+        language: Code of their language in Moses, which selects the list of abbreviations that end in a period.
 
     Raises:
         UserError: sacremoses, a port of the Moses tokenizer, is not installed.
@@ -47,7 +47,7 @@ def moses_tokenizer(language):
 
 
 def split_compounds(tokens):
-    """Return space-separated tokens in which each hyphen inside a token has become a separate token."""
+    """Split each hyphen inside a token of a space-separated text into a separate token."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens)
 
 

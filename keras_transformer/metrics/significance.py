@@ -1,4 +1,4 @@
-"""Paired bootstrap test (Koehn 2004) of the difference between two systems' scores on the same lines."""
+"""Paired bootstrap test (Koehn 2004) of the difference between two systems' scores on the same text."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ SEED = 12345
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Score of a system, its mean over the resamples, and half the width of its 95% interval."""
+    """Score of a system, its mean over the resamples, and half the width of its 95% confidence interval."""
 
     score: float
     mean: float
@@ -32,7 +32,7 @@ class Comparison:
         system: `Estimate` of the system.
         other: `Estimate` of the other system.
         p_value: Probability of a difference at least this large if the systems were equally good.
-        signature: Signature of the test: metric, number of resamples, seed.
+        signature: Signature of the test, with the metric, the number of resamples and the seed.
     """
 
     metric: str
@@ -43,7 +43,7 @@ class Comparison:
 
     @property
     def difference(self):
-        """The system's score minus the other's."""
+        """The system's score minus the other system's score."""
         return self.system.score - self.other.score
 
 
@@ -56,7 +56,7 @@ def check_comparable(metric):
 def paired_bootstrap(metric, outputs, others, references, tokenize="13a"):
     """Compare two systems' outputs on 1,000 resamples of the lines, drawn with a fixed seed.
 
-    Both systems are scored on the same resamples. BLEU and chrF use sacreBLEU's `PairedTest`, like
+    The resamples are the same for both systems. BLEU and chrF use sacreBLEU's `PairedTest`, like
     `sacrebleu --paired-bs`. Its p-value is one-sided, so about one in ten pairs of equally good systems gets a p-value
     below 0.05. The p-value of exact match and F1 is two-sided.
 
@@ -65,7 +65,7 @@ def paired_bootstrap(metric, outputs, others, references, tokenize="13a"):
             key of `COMPARISONS`, such as the F1 of parses.
         outputs, others: Outputs of the system and of the other system, lists of texts.
         references: References, a list of the same length.
-        tokenize: sacreBLEU's tokenizer, see `metrics.bleu.sacre_bleu`.
+        tokenize: sacreBLEU's tokenizer, as in `metrics.bleu.sacre_bleu`.
 
     Returns:
         `Comparison`.
@@ -116,7 +116,7 @@ def by_resampling(metric, lines, score, signature):
     system, other = (
         Estimate(float(score), *map(float, estimate_ci(of_one))) for score, of_one in zip(score(lines), samples)
     )
-    # Shifted to a mean of 0, the resampled differences follow the distribution under the null hypothesis.
+    # Shift the resampled differences to a mean of 0 to estimate their distribution under the null hypothesis.
     differences = samples[0] - samples[1]
     as_far = np.abs(differences - differences.mean()) >= abs(system.score - other.score) - 1e-9
     p_value = (float(as_far.sum()) + 1) / (RESAMPLES + 1)
@@ -124,5 +124,5 @@ def by_resampling(metric, lines, score, signature):
 
 
 COMPARISONS = {**dict.fromkeys(SACREBLEU, _by_sacrebleu), EXACT_MATCH: _by_exact_match}
-"""{name of a score: function of (name, outputs, others, references) that returns a `Comparison`}. Other modules add
+"""{name of a score: function that maps (name, outputs, others, references) to a `Comparison`}. Other modules add
 entries."""

@@ -1,1 +1,1 @@
-"""Models that are built from layers according to hparams."""
+"""Models, built from layers according to hyperparameters."""

@@ -10,7 +10,7 @@ ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
 
 def adapt_batches(model, batches):
-    """Return `batches` with the padding that a model's replicas and XLA need.
+    """Return `batches` with the padding that the model's replicas and XLA require.
 
     With several JAX processes, the result contains only the rows of this process.
 
@@ -33,7 +33,7 @@ def to_keras_input(model, batches, endless):
 
     Args:
         model: `Seq2SeqModel`, compiled.
-        batches: `TokenBatches`. Any other object is returned unchanged.
+        batches: `TokenBatches`. The function returns any other object unchanged.
         endless: Whether the batches continue after an epoch.
     """
     if not isinstance(batches, TokenBatches):
@@ -55,10 +55,10 @@ def to_keras_input(model, batches, endless):
 
 @contextlib.contextmanager
 def data_errors(batches):
-    """Context manager that replaces the backend's error about a damaged corpus with the original `UserError`.
+    """Replace the backend's error for a damaged corpus with the original `UserError` inside a `with` block.
 
     Args:
-        batches: Input that the `with` block reads, `TokenBatches` or any other.
+        batches: Input that the `with` block reads. If it is not `TokenBatches`, errors remain unchanged.
     """
     try:
         yield

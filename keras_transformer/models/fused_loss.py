@@ -1,8 +1,8 @@
 """Fused projection to logits (§3.4) and label-smoothed cross-entropy (§5.4), computed in chunks of tokens.
 
 The logits `[tokens, vocab_size]` and their gradient are the largest arrays of a training step. This operation keeps
-only those of one chunk in memory. It computes the gradient already in the forward pass. This is possible because the
-loss is a scalar: the backward pass only multiplies the gradient by the scalar gradient of the output.
+only one chunk of these arrays in memory. For this purpose, it computes the gradient in the forward pass. This is
+possible because the loss is a scalar: the backward pass only multiplies the gradient by the output's scalar gradient.
 """
 
 import keras
@@ -12,23 +12,23 @@ from keras_transformer.backend.devices import on_cpu
 from keras_transformer.models.r_drop import divergence
 
 CHUNK_LOGITS = 1 << 24
-"""Maximum number of logits in a chunk, which take 64 MiB in float32."""
+"""Maximum number of logits in a chunk. They take 64 MiB in float32."""
 CHUNK_TOKENS = 2048
 """Maximum number of tokens in a chunk. A float16 sum over more tokens could overflow."""
 CACHED_LOGITS = 1 << 22
-"""Approximate number of logits in a chunk on a CPU. They take 16 MiB, which fits in the cache of the CPU."""
+"""Approximate number of logits in a chunk on a CPU. They take 16 MiB, which fits in the CPU's cache."""
 
 
 def fused_linear_cross_entropy(states, table, labels, weights, label_smoothing, training=True, r_drop=0.0):
     """Return the weighted, label-smoothed cross-entropy of the logits `states · tableᵀ`.
 
     Args:
-        states: `[tokens, d_model]`, floating point. Matrix products are computed in this dtype.
+        states: `[tokens, d_model]`, floating point. Their dtype is also the dtype of the matrix products.
         table: float32 `[vocab_size, d_model]`.
         labels: int `[tokens]`.
         weights: float32 `[tokens]`, non-negative.
         label_smoothing: ε.
-        training: Whether the gradients of the loss with respect to `states` and `table` are needed.
+        training: Whether the caller needs the gradients of the loss with respect to `states` and `table`.
         r_drop: α of R-Drop. If it is positive, rows 2i and 2i + 1 contain the two passes of the same token. In
             training, the smoothed cross-entropy then includes the R-Drop term.
 
@@ -85,32 +85,32 @@ def _scale_gradients(grad_out, gradients, dtypes):
 
 
 def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
-    """Compute the losses and the gradient chunk by chunk.
+    """Compute the losses and the gradient in chunks.
 
     The gradient with respect to the logits of a token is `weight · (p − (1 − ε) · onehot(label) − ε/V)`. R-Drop adds
     the gradient of the divergence to `p`. Only `p` passes through the matrix products. The function adds the other
-    terms to arrays of width d_model, because each operation on all logits takes a tenth of the time of a matrix
-    product.
+    terms to arrays of width d_model, because each additional operation on all logits takes a tenth of the time of a
+    matrix product.
 
     Returns:
-        The smoothed and the plain cross-entropy, `[tokens]`, and (scale, gradient of states, gradient of table), or
-        None if not `training`. Both gradients must be multiplied by the scale.
+        The smoothed and the plain cross-entropy, `[tokens]` each. Then (scale, gradient of states, gradient of table),
+        or None if not `training`. The caller must multiply both gradients by the scale.
     """
     passes, (vocab_size, width) = 2 if r_drop else 1, table.shape
     tokens = ops.shape(states)[0] // passes
-    # Divide the weights by their maximum. They are then near 1, and products in float16 do not underflow.
+    # Divide the weights by their maximum. The quotients are near 1, so float16 products do not underflow.
     scale = ops.maximum(ops.max(weights), 1e-30)
     weights, labels, confidence = weights / scale, ops.cast(labels, "int32"), 1.0 - label_smoothing
     kernel = ops.cast(table, states.dtype)
-    # Accelerators may also round the factors of float32 products.
+    # Accelerators may round the factors of float32 products.
     exact = keras.backend.standardize_dtype(kernel.dtype) == "float32" and on_cpu()
     mean_row = ops.mean(ops.cast(kernel, "float32"), axis=0)
 
     def add_chunk(grad_table, *rows):
-        # Put all tokens of the first pass before all tokens of the second.
+        # Put all tokens of the first pass before all tokens of the second pass.
         states, labels, weights = (merge_axes(ops.swapaxes(array, 0, 1)) for array in rows)
         logits = ops.cast(ops.matmul(states, ops.transpose(kernel)), "float32")
-        # log Σ exp z = max z − log max p. This reuses the softmax, whose maximum cannot underflow.
+        # Compute log Σ exp z as max z − log max p, which reuses the softmax. Its maximum cannot underflow.
         p = ops.softmax(logits)
         normalizer = ops.max(logits, axis=-1) - ops.log(ops.max(p, axis=-1))
         gold = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
@@ -165,7 +165,7 @@ def max_chunk_tokens(vocab_size, width):
     """Return the maximum number of tokens in a chunk."""
     tokens = min(CHUNK_LOGITS // vocab_size, CHUNK_TOKENS)
     if on_cpu():
-        # With fewer than d_model tokens, adding up the table's gradient would dominate the time.
+        # With fewer than d_model tokens, adding to the table's gradient would dominate the time.
         tokens = min(tokens, max(CACHED_LOGITS // vocab_size, width))
     return max(tokens, 1)
 
@@ -188,11 +188,11 @@ def split_rows(array, parts):
 
 
 def scan(function, carry, arrays, num_outputs):
-    """Scan a function over the first axis of arrays, like `jax.lax.scan`. Steps never run in parallel.
+    """Scan a function over the first axis of arrays, like `jax.lax.scan`, one step after the other.
 
     Args:
-        function: Function that takes the carry and one element of each array. It must return the next carry and a list
-            of `num_outputs` float32 arrays.
+        function: Function that takes the carry and one element of each array. It returns the next carry and a list of
+            `num_outputs` float32 arrays.
         carry: Initial carry, an array.
         arrays: List of arrays `[steps, …]`.
         num_outputs: Number of outputs of the function.

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy (§5.4), and helper functions for other Keras losses."""
+"""Label-smoothed cross-entropy (§5.4) and helper functions for other Keras losses."""
 
 import inspect
 from typing import Any
@@ -22,7 +22,7 @@ def smoothed_cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> 
 
     Args:
         labels: int `[batch, length]`.
-        logits: `[batch, length, vocab_size]`, floating point. They are cast to float32.
+        logits: `[batch, length, vocab_size]`, floating point. The function casts them to float32.
         label_smoothing: ε.
 
     Returns:
@@ -42,12 +42,12 @@ def smoothed_cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> 
 class SmoothedCrossEntropy(keras.losses.Loss):
     """Weighted sum over tokens of the label-smoothed cross-entropy (§5.4).
 
-    The weight of a label is 1 / (number of target tokens in the whole update), and 0 on padding. The sum is therefore
-    the mean over tokens. It does not depend on how the update is divided into devices, workers or micro-batches.
+    The weight of a label is 1 / (number of target tokens in the whole update), and the weight of padding is 0. The sum
+    is therefore the mean over tokens, no matter how devices, workers and micro-batches divide the update.
 
     Args:
         label_smoothing: ε.
-        r_drop: α of R-Drop (`models.r_drop`), applied by `Seq2SeqModel`; 0 disables R-Drop.
+        r_drop: α of R-Drop (`models.r_drop`), which `Seq2SeqModel` applies. 0 disables R-Drop.
     """
 
     def __init__(self, label_smoothing=0.0, name="smoothed_cross_entropy", reduction="sum", dtype=None, r_drop=0.0):
@@ -55,7 +55,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        # keras.losses.Loss would cast label ids to the loss's dtype, and bfloat16 rounds integers above 256.
+        # `keras.losses.Loss` would cast label ids to its own dtype, and bfloat16 rounds integers above 256.
         smoothed, _ = self.token_losses(y_true, y_pred)
         return ops.sum(smoothed if sample_weight is None else smoothed * sample_weight)
 
@@ -86,7 +86,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
 
 def check_loss(loss, accumulate, vocab_size):
-    """Raise a `UserError` if a Keras loss expects probabilities, is not reduced, or cannot be accumulated.
+    """Raise a `UserError` if a Keras loss expects probabilities, lacks a reduction, or does not support accumulation.
 
     Args:
         loss: The argument `loss` of `compile`, which is a `keras.losses.Loss`, a function, a name or None.
@@ -118,7 +118,7 @@ def check_loss(loss, accumulate, vocab_size):
 
 
 def divisor(loss, labels, weights):
-    """Return the number by which Keras divides the weighted sum of a loss, a float32 scalar.
+    """Return the float32 scalar by which Keras divides the weighted sum of a loss.
 
     Args:
         loss: See `check_loss`.
@@ -140,7 +140,7 @@ def _reduction(loss):
 
 
 def token_weights(labels):
-    """Return the weights of labels, float32 `[batch, length]`, so that their sum over all replicas is 1.
+    """Return the weights of labels, float32 `[batch, length]`, whose sum over all replicas is 1.
 
     Padding has weight 0, and all other labels have the same weight.
     """

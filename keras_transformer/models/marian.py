@@ -18,8 +18,8 @@ class MarianPostNorm(PostNorm):
 class MarianTransformer(Transformer):
     """Transformer with biases in attention and a constant bias on the logits, like `transformers.MarianMTModel`.
 
-    Marian's positional encoding consists of all sines followed by all cosines. In this class they alternate, as in the
-    paper (§3.5). The conversion of Marian's weights therefore reorders the d_model channels.
+    Marian's positional encoding consists of all sines followed by all cosines. In this class, sines and cosines
+    alternate, as in the paper (§3.5). The conversion of Marian's weights therefore reorders the d_model channels.
 
     The arguments, the call arguments and the result are the same as for `Transformer`. Published models have
     `activation="swish"` and `norm="marian"`.

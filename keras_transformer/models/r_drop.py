@@ -1,4 +1,4 @@
-"""R-Drop (Liang et al. 2021), which runs two forward passes per batch and penalizes the divergence of their outputs.
+"""R-Drop (Liang et al. 2021): two forward passes per batch, with a penalty on the divergence of their outputs.
 
 The distributions p and q of the two passes differ, because the passes have different dropout masks. The loss of a token
 is the mean of both cross-entropies plus α/2 · J, where J = ½ [KL(p‖q) + KL(q‖p)]. This is half of the published loss,
@@ -10,7 +10,7 @@ from keras import ops
 
 
 def twice(arrays):
-    """Repeat each row of nested arrays `[batch, …]`, and return `[2 · batch, …]`."""
+    """Repeat each row of nested arrays `[batch, …]`. Return `[2 · batch, …]`."""
     return keras.tree.map_structure(lambda array: ops.repeat(array, 2, axis=0), arrays)
 
 
@@ -24,12 +24,12 @@ def divergence(p, gap, alpha):
     """Return the R-Drop term α/2 · J and its gradient with respect to the logits.
 
     Args:
-        p: float32 `[2, tokens, vocab_size]`, the probabilities p and q of the two passes.
+        p: float32 `[2, tokens, vocab_size]`, the probabilities of both passes, p and q.
         gap: float32 `[tokens, vocab_size]`, log p − log q.
         alpha: α.
 
     Returns:
-        The term α/2 · J in nats, `[tokens]`, which must be added to the loss of each pass, and its contribution to the
+        The term α/2 · J in nats, `[tokens]`, to be added to the loss of each pass, and its contribution to the
         gradient of the logits, `[2, tokens, vocab_size]`. The contribution for the first pass is
         α/2 [p ∘ (log p − log q − KL(p‖q)) + p − q].
     """

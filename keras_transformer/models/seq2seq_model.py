@@ -1,4 +1,4 @@
-"""Base class of sequence-to-sequence models, with the same updates on any number of devices."""
+"""Base class of sequence-to-sequence models, whose updates are the same on any number of devices."""
 
 import contextlib
 import weakref
@@ -20,7 +20,7 @@ from keras_transformer.utils.errors import UserError
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Perplexity(keras.metrics.Mean):
-    """Exponential of the mean of its values, which are in nats per token."""
+    """Exponential of the mean of values in nats per token."""
 
     def result(self):
         """Return the perplexity so far."""
@@ -28,35 +28,35 @@ class Perplexity(keras.metrics.Mean):
 
 
 class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
-    """Model of target tokens given source tokens, whose loss and metrics are averaged over tokens.
+    """Sequence-to-sequence model whose loss and metrics are averages over target tokens.
 
     A subclass implements `states(inputs, training)`, which returns the decoder's states, and `logits(states)`.
-    `compute_loss` takes the states, so that projection and cross-entropy can be fused.
+    `compute_loss` takes the states instead of logits, so that it can fuse the projection with the cross-entropy.
     """
 
     accumulate, remat = 1, False
     distribution = None
-    """The `keras.distribution.Distribution` in whose scope the model was made, or None."""
+    """The `keras.distribution.Distribution` in whose scope the model was created, or None."""
 
     @property
     def vocabulary_weights(self):
-        """Weights whose first axis is the vocabulary. The default is an empty list."""
+        """List of weights whose first axis is the vocabulary. Empty by default."""
         return []
 
     @property
     def vocabulary_tables(self):
-        """Weights that are computed from the vocabulary and not trained. The default is an empty list."""
+        """List of non-trainable weights that are computed from the vocabulary. Empty by default."""
         return []
 
     @property
     def projection(self):
-        """Matrix `[vocab_size, d_model]` that maps states to logits, or None if logits are computed otherwise."""
+        """Matrix `[vocab_size, d_model]` that maps states to logits, or None if `logits` computes them differently."""
         return None
 
     def build_metrics(self):
-        """Make the metrics. `build` calls this method in the scope in which the variables are made."""
+        """Create the metrics. `build` calls this method in the scope in which it creates the variables."""
         self.distribution = keras.distribution.distribution()
-        # Number of batches read from each TokenBatches. The next `fit` continues after them.
+        # Number of batches read from each TokenBatches. The next call of `fit` skips these batches.
         self.batches_read = weakref.WeakKeyDictionary()
         self.token_metrics = [keras.metrics.Mean(name="nll"), Perplexity(name="perplexity")]
 
@@ -64,20 +64,19 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         """Compile the model as in Keras, with two options that save memory and do not change the updates.
 
         `SmoothedCrossEntropy` sums the losses of all labels times their sample weights. Keras weights and reduces any
-        other loss, which must take logits. The sample weights of `TokenBatches` already divide by the number of tokens,
-        so use `reduction="sum"` with them.
+        other loss, which must take logits. The sample weights of `TokenBatches` already include the division by the
+        number of tokens, so use `reduction="sum"` with them.
 
         Args:
             *args: As in Keras.
             **kwargs: As in Keras.
             accumulate: Number of micro-batches whose gradients are accumulated for one update.
-            remat: Whether to recompute the layers of encoder and decoder in the backward pass (rematerialization),
-                instead of keeping their activations.
+            remat: Whether to recompute encoder and decoder layers in the backward pass instead of keeping their
+                activations (rematerialization).
 
         Raises:
-            UserError: The model was made in the scope of another Keras distribution. `remat` is set, but the model has
-                neither an encoder nor a decoder. The loss takes probabilities, or it does not return one value per
-                label although `accumulate` requires it.
+            UserError: The model was created in the scope of another Keras distribution, or the model does not support
+                `remat`. The loss takes probabilities, or does not return one value per label as `accumulate` requires.
         """
         if keras.distribution.distribution() is not self.distribution:
             raise UserError(
@@ -96,11 +95,11 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             for layer in stack.layers if remat else ():
                 seed_generators(layer)  # raises now instead of in the first update
         optimizer = kwargs.get("optimizer", args[0] if args else None)
-        if hasattr(optimizer, "scales_loss"):  # an optimizer that scales the loss itself needs no LossScaleOptimizer
+        if hasattr(optimizer, "scales_loss"):  # such an optimizer needs no LossScaleOptimizer
             optimizer.scales_loss = self.dtype_policy.name == "mixed_float16"
             kwargs["auto_scale_loss"] = False
         super().compile(*args, **kwargs)
-        # Create all variables now, because the first update cannot create them under a strategy or on JAX.
+        # Create all variables here, because the first update cannot create them under a strategy or on JAX.
         self.optimizer.build(self.trainable_variables)
         if self._compile_metrics is not None:
             self._compile_metrics.build(
@@ -109,12 +108,12 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
     @property
     def passes(self):
-        """Number of forward passes per update: 2 with R-Drop, otherwise 1."""
+        """Number of forward passes per update, which is 2 with R-Drop and 1 otherwise."""
         return 2 if getattr(getattr(self, "loss", None), "r_drop", 0) else 1
 
     @property
     def sums_tokens(self):
-        """True if the loss is a sum over tokens, like `SmoothedCrossEntropy`; False if Keras reduces the loss."""
+        """True if the loss is a sum over tokens, like `SmoothedCrossEntropy`. False if Keras reduces the loss."""
         return hasattr(getattr(self, "loss", None), "token_losses")
 
     def loss_of(self, inputs, labels, weights, share=None, *, training):
@@ -123,10 +122,10 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         Args:
             inputs: The inputs of `states`.
             labels: int `[batch, target_length]`.
-            weights: float32 `[batch, target_length]`, or None in evaluation and for a loss that Keras reduces.
-            share: The micro-batch's share of the batch, a float32 scalar that multiplies a loss reduced by
-                Keras, or None for 1.
-            training: Whether to apply dropout, and whether the loss is differentiated.
+            weights: float32 `[batch, target_length]`. May be None in evaluation or for a loss that Keras reduces.
+            share: Share of the micro-batch in the batch, a float32 scalar, or None for a whole batch. If Keras reduces
+                the loss, the method multiplies the loss by the share.
+            training: Whether to apply dropout and prepare for the gradient of the loss.
         """
         if not self.sums_tokens:
             return self._keras_loss(labels, self.states(inputs, training=training), weights, share)
@@ -140,24 +139,24 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         """Return the loss to minimize, and update the metrics.
 
         Args:
-            x: Not used.
-            y: Labels, int `[batch, target_length]`. With R-Drop in training they are repeated for both passes,
+            x: Unused.
+            y: Labels, int `[batch, target_length]`. With R-Drop in training, the labels for both passes,
                 `[batch, target_length, 2]`.
-            y_pred: The decoder's states, not logits: `[batch, target_length, d_model]`. With R-Drop in training,
-                those of both passes, `[batch, target_length, 2, d_model]`.
-            sample_weight: float32, shaped like `y`, 0 on padding. None means `token_weights`, or no weights for a
-                loss that Keras reduces.
-            training: Whether the loss is differentiated.
+            y_pred: The decoder's states, not logits: `[batch, target_length, d_model]`. With R-Drop in training, the
+                states of both passes, `[batch, target_length, 2, d_model]`.
+            sample_weight: float32 in the shape of `y`, 0 on padding. None stands for `token_weights`, or for no
+                weights if Keras reduces the loss.
+            training: Whether the caller computes the gradient of the loss.
 
         Returns:
-            The loss, a float32 scalar: Σ weight · smoothed cross-entropy including the R-Drop term, or the value of
-            the loss that Keras reduces.
+            The loss as a float32 scalar: Σ weight · smoothed cross-entropy, including the R-Drop term, or the loss that
+            Keras has reduced.
         """
         if not self.sums_tokens:
             return self._keras_loss(y, y_pred, sample_weight)
         if sample_weight is None:
             sample_weight = token_weights(y)
-        # Flatten, because Keras metrics would first average a matrix over positions, padding included.
+        # Flatten, because Keras metrics would first average a matrix over all positions, including padding.
         labels, weights = ops.reshape(y, (-1,)), ops.reshape(sample_weight, (-1,))
         states = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
         in_pairs = self.passes == 2 and len(y_pred.shape) == 4
@@ -182,7 +181,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         return loss
 
     def _keras_loss(self, labels, states, weights, share=None):
-        """Return `share` times the loss that Keras reduces, and update the metrics."""
+        """Return the loss that Keras reduces, multiplied by `share`, and update the metrics."""
         logits = self.logits(states)
         loss = super().compute_loss(None, labels, logits, weights)
         if share is not None:
@@ -204,19 +203,18 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         return loss
 
     def flops(self, rows, source_length, target_length):
-        """Return the floating-point operations of a forward pass, estimated as two per parameter and token."""
+        """Estimate the number of floating-point operations in a forward pass as two per parameter and token."""
         return 2 * self.count_params() * rows * (source_length + target_length)
 
     def update_flops(self, rows, source_length, target_length):
-        """Return the floating-point operations of an update. A backward pass counts as two forward passes."""
+        """Return the number of floating-point operations in an update. A backward pass counts as two forward passes."""
         return 3 * self.passes * self.flops(rows, source_length, target_length)
 
     def fit(self, x=None, *args, validation_data=None, **kwargs):
         """Train the model as in Keras.
 
         With `TokenBatches`, an epoch is one pass over the corpus unless `steps_per_epoch` is given. Another call with
-        the same `TokenBatches` continues with the batch after the last update. A new `TokenBatches` begins at its
-        `start`.
+        the same `TokenBatches` continues after the last batch. A new `TokenBatches` begins at its `start`.
 
         Raises:
             UserError: The model is not compiled, or a chunk of the prepared corpus is damaged.
@@ -262,7 +260,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             **kwargs: As in Keras.
 
         Raises:
-            UserError: `x` is a `TokenBatches`. Its batches have logits of different shapes.
+            UserError: `x` is a `TokenBatches`, whose batches have logits of different shapes.
         """
         if isinstance(x, TokenBatches):
             raise UserError(
@@ -274,7 +272,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
     def get_compile_config(self):
         config = super().get_compile_config()
-        # The configuration of a model that is not compiled is empty.
+        # The configuration is empty if the model is not compiled.
         return config and {**config, "accumulate": self.accumulate, "remat": self.remat}
 
     def compile_from_config(self, config):
@@ -285,7 +283,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         return self.distribution.scope() if self.distribution else contextlib.nullcontext()
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Do nothing: the model is built. Keras would consume a batch, and would fail on uneven replicas."""
+        """Do nothing, because the model is built. Keras would consume a batch and fail on uneven replicas."""
 
     def _symbolic_build(self, iterator=None, data_batch=None):
-        """Do nothing: the model is built."""
+        """Do nothing, because the model is built."""

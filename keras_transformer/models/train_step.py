@@ -1,4 +1,4 @@
-"""Training step with gradient accumulation, and test step, for `fit` and `evaluate` of each backend."""
+"""Training step with gradient accumulation for `fit`, and test step for `evaluate`, for each backend."""
 
 import keras
 from keras import ops
@@ -8,21 +8,21 @@ from keras_transformer.models.loss import divisor, token_weights
 
 
 def accumulate_gradients(model, compute_gradients, data, state):
-    """Accumulate gradients over the micro-batches of a batch, one after the other to save memory.
+    """Accumulate gradients over the micro-batches of a batch, which run one after the other to save memory.
 
     Args:
         model: `Seq2SeqModel`, compiled. `model.accumulate` is the number of micro-batches.
-        compute_gradients: Function of a micro-batch (inputs, labels, weights, share) and the state. It returns the
-            gradients, a list of arrays like the trainable variables, and the next state.
+        compute_gradients: Function of a micro-batch (inputs, labels, weights, share) and a state. It returns the
+            gradients, a list of arrays in the shapes of the trainable variables, and the next state.
         data: A batch, as in Keras.
-        state: Nested arrays, passed from each micro-batch to the next.
+        state: Nested arrays, which each micro-batch passes to the next.
 
     Returns:
-        The sum of the gradients, and the last state.
+        The sum of the gradients, and the final state.
     """
     inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
     if weights is None and model.sums_tokens:
-        weights = token_weights(labels)  # of the whole batch
+        weights = token_weights(labels)  # computed over the whole batch
     if model.accumulate == 1:
         return compute_gradients((inputs, labels, weights, None), state)
     if weights is None:
@@ -30,7 +30,7 @@ def accumulate_gradients(model, compute_gradients, data, state):
     batch = (inputs, labels, weights)
     batch_divisor = None if model.sums_tokens else divisor(model.loss, labels, weights)
 
-    # Each micro-batch holds every n-th row.
+    # Each micro-batch contains every n-th row.
     micro_batches = keras.tree.map_structure(lambda array: split_rows(array, model.accumulate), batch)
 
     def add_micro_batch(index, carry):
@@ -48,7 +48,7 @@ class TensorFlowSteps:
     """Steps that update the model's variables in place."""
 
     def train_step(self, data):
-        """Make one update with the accumulated gradients of a batch."""
+        """Perform one update with the accumulated gradients of a batch."""
         gradients, _ = accumulate_gradients(self, self._gradients, data, ())
         self.optimizer.apply(gradients, self.trainable_variables)
         return self._metrics_for_keras()
@@ -58,7 +58,7 @@ class TensorFlowSteps:
 
         metrics = self.get_metrics_result()
         if isinstance(self.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            # Keras averages over workers along the first axis, which a scalar lacks.
+            # Keras averages metrics over workers along the first axis, which scalars lack.
             metrics = {name: tf.reshape(value, (1,)) for name, value in metrics.items()}
         return metrics
 
@@ -92,24 +92,24 @@ class TensorFlowSteps:
 
 
 class JaxSteps:
-    """Stateless steps, which map values of variables to their next values.
+    """Stateless steps, which map the values of variables to their next values.
 
-    The state of a training step is (trainable, other, optimizer, metrics): lists of the values of these variables.
+    The state of a training step is (trainable, other, optimizer, metrics), lists of the values of these variables.
 
     Attributes:
-        jitted_train_step: The jitted `train_step` that `fit` calls, once `fit` has begun.
+        jitted_train_step: The compiled `train_step` that `fit` calls, or None before the first call of `fit`.
     """
 
     jitted_train_step = None
 
     def _make_function(self, step_function, *args, **kwargs):
-        """Make the function that Keras calls for each batch, and remember the jitted `train_step`."""
+        """Return the function that Keras calls for each batch, and store the compiled `train_step`."""
         if step_function.__name__ == "train_step":
             self.jitted_train_step = step_function
         return super()._make_function(step_function, *args, **kwargs)
 
     def train_step(self, state, data):
-        """Make one update with the accumulated gradients of a batch."""
+        """Perform one update with the accumulated gradients of a batch."""
         import jax
 
         trainable, other, optimizer, metrics = state
@@ -135,7 +135,7 @@ class JaxSteps:
         return keras.ops.fori_loop(0, count, function, value)
 
     def _loss_and_state(self, trainable, other, optimizer, metrics, batch, training=True):
-        """Return the scaled loss, and the next values of the other variables and of the metrics' variables."""
+        """Return the scaled loss, and the next values of the non-trainable variables and of the metrics' variables."""
         variables = [*self.trainable_variables, *self.non_trainable_variables, *self.metrics_variables]
         values = [*trainable, *other, *metrics]
         if training:  # the loss scale is a variable of the optimizer

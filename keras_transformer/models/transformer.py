@@ -23,10 +23,10 @@ from keras_transformer.utils.errors import UserError
 
 
 class DecoderCache(NamedTuple):
-    """The decoder's key/value cache for a batch during a search. Lists have one entry per decoder layer.
+    """The decoder's key/value cache for a batch in a search. Lists have one entry per decoder layer.
 
-    A *node* is the keys and values of one target position of one beam. The nodes of a sentence are stored along the
-    length axis.
+    A *node* consists of the keys and values of one target position of one beam. The length axis contains the nodes of a
+    sentence.
     """
 
     source: Any
@@ -34,16 +34,16 @@ class DecoderCache(NamedTuple):
     memory: list
     """Keys and values of the encoder's output, `[batch, heads, source_length, d]` each."""
     past: list
-    """Keys and values of earlier nodes, which steps only read, `[batch, heads, past_length, d]` each."""
+    """Keys and values of earlier nodes, `[batch, heads, past_length, d]` each. Steps only read them."""
     recent: list
-    """Keys and values of recent nodes, which steps write, `[batch, heads, recent_length, d]` each."""
+    """Keys and values of recent nodes, `[batch, heads, recent_length, d]` each. Steps write them."""
     kernels: list
     """`fused_kernel` of each self-attention, computed once for all steps."""
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Transformer(Seq2SeqModel):
-    """Encoder and decoder that share one vocabulary (§3).
+    """Encoder-decoder model with a shared vocabulary (§3).
 
     Args:
         vocab_size: Number of tokens in the vocabulary.
@@ -52,8 +52,8 @@ class Transformer(Seq2SeqModel):
         **fields: Fields of `HParams` to change, such as `num_layers=2`, and Keras' `name`, `dtype` and `trainable`.
 
     Call arguments:
-        inputs: (source, decoder_input), int `[batch, source_length]` and `[batch, target_length]`; 0 is padding.
-            The decoder's input is the target shifted right by one, so it begins with BOS.
+        inputs: (source, decoder_input), int `[batch, source_length]` and `[batch, target_length]`, where 0 is padding.
+            The decoder's input is the target shifted right by one position, and begins with BOS.
         training: Whether to apply dropout.
 
     Returns:
@@ -64,7 +64,7 @@ class Transformer(Seq2SeqModel):
     """
 
     layer_arguments: dict = {}
-    """Arguments of all layers of encoder and decoder that hparams do not have."""
+    """Arguments of all encoder and decoder layers that are not fields of `HParams`."""
 
     def __init__(self, vocab_size: int, hparams: HParams | dict | None = None, **fields: Any):
         base = {name: fields.pop(name) for name in ("name", "dtype", "trainable") if name in fields}
@@ -74,10 +74,10 @@ class Transformer(Seq2SeqModel):
             fields = {"d_ff": 4 * fields.get("d_model", hparams.d_model), **fields}
         hparams = (hparams if isinstance(hparams, HParams) else HParams(**hparams)).replace(**fields)
         self.vocab_size, self.hparams = vocab_size, hparams
-        # Leave room for the offsets of the layers within the 32 bits of a dropout seed.
+        # Leave room for the layers' offsets within the 32 bits of a dropout seed.
         seed = hparams.seed * 10_000 % 2**31
         policy, width = self.dtype_policy, hparams.d_model
-        # Arguments of layers are read from hparams by name, so a new argument needs no change here.
+        # Read the layers' arguments from hparams by name, so that a new argument needs no change here.
         names = inspect.signature(StackLayer).parameters.keys() - {"seed"}
         shared = {name: getattr(hparams, name) for name in names if hasattr(hparams, name)}
         shared |= self.layer_arguments
@@ -97,7 +97,7 @@ class Transformer(Seq2SeqModel):
     def from_hparams(
         cls, hparams: HParams, problem: Any = None, *, vocab_size: int | None = None, **kwargs: Any
     ) -> "Transformer":
-        """Return a new model of the class named by `hparams.model`, or of the subclass on which this is called.
+        """Return a new model of the class named by `hparams.model`, or of the subclass if called on one.
 
         The initial weights depend only on `hparams.seed`.
 
@@ -123,12 +123,12 @@ class Transformer(Seq2SeqModel):
         return model
 
     def adopt(self, tokenizer: Any) -> None:
-        """Initialize state that depends on the tokenizer. Subclasses may override this method; it does nothing."""
+        """Initialize state that depends on the tokenizer. Does nothing unless a subclass overrides it."""
 
     def build(self, input_shape=None):
         if self.built:
             return
-        # The weights do not depend on these shapes, but `summary` shows the output shapes that follow from them.
+        # The weights do not depend on these shapes, but `summary` shows the resulting output shapes.
         shape = (None, None, self.hparams.d_model)
         self.embedding.build((None, None))
         self.positions.build((None,))
@@ -152,10 +152,10 @@ class Transformer(Seq2SeqModel):
         return self.logits(self.states(inputs, training=training))
 
     def functional(self) -> keras.Model:
-        """Return a functional Keras model of the same layers and weights.
+        """Return a functional Keras model with the same layers and weights.
 
-        Use it for `keras.utils.plot_model`, which draws a subclassed model as a single box, and for the outputs of
-        single layers, such as `keras.Model(model.inputs, model.get_layer("encoder").output)`.
+        It is useful for `keras.utils.plot_model`, which draws a subclassed model as a single box, and for the outputs
+        of individual layers, such as `keras.Model(model.inputs, model.get_layer("encoder").output)`.
 
         Returns:
             Model that maps (source, decoder_input), int `[batch, source_length]` and `[batch, target_length]`, to
@@ -176,7 +176,7 @@ class Transformer(Seq2SeqModel):
         return self.decoder(x, memory, cross_mask=mask, training=training)
 
     def memory_mask(self, source: Any, decoder_input: Any) -> Any:
-        """Return the cross-attention mask. By default it hides only padding.
+        """Return the cross-attention mask, which by default hides only padding.
 
         Args:
             source: int `[batch, source_length]`.
@@ -192,7 +192,7 @@ class Transformer(Seq2SeqModel):
 
         Args:
             source: int `[batch, source_length]`.
-            tokens: int `[batch, beams, length]`, the hypotheses so far without BOS, padded with PAD.
+            tokens: int `[batch, beams, length]`, the hypotheses so far, without BOS and padded with PAD.
 
         Returns:
             bool, broadcasts to `[batch, heads, beams, source_length]`.
@@ -215,7 +215,7 @@ class Transformer(Seq2SeqModel):
         Yields:
             Dictionary with the keys "encoder", "decoder" and "cross". Its values are lists, to which each call appends
             the weights of each layer, float32 `[batch, heads, query_length, key_length]`. The weights of an attention
-            from a plug-in may have another form.
+            class from a plug-in may have another shape.
         """
         layers = {
             "encoder": [layer.self_attention for layer in self.encoder.layers],
@@ -254,12 +254,12 @@ class Transformer(Seq2SeqModel):
         """Run the decoder on one position of every hypothesis of a search.
 
         Args:
-            tokens: int `[batch, beams, length]`, the hypotheses so far without BOS, padded with PAD.
-            index: Number of tokens so far, a scalar int.
+            tokens: int `[batch, beams, length]`, the hypotheses so far, without BOS and padded with PAD.
+            index: Scalar int, the number of tokens so far.
             cache: `DecoderCache`, with free space in `recent`.
-            node: Index into `recent` where the step writes the nodes of this position, a scalar int.
-            path: bool `[batch, beams, past_length + recent_length]`, the nodes of each hypothesis, including those of
-                this position.
+            node: Scalar int, the index in `recent` at which the step writes the nodes of this position.
+            path: bool `[batch, beams, past_length + recent_length]`, True for the nodes of each hypothesis, including
+                the node of this position.
 
         Returns:
             Logits `[batch, beams, vocab_size]`, and `cache.recent` with the nodes of this position.
@@ -272,12 +272,12 @@ class Transformer(Seq2SeqModel):
         return self.logits(self.decoder.normalize(x)), recent
 
     def flops(self, rows: int, source_length: int, target_length: int) -> int:
-        """Return the floating-point operations of all matrix products of a forward pass. A multiply-add counts as two.
+        """Return the number of floating-point operations in the matrix products of a forward pass.
 
-        Padding and masked positions count like all others.
+        A multiply-add counts as two. Padding and masked positions count like all others.
         """
         h, decoder = self.hparams, self.decoder.layers[0]
-        # An attention without `flops`, from a plug-in, counts as full attention.
+        # A plug-in's attention class without `flops` counts as full attention.
         encoder_attention = getattr(self.encoder.layers[0].self_attention, "flops", decoder.self_attention.flops)
         feed_forward = 4 * rows * h.d_model * h.d_ff  # per position
         encoder_layer = encoder_attention(rows, source_length, source_length) + source_length * feed_forward
@@ -298,6 +298,6 @@ class Transformer(Seq2SeqModel):
 
 
 def last_tokens(tokens, index):
-    """Return the token before position `index` of each hypothesis, `[batch, beams]`; BOS for index 0."""
+    """Return the token before position `index` of each hypothesis, `[batch, beams]`, or BOS if the index is 0."""
     previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)
     return ops.where(index == 0, BOS, previous)

@@ -1,4 +1,4 @@
-"""Search constraint that allows only trees, evaluated for all hypotheses at once."""
+"""Search constraint that allows only valid trees, evaluated for all hypotheses at once."""
 
 import dataclasses
 
@@ -10,10 +10,10 @@ from keras_transformer.parsing.tree import DEEPEST
 
 @dataclasses.dataclass(frozen=True)
 class TreeConstraint:
-    """`constraint` of `SearchOptions` that restricts a search to trees over all words of the sentence.
+    """Value for `SearchOptions.constraint` that restricts a search to trees over all words of the sentence.
 
-    The constraint evaluates the rules of `Grammar.allowed` on all symbols of the hypotheses. It does not keep a state
-    per hypothesis, because hypotheses move between beams.
+    The constraint applies the rules of `Grammar.allowed` to all symbols of each hypothesis. It keeps no state per
+    hypothesis, because hypotheses move between beams.
 
     Attributes:
         grammar: `Grammar`.
@@ -22,7 +22,7 @@ class TreeConstraint:
     grammar: Grammar
 
     def __call__(self, tokens, index, inputs):
-        """Return bool [B, K, V]; see `SearchOptions`."""
+        """Return the allowed next tokens, bool `[B, K, V]`. See `SearchOptions` for the arguments."""
         kinds_table, labels_table = self.grammar.kinds, self.grammar.labels
         place = ops.arange(ops.shape(tokens)[2], dtype="int32")
         kinds = ops.take(kinds_table, tokens, axis=0)  # [B, K, L]; padding is OTHER
@@ -33,7 +33,7 @@ class TreeConstraint:
         left = inputs.words[:, None] - _count(kinds == TAG)
         room = inputs.limits[:, None] - index
         chain = index - ops.max(ops.where(~opens & (place < index), place + 1, 0), axis=2)
-        # The innermost open bracket is the last one that reached this depth. Later ones have been closed.
+        # The innermost open bracket is the last bracket that opened at this depth. Later brackets are closed.
         innermost = ops.max(ops.where(opens & (depths == depth[:, :, None]), place + 1, 0), axis=2) - 1
         bracket = ops.take_along_axis(tokens, ops.maximum(innermost, 0)[:, :, None], axis=2)[:, :, 0]
         label = ops.take(labels_table, bracket, axis=0)

@@ -1,4 +1,4 @@
-"""Drawings of constituency trees as text and as SVG.
+"""Drawings of constituency trees as text and SVG.
 
 All words are in one row at the bottom. Each constituent is directly above its highest child, so that most lines are
 short. The columns of subtrees do not overlap, so lines cross neither labels nor other lines.
@@ -15,16 +15,16 @@ NAMELESS = "•"
 """Replacement of an empty label."""
 
 TEXT_GAP = 2
-"""Number of columns between words."""
+"""Number of columns between two words."""
 
 SVG_GAP, MARGIN = 14, 20
-"""Pixels between words, and pixels around the drawing."""
+"""Space between words and space around the drawing, in pixels."""
 
 LEVEL, TAG, CORNER = 42, 20, 7
-"""Pixels between levels, pixels between a tag and its word, and radius of corners in pixels."""
+"""Distance between levels, distance between a tag and its word, and radius of corners, in pixels."""
 
 FONT_SIZES = {"labels": 13, "tags": 11, "words": 15}
-"""Font sizes of an SVG in pixels."""
+"""Font sizes in an SVG, in pixels."""
 
 _STYLES = {
     "labels": 'font-weight="bold" fill="#2b5c8a"',
@@ -40,11 +40,11 @@ class _Node:
 
     Attributes:
         label: Label to draw.
-        word: Word under a tag, otherwise None.
+        word: Word below a tag, or None for a constituent.
         children: List of `_Node`.
         level: Height above the tags, which have level 0.
-        centre: Horizontal center of label and word.
-        end: Right end of the subtree, exclusive.
+        centre: Horizontal center of the label and word, in columns or pixels.
+        end: Right end of the subtree (exclusive), in columns or pixels.
     """
 
     label: str
@@ -66,11 +66,11 @@ class _Node:
 def text_drawing(tree):
     """Draw a tree as text with box-drawing characters, for a fixed-width font.
 
-    The last line contains all words, and the line above it all tags. Lines are not wrapped.
+    The last line contains all words, and the line above it contains all tags. Long lines are not wrapped.
     """
     root = _placed(tree, 0, TEXT_GAP, lambda text, kind: columns(text))
     bottom = 2 * root.level
-    lines = [[] for _ in range(bottom + 2)]  # of pairs (first column, text)
+    lines = [[] for _ in range(bottom + 2)]  # pairs (first column, text) of each line
     for node in root.nodes():
         row = bottom - 2 * node.level
         lines[row].append((node.centre - columns(node.label) // 2, node.label))
@@ -85,7 +85,7 @@ def text_drawing(tree):
 
 
 def _bracket(node):
-    """Return the line that connects a constituent to its children, a text that begins above the first child."""
+    """Return the text of the line that connects a constituent to its children. It begins above the first child."""
     places = [child.centre for child in node.children]
     if len(places) == 1:
         return "│"
@@ -94,13 +94,13 @@ def _bracket(node):
     for place in places:
         bracket[place - first] = "┬"
     bracket[0], bracket[-1] = "┌", "┐"
-    # The centre is inside the bracket, because its ends are at least two columns apart.
+    # The centre is not at an end of the bracket, because the ends are at least two columns apart.
     bracket[node.centre - first] = "┼" if node.centre in places else "┴"
     return "".join(bracket)
 
 
 def _joined(pieces):
-    """Return a line of text from pairs (first column, text)."""
+    """Join pairs (first column, text) into a line of text."""
     line, end = [], 0
     for start, text in sorted(pieces):
         line += [" " * (start - end), text]
@@ -111,7 +111,7 @@ def _joined(pieces):
 def svg_drawing(tree):
     """Draw a tree as a self-contained SVG, returned as text.
 
-    The viewer chooses the sans-serif font. The drawing uses generous estimates of text widths.
+    The viewer chooses the sans-serif font, so the drawing uses generous estimates of text widths.
     """
     root = _placed(tree, MARGIN, SVG_GAP, pixels)
     top = MARGIN + FONT_SIZES["labels"]
@@ -143,7 +143,7 @@ def svg_drawing(tree):
 
 
 def _line(x, top, child_x, bottom):
-    """Return the path of a line from the label of a constituent down to the label of its child."""
+    """Return the SVG path of a line from a constituent's label down to the label of its child."""
     if x == child_x:
         return f"M{x} {top}V{bottom}"
     bar = top + 10
@@ -153,13 +153,13 @@ def _line(x, top, child_x, bottom):
 
 
 def _placed(tree, start, gap, width):
-    """Compute the positions of a tree, and return its `_Node`.
+    """Compute the position of a tree and its subtrees. Return its `_Node`.
 
     Args:
         tree: `Tree`.
         start: Left end of the tree, in columns or pixels.
         gap: Gap between adjacent subtrees.
-        width: Function that returns the width of a text from the text and its kind, a key of `FONT_SIZES`.
+        width: Function of a text and its kind, a key of `FONT_SIZES`, that returns the width of the text.
     """
     label = _printable(tree.label) or NAMELESS
     if tree.word is not None:
@@ -190,12 +190,12 @@ def _printable(text):
 
 
 def columns(text):
-    """Return the width of a text in a terminal. Wide East Asian characters count 2, combining marks 0."""
+    """Return the width of a text in a terminal. Wide East Asian characters count as 2, combining marks as 0."""
     return sum(0 if _has_no_width(char) else 2 if _is_wide(char) else 1 for char in text)
 
 
 def pixels(text, kind):
-    """Estimate the width of a text in an SVG, in pixels, for a wide font.
+    """Estimate the width of a text in an SVG in pixels, assuming a wide font.
 
     Args:
         text: The text.
@@ -205,7 +205,7 @@ def pixels(text, kind):
 
 
 def _breadth(char):
-    """Return the width of a character in a wide font, divided by the font size."""
+    """Return the width of a character in a wide font, relative to the font size."""
     if _has_no_width(char):
         return 0
     if _is_wide(char):

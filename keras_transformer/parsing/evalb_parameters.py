@@ -1,4 +1,4 @@
-"""Parameters of EVALB and their files. They specify which labels EVALB ignores and which it treats as equal."""
+"""EVALB parameters and parameter files, which specify the labels to ignore and the labels to treat as equal."""
 
 import dataclasses
 import functools
@@ -14,13 +14,13 @@ _REFUSED = "QUOTE_LABEL"
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """Parameters of EVALB. The defaults come from its file COLLINS.prm, the standard for English.
+    """Parameters of EVALB. The defaults are those of its file COLLINS.prm, the standard for English.
 
     Attributes:
-        delete_labels: Labels to ignore: brackets with such a label, and words under such a tag.
-        delete_labels_for_length: Tags of words that do not count in the length of a sentence.
-        equal_labels: Pairs of equal labels. Equality is symmetric, but not transitive.
-        equal_words: Pairs of equal words.
+        delete_labels: Labels and tags to ignore. Brackets with these labels and words with these tags do not count.
+        delete_labels_for_length: Tags of words that do not count towards the length of a sentence.
+        equal_labels: Pairs of labels that count as equal. Equality is symmetric, but not transitive.
+        equal_words: Pairs of words that count as equal.
         labelled: Whether matching brackets must have equal labels.
         cutoff_length: Maximum sentence length in the second block of the summary.
     """
@@ -33,31 +33,31 @@ class Parameters:
     cutoff_length: int = 40
 
     def __post_init__(self):
-        # Sets of unordered pairs, so that equal parameters compare equal.
+        # Store unordered pairs, so that the order within a pair does not matter when parameters are compared.
         for name in _LISTS.values():
             object.__setattr__(self, name, frozenset(getattr(self, name)))
         for name in _PAIRS.values():
             object.__setattr__(self, name, frozenset(map(frozenset, getattr(self, name))))
 
     def same_label(self, one, other):
-        """Return whether two labels, or tags, are equal."""
+        """Return whether two labels or tags count as equal."""
         return one == other or frozenset((one, other)) in self.equal_labels
 
     def same_word(self, one, other):
-        """Return whether two words are equal."""
+        """Return whether two words count as equal."""
         return one == other or frozenset((one, other)) in self.equal_words
 
     @functools.cached_property
     def brackets_left_out(self):
-        """Labels of ignored brackets, which are the deleted labels and all labels equal to them."""
+        """Labels of brackets to ignore: the deleted labels and all labels that count as equal to them."""
         return self.delete_labels.union(*(pair for pair in self.equal_labels if pair & self.delete_labels))
 
 
 def read_parameters(lines, name="the parameters"):
     """Read an EVALB parameter file (`.prm`), with a key and its value per line and `#` comments.
 
-    As in EVALB, the defaults are empty lists, LABELED 1 and CUTOFF_LEN 40. DEBUG and MAX_ERROR have no effect. EVALB
-    stops after MAX_ERROR errors, but then a long test file would not get a score.
+    As in EVALB, missing keys default to empty lists, LABELED 1 and CUTOFF_LEN 40. DEBUG and MAX_ERROR have no effect.
+    EVALB stops after MAX_ERROR errors, which would leave a long test file without a score.
 
     Args:
         lines: Lines of the file.
@@ -68,7 +68,7 @@ def read_parameters(lines, name="the parameters"):
 
     Raises:
         UserError: A key is unknown, a value is missing or invalid, a line has too many values, or the file sets
-            QUOTE_LABEL, which is not implemented. EVALB uses it to repair sentences of different lengths.
+            QUOTE_LABEL, which is not implemented. EVALB uses this key to repair sentences with unequal lengths.
     """
     found = {field: set() for field in (*_LISTS.values(), *_PAIRS.values())}
     for number, line in enumerate(lines, start=1):
@@ -90,7 +90,7 @@ def read_parameters(lines, name="the parameters"):
 
 
 def _check_key(key, place):
-    """Raise a `UserError` if a file must not contain the key."""
+    """Raise a `UserError` if a parameter file must not contain the key."""
     if key == _REFUSED:
         raise UserError(f"{place}: {key} is not implemented. Remove the line. Scores then differ from those of EVALB.")
     known = (*_LISTS, *_PAIRS, *_NUMBERS, *_WITHOUT_EFFECT)

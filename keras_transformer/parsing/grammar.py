@@ -1,9 +1,9 @@
-"""Grammar of linearized trees. It determines the symbols that may follow a prefix.
+"""Grammar of linearized trees, which determines the symbols that may follow a prefix.
 
-A tree over n words is one constituent: properly nested brackets, none of them empty, that contain n tags. At most
-`LONGEST_CHAIN` brackets may open in a row without a tag or closing bracket in between. In the Penn Treebank, GUM and
-IcePaHC, at most 6 do. A bracket may open only if the length limit leaves room for all remaining tags and closing
-brackets.
+A tree over n words is a single constituent. Its brackets are properly nested, not empty, and contain n tags in total.
+At most `LONGEST_CHAIN` brackets may open in a row without a tag or closing bracket in between. The maximum in the Penn
+Treebank, GUM and IcePaHC is 6. A bracket may open only if the length limit leaves room for all remaining tags and
+closing brackets.
 """
 
 import numpy as np
@@ -27,8 +27,8 @@ class Grammar:
 
     Attributes:
         kinds: int32 `[V]`, OPEN, CLOSE, TAG or OTHER.
-        labels: int32 `[V]`, the index of a bracket's label, -1 for other ids.
-        eos: As above.
+        labels: int32 `[V]`, the index of each bracket's label, or -1 for other ids.
+        eos: Id that ends a sequence.
     """
 
     def __init__(self, symbols, vocab_size, eos):
@@ -42,12 +42,12 @@ class Grammar:
                 self.labels[i] = numbers[symbol[1:]]
 
     def allowed(self, prefix, words, limit):
-        """Return the ids that may come next, bool `[V]`. `TreeConstraint` implements the same rules for a batch.
+        """Return which ids may come next, bool `[V]`. `TreeConstraint` implements the same rules for a batch.
 
         Args:
-            prefix: Ids so far, each of them allowed.
+            prefix: List of ids so far, a valid prefix.
             words: Number of words in the sentence.
-            limit: Maximum number of ids, EOS included.
+            limit: Maximum number of ids, including EOS.
         """
         kinds = self.kinds[np.asarray(prefix, int)]
         open_labels, chain = [], 0

@@ -1,8 +1,8 @@
 """Conversion between trees and sequences of symbols, after Vinyals et al. 2015, "Grammar as a Foreign Language".
 
-`(S (NP (PRP it)) (VP (VBZ works)))` becomes `(S (NP PRP )NP (VP VBZ )VP )S`. The sequence keeps the tags and labels
-the closing brackets. It omits the words, which are known from the source. If all tags are XX, the model predicts
-constituents only.
+`(S (NP (PRP it)) (VP (VBZ works)))` becomes `(S (NP PRP )NP (VP VBZ )VP )S`. Tags remain, and closing
+brackets get labels. The sequence omits the words, because the source contains them. If all tags are XX, the model
+predicts only constituents.
 """
 
 from keras_transformer.parsing.tree import DEEPEST, Tree, escaped
@@ -15,7 +15,7 @@ def linearize(tree, tags=True):
 
     Args:
         tree: `Tree`.
-        tags: Whether to keep the tags. Otherwise all tags are XX.
+        tags: Whether to keep the tags. If False, all tags become XX.
     """
     if tree.word is not None:
         return [tree.label if tags else ANY_TAG]
@@ -24,23 +24,24 @@ def linearize(tree, tags=True):
 
 
 def is_bracket(symbol):
-    """Return whether a symbol is a bracket. Other symbols are tags."""
+    """Return whether a symbol is a bracket. All other symbols are tags."""
     return symbol[0] in "()"
 
 
 def repaired(symbols, words):
-    """Return a `Tree` for any sequence of symbols. The result for a valid sequence is its tree. Otherwise:
+    """Convert any sequence of symbols to a `Tree`. For an invalid sequence, the function repairs errors:
 
-    - A closing bracket closes the innermost open bracket with its label and everything inside. If there is no such
-      bracket, it is ignored.
-    - Tags after the last word are ignored. Words after the last tag get the tag XX in the innermost open constituent.
-    - Open brackets are closed at the end.
+    - A closing bracket closes the innermost open bracket with the same label, and all brackets inside. A closing
+      bracket without such an opening bracket is ignored.
+    - If there are too many tags, the last ones are ignored. If there are too few, the remaining words get the tag XX in
+      the innermost open constituent.
+    - All open brackets are closed at the end.
     - Brackets deeper than `DEEPEST` and constituents without words are dropped.
-    - Several constituents get a common parent TOP.
+    - Several top-level constituents get a common parent TOP.
 
     Args:
         symbols: List of brackets and tags.
-        words: List of words, not escaped.
+        words: List of unescaped words.
     """
     stack, rest = [("TOP", [])], iter(words)
     for symbol in symbols:

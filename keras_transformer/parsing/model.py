@@ -12,18 +12,18 @@ from keras_transformer.utils.errors import UserError
 class WordAlignedTransformer(Transformer):
     """Transformer whose first cross-attention heads see only the current source word.
 
-    The model suits targets with one special token per source word, such as linearized trees with one part of speech per
-    word. The number of such tokens so far is the index of the current word. The other heads see the whole source. The
-    model has no additional trained weights.
+    The model is for targets with one special token per source word, such as linearized trees with one tag per word. The
+    number of special tokens so far is the index of the current word. The other heads see the whole source. The model
+    has no additional trainable weights.
 
-    Arguments, call arguments and result are the same as for `Transformer`. Call `adopt` with the tokenizer before
+    The arguments, call arguments and result are the same as for `Transformer`. Call `adopt` with the tokenizer before
     training. `from_hparams`, `Translator` and `train` call it automatically.
 
     Attributes:
         word_heads: Number of word-aligned heads in each decoder layer.
 
     Raises:
-        UserError: There are fewer heads than `word_heads`. See also `Transformer`.
+        UserError: There are fewer than `word_heads` heads. See also `Transformer`.
 
     References:
         Ma et al., "Deterministic Attention for Sequence-to-Sequence Constituent Parsing" (2017), whose decoder also
@@ -39,7 +39,7 @@ class WordAlignedTransformer(Transformer):
             raise UserError(f"num_heads must be at least {self.word_heads} in a {type(self).__name__}, got {heads}")
         self.word_starts = self.add_weight(
             name="word_starts", shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32",
-            autocast=False,  # bfloat16 can count only up to 256
+            autocast=False,  # bfloat16 represents integers exactly only up to 256
         )  # fmt: skip
         super().build(input_shape)
 
@@ -48,7 +48,7 @@ class WordAlignedTransformer(Transformer):
         return [self.word_starts]
 
     def adopt(self, tokenizer):
-        """Store the tokenizer's table of tokens that begin a word. Checkpoints contain this table.
+        """Store the tokenizer's table of tokens that begin a word. Checkpoints include this table.
 
         Raises:
             UserError: The tokenizer does not provide this table.
@@ -71,11 +71,11 @@ class WordAlignedTransformer(Transformer):
 
         Args:
             source: int `[batch, source_length]`.
-            current: int `[batch, targets]`, the index of the current word. A larger index means the last word.
+            current: int `[batch, targets]`, the index of the current word. Indices past the end select the last word.
         """
         words = ops.where(source != PAD, self._word_indices(source), -1)
         current = ops.minimum(current, ops.max(words, axis=1, keepdims=True))
-        same = ops.equal(current[:, :, None], words[:, None, :])[:, None]  # `==` of symbolic tensors is identity
+        same = ops.equal(current[:, :, None], words[:, None, :])[:, None]  # `==` on symbolic tensors compares identity
         free = (ops.arange(self.hparams.num_heads) >= self.word_heads)[:, None, None]
         return (words >= 0)[:, None, None] & (same | free)
 
@@ -85,5 +85,5 @@ class WordAlignedTransformer(Transformer):
         return numbers - numbers[:, :1]
 
     def _begun(self, tokens):
-        """Return int32 in the shape of `tokens`: 1 for tokens that begin a word, 0 for others."""
+        """Return an int32 array of the shape of `tokens`, 1 for tokens that begin a word and 0 for others."""
         return ops.cast(ops.take(self.word_starts, tokens), "int32")

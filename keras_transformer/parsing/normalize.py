@@ -12,7 +12,7 @@ _INDEX = re.compile(r"[-=]\d+$")
 
 
 def without_leaves(tree, unwanted):
-    """Remove the leaves for which the function `unwanted` returns true, and constituents that become empty."""
+    """Remove leaves for which the function `unwanted` returns true, and constituents that become empty."""
     if tree.word is not None:
         return None if unwanted(tree) else tree
     children = tuple(kept for child in tree.children if (kept := without_leaves(child, unwanted)))
@@ -20,12 +20,12 @@ def without_leaves(tree, unwanted):
 
 
 def without_traces(tree):
-    """Remove traces, the leaves with the tag -NONE-, and constituents that become empty."""
+    """Remove traces, which are leaves with the tag -NONE-, and constituents that become empty."""
     return without_leaves(tree, lambda leaf: leaf.label == "-NONE-")
 
 
 def without_outer(tree):
-    """Remove the outer bracket "", TOP or ROOT. Put TOP around several constituents or a single word."""
+    """Remove the outer bracket "", TOP or ROOT. Add TOP around several constituents or a single word."""
     if tree.word is not None:
         return Tree("TOP", (tree,))
     if tree.label not in OUTER:
@@ -36,21 +36,21 @@ def without_outer(tree):
 
 
 def without_functions(tree):
-    """Remove function tags and indices from labels: NP-SBJ-1 and NP=2 become NP. Tags of words lose only indices."""
+    """Remove function tags and indices from labels: NP-SBJ-1 and NP=2 become NP. Word tags lose only indices."""
     if tree.word is not None:
         return tree._replace(label=_INDEX.sub("", tree.label))
     return Tree(plain_label(tree.label), tuple(map(without_functions, tree.children)))
 
 
 def plain_label(label):
-    """Cut a label at the first "-" or "=". A label that begins with one of them, such as "-NONE-", is unchanged."""
+    """Cut a label at the first "-" or "=", unless it begins with one of these characters, like "-NONE-"."""
     return label if label[:1] in ("-", "=") else re.split("[-=]", label, maxsplit=1)[0]
 
 
 def without_lemmas(tree):
     """Remove the lemmas of an IcePaHC tree, whose leaves are `word-lemma`.
 
-    Word and lemma contain the same number of hyphens, so the middle hyphen separates them.
+    A word and its lemma contain the same number of hyphens, so the middle hyphen separates them.
     """
     if tree.word is None:
         return Tree(tree.label, tuple(map(without_lemmas, tree.children)))
@@ -66,7 +66,7 @@ def without_empty_icelandic(tree):
 
 
 def without_labels(tree, labels):
-    """Remove constituents and leaves that have one of the labels, and constituents that become empty."""
+    """Remove constituents and leaves with one of the labels, and constituents that become empty."""
     if tree.label in labels:
         return None
     if tree.word is not None:
@@ -76,19 +76,19 @@ def without_labels(tree, labels):
 
 
 def with_escapes(tree):
-    """Rewrite all words with the escapes of `escaped`."""
+    """Escape all words as in `escaped`."""
     if tree.word is not None:
         return tree._replace(word=escaped(unescaped(tree.word)))
     return Tree(tree.label, tuple(map(with_escapes, tree.children)))
 
 
 def penn(tree):
-    """Normalize a tree in the format of the Penn Treebank for training. Return None if it has no words."""
+    """Normalize a Penn Treebank tree for training. Return None if no words remain."""
     tree = without_traces(tree)
     return tree and without_outer(without_functions(with_escapes(tree)))
 
 
 def icelandic(tree):
-    """Normalize a tree of IcePaHC for training. Return None if it has no words."""
+    """Normalize an IcePaHC tree for training. Return None if no words remain."""
     tree = without_empty_icelandic(tree)
     return tree and without_outer(without_functions(with_escapes(without_lemmas(tree))))

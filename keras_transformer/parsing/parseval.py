@@ -1,14 +1,14 @@
 """Labeled bracketing scores of parses, computed like the program EVALB (Sekine and Collins).
 
-`sentence_score` implements the rules for one sentence. The differences from EVALB are:
+`sentence_score` implements the rules for one sentence. The scores differ from EVALB in the following ways:
 
-- The outer bracket without a label in the Penn Treebank, `( (S ...))`, does not count, like TOP. EVALB counts a bracket
-  with an empty label.
+- The Penn Treebank's outer bracket without a label, as in `( (S ...))`, does not count, like TOP. EVALB counts a
+  bracket with an empty label.
 - Spaces around brackets do not matter.
 - The row of an error sentence contains zeros, even if its brackets are malformed.
-- Scoring does not stop after a maximum number of errors.
+- There is no maximum number of errors after which scoring stops.
 
-EVALB ignores error sentences, so errors in hard sentences improve the scores of a parser. `f1_of_all_sentences`
+EVALB ignores error sentences, so a parser's scores improve if it fails on hard sentences. `f1_of_all_sentences`
 includes these sentences and counts all their brackets as unmatched.
 """
 
@@ -46,13 +46,13 @@ _FIGURES = (
 
 @dataclasses.dataclass(frozen=True)
 class LabelScore:
-    """Score of the brackets with one label, over all valid sentences.
+    """Score of the brackets with one label in all valid sentences.
 
     Attributes:
         label: The label.
-        gold, test: Numbers of gold brackets and of test brackets.
-        recall: Matched gold brackets, in percent.
-        precision: Matched test brackets, in percent.
+        gold, test: Number of gold brackets, and number of test brackets.
+        recall: Percentage of gold brackets that match.
+        precision: Percentage of test brackets that match.
     """
 
     label: str
@@ -67,7 +67,7 @@ class LabelScore:
         return _harmonic_mean(self.recall, self.precision)
 
     def figures(self):
-        """Return {name: number} for all numbers."""
+        """Return all numbers as {name: number}."""
         return {name: getattr(self, name) for name in ("gold", "test", "recall", "precision", "f1")}
 
 
@@ -76,15 +76,15 @@ class Parseval:
     """Scores of a test file. All except `f1_of_all_sentences` ignore error sentences and skipped sentences.
 
     Attributes:
-        sentences: Tuple of `SentenceScore`.
-        parameters: `Parameters` of the scores.
+        sentences: Tuple of `SentenceScore`s.
+        parameters: EVALB `Parameters` used for the scores.
     """
 
     sentences: tuple
     parameters: Parameters
 
     def totals(self, cutoff=None):
-        """Return the `Parseval` of the sentences up to a length (default: all sentences)."""
+        """Return the `Parseval` of sentences with at most `cutoff` words (default: all sentences)."""
         if cutoff is None:
             return self
         return Parseval(tuple(one for one in self.sentences if one.length <= cutoff), self.parameters)
@@ -95,7 +95,7 @@ class Parseval:
 
     @property
     def errors(self):
-        """Number of error sentences: the words differ, or the brackets are malformed."""
+        """Number of error sentences, whose words differ or whose brackets are malformed."""
         return sum(sentence.status == ERROR for sentence in self.sentences)
 
     @property
@@ -110,12 +110,12 @@ class Parseval:
 
     @property
     def recall(self):
-        """Matched gold brackets, in percent."""
+        """Percentage of gold brackets that match."""
         return percent(self.total("matched"), self.total("gold"))
 
     @property
     def precision(self):
-        """Matched test brackets, in percent."""
+        """Percentage of test brackets that match."""
         return percent(self.total("matched"), self.total("test"))
 
     @property
@@ -127,33 +127,33 @@ class Parseval:
     def f1_of_all_sentences(self):
         """F1 in percent over all sentences. In error and skipped sentences, all brackets count as unmatched.
 
-        Malformed test brackets cannot be counted.
+        The brackets of a malformed test line do not count.
         """
         return float(f1_of_counts(*(sum(getattr(one, name) for one in self.sentences) for name in COUNTS)))
 
     @property
     def complete_match(self):
-        """Sentences in which all brackets match, in percent."""
+        """Percentage of sentences in which all brackets match."""
         return self._share(lambda sentence: sentence.gold == sentence.test == sentence.matched)
 
     @property
     def average_crossing(self):
-        """Crossing brackets per sentence."""
+        """Average number of crossing brackets per sentence."""
         return self.total("crossing") / self.valid if self.valid else 0.0
 
     @property
     def no_crossing(self):
-        """Sentences without crossing brackets, in percent."""
+        """Percentage of sentences without crossing brackets."""
         return self._share(lambda sentence: sentence.crossing == 0)
 
     @property
     def two_or_less_crossing(self):
-        """Sentences with at most two crossing brackets, in percent."""
+        """Percentage of sentences with at most two crossing brackets."""
         return self._share(lambda sentence: sentence.crossing <= 2)
 
     @property
     def tagging_accuracy(self):
-        """Words with the gold tag, in percent."""
+        """Percentage of words with the correct tag."""
         return percent(self.total("correct_tags"), self.total("words"))
 
     def rows(self):
@@ -163,7 +163,7 @@ class Parseval:
     def table(self):
         """Return the output of EVALB: the table, its total row and the two summaries.
 
-        As in later versions of EVALB, the total of the column Cross is the sum of the rows.
+        As in later versions of EVALB, the total in the column Cross is the sum over the rows.
         """
         return "\n".join([*_HEADER, _RULE, *self.rows(), _RULE, self._total_row(), self.summary()])
 
@@ -182,10 +182,10 @@ class Parseval:
         }
 
     def by_label(self):
-        """Return the `LabelScore`s of all labels, sorted by decreasing number of gold brackets.
+        """Return the `LabelScore` of each label, sorted by decreasing number of gold brackets.
 
-        If the parameters treat two different labels as equal, their match counts for the recall of the gold label and
-        for the precision of the test label.
+        If two different labels count as equal, a match between them counts towards the recall of the gold label and the
+        precision of the test label.
         """
         gold, test, found, right = (collections.Counter() for _ in range(4))
         for sentence in self._valid():
@@ -213,19 +213,19 @@ class Parseval:
         )
 
     def figures(self):
-        """Return {name: number} with the numbers of EVALB's summary in its order, and the F1 of all sentences."""
+        """Return {name: number} for the numbers in EVALB's summary, in the same order, and the F1 of all sentences."""
         names = ["errors", "skipped", "valid", "recall", "precision", "f1", "complete_match", "average_crossing"]
         names += ["no_crossing", "two_or_less_crossing", "tagging_accuracy", "f1_of_all_sentences"]
         return {"sentences": len(self.sentences), **{name: getattr(self, name) for name in names}}
 
     def left_out(self):
-        """Return a text that explains how the F1 of all sentences is computed."""
+        """Return a text that explains how the F1 of all sentences treats errors and skipped sentences."""
         return f"{self.errors:,} errors and {self.skipped:,} skipped count as unmatched"
 
     def scores(self):
         """Return three `Score`s: the number of error sentences, EVALB's F1, and the F1 of all sentences.
 
-        Call this only for the parameters of COLLINS.prm, because the signatures of the scores name them.
+        Call this only if the parameters are those of COLLINS.prm, because the signatures name this file.
         """
         evalb = f"{self.valid} of {len(self.sentences)} sentences ({self.errors} errors, {self.skipped} skipped)"
         return [
@@ -242,12 +242,12 @@ class Parseval:
 
 
 def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name="the test file"):
-    """Score parses, and return a `Parseval`. Blank lines at the end of both files are ignored.
+    """Score parses and return a `Parseval`. Ignore blank lines at the end of both files.
 
     Args:
-        golds: Lines of brackets, one sentence each. `trees_as_lines` converts other files to this form.
-        tests: Lines with the parses of the same sentences. A blank line is a skipped sentence, a line with malformed
-            brackets an error sentence.
+        golds: Lines of the gold file, each with one bracketed sentence. `trees_as_lines` converts other files.
+        tests: Lines of the test file, with parses of the same sentences. A blank line is a skipped sentence, and a line
+            with malformed brackets is an error sentence.
         parameters: `Parameters` (default: COLLINS.prm).
         gold_name: Name of the gold file for error messages.
         test_name: Name of the test file for error messages.
@@ -276,24 +276,24 @@ def parse_scores(hypotheses, references):
 
 
 def f1_of_counts(matched, gold, test):
-    """Return the F1 in percent for numbers of brackets, scalars or NumPy arrays. Without brackets it is 0."""
+    """Return the F1 in percent for bracket counts, scalars or NumPy arrays. Without brackets, F1 is 0."""
     return 200 * matched / np.maximum(gold + test, 1)
 
 
 def trees_as_lines(lines, name, sentences=None):
-    """Convert a file of brackets to lines with one sentence each, for `parseval`.
+    """Convert a file of bracketed trees to lines with one sentence each, for `parseval`.
 
-    If the brackets of every line are balanced, each line is a sentence, even a blank line. Otherwise trees extend over
+    If the brackets of every line are balanced, each line is a sentence, even a blank line. Otherwise trees may span
     several lines, as in the Penn Treebank, and each tree becomes one line.
 
     Args:
         lines: Lines of the file.
         name: Name of the file for error messages.
-        sentences: Expected number of sentences, or None if unknown. A file with this number of lines has one
-            sentence per line. An unbalanced parse then does not affect other sentences.
+        sentences: Expected number of sentences, or None if unknown. In a file with this number of lines, each line is a
+            sentence, so an unbalanced parse does not affect other sentences.
 
     Raises:
-        UserError: Trees over several lines are malformed.
+        UserError: A tree that spans several lines is malformed.
     """
     lines = list(lines)
     if len(lines) == sentences or all(map(_is_balanced, lines)):

@@ -12,10 +12,10 @@ GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 @dataclasses.dataclass(kw_only=True)
 class ParsingProblem(Problem):
-    """Problem whose sources are sentences and whose targets are their trees in brackets. Subclasses provide the trees.
+    """Problem whose sources are sentences and whose targets are bracketed trees. Subclasses provide the trees.
 
-    Words of a sentence are separated by spaces. As in §6.3, both sides share one vocabulary. Each bracket and each tag
-    is one token of it; the others are subwords.
+    Spaces separate the words of a sentence. As in §6.3, both sides share one vocabulary. Each bracket and each tag is
+    one token of the vocabulary, and all other tokens are subwords.
     """
 
     vocab_size: int = setting(
@@ -29,7 +29,7 @@ class ParsingProblem(Problem):
         raise NotImplementedError
 
     def learned_trees(self, split):
-        """Yield the trees of a split, or `train_share` of the training trees. A larger share includes a smaller one."""
+        """Yield the trees of a split, or `train_share` of the training trees. Larger shares include smaller shares."""
         for number, tree in enumerate(self.trees(split)):
             # Fractional parts of multiples of the golden ratio are spread more evenly than random numbers.
             if split != "train" or self.train_share == 1 or number * GOLDEN_RATIO % 1 < self.train_share:
@@ -45,7 +45,7 @@ class ParsingProblem(Problem):
 
         symbols = set()
 
-        def sentences():  # also collects the symbols, because reading a large treebank twice would be slow
+        def sentences():  # also collects the symbols, because reading a large treebank twice is slow
             count = 0
             for tree in self.learned_trees("train"):
                 symbols.update(linearize(tree, self.tags))
@@ -77,7 +77,7 @@ class ParsingProblem(Problem):
 
 
 class TreebankProblem(ParsingProblem):
-    """Parsing problem with the files of a treebank in `raw_dir`.
+    """Parsing problem that reads the files of a treebank from `raw_dir`.
 
     Attributes:
         folder: Description of `raw_dir` for error messages.
@@ -96,7 +96,7 @@ class TreebankProblem(ParsingProblem):
 
     @staticmethod
     def normalized(tree):
-        """Normalize a tree of the files for training. Return None if nothing remains."""
+        """Normalize a tree from the files for training. Return None if nothing remains."""
         from keras_transformer.parsing.normalize import penn
 
         return penn(tree)

@@ -1,8 +1,8 @@
-"""Bracketing counts of one sentence, by the rules of EVALB.
+"""Bracket counts of one sentence, computed with the rules of EVALB.
 
 The words of a sentence are its terminals, `(TAG word)`, except those with a deleted tag. Every other bracket has a span
-of words and a label, which is cut at the first "-" or "=". Brackets with an empty span or a deleted label are ignored.
-A test bracket matches a gold bracket with the same span and label. Each bracket matches at most one other bracket.
+of words and a label, which ends before the first "-" or "=". EVALB ignores brackets with an empty span or a deleted
+label. A test bracket matches a gold bracket with the same span and label. Each bracket has at most one match.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from keras_transformer.utils.errors import UserError
 
-VALID, ERROR, SKIPPED = range(3)  # status of a sentence, as EVALB prints it
+VALID, ERROR, SKIPPED = range(3)  # values of `status`, as EVALB prints them
 
 # Words are separated by ASCII white space, as in `parsing.tree`. A no-break space is part of a word.
 _TOKEN = re.compile(
@@ -26,7 +26,7 @@ class _Malformed(Exception):
 
 
 class _Side(NamedTuple):
-    """Words, tags, brackets (label, start, end) and length of the gold or test side of a sentence."""
+    """Words, tags, brackets (label, start, end) and length of a sentence in the gold or test file."""
 
     words: list
     tags: list
@@ -38,19 +38,19 @@ class _Side(NamedTuple):
 class SentenceScore:
     """Counts of one sentence.
 
-    Error sentences and skipped sentences have only `length`, `words`, `gold` and `test`. EVALB prints 0 for `gold` and
-    `test`.
+    For error sentences and skipped sentences, only `length`, `words`, `gold` and `test` are set. EVALB prints 0 for
+    `gold` and `test`.
 
     Attributes:
-        number: Number of the sentence, counted from 1.
-        length: Number of words in the gold file, punctuation included.
-        status: 0 for valid, 1 for an error, 2 for skipped.
-        message: Reason why the sentence is not valid, or "".
+        number: Number of the sentence, starting at 1.
+        length: Number of words in the gold file, including punctuation.
+        status: 0 for a valid sentence, 1 for an error sentence, 2 for a skipped sentence.
+        message: Reason why the sentence is not valid, or "" if it is valid.
         matched, gold, test: Numbers of matching brackets, gold brackets and test brackets.
         crossing: Number of test brackets that cross a gold bracket.
-        words: Number of gold words without those with a deleted tag.
-        correct_tags: Number of words whose test tag is the gold tag.
-        matches: Pair (gold label, test label) of each match.
+        words: Number of gold words, excluding words with a deleted tag.
+        correct_tags: Number of words whose test tag equals the gold tag.
+        matches: A pair (gold label, test label) for each match.
         gold_labels, test_labels: Labels of the gold brackets and of the test brackets.
     """
 
@@ -70,12 +70,12 @@ class SentenceScore:
 
     @property
     def recall(self):
-        """Matched gold brackets, in percent."""
+        """Percentage of gold brackets that match."""
         return percent(self.matched, self.gold)
 
     @property
     def precision(self):
-        """Matched test brackets, in percent."""
+        """Percentage of test brackets that match."""
         return percent(self.matched, self.test)
 
     def __str__(self):
@@ -95,7 +95,7 @@ def score_sentence(gold_text, test_text, parameters, number=1, gold_name="the go
         gold_text: Line of the gold file.
         test_text: Line of the test file.
         parameters: `Parameters`.
-        number: Line number of the sentence, from 1.
+        number: Line number of the sentence, starting at 1.
         gold_name: Name of the gold file, for error messages.
 
     Raises:
@@ -140,7 +140,7 @@ def _read_side(text, parameters):
     """Return the `_Side` of a line of brackets."""
     terminals, brackets = _read_brackets(text)
     words, tags = [], []
-    before = [0]  # number of words that count before each terminal and before the end
+    before = [0]  # number of counted words before each terminal and before the end
     for tag, word in terminals:
         if tag not in parameters.delete_labels:
             words.append(word)
@@ -157,9 +157,9 @@ def _read_side(text, parameters):
 
 
 def _read_brackets(text):
-    """Return (tag, word) for all terminals of a line, and (label, start, end) for its other brackets, outer ones first.
+    """Return (tag, word) for the terminals of a line, and (label, start, end) for other brackets, outer brackets first.
 
-    The function is not recursive, because the output of a parser may be nested too deeply.
+    The function is not recursive, because brackets in parser output may be nested too deeply.
     """
     terminals, brackets, stack = [], [], []
     for token in _TOKEN.finditer(text):
@@ -183,7 +183,7 @@ def _read_brackets(text):
 
 
 def _matches(gold, test, parameters):
-    """Return the labels (gold, test) of matching brackets. Each gold bracket gets the first match that is left."""
+    """Return the labels (gold, test) of matching brackets. Each gold bracket takes the first unused match."""
     labels = {}
     for label, start, end in test:
         labels.setdefault((start, end), []).append(label)
@@ -198,6 +198,6 @@ def _matches(gold, test, parameters):
 
 
 def _count_crossing(gold, test):
-    """Return the number of test brackets that overlap a gold bracket without nesting."""
+    """Return the number of test brackets that partially overlap a gold bracket, so that neither contains the other."""
     spans = {(start, end) for _, start, end in gold}
     return sum(any(s < start < e < end or start < s < end < e for s, e in spans) for _, start, end in test)

@@ -16,10 +16,10 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import split_words
 
 OPEN, CLOSE = "⟪", "⟫"
-"""Delimiters of symbols in the vocabulary, which distinguish the tag NN from a subword. In words they become << >>."""
+"""Delimiters of symbols in the vocabulary, which distinguish the tag NN from a subword. Words contain << >> instead."""
 
 AROUND = {OPEN: "<<", CLOSE: ">>"}
-ALIKE = {"``": '"', "''": '"'}  # quotation marks of the Penn Treebank and of other treebanks
+ALIKE = {"``": '"', "''": '"'}  # quotation marks of the Penn Treebank: those of other treebanks
 
 
 class TreeTokenizer(SentencePieceTokenizer):
@@ -43,12 +43,12 @@ class TreeTokenizer(SentencePieceTokenizer):
 
     @classmethod
     def train(cls, sentences, symbols, vocab_size):
-        """Learn subwords and return the tokenizer. Its vocabulary is smaller than requested if there are few sentences.
+        """Learn subwords and return the tokenizer. With few sentences, its vocabulary is smaller than requested.
 
         Args:
             sentences: Iterable of sentences.
-            symbols: Set of brackets and tags. Each label gets both brackets.
-            vocab_size: Maximum number of tokens, special tokens and symbols included.
+            symbols: Set of brackets and tags. The vocabulary contains both brackets of each label.
+            vocab_size: Maximum number of tokens, including special tokens and symbols.
 
         Raises:
             UserError: The vocabulary is too small for the characters and symbols, or there are no sentences.
@@ -81,19 +81,19 @@ class TreeTokenizer(SentencePieceTokenizer):
 
     @property
     def word_starts(self):
-        """See `Tokenizer`. A tag also begins a word."""
+        """See `Tokenizer`. Tags also begin words."""
         return np.maximum(super().word_starts, self.grammar.kinds == TAG).astype("float32")
 
     @property
     def display_word_starts(self):
-        """See `Tokenizer`. Each bracket and each tag is a word."""
+        """See `Tokenizer`. Each bracket and each tag also begins a word."""
         return np.maximum(super().word_starts, self.grammar.kinds != OTHER).astype("float32")
 
     def encode(self, texts):
         return super().encode([_plain(text) for text in texts])
 
     def encode_targets(self, texts):
-        """Return the ids of trees in brackets, without BOS and EOS. An empty text has no ids.
+        """Return the ids of bracketed trees, without BOS and EOS. An empty text has no ids.
 
         Raises:
             UserError: A text is not exactly one tree.
@@ -103,15 +103,15 @@ class TreeTokenizer(SentencePieceTokenizer):
         return [[self.symbols.get(symbol, UNK) for symbol in row] for row in rows]
 
     def encode_prefixes(self, texts):
-        """Return the ids of texts such as `(S (NP PRP`, symbols separated by spaces.
+        """Return the ids of prefixes such as `(S (NP PRP`, in which spaces separate the symbols.
 
         Raises:
-            UserError: A symbol is not in the vocabulary, or no tree begins with the symbols.
+            UserError: A symbol is not in the vocabulary, or no tree begins with the prefix.
         """
         return [self._prefix(text) for text in texts]
 
     def _prefix(self, text):
-        ids, many = [], 10_000  # the length of the sentence is not known yet
+        ids, many = [], 10_000  # the length of the sentence is unknown
         for symbol in text.split():
             if symbol not in self.symbols:
                 raise UserError(
@@ -123,16 +123,16 @@ class TreeTokenizer(SentencePieceTokenizer):
         return ids
 
     def decode(self, ids):
-        """Return the symbols of each sequence, separated by spaces. Decode a sequence with subwords as a sentence."""
+        """Return the symbols of each sequence, separated by spaces, or the sentence if a sequence contains subwords."""
         return [
             " ".join(self._names[i] for i in row) if set(row) <= self._names.keys() else words
             for row, words in zip(_without_special(ids), super().decode(ids))
         ]
 
     def decode_outputs(self, sources, ids):
-        """Return the tree of each sequence in brackets, over the words of its source, or "" for a source without words.
+        """Return each sequence as a bracketed tree over the words of its source, or "" for a source without words.
 
-        `linearize.repaired` turns any sequence into a tree. The result for an empty sequence is a flat tree.
+        `linearize.repaired` converts any sequence to a tree. An empty sequence becomes a flat tree.
         """
         return [
             str(repaired([self._names[i] for i in row if i in self._names], words)) if words else ""
@@ -147,7 +147,7 @@ def _in_order(symbols):
 
 
 def _plain(text):
-    """Convert a sentence to a form that is common to all treebanks, with the same number of words."""
+    """Convert a sentence to a common form for all treebanks, with the same number of words."""
     words = (unescaped(word).replace("\\/", "/") for word in split_words(text.translate(str.maketrans(AROUND))))
     return " ".join(_visible(ALIKE.get(word, word)) for word in words)
 

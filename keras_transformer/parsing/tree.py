@@ -1,4 +1,4 @@
-"""Constituency trees, and their notation as labeled brackets."""
+"""Constituency trees and their notation with labeled brackets."""
 
 import re
 from typing import NamedTuple
@@ -6,22 +6,22 @@ from typing import NamedTuple
 from keras_transformer.utils.errors import UserError
 
 DEEPEST = 200
-"""Maximum nesting of brackets. Treebanks have fewer than 60 levels."""
+"""Maximum nesting depth of brackets. Treebanks have fewer than 60 levels."""
 
 _TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)  # a no-break space is part of a word
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
-"""Escapes of brackets in the words of trees."""
+"""{escape: bracket} for brackets in the words of trees."""
 ESCAPED = {bracket: escape for escape, bracket in ESCAPES.items() if bracket not in "[]"}
-"""{bracket to escape when writing trees: escape}. Square brackets are not escaped, as in GUM."""
+"""{bracket: escape} for writing trees. As in GUM, square brackets are not escaped."""
 
 
 class Tree(NamedTuple):
-    """Constituent, or preterminal, which is a part-of-speech tag with its word.
+    """Constituent or preterminal. A preterminal is a part-of-speech tag with its word.
 
     Attributes:
         label: Label or tag. The outer bracket of the Penn Treebank has the label "".
         children: Tuple of `Tree`, empty for a preterminal.
-        word: Word of a preterminal, otherwise None.
+        word: Word of a preterminal, or None for a constituent.
     """
 
     label: str
@@ -29,8 +29,8 @@ class Tree(NamedTuple):
     word: str | None = None
 
     def __str__(self):
-        """Return the tree in one line: `(S (NP (PRP it)) (VP (VBZ works)))`."""
-        text, rest = [], [self]  # a stack, because a tree from a search may be too deep for recursion
+        """Return the tree on one line: `(S (NP (PRP it)) (VP (VBZ works)))`."""
+        text, rest = [], [self]  # use a stack, because a search may return trees too deep for recursion
         while rest:
             part = rest.pop()
             if isinstance(part, str):
@@ -53,12 +53,12 @@ class Tree(NamedTuple):
         return [leaf.word for leaf in self.leaves()]
 
     def pretty(self, indent=0, width=100, closing=0):
-        """Return the tree as indented lines. Constituents that do not fit into a line have a line for each child.
+        """Return the tree as indented lines. If a constituent does not fit on one line, each child starts a new line.
 
         Args:
             indent: Indentation of all lines.
-            width: Maximum line length for a constituent in one line.
-            closing: Number of brackets that follow on the last line.
+            width: Maximum length of a line that contains a complete constituent.
+            closing: Number of closing brackets that follow on the last line.
         """
         line = " " * indent + str(self)
         if self.word is not None or len(line) + closing <= width:
@@ -69,11 +69,11 @@ class Tree(NamedTuple):
 
 
 def read_trees(lines, name="the text"):
-    """Yield the `Tree`s of a text in brackets. A tree may extend over several lines.
+    """Yield the `Tree`s of a text of bracketed trees. A tree may span several lines.
 
     Args:
         lines: Lines of the text.
-        name: Name of the file for error messages, which also give the line.
+        name: Name of the file for error messages, which also include the line number.
 
     Raises:
         UserError: Brackets are unbalanced, empty or nested too deeply, or a word has no tag.
@@ -84,7 +84,7 @@ def read_trees(lines, name="the text"):
 
 def numbered_trees(lines, name="the text"):
     """Yield pairs (number of the line where the tree begins, `Tree`). See `read_trees`."""
-    stack, began = [], 0  # the stack holds the label and the content of each open bracket
+    stack, began = [], 0  # the stack contains the label and the contents of each open bracket
     for number, line in enumerate(lines, start=1):
         place = f"{name}:{number}"
         for token in _TOKEN.findall(line):
@@ -115,7 +115,7 @@ def numbered_trees(lines, name="the text"):
 
 
 def tree_of(text):
-    """Return the only `Tree` of a text.
+    """Return the `Tree` of a text that contains exactly one tree.
 
     Raises:
         UserError: The text is not exactly one tree.
@@ -127,7 +127,7 @@ def tree_of(text):
 
 
 def _closed(label, inside, place):
-    """Return the tree of a bracket from its label and its content, a list of words and trees."""
+    """Return the tree of a closed bracket from its label and its contents, a list of words and trees."""
     words = [item for item in inside if isinstance(item, str)]
     if label is not None and len(words) == len(inside) == 1:
         return Tree(label, (), words[0])
@@ -140,14 +140,14 @@ def _closed(label, inside, place):
 
 
 def escaped(word):
-    """Escape the brackets in a word, such as "(" as -LRB-, so that they are not read as part of the tree."""
+    """Escape the brackets in a word, such as "(" as -LRB-, to distinguish them from the brackets of the tree."""
     for bracket, escape in ESCAPED.items():
         word = word.replace(bracket, escape)
     return word
 
 
 def unescaped(word):
-    """Replace the escapes in a word of a tree by brackets, such as -LRB- by "("."""
+    """Replace the escapes in a word of a tree with brackets, such as -LRB- with "("."""
     for escape, bracket in ESCAPES.items():
         word = word.replace(escape, bracket)
     return word

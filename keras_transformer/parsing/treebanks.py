@@ -1,4 +1,4 @@
-"""Files of treebanks, and their division into splits."""
+"""Treebank files and their division into splits."""
 
 import re
 from pathlib import Path
@@ -8,16 +8,16 @@ from keras_transformer.parsing.tree import read_trees
 from keras_transformer.utils.errors import UserError
 
 WSJ_SECTIONS = {"train": range(2, 22), "validation": (22,), "test": (23,)}
-"""Standard division of the sections of the Wall Street Journal."""
+"""Standard split of the sections of the Wall Street Journal."""
 
 WSJ_SAMPLE = {"train": range(1, 180), "validation": range(180, 190), "test": range(190, 200)}
-"""Division of NLTK's sample by file numbers, wsj_0001 to wsj_0199. It does not contain the standard sections."""
+"""Split of NLTK's sample by file number, wsj_0001 to wsj_0199. The sample lacks the standard sections."""
 
 _WSJ_FILE = re.compile(r"wsj_(\d\d)(\d\d)\.mrg")
 
 
 def read_treebank(paths):
-    """Yield the `Tree`s of files, not normalized.
+    """Yield the `Tree`s of files without normalizing them.
 
     Raises:
         UserError: A file is missing, is not text, or has malformed brackets.
@@ -30,8 +30,8 @@ def wsj_files(folder):
     """Return {split: paths} for the Wall Street Journal part of the Penn Treebank.
 
     Args:
-        folder: Folder of the files wsj_SSNN.mrg, with or without subfolders. If there are no sections from 02 on, the
-            files are NLTK's sample, and `WSJ_SAMPLE` defines the splits.
+        folder: Folder of the files wsj_SSNN.mrg, with or without subfolders. If it contains only sections 00 and 01,
+            the files are NLTK's sample, and `WSJ_SAMPLE` defines the splits.
 
     Raises:
         UserError: The folder or a section is missing.
@@ -68,7 +68,7 @@ GUM_PARTITIONS = {"train": "train", "validation": "dev", "test": "test"}
 
 
 def gum_files(folder):
-    """Return {split: paths} for the constituent trees of GUM, according to its official partition in `splits.md`.
+    """Return {split: paths} for the constituency trees of GUM, according to its official partition in `splits.md`.
 
     Documents from Reddit may be missing, because GUM does not distribute their words.
 
@@ -111,9 +111,9 @@ def icepahc_files(folder):
 
 
 def part_of_text(trees, split):
-    """Return the trees of a text that belong to a split: the last 5% for test, the 5% before them for validation.
+    """Return the trees of a text that belong to a split: the last 5% to test, the 5% before them to validation.
 
-    Each split then contains texts of all ten centuries of IcePaHC, and at most two paragraphs per text are divided.
+    Each split then contains text from all ten centuries of IcePaHC, and at most two paragraphs per text are divided.
     """
     held_out = round(len(trees) * HELD_OUT_SHARE)
     ends = len(trees) - 2 * held_out, len(trees) - held_out

@@ -1,4 +1,4 @@
-"""Problems. Each defines a corpus, its preparation and its scores."""
+"""Problems, each of which defines a corpus, its preparation and its scores."""
 
 from keras_transformer.tasks.problem import Problem, load_problem, require, setting
 

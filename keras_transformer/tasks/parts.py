@@ -1,4 +1,4 @@
-"""Parts of a problem that are scored separately: the directions of a multilingual corpus."""
+"""Separate scores for the parts of a problem, such as the directions of a multilingual corpus."""
 
 import dataclasses
 import statistics
@@ -8,14 +8,14 @@ from keras_transformer.utils.errors import UserError, unknown
 
 
 def in_directions(run, directions):
-    """Return the problem of a multilingual run in other directions between the languages that the run trained.
+    """Return the problem of a multilingual run, with other directions between the languages of the run.
 
     Args:
         run: `Run`.
-        directions: Directions such as "de-fr,fr-de", or None for those of the run, of any problem.
+        directions: Directions such as "de-fr,fr-de". None keeps the problem of the run, which may be any problem.
 
     Raises:
-        UserError: The run has another problem, or did not train a language.
+        UserError: The problem of the run is not multilingual, or the run was not trained on a language.
     """
     problem = run.problem
     if directions is None:
@@ -33,17 +33,17 @@ def in_directions(run, directions):
 
 
 def score_parts(problem, names, hypotheses, references, method="score"):
-    """Return the scores of outputs, and the scores of each part.
+    """Return the overall scores of the outputs, and the scores of each part.
 
     Args:
         problem: `Problem`.
-        names: Name of each example's part, or None if the split has no parts; see `Problem.part_names`.
+        names: Result of `Problem.part_names`: the name of each example's part, or None if the split has no parts.
         hypotheses, references: Lists of texts.
         method: Method of the problem that computes the scores, "score" or "all_scores".
 
     Returns:
-        A list of `Score`, and {name of a part: its list of `Score`}. With parts, the scores are the means over the
-        parts, with the signature of their computations. Without parts, the dictionary is empty.
+        A list of `Score`, and {name of a part: its list of `Score`}. With parts, the overall scores are
+        means over the parts. Without parts, the dictionary is empty.
     """
     if names is None:
         return getattr(problem, method)(hypotheses, references), {}

@@ -1,4 +1,4 @@
-"""The base class of problems: a task with its corpus files, tokenizer, batches and scores."""
+"""Base class of problems, with the corpus files, tokenizer, batches and scores of a task."""
 
 import dataclasses
 import functools
@@ -33,10 +33,10 @@ __all__ = ["Problem", "load_problem", "setting"]
 class Problem:
     """A task that converts one text into another.
 
-    Commands find a problem by the name given to `register_problem`. In Python, unregistered classes also work.
+    Commands find a problem by the name given to `register_problem`. Python code can also use unregistered classes.
 
-    A subclass is a dataclass. Its fields made with `setting` are the parameters of the problem, which
-    `--set problem.NAME=VALUE` changes.
+    A subclass is a dataclass. Its fields defined with `setting` are the parameters of the problem, which users change
+    with `--set problem.NAME=VALUE`.
 
     Args:
         data_dir: Folder of prepared corpora and downloads.
@@ -50,12 +50,12 @@ class Problem:
     splits: ClassVar[tuple] = ("train", "validation", "test")
     """Names of the splits that `prepare` stores."""
     test_sets: ClassVar[tuple] = ()
-    """Names of further test sets, whose text `pairs` yields. `prepare` does not read them."""
+    """Names of additional test sets, which `pairs` yields but `prepare` does not read."""
     parts: ClassVar[dict] = {}
     """{name of a part of each split: `Problem` that scores it}, or {} if the problem itself scores all examples."""
     reversed: ClassVar[bool] = False
     expected_pairs: ClassVar[dict | None] = None
-    """{split: number of pairs} if `make_tokenizer` counted them, for the remaining time in the progress log."""
+    """{split: number of pairs} if `make_tokenizer` counted them, used to log the remaining time."""
 
     data_dir: str = "data"
     raw_dir: str | None = None
@@ -71,20 +71,20 @@ class Problem:
     def __post_init__(self):
         validate(self, self.name)
 
-    # Methods of subclasses
+    # Methods for subclasses to implement or override
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield the pairs (source, target) of texts, in the direction of the corpus."""
+        """Yield pairs of texts (source, target), in the direction of the corpus."""
         raise NotImplementedError
 
     def make_tokenizer(self) -> "Tokenizer":
-        """Return the tokenizer. Learn it from the training text if its kind is learned."""
+        """Return the tokenizer. If necessary, learn it from the training text."""
         raise NotImplementedError
 
     def corpus_files(self) -> list:
         """Return the paths of the corpus files. Download missing files.
 
-        By default, the corpus is embedded in the class, and its file is the source code.
+        By default, the class itself generates the corpus, and the only file is its source code.
         """
         try:
             return [inspect.getfile(type(self))]
@@ -96,11 +96,11 @@ class Problem:
         return []
 
     def further_pairs(self) -> Iterable[tuple[str, str]]:
-        """Yield additional training pairs, in the direction of the corpus. The vocabulary is not learned from them."""
+        """Yield additional training pairs, in the direction of the corpus. The tokenizer does not learn from them."""
         return ()
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
-        """Return a list of `metrics.bleu.Score`. The last one selects the best checkpoint."""
+        """Return a list of `metrics.bleu.Score`. The last score selects the best checkpoint."""
         raise NotImplementedError
 
     def check_metric(self, metric: str) -> None:
@@ -119,9 +119,9 @@ class Problem:
         return None
 
     def table(self, hypotheses: Sequence[str], references: Sequence[str]) -> str | None:
-        """Return a detailed report on the outputs, a text of many lines that ends with a summary, or None."""
+        """Return a detailed report on the outputs that ends with a summary, or None."""
 
-    # Methods common to all problems
+    # Methods shared by all problems
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Problem:
 
     @property
     def sacrebleu_tokenizer(self) -> str:
-        """Name of the tokenizer in sacreBLEU that BLEU uses."""
+        """Name of the sacreBLEU tokenizer that BLEU uses."""
         return "13a"
 
     @property
@@ -140,7 +140,7 @@ class Problem:
         return {}
 
     def examples(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield the pairs (source, target) of texts, in the direction of the problem.
+        """Yield pairs of texts (source, target), in the direction of the problem.
 
         Raises:
             UserError: The split does not exist, or a corpus file is missing or damaged.
@@ -156,7 +156,7 @@ class Problem:
 
     @property
     def prepared_dir(self) -> Path:
-        """Directory of the prepared corpus. Its name contains a hash of everything that the corpus depends on."""
+        """Directory of the prepared corpus. Its name contains a hash of the corpus, the settings and `raw_dir`."""
         return Path(self.data_dir) / f"{self.corpus}-{_hash(self._identity)[:8]}"
 
     @property
@@ -169,8 +169,8 @@ class Problem:
     def prepare(self) -> "Problem":
         """Learn the vocabulary and write the token store, unless both exist. Return the problem.
 
-        If a preparation was interrupted, the next call resumes it, with the same result. If two processes prepare the
-        same corpus, the second waits for the first. Encoding a large corpus uses all cores, but `pairs` runs in this
+        A call resumes an interrupted preparation, with the same result. If two processes prepare the same corpus, the
+        second waits for the first. Encoding a large corpus uses all cores, but `pairs` runs in this
         process. The method logs its progress and warns about validation and test pairs that are also training pairs.
         """
         self._prepare_if_needed()
@@ -236,13 +236,13 @@ class Problem:
             self._write(work, manifest)
 
     def corpus_state(self):
-        """Return {path: checksum, size and time} of the corpus files, and a hash of all that chunks depend on.
+        """Return {path: checksum, size and time} of the corpus files, and a hash of everything that affects the chunks.
 
         Raises:
             UserError: `raw_dir` is not a folder.
         """
         files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
-        if self.raw_dir and not Path(self.raw_dir).is_dir():  # not detected by problems that do not read files
+        if self.raw_dir and not Path(self.raw_dir).is_dir():  # problems that do not read files would not notice
             raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}. This problem does not need the flag.")
         checksums = {path: known["sha256"] for path, known in files.items()}
         code = [sha256(path) for path in Problem.corpus_files(self)]  # other code may yield other pairs
@@ -253,7 +253,7 @@ class Problem:
 
     @property
     def encoding_options(self):
-        """Arguments of `preparation.write_chunks` for this problem."""
+        """Keyword arguments of `preparation.write_chunks` for this problem."""
         return {"filters": self.filters, "bpe_dropout": {"train": self.bpe_dropout}}
 
     def stored_splits(self):
@@ -261,7 +261,7 @@ class Problem:
         return {split: self._stored_pairs(split) for split in self.splits}
 
     def _stored_pairs(self, split):
-        """Yield the pairs of a split to encode. Training pairs are repeated once per segmentation."""
+        """Yield the pairs of a split to encode, the training pairs once per segmentation."""
         for _ in range(self.num_segmentations if split == "train" else 1):
             yield from self.pairs(split)
             if split == "train":
@@ -285,7 +285,7 @@ class Problem:
         Args:
             split: "train" yields endless shuffled batches. Other splits are iterated once, in order.
             hparams: `HParams` with `batch_tokens`, `max_length`, `max_shapes`, `seed` and `word_dropout`.
-            start: Index of the first batch, which is the step at which training resumes.
+            start: Index of the first batch, that is, the step at which training resumes.
         """
         from keras_transformer.backend.loading import load_keras
 
@@ -309,7 +309,7 @@ class Problem:
         return TokenBatches(pairs, plan, start=start, endless=training, **hidden)
 
     def _check_store(self):
-        """Return whether a prepared corpus of the current files exists, and a message for the log or None."""
+        """Return whether a prepared corpus of the current files exists, and a log message or None."""
         self.__dict__.pop("store", None)  # another process may have replaced it
         if not (self.prepared_dir / "manifest.json").is_file():
             return False, None

@@ -1,9 +1,9 @@
-"""Preparation of a corpus by several processes or machines: each encodes a shard, and the last one merges them.
+"""Preparation of a corpus by several processes or machines. Each encodes a shard, and the last one merges all shards.
 
-    PREPARED.shards/vocabulary   learned once, by the first process
-    PREPARED.shards/1-of-4       the chunk files of a shard and shard.json, which names their vocabulary and corpus
+    PREPARED.shards/vocabulary   the vocabulary, which the first process learns
+    PREPARED.shards/1-of-4       the chunk files of a shard, and shard.json with hashes of their vocabulary and corpus
 
-The chunks of a shard are those that an ordinary preparation would write. To merge is therefore to resume an
+The chunks of a shard are identical to those that an ordinary preparation would write. Merging therefore resumes an
 interrupted preparation whose chunks all exist, and the result is the same.
 """
 
@@ -36,20 +36,20 @@ def shards_dir(problem):
 
 
 def prepare_shard(problem, number, count):
-    """Encode the chunks of a shard, unless that is done. Merge the shards if all of them are there.
+    """Encode the chunks of a shard, unless they exist. Merge the shards if all of them exist.
 
-    Processes may run this function for different shards at the same time. An interrupted shard resumes.
+    Processes may call this function for different shards at the same time. A call resumes an interrupted shard.
 
     Args:
         problem: `Problem`.
-        number: Number of the shard, from 1.
+        number: Number of the shard, starting at 1.
         count: Number of shards.
 
     Returns:
         Whether the prepared corpus is complete.
 
     Raises:
-        UserError: The directory has shards of a different N, vocabulary or corpus.
+        UserError: The directory contains shards with a different `count`, vocabulary or corpus.
     """
     if problem.is_prepared():
         return True
@@ -69,14 +69,14 @@ def prepare_shard(problem, number, count):
 
 
 def merge_shards(problem):
-    """Write the prepared corpus from its shards, unless it exists, and remove the shards.
+    """Merge the shards into the prepared corpus, unless it exists, and remove them.
 
     Raises:
-        UserError: A shard is missing, or was made with another vocabulary or from other corpus files.
+        UserError: A shard is missing or damaged, or has another vocabulary or other corpus files.
     """
     folder = shards_dir(problem)
     with _locked(folder):
-        if not problem.is_prepared():  # another process may have merged them
+        if not problem.is_prepared():  # another process may have merged the shards
             _merge(problem, folder)
 
 
@@ -108,7 +108,7 @@ def _merge(problem, folder):
 
 @contextlib.contextmanager
 def _locked(folder):
-    """Hold the lock on vocabulary and merging inside a `with` block."""
+    """Hold the lock for the vocabulary and for merging inside a `with` block."""
     lock = folder.with_name(f".{folder.name}.lock")
     with lock_file(lock, wait=True):
         try:
@@ -119,9 +119,9 @@ def _locked(folder):
 
 def _write_shard(problem, path, shard, corpus, tokenizer, expected):
     """Write the chunk files of a shard."""
-    # Chunks of an interrupted attempt with another vocabulary must not be used.
+    # The name prevents reuse of chunks from an interrupted attempt with another vocabulary.
     with work_directory(path, f"{corpus}-{tokenizer.fingerprint[:16]}") as work:
-        if path.is_dir():  # another process has written it meanwhile
+        if path.is_dir():  # another process has written the shard in the meantime
             return
         work.keep = True
         tokenizer.save(work.folder)
@@ -137,7 +137,7 @@ def _write_shard(problem, path, shard, corpus, tokenizer, expected):
 
 
 def _vocabulary(problem, folder):
-    """Return the tokenizer that all shards share, and {split: expected pairs} or None. Learn it if it is missing."""
+    """Return the shared tokenizer, which is learned if missing, and {split: expected number of pairs} or None."""
     path = folder / VOCABULARY
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
@@ -151,7 +151,7 @@ def _vocabulary(problem, folder):
 
 
 def _check_shard(path, corpus, tokenizer):
-    """Raise a `UserError` unless a shard is whole and has this corpus hash and vocabulary."""
+    """Raise a `UserError` unless a shard is complete and has this corpus hash and vocabulary."""
     shard = read_json(path / SHARD, f"shard {path}", corpus=str, tokenizer=str, chunks=list)
     remedy = f"remove {path} and run `prepare --shard={path.name.replace('-of-', '/')}` again"
     if shard["tokenizer"] != tokenizer.fingerprint:
@@ -164,13 +164,13 @@ def _check_shard(path, corpus, tokenizer):
 
 
 def _counts(folder):
-    """Return the numbers N in the names I-of-N of the shards of a directory."""
+    """Return the set of all N in the names I-of-N of the shards in a directory."""
     names = (re.fullmatch(r"\d+-of-(\d+)", path.name) for path in folder.glob("*-of-*"))
     return {int(match[1]) for match in names if match}
 
 
 def _check_count(folder, count):
-    """Raise a `UserError` unless all shards of a directory are shards of `count`."""
+    """Raise a `UserError` unless the names of all shards in a directory end in `count`."""
     if other := _counts(folder) - {count}:
         raise UserError(
             f"{folder} must contain only shards I-of-{count}, but contains shards I-of-{min(other)}; use "
@@ -185,7 +185,7 @@ def _missing(folder, count):
 
 
 def _link(path, new):
-    """Make a hard link, or a copy where the file system has no links."""
+    """Create a hard link, or a copy if the file system does not support hard links."""
     try:
         os.link(path, new)
     except OSError:

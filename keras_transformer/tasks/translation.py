@@ -1,4 +1,4 @@
-"""The base classes of translation problems: pairs of sentences, a joint vocabulary and BLEU."""
+"""Base classes of translation problems, which have pairs of sentences, a joint vocabulary and BLEU scores."""
 
 import dataclasses
 import logging
@@ -21,7 +21,7 @@ LEARNING = (
     "vocab_size", "normalization", "vocab_type", "character_coverage", "byte_fallback", "split_digits", "user_symbols",
     "joint_vocabulary",
 )  # fmt: skip
-"""The settings from which a vocabulary is learned."""
+"""Settings that affect how a vocabulary is learned."""
 
 if TYPE_CHECKING:
     from keras_transformer.data.tokenizers.base import Tokenizer
@@ -34,7 +34,7 @@ class TranslationProblem(Problem):
     Attributes:
         source: Code of the source language, in the direction of the corpus.
         target: Code of the target language.
-        tokenized: Whether the corpus is already tokenized. If so, BLEU on its tokens is the main score, as published.
+        tokenized: Whether the corpus is already tokenized. If so, BLEU on its tokens is the main score, as in papers.
     """
 
     source: ClassVar[str]
@@ -135,7 +135,7 @@ class TranslationProblem(Problem):
         return {"train": PairFilter(**{**values, "drop_empty": True})}
 
     def changed(self, names) -> list:
-        """Return the settings among `names` that do not have their default value."""
+        """Return those of `names` whose settings differ from their defaults."""
         fields = {field.name: field.default for field in dataclasses.fields(self)}
         return [name for name in names if getattr(self, name) != fields[name]]
 
@@ -167,7 +167,7 @@ class TranslationProblem(Problem):
 
     @classmethod
     def reverse_class(cls, name):
-        """Return the class of the problem in the opposite direction. It shares the prepared corpus."""
+        """Return the class of the problem in the opposite direction, which shares the prepared corpus."""
         return type(
             f"{cls.__name__}Reversed",
             (cls,),
@@ -177,7 +177,7 @@ class TranslationProblem(Problem):
     def make_tokenizer(self) -> "Tokenizer":
         """Return the tokenizer of `vocab_file`, or learn one from the training texts.
 
-        A large corpus is sampled, see `sample_texts`.
+        From a large corpus, `sample_texts` draws a sample.
         """
         from keras_transformer.data.tokenizers.marian import MarianTokenizer
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -198,7 +198,7 @@ class TranslationProblem(Problem):
 
     @property
     def _identity(self):
-        # Such a vocabulary has one model per side, so the two directions do not share a prepared corpus.
+        # A Marian vocabulary has one model per side, so the two directions do not share a prepared corpus.
         return [*super()._identity, *["reversed"] * (self.reversed and self._has_marian_vocabulary)]
 
     def _read_marian_tokenizer(self):
@@ -216,7 +216,7 @@ class TranslationProblem(Problem):
         from keras_transformer.data.sampling import drain, sample_texts
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
-        # SentencePiece's own sampling is not reproducible, and it limits the number of sentences instead of memory.
+        # SentencePiece's own sampling is not reproducible, and it limits the number of sentences, not their size.
         texts = sample_texts(self.training_texts(sides))
         options = self._vocabulary_options().automatic(texts)
         if options.character_coverage < 1 and self.character_coverage is None:
@@ -237,10 +237,10 @@ class TranslationProblem(Problem):
         )
 
     def training_texts(self, sides=(0, 1)):
-        """Yield the texts of all training pairs, and store their number for the progress log.
+        """Yield the texts of all training pairs, and store the number of pairs for the progress log.
 
         Args:
-            sides: The sides to yield: 0 for source, 1 for target.
+            sides: Sides to yield, 0 for the source and 1 for the target.
         """
         count = 0
         for pair in self.pairs("train"):
@@ -261,7 +261,7 @@ class TranslationProblem(Problem):
 
     @property
     def sacrebleu_tokenizer(self) -> str:
-        """Name of the tokenizer in sacreBLEU: `bleu_tokenizer`, or the tokenizer for the output language."""
+        """Name of the sacreBLEU tokenizer: `bleu_tokenizer` if set, else the tokenizer for the output language."""
         return self.bleu_tokenizer or tokenizer_for(self.output_language)
 
     def check_metric(self, metric: str) -> None:
@@ -279,11 +279,11 @@ class TranslationProblem(Problem):
 
 
 class CorpusProblem(TranslationProblem):
-    """Translation problem whose text comes from one corpus object, such as `PlainFiles` or `TfdsCorpus`."""
+    """Translation problem that reads its text from one corpus object, such as `PlainFiles` or `TfdsCorpus`."""
 
     @property
     def texts(self):
-        """The corpus, an object with the methods `files()`, which returns its paths, and `pairs(split)`."""
+        """The corpus object, with methods `files()`, which returns the paths of its files, and `pairs(split)`."""
         raise NotImplementedError
 
     def corpus_files(self) -> list:

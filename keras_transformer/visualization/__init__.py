@@ -1,1 +1,1 @@
-"""Pictures: attention maps and figures, learning curves."""
+"""Attention maps, attention figures and learning curves."""

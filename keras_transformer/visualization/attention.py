@@ -1,4 +1,4 @@
-"""Attention weights of a translation in all layers and heads, and a self-contained HTML page for them."""
+"""Attention weights of a translation in all layers and heads, and a self-contained HTML page that shows them."""
 
 import base64
 import dataclasses
@@ -15,7 +15,7 @@ COLORS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7",
     "#9c755f", "#7f8790", "#1f9ed1", "#8cd17d", "#d37295", "#a0cbe8", "#b6992d", "#499894",
 )  # fmt: skip
-"""Colors of the heads, repeated for more than 16 heads."""
+"""Colors of the heads. They repeat if there are more than 16 heads."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -24,8 +24,8 @@ class Tokens:
 
     Attributes:
         labels: Text of each token.
-        words: The words that the tokens form.
-        word_of: Index of each token's word, int `[tokens]`, ascending from 0.
+        words: Words that consist of the tokens.
+        word_of: Index of each token's word, int `[tokens]`, in ascending order starting at 0.
     """
 
     labels: tuple
@@ -33,14 +33,14 @@ class Tokens:
     word_of: np.ndarray
 
     def merged(self):
-        """Return the words as `Tokens`."""
+        """Return `Tokens` with one token per word."""
         return Tokens(self.words, self.words, np.arange(len(self.words)))
 
     def find(self, wanted):
         """Return the index of a token.
 
         Args:
-            wanted: Label of the token, or its number from 1.
+            wanted: Label of the token, or its number, starting at 1.
 
         Raises:
             UserError: There is no such token.
@@ -65,8 +65,9 @@ class AttentionMaps:
     Attributes:
         source_text, target_text: The texts.
         source: `Tokens` of the source, including EOS.
-        target: `Tokens` of the target, including EOS. These outputs of the decoder label the rows.
-        given: `Tokens` of the decoder's input, BOS and the target without EOS. They label the columns.
+        target: `Tokens` of the decoder's output: the target, including EOS. They label the rows.
+        given: `Tokens` of the decoder's input: BOS, and the target without EOS. They label the columns of its
+            self-attention.
         encoder: float32 `[layers, heads, source_tokens, source_tokens]`.
         decoder: float32 `[layers, heads, target_tokens, target_tokens]`.
         cross: float32 `[layers, heads, target_tokens, source_tokens]`.
@@ -82,7 +83,7 @@ class AttentionMaps:
     cross: np.ndarray
 
     def sides(self, kind):
-        """Return the `Tokens` of queries and keys for a kind of attention, a key of `KINDS`."""
+        """Return the `Tokens` of the queries and keys for a kind of attention, a key of `KINDS`."""
         queries = self.source if kind == "encoder" else self.target
         return queries, self.given if kind == "decoder" else self.source
 
@@ -93,13 +94,13 @@ class AttentionMaps:
     def merged(self):
         """Return the attention between words instead of tokens.
 
-        The columns of a word's tokens are added and their rows averaged, so rows still sum to 1.
+        The method adds the columns of a word's tokens and averages their rows, so rows still sum to 1.
         """
         merged = {}
         for kind in KINDS:
             queries, keys = (_memberships(tokens) for tokens in self.sides(kind))
             mean = queries / queries.sum(axis=1, keepdims=True)
-            # Clip, because rounding errors may give values above 1.
+            # Clip, because rounding errors can produce values above 1.
             merged[kind] = np.clip(mean @ self.weights(kind) @ keys.T, 0, 1).astype("float32")
         sides = {side: getattr(self, side).merged() for side in ("source", "target", "given")}
         return dataclasses.replace(self, **sides, **merged)
@@ -118,16 +119,16 @@ class AttentionMaps:
 
 
 def visible(weights):
-    """Return weights for drawing, clipped to [0, 1], with 0 instead of NaN."""
+    """Clip weights to [0, 1] for drawing, and replace NaN with 0."""
     return np.clip(np.nan_to_num(weights), 0, 1)
 
 
 def chosen(weights, layer=None, heads=None, count=None):
-    """Return the index of a layer and a list of head indices, with defaults filled in.
+    """Validate a layer and heads, and replace None with defaults. Return the layer's index and a list of head indices.
 
     Args:
         weights: `[layers, heads, queries, keys]`.
-        layer: Index, or None for the second to last layer (or the only layer).
+        layer: Index, or None for the second-to-last layer (or the only layer).
         heads: Indices, or None for the first `count` heads.
         count: Default number of heads, or None for all.
 
@@ -146,7 +147,7 @@ def chosen(weights, layer=None, heads=None, count=None):
 
 
 def _memberships(tokens):
-    """Return float64 `[words, tokens]`, 1 if the token belongs to the word."""
+    """Return float64 `[words, tokens]`, 1 where a token belongs to a word and 0 elsewhere."""
     return (np.arange(len(tokens.words))[:, None] == tokens.word_of[None]).astype("float64")
 
 
@@ -181,9 +182,9 @@ def attention_page(maps, kind="cross", layer=None, heads=None, pieces=False):
     Args:
         maps: `AttentionMaps`.
         kind: Kind of attention to select first, a key of `KINDS`.
-        layer: Index of the layer to select first (default: the second to last).
+        layer: Index of the layer to select first (default: the second-to-last layer).
         heads: Indices of the heads to select first (default: all).
-        pieces: Whether to show subwords first instead of words.
+        pieces: Whether to show subwords instead of words at first.
     """
     view = resources.files(__package__) / "page"
     return PAGE.format(
@@ -198,7 +199,7 @@ def attention_page(maps, kind="cross", layer=None, heads=None, pieces=False):
 
 
 def view_data(maps, kind="cross", layer=None, heads=None, pieces=False):
-    """Return the data for `attention_view.js` as a dict for JSON. See `attention_page` for the arguments."""
+    """Return the data for `attention_view.js` as a JSON-serializable dict. See `attention_page` for the arguments."""
     layer, heads = chosen(maps.weights(kind), layer, heads)
     forms = {"words": maps.merged(), "pieces": maps}
     return {
@@ -217,7 +218,7 @@ def view_data(maps, kind="cross", layer=None, heads=None, pieces=False):
 
 
 def inline(maps):
-    """Return HTML for a notebook: the page in a frame that is high enough for its words."""
+    """Return HTML for a notebook, with the page in a frame that is tall enough for its words."""
     rows = max(len(maps.source.words), len(maps.target.words)) + 1
     page = html.escape(attention_page(maps))
     return (

@@ -1,4 +1,4 @@
-"""Attention figures like the paper's figures 3 to 5, drawn with Matplotlib."""
+"""Matplotlib attention figures like figures 3 to 5 of the paper."""
 
 import unicodedata
 
@@ -11,28 +11,28 @@ FIGURES = {
     4: "one head, and below it one word in the selected heads",
     5: "two heads side by side",
 }
-"""{number of a figure in the paper: attention that it shows}"""
+"""{number of a figure in the paper: description of the figure}."""
 
 STEP, HEIGHT = 0.34, 1.6
-"""Inches between neighbouring words, and between queries and keys."""
+"""Distance between neighbouring words, and between queries and keys, in inches."""
 LETTER = 0.095
-"""Inches per letter of a word. The text is vertical."""
+"""Height of a letter in a word, in inches. The text is vertical."""
 TITLE_LETTER = 0.06
-"""Inches per letter of a title."""
+"""Width of a letter in a title, in inches."""
 LEAST = 0.01
 """Minimum weight to draw."""
 
 
 def draw_figure(number, maps, kind="encoder", layer=None, heads=None, word=None):
-    """Return the Matplotlib `Figure`.
+    """Draw an attention figure and return the Matplotlib `Figure`.
 
     Args:
         number: Number of the figure, a key of `FIGURES`.
         maps: `AttentionMaps` of words or subwords.
         kind: Kind of attention, a key of `attention.KINDS`.
-        layer: Index of the layer (default: the second to last, as in the paper, or the only layer).
-        heads: Indices of the heads (default: all for figure 3, the first two for the others).
-        word: Label of the query word in figures 3 and 4, or its number from 1 (default: the word in the middle).
+        layer: Index of the layer (default: the second-to-last layer, as in the paper, or the only layer).
+        heads: Indices of the heads (default: all for figure 3, the first two for the other figures).
+        word: Label of the query word in figures 3 and 4, or its number, starting at 1 (default: the middle word).
 
     Raises:
         UserError: The figure, layer, head or word does not exist, figure 5 does not get two heads, or Matplotlib is
@@ -78,12 +78,12 @@ def _title(kind, layer, heads):
 
 
 def _letters(label):
-    """Return the length of a label in widths of Latin letters. East Asian characters and emoji are wider."""
+    """Return the length of a label in Latin letters. East Asian characters and emoji count as 1.5 letters."""
     return sum(1.5 if unicodedata.east_asian_width(character) in "WF" else 1 for character in label)
 
 
 def _draw(axes, weights, queries, keys, heads, only, top):
-    """Draw queries above keys, with a line for each weight. If `only` is an index, draw lines of this query only."""
+    """Draw queries above keys, with a line for each weight. If `only` is an index, draw only lines of that query."""
     from matplotlib.collections import LineCollection
 
     for labels, y, side in ((queries, HEIGHT, "bottom"), (keys, 0, "top")):

@@ -1,4 +1,4 @@
-"""Learning curves: loss, score, learning rate and speed of one or several runs, drawn with Matplotlib."""
+"""Matplotlib learning curves: loss, score, learning rate and speed of one or several runs."""
 
 import itertools
 
@@ -7,11 +7,11 @@ from keras_transformer.visualization.attention import COLORS
 from keras_transformer.visualization.plots import new_figure
 
 AXES = {"step": "updates", "tokens": "tokens trained on", "flops": "floating point operations", "seconds": "hours"}
-"""{quantity of the x-axis: its label}"""
+"""{quantity of the x-axis: its label}."""
 
 
 def draw_curves(runs, over="step"):
-    """Return the Matplotlib `Figure` with the learning curves of one or several runs.
+    """Draw the learning curves of one or several runs and return the Matplotlib `Figure`.
 
     Args:
         runs: {name: result of `runs.summary.lines_by_step`}.
@@ -64,7 +64,7 @@ def draw_curves(runs, over="step"):
 
 
 def _places(train, over):
-    """Return the function that maps a step to its x value, the sum of the quantity over all updates so far."""
+    """Return a function that maps a step to its x value, the sum of the quantity over all updates so far."""
     if over == "step":
         return lambda step: step
     totals = list(itertools.accumulate(row[over] / (3600 if over == "seconds" else 1) for _, row in train))
@@ -78,5 +78,5 @@ def _places(train, over):
 
 
 def _score_name(row):
-    """Return the name of a validation score: the last one with a signature."""
+    """Return the name of the last validation score with a signature, or "score" if no score has one."""
     return ["score", *row.get("signatures", {})][-1]

@@ -1,4 +1,4 @@
-"""Reproducible Matplotlib figures without a display. Matplotlib is imported on first use."""
+"""Reproducible Matplotlib figures without a display. Importing this module does not import Matplotlib."""
 
 import importlib.util
 
@@ -28,13 +28,13 @@ def new_figure(width, height):
 
 
 def save(figure, path):
-    """Write a `Figure` atomically as PNG or SVG, depending on the file name's suffix.
+    """Write a `Figure` atomically as PNG or SVG, depending on the suffix of the path.
 
-    The function selects installed fonts that have the characters of the texts. An SVG may also contain other
+    The function selects installed fonts that contain the characters of the texts. An SVG may also contain other
     characters, because its viewer renders the text.
 
     Raises:
-        UserError: The file is a PNG, and one of its characters is not in any installed font.
+        UserError: The format is PNG, and no installed font contains one of the characters.
     """
     import matplotlib
     from matplotlib.text import Text
@@ -46,19 +46,19 @@ def save(figure, path):
         raise UserError(_missing(missing))
     for text in texts:
         text.set_fontfamily([*text.get_fontfamily(), *fonts])
-    reproducible = {"svg.fonttype": "none", "svg.hashsalt": path.name}  # no outlines of letters, no random ids
+    reproducible = {"svg.fonttype": "none", "svg.hashsalt": path.name}  # text instead of outlines, no random ids
     with matplotlib.rc_context(reproducible), atomic_open(path, "wb") as file:
         figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 
 def _fonts_for(characters):
-    """Return font families for the characters that are missing from Matplotlib's default font.
+    """Find installed fonts for the characters that Matplotlib's default font lacks.
 
     Args:
         characters: Set of characters.
 
     Returns:
-        List of families of installed fonts, and the set of characters that none of them has.
+        List of font families, and the set of characters that no installed font contains.
     """
     from matplotlib import font_manager
 
@@ -70,14 +70,14 @@ def _fonts_for(characters):
         path = min(paths, key=lambda p: (-len(drawn[p] & missing), "Regular" not in p, "Sans" not in p, p))
         if not drawn[path] & missing:
             break
-        font_manager.fontManager.addfont(path)  # it may be newer than Matplotlib's cached list of fonts
+        font_manager.fontManager.addfont(path)  # Matplotlib's cached list of fonts may lack it
         families.append(font_manager.get_font(path).family_name)
         missing -= drawn[path]
     return families, missing
 
 
 def _drawn_by(path):
-    """Return the characters of a font that Matplotlib can draw. Bitmap fonts, such as colored emoji, have none."""
+    """Return the set of characters that Matplotlib can draw with a font. For bitmap fonts, the set is empty."""
     from matplotlib import font_manager
 
     try:
