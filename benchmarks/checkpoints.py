@@ -1,10 +1,10 @@
-"""Time of a checkpoint write, with fsync and checksums, and its share of training at the default interval.
+"""Measure the time of a checkpoint write, including fsync and checksums, and its share of the training time.
 
     python benchmarks/checkpoints.py --json=docs/results/checkpoints.jsonl
 
-A checkpoint contains the weights, the optimizer state and a moving average, as in training. The benchmark compares it
-with an update of at most `--tokens` source and target tokens. Most runs make larger updates, so the share is an upper
-bound.
+A checkpoint contains the weights, the optimizer state and a moving average, as in training. The share refers to the
+default checkpoint interval and to updates of at most `--tokens` source and target tokens. Most runs make larger
+updates, so the share is an upper bound.
 """
 
 import tempfile
@@ -44,7 +44,7 @@ def measure(size, flags):
     rows = min(flags.tokens, hparams.batch_tokens) // LENGTH
     ids = np.random.default_rng(0).integers(4, VOCAB_SIZES[size], (rows, LENGTH)).astype("int32")
     weights = np.full(ids.shape, 1 / ids.size, "float32")
-    model.train_on_batch((ids, ids), ids, weights)  # traces
+    model.train_on_batch((ids, ids), ids, weights)  # trace before the timing
     update = median_seconds(lambda _: model.train_on_batch((ids, ids), ids, weights), flags.times)
     with tempfile.TemporaryDirectory(dir=".") as folder:
         checkpoints = Checkpoints(folder)

@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--json", metavar="FILE", help=json_help)
 
     def add_names(self, flag, known, default=None, help="default %(default)s"):
-        """Add a flag that takes a comma-separated list of known names and parses it into a list."""
+        """Add a flag whose value is a comma-separated list of names from `known`. The parsed value is a list."""
         kind = flag.strip("-").removesuffix("s")
 
         def names(text):
@@ -78,9 +78,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_row(row, path):
-    """Add the command, the commit and the machine to a row and return it. With a path, append it to that .jsonl file.
+    """Add the command, the commit and the machine to a result row, append it to a .jsonl file, and return it.
 
-    If the row already has a commit, this commit stays, even if the checkout has a different one.
+    Args:
+        row: Result row. If it already has a commit, the function keeps that commit.
+        path: Path of the file, or None to write no file.
     """
     from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 
@@ -91,20 +93,20 @@ def add_row(row, path):
 
 
 def print_table(name, rows):
-    """Print rows as the table in the documentation. `name` is the function of docs/results.py that formats it."""
+    """Print rows as a table of the documentation. `name` is the function of docs/results.py that formats the table."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
     print(importlib.import_module("results").FUNCTIONS[name](rows))
 
 
 def timed(function, *arguments, clock=time.perf_counter):
-    """Call a function and return (result, seconds)."""
+    """Call a function with the arguments and return (result, seconds)."""
     began = clock()
     result = function(*arguments)
     return result, clock() - began
 
 
 def median_seconds(function, times):
-    """Call a function with 0, 1, …, `times` - 1 and return the median duration in seconds."""
+    """Call a function with each of 0, 1, …, `times` - 1, and return the median duration of a call in seconds."""
     return statistics.median(timed(function, i)[1] for i in range(times))
 
 

@@ -1,10 +1,10 @@
-"""Compile times on JAX: time to the first and to the last update, with an empty and with a filled compilation cache.
+"""Measure compile times on JAX as the time to the first and to the last update, without and with a compilation cache.
 
     KERAS_BACKEND=jax python benchmarks/compilation.py --hparams=toy,base
 
-Each row comes from a new process, which trains on the embedded problem `toy_ende` and neither evaluates nor writes a
-checkpoint before the last update. "cold" starts with an empty compilation cache, "warm" with the cache of the cold run.
-`cpu_seconds` counts all threads, so other programs on the machine do not change it much.
+Each row comes from a new process, which trains on the built-in problem `toy_ende`. The process neither evaluates nor
+writes a checkpoint before the last update. "cold" starts with an empty compilation cache, and "warm" starts with the
+cache of the cold run. `cpu_seconds` is the CPU time of all threads, which other programs on the machine hardly affect.
 """
 
 import json
@@ -70,9 +70,9 @@ def main(arguments):
 
 
 def train(settings, cache):
-    """Train in a separate process that uses this compilation cache folder, and return the measurements."""
+    """Train in a separate process with its compilation cache in the folder `cache`. Return the measurements."""
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # the package's own value
+    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # as in the package
     child = subprocess.run(
         [sys.executable, "-c", CHILD, json.dumps(settings)],
         env=environment,

@@ -1,9 +1,9 @@
-"""Load each export in the software that it is made for, without this project, and compare the translations.
+"""Translate with each export in its target software, without this project, and compare the translations.
 
     python benchmarks/consumers.py --run=runs/multi30k --formats=huggingface,argos \\
         --python=transformers-env/bin/python --json=docs/results/exports.jsonl
 
-The program exports a run and starts `--python`, an interpreter with the packages of the consumers:
+The program exports a run and starts the interpreter `--python`, which must have these packages:
 
 | format | packages |
 |---|---|
@@ -13,9 +13,9 @@ The program exports a run and starts `--python`, an interpreter with the package
 | huggingface | transformers, torch, sentencepiece, sacremoses |
 | onnx | optimum-onnx[onnxruntime], sentencepiece, sacremoses |
 
-The interpreter translates a test split in batches of 64 texts; Argos Translate takes one text at a time. Sentences per
-second are for the split after a first batch. For onnx, the interpreter first converts the export for transformers.
-`same` is the share of translations that are equal to those of `Translator`.
+The interpreter translates a test split in batches of 64 texts, except that Argos Translate takes one text at a time.
+The measurement of sentences per second starts after a first batch. For onnx, the interpreter first converts the export
+for transformers. `same` is the share of translations that are equal to those of `Translator`.
 """
 
 import json
@@ -71,7 +71,7 @@ def main(arguments):
 
 
 def export(translator, run, format, flags, folder):
-    """Export a run, or its `Translator`, in a format and return the directory."""
+    """Export a run, or its `Translator`, in the given format. Return the directory of the export."""
     target = folder / "out"
     if format == "saved_model":
         import keras_transformer as kt
@@ -97,7 +97,7 @@ def export(translator, run, format, flags, folder):
 
 
 def translate(python, format, exported, texts):
-    """Translate texts with `open_export.py` and return its answer."""
+    """Translate texts with `open_export.py` in another interpreter, and return its answer."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
         request.write_text(json.dumps({"texts": texts, "batch": BATCH}), "utf-8")
@@ -106,7 +106,7 @@ def translate(python, format, exported, texts):
 
 
 def start(python, *arguments):
-    """Run the interpreter of a consumer. Unset PYTHONPATH, so that it cannot import this project."""
+    """Run another Python interpreter without PYTHONPATH, so that it cannot import this project."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([python, *map(str, arguments)], env=environment, stderr=subprocess.PIPE, encoding="utf-8")
     if done.returncode:

@@ -1,18 +1,18 @@
-"""Cost of the data path: batch plans of large corpora, and tokens per second from the store to the training step.
+"""Measure the data path: batch plans of large corpora, and tokens per second from the store to the training step.
 
     python benchmarks/data_path.py --pairs=1000000,36000000
     KERAS_BACKEND=jax python benchmarks/data_path.py --workloads=jax
 
 Workloads:
 
-- `plan`: open the plan of a corpus, make the first batch, cross into the second epoch, resume at later steps. The
-  lengths are random, with the distribution of WMT.
-- `mixing`: padding, and the probability that two pairs of a batch are also in one batch in the next epoch.
-- `assembly`: `TokenBatches` from a prepared corpus, without Keras.
-- `tf_data`, `jax`: the same batches in Keras' `fit`, with a training step that does nothing.
+- `plan`: time to open the plan of a corpus, make the first batch, start the second epoch, and resume at later steps.
+  The lengths are random, with the distribution of WMT.
+- `mixing`: share of padding, and probability that two pairs that share a batch do so again in the next epoch.
+- `assembly`: speed of `TokenBatches` from a prepared corpus, without Keras.
+- `tf_data`, `jax`: speed of the same batches in Keras' `fit`, with a training step that does nothing.
 
-Each workload runs in a separate process. All times are CPU seconds of that process, so other load does not count.
-Memory is the growth of the peak resident size after the imports, in MB.
+Each workload runs in a separate process. All times are CPU seconds of that process, so other programs hardly affect
+them. Memory is the growth of the peak resident size after the imports, in MB.
 """
 
 import concurrent.futures
@@ -77,7 +77,7 @@ def plan_runs(folder, sizes, flags):
 
 
 def batch_runs(folder, function, flags):
-    """Yield the result row of one way to read batches: `assembly` or `fit`."""
+    """Yield the result row of a function that reads batches, `assembly` or `fit`."""
     path = Path(folder, "store")
     if not path.exists():
         in_process(write_store, path, flags.stored_pairs)
@@ -106,7 +106,7 @@ def in_process(function, *arguments):
 
 
 def lengths_of(pairs):
-    """Return WMT-like sentence lengths, int32 `[2, pairs]`. After a million pairs, they repeat."""
+    """Return source and target lengths as in WMT, int32 `[2, pairs]`. They repeat after a million pairs."""
     from workload import wmt_lengths
 
     block = wmt_lengths(1_000_000).astype(np.int32)
@@ -114,7 +114,7 @@ def lengths_of(pairs):
 
 
 def write_plan(path, pairs):
-    """Write the `LengthIndex` of a corpus. A very large corpus is simulated with pairs that are already in order."""
+    """Write the `LengthIndex` of a corpus. For a very large corpus, assume that its pairs are already sorted."""
     from keras_transformer.data.columns import add_checksums, allocate_column
     from keras_transformer.data.length_index import group_lengths, order_type, write_index
 
@@ -178,7 +178,7 @@ def plan(path, batch_tokens):
 
 
 def mixing(path, batch_tokens, max_shapes):
-    """Measure the padding of a plan, and how often two pairs of a batch share a batch again in the next epoch."""
+    """Measure the padding of a plan, and how often two pairs that share a batch do so again in the next epoch."""
     from keras_transformer.data.batch_plan import BatchPlan
     from keras_transformer.data.columns import Column
     from keras_transformer.data.length_index import LengthIndex
@@ -203,7 +203,7 @@ def mixing(path, batch_tokens, max_shapes):
 
 
 def assembly(path, batch_tokens, count):
-    """Measure `TokenBatches` on `count` batches after the first epoch."""
+    """Measure the speed of `TokenBatches` over `count` batches after the first epoch."""
     from keras_transformer.data import token_batches  # noqa: F401
 
     before = peak_memory()
@@ -215,13 +215,13 @@ def assembly(path, batch_tokens, count):
 
     epoch = batches.batches_per_epoch
     figures = {"open_seconds": open_seconds, "first_batch_seconds": cpu_timed(make, 0, 1)[1]}
-    figures["first_epoch_seconds"] = cpu_timed(make, 1, epoch)[1]  # reads the corpus for the first time
+    figures["first_epoch_seconds"] = cpu_timed(make, 1, epoch)[1]  # includes reading the corpus from disk
     seconds = cpu_timed(make, epoch, epoch + count)[1]
     return {**figures, **rates(batches, count, seconds), "peak_memory_mb": peak_memory() - before}
 
 
 def fit(path, batch_tokens, count):
-    """Measure Keras' `fit` with an empty training step on `count` batches after the first epoch."""
+    """Measure the speed of Keras' `fit` with an empty training step over `count` batches after the first epoch."""
     import keras
 
     from keras_transformer.backend.loading import load_keras
@@ -247,7 +247,7 @@ def fit(path, batch_tokens, count):
         data = batches.as_dataset() if on_tensorflow else batches
         model.fit(data, steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False)
 
-    run(batches, batches.batches_per_epoch)  # compiles
+    run(batches, batches.batches_per_epoch)  # compile before the timing
     seconds = cpu_timed(run, batches.replace(start=batches.batches_per_epoch), count)[1]
     return {"open_seconds": open_seconds, **rates(batches, count, seconds), "peak_memory_mb": peak_memory() - before}
 

@@ -1,4 +1,4 @@
-"""Speed of beam search: this project compared with CTranslate2 and OpenNMT-tf, with the same weights, on the CPU.
+"""Compare the speed of beam search in this project, CTranslate2 and OpenNMT-tf with the same weights on the CPU.
 
     python benchmarks/decode.py --json=docs/results/decode.jsonl
     python benchmarks/decode.py --engines=keras_transformer,ctranslate2 --precisions=float32 --sizes=tiny
@@ -6,24 +6,26 @@
 
 Workloads:
 
-- `forced`: random weights. All 64 sentences of 25 source tokens get 25 output tokens and EOS, in one batch.
-- `natural`: a trained run on a split of its problem, in batches of 64 sentences of similar length. The length limit is
-  that of the run; in the other engines, it is the limit of the longest source of the batch. Output tokens are those of
-  the best hypotheses without EOS.
+- `forced`: a model with random weights translates one batch of 64 sentences. Each has 25 source tokens and gets 25
+  output tokens and EOS.
+- `natural`: a trained run translates a split of its problem in batches of 64 sentences of similar length. This project
+  limits the length of each output as usual. The other engines apply the limit of the longest source to the whole batch.
+  The number of output tokens is that of the best hypotheses without EOS.
 
-Each engine runs in a separate process with `--threads` threads. It loads the model and translates everything once. Then
-the engines alternate, `--repeats` times, so that other load affects all of them. The benchmark reports the median
-speed, and the median over rounds of the ratio of two engines. Memory is the peak resident memory of the process. This
-project starts from text, the others from token ids; the tokenization hardly takes time.
+Each engine runs in a separate process with `--threads` threads. It loads the model and translates everything once. In
+each of `--repeats` rounds, the engines then run one after the other, so that other programs affect all of them. The
+benchmark reports the median speed, and the median over rounds of the ratio between two engines. Memory is the peak
+resident memory of the process. This project starts from text and the others from token ids, but tokenization takes
+hardly any time.
 
 The searches differ:
 
 - Length penalty, with |y| counting EOS: ((5 + |y|) / 6)^α in this project, |y|^α in CTranslate2. OpenNMT-tf uses
   ((5 + |y|) / 6)^α for open and ((6 + |y|) / 6)^α for finished hypotheses.
-- End of the search: this project stops when no open hypothesis can become the best. CTranslate2 stops when it has as
-  many finished hypotheses as beams (with α = 0, when the first beam has finished), OpenNMT-tf when every beam has
-  finished.
-- Only in this project, a forced hypothesis ends with EOS, which takes one more step.
+- End of the search: this project stops when no open hypothesis can become the best. OpenNMT-tf stops when every beam
+  has finished. CTranslate2 stops when it has as many finished hypotheses as beams, or with α = 0 when the first beam
+  has finished.
+- Forced outputs: in this project, a forced hypothesis ends with EOS, which takes one more step than in other engines.
 - CTranslate2 and OpenNMT-tf may output PAD and BOS.
 """
 
@@ -78,7 +80,7 @@ def main(arguments):
 
 
 def read_flags(arguments):
-    """Return the flags. `variants` lists the (engine, precision, mode) combinations to measure.
+    """Parse the command line and return the flags. `variants` is the list of (engine, precision, mode) to measure.
 
     Raises:
         UserError: A flag is wrong, or the flags exclude all engines.
@@ -122,7 +124,7 @@ class Workload:
         texts: Source sentences.
         alpha: Exponent of the length penalty.
         extra_length: Maximum number of output tokens beyond the source length.
-        min_length: Number of tokens before EOS in forced outputs, or 0. Other engines end with one more token.
+        min_length: Number of tokens before EOS in forced outputs, or 0. Other engines output one more token, not EOS.
         score: Function from output texts to BLEU, or None.
     """
 
@@ -138,11 +140,11 @@ class Workload:
     score: object = None
 
     def tokens(self, outputs):
-        """Return the number of output tokens that count."""
+        """Return the number of output tokens for the measurement of speed."""
         return len(outputs) * (self.min_length + 1) if self.min_length else sum(map(len, outputs))
 
     def job(self, threads):
-        """Return the job of an engine, as for JSON."""
+        """Return the job of an engine as an object that can be converted to JSON."""
         return {
             "model": str(self.model), "tokenizer": str(self.folder), "texts": self.texts,
             "sources": self.tokenizer.encode(self.texts), "beam_size": BEAM_SIZE, "alpha": self.alpha,
@@ -152,7 +154,7 @@ class Workload:
 
 
 def forced(size, folder):
-    """Return the workload with random weights and equal lengths."""
+    """Return the workload `forced`, with random weights and equal lengths."""
     load_keras()
     import keras_transformer as kt
 
@@ -169,7 +171,7 @@ def forced(size, folder):
 
 
 def natural(flags, folder):
-    """Return the workload of a trained run."""
+    """Return the workload `natural`, with a trained run."""
     load_keras()
     from keras_transformer.runs.run import Run
 
@@ -185,7 +187,7 @@ def natural(flags, folder):
 
 
 def measure(workload, flags, folder):
-    """Measure one workload, append its result rows to the file of `--json`, and return them."""
+    """Measure a workload, append the result rows to the file `--json`, and return them."""
     processes, rounds = [], []
     try:
         for variant in flags.variants:
@@ -204,7 +206,7 @@ def measure(workload, flags, folder):
 
 
 def row_of(process, workload, flags, rounds):
-    """Return the result row of one engine. `rounds` holds a dictionary {process: answer} for each round."""
+    """Return the result row of one engine. `rounds` is a list with a dictionary {process: answer} for each round."""
     answers = [turn[process] for turn in rounds]
     outputs = answers[-1]["outputs"]
     forced_length = workload.min_length + (process.engine != OURS)

@@ -1,10 +1,11 @@
-"""Time of the operations in `decode.py`'s workload `forced`, by kind, for this project on TensorFlow's CPU.
+"""Profile the operations of beam search on TensorFlow's CPU, with the workload `forced` of `decode.py`.
 
     python benchmarks/decode_profile.py --json=docs/results/decode_profile.jsonl
 
-The batch is translated once before the profile, so tracing and compilation do not count. Times are sums over
-operations. Operations of several threads may overlap, so shares are more meaningful than seconds. An operation that
-XLA has fused appears under XLA's name. Rates count the floating point operations of matrix products.
+The program translates the batch once before the profile, so the times exclude tracing and compilation. The time of a
+kind is the sum over its operations. Operations in several threads may overlap, so shares are more meaningful than
+seconds. An operation that XLA has fused appears under XLA's name. Rates count the floating point operations of matrix
+products.
 """
 
 import collections

@@ -1,19 +1,24 @@
-"""Outputs and speed of the exports of a run, compared with `Translator`.
+"""Compare the outputs and the speed of a run's exports with those of `Translator`.
 
     python benchmarks/exports.py --run=runs/multi30k --json=docs/results/exports.jsonl
 
-`Translator` in float32 translates a test split and awkward strings. The SavedModel translates the same texts in float32
-and bfloat16, in batches of 64 and one by one, and CTranslate2 translates them with each quantization. The variant
-`engine` is the run itself, translated with `--engine=ctranslate2`. The figures are shares of equal translations: `same`
-compares with `Translator` in float32, `same_precision` with `Translator` in the precision of the export, and `awkward`
-covers the awkward strings. Differences of scores are for equal tokens in equal precision. Sentences per second are for
-the split after a first batch.
+All variants translate a test split and some unusual strings:
+
+- `Translator` in float32, as the reference.
+- The SavedModel in float32 and bfloat16, in batches of 64 and one by one.
+- CTranslate2 with each quantization.
+- `engine`: the run itself with `--engine=ctranslate2`.
+
+The benchmark reports shares of equal translations. `same` compares with `Translator` in float32, and `same_precision`
+with `Translator` in the precision of the export. `awkward` is the share for the unusual strings. Differences of scores
+are for equal tokens in equal precision. The measurement of sentences per second starts after a first batch.
 
 CTranslate2 has a different beam search (docs/serving.md), so the benchmark also compares its greedy outputs and its
-log-probabilities of given targets. Its outputs are cut to this project's limit, the source length plus `extra_length`.
+log-probabilities of given targets. The benchmark cuts its outputs to this project's limit, the source length plus
+`extra_length`.
 
 `--variants="huggingface float32" --python=PATH` measures the export for transformers. PATH is a Python interpreter with
-transformers, PyTorch, sentencepiece and sacremoses. It does not need this project.
+transformers, PyTorch, sentencepiece and sacremoses. It does not have to contain this project.
 """
 
 import json
@@ -67,7 +72,7 @@ def main(arguments):
 
 
 class Exports:
-    """Comparison of exports with `Translator`, with one method for each export format."""
+    """Comparison of exports with `Translator`. Each export format has a method."""
 
     def __init__(self, flags):
         import keras_transformer as kt
@@ -159,7 +164,7 @@ class Exports:
         }  # fmt: skip
 
     def engine(self, folder, precision):
-        """Measure the run itself with CTranslate2 as its engine."""
+        """Measure the run itself with CTranslate2 as the engine."""
         from keras_transformer.conversion.cache import converted_files
         from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
 
@@ -178,7 +183,7 @@ class Exports:
         }  # fmt: skip
 
     def huggingface(self, folder, precision):
-        """Measure an export for transformers, which runs in another interpreter."""
+        """Measure an export for transformers in another interpreter."""
         from keras_transformer.exports.huggingface import export_huggingface
 
         _, export_seconds = timed(export_huggingface, self.run, folder, self.checkpoint)
@@ -201,7 +206,7 @@ class Exports:
         }  # fmt: skip
 
     def score(self, outputs):
-        """Return the last of the problem's `Score`s for these outputs."""
+        """Return the problem's main `Score` for the outputs, which is the last one."""
         return self.run.problem.score(outputs, self.references)[-1]
 
 

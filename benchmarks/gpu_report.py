@@ -1,21 +1,23 @@
-"""Speed, memory and compiled program of training and decoding on one accelerator, with JAX. It needs no network.
+"""Measure training and decoding with JAX on one accelerator: speed, memory and compiled program.
+
+The program needs no network connection.
 
     KERAS_BACKEND=jax python benchmarks/gpu_report.py --raw_dir=multi30k --json=docs/results/gpu.jsonl
     KERAS_BACKEND=jax python benchmarks/gpu_report.py --miniature
 
 Workloads:
 
-- `rate`: products of two large square matrices in bfloat16 and float32, in TFLOP/s.
-- `train`: updates of `base` and `big` in bfloat16, from `TokenBatches` to the weights, in Keras' `fit`. The tokens are
-  random. "wmt" has lengths like those of WMT, and "fixed" has one length. `utilisation` is the share of the rate that
-  the matrix products of the model reach, padding included.
-- `phases`: seconds of the forward pass alone, and of the whole update, for one batch on the device.
-- `program`: the compiled update of `base`: types of its matrix products, host transfers and copies.
-- `decode`: beam search of `base` in bfloat16 with random weights, in which all outputs have the same length.
-- `learn`: 1,500 updates of Multi30k with `tiny` and its BLEU; without `--raw_dir`, the embedded problem `toy_ende`.
+- `rate`: rate of products of two large square matrices in bfloat16 and float32, in TFLOP/s.
+- `train`: speed of `base` and `big` in bfloat16, in Keras' `fit` with `TokenBatches` of random tokens. "wmt" has
+  lengths as in WMT, and "fixed" has one length. `utilisation` is the rate of the model's matrix products, including
+  padding, as a share of `rate`.
+- `phases`: seconds of the forward pass alone and of the whole update, for one batch on the device.
+- `program`: data types of the matrix products, host transfers and copies in the compiled update of `base`.
+- `decode`: speed of beam search with `base` in bfloat16. Weights are random, and all outputs have the same length.
+- `learn`: BLEU after 1,500 updates of `tiny` on Multi30k, or without `--raw_dir` on the built-in problem `toy_ende`.
 
-Each workload runs in a separate process, so that its peak memory excludes the other workloads. `--page` writes the
-rows as tables.
+Each workload runs in a separate process, so that its peak memory excludes the other workloads. `--page` writes a page
+with the rows as tables.
 """
 
 import concurrent.futures
@@ -70,7 +72,7 @@ def main(arguments):
 
 
 def cases(workload, sizes):
-    """Return a list with the arguments of each run of a workload."""
+    """Return a list with the arguments of each measurement of a workload."""
     if workload == "train":
         return [(name, lengths) for name in sizes["models"] for lengths in ("wmt", "fixed")]
     if workload == "phases":
@@ -92,7 +94,7 @@ def rate(sizes):
     side, products = sizes["side"], 20
     figures = {"device": jax.devices()[0].device_kind, "side": side}
     for dtype in ("bfloat16", "float32"):
-        x = jnp.full((side, side), 1 / side, dtype)  # powers of x are equal to x, so values neither grow nor vanish
+        x = jnp.full((side, side), 1 / side, dtype)  # all powers of x are equal, so values neither grow nor vanish
         power = jax.jit(lambda x: jax.lax.fori_loop(0, products, lambda _, y: y @ x, x))
         power(x).block_until_ready()
         seconds = min(timed(lambda power=power, x=x: power(x).block_until_ready()) for _ in range(3))
@@ -118,7 +120,7 @@ def train(sizes, name, lengths):
     epoch = batches.batches_per_epoch
     began = time.monotonic()
     with CompileAhead(0, batches, epoch) as ahead:
-        model.fit(batches, steps_per_epoch=epoch, verbose=0, callbacks=[ahead])  # compiles all shapes
+        model.fit(batches, steps_per_epoch=epoch, verbose=0, callbacks=[ahead])  # compile all shapes before the timing
     first = time.monotonic() - began
     seconds = timed(lambda: model.fit(batches, steps_per_epoch=updates, verbose=0))
     timed_updates = range(epoch, epoch + updates)
@@ -151,7 +153,7 @@ def phases(sizes, name):
 
 
 def program(sizes):
-    """Count operations in the bfloat16 update of `base`, before and after XLA optimizes it."""
+    """Count the operations of an update of `base` in bfloat16, before and after XLA's optimizations."""
     import jax
 
     model, hparams = compiled_model(sizes, "base")
@@ -194,7 +196,7 @@ def decode(sizes):
     def translate():
         return translator.translate(texts, nbest=1, extra_length=0, min_length=length)
 
-    translate()  # compiles
+    translate()  # compile before the timing
     found = []
     seconds = timed(lambda: found.extend(translate()))
     tokens = sum(len(hypotheses[0].tokens) for hypotheses in found)
@@ -205,7 +207,7 @@ def decode(sizes):
 
 
 def learn(sizes, flags):
-    """Train for a short time and return the BLEU."""
+    """Train for a short time and measure the BLEU."""
     import keras_transformer as kt
     from keras_transformer.decoding.evaluation import evaluate
     from keras_transformer.training.options import TrainOptions
@@ -227,7 +229,7 @@ def learn(sizes, flags):
 
 
 def compiled_model(sizes, name):
-    """Return a compiled model in bfloat16, and its hparams."""
+    """Return (compiled model in bfloat16, hparams)."""
     import keras
 
     import keras_transformer as kt
@@ -241,7 +243,7 @@ def compiled_model(sizes, name):
 
 
 def example(model, hparams, length):
-    """Return the state of a training step and a batch of random tokens, on the device."""
+    """Return (state of a training step, batch of random tokens), both on the device."""
     import jax
     import numpy as np
 
@@ -254,7 +256,7 @@ def example(model, hparams, length):
 
 
 def timed(function):
-    """Call a function and return the seconds it takes."""
+    """Call a function and return its duration in seconds."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
@@ -280,7 +282,7 @@ def page(rows):
 
 
 def text_of(value):
-    """Format a measurement as text."""
+    """Return a measurement as text."""
     return f"{value:,.4g}" if isinstance(value, float) else str(value).replace("|", "/")
 
 

@@ -1,19 +1,19 @@
-"""Latency of translation by engine: a sentence, a command, a file, and the server under load.
+"""Measure the latency of translation with each engine: a sentence, a command, a file, and the server under load.
 
     python benchmarks/latency.py --run=runs/toy_ende-toy --json=docs/results/latency.jsonl
     python benchmarks/latency.py --run=runs/toy_ende-toy --baseline=../before --json=docs/results/latency.jsonl
 
-| workload | latencies |
+| workload | measured calls |
 |---|---|
-| single | of `Translator.translate` for one test sentence after the other; `first_ms` is the first one |
-| cold_start | of `python -m keras_transformer.translate` for one line, from start to exit |
-| lines_1000 | of the same command for 1,000 lines |
-| server_N | of requests by N clients, each with one sentence after the other |
+| single | `Translator.translate` with one test sentence at a time; `first_ms` is the first call |
+| cold_start | `python -m keras_transformer.translate` with one line, from start to exit |
+| lines_1000 | the same command with 1,000 lines |
+| server_N | requests by N clients, each with one sentence at a time |
 
-Each measurement runs in a separate process. In each round, engines and checkouts take turns, so that other work on
-the machine affects all of them. `--baseline` names another checkout of this project, and `over_baseline` compares the
-median latency with that of the baseline. The clients run in this process and use part of the cores. `wrong` counts
-answers that differ from the output of the same engine in this process. The conversion for CTranslate2 is not measured.
+Each measurement runs in a separate process. In each round, engines and checkouts take turns, so that other programs
+affect all of them. `--baseline` is another checkout of this project, and `over_baseline` is the ratio of the median
+latency to that of the baseline. The clients run in this process and use part of the cores. `wrong` counts answers that
+differ from the output of the same engine in this process. The times exclude the conversion for CTranslate2.
 """
 
 import collections
@@ -39,7 +39,7 @@ from keras_transformer.utils.errors import UserError
 ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = ("single", "cold_start", "lines_1000", *(f"server_{2**n}" for n in range(7)))
 LINES = 1000
-WARM_UP = 3  # seconds before the measurement of a server
+WARM_UP = 3  # seconds before the measurement of a server starts
 
 
 def main(arguments):
@@ -81,7 +81,7 @@ def main(arguments):
 
 
 def summary(rounds):
-    """Summarize all rounds of a workload: percentiles of all latencies, and medians of the other values over rounds."""
+    """Return percentiles of the latencies in all rounds of a workload, and the medians of its other measurements."""
     latencies = [latency for one in rounds for latency in one["latencies"]]
     first = [one["first_ms"] for one in rounds if "first_ms" in one]
     return {
@@ -93,11 +93,11 @@ def summary(rounds):
 
 
 class Latency:
-    """Measurements of latency. Each method returns `latencies` in ms and `per_second`, the sentences per second.
+    """Measurements of latency. Each returns `latencies` in milliseconds and `per_second`, the sentences per second.
 
     Args:
         flags: The flags of this program.
-        folder: `Path` of a folder for input files.
+        folder: `Path` of the folder for input files.
     """
 
     def __init__(self, flags, folder):
@@ -113,7 +113,7 @@ class Latency:
     def measure(self, workload, engine, checkout):
         """Measure a workload once with the package in the folder `checkout`."""
         name, _, count = workload.partition("_")
-        # Without PYTHONSAFEPATH, `python -m` would import the package of the working directory.
+        # Without PYTHONSAFEPATH, `python -m` would import the package in the working directory.
         environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
         if name == "server":
             return self.server(int(count), engine, environment)
@@ -150,7 +150,7 @@ class Latency:
         return path
 
     def output(self, command, environment):
-        """Run a Python program and return its output.
+        """Run a Python program in a new process and return its output.
 
         Raises:
             UserError: The program failed.
@@ -162,10 +162,10 @@ class Latency:
 
 
 def draw(rows, path):
-    """Draw the latency of the server against its load, a line per engine and percentile.
+    """Plot the latency of the server against its load, with a line for each engine and percentile.
 
     Raises:
-        UserError: There are no rows of a server, or Matplotlib is not installed.
+        UserError: The rows have no measurements of a server, or Matplotlib is not installed.
     """
     from keras_transformer.visualization.plots import new_figure, save
 

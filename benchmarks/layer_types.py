@@ -1,14 +1,14 @@
-"""Time of each kind of layer by sequence length n and width d: Table 1 of the paper, measured.
+"""Measure the time of the layer types in Table 1 of the paper by sequence length n and width d.
 
     python benchmarks/layer_types.py --json=docs/layer_types.jsonl --output=docs/layer_types.png
     python benchmarks/layer_types.py --from=docs/layer_types.jsonl      # print the tables of existing measurements
     taskset -c 0 python benchmarks/layer_types.py --clock=cpu           # for machines that run other work
 
-Inputs are random, in float32, in small batches so that the overhead of an operation does not dominate. Lengths vary at
-one width, and widths at one length, as long as the largest tensor of a layer has at most 2^27 elements. The benchmark
-times all layers at all sizes once before it repeats any, and reports the minimum time, which other load affects least.
-An exponent is the slope of a least-squares line through the logarithms of the three largest sizes and of their times.
-The counted exponent describes the operations in matrix products.
+Inputs are small batches of random float32 numbers, large enough that the overhead of an operation does not dominate.
+The benchmark varies the length at one width, and the width at one length, up to 2^27 elements in the largest tensor of
+a layer. It times all layers at all sizes once before it repeats any, and reports the minimum time, which other programs
+affect least. An exponent is the slope of a least-squares line through the logarithms of the three largest sizes and of
+their times. The counted exponent is that of the number of operations in matrix products.
 """
 
 import collections
@@ -72,7 +72,7 @@ def sizes(text):
 
 
 def kinds():
-    """Return all kinds of layers."""
+    """Return a list of all layer types."""
     import keras
     from keras import ops
 
@@ -81,7 +81,7 @@ def kinds():
     from keras_transformer.layers.restricted_attention import RestrictedAttention, restricted_attention
 
     class Bare(keras.layers.Layer):
-        """Attention with one head and without projections, as in Table 1. Queries, keys and values are the input."""
+        """Attention with one head and without projections, as in Table 1. The input is the queries, keys and values."""
 
         def __init__(self, attention):
             super().__init__()
@@ -92,7 +92,7 @@ def kinds():
             return self.attention(x, x, x)[0][:, 0]
 
     class Whole(keras.layers.Layer):
-        """Self-attention of this project, with its four projections."""
+        """Self-attention layer of this project, which includes four projections."""
 
         def __init__(self, attention):
             super().__init__()
@@ -126,7 +126,7 @@ def kinds():
         Kind("recurrent (LSTM)", "O(n·d²)", "O(n)", "O(n)", 1, 2,
              lambda d: keras.layers.LSTM(d, return_sequences=True),
              lambda n, d: 16 * n * d * d, lambda n, d: 4 * n * d),
-        # This path length holds for dilated kernels. With contiguous kernels it is O(n/k) (§4).
+        # The path length is that of dilated kernels. With contiguous kernels, it is O(n/k) (§4).
         Kind("convolutional", "O(k·n·d²)", "O(1)", "O(log_k n)", 1, 2,
              lambda d: keras.layers.Conv1D(d, KERNEL, padding="same"),
              lambda n, d: 2 * KERNEL * n * d * d, lambda n, d: n * d),
@@ -142,7 +142,7 @@ def kinds():
 
 
 def measure(flags):
-    """Return a row for each layer, size and pass. Times are in seconds."""
+    """Measure all layers and return a row for each layer, size and pass. Times are in seconds."""
     load_keras()
     import keras
 
@@ -163,7 +163,7 @@ def measure(flags):
             if BATCH * kind.elements(n, d) > LARGEST:
                 continue
             for name, run in passes(kind.make(d), n, d).items():
-                run()  # compiles
+                run()  # compile before the timing
                 runs.append((run, []))
                 rows.append({
                     "layer": kind.name, "operations": kind.operations, "sequential": kind.sequential, "path": kind.path,
@@ -179,10 +179,10 @@ def measure(flags):
 
 
 def passes(layer, n, d):
-    """Return {"forward": f, "both": f}, functions without arguments that run the layer and wait for the result.
+    """Return {"forward": function, "both": function}. The functions run the layer and wait for the result.
 
-    "both" is the forward and the backward pass: the gradients of the sum of squared outputs with respect to the input
-    and all weights.
+    "both" also runs the backward pass. It computes the gradients of the sum of squared outputs with respect to the
+    input and all weights.
     """
     import keras
     from keras import ops
@@ -205,7 +205,7 @@ def passes(layer, n, d):
         def wait(function):
             def results(x):
                 tensors = function(x)
-                return tensors, tensors[0][0, 0, 0]  # reading this number waits for the whole computation
+                return tensors, tensors[0][0, 0, 0]  # reading the number waits for the computation
 
             graph = tf.function(results).get_concrete_function(x)
             return lambda: graph(x)[1].numpy()
@@ -227,7 +227,7 @@ def passes(layer, n, d):
 
 
 def exponent(rows, layer, axis, name, value="seconds"):
-    """Return, as text, the slope of log `value` over log n or log d (`axis`) for the pass `name` of a layer."""
+    """Return the slope of log `value` over log n or log d, as `axis` selects, for a layer's pass `name`, as text."""
     points = sorted(
         (row[axis], row[value])
         for row in rows
@@ -240,7 +240,7 @@ def exponent(rows, layer, axis, name, value="seconds"):
 def tables(rows):
     """Return two Markdown tables: measured exponents next to those of Table 1, and times at one length.
 
-    This length is the longest one that all layers have in common.
+    The length is the longest at which all layers have measurements.
     """
     layers = first_per(rows, lambda row: row["layer"])
     columns = {"layer": "{layer}", "per layer": "{operations}", "sequential": "{sequential}", "path": "{path}"}
@@ -268,7 +268,7 @@ def tables(rows):
 
 
 def unit(rows):
-    """Return the time unit of the rows as text."""
+    """Return the unit of the times in the rows."""
     return {"wall": "milliseconds", "cpu": "milliseconds of CPU time"}[rows[0]["clock"]]
 
 

@@ -1,4 +1,4 @@
-"""Differences between the losses of two runs: with two versions of the code, or with two seeds.
+"""Compare the losses of two runs with different versions of the code or different seeds.
 
     git worktree add ../earlier REVISION
     PYTHONPATH=../earlier python benchmarks/loss_curve.py --raw_dir=CORPORA --save=earlier.json
@@ -7,8 +7,8 @@
     python benchmarks/loss_curve.py --compare=now.json,earlier.json --json=docs/results/loss_curve.jsonl
     python benchmarks/loss_curve.py --compare=now.json,seed.json --json=docs/results/loss_curve.jsonl
 
-Runs have no dropout, since two versions may draw different masks. Two seeds show the typical difference between runs
-that share only the data. Losses are label-smoothed, in nats per token.
+Runs have no dropout, because two versions may draw different masks. Two seeds show the typical difference between runs
+that have only the data in common. Losses are label-smoothed, in nats per token.
 """
 
 import json
@@ -44,20 +44,20 @@ def main(arguments):
 
 
 def train(flags):
-    """Train a new model. Return {"problem", "commit", "seed", "machine", "losses"}."""
+    """Train a new model. Return a dictionary with "problem", "commit", "seed", "machine" and "losses"."""
     load_keras()
     import keras_transformer as kt
     from keras_transformer.runs.manifest import git_revision, machine
     from keras_transformer.training.schedule import compile_arguments
 
-    commit = git_revision()  # read before training, because the checkout may change meanwhile
+    commit = git_revision()  # read now, because the checkout may change during training
     problem = kt.problem(flags.problem, data_dir=flags.data_dir, raw_dir=flags.raw_dir).prepare()
     hparams = kt.hparams(flags.hparams, dropout=0.0, seed=flags.seed)
     model = kt.Transformer.from_hparams(hparams, vocab_size=problem.tokenizer.vocab_size)
     model.compile(**compile_arguments(hparams))
     batches = problem.batches("train", hparams)
     losses = []
-    for step in range(flags.updates):  # one `fit` per update, since `fit` averages the losses of an epoch
+    for step in range(flags.updates):  # one `fit` per update, because `fit` averages losses
         history = model.fit(batches.replace(start=step), steps_per_epoch=1, epochs=1, verbose=0)
         losses += history.history["loss"]
     return dict(zip(FIELDS, (problem.name, commit, flags.seed, machine(), losses)))

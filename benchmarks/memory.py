@@ -1,10 +1,10 @@
-"""Peak memory of an update, for several ways to save memory.
+"""Measure the peak memory of an update with several options that save memory.
 
     python benchmarks/memory.py --json=docs/results/memory.jsonl
 
-Each figure is the peak memory of a separate process, which loads Keras, builds the model and makes one update with
-random tokens. The figure includes the weights, the gradients and both moments of Adam. All sequences have the same
-length. On a CPU, the limit is the memory that is free when the process starts. An update that needs more does not fit.
+Each measurement is the peak memory of a separate process, which loads Keras, builds the model and makes one update with
+random tokens. It includes the weights, the gradients and both moments of Adam. All sequences have the same length. On a
+CPU, an update that needs more than the memory that is free at the start of the process does not fit.
 """
 
 import concurrent.futures
@@ -60,7 +60,7 @@ def main(arguments):
 
 
 def peak_of(*update):
-    """Run `make_update` in a new process and return the peak memory in MiB, or None if the update does not fit."""
+    """Run `make_update` in a new process. Return the peak memory in MiB, or None if the update does not fit."""
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
         try:
@@ -70,12 +70,12 @@ def peak_of(*update):
 
 
 def make_update(hparams, vocab_size, length, options, free):
-    """Make one update with random tokens. Return the peak memory of the accelerator or of this process in MiB.
+    """Make one update with random tokens. Return the peak memory of the accelerator, or else of this process, in MiB.
 
     Args:
-        hparams: `HParams`; the update fills a batch.
+        hparams: `HParams`. The update has a full batch.
         vocab_size: Number of tokens in the vocabulary.
-        length: Tokens per sequence.
+        length: Number of tokens in each sequence.
         options: Arguments of `TrainOptions`.
         free: Memory limit in bytes, or None for no limit.
 

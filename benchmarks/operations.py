@@ -1,4 +1,4 @@
-"""Times of single operations, from TensorFlow's profiler on a CPU."""
+"""Function that measures the time of each operation with TensorFlow's profiler on a CPU."""
 
 import glob
 import re
@@ -14,7 +14,7 @@ CONTAINERS = re.compile(
 
 
 def profile(function):
-    """Profile a call. Return (wall-clock seconds, operations), where operations is a list of (name, kind, seconds).
+    """Profile a call of a function. Return (wall-clock seconds, [(operation name, kind, seconds), ...]).
 
     Operations that XLA has fused appear under XLA's names.
     """

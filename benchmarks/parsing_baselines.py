@@ -1,18 +1,18 @@
-"""Baselines for constituency parsing, learned from the training trees of a problem: right-branching trees and a PCFG.
+"""Measure two baselines for constituency parsing that learn from a problem's trees: right-branching trees and a PCFG.
 
     python benchmarks/parsing_baselines.py --problem=parsing_english --raw_dir=../shared/data
 
-`right_branching` gives all sentences the same structure: each word opens a constituent that contains all later words,
-except for final punctuation, which is attached to the root. All constituents have the most frequent label.
+`right_branching` gives all sentences the same structure: each word opens a constituent that contains all later words.
+Only final punctuation is attached to the root. All constituents have the most frequent label.
 
-`pcfg` uses the rules of the training trees with their relative frequencies. Labels of constituents and parts of speech
-are annotated with the parent label, as in Klein and Manning (2003), "Accurate Unlexicalized Parsing". Rules are binary:
+`pcfg` uses the rules of the training trees with their relative frequencies. The labels of constituents and parts of
+speech include the parent's label, as in Klein and Manning (2003), "Accurate Unlexicalized Parsing". Rules are binary:
 the rest of a rule depends on the label and the last two children. CKY finds the most probable parse among the
 constituents within `BEAM`. Sentences without a parse, or with more than `--max_words` words, get their right-branching
-tree; the column `fallbacks` counts them.
+tree. The column `fallbacks` counts these sentences.
 
-Both parsers see only the words. By EVALB's rules, a sentence with a wrongly tagged punctuation mark is an error and is
-ignored. Seconds are CPU seconds of parsing, without learning the grammar.
+Both parsers see only the words. As in EVALB, a sentence with a wrongly tagged punctuation mark is an error and does not
+affect the score. Seconds are CPU seconds of parsing, without learning the grammar.
 """
 
 import math
@@ -39,7 +39,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 
 HISTORY = 2  # number of previous children on which the rest of a rule depends
-RARE = 2  # words up to this frequency represent unknown words
+RARE = 2  # words up to this frequency stand for unknown words
 KNOWN_WEIGHT, KIND_WEIGHT = 0.5, 2.0  # pseudo-counts of the word's kind and of all rare words, for smoothing
 BEAM = 10.0  # maximum distance of a constituent from the best one over the same words, in nats
 PUNCTUATION = Parameters().delete_labels
@@ -79,13 +79,13 @@ def main(arguments):
     ]
     shown = ("part", "parser", *FIGURES, "sentences", "errors", "fallbacks", "seconds")
     report_table(shown, *([str(row[column]) for column in shown] for row in rows))
-    load_keras()  # `add_row` would import Keras with its messages
+    load_keras()  # otherwise, `add_row` imports Keras, which prints messages
     for row in rows:
         add_row({"benchmark": "parsing_baselines", **row}, flags.json)
 
 
 class Parse(NamedTuple):
-    """Parse of a sentence. `fallback` marks a right-branching tree instead of a real parse; `seconds` is CPU time."""
+    """Parse of a sentence and its CPU time. `fallback` is true for a right-branching tree instead of a real parse."""
 
     tree: Tree
     fallback: bool
@@ -93,8 +93,8 @@ class Parse(NamedTuple):
 
 
 def gold_trees(problem, split):
-    """Return [(treebank, `Tree`)] of a split. The treebank is the prefix of the file name, such as "wsj" or "gum"."""
-    if split not in getattr(problem, "files", {}):  # the splits of this problem are not lists of files
+    """Return [(treebank, `Tree`), ...] for a split. The treebank is a prefix of the file name, such as "wsj"."""
+    if split not in getattr(problem, "files", {}):  # this problem does not read files of trees
         return [("", tree) for tree in problem.trees(split)]
     return [
         (path.name.partition("_")[0].lower(), tree)
@@ -104,7 +104,7 @@ def gold_trees(problem, split):
 
 
 def parse_all(parser, golds):
-    """Parse the words of all gold trees and return a list of `Parse`. `parser` maps words to (`Tree`, fallback)."""
+    """Parse the words of all gold trees with `parser`, which maps words to (`Tree`, fallback). Return `Parse`s."""
     parses = []
     for number, (_, gold) in enumerate(golds, start=1):
         (tree, fallback), seconds = timed(parser, gold.words(), clock=time.process_time)
@@ -126,7 +126,7 @@ def figures(golds, parses, part):
 
 
 class Baselines:
-    """Both baseline parsers. The methods map the words of a sentence to (`Tree`, fallback).
+    """Baseline parsers, which are methods that map the words of a sentence to (`Tree`, fallback).
 
     Args:
         trees: Training trees.
@@ -149,7 +149,7 @@ class Baselines:
 
 
 def right_branching(words, tags, label):
-    """Return a tree such as (X (DT the) (X (NN cat) (X (VBD sat) (RB down))) (. .)), with X as the label."""
+    """Return a right-branching tree, such as (X (DT the) (X (NN cat) (X (VBD sat) (RB down))) (. .)) for label X."""
     leaves = [Tree(tag, (), word) for tag, word in zip(tags, words)]
     end = len(leaves)
     while end and tags[end - 1] in PUNCTUATION:
@@ -162,13 +162,13 @@ def right_branching(words, tags, label):
 
 
 class Symbol(NamedTuple):
-    """A symbol of the grammar, the label of a binarized `Tree`.
+    """Symbol of the grammar, which is a label in a binarized `Tree`.
 
     Attributes:
         label: Label of a constituent or part of speech.
-        parent: Label of the parent; "" for the root and for symbols from binarization.
-        history: For symbols from binarization, which hold the later children of a rule: the labels of the children
-            before them, at most `HISTORY`.
+        parent: Label of the parent, or "" for the root and for symbols that binarization adds.
+        history: Only for symbols that binarization adds. Such a symbol stands for the later children of a rule, and
+            `history` contains the labels of at most `HISTORY` children before them.
     """
 
     label: str
@@ -181,7 +181,7 @@ ROOT = Symbol("")
 
 
 def binarize(tree):
-    """Binarize a tree: return a `Tree` below `ROOT` with `Symbol`s as labels and at most two children per node."""
+    """Return a binarized `Tree` below `ROOT`, with `Symbol`s as labels and at most two children per node."""
 
     def annotate(tree, parent):
         symbol = Symbol(tree.label, parent)
@@ -219,7 +219,7 @@ class Lexicon:
     def __init__(self, leaves):
         frequency = Counter(leaf.word for leaf in leaves)
         self.symbols = Counter(leaf.label for leaf in leaves)
-        self.counts = defaultdict(Counter)  # by word, by kind of rare words, and under None for all rare words
+        self.counts = defaultdict(Counter)  # keys: words, kinds of rare words, and None for all rare words
         for leaf in leaves:
             self.counts[leaf.word][leaf.label] += 1
         for leaf in [leaf for leaf in leaves if frequency[leaf.word] <= RARE] or leaves:
@@ -227,7 +227,7 @@ class Lexicon:
             self.counts[None][leaf.label] += 1
 
     def probabilities(self, word):
-        """Return {symbol: probability} for a word. The relative frequencies of its kind smooth those of the word."""
+        """Return {symbol: probability} for a word, smoothed with the relative frequencies of the word's kind."""
         found = {symbol: number / self.counts[None].total() for symbol, number in self.counts[None].items()}
         for key, weight in ((kind_of(word), KIND_WEIGHT), (word, KNOWN_WEIGHT)):
             counts = self.counts.get(key, Counter())
@@ -251,13 +251,13 @@ class Lexicon:
 
 
 def kind_of(word):
-    """Return the kind of an unknown word: initial capital, digits and hyphens as booleans, and the ending."""
+    """Return the kind of an unknown word: (starts with a capital, has digits, has hyphens, ending)."""
     ending = "".join("0" if character.isdigit() else character for character in word[-2:].lower())
     return word[0].isupper(), any(map(str.isdigit, word)), "-" in word, ending
 
 
 def rule_scores(trees):
-    """Count rules in binarized trees. Return ({(symbol, child symbols): log probability}, `Counter` of symbols)."""
+    """Count the rules in binarized trees. Return ({(symbol, child symbols): log probability}, symbol `Counter`)."""
     rules, symbols, stack = Counter(), Counter(), list(trees)
     while stack:
         tree = stack.pop()
@@ -272,7 +272,7 @@ def best_chains(symbols, rules):
     """Find the best chains of unary rules. Return {(top, bottom): (log probability, symbols from top to bottom)}.
 
     Args:
-        symbols: All symbols; each is a chain of length one.
+        symbols: All symbols. Each symbol is also a chain of length one.
         rules: {(symbol, child symbols): log probability}.
     """
     parents = defaultdict(list)
@@ -292,7 +292,7 @@ def best_chains(symbols, rules):
 
 
 class Grammar:
-    """A PCFG stored in arrays, with a CKY parser.
+    """PCFG in arrays, with a CKY parser.
 
     Args:
         trees: Training trees.
@@ -300,10 +300,10 @@ class Grammar:
     Attributes:
         lexicon: `Lexicon`.
         rules: {(symbol, child symbols): log probability}.
-        symbols: List of all S symbols. The arrays hold indices into it.
+        symbols: List of all S symbols. The arrays contain indices of this list.
         parents, lefts, rights, scores: Binary rules, sorted by parent.
         tops, bottoms, chains, chain_scores: Chains of unary rules, sorted by top.
-        priors: `[S]`, log frequency of symbols, for the beam.
+        priors: `[S]`, log frequency of each symbol, for the beam.
     """
 
     def __init__(self, trees):
@@ -328,11 +328,11 @@ class Grammar:
         return np.array([[self.indices[symbol] for symbol in row] for row in rows]).T.copy()
 
     def parse(self, words, beam=BEAM):
-        """Return (log probability, binarized `Tree`) of the most probable parse, or None without a parse.
+        """Return (log probability, binarized `Tree`) of the most probable parse, or None if the search finds no parse.
 
         Args:
             words: Words of the sentence.
-            beam: See `BEAM`. With `math.inf`, the search is exact.
+            beam: See `BEAM`. `math.inf` makes the search exact.
         """
         count = len(words)
         chart = np.full((count, count + 1, len(self.symbols)), -np.inf, "float32")  # best score by span and symbol
@@ -349,7 +349,7 @@ class Grammar:
         return None if score == -np.inf else (score, self._tree(chart, words, root, 0, count))
 
     def _inside(self, chart, words, start, end):
-        """Return the best score of each symbol over a span, `[S]`, before any chain of unary rules."""
+        """Return the best score `[S]` of each symbol over a span, without chains of unary rules."""
         inside = np.full(len(self.symbols), -np.inf, "float32")
         if end - start == 1:
             for symbol, score in self.lexicon.scores(words[start]).items():
@@ -364,7 +364,7 @@ class Grammar:
         return inside
 
     def _tree(self, chart, words, symbol, start, end):
-        """Return the best binarized tree of a symbol over a span, reconstructed from the scores in the chart."""
+        """Reconstruct the best binarized tree of a symbol over a span from the scores in the chart."""
         first, last = np.searchsorted(self.tops, (symbol, symbol + 1))
         inside = self._inside(chart, words, start, end)
         best = first + np.argmax(inside[self.bottoms[first:last]] + self.chain_scores[first:last])

@@ -1,9 +1,9 @@
-"""Speed of parsing the first test sentences of a run.
+"""Measure the speed of parsing the first test sentences of a run's problem.
 
     python benchmarks/parsing_speed.py --run=runs/mine --sentences=1000 --beam_size=21
 
-The benchmark measures the search only. Loading does not count, nor does a first search, which traces the functions. The
-benchmark checks that each output is a tree over all words of its sentence.
+The benchmark measures only the search, without loading the model and without a first search, which traces functions. It
+counts the outputs that are trees over all words of their sentences.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Environments for other engines, and processes of all engines that do the timed work on request."""
+"""Python environments of other engines, and engine processes that run benchmarks on request."""
 
 import hashlib
 import json
@@ -50,11 +50,11 @@ REQUIREMENTS = {
 
 
 def python_of(engine, environments):
-    """Return the path of the interpreter that runs an engine, and install its environment if it is missing.
+    """Return the interpreter of an engine. Install its environment if necessary.
 
     Args:
-        engine: One of `REQUIREMENTS`, or another engine, which runs in this environment.
-        environments: Folder of the environments. It may be deleted at any time.
+        engine: Name of an engine. Engines that are not in `REQUIREMENTS` run in the current environment.
+        environments: Folder of the environments. You may delete it at any time.
 
     Raises:
         UserError: The installation failed.
@@ -74,13 +74,13 @@ def python_of(engine, environments):
 
 
 class Process:
-    """The process of an engine, which has loaded a model and waits.
+    """Process of an engine that has loaded a model and waits for requests.
 
     Args:
         task: "train", "decode" or "matmul", a task of engines/run_ENGINE.py.
         engine: Name of the engine.
         precision: Data type of the computation.
-        mode: How the engine compiles, "default" for engines without a choice.
+        mode: Compilation mode of the engine, or "default" if the engine has only one.
         job: Arguments of the task, with the number of "threads" and optionally the "device" (default "cpu").
         environments: Folder of the environments.
         folder: New folder for the files of this process.
@@ -119,7 +119,7 @@ class Process:
         self._answer()
 
     def repeat(self):
-        """Run one round, which is all translations or some updates. Return {"seconds", "peak_memory_mb", …}."""
+        """Run a round of all translations or some updates. Return {"seconds": …, "peak_memory_mb": …, …}."""
         try:
             self.child.stdin.write("repeat\n")
             self.child.stdin.flush()
@@ -143,12 +143,12 @@ class Process:
 
 
 def alternating(items, turn):
-    """Return the items as a list, reversed in every other turn, so that no item always follows the same one."""
+    """Return a list of the items, reversed in every other turn so that no item always follows the same one."""
     return list(items) if turn % 2 else list(items)[::-1]
 
 
 def interpreter():
-    """Return the path of Python 3.11."""
+    """Return the path of a Python 3.11 interpreter."""
     if sys.version_info[:2] == tuple(map(int, PYTHON.split("."))):
         return sys.executable
     if found := shutil.which(f"python{PYTHON}"):
@@ -157,7 +157,7 @@ def interpreter():
 
 
 def run(command, engine, env=None):
-    """Run a command without input.
+    """Run a command with empty stdin.
 
     Raises:
         UserError: The command failed.

@@ -1,10 +1,11 @@
-"""Effect of lower precision on validation losses and scores.
+"""Measure the effect of lower precision on validation losses and scores.
 
     python benchmarks/precision.py --json=docs/results/precision.jsonl
 
-The benchmark trains once for each seed and precision. It compares the last validation with that of the float32 run with
-the same seed, which has the same initial weights, batches and dropout masks. Losses are label-smoothed and plain
-cross-entropy in nats per token. The difference between seeds shows the size of random effects.
+The benchmark trains a run for each seed and precision. It compares the last validation of a run with that of the
+float32 run with the same seed, which has the same initial weights, batches and dropout masks. "loss" is the
+label-smoothed and "nll" the plain cross-entropy in nats per token. The difference between seeds shows the size of
+random effects.
 """
 
 import json
@@ -45,7 +46,7 @@ def main(arguments):
 
 
 def last_validation(flags, seed, precision):
-    """Train a model. Return the last validation as {"backend", "step", "loss", "nll", "score", "seconds"}."""
+    """Train a model. Return "backend", "step", "loss", "nll", "score" and "seconds" of its last validation."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         settings = {

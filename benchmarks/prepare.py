@@ -1,11 +1,11 @@
-"""Speed and memory of preparing a large corpus.
+"""Measure the speed and the memory of preparing a large corpus.
 
     python benchmarks/prepare.py --pairs=5000000
 
-The benchmark first writes a corpus of random words: about 25 per sentence, as in WMT, with frequencies by Zipf's law.
-Memory is the peak of the resident memory of this process and its workers, sampled from /proc ten times per second.
-Shared pages count for each process, so the sum is an upper bound. CPU seconds are those of this process and of workers
-that have ended; on a busy machine they are more meaningful than wall-clock seconds.
+The benchmark first writes a corpus of random words. Sentences have about 25 words, as in WMT, and word frequencies
+follow Zipf's law. Memory is the peak resident memory of this process and its workers, sampled from /proc ten times per
+second. It is an upper bound, because shared pages count for each process. CPU seconds are those of this process and of
+workers that have ended. On a busy machine, they are more meaningful than wall-clock seconds.
 """
 
 import argparse
@@ -51,13 +51,13 @@ def main(arguments):
 
 
 def measure(folder, flags):
-    """Measure one preparation and return its result row."""
+    """Prepare the corpus once and return the result row."""
     corpus = folder / f"{flags.pairs}"
     if not corpus.is_dir():
         report("writing the corpus")
         new = folder / "new"
         new.mkdir(parents=True)
-        for language in ALPHABETS:  # in other processes, so that their memory does not count
+        for language in ALPHABETS:  # use other processes, whose memory does not count
             arguments = [f"--generate={language}", f"--folder={new}", f"--pairs={flags.pairs}"]
             subprocess.run([sys.executable, __file__, *arguments], check=True)
         os.replace(new, corpus)
@@ -108,17 +108,17 @@ def phase(phases, name, pairs):
 
 
 def cpu_seconds():
-    """Return the user and system time of this process and of its children that have ended."""
+    """Return the CPU time of this process and of its children that have ended, in seconds."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def resident_bytes():
-    """Return the resident memory of this process and its children."""
+    """Return the resident memory of this process and its children in bytes."""
     total = 0
     children = " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children"))
     for process in ("self", *children.split()):
-        with contextlib.suppress(OSError):  # a child that has ended
+        with contextlib.suppress(OSError):  # a child may have ended
             total += int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
     return total
 
@@ -131,7 +131,7 @@ def generate(folder, language, count):
     with open(folder / f"train.{language}", "w", encoding="utf-8") as file:
         for first in range(0, count, 10_000):
             lengths = np.maximum(1, rng.gamma(3, 8.3, min(10_000, count - first))).astype(int)
-            ranks = np.exp(rng.random(lengths.sum()) * np.log(RANKS)).astype(int)  # with probability ~ 1 / rank
+            ranks = np.exp(rng.random(lengths.sum()) * np.log(RANKS)).astype(int)  # probability ∝ 1 / rank
             ends = np.cumsum(lengths)
             for end, length in zip(ends.tolist(), lengths.tolist()):
                 file.write(" ".join([words[rank - 1] for rank in ranks[end - length : end].tolist()]) + "\n")
@@ -139,7 +139,7 @@ def generate(folder, language, count):
 
 
 def spell(rank, syllables):
-    """Return a word for a frequency rank. Frequent words are short."""
+    """Return the word with the given frequency rank. Frequent words are short."""
     word = ""
     while rank >= 0:
         rank, syllable = divmod(rank, len(syllables))

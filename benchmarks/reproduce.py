@@ -1,16 +1,17 @@
-"""Run the missing parts of an experiment of the project.
+"""Run those parts of an experiment that have no results yet.
 
     python benchmarks/reproduce.py multi30k --raw_dir=FOLDER
     python benchmarks/reproduce.py table3 --list
 
-An experiment is a list of runs. For each run, the program trains and then evaluates some checkpoints: by default the
-best one and the average of the last ones, on the validation and the test split. Each evaluation adds a row to
-docs/results/EXPERIMENT.jsonl. The program skips evaluations that already have a row, in any backend and precision. You
-may interrupt it at any time; the same command resumes from the last checkpoint. `--list` shows the missing parts.
+An experiment is a list of runs. The program trains each run and evaluates some of its checkpoints. By default, these
+are the best checkpoint and the average of the last ones, on the validation and the test split. Each evaluation appends
+a row to docs/results/EXPERIMENT.jsonl. The program skips evaluations that already have a row, in any backend and
+precision. You may interrupt it at any time. The same command resumes from the last checkpoint. `--list` shows the
+missing parts.
 
-Several processes may work on one experiment, for example one per core (`taskset -c 1 python …`): a process skips runs
-that another one is working on. The environment variable KERAS_BACKEND selects the backend, and `--precision` the
-precision of training.
+Several processes may work on one experiment, for example one per core (`taskset -c 1 python …`). A process skips runs
+on which another process is working. The environment variable KERAS_BACKEND selects the backend, and `--precision`
+selects the precision of training.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ DEFAULTS = {field.name: field.default for field in dataclasses.fields(HParams)}
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Evaluation of a checkpoint on a split. `decoding` holds the options that differ from the hparams."""
+    """Evaluation of a checkpoint on a split. `decoding` contains the search options that differ from the hparams."""
 
     checkpoint: str
     split: str
@@ -50,13 +51,14 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class PlannedRun:
-    """A run of an experiment.
+    """Run of an experiment.
 
     Attributes:
-        problem, preset, seed: Names of the problem and the hparams, and the seed.
+        problem, preset: Names of the problem and of the hparams.
+        seed: Seed of the run.
         overrides: {field: value} of changed hparams.
         settings: {parameter: value} of changed parameters of the problem.
-        evaluations: Tuple of `Evaluation`; None for all checkpoints on the validation and the test split.
+        evaluations: Tuple of `Evaluation`s, or None for the default ones.
         teachers: Runs whose ensemble translates the training text for additional training pairs.
     """
 
@@ -70,7 +72,7 @@ class PlannedRun:
 
     @property
     def name(self):
-        """Name of the run directory. It has a digest of all hparams, since a preset may change later."""
+        """Name of the run directory. It contains a digest of all hparams, because presets may change."""
         changes = "".join(f"-{field}={value}" for field, value in {**self.overrides, **self.settings}.items())
         fields = dataclasses.asdict(load_hparams(self.preset, **self.overrides))
         fields = {name: value for name, value in fields.items() if value != DEFAULTS[name]}
@@ -90,7 +92,7 @@ class PlannedRun:
         return self.evaluations or [Evaluation(name, split) for name in checkpoints for split in SPLITS]
 
     def matches(self, row):
-        """Return whether a result row is from this run. Compare all values of hparams, since presets may change."""
+        """Return whether a result row is from this run. Compare all hparams, because presets may change."""
         changes = changed_fields(row["preset"], row["hparams"])
         changes.pop("seed", None)
         same = (row["problem"], row["preset"], row["seed"]) == (self.problem, self.preset, self.seed)
@@ -98,18 +100,18 @@ class PlannedRun:
 
 
 def short(seed=1, **changes):
-    """Return a short run of `tiny`. The program evaluates the last checkpoint, as for Table 3 of the paper."""
+    """Return a short run of `tiny`, for which the program evaluates the last checkpoint, as for the paper's Table 3."""
     evaluations = [Evaluation("last", split) for split in SPLITS]
     return PlannedRun("multi30k_ende_tok", "tiny_short", seed, changes, evaluations=evaluations)
 
 
 def variations(name, *values):
-    """Return small versions of the runs in a row of Table 3. Each run has a different value of one field."""
+    """Return small versions of the runs in a row of Table 3, which differ in the value of the field `name`."""
     return [short(**{name: value}) for value in values]
 
 
 def better(seed=1, settings=None, teachers=(), **changes):
-    """Return a run of `tiny` with smaller updates and additional changes."""
+    """Return a run of `tiny` with smaller batches and additional changes."""
     usual = {"batch_tokens": 2048, "learning_rate_scale": 1.3, "train_steps": 12_000, "patience": None}
     steps = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
     return PlannedRun(
@@ -118,7 +120,7 @@ def better(seed=1, settings=None, teachers=(), **changes):
 
 
 def english_parser(seed):
-    """Return the run of a parser. Validation uses one beam to save time; the evaluation uses 21, as in the paper."""
+    """Return the run of a parser. Validation uses one beam to save time, and evaluation 21 beams as in the paper."""
     evaluations = [Evaluation("averaged", "test", {"beam_size": 21})]
     overrides = {"eval_steps": 2000, "beam_size": 1}
     return PlannedRun("parsing_english", "parsing_small", seed, overrides, {"vocab_size": 4000}, evaluations)
@@ -142,7 +144,7 @@ PUBLISHED = [published("multi30k_ende_tok", seed) for seed in (1, 2, 3)]
 TAUGHT = "runs/reproduce/taught"
 """Path of the translations by teachers, without the language suffix."""
 EXPERIMENTS = {
-    # The setup of Wu et al. 2021 with three seeds, the same into French, and raw text in several directions.
+    # The setup of Wu et al. (2021) with three seeds, the same setup for French, and raw text in several directions.
     "multi30k": [
         *PUBLISHED,
         published("multi30k_enfr_tok"),
@@ -155,14 +157,14 @@ EXPERIMENTS = {
         *variations("num_heads", 1, 2, 8, 16),  # (A)
         *variations("d_k", 8, 16),  # (B)
         *variations("num_layers", 2, 3, 6),  # (C)
-        short(num_layers=6, norm="pre"),  # post-norm with six layers learns nothing
+        short(num_layers=6, norm="pre"),  # six layers with post-norm do not learn
         *variations("d_model", 64, 256),
         *variations("d_ff", 128, 512),
         *variations("dropout", 0.0, 0.1, 0.2),  # (D)
         *variations("label_smoothing", 0.0, 0.2),
         *variations("positions", "learned"),  # (E)
     ],
-    # Training sentences have at most 15 tokens and EOS. Test sentences may be longer.
+    # Training sentences have at most 15 tokens and EOS, but test sentences may be longer.
     "extrapolation": [short(max_length=16), short(max_length=16, positions="learned")],
     "parsing": [
         *(
@@ -171,7 +173,7 @@ EXPERIMENTS = {
         ),
         *(english_parser(seed) for seed in (1, 2)),
     ],
-    # Improvements of `tiny` without additional parameters. The moving average does not affect the weights in training.
+    # Improvements of `tiny` without additional parameters. The moving average does not affect training.
     "tiny_plus": [
         better(),
         better(norm="pre"),
@@ -206,14 +208,14 @@ def main(arguments):
 
 
 def open_evaluations(planned, path):
-    """Return the evaluations of a run that have no row in a file."""
+    """Return the evaluations of a run for which a file has no row."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     rows = list(filter(planned.matches, map(json.loads, lines)))
     return [evaluation for evaluation in planned.planned_evaluations() if not any(map(evaluation.matches, rows))]
 
 
 def train(planned, flags, lock, averaged=True):
-    """Train, and average the last checkpoints if `averaged` is true. Return the run directory."""
+    """Train a run and, if `averaged` is true, average its last checkpoints. Return the run directory."""
     run, raw_dir = Path(flags.runs) / planned.name, [f"--raw_dir={flags.raw_dir}"] if flags.raw_dir else []
     run_flags = [*raw_dir, f"--data_dir={flags.data_dir}", f"--precision={flags.precision}", f"--output_dir={run}"]
     python("train", *planned.flags(), *run_flags, lock=lock)
@@ -231,7 +233,7 @@ def evaluate(run, evaluations, results, lock):
 
 
 def teach(planned, flags):
-    """Translate the training text with an ensemble of a run's teachers. Return whether the translations now exist."""
+    """Translate the training text with an ensemble of a run's teachers. Return whether the translations exist."""
     problem = load_problem(planned.problem, raw_dir=flags.raw_dir, data_dir=flags.data_dir)
     sources, targets = (Path(f"{TAUGHT}.{language}") for language in (problem.source, problem.target))
     with lock_file(Path(f"{TAUGHT}.lock")) as lock:
@@ -258,8 +260,8 @@ def python(command, *flags, lock):
 
     Args:
         command: Name of the command.
-        *flags: Its flags.
-        lock: Locked file of the run. The command inherits the lock, which it keeps if this process is killed.
+        *flags: Flags of the command.
+        lock: Locked file of the run. The command inherits the lock and keeps it even if this process is killed.
 
     Raises:
         SystemExit: The command failed or was interrupted.
@@ -270,7 +272,7 @@ def python(command, *flags, lock):
 
     def stop(number, frame):
         received.append(number)
-        if number != signal.SIGINT:  # the terminal sends Ctrl-C to both processes
+        if number != signal.SIGINT:  # the terminal sends SIGINT to both processes
             process.send_signal(number)
 
     handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

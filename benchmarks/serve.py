@@ -1,12 +1,13 @@
-"""Throughput and latency of the server with 1, 8 and 64 clients.
+"""Measure the throughput and the latency of the server with 1, 8 and 64 clients.
 
     python benchmarks/serve.py --run=runs/multi30k --json=docs/results/serve.jsonl
     python benchmarks/serve.py --run=runs/multi30k --clients=64 --seconds=600 --json=docs/results/serve.jsonl
 
-Starts `python -m keras_transformer.serve` as a process on this machine. Each client sends one test sentence after the
-other without a pause. All clients run in this process and use part of the cores. The benchmark compares each answer
-with the output of `Translator` (`wrong`). Latencies are from request to answer, in milliseconds. The memory of the
-server is sampled every ten seconds; `memory_mb` holds the values after a tenth of the time and at the end.
+The benchmark starts `python -m keras_transformer.serve` in a process on this machine. Each client sends one test
+sentence at a time without a pause. All clients run in the process of the benchmark and use part of the cores. `wrong`
+counts the answers that differ from the output of `Translator`. Latencies are from request to answer, in milliseconds.
+The benchmark samples the server's memory every ten seconds. `memory_mb` contains the values after a tenth of the time
+and at the end.
 """
 
 import http.client
@@ -60,13 +61,13 @@ def main(arguments):
 
 
 def questions_of(run_dir, count, engine="keras"):
-    """Return [(sentence, translation)] for at most `count` test sentences of a run."""
+    """Return [(sentence, translation), ...] for at most `count` test sentences of a run."""
     texts = [source for source, _ in Run.open(run_dir).problem.examples("test")][:count]
     return list(zip(texts, (best.text for (best,) in load_translator([run_dir], engine=engine).translate(texts))))
 
 
 class Server:
-    """The command `serve` in a process that runs inside a `with` block.
+    """Context manager that runs the command `serve` in a process.
 
     Args:
         run_dir: Run directory or export.
@@ -102,7 +103,7 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) // 1000
 
     def load(self, questions, clients, seconds):
-        """Let clients send requests for some seconds. Return the latencies in ms and other measurements."""
+        """Let clients send requests for some time. Return the latencies in milliseconds and other measurements."""
         first = time.monotonic()
         latencies, wrong, errors = [], [], []
 

@@ -1,14 +1,17 @@
-"""Time of an update by part of the model, compared with the limits of the machine.
+"""Profile an update by part of the model, and compare the times with the limits of the machine.
 
     python benchmarks/train_profile.py --json=docs/results/train_profile.jsonl
     python benchmarks/train_profile.py --onednn=off     # TensorFlow's default on many processors
 
-The benchmark profiles updates of `train_step.py`'s workload `fixed` on TensorFlow's CPU in graph mode. There, the name
-of an operation contains the name of its layer. Two limits form a roofline: the rate of a large matrix product, and the
-memory traffic of adding one to a large array. The benchmark counts the floating point operations of matrix products and
-the bytes of inputs and outputs from their shapes. The limit of an operation is the longer of the two times. Operations
-take longer if their arrays are small, or if they compute exponentials or random numbers. They are faster if their
-arrays are in a cache. Operations run one after the other, each with all threads.
+The benchmark profiles updates of the workload `fixed` of `train_step.py` on TensorFlow's CPU. It uses graph mode, in
+which the name of an operation contains the name of its layer. Operations run one after the other, each with all
+threads.
+
+Two rates form a roofline: that of a large matrix product, and the memory bandwidth of adding 1 to a large array. From
+the shapes of inputs and outputs, the benchmark computes the floating point operations of matrix products and the bytes
+of all operations. The limit of an operation is the longer of the two resulting times. Operations take longer than their
+limit if their arrays are small, or if they compute exponentials or random numbers. They are faster if their arrays are
+in a cache.
 """
 
 import collections
@@ -68,7 +71,7 @@ def measure(size, precision):
     rates = product_rate(precision), copy_rate()
     parts = collections.defaultdict(lambda: dict.fromkeys(("seconds", "flops", "bytes", "limit"), 0.0))
     for name, kind, spent in events:
-        if not name:  # an event without a name covers the whole update
+        if not name:  # events without a name cover the whole update
             continue
         flops, traffic = work.get(name) or work.get(REWRITTEN.sub("", name)) or (0, 0)
         part = next((part for part, pattern in PARTS.items() if re.search(pattern, name)), "all else")
@@ -86,7 +89,7 @@ def measure(size, precision):
 
 
 def update_of(size, precision):
-    """Return (function that makes an update, {operation name: (floating point operations, bytes)})."""
+    """Return (function that makes an update, {operation name: (floating point operations, bytes)}) of a model."""
     import keras
     import tensorflow as tf
     from workload import training_batches
@@ -100,13 +103,13 @@ def update_of(size, precision):
     model.compile(**kt.compile_arguments(hparams, jit_compile=False))
     corpus = {"lengths": size.length, "vocab_size": size.vocab_size, "batch_tokens": size.batch_tokens, "batches": 1}
     batch = keras.tree.map_structure(tf.convert_to_tensor, tuple(training_batches(corpus)[0]))
-    model.train_on_batch(*batch)  # builds all variables
+    model.train_on_batch(*batch)  # build all variables
     update = tf.function(model.train_step).get_concrete_function(batch)
     return lambda: update(*keras.tree.flatten(batch)), work_of(update.graph.as_graph_def(add_shapes=True))
 
 
 def work_of(graph):
-    """Return {name: (floating point operations, bytes)} of the operations of a `GraphDef`, including functions."""
+    """Return {name: (floating point operations, bytes)} of all operations in a `GraphDef`, including its functions."""
     import tensorflow as tf
 
     work = {}
@@ -131,7 +134,7 @@ def work_of(graph):
 
 
 def elements(shape):
-    """Return the number of elements, 0 for an unknown length."""
+    """Return the number of elements of a shape, or 0 if a length is unknown."""
     return math.prod(max(length, 0) for length in shape)
 
 
@@ -145,7 +148,7 @@ def product_rate(precision):
 
 
 def copy_rate():
-    """Measure the memory bandwidth: return the bytes read and written per second when adding 1 to a large array."""
+    """Measure the bytes that adding 1 to a large array reads and writes per second."""
     import tensorflow as tf
 
     x = tf.ones(1 << 26)
@@ -153,7 +156,7 @@ def copy_rate():
 
 
 def minimum_seconds(function):
-    """Return the shortest of ten calls after a warm-up call. Other processes only make calls slower, never faster."""
+    """Return the shortest duration of ten calls after a warm-up call, because other processes slow down some calls."""
     function()
     return min(timed(function)[1] for _ in range(10))
 

@@ -1,4 +1,4 @@
-"""Speed of training: this project compared with PyTorch, OpenNMT-tf, keras-hub and large matrix products.
+"""Compare the training speed of this project, PyTorch, OpenNMT-tf, keras-hub and large matrix products.
 
     python benchmarks/train_step.py --raw_dir=CORPORA --json=docs/results/train_step.jsonl
     python benchmarks/train_step.py --engines=keras_transformer --sizes=tiny
@@ -10,23 +10,27 @@ Workloads:
 
 - `fixed`: random tokens in sequences of equal length, without padding. Each batch has `--batch_tokens` source tokens
   and as many target tokens.
-- `multi30k`: Multi30k in the batches of the preset; all rounds together are a quarter of an epoch. This project reads
-  the prepared token store, the other engines read arrays from memory.
+- `multi30k`: Multi30k in the batches of the preset. All rounds together are a quarter of an epoch. This project reads
+  the prepared token store, and the other engines read arrays in memory.
 - `wmt`: random tokens in sequences with lengths as in WMT.
 
 All engines make the same updates from the same weights, with the same batches and learning rates. The model has
-post-norm, dropout after the embedding and the sublayers only, and label smoothing of 0.1 (without the label itself in
-OpenNMT-tf). TensorFlow uses its oneDNN operations in all engines.
+post-norm, dropout only after the embedding and the sublayers, and label smoothing of 0.1. OpenNMT-tf distributes the
+0.1 over the other tokens, without the label itself. TensorFlow uses its oneDNN operations in all engines.
 
-Each engine runs in a separate process with `--threads` threads. The engines alternate, `--repeats` times, so that other
-load affects all of them. If an engine runs in two modes, the slower mode stops after its first round, unless another
-workload uses that mode. Other engines run in float32. With `--peers_bfloat16`, they run again in bfloat16 afterwards.
+Each engine runs in a separate process with `--threads` threads. In each of `--repeats` rounds, the engines run one
+after the other, so that other programs affect all of them. If an engine runs in two modes, the slower mode stops after
+its first round, unless another workload uses that mode. Other engines run in float32. With `--peers_bfloat16`, they
+then run again in bfloat16.
 
-The benchmark reports the median speed of all rounds. In each round, it also divides the speed by that of each other
-engine in float32, in the fastest mode of that engine, and reports the median of these ratios. Target tokens exclude
-padding. Operations count matrix products only, padding within a batch included: a multiply-add is two operations, and a
-backward pass takes twice as many as a forward pass. Memory is the peak resident memory of the process, in MB of 10⁶
-bytes. The time to the first step starts with the process, while no other engine computes.
+The benchmark reports these measurements:
+
+- Speed: the median of all rounds, in target tokens without padding.
+- Ratio to another engine in float32, in the fastest mode of that engine: the median of the ratios in each round.
+- Operations: those of matrix products, including padding within a batch. A multiply-add is two operations, and a
+  backward pass has twice as many as a forward pass.
+- Memory: the peak resident memory of the process, in MB of 10⁶ bytes.
+- Time to the first step: measured from the start of the process, while no other engine computes.
 """
 
 import collections
@@ -65,7 +69,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A model size. Sequence length, batch size and updates per round apply to the workload `fixed`."""
+    """Model size. The sequence length, batch size and updates per round are those of the workload `fixed`."""
 
     preset: str
     vocab_size: int
@@ -81,7 +85,7 @@ SIZES = {
 }
 WORKLOADS = {"fixed": tuple(SIZES), "multi30k": ("tiny",), "wmt": tuple(SIZES)}
 """Sizes of each workload."""
-BATCHES = 60  # of random tokens per epoch
+BATCHES = 60  # number of batches of random tokens per epoch
 WARM_UPDATES = 2
 CHECK = Size("tiny", 60, 0, 500, 1)
 TOLERANCE = 1e-3  # maximum difference between the losses of two engines, in nats
@@ -100,7 +104,7 @@ def main(arguments):
 
 
 def read_flags(arguments):
-    """Parse the command line and return the flags. `modes` holds the modes of all engines.
+    """Parse the command line and return the flags. `modes` contains the modes of all engines.
 
     Raises:
         UserError: A flag is wrong, or a combination of flags cannot be measured.
@@ -159,12 +163,12 @@ class Workload:
     flops: list
 
     def job_of(self, mode):
-        """Return the job for an engine in a mode. On JAX, the warm-up covers all batch shapes, so that all compile."""
+        """Return the job for an engine in a mode. On JAX, the warm-up compiles all batch shapes."""
         every_shape = mode == "jax" and self.name != "fixed"
         return {**self.job, "warm_updates": len(self.tokens)} if every_shape else self.job
 
     def work(self, turn, mode):
-        """Return {"tokens", "flops"} of a round. The first round has index 0."""
+        """Return the target tokens and the operations of a round as {"tokens": …, "flops": …}. Turns count from 0."""
         before = 1 + self.job_of(mode)["warm_updates"]
         first = before + turn * (1 + self.job["updates"]) + 1
         numbers = [i % len(self.tokens) for i in range(first, first + self.job["updates"])]
@@ -172,7 +176,7 @@ class Workload:
 
 
 def make_workload(name, size, flags, folder, **hparams):
-    """Write the files of a workload. Return the `Workload`."""
+    """Write the files of a workload and return the `Workload`."""
     load_keras()
     import numpy as np
     import protocol
@@ -212,7 +216,7 @@ Variant = collections.namedtuple("Variant", "workload engine precision mode")
 
 
 def measure(name, flags, folder):
-    """Measure one size and yield lists of rows. Other engines run in float32 first and, if requested, in bfloat16."""
+    """Measure a model size and yield lists of rows, first with other engines in float32, then in bfloat16 if asked."""
     workloads = {
         known: make_workload(known, SIZES[name], flags, folder / known)
         for known in flags.workloads
@@ -246,14 +250,14 @@ def measure(name, flags, folder):
 
 
 def alternate(variants, workloads, flags, folder):
-    """Run all variants in alternating rounds.
+    """Run all variants in rounds, one after the other in each round.
 
-    If an engine has several modes, each mode runs one round, and then the slowest one stops. The engine's first mode
-    stays if there are several workloads. All modes together would take too long and too much memory.
+    If an engine has several modes, the slowest one stops after the first round, because all modes together would take
+    too much time and memory. If there are several workloads, the engine's first mode never stops.
 
     Returns:
-        (rounds, stopped). `rounds` has a dictionary {variant: {"seconds", "tokens", "flops", …}} for each round;
-        `stopped` is such a dictionary for the variants that stopped after one round.
+        (rounds, stopped). `rounds` is a list with a dictionary {variant: {"seconds", "tokens", "flops", …}} for each
+        round. `stopped` is a dictionary of the same form for the variants that stopped after the first round.
     """
     processes, rounds, slower, first_turn = {}, [], {}, collections.Counter()
 

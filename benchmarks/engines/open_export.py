@@ -1,9 +1,10 @@
-"""Translate with an exported model in the software that it is made for, without keras_transformer.
+"""Translate with an exported model in its target software, without keras_transformer.
 
     python benchmarks/engines/open_export.py FORMAT EXPORT REQUEST.json ANSWER.json
 
-`consumers.py` writes the request, {"texts": […], "batch": N}, and runs this program with its `--python`. The answer
-holds the translations, the seconds that they took after a first batch, and the consumer's name and version.
+`consumers.py` writes the request, {"texts": […], "batch": N}, and runs this program with the interpreter `--python`.
+The answer contains the translations, their time in seconds without a first batch, and the name and version of the
+software.
 """
 
 import importlib.metadata
@@ -60,7 +61,7 @@ def argos(folder):
 
 
 class OneSentence:
-    """A sentence splitter that returns its text as one sentence. Argos Translate would download a real splitter."""
+    """Sentence splitter that does not split. Argos Translate would download its default splitter."""
 
     def split_sentences(self, text):
         return [text]
@@ -79,7 +80,7 @@ def onnx(folder):
 
 
 def generator(model, folder):
-    """Return a function that translates a list of texts with a model of transformers or optimum."""
+    """Return a function that translates a list of texts with a model of Hugging Face Transformers or Optimum."""
     import torch
     from transformers import MarianTokenizer
 

@@ -1,4 +1,4 @@
-"""Files and messages that the benchmarks exchange with the processes of engines. This module needs only NumPy.
+"""Files and messages that the benchmarks exchange with engine processes. This module requires only NumPy.
 
 An engine's script reads its job from a JSON file. When the script is ready, it writes a line of JSON. For each line on
 stdin, it measures once and writes the measurement as another line of JSON.
@@ -16,45 +16,48 @@ SEEDS = "seed_generator_state"
 
 
 def write_model(path, model):
-    """Write the vocabulary size, hparams and variables of a `Transformer` to an .npz file, without seed states."""
+    """Write the vocabulary size, hparams and variables of a `Transformer`, except seed states, to an .npz file."""
     config = {"vocab_size": model.vocab_size, "hparams": model.get_config()["hparams"]}
     arrays = {name: np.asarray(variable, dtype="float32") for name, variable in variables_of(model)}
     np.savez(path, config=np.array(json.dumps(config)), **arrays)
 
 
 def read_model(path):
-    """Return (vocabulary size, hparams as a dictionary, weights by name) from a file. Weights load on first access."""
+    """Read a file of `write_model`. Return (vocabulary size, dictionary of hparams, {name: weights}).
+
+    Weights are loaded when they are first accessed.
+    """
     weights = np.load(path)
     config = json.loads(str(weights["config"]))
     return config["vocab_size"], config["hparams"], weights
 
 
 def variables_of(model):
-    """Yield (name, variable). Names such as "encoder/layer_1/self_attention/query" omit the model's own name."""
+    """Yield (name, variable). Names omit the model's name, as in "encoder/layer_1/self_attention/query"."""
     for variable in model.variables:
         if not variable.path.endswith(SEEDS):
             yield variable.path.partition("/")[2], variable
 
 
 def write_batches(path, batches):
-    """Write (source, decoder inputs, labels) of each batch, int32 `[rows, length]`, to one .npz file."""
+    """Write batches to one .npz file. Each batch is (source, decoder inputs, labels), int32 `[rows, length]`."""
     np.savez(path, **{f"{name}_{i}": array for i, batch in enumerate(batches) for name, array in zip(ARRAYS, batch)})
 
 
 def read_batches(path):
-    """Return the list of (source, decoder inputs, labels) in a file."""
+    """Read a file of `write_batches`. Return a list of (source, decoder inputs, labels)."""
     with np.load(path) as file:
         return [tuple(file[f"{name}_{i}"] for name in ARRAYS) for i in range(len(file.files) // len(ARRAYS))]
 
 
 def learning_rate(hparams, step):
-    """Return the learning rate of equation 3 for an update. The first update has number 1."""
+    """Return the learning rate of equation 3 for an update. Steps count from 1."""
     warm = hparams["warmup_steps"]
     return hparams["learning_rate_scale"] * hparams["d_model"] ** -0.5 * min(step**-0.5, step * warm**-1.5)
 
 
 def sinusoids(length, d_model):
-    """Return the sinusoids of §3.5, float32 `[length, d_model]`. Sine and cosine of a frequency are adjacent."""
+    """Return the sinusoids of §3.5, float32 `[length, d_model]`. The sine and cosine of a frequency are adjacent."""
     angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, d_model).astype("float32")
 
@@ -63,14 +66,14 @@ def serve(**tasks):
     """Run an engine until stdin ends.
 
     Args:
-        **tasks: For each task ("train", "decode", …), a function that takes the job and loads the engine. This function
-            returns another function, without arguments, which does the timed work and returns a dictionary. If the
-            dictionary has "seconds", they replace the time of the whole call.
+        **tasks: For each task ("train", "decode", …), a function that takes the job, loads the engine, and returns a
+            function without arguments. This second function does the timed work and returns a dictionary. If the
+            dictionary has an entry "seconds", that entry replaces the time of the whole call.
     """
     with open(sys.argv[1], encoding="utf-8") as file:
         job = json.load(file)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # keep the output of libraries apart from the answers
+    os.dup2(2, 1)  # libraries must not print between the answers
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])  # for libraries without a thread option
     work = tasks[job["task"]](job)
     print(json.dumps({"ready": True}), file=answers, flush=True)
@@ -82,13 +85,13 @@ def serve(**tasks):
 
 
 def training(job, train):
-    """Make the first update and the warm-up updates. Return the function that does the timed training.
+    """Make the first update and the warm-up updates. Return a function that trains for one timed round.
 
-    Each round starts with an update that is not timed, because other engines have used the caches in between.
+    Each round starts with an update that is not timed, because other engines have used the CPU caches in between.
 
     Args:
-        job: The job; its "updates" is the number of updates per round.
-        train: Function of a number of updates. It trains on the next batches and returns the last loss.
+        job: The job. "updates" is the number of updates per round.
+        train: Function that takes a number of updates, trains on the next batches, and returns the last loss.
     """
     first = train(1)
     facts = {"seconds_to_first_step": time.time() - job["started"], "first_loss": first}
@@ -114,14 +117,14 @@ def peak_memory():
 
 
 def batches_of(sources, rows=64):
-    """Yield lists of row indices for batches of sources with similar lengths, longest first."""
+    """Yield the row indices of each batch. Batches contain sources of similar lengths, and the longest come first."""
     order = sorted(range(len(sources)), key=lambda i: (-len(sources[i]), i))
     for first in range(0, len(order), rows):
         yield order[first : first + rows]
 
 
 def limit_threads(number):
-    """Set the number of threads of TensorFlow. Call this before TensorFlow computes anything."""
+    """Set TensorFlow's number of threads. This has an effect only before TensorFlow runs its first operation."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(number)

@@ -1,7 +1,7 @@
-"""CTranslate2: beam search with the weights and the token ids of this project.
+"""Engine CTranslate2: beam search with the weights and the token ids of this project.
 
-The task `convert` writes the model in CTranslate2's format. It runs in a separate process, so that the memory of the
-conversion does not count.
+The task `convert` writes the model in CTranslate2's format. It runs in a separate process, so that the measured memory
+excludes the conversion.
 """
 
 import protocol
@@ -19,7 +19,7 @@ def convert(job):
 
 
 def pieces(vocab_size):
-    """Return the token strings in the order of their ids. An ordinary token is its id as text."""
+    """Return the token strings in the order of their ids. The string of an ordinary token is its id."""
     return [*SPECIAL, *map(str, range(len(SPECIAL), vocab_size))]
 
 
@@ -36,7 +36,7 @@ def decode(job):
     def translate():
         outputs, scores = [None] * len(sources), [None] * len(sources)
         for rows in protocol.batches_of(sources):
-            # This project limits each source separately. Here, the longest source sets the limit, including EOS.
+            # This project limits each source separately. Here, the longest source, including EOS, sets the limit.
             steps = len(sources[rows[0]]) + 1 + job["extra_length"]
             results = translator.translate_batch(
                 [sources[i] for i in rows], beam_size=job["beam_size"], length_penalty=job["alpha"],

@@ -1,8 +1,8 @@
-"""keras-hub: its TransformerEncoder, TransformerDecoder and tied embedding, with Keras' Adam and `fit`.
+"""Engine keras-hub: TransformerEncoder, TransformerDecoder and tied embedding, with Keras' Adam and `fit`.
 
-The biases of attention projections, which the paper does not have, are fixed at 0. Dropout of attention weights is
-off, so Keras uses its fused attention where possible. keras-hub has no loss for a Transformer; the loss here consists
-of Keras operations without one-hot targets.
+The paper's attention projections have no biases, so the biases are fixed at 0. Dropout of attention weights is off, so
+Keras uses its fused attention where possible. keras-hub has no loss for a Transformer, so this file defines one with
+Keras operations and without one-hot targets.
 """
 
 import os
@@ -19,7 +19,7 @@ from keras import ops  # noqa: E402
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate of equation 3."""
+    """Learning rate schedule of equation 3."""
 
     def __init__(self, hparams):
         self.hparams = hparams
@@ -31,7 +31,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class Loss(keras.losses.Loss):
-    """Label-smoothed cross-entropy, as the mean over tokens."""
+    """Label-smoothed cross-entropy, averaged over tokens."""
 
     def __init__(self, smoothing):
         super().__init__(reduction="mean_with_sample_weight", dtype="float32")
@@ -44,7 +44,7 @@ class Loss(keras.losses.Loss):
 
 
 class Positions(keras.layers.Layer):
-    """Scale embeddings and add sinusoids. keras-hub's own layer orders the sinusoids differently."""
+    """Layer that scales embeddings and adds sinusoids. keras-hub's own layer orders the sinusoids differently."""
 
     def call(self, x):
         width = x.shape[-1]

@@ -1,6 +1,6 @@
-"""This project: `fit` on `TokenBatches`, and `Translator.translate` from text to text, as a user calls them.
+"""Engine of this project: `fit` on `TokenBatches`, and `Translator.translate` from text to text, as users call them.
 
-The task `matmul` is the rate of the machine: products of two large square matrices.
+The task `matmul` measures the speed of the machine with products of two large square matrices.
 """
 
 import protocol
@@ -9,7 +9,7 @@ SIDE, PRODUCTS = 2048, 10
 
 
 def load(job, dtype=None):
-    """Load the backend. Return (model with the weights of the job, its `HParams`)."""
+    """Load the backend and the model of a job. Return (model, `HParams`)."""
     start(job)
     from keras_transformer.config.hparams import HParams
     from keras_transformer.models.transformer import Transformer
@@ -46,7 +46,7 @@ def train(job):
     batches, start_of_next = training_batches(job["corpus"]), 0
 
     def updates(count):
-        nonlocal start_of_next  # the other engines repeat one epoch, and a second epoch would have different batches
+        nonlocal start_of_next  # repeat one epoch, as other engines do, because the next one has other batches
         while count:
             some = min(count, batches.batches_per_epoch - start_of_next)
             history = model.fit(batches.replace(start=start_of_next), steps_per_epoch=some, epochs=1, verbose=0)
@@ -83,7 +83,7 @@ def matmul(job):
 
     from keras_transformer.backend.compilation import compiled
 
-    # Powers of this matrix are equal to the matrix, so values neither grow nor vanish.
+    # All powers of this matrix are equal, so values neither grow nor vanish.
     x = ops.cast(ops.convert_to_tensor(np.full((SIDE, SIDE), 1 / SIDE, "float32")), job["precision"])
 
     def powers(x):

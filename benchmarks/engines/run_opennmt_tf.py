@@ -1,8 +1,8 @@
-"""OpenNMT-tf: its Transformer with the weights of this project, its training step and its beam search.
+"""Engine OpenNMT-tf: Transformer with the weights of this project, training step and beam search.
 
-The model is post-norm, with one embedding and without biases in attention and projection. Three things differ from
-this project and are adapted here: the ε of layer normalization, the ids of BOS and EOS, and the sinusoids. Label
-smoothing differs: OpenNMT-tf distributes ε over the other tokens, this project over all tokens.
+The model is post-norm, with one embedding and without biases in attention and projection. This file adapts the ε of
+layer normalization, the ids of BOS and EOS, and the sinusoids to those of this project. One difference remains: label
+smoothing distributes ε over the other tokens in OpenNMT-tf, and over all tokens in this project.
 """
 
 import itertools
@@ -22,7 +22,7 @@ ROWS = [0, 2, 1]
 
 
 class Interleaved(opennmt.layers.PositionEncoder):
-    """Sinusoids of §3.5, with sine and cosine of a frequency side by side. Positions start at 1."""
+    """Sinusoids of §3.5, in which the sine and cosine of a frequency are adjacent. Positions start at 1."""
 
     def _encode(self, positions, depth):
         frequencies = (10000.0 ** (-np.arange(0, depth, 2) / depth)).astype("float32")
@@ -32,7 +32,7 @@ class Interleaved(opennmt.layers.PositionEncoder):
 
 
 class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate of equation 3."""
+    """Learning rate schedule of equation 3."""
 
     def __init__(self, hparams):
         self.hparams = hparams
@@ -49,7 +49,7 @@ def swapped(ids):
 
 
 def build(vocab_size, hparams, params):
-    """Return a new OpenNMT-tf model with the dropout of the paper. `params` are parameters of OpenNMT-tf.
+    """Return a new OpenNMT-tf model with the dropout of the paper. `params` are OpenNMT-tf's parameters.
 
     Raises:
         SystemExit: OpenNMT-tf has no equivalent model.
@@ -71,7 +71,7 @@ def build(vocab_size, hparams, params):
         output_layer_bias=False, dropout=hparams["dropout"], attention_dropout=0.0, ffn_dropout=0.0,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        # The vocabulary contains ids of this project as text, so that outputs convert directly to ids.
+        # The tokens are ids of this project as text, so that outputs can be converted directly to ids.
         path = os.path.join(folder, "vocabulary.txt")
         with open(path, "w", encoding="ascii") as file:
             file.writelines(f"{i}\n" for i in swapped(np.arange(vocab_size)))
@@ -172,7 +172,7 @@ def decode(job):
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)])
     def infer(ids, length):
-        # The limit depends on the batch: OpenNMT-tf also accepts a tensor here.
+        # OpenNMT-tf also accepts a tensor as the limit, so the limit can depend on the batch.
         model.params["maximum_decoding_length"] = job["forced_length"] or tf.reduce_max(length) + job["extra_length"]
         return model.infer({"ids": ids, "length": length})
 

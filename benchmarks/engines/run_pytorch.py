@@ -1,7 +1,7 @@
-"""PyTorch: post-norm nn.Transformer layers without the final norms of the stacks, and with one shared embedding.
+"""Engine PyTorch: post-norm nn.Transformer layers with a shared embedding and without a final norm in each stack.
 
-The biases of attention projections, which the paper does not have, are fixed at 0. Dropout of attention weights and of
-activations is off, which leaves the dropout of the paper. bfloat16 uses autocast, and Adam is the fused version.
+The paper's attention projections have no biases, so the biases are fixed at 0. Only the dropout of the paper is on,
+without dropout of attention weights and of activations. bfloat16 uses autocast, and Adam is the fused version.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ MAX_LENGTH = 512
 
 
 class Transformer(nn.Module):
-    """The Transformer of the paper; `forward` returns the label-smoothed loss."""
+    """Transformer of the paper, whose `forward` returns the label-smoothed loss."""
 
     def __init__(self, vocab_size, hparams):
         super().__init__()

@@ -1,8 +1,8 @@
-"""Translate sentences one after the other and measure the time of each.
+"""Translate sentences one by one and measure the time of each.
 
     python benchmarks/engines/run_single.py RUN ENGINE SENTENCES
 
-Prints the seconds of each translation as a JSON list. Loading the model does not count.
+The program prints the seconds of each translation as a JSON list. The times exclude loading the model.
 """
 
 import json

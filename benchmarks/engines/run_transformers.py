@@ -1,10 +1,10 @@
-"""Translate with an exported Marian model. This program needs only transformers, PyTorch and sentencepiece.
+"""Translate with an exported Marian model. This program requires only transformers, PyTorch and sentencepiece.
 
     python benchmarks/engines/run_transformers.py EXPORT REQUEST.json ANSWER.json
 
-`exports.py` writes the request, {"texts": […], "references": […], "batch": N}, and runs this program in the environment
-of its `--python`. The answer contains greedy and beam-search translations, the log-probabilities of the references'
-tokens in nats, and sentences per second of the beam search.
+`exports.py` writes the request, {"texts": […], "references": […], "batch": N}, and runs this program with the
+interpreter `--python`. The answer contains the translations of greedy and beam search, the log-probabilities of the
+references' tokens in nats, and the sentences per second of beam search.
 """
 
 import json

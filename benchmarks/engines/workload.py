@@ -17,9 +17,9 @@ def training_batches(corpus):
     Args:
         corpus: Dictionary with "batch_tokens" and one of
 
-            - "problem", "data_dir", "raw_dir", "hparams": a registered problem and the preset for its batches;
-            - "lengths", "vocab_size", "batches": random tokens in sequences of this length, or of `wmt_lengths` for
-              "wmt". The number of batches is then approximate.
+            - "problem", "data_dir", "raw_dir", "hparams": a registered problem and the preset for its batches.
+            - "lengths", "vocab_size", "batches": random tokens in sequences of the given length, or with the lengths of
+              `wmt_lengths` for "wmt". In the second case, the number of batches is approximate.
     """
     if "problem" in corpus:
         import keras_transformer as kt
