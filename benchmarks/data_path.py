@@ -36,10 +36,10 @@ WORKLOADS = ("plan", "mixing", "assembly", "tf_data", "jax")
 STEPS = (10, 1_000_000)
 """Steps at which a run resumes."""
 MIXED = (2_048, 8_192, 25_000)
-"""Budgets per side for which padding and mixing are measured."""
+"""Values of `batch_tokens` for the workload `mixing`."""
 VOCAB_SIZE = 32_000
 SORTED_PAIRS = 100_000_000
-"""Largest corpus whose lengths are drawn and sorted."""
+"""Number of pairs above which the benchmark generates sorted lengths instead of sorting random lengths."""
 
 
 def main(arguments):

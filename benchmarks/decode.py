@@ -56,12 +56,12 @@ ENGINES = {
     "ctranslate2": ("float32", "int8"),
     "opennmt_tf": ("float32",),
 }
-"""Precisions of each engine."""
+"""{engine: supported precisions}."""
 MODES = {"tensorflow": ("graph", "xla"), "jax": ("jax",)}
-"""Modes of this project by backend."""
+"""{backend: compilation modes of this project}."""
 OURS, REFERENCES = "keras_transformer", ("ctranslate2", "opennmt_tf")
 SIZES = {"tiny": ("tiny", 10_000), "base": ("base", 37_000)}
-"""Preset and vocabulary size."""
+"""{name: (preset, vocabulary size)}."""
 BEAM_SIZE, SENTENCES, LENGTH = 4, 64, 25
 PRECISIONS = tuple(dict.fromkeys(itertools.chain(*ENGINES.values())))
 

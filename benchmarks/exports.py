@@ -44,7 +44,7 @@ AWKWARD = [
     "\x00a\x01 \x7f\x1b[0m", "\ufeffA man", "<s> </s> <unk>", "a\u00a0b\u2028c\x85d", "▁ A ▁man",
     b"A man \xff sleeps \xed\xa0\x80", b"\xf0\x9f\x98", b"caf\xc3",
 ]  # fmt: skip
-"""Texts, and bytes that are not UTF-8; `Translator` gets U+FFFD instead of these."""
+"""Unusual texts, and bytes that are not UTF-8. `Translator` gets U+FFFD instead of invalid bytes."""
 
 
 def main(arguments):

@@ -48,9 +48,11 @@ def main(arguments):
     parser.add_names("--engines", ENGINES, ",".join(ENGINES))
     parser.add_names("--workloads", WORKLOADS, "single,cold_start,lines_1000,server_1,server_64")
     parser.add_argument("--baseline", type=Path, metavar="FOLDER", help="another checkout, measured alternately")
-    parser.add_argument("--rounds", type=positive_int, default=3, help="rounds (default %(default)s)")
+    parser.add_argument("--rounds", type=positive_int, default=3, help="number of rounds (default %(default)s)")
     parser.add_argument("--seconds", type=positive_int, default=10, help="time of server_N (default %(default)s)")
-    parser.add_argument("--sentences", type=positive_int, default=200, help="for single (default %(default)s)")
+    parser.add_argument(
+        "--sentences", type=positive_int, default=200, help="sentences for single (default %(default)s)"
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG of the latency against the load")
     flags = parser.parse_args(arguments)
     if flags.baseline and not (flags.baseline / "keras_transformer").is_dir():

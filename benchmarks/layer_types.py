@@ -29,16 +29,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
 from pages.tables import first_per, table  # noqa: E402
 
 HEADS, WINDOW, KERNEL, BATCH, FIT = 8, 32, 3, 4, 3
-"""Heads of whole layers, r of restricted attention, k of the convolution, sequences, sizes that an exponent fits."""
+"""Heads of whole layers, window r, kernel width k, sequences per batch, and number of sizes that an exponent fits."""
 WIDTH, LENGTH = 128, 512
-"""Width at which lengths vary, and length at which widths vary."""
+"""Width for measurements of different lengths, and length for measurements of different widths."""
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 LARGEST = 2**27
 """Maximum number of elements of a tensor. Additive attention has n² · d per sequence."""
 
 Kind = collections.namedtuple("Kind", "name operations sequential path n d make flops elements")
-"""A kind of layer: its name, its columns and its exponents of n and d in Table 1, and three functions: from d to
-the Keras layer, and from (n, d) to the operations of a sequence and to the size of the largest tensor."""
+"""Layer type: name, columns of Table 1, exponents of n and d in Table 1, and three functions. One maps d to a Keras
+layer. The others map (n, d) to the number of operations per sequence and to the size of the largest tensor."""
 
 
 def main(arguments):
@@ -47,7 +47,7 @@ def main(arguments):
         ("--lengths", [128, 256, 512, 1024, 2048, 4096]),
         ("--widths", [32, 64, 128, 256, 512, 1024]),
     ):
-        parser.add_argument(flag, type=sizes, default=default, help="comma-separated (default %(default)s)")
+        parser.add_argument(flag, type=sizes, default=default, help="comma-separated sizes (default %(default)s)")
     parser.add_argument("--repeats", type=positive_int, default=9, help="timed calls per size (default %(default)s)")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="wall-clock time or CPU time (default wall)")
     parser.add_argument("--from", dest="source", metavar="FILE", help="rows to print without a measurement")

@@ -27,7 +27,7 @@ WAYS = {
     "accumulate=8": {"accumulate": 8},
     "remat, accumulate=8": {"remat": True, "accumulate": 8},
 }
-"""Arguments of `TrainOptions`."""
+"""{name: arguments of `TrainOptions`}."""
 
 
 def main(arguments):

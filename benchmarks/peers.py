@@ -46,7 +46,7 @@ REQUIREMENTS = {
         typing_extensions==4.5.0 urllib3==2.8.0 Werkzeug==3.1.9 wrapt==2.5.2
     """,
 }
-"""All installed packages, so that later environments are identical."""
+"""{engine: exact versions of all packages}, so that every installation is identical."""
 
 
 def python_of(engine, environments):

@@ -142,7 +142,7 @@ def published(problem, seed=1):
 
 PUBLISHED = [published("multi30k_ende_tok", seed) for seed in (1, 2, 3)]
 TAUGHT = "runs/reproduce/taught"
-"""Path of the translations by teachers, without the language suffix."""
+"""Path of the teachers' translations, without the language suffix."""
 EXPERIMENTS = {
     # The setup of Wu et al. (2021) with three seeds, the same setup for French, and raw text in several directions.
     "multi30k": [

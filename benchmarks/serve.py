@@ -34,9 +34,11 @@ WARM_UP = 5  # seconds
 def main(arguments):
     parser = Parser(__doc__)
     parser.add_argument("--run", required=True, help="run directory or export")
-    parser.add_argument("--reference", help="run of an export (default: --run)")
-    parser.add_argument("--clients", default="1,8,64", help="comma-separated numbers (default %(default)s)")
-    parser.add_argument("--seconds", type=positive_int, default=30, help="time per number (default %(default)s)")
+    parser.add_argument("--reference", help="run that was exported (default: --run)")
+    parser.add_argument("--clients", default="1,8,64", help="comma-separated numbers of clients (default %(default)s)")
+    parser.add_argument(
+        "--seconds", type=positive_int, default=30, help="seconds for each number of clients (default %(default)s)"
+    )
     parser.add_argument("--sentences", type=positive_int, default=1000, help="test sentences (default %(default)s)")
     parser.add_argument("--engine", choices=ENGINES, default="keras", help="engine of a run (default %(default)s)")
     parser.add_argument("--server", default="", help="more flags for serve, separated by spaces")

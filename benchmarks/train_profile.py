@@ -35,9 +35,9 @@ PARTS = {
     "optimizer": "adam|L2Loss",
     "embedding": "embedding|position",
 }
-"""Patterns for names of operations. The first match counts; operations without a match are "all else"."""
+"""{part: pattern for operation names}. The first match determines the part. Other operations are "all else"."""
 REWRITTEN = re.compile(r".*/body/_\d+/|ArithmeticOptimizer/FoldTransposeIntoMatMul_")
-"""Text that TensorFlow adds to names when it unrolls a loop or moves a transposition into a product."""
+"""Text that TensorFlow adds to operation names when it unrolls a loop or folds a transposition into a product."""
 PRODUCTS = re.compile("MatMul")
 UPDATES = 5
 

@@ -58,7 +58,7 @@ MODES = {
     "pytorch": {"float32": ("eager", "compile"), "bfloat16": ("eager", "compile")},
     "keras_hub": {"float32": ("graph", "xla"), "bfloat16": ("graph",)},
 }
-"""Modes of each engine by precision. Workloads other than `fixed` use only the first, which accepts any shape."""
+"""{engine: {precision: modes}}. Workloads other than `fixed` use only the first mode, which accepts any shape."""
 OUR_MODES = {
     "tensorflow": {"float32": ("graph", "xla"), "bfloat16": ("graph",)},
     "jax": {"float32": ("jax",), "bfloat16": ("jax",)},
@@ -84,7 +84,7 @@ SIZES = {
     "big": Size("big", 37_000, 32, 32 * 32, 2),
 }
 WORKLOADS = {"fixed": tuple(SIZES), "multi30k": ("tiny",), "wmt": tuple(SIZES)}
-"""Sizes of each workload."""
+"""{workload: model sizes}."""
 BATCHES = 60  # number of batches of random tokens per epoch
 WARM_UPDATES = 2
 CHECK = Size("tiny", 60, 0, 500, 1)

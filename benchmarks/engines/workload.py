@@ -8,7 +8,7 @@ from keras_transformer.data.token_store import Sequences, Split
 from keras_transformer.data.tokenizers.base import SPECIAL
 
 MEAN_LENGTH = 29
-"""Mean number of tokens of a sentence of `wmt_lengths`."""
+"""Mean length of the sentences of `wmt_lengths` in tokens."""
 
 
 def training_batches(corpus):

@@ -8,7 +8,7 @@ import sentencepiece
 from helpers.languages import toy_pairs
 
 PIECES = 70
-"""Size of each of the two SentencePiece models."""
+"""Vocabulary size of each of the two SentencePiece models."""
 
 
 def marian_logits(weights, config, source, target):

@@ -31,9 +31,11 @@ WRITE = 0.03
 
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50, help="(default %(default)s)")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="of the moments (default: the time)")
-    parser.add_argument("--json", metavar="FILE", help="file that gets the row")
+    parser.add_argument("--kills", type=int, default=50, help="number of kills (default %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=time.time_ns() % 10**6, help="seed of the random moments (default: from the time)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="file to append the result row to")
     flags = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         row = soak(flags, Path(folder))

@@ -24,7 +24,7 @@ from keras_transformer.server.limits import Limits  # noqa: E402
 from keras_transformer.utils.errors import NonFiniteOutputs  # noqa: E402
 
 LIMITS = Limits(texts=8, characters=100, body_bytes=4000, waiting=20, seconds=30.0)
-"""Only tests of timeouts use fewer seconds, because a busy machine may pause for a few."""
+"""Default limits. The timeout is long, because a busy machine may pause for a few seconds."""
 
 
 @pytest.fixture
