@@ -1,1 +1,1 @@
-"""Beam search (§6.1) and translation of texts."""
+"""Beam search (§6.1), translation of texts and evaluation."""

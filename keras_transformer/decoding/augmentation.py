@@ -20,7 +20,7 @@ from keras_transformer.utils.progress import progress_bar
 logger = logging.getLogger(__name__)
 
 CHUNK = 1024
-"""Number of lines per saved chunk. After an interruption, at most one chunk is translated again."""
+"""Number of lines per saved chunk. After an interruption, the next call repeats at most one chunk."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,11 +28,11 @@ class AugmentOptions:
     """Options of `augment`.
 
     Attributes:
-        direction: "back" uses the input lines as targets of the pairs, "forward" uses them as sources.
+        direction: "back" to use the input lines as targets of the pairs, "forward" to use them as sources.
         tag: Text to add before each source, such as "<bt>" (default: no text).
         to: Target language of the translations, for a multilingual run.
         drop_duplicates: Whether to translate repeated input lines only once.
-        shard: (I, N) to translate the I-th of N parts of the input. Equal lines belong to the same part.
+        shard: (I, N) to translate part I of N parts of the input. Equal lines belong to the same part.
         search: `SearchOptions`. With sampling, the default beam size is `nbest`, so the output contains all samples.
     """
 
@@ -50,9 +50,9 @@ class AugmentResult:
 
     Attributes:
         lines: Number of input lines in the shard.
-        blank: Number of blank lines among them.
-        repeated: Number of repeated lines that were not translated again.
-        rejected: Number of lines without pairs, because the line is too long or its translation is empty.
+        blank: Number of blank lines in the shard.
+        repeated: Number of repeated lines, which are not translated again.
+        rejected: Number of lines without pairs, because a line is too long or its translation is empty.
         pairs: Number of pairs in the output.
     """
 
@@ -64,17 +64,18 @@ class AugmentResult:
 
 
 def augment(run_dir, input_path, output_path, options, checkpoint=None, precision="float32", jit_compile=False):
-    """Translate monolingual text, and write the source and the target of each pair as tab-separated values.
+    """Translate monolingual text and write the resulting pairs as tab-separated values.
 
-    The function saves finished chunks in a hidden directory next to the output until all chunks are finished. If a call
-    is interrupted, the next call with the same run, input and options resumes after the last finished chunk.
+    The function stores finished chunks in a hidden directory next to the output until all chunks are finished. If a
+    call is interrupted, the next call with the same run, input and options resumes after the last finished chunk.
 
     Args:
         run_dir: Run directory. The source language of its model is the language of the input.
         input_path: Text file with one sentence per line, plain or compressed.
-        output_path: File to write; its name must end in .tsv.
+        output_path: File to write. Its name must end in .tsv.
         options: `AugmentOptions`.
-        checkpoint: "best", "last", "averaged", "ema" or a step; the best by default.
+        checkpoint: "best", "last", "averaged", "ema" or a step (default: the best, or the last if there is no
+            best).
         precision: "float32" or "bfloat16".
         jit_compile: Whether TensorFlow compiles the search with XLA.
 
@@ -165,7 +166,7 @@ def _plain(text):
 
 
 def _join(paths, output_path, result):
-    """Write the pairs of all chunks to the output, and add their counts to the result."""
+    """Write the pairs of all chunks to the output and add their counts to the result."""
     with atomic_open(output_path) as output:
         for path in paths:
             chunk = read_json(path, f"remove {path.parent} to start again", rejected=int, pairs=list)

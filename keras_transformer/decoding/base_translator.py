@@ -1,4 +1,4 @@
-"""Base class of translators, which converts between texts, token ids and hypotheses for all engines."""
+"""Base class of translators, which converts between texts, token ids and hypotheses."""
 
 import abc
 import dataclasses
@@ -62,14 +62,14 @@ class BaseTranslator(abc.ABC):
     def _search(
         self, rows: list, texts: Sequence, sources: list, prefixes: Sequence, phrases: Sequence, options: SearchOptions
     ) -> Iterator[dict]:
-        """Search in groups of rows, and yield {row: hypotheses, best first} for each group.
+        """Search in groups of rows. Yield {row: hypotheses, best first} for each group.
 
         Args:
             rows: Indices of the texts to translate.
             texts: All texts.
             sources: Token ids of all texts, including EOS.
             prefixes: Token ids with which each translation must begin.
-            phrases: Lists of token ids that each translation contains.
+            phrases: For each text, the token ids of the phrases that its translation must contain.
             options: `SearchOptions` with all defaults filled in.
         """
 
@@ -105,7 +105,7 @@ class BaseTranslator(abc.ABC):
         The result for a text does not depend on the other texts. The translation of an empty text is empty.
 
         Args:
-            texts: A source sentence, or a list of them.
+            texts: A source sentence, or a list of source sentences.
             beam_size: Number of beams per sentence; 1 for greedy search (default: the value of the hparams).
             alpha: Exponent of the length penalty (default: the value of the hparams).
             nbest: Number of hypotheses per sentence, at most `beam_size`.
@@ -119,7 +119,7 @@ class BaseTranslator(abc.ABC):
             prefixes: List with the required beginning of each translation, as a text or as token ids.
             phrases: Phrases that each translation must contain: a list with a list of phrases for each of `texts`, or
                 None. A phrase is a text or token ids; see `decoding.phrases`.
-            sampling: `Sampling`, to draw `beam_size` translations and return the `nbest` best ones.
+            sampling: `Sampling` to draw `beam_size` translations and return the best `nbest` of them.
             constraint: Constraint on the next token (see `SearchOptions`). "grammar" applies the tokenizer's grammar,
                 if it has one, so that all trees are complete. None allows all tokens.
             token_scores: Whether hypotheses include `token_log_probabilities`.
@@ -132,14 +132,14 @@ class BaseTranslator(abc.ABC):
             cut: Function to call with (index of the text, number of tokens) for each source that is too long.
 
         Returns:
-            For a str, its translation as a str. For a list, a list of `Hypothesis` for each text, best first. It has
+            For a str, its translation as a str. For a list, a list of `Hypothesis` for each text, best first, with
             fewer than `nbest` entries if the search finds fewer. If a sentence was not parsed, its hypothesis is a flat
             tree without tokens and with a score of −∞.
 
         Raises:
             UserError: An argument is out of range or needs a list of texts, or the target language of a text is missing
-                or unknown. Other reasons are that `split_sentences` is combined with options that do not apply to
-                joined translations, or that the options do not allow any translation of a text.
+                or unknown. Also raised if `split_sentences` is combined with options that do not apply to joined
+                translations, or if the options do not allow any translation of a text.
             NonFiniteOutputs: The model's outputs for a text are not finite.
         """
         options = SearchOptions(
@@ -220,7 +220,7 @@ class BaseTranslator(abc.ABC):
     def _source_ids(self, texts, most, cut):
         """Return the token ids of the sources, including EOS, truncated to `most` ids.
 
-        A parser does not truncate long sentences. It represents them by EOS only, and the search skips them.
+        A parser does not truncate long sentences. It represents them by EOS only, so that the search skips them.
         """
         sources = [[*ids, EOS] for ids in self.tokenizer.encode(texts)]
         for number, source in enumerate(sources):
@@ -231,7 +231,7 @@ class BaseTranslator(abc.ABC):
         return sources
 
     def _prefix_ids(self, prefixes, count):
-        """Check the prefixes of `count` translations, and return their token ids."""
+        """Validate the prefixes of `count` translations and return their token ids."""
         if prefixes is None:
             return [[]] * count
         prefixes = None if isinstance(prefixes, str) else ["" if prefix is None else prefix for prefix in prefixes]
@@ -243,7 +243,7 @@ class BaseTranslator(abc.ABC):
         return ids
 
     def _phrase_ids(self, phrases, count):
-        """Return the token ids of the phrases of each of `count` translations, without duplicates."""
+        """Return the token ids of the phrases for each of `count` translations, without duplicates."""
         if phrases is None:
             return [[]] * count
         listed = not isinstance(phrases, str) and [[] if several is None else several for several in phrases]
@@ -252,7 +252,7 @@ class BaseTranslator(abc.ABC):
         return [self._ids_of_phrases(number, several) for number, several in enumerate(listed)]
 
     def _ids_of_phrases(self, number, phrases):
-        """Return the token ids of the phrases of text `number`, counted from 0."""
+        """Return the token ids of the phrases for the text with index `number`."""
         found = []
         for phrase in phrases:
             ids = self.tokenizer.encode_targets([phrase])[0] if isinstance(phrase, str) else [int(i) for i in phrase]
@@ -284,13 +284,13 @@ class BaseTranslator(abc.ABC):
         return ids if ids and ids[-1] == EOS else [*ids, EOS]
 
     def _unparsed(self, source):
-        """Return the result for a text that the search skips: "" for a blank text, otherwise a parser's flat tree."""
+        """Return the result for a text that the search skips: "" for a blank text, or a flat tree from a parser."""
         (text,) = self.tokenizer.decode_outputs([source], [[]])
         score = float("-inf") if text else 0.0
         return Hypothesis(text, (), score, score)
 
     def _explained(self, sources, results, options, token_scores, alignments):
-        """Add the tokens' log-probabilities and alignments from a teacher-forced pass to the hypotheses.
+        """Run a teacher-forced pass to add the tokens' log-probabilities and alignments to the hypotheses.
 
         After a search with a repetition penalty, also replace the scores with scores without the penalty.
         """

@@ -10,7 +10,7 @@ from keras_transformer.decoding.beam_search import beams_at_first, can_improve, 
 from keras_transformer.decoding.token_selection import NEG_INF
 
 SEGMENT = 8
-"""Number of search steps after which finished sentences are removed from the batch."""
+"""Number of steps in a segment. After each segment, the search removes finished sentences from the batch."""
 
 SHRINK = 0.8
 """Remove finished sentences if the unfinished share is at most this value. Removal copies arrays, which takes time."""
@@ -20,11 +20,11 @@ class BatchedBeamSearch:
     """Beam search that runs in segments of several steps and removes finished sentences between segments.
 
     Args:
-        models: `Transformer`s with the same vocabulary. The search uses the mean of their probabilities.
+        models: List of `Transformer`s with the same vocabulary. The search uses the mean of their probabilities.
         jit_compile: Whether TensorFlow uses XLA.
 
     Attributes:
-        few_shapes: Whether to round up array sizes. This limits the number of shapes to compile.
+        few_shapes: Whether to round up array sizes, which limits the number of shapes to compile.
     """
 
     def __init__(self, models, jit_compile=False):
@@ -53,7 +53,7 @@ class BatchedBeamSearch:
             length = rounded_up(length)
         tokens = np.full((batch, beams, length), PAD, "int32")
         log_p, scores = (np.full((batch, beams), NEG_INF, "float32") for _ in range(2))
-        room = np.full(length, PAD, "int32")  # an array, because an int would be a constant of the compiled function
+        room = np.full(length, PAD, "int32")  # an array, because the compiled function would treat an int as a constant
         state, caches = self._begin(source, room, inputs, options=options, steps=steps)
         rows = np.arange(batch)  # row of the result for each sentence in the batch
         while True:
@@ -78,12 +78,12 @@ class BatchedBeamSearch:
                 state = kept._replace(index=state.index)
 
     def _staying(self, going):
-        """Return the rows to keep: all unfinished sentences, and finished ones that are not worth removing yet."""
+        """Return the rows to keep: all unfinished sentences, and finished sentences that are not yet worth removing."""
         order = np.argsort(~going, kind="stable")
         count = int(going.sum())
         if not count:
             return order[:0]
-        if self.few_shapes:  # halving keeps the number of shapes small
+        if self.few_shapes:  # halve the batch to limit the number of shapes
             size = len(going)
             while count <= size // 2:
                 size //= 2
@@ -104,18 +104,18 @@ class BatchedBeamSearch:
         return state._replace(path=path, cache=()), with_past(caches, state.cache)
 
     def _run_segment(self, state, caches, inputs, options, steps):
-        """Run at most `steps` steps. Return the state, and bool `[batch]` that is True for unfinished sentences."""
+        """Run at most `steps` steps. Return the state and a bool `[batch]` array, True for unfinished sentences."""
         decode = self._decoder(caches, options.beam_size, state.index)
         recent = self._empty(ops.shape(state.path)[0], steps * options.beam_size)
         state = search(state._replace(cache=recent), decode, inputs, options, steps)
         return state, can_improve(state, inputs, options)
 
     def _empty(self, batch, nodes):
-        """Return empty arrays for the keys and values of `nodes` nodes, for each model."""
+        """Return zero arrays for the keys and values of `nodes` nodes, for each model."""
         return [model.empty_nodes(batch, nodes) for model in self.models]
 
     def _decoder(self, caches, beams, first=0):
-        """Return the function `decode` for `beam_search.step`. `first` is the step that writes to `recent` first."""
+        """Return the function `decode` for `beam_search.step`. `first` is the index of the first step of a segment."""
         caches = [cache._replace(kernels=model.step_kernels()) for model, cache in zip(self.models, caches)]
         past_length = ops.shape(tree.flatten(past_of(caches))[0])[2]
 
@@ -137,7 +137,7 @@ def past_of(caches):
 
 
 def with_past(caches, past):
-    """Replace `past` in each `DecoderCache`, and return the new caches."""
+    """Return the `DecoderCache`s with a new `past` in each of them."""
     return [cache._replace(past=nodes) for cache, nodes in zip(caches, past)]
 
 

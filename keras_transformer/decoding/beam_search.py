@@ -1,8 +1,8 @@
 """Beam search with a length penalty (§6.1), implemented as a state and a pure step function.
 
 The score of a hypothesis is log-probability / ((5 + length) / 6)^α, where the length includes EOS (Wu et al. 2016).
-Scores are comparable, because every hypothesis ends with EOS: it is the only token allowed at a sentence's length
-limit. `Translator.score` returns the same score for the same tokens.
+Scores are comparable, because every hypothesis ends with EOS. At a sentence's length limit, no other token is
+allowed. `Translator.score` returns the same score for the same tokens.
 """
 
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ class SearchInputs(NamedTuple):
     limits: Any
     """int32 [B]: maximum number of tokens, including EOS."""
     prefix: Any
-    """int32 [B, P]: tokens with which every hypothesis must begin, padded with PAD; P ≥ 1."""
+    """int32 [B, P], P ≥ 1: tokens with which every hypothesis must begin, padded with PAD."""
     chances: Any
     """float32 [B, K, L]: a random number in [0, 1) for each token to sample; [B, 0, 0] for a beam search."""
     words: Any
@@ -40,11 +40,11 @@ class SearchInputs(NamedTuple):
     alphas: Any
     """float32 [B]: α of the length penalty."""
     beams: Any
-    """int32 [B]: number of unfinished hypotheses that a beam search keeps, at most K; sampling always keeps K."""
+    """int32 [B]: number of unfinished hypotheses that a beam search keeps, at most K. Sampling always keeps K."""
     nbest: Any
     """int32 [B]: number of finished hypotheses to return, at most `beams`."""
     phrases: Any = ()
-    """int32 [B, C, P]: phrases that every hypothesis contains, see `decoding.phrases`; () if no sentence has any."""
+    """int32 [B, C, P]: phrases that every hypothesis must contain (see `decoding.phrases`), or () without phrases."""
 
 
 class BeamState(NamedTuple):
@@ -58,11 +58,11 @@ class BeamState(NamedTuple):
     tokens: Any
     """int32 [B, K, L]: unfinished hypotheses, with PAD from position `index` to the end."""
     log_probabilities: Any
-    """float32 [B, K]: log-probabilities of the unfinished hypotheses in descending order; NEG_INF if missing."""
+    """float32 [B, K]: log-probabilities of the unfinished hypotheses in descending order, or NEG_INF if missing."""
     finished_tokens: Any
     """int32 [B, K, L]: finished hypotheses, including EOS."""
     finished_scores: Any
-    """float32 [B, K]: scores of the finished hypotheses in descending order; NEG_INF if missing."""
+    """float32 [B, K]: scores of the finished hypotheses in descending order, or NEG_INF if missing."""
     finished_log_probabilities: Any
     """float32 [B, K]: log-probabilities of the finished hypotheses."""
     finite: Any
@@ -72,7 +72,7 @@ class BeamState(NamedTuple):
     cache: Any
     """Nested arrays of any shape: data that `decode` keeps for all steps so far, shared by all hypotheses."""
     matched: Any = ()
-    """bool [B, K, C, P]: the parts of the phrases that each unfinished hypothesis contains; () without phrases."""
+    """bool [B, K, C, P]: the parts of the phrases that each unfinished hypothesis contains, or () without phrases."""
 
 
 def length_penalty(length, alpha):
@@ -92,8 +92,8 @@ def start(batch, length, options, path, cache, inputs=None):
         batch: Number of sentences.
         length: Maximum number of tokens, L.
         options: `SearchOptions`.
-        path, cache: Initial values that `decode` gets in the first step, with `beams_at_first` beams.
-        inputs: `SearchInputs`; only phrases require them.
+        path, cache: Initial values for `decode` in the first step, with `beams_at_first` beams.
+        inputs: `SearchInputs`, which only phrases require.
     """
     beam_size, beams = options.beam_size, beams_at_first(options)
     return BeamState(
@@ -136,7 +136,7 @@ def step(state, decode, inputs, options):
     extended = ops.where(
         ops.arange(ops.shape(state.tokens)[2])[None, None] == index, token[:, :, None], take_rows(state.tokens, beam)
     )  # [B, C, L]
-    # Masked candidates are below NEG_INF / 2, because their sum contains NEG_INF. Improbable ones are above it.
+    # Masked candidates are below NEG_INF / 2, because their sum contains NEG_INF. All others are above it.
     possible = best > NEG_INF / 2
 
     penalty = length_penalty(index + 1, inputs.alphas)[:, None]
@@ -168,9 +168,9 @@ def step(state, decode, inputs, options):
 def can_improve(state, inputs, options):
     """Return bool [B]: whether an unfinished hypothesis can still become one of the `nbest` results.
 
-    Log-probabilities only decrease, and the length penalty is largest at the limit. These two facts give an upper bound
-    for all future scores. When sampling, all unfinished hypotheses continue. A sentence with non-finite model outputs
-    counts as finished.
+    Log-probabilities only decrease, and the length penalty is largest at the limit, which gives an upper bound for all
+    future scores. When sampling, all unfinished hypotheses continue. A sentence with non-finite model outputs counts as
+    finished.
     """
     alive = state.finite & (state.log_probabilities[:, 0] > NEG_INF / 2)
     if options.sampling:
@@ -190,7 +190,7 @@ def search(state, decode, inputs, options, steps):
         steps: Maximum number of steps.
 
     Returns:
-        The last `BeamState`.
+        The final `BeamState`.
     """
     end = ops.minimum(state.index + steps, ops.shape(state.tokens)[2])
 
@@ -213,7 +213,7 @@ def _extend(state, logits, inputs, options):
     beam_size, index = options.beam_size, state.index
     only = _only_token(index, inputs)[:, None]
     free = (only == PAD)[:, :, None]
-    # The next lines mask up to three candidates: PAD, BOS and sometimes EOS. With three more, 2K always remain.
+    # The next lines mask up to three candidates: PAD, BOS and sometimes EOS. With 2K + 3 candidates, 2K remain.
     allowed = _allowed(state, logits, inputs, options)
     log_p, tokens, normalizer = top_k_tokens(logits, allowed, 2 * beam_size + 3)
     legal = (tokens != PAD) & (tokens != BOS) & ((tokens != EOS) | (index >= options.min_length))
@@ -222,8 +222,8 @@ def _extend(state, logits, inputs, options):
     only_log_p = ops.where(free, NEG_INF, (gather_token_logits(logits, only) - normalizer)[:, :, None])
     log_p = ops.concatenate([log_p, only_log_p], axis=2)
     tokens = ops.concatenate([tokens, only[:, :, None]], axis=2)
-    # At most K of the best 2K candidates end in EOS, so at least K continue. Ties go to the earlier beam, then to the
-    # smaller token. With K = 1, greedy search has one candidate and stops at its first EOS.
+    # At most K of the best 2K candidates end in EOS, so at least K continue. The earlier beam wins ties, then the
+    # smaller token id. With K = 1, greedy search has one candidate and stops at its first EOS.
     wanted = 2 * beam_size if beam_size > 1 else 1
     missing = [(0, 0), (0, 0), (0, max(0, wanted - log_p.shape[2]))]  # a small vocabulary has fewer candidates
     log_p = ops.pad(log_p, missing, constant_values=NEG_INF)
@@ -245,14 +245,14 @@ def _extend(state, logits, inputs, options):
         best, flat = _top(total, wanted)
     best = _first(best, ops.where(inputs.beams > 1, 2 * inputs.beams, 1))
     token = take(ops.reshape(tokens, (batch, -1)), flat)
-    if has_phrases(inputs):  # the banks, not the log-probabilities, decide which K continue
+    if has_phrases(inputs):  # the banks, not the log-probabilities, determine which K continue
         continuing = ops.cumsum(ops.cast(token != EOS, "int32"), axis=1)
         best = ops.where((token == EOS) | (continuing <= inputs.beams[:, None]), best, NEG_INF)
     return best, flat // count, token, normalizer
 
 
 def _draw(state, logits, inputs, options):
-    """Sample one extension of each hypothesis. The return values are those of `_extend` with C = K."""
+    """Sample one extension of each hypothesis. Return the same values as `_extend`, with C = K."""
     index = state.index
     only = _only_token(index, inputs)[:, None]
     token = ops.arange(logits.shape[-1])
@@ -280,7 +280,7 @@ def _only_token(index, inputs):
 
 
 def _allowed(state, logits, inputs, options):
-    """Return bool [B, K, V], the tokens that the options allow, or None if they allow all tokens."""
+    """Return the tokens that the options allow, bool [B, K, V], or None if they allow all tokens."""
     allowed = options.constraint and options.constraint(state.tokens, state.index, inputs)
     if not options.no_repeat_ngram:
         return allowed
@@ -289,12 +289,12 @@ def _allowed(state, logits, inputs, options):
 
 
 def _first(values, counts):
-    """Keep the first `counts`, int32 [B], of the values in each row of `[B, N]`, and replace the rest with NEG_INF."""
+    """Keep the first `counts`, int32 [B], values in each row of `[B, N]`, and replace the rest with NEG_INF."""
     return ops.where(ops.arange(values.shape[1], dtype="int32") < counts[:, None], values, NEG_INF)
 
 
 def _top(values, count):
-    """Return the largest values in each row of `[B, N]`, sorted, and their indices, int32 `[B, count]`.
+    """Return the largest values in each row of `[B, N]`, largest first, and their indices, int32 `[B, count]`.
 
     Equal values keep their order.
     """

@@ -18,11 +18,11 @@ from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserErro
 
 BATCH_ROWS = 32
 LIMIT_STEP = 16
-"""Length limits are rounded up to a multiple of this value. Sentences with the same limit can share a call."""
+"""Length limits are rounded up to a multiple of this value, so that more sentences can share a call."""
 
 
 class CTranslate2Translator(BaseTranslator):
-    """Translator that computes the model and the search with CTranslate2.
+    """Translator that runs the model and the search with CTranslate2.
 
     Log-probabilities and scores have the same definition as in `Translator`. The search has a different length penalty
     and a different stopping criterion. It does not support constraints, phrases, options against repetition, or
@@ -32,8 +32,7 @@ class CTranslate2Translator(BaseTranslator):
         read_files: Function that returns the files of the model, {name: bytes}.
         tokenizer: `Tokenizer` of the model.
         hparams: `HParams` with the default `beam_size`, `alpha` and `extra_length`.
-        threads: Number of batches that are translated at the same time, with one thread each (default: number of
-            cores).
+        threads: Number of batches to translate in parallel, with one thread each (default: number of cores).
 
     Raises:
         UserError: CTranslate2 is not installed.
@@ -68,7 +67,7 @@ class CTranslate2Translator(BaseTranslator):
 
         Args:
             folder: Directory of an export with `--format=ctranslate2`.
-            description: Content of its `export.json`.
+            description: Contents of the export's `export.json`.
         """
         search = {name: description[name] for name in ("beam_size", "alpha", "extra_length")}
 
@@ -109,7 +108,7 @@ class CTranslate2Translator(BaseTranslator):
             yield {i: self._hypotheses(i, texts[i], sources[i], found[i], options) for i in batch}
 
     def _translate(self, engine, sources, prefixes, options, rows, limit):
-        """Translate rows, and return {row: [(ids with EOS, log-probability or None), …]} with at most `limit` ids."""
+        """Translate rows. Return {row: [(ids with EOS, log-probability or None), …]} with at most `limit` ids each."""
         sampling = options.sampling
         if sampling:
             how = {
@@ -134,7 +133,7 @@ class CTranslate2Translator(BaseTranslator):
                 ids = [self._ids[piece] for piece in pieces]
                 if ids[-1:] == [EOS] and not (sampling or prefixes[i] or options.min_length):
                     found[i].append((ids, score * len(ids) ** options.alpha))
-                else:  # CTranslate2's score leaves out prefix tokens or comes from modified probabilities
+                else:  # CTranslate2's score excludes prefix tokens or is based on modified probabilities
                     found[i].append((ids if ids[-1:] == [EOS] else [*ids, EOS], None))
         return found
 
@@ -178,7 +177,7 @@ def _rounded_up(limit):
 
 
 def _grouped(limits):
-    """Group the rows of {row: limit} by their limit, and return a list of (limit, rows), sorted by limit."""
+    """Group the rows of {row: limit} by limit. Return a list of (limit, rows), sorted by limit."""
     rows = collections.defaultdict(list)
     for row, limit in limits.items():
         rows[limit].append(row)

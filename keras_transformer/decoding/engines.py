@@ -19,7 +19,7 @@ def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compil
 
     Args:
         engine: One of `ENGINES`.
-        runs: List of `Run`.
+        runs: List of `Run`s.
         checkpoint, precision, jit_compile: See `Translator.load`.
         keras_option: Name of a requested option that only Keras supports, or None.
 

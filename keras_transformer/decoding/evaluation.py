@@ -34,14 +34,14 @@ class Evaluation:
         checkpoint: The evaluated checkpoint, {"name", "steps"}.
         decoding: Search options, {"beam_size", "alpha", "extra_length", …}.
         sources, outputs, references: Lists of texts.
-        scores: List of `Score`, which ends with the main score. With several directions, each score is their mean.
+        scores: List of `Score`s, which ends with the main score. With several directions, each score is their mean.
         part_names: List with the direction of each line for a multilingual problem, or None.
         part_scores: {direction: list of `Score`} for a multilingual problem, or {}.
         seconds: Decoding time in seconds.
         table: Detailed report from the problem as text, or None.
-        scored: List with a `Hypothesis` for each reference, which contains its teacher-forced log-probability.
+        scored: List with a `Hypothesis` for each reference, with the reference's teacher-forced log-probability.
         compared_with: File with the outputs of another system, or None.
-        comparison: `Comparison` of the main score with the other system's, or None.
+        comparison: `Comparison` of the main scores of both systems, or None.
     """
 
     run: Run
@@ -78,11 +78,11 @@ class Evaluation:
 
     @property
     def perplexity(self):
-        """Perplexity of the references, which is e to the power of `nll`."""
+        """Perplexity of the references, exp(`nll`)."""
         return perplexity(self.nll())
 
     def by_length(self):
-        """Group the lines by source length in words, and return a row of results for each non-empty bucket.
+        """Group the lines by source length in words. Return a row of results for each non-empty bucket.
 
         Returns:
             [{"words", "lines", "score", "perplexity", "length_ratio"}, …], where "score" is the main score.
@@ -119,7 +119,7 @@ def evaluate(
         compare_with: File with another system's outputs for the same lines, plain or `.gz`.
         with_paper_bleu: Whether to add BLEU as the paper computes it to the scores.
         engine: "keras", "ctranslate2" or "auto" (see `choose_engine`).
-        directions: Directions of a multilingual problem to evaluate, such as "de-fr" (default: those of the run).
+        directions: Directions of a multilingual problem to evaluate, such as "de-fr" (default: the run's directions).
 
     Returns:
         `Evaluation`.

@@ -1,4 +1,4 @@
-"""Records of an evaluation: the JSON object that `evaluate --json` prints, and the row that `--results` appends."""
+"""Records of an evaluation: the JSON object printed by `evaluate --json`, and the row appended by `--results`."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from keras_transformer.utils.files import sha256
 
 
 def summary(result, samples=0):
-    """Return the results as a dict that can be encoded as JSON. Non-finite values become None.
+    """Return the results as a JSON-serializable dict. Non-finite values become None.
 
     Args:
         result: `Evaluation`.
@@ -93,5 +93,5 @@ def _finite(value):
 
 
 def _rounded(cell):
-    """Return the value of a cell. Floats are rounded to four decimals, or become None if they are not finite."""
+    """Round a float to four decimals, or return None if it is not finite. Return other values unchanged."""
     return _finite(round(cell, 4)) if isinstance(cell, float) else cell

@@ -1,8 +1,8 @@
-"""The decoder's cache during a search: a tree of keys and values with one node per position and beam.
+"""The decoder's key/value cache in a search, a tree with one node per position and beam.
 
-Beams with a common beginning share the nodes of that beginning. The path of a beam marks its ancestors in the tree. All
-paths form an array, bool `[batch, beams, nodes]`. To reorder hypotheses, the search reorders only their paths and does
-not copy keys and values.
+Beams with a common prefix share the nodes of the prefix. The path of a beam marks its ancestors in the tree. All paths
+form an array, bool `[batch, beams, nodes]`. To reorder hypotheses, the search reorders only their paths and does not
+copy keys and values.
 
 Two arrays contain the nodes: `past` is constant during a segment of the search, and each step writes K nodes to
 `recent`. Between segments, `compact` joins both into a new `past` and drops the nodes that are not on any path. Usually
@@ -16,7 +16,7 @@ from keras_transformer.decoding.gather import take_rows
 
 
 def extend_path(path, node, past_length, beam_size):
-    """Add each beam's newest node to its path, and return the paths.
+    """Add each beam's newest node to its path. Return the new paths.
 
     Args:
         path: bool `[batch, beams, nodes]`.
@@ -29,12 +29,12 @@ def extend_path(path, node, past_length, beam_size):
 
 
 def live_nodes(path, alive, size=lambda number: number):
-    """Return the nodes that are on the path of an unfinished hypothesis. This function uses NumPy.
+    """Return the nodes on the paths of unfinished hypotheses. This function uses NumPy.
 
     Args:
         path: bool `[batch, beams, nodes]`.
         alive: bool `[batch, beams]`, True if a beam contains an unfinished hypothesis.
-        size: Function that rounds up the number of nodes, to limit the number of shapes.
+        size: Function that rounds up the number of nodes to limit the number of shapes.
 
     Returns:
         int32 `[batch, most]`, the nodes of each sentence in ascending order, padded with other nodes.

@@ -1,13 +1,13 @@
-"""Phrases that every hypothesis must contain: lexically constrained beam search.
+"""Lexically constrained beam search, in which every hypothesis must contain given phrases.
 
-The search records which part of each phrase a hypothesis contains, and adds the next token of each missing phrase to
-the candidates. Candidates with the same number of phrase tokens form a bank, as in grid beam search (Hokamp & Liu
-2017). The banks share the beams (Post & Vilar 2018, "dynamic beam allocation"), so that hypotheses with many phrase
+The search keeps track of the part of each phrase that a hypothesis contains. It adds the next token of each missing
+phrase to the candidates. Candidates with the same number of phrase tokens form a bank, as in grid beam search (Hokamp &
+Liu 2017). The banks share the beams (Post & Vilar 2018, "dynamic beam allocation"), so that hypotheses with many phrase
 tokens, which are usually less probable, survive. EOS is allowed only after all phrases.
 
-Everything works on arrays of B sentences, K beams, C phrases and P tokens. Phrases are at the right of their rows, with
-PAD before them. `matched`, bool [B, K, C, P], states for each position of a phrase whether the hypothesis ends with the
-phrase up to this position. At the last position the value stays True, because the hypothesis contains the phrase.
+All arrays are for B sentences, K beams, C phrases and P tokens. Phrases are right-aligned, with PAD before them. For
+each position of a phrase, `matched`, bool [B, K, C, P], is True if the hypothesis ends with the phrase up to this
+position. At the last position, the value stays True once the hypothesis contains the phrase.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from keras_transformer.decoding.token_selection import NEG_INF
 
 
 def phrase_array(phrases, size):
-    """Return phrases as int32 [B, C, P], or () if no sentence has a phrase.
+    """Return the phrases as int32 [B, C, P], or () if no sentence has a phrase.
 
     Args:
         phrases: For each sentence, a list of phrases, each a list of token ids.
@@ -36,17 +36,17 @@ def phrase_array(phrases, size):
 
 
 def has_phrases(inputs):
-    """Return whether a sentence of the `SearchInputs` has phrases."""
+    """Return whether any sentence of the `SearchInputs` has phrases."""
     return not isinstance(inputs.phrases, tuple)
 
 
 def start_matches(phrases, beams):
-    """Return `matched` of hypotheses without tokens."""
+    """Return `matched` for hypotheses without tokens."""
     return ops.repeat((phrases == PAD)[:, None], beams, axis=1)
 
 
 def extend_matches(matched, phrases, tokens):
-    """Return `matched` of hypotheses with another token (the Shift-And algorithm of Baeza-Yates & Gonnet 1992).
+    """Update `matched` for one more token (the Shift-And algorithm of Baeza-Yates & Gonnet 1992).
 
     Args:
         matched: bool [B, …, C, P].
@@ -60,19 +60,19 @@ def extend_matches(matched, phrases, tokens):
 
 
 def contains_all(matched):
-    """Return bool [B, K]: whether a hypothesis contains all phrases."""
+    """Return bool [B, K], True if a hypothesis contains all phrases."""
     return ops.all(matched[..., -1], axis=-1)
 
 
 def needed_tokens(matched, phrases):
-    """Return int32 [B, K, C]: the token that continues each phrase, or PAD if the hypothesis contains the phrase."""
+    """Return the token that continues each phrase, int32 [B, K, C], or PAD if the hypothesis contains the phrase."""
     length = ops.shape(phrases)[-1]
     following = ops.arange(length) == _longest_match(matched)[..., None]
     return ops.sum(ops.where(following, phrases[:, None], PAD), axis=-1)
 
 
 def with_needed_tokens(log_p, tokens, needed, needed_log_p):
-    """Return the candidates of each hypothesis together with the needed tokens that are not among them.
+    """Add the needed tokens that are not yet candidates to the candidates of each hypothesis.
 
     Args:
         log_p: float32 [B, K, N], log-probabilities of the candidates.
@@ -88,9 +88,9 @@ def with_needed_tokens(log_p, tokens, needed, needed_log_p):
 
 
 def phrase_tokens(matched, phrases):
-    """Return the bank of each hypothesis: its number of tokens of phrases.
+    """Return the bank of each hypothesis, which is its number of phrase tokens.
 
-    All tokens of the phrases that it contains count, and those of the longest beginning of another one at its end.
+    The number includes all tokens of complete phrases, and the longest prefix of another phrase at the end.
 
     Args:
         matched: bool [B, …, C, P].
@@ -108,7 +108,7 @@ def phrase_tokens(matched, phrases):
 def select_from_banks(log_p, banks, num_banks, count):
     """Return the best candidates of a sentence, cycling through the banks.
 
-    The best candidate of each bank comes first, from the highest bank to the lowest, then the second-best of each bank,
+    The best candidates of all banks come first, from the highest bank to the lowest, then the second-best candidates,
     and so on. With a single bank, this is the order of the log-probabilities.
 
     Args:
@@ -133,12 +133,12 @@ def select_from_banks(log_p, banks, num_banks, count):
 
 
 def choose_beams(matched, beams):
-    """Return `matched` [B, K, C, P] of the hypotheses with the indices `beams`, int32 [B, N]."""
+    """Select hypotheses of `matched` [B, K, C, P] by the indices `beams`, int32 [B, N]."""
     batch, size, count, length = ops.shape(matched)
     kept = take_rows(ops.reshape(matched, (batch, size, count * length)), beams)
     return ops.reshape(kept, (batch, ops.shape(beams)[1], count, length))
 
 
 def _longest_match(matched):
-    """Return int32 […, C]: position after the longest beginning of each phrase at the end of the hypothesis."""
+    """Return int32 […, C], the position after the longest prefix of each phrase at the end of the hypothesis."""
     return ops.max(ops.where(matched, ops.arange(1, ops.shape(matched)[-1] + 1), 0), axis=-1)

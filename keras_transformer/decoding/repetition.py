@@ -4,7 +4,7 @@ from keras import ops
 
 
 def repeated_ngrams(tokens, index, size, vocab_size):
-    """Return the tokens that would repeat an n-gram of the hypothesis (Paulus et al. 2018, §2.5).
+    """Return which tokens would repeat an n-gram of the hypothesis (Paulus et al. 2018, §2.5).
 
     Args:
         tokens: int32 [B, K, L], hypotheses.
@@ -25,7 +25,7 @@ def repeated_ngrams(tokens, index, size, vocab_size):
 
 
 def penalize_repetition(logits, tokens, index, penalty):
-    """Return logits with which tokens that already occur in the hypothesis are less probable.
+    """Reduce the probability of tokens that already occur in the hypothesis. Return the new logits.
 
     The function multiplies the log-probability of these tokens by the penalty, and the next softmax renormalizes the
     result. Keskar et al. 2019 (§4.1) divide the logits instead. Their result therefore depends on the sign of the

@@ -18,11 +18,11 @@ def search_inputs(source, texts, prefixes, phrases, options, few_shapes):
     """Return the `SearchInputs` of a batch.
 
     Args:
-        source: int `[batch, source_length]`. Rows that contain only PAD round up the batch size. Their search ends
-            after one token.
+        source: int `[batch, source_length]`. Rows of PAD at the end round up the batch size.
+            Their search ends after one token.
         texts: Source texts of all other rows.
         prefixes: For each text, a list of the token ids with which its translation must begin.
-        phrases: Token ids of the phrases that each translation contains, a list of lists for each text.
+        phrases: For each text, a list of lists with the token ids of the phrases that its translation must contain.
         options: `SearchOptions` with all defaults filled in.
         few_shapes: Whether to round up array sizes.
     """
@@ -53,7 +53,7 @@ def search_inputs(source, texts, prefixes, phrases, options, few_shapes):
 
 
 def room_for(phrases):
-    """Return the number of steps after which a search contains all phrases of a text, even with one beam."""
+    """Return the number of steps after which even a search with one beam contains all phrases of a text."""
     return sum(map(len, phrases))
 
 

@@ -18,9 +18,9 @@ class Sampling:
     """Options for random sampling, which replaces beam search.
 
     Attributes:
-        temperature: Divisor of the logits. With a small value, the most probable token is almost always chosen.
-        top_k: Sample from the k most probable tokens only; 0 for all tokens.
-        top_p: Sample only from the most probable tokens whose probabilities add up to at least p; 1 for all tokens.
+        temperature: Divisor of the logits. Small values almost always select the most probable token.
+        top_k: Number of most probable tokens from which to sample; 0 for all tokens.
+        top_p: Minimum total probability of the most probable tokens from which to sample; 1 for all tokens.
         seed: Random seed. The samples for a text depend only on the seed and on the text.
 
     Raises:
@@ -59,7 +59,7 @@ class SearchOptions:
             already contains; 1 for no penalty. Probabilities are then renormalized (see `decoding.repetition`).
         sampling: `Sampling`, which draws `beam_size` translations per sentence, or None for beam search.
         constraint: "grammar" for the tokenizer's constraint, if it has one, None to allow all tokens, or a function.
-            The function gets the tokens, int32 [B, K, L], the number of tokens so far, and `SearchInputs`. It must
+            The function takes the tokens, int32 [B, K, L], the number of tokens so far, and `SearchInputs`. It must
             return the allowed next tokens, bool [B, K, V], and use only `keras.ops`. In the first step of a beam
             search, K is 1. At a sentence's limit, EOS is allowed even if the function forbids it.
 
@@ -130,7 +130,7 @@ class SearchOptions:
         return dataclasses.replace(self, **given, constraint=constraint)
 
     def static(self) -> "SearchOptions":
-        """Return only the options that are constants of a compiled search. `SearchInputs` contains the others."""
+        """Keep only the options that are constants of a compiled search. `SearchInputs` contains the other options."""
         sampling = self.sampling and dataclasses.replace(self.sampling, seed=0)
         return SearchOptions(
             self.beam_size, min_length=self.min_length, no_repeat_ngram=self.no_repeat_ngram,

@@ -1,4 +1,4 @@
-"""Functions that split long texts into sentences and join the translations of these sentences."""
+"""Functions that split long texts into sentences and join the sentences' translations."""
 
 import dataclasses
 import itertools
@@ -47,8 +47,8 @@ def join_hypotheses(hypotheses, owners):
         owners: Index of the text to which each sentence belongs, as returned by `split_texts`.
 
     Returns:
-        A list of `Hypothesis`. Each one has the joined text, the concatenated tokens (with EOS after each sentence),
-        the sum of the log-probabilities and the mean of the scores.
+        A list of `Hypothesis` objects. Each contains the joined text, the concatenated tokens (with EOS after each
+        sentence), the sum of the log-probabilities and the mean of the scores.
     """
     return [
         _joined([hypotheses[i] for i in group])

@@ -1,4 +1,4 @@
-"""Selection of the next tokens of a hypothesis: the most probable ones, or random samples."""
+"""Selection of the next tokens of a hypothesis: the most probable tokens, or random samples."""
 
 from keras import ops
 
@@ -9,7 +9,7 @@ NEG_INF = -1e9
 
 BLOCKS = (16, 20, 12, 10, 28, 8)
 """Block sizes for `blockwise_top_k`, in order of preference. The function uses the first size that divides the
-vocabulary size. If none does, it must copy the logits to pad them."""
+vocabulary size. If no size does, the function must copy the logits to pad them."""
 
 
 def top_k_tokens(logits, allowed, count):
@@ -22,9 +22,9 @@ def top_k_tokens(logits, allowed, count):
         count: Number of tokens to return, C. If the vocabulary is smaller, C is the vocabulary size.
 
     Returns:
-        The log-probabilities, float32 [B, K, C], best first, with NEG_INF for tokens that are not allowed, the tokens,
-        int32 [B, K, C], and the log-sum-exp of the logits, float32 [B, K]. Tokens with equal probabilities are sorted
-        by id.
+        The log-probabilities, float32 [B, K, C], best first, with NEG_INF for tokens that are not allowed. The tokens,
+        int32 [B, K, C]. The log-sum-exp of the logits, float32 [B, K]. Tokens with equal probabilities are sorted by
+        id.
     """
     allowed_logits = logits if allowed is None else ops.where(allowed, logits, NEG_INF)
     best, tokens = blockwise_top_k(allowed_logits, min(count, logits.shape[-1]))
@@ -60,7 +60,7 @@ def blockwise_top_k(logits, count):
 
 
 def _top_k(values, count):
-    """Return the largest values of `[B, K, N]`, sorted, and their int32 indices.
+    """Return the largest values of `[B, K, N]`, largest first, and their int32 indices.
 
     The function reshapes the array to two dimensions, because XLA would sort a 3-D array completely.
     """
@@ -71,7 +71,7 @@ def _top_k(values, count):
 
 
 def _ascending(numbers):
-    """Return distinct numbers `[…, N]` in ascending order. For small N, counting is much cheaper than XLA's sort."""
+    """Sort distinct numbers `[…, N]` in ascending order. For small N, counting is much cheaper than XLA's sort."""
     place = ops.sum(ops.cast(numbers[..., :, None] > numbers[..., None, :], "int32"), axis=-1)
     at = place[..., None, :] == ops.arange(numbers.shape[-1], dtype="int32")[:, None]
     return ops.sum(ops.where(at, numbers[..., None, :], 0), axis=-1)
@@ -100,7 +100,7 @@ def sample_tokens(logits, allowed, chance, sampling):
         The tokens, int32 [B, K], and the log-sum-exp of the logits, float32 [B, K].
     """
     vocab_size = logits.shape[-1]
-    # Subtract the largest logit, otherwise a low temperature could push all allowed tokens down to NEG_INF.
+    # Subtract the largest logit. Otherwise, a low temperature could push all allowed tokens down to NEG_INF.
     scaled = ops.where(allowed, logits, NEG_INF)
     scaled = scaled - ops.max(scaled, axis=-1, keepdims=True)
     scaled = ops.where(allowed, scaled / sampling.temperature, NEG_INF)
@@ -111,7 +111,7 @@ def sample_tokens(logits, allowed, chance, sampling):
     if sampling.top_p < 1:
         ordered = ops.flip(ops.sort(p, axis=-1), axis=-1)
         before = ops.cumsum(ordered, axis=-1) - ordered
-        # The most probable token always stays, even for a tiny p.
+        # Always keep the most probable token, even for a tiny p.
         least = ops.min(ops.where(before < sampling.top_p, ordered, 1.0), axis=-1, keepdims=True)
         p = ops.where(p >= least, p, 0.0)
     cumulative = ops.cumsum(p, axis=-1)

@@ -25,14 +25,14 @@ class Translator(BaseTranslator):
     """Translator that uses Keras to run a model, or an ensemble of models with the same vocabulary.
 
     Args:
-        model: `Transformer`, or a list of them. An ensemble averages the probabilities of its models.
+        model: `Transformer`, or a list of `Transformer`s. An ensemble averages the probabilities of its models.
         problem: `Problem` whose tokenizer the model uses, or a `Tokenizer`.
         hparams: `HParams` with the default `beam_size`, `alpha` and `extra_length` (default: the model's).
-        jit_compile: Whether TensorFlow compiles the search with XLA. The compiled search is faster, but each of a few
-            batch shapes takes seconds to compile, which is worth it only for many sentences. JAX always compiles.
+        jit_compile: Whether TensorFlow compiles the search with XLA. The compiled search is faster, but each batch
+            shape takes seconds to compile, so it pays off only for many sentences. JAX always compiles.
 
     Raises:
-        UserError: The vocabulary sizes of model and tokenizer differ, or the list of models is empty.
+        UserError: The vocabulary sizes of the model and tokenizer differ, or the list of models is empty.
     """
 
     engine = "keras"
@@ -176,7 +176,7 @@ class Translator(BaseTranslator):
             yield {i: self._hypotheses(i, texts[i], *hypotheses) for i, *hypotheses in best}
 
     def _hypotheses(self, number, source, tokens, log_p, scores):
-        """Convert tokens `[nbest, length]`, log_p and scores `[nbest]` of one sentence to a list of `Hypothesis`."""
+        """Convert tokens `[nbest, length]`, log_p and scores `[nbest]` of a sentence to a list of `Hypothesis`."""
         if np.isnan(scores).any():
             raise NonFiniteOutputs(number)
         rows = [[int(i) for i in row if i != PAD] for row, score in zip(tokens, scores) if score > NEG_INF / 2]

@@ -15,9 +15,9 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
 
     Args:
         run: `Run`.
-        folder: The new directory, which appears only when it is complete.
+        folder: New directory, which appears only when it is complete.
         checkpoint: "best", "last", "averaged", "ema" or a step (default: the best, or the last if there is no best).
-        quantization: One of `ctranslate2.QUANTIZATIONS` (default: "int8", as in the packages of Argos Translate).
+        quantization: One of `ctranslate2.QUANTIZATIONS` (default: "int8", as in Argos Translate's own packages).
         force: Whether to replace an existing export.
 
     Returns:
@@ -54,9 +54,9 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
 
 
 def metadata(problem):
-    """Return the content of metadata.json.
+    """Return the contents of metadata.json.
 
-    Language codes also serve as the names of the languages, because a problem does not define names.
+    The names of the languages are their codes, because a problem does not define names.
     """
     source, target = problem.input_language, problem.output_language
     return {

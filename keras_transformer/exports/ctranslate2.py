@@ -12,7 +12,7 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
 
     Args:
         run: `Run`.
-        folder: The new directory, which appears only when it is complete.
+        folder: New directory, which appears only when it is complete.
         checkpoint: "best", "last", "averaged", "ema" or a step (default: the best, or the last if there is no best).
         quantization: One of `QUANTIZATIONS`.
         force: Whether to replace an existing export.

@@ -1,4 +1,4 @@
-"""The file `export.json`, which describes an export, and checks of the export's directory."""
+"""Export descriptions in `export.json`, and checks of the export directory."""
 
 import contextlib
 from pathlib import Path
@@ -17,8 +17,8 @@ def atomic_export(folder, force, description):
 
     Args:
         folder: The directory.
-        force: Whether to replace an existing export. Other directories are never replaced.
-        description: Content of `export.json`: {name: value}.
+        force: Whether to replace an existing export. The function never replaces other directories.
+        description: Contents of `export.json`, {name: value}.
 
     Raises:
         UserError: See `check_place`, or the directory cannot be written.
@@ -32,7 +32,7 @@ def atomic_export(folder, force, description):
 
 
 def describe(run, checkpoint=None):
-    """Return the part of `export.json` that describes a run: {name: value}.
+    """Return the part of `export.json` that describes a run, {name: value}.
 
     Args:
         run: `Run`.
@@ -56,7 +56,7 @@ def check_place(folder, force):
 
     Args:
         folder: The directory.
-        force: Whether to replace an existing export. Other directories are never replaced.
+        force: Whether to replace an existing export. The function never replaces other directories.
     """
     folder = Path(folder)
     if folder.resolve() == Path.cwd():

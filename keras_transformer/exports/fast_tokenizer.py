@@ -6,17 +6,17 @@ from keras_transformer.data.tokenizers.base import EOS, SPECIAL, UNK
 from keras_transformer.utils.errors import UserError
 
 SPACE = "▁"
-"""Character that represents a space in SentencePiece."""
+"""Character that SentencePiece uses for spaces."""
 UNUSED_SCORE = -1e4
-"""Score of pieces that only targets use. It is so low that a unigram model never chooses them for a source."""
+"""Score of pieces that only targets use. It is so low that a unigram model never chooses these pieces for sources."""
 
 
 def fast_tokenizer(pieces, source_model):
-    """Return the content of a tokenizer.json that encodes sources, and decodes the ids of sources and targets.
+    """Return the contents of a tokenizer.json that encodes sources and decodes ids of sources and targets.
 
-    The tokenizer returns the same ids as SentencePiece, with two exceptions. With byte fallback, a character that is a
-    piece of the target vocabulary only is encoded as this piece instead of as bytes. Spaces next to the problem's
-    `user_symbols` are lost.
+    The tokenizer returns the same ids as SentencePiece, with two exceptions. With byte fallback, it encodes a character
+    that is a piece of only the target vocabulary as this piece instead of as bytes. It drops spaces next to the
+    problem's `user_symbols`.
 
     Args:
         pieces: List of all pieces, indexed by id. The special tokens come first.
@@ -72,11 +72,11 @@ def fast_tokenizer(pieces, source_model):
 
 
 def merge_rules(pieces, scores):
-    """Return the merge rules of byte-pair encoding, (left, right), in the order in which they are applied.
+    """Return the merge rules of byte-pair encoding, (left, right), in the order in which the tokenizer applies them.
 
     Args:
         pieces: The pieces that are not special.
-        scores: {piece: score}. A merge that results in a piece with a higher score is applied earlier.
+        scores: {piece: score}. Merges that result in pieces with higher scores come first.
     """
     known = set(pieces)
     rules = [

@@ -36,7 +36,7 @@ class GraphBeamSearch(BatchedBeamSearch):
         return found
 
     def _next_segment(self, options, rows, going, state, caches, inputs, found):
-        """Run one segment of steps for the sentences `rows`, then remove finished sentences. This is the loop body."""
+        """Loop body: run one segment of steps for the sentences `rows`, then remove finished sentences."""
         steps = batched_search.SEGMENT
         state, going = self._run_segment(state, caches, inputs, options=options, steps=steps)
         best = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)

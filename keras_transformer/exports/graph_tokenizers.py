@@ -19,7 +19,7 @@ BLANK = r" \t\n\r\f\v"
 
 
 def character_class(characters):
-    """Return the content of an RE2 character class that matches any of the characters."""
+    """Return the inside of an RE2 character class that matches any of the characters."""
     codes, ranges = sorted(map(ord, characters)), []
     for code in codes:
         if ranges and code == ranges[-1][1] + 1:
@@ -30,18 +30,18 @@ def character_class(characters):
 
 
 SPACES = character_class(char for char in map(chr, range(LAST_CODE + 1)) if char.isspace())
-"""Content of a character class that matches the same white space as `str.split()`."""
+"""Inside of a character class that matches the same white space as `str.split()`."""
 
 
 def split_words(texts):
-    """Split texts into words as `utils.text.split_words` does, and return ragged strings `[batch, (words)]`."""
+    """Split texts into words like `utils.text.split_words`. Return ragged strings `[batch, (words)]`."""
     texts = tf.strings.strip(tf.strings.regex_replace(texts, f"[{BLANK}]+", " "))
     words = tf.strings.split(texts, " ")
     return tf.ragged.boolean_mask(words, words != "")
 
 
 def checked(right, message, *tensors):
-    """Return the tensors unchanged, with a check that all values of the bool tensor `right` are true.
+    """Return the tensors unchanged, but add a check that all values of the bool tensor `right` are true.
 
     Raises:
         InvalidArgumentError: A value is false. The error occurs when the graph runs.
@@ -51,19 +51,19 @@ def checked(right, message, *tensors):
 
 
 def without_special(ids):
-    """Remove PAD, BOS and EOS from ids, int32 `[batch, length]`, and return ragged ids `[batch, (ids)]`."""
+    """Remove PAD, BOS and EOS from ids, int32 `[batch, length]`. Return ragged ids `[batch, (ids)]`."""
     return tf.ragged.boolean_mask(ids, (ids != PAD) & (ids != BOS) & (ids != EOS))
 
 
 class GraphTokenizer(tf.Module):
-    """Base class of tokenizers in a graph. Texts are encoded as UTF-8. Ids do not include PAD, BOS or EOS."""
+    """Base class of tokenizers in a graph. Texts are UTF-8 strings. Ids do not include PAD, BOS or EOS."""
 
     def tokenize(self, texts):
         """Encode texts, strings `[batch]`, as ragged int32 ids `[batch, (ids)]`."""
         raise NotImplementedError
 
     def tokenize_targets(self, texts):
-        """Encode targets. By default, they are encoded like sources."""
+        """Encode targets, by default in the same way as sources."""
         return self.tokenize(texts)
 
     def detokenize(self, ids):

@@ -56,7 +56,7 @@ class GraphTrees(GraphSentencePiece):
         return super().tokenize(tf.strings.reduce_join(plain, axis=-1, separator=" "))
 
     def tokenize_targets(self, texts):
-        """Return the ids of trees in bracket notation. For an empty text, return no ids.
+        """Return the ids of bracketed trees. An empty text has no ids.
 
         Raises:
             InvalidArgumentError: A text is not exactly one constituency tree. The error occurs when the graph runs.
@@ -69,14 +69,14 @@ class GraphTrees(GraphSentencePiece):
         tags = tf.strings.regex_full_match(symbols, f"{MARK}.*")
         change = tf.cast(opens, tf.int32) - tf.cast(closes, tf.int32)
         depths = tf.cumsum(change, axis=1)
-        # The outermost bracket must close at the end and not before, each word needs a tag, no bracket may be empty.
+        # The outermost bracket must close only at the end, each word must have a tag, and no bracket may be empty.
         last = given & tf.concat([~given[:, 1:], tf.ones_like(given[:, :1])], axis=1)[:, : tf.shape(given)[1]]
         whole = ~given | ((depths > 0) & ~last) | ((depths == 0) & last & closes)
         empty = opens[:, :-1] & closes[:, 1:]
         right = tf.reduce_all(whole & (~given | opens | closes | tags)) & ~tf.reduce_any(empty)
         message = "a target must be one tree of constituents, such as (S (NP (PRP it)) (VP (VBZ works)))"
         symbols, opens, depths = checked(right, message, symbols, opens, depths)
-        # A closing bracket matches the last opening bracket before it at the same depth.
+        # A closing bracket matches the last preceding opening bracket at the same depth.
         place = tf.range(tf.shape(symbols)[1])
         led = opens[:, None] & (depths[:, None] == depths[:, :, None] + 1) & (place < place[:, None])
         opener = tf.reduce_max(tf.where(led, place, 0), axis=2)
@@ -85,7 +85,7 @@ class GraphTrees(GraphSentencePiece):
         return tf.ragged.boolean_mask(self._ids.lookup(names), given)
 
     def decode_outputs(self, sources, ids):
-        """Decode ragged ids of complete trees into bracket notation. For a row without ids, return a flat tree."""
+        """Decode the ragged ids of complete trees into bracketed trees. A row without ids becomes a flat tree."""
         words = split_words(sources)
         words = words.with_flat_values(_replaced(words.flat_values, ESCAPED))
         flat = tf.strings.join(["(TOP", tf.strings.reduce_join(_leaves(words), axis=-1), ")"])
@@ -105,7 +105,7 @@ def _leaves(words):
 
 
 def _replaced(texts, replacements):
-    """Replace each key of `replacements` in the texts with its value, one after the other."""
+    """Replace each key of `replacements` in the texts with its value, one key after the other."""
     for old, new in replacements.items():
         texts = tf.strings.regex_replace(texts, re.escape(old), new)
     return texts

@@ -12,10 +12,10 @@ NEVER_SPLIT = 1 << 30  # bytes; TensorFlow Text turns longer words into UNK
 
 
 class GraphWordPieces(GraphTokenizer):
-    """Word piece tokenizer that consists of TensorFlow operations only, without variables or lookup tables.
+    """Word-piece tokenizer that consists only of TensorFlow operations, without variables or lookup tables.
 
     Args:
-        pieces: All pieces. The special tokens come first.
+        pieces: List of all pieces. The special tokens come first.
         alphabet: Characters that do not have to be escaped.
     """
 

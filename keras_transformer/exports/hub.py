@@ -29,16 +29,16 @@ def check_upload(repository):
 
 
 def upload(folder, repository):
-    """Upload the files of an export in one commit, and return the URL of the repository.
+    """Upload the files of an export in one commit and return the URL of the repository.
 
-    If the repository does not exist, create it as a private one, because its model card states no license yet.
+    If the repository does not exist, the function creates a private one, because the model card states no license yet.
 
     Args:
         folder: Directory of the export.
         repository: Name of the model repository, "USER/NAME".
 
     Raises:
-        UserError: The Hub is unreachable or rejects the upload. None of the files are uploaded in this case.
+        UserError: The Hub is unreachable or rejects the upload. In this case, no file is uploaded.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HTTPError

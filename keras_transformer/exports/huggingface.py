@@ -1,8 +1,8 @@
 """Export of a run as an equivalent Marian model for Hugging Face transformers.
 
 `transformers.MarianMTModel` is the post-norm Transformer of the paper with two differences. Its attention has
-biases, which the export sets to 0. Its positional encoding consists of all sines followed by all cosines, while the
-sinusoids of this project alternate (§3.5). The export therefore reorders the d_model channels of all weights.
+biases, which the export sets to 0. Its positional encoding consists of all sines followed by all cosines, while sines
+and cosines alternate in this project (§3.5). The export therefore reorders the d_model channels of all weights.
 
 The export needs NumPy, safetensors and protobuf. It imports neither Keras nor PyTorch.
 """
@@ -24,7 +24,7 @@ POSITIONS = 1024
 """Maximum number of tokens in a text, which is the size of Marian's position table."""
 
 TOKENIZERS = ("tokenizer.model", "marian_tokenizer.json")
-"""Files of the tokenizers that can be exported for Marian."""
+"""File names of the tokenizers that the export supports."""
 
 
 def export_huggingface(run, folder, checkpoint=None, force=False):
@@ -32,7 +32,7 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
 
     Args:
         run: `Run`.
-        folder: The new directory, which appears only when it is complete.
+        folder: New directory, which appears only when it is complete.
         checkpoint: "best", "last", "averaged", "ema" or a step (default: the best, or the last if there is no best).
         force: Whether to replace an existing export.
 
@@ -63,7 +63,7 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
 
 
 def marian_weights(weights, hparams):
-    """Return the weights with the names that transformers uses, {name: float32 array}.
+    """Rename and convert the weights for transformers. Return {name: float32 array}.
 
     Args:
         weights: {name: array}. A name is the path of a variable without the name of the model, such as
@@ -82,7 +82,7 @@ def marian_weights(weights, hparams):
 
 
 def marian_config(hparams, vocab_size):
-    """Return the content of config.json."""
+    """Return the contents of config.json."""
     config = {
         "architectures": ["MarianMTModel"], "model_type": "marian", "dtype": "float32",
         "vocab_size": vocab_size, "decoder_vocab_size": vocab_size, "d_model": hparams.d_model,
@@ -104,7 +104,7 @@ def marian_config(hparams, vocab_size):
 
 
 def generation_config(run):
-    """Return the content of generation_config.json: the search options of the run that transformers supports."""
+    """Return the contents of generation_config.json, the run's search options that transformers supports."""
     return {
         "num_beams": run.hparams.beam_size,
         "length_penalty": length_exponent(run),
@@ -118,7 +118,7 @@ def generation_config(run):
 
 
 def tokenizer_config(problem):
-    """Return the content of tokenizer_config.json."""
+    """Return the contents of tokenizer_config.json."""
     return {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": problem.input_language, "target_lang": problem.output_language,

@@ -10,7 +10,7 @@ def export_keras(run, folder, checkpoint=None, precision="float32", force=False)
 
     Args:
         run: `Run`.
-        folder: The new directory, which appears only when it is complete.
+        folder: New directory, which appears only when it is complete.
         checkpoint: "best", "last", "averaged", "ema" or a step (default: the best, or the last if there is no best).
         precision: "float32" or "bfloat16".
         force: Whether to replace an existing export.

@@ -1,4 +1,4 @@
-"""Model card of an export: the README.md that the Hugging Face Hub displays."""
+"""Model card of an export, the README.md that the Hugging Face Hub displays."""
 
 from keras_transformer.data.language_tags import language_tag
 from keras_transformer.runs.summary import lines_by_step
@@ -45,7 +45,7 @@ def model_card(run, description):
 
     Args:
         run: `Run`.
-        description: Content of `export.json` (see `description.describe`).
+        description: Contents of `export.json` (see `description.describe`).
     """
     problem, manifest, hparams = run.problem, run.manifest(), run.hparams
     parts = [*problem.parts.values()] or [problem]

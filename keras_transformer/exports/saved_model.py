@@ -36,7 +36,7 @@ MAX_BEAMS = 8
 FIXED = ("beam_size", "alpha", "nbest", "extra_length", "max_source_length")
 """Search options that are constants of the exported graph. `export.json` lists their values."""
 PLACEHOLDERS = {tf.string: "", tf.int32: 1, tf.float32: 1.0}
-"""Values of the placeholder row that is added to an empty batch."""
+"""Values of the placeholder row for an empty batch."""
 
 
 def export_saved_model(
@@ -45,7 +45,7 @@ def export_saved_model(
 ) -> None:  # fmt: skip
     """Write a SavedModel that TensorFlow and TensorFlow Text can load without this package.
 
-    Texts are encoded as UTF-8. Invalid bytes become U+FFFD. The SavedModel has these signatures:
+    Texts are UTF-8 strings, in which invalid bytes become U+FFFD. The SavedModel has these signatures:
 
     - `serving_default` translates `inputs`, strings `[batch]`. It returns `outputs`, the best translations, strings
       `[batch]`, and `nbest`, all translations, strings `[batch, nbest]`. It also returns `scores`, float32
@@ -61,13 +61,13 @@ def export_saved_model(
 
     Args:
         translator: `Translator`.
-        folder: The new directory, which appears only when it is complete.
+        folder: New directory, which appears only when it is complete.
         options: `SearchOptions`, which become constants of the graph. Only `translate_with_options` takes `beam_size`,
             `alpha` and `nbest` as inputs. `sampling`, `constraint`, `min_length`, `no_repeat_ngram` and
             `repetition_penalty` must have their default values.
         max_beam_size: Maximum `beam_size` of `translate_with_options` (default: `MAX_BEAMS`, or `beam_size` if that is
-            larger). A larger maximum makes this signature slower, whatever beam size its callers choose.
-        description: Additional content of `export.json`.
+            larger). A larger maximum makes this signature slower for all beam sizes.
+        description: Additional contents of `export.json`.
         force: Whether to replace an existing export.
 
     Raises:
@@ -110,7 +110,7 @@ class TextTranslator(tf.Module):
         self._search = GraphBeamSearch(translator.models).search
         if self._constraint:
             self._word_starts = tf.constant(translator.tokenizer.word_starts)
-        # The signatures share one traced function. As an attribute of the module, this function would be saved twice.
+        # The signatures share one traced function. As an attribute of the module, it would be saved twice.
         translated = tf.function(self._translated_batch, autograph=False)
         self._translated = lambda *arguments: translated(*arguments)
         # The SavedModel stores only the variables that this module tracks.
@@ -178,12 +178,12 @@ class TextTranslator(tf.Module):
         }
 
     def _fixed(self, rows):
-        """Return the options of the export: the beam size, followed by the beam size, α and nbest of each row."""
+        """Return the export's beam size, followed by the beam size, α and nbest for each row."""
         numbers = (self._options.beam_size, self._options.alpha, self._options.nbest)
         return self._options.beam_size, *(tf.fill(tf.shape(rows), number) for number in numbers)
 
     def _source(self, ids):
-        """Pad ragged ids to the encoder's input, int32 `[batch, length]`, and truncate texts that are too long."""
+        """Convert ragged ids to the encoder's input, int32 `[batch, length]`, and truncate texts that are too long."""
         if (longest := self._options.max_source_length) is not None:
             # A parser skips sentences that are too long instead of truncating them.
             kept = 0 if self._constraint else longest - 1
@@ -193,13 +193,13 @@ class TextTranslator(tf.Module):
         return _padded(ids)
 
     def _words(self, texts):
-        """Return the number of words per text, int32 `[batch]`, or zeros if the search has no constraint."""
+        """Return the number of words in each text, int32 `[batch]`, or zeros if the search has no constraint."""
         if not self._constraint:
             return tf.zeros_like(texts, tf.int32)
         return tf.cast(split_words(texts).row_lengths(), tf.int32)
 
     def _translated_batch(self, source, words, beam_size, beams, alphas, nbest):
-        """Search, and return tokens, int32 `[batch, n, length]`, and scores, `[batch, n]`; n is the maximum `nbest`."""
+        """Return the tokens, int32 `[batch, n, length]`, and scores, `[batch, n]`, where n is the maximum `nbest`."""
         lengths = _lengths(source)
         searched = lengths > 1
         batch = tf.shape(source)[0]
@@ -218,7 +218,7 @@ class TextTranslator(tf.Module):
         return tokens[:, :, :longest], tf.where(found, scores, tf.where(blank, 0.0, NEG_INF))
 
     def _with_texts(self, sources, tokens, scores):
-        """Decode the tokens, and return the outputs of a signature: texts, scores and tokens."""
+        """Decode the tokens. Return the outputs of a signature: texts, scores and tokens."""
         batch, columns, length = tf.unstack(tf.shape(tokens))
         ids = without_special(tf.reshape(tokens, [-1, length]))
         texts = tf.reshape(self._text.decode_outputs(tf.repeat(sources, columns), ids), [batch, columns])
@@ -228,12 +228,12 @@ class TextTranslator(tf.Module):
 
 
 def well_formed(texts):
-    """Return strings `[batch]` as valid UTF-8, with invalid bytes replaced by U+FFFD."""
+    """Replace invalid UTF-8 bytes in strings `[batch]` with U+FFFD."""
     return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
 def _allow_empty(signature):
-    """Wrap a signature to accept empty batches, by adding a placeholder row and removing it from the outputs."""
+    """Wrap a signature so that it accepts empty batches. The wrapper adds a row and removes it from the outputs."""
 
     @functools.wraps(signature)
     def extended(*arguments):
@@ -250,7 +250,7 @@ def _allow_empty(signature):
 
 
 def _padded(ids):
-    """Append EOS to each row of ragged ids, and pad them with PAD to int32 `[batch, length]`."""
+    """Append EOS to each row of ragged ids, and pad the rows with PAD to int32 `[batch, length]`."""
     return tf.concat([ids, tf.fill([ids.nrows(), 1], EOS)], axis=1).to_tensor(PAD)
 
 
@@ -262,7 +262,7 @@ def _lengths(ids):
 def graph_tokenizer(tokenizer):
     """Return a `GraphTokenizer` that is equivalent to a `Tokenizer`.
 
-    A tokenizer from a plug-in can provide its graph version through a method `graph_tokenizer()`.
+    A plug-in's tokenizer can provide its graph version with a method `graph_tokenizer()`.
 
     Raises:
         UserError: The tokenizer has no graph version.

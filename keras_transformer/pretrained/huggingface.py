@@ -1,4 +1,4 @@
-"""Marian models in the format of Hugging Face transformers, such as OPUS-MT."""
+"""Import of Marian models in the format of Hugging Face transformers, such as OPUS-MT."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ class PretrainedModel:
         hparams: `HParams`.
         tokenizer: `Tokenizer`.
         weights: {name: float32 array}. A name is the path of a variable without the name of the model.
-        languages: Codes of source and target language, or None if the files do not specify them.
+        languages: Codes of the source and target languages, each None if the files do not specify it.
         path: Directory of the model.
     """
 
@@ -95,7 +95,7 @@ def locate(name, revision=None):
 
 
 def read_marian(folder):
-    """Read a `PretrainedModel` from a directory that `MarianMTModel.save_pretrained` has written.
+    """Read a `PretrainedModel` from a directory written by `MarianMTModel.save_pretrained`.
 
     The function reorders the d_model channels of all weights. Marian's positional encoding consists of all sines
     followed by all cosines, while sines and cosines alternate in this project (§3.5). The function also renumbers the
@@ -199,12 +199,12 @@ def _read_weights(folder):
         raise _missing_package("the weights") from None
     try:
         return load_file(folder / WEIGHTS)
-    except (SafetensorError, TypeError, KeyError) as error:  # bfloat16 is not a type of NumPy
+    except (SafetensorError, TypeError, KeyError) as error:  # NumPy has no bfloat16
         raise UserError(f"{folder / WEIGHTS} cannot be read as float32 or float16 arrays: {error}") from None
 
 
 def _convert_weights(weights, config, rows, folder):
-    """Return the weights with this project's names and channel order. `rows` are Marian's ids in the new order."""
+    """Convert the weights to this project's names and channel order. `rows` are Marian's ids in the new order."""
     width, inner, size = config["d_model"], config["encoder_ffn_dim"], config["vocab_size"]
 
     def array(name, *shape):

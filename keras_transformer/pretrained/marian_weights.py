@@ -8,8 +8,8 @@ EMBEDDING, LOGITS_BIAS = "model.shared.weight", "final_logits_bias"
 def layer_weights(depths):
     """Yield (name in Marian, name in this project, axis) for each weight of the layers.
 
-    In this project, a name is the path of a variable without the name of the model, and `axis` is the axis of the
-    array that contains the d_model channels, or None. Matrices have the shape `[inputs, outputs]` in this project, but
+    In this project, a name is the path of a variable without the name of the model. `axis` is the axis of the array
+    that contains the d_model channels, or None. Matrices have the shape `[inputs, outputs]` in this project, but
     `[outputs, inputs]` in Marian.
 
     Args:
@@ -40,13 +40,13 @@ def layer_weights(depths):
 def channel_order(d_model):
     """Return the indices of this project's channels in Marian's order, int `[d_model]`.
 
-    Marian has all sines first, followed by all cosines. In this project, they alternate (§3.5).
+    Marian has all sines first, followed by all cosines. In this project, sines and cosines alternate (§3.5).
     """
     return np.r_[0:d_model:2, 1:d_model:2]
 
 
 def to_marian(array, axis):
-    """Convert an array of this project to Marian's layout.
+    """Convert an array from this project to Marian's layout.
 
     Args:
         array: `[inputs, outputs]`, or a vector.
@@ -58,7 +58,7 @@ def to_marian(array, axis):
 
 
 def from_marian(array, axis):
-    """Convert an array of Marian to this project's layout. This function is the inverse of `to_marian`."""
+    """Convert an array from Marian to this project's layout. This function is the inverse of `to_marian`."""
     array = array.T
     if axis is not None:
         array = np.take(array, np.argsort(channel_order(array.shape[axis])), axis)

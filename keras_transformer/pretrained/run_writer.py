@@ -13,12 +13,12 @@ PRESET = "opus_mt"
 
 
 def write_run(pretrained, problem, output_dir):
-    """Write the run directory of a pretrained model. Its only checkpoint is at step 0.
+    """Write a run directory for a pretrained model. Its only checkpoint is at step 0.
 
     Args:
         pretrained: `PretrainedModel`.
         problem: `Problem` of the run, which determines the languages and the splits that `evaluate` decodes.
-        output_dir: The new directory, which appears only when it is complete.
+        output_dir: New directory, which appears only when it is complete.
 
     Returns:
         The `Run`.
