@@ -1,1 +1,1 @@
-"""Corpora, tokenizers, the token store and batches of token ids."""
+"""Corpora, tokenizers, prepared corpora on disk, and batches of token ids."""

@@ -1,8 +1,8 @@
-"""BatchPlan, which determines the rows of every batch of every epoch from the lengths of the pairs.
+"""BatchPlan, which assigns the pairs of a corpus to batches by length and shuffles them for each epoch.
 
 The plan sorts the pairs by length (`LengthIndex`) and cuts them into a few segments. All batches of a segment have the
-same shape (rows, source, target). The shape consists of the longest source and target of the segment, and of the number
-of rows that the token budget allows. Dynamic programming finds the cuts with the least padding.
+same shape (rows, source, target). It contains the number of rows that the token budget allows, and the lengths of the
+longest source and the longest target of the segment. Dynamic programming finds the cuts with the least padding.
 
 Neighbouring batches form a pool. Each epoch shuffles the pairs within each pool, so a pair shares its batch with
 different pairs every time. The shuffle is a keyed permutation, which the plan evaluates only for the rows of one batch.
@@ -19,11 +19,11 @@ from keras_transformer.utils.errors import UserError
 MAX_CUTS = 500
 """Number of places at which a segment may end. More places hardly reduce padding."""
 NEVER = 1e30
-"""Number of tokens that is larger than in any plan. It is finite, because it has to be interpolated."""
+"""Number of tokens that exceeds that of any plan. It is finite so that interpolation is possible."""
 POOL = 32
-"""Number of batches in a pool. Larger pools mix better, but add padding if shapes are dynamic."""
+"""Number of batches in a pool. Larger pools mix pairs better, but add padding to batches with dynamic shapes."""
 BATCHES, PAIRS, PHASE = range(3)
-"""Last part of the key of a random stream, for the order of batches, the pairs of a pool, and the pools' borders."""
+"""Last parts of the keys of three random streams: order of batches, order of a pool's pairs, and borders of pools."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +59,9 @@ class BatchPlan:
     Args:
         index: `LengthIndex` of the corpus.
         batch_tokens: Maximum number of tokens, rows * length, on each side of a batch.
-        seed: Non-negative integer.
+        seed: Seed of the shuffles, a non-negative integer.
         max_length: Maximum number of tokens in a source or target. The plan drops longer pairs. None keeps all pairs.
-        max_shapes: Maximum number of distinct shapes. The training step may have to be compiled for each shape.
+        max_shapes: Maximum number of distinct shapes. The backend may have to compile the training step for each one.
         shuffle: Whether to shuffle in every epoch. False keeps the order of the index, for validation.
 
     Attributes:
@@ -129,12 +129,12 @@ class BatchPlan:
         return list(found)
 
     def real_share(self, padded_to="longest"):
-        """Return the share of positions in the batches of an epoch that are tokens and not padding.
+        """Return the share of the positions in an epoch's batches that contain tokens instead of padding.
 
         Args:
-            padded_to: "shape" if each batch is padded to its `shape`, or "longest" if each batch is padded to its own
-                longest source and target. The result for "longest" is a lower bound, because it assumes that each batch
-                contains the longest sequences of its pool.
+            padded_to: "shape" for batches that are padded to their `shape`, or "longest" for batches that are padded to
+                their longest source and target. The result for "longest" is a lower bound, because it assumes that each
+                batch contains the longest sequences of its pool.
         """
         if padded_to == "longest":
             pairs, sources, targets = self._pools()
@@ -153,7 +153,7 @@ class BatchPlan:
         )
 
     def _locate(self, index):
-        """Return the epoch and the segment of a batch, and its index in the segment."""
+        """Return (epoch, segment, index in the segment) of a batch."""
         index = operator.index(index)
         if index < 0:
             raise IndexError(f"the index of a batch must be at least 0, got {index}")
@@ -163,10 +163,7 @@ class BatchPlan:
         return epoch, segment, int(place - self._first_batches[segment])
 
     def _places(self, epoch, positions):
-        """Return the indices of the batches at the given positions of an epoch, integers `[count]`.
-
-        The indices count the batches in order of length.
-        """
+        """Return the batches at the given positions of an epoch, integers `[count]`, as indices in order of length."""
         if not self._shuffle:
             return positions
         return permute(positions, self.batches_per_epoch, (self.seed, epoch, BATCHES))
@@ -176,7 +173,7 @@ class BatchPlan:
         return np.searchsorted(self._first_batches, self._places(epoch, positions), side="right") - 1
 
     def _pool(self, epoch, segment, number):
-        """Return the pool of a batch in a segment, the first batch of the pool, and the first batch after it.
+        """Return the pool of a segment's batch as (index of the pool, its first batch, first batch after it).
 
         In each epoch, the borders of pools shift by up to half a pool.
         """
@@ -188,7 +185,7 @@ class BatchPlan:
         return pool, int(borders[pool]), int(borders[pool + 1])
 
     def _pools(self):
-        """Return the number of pairs, the longest source and the longest target of each pool, three int64 `[pools]`."""
+        """Return (number of pairs, longest source, longest target) of the pools, three arrays int64 `[pools]`."""
         starts = []
         for (start, _, shape), count in zip(self._segments, np.diff(self._first_batches)):
             starts.append(start + _borders(count, max(1, count // POOL), 0.0)[:-1] * shape[0])
@@ -217,24 +214,24 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
         A list of segments (start, stop, shape). The segment contains the pairs from `start` to `stop - 1`, and `shape`
         is the shape of its batches.
     """
-    # Cuts are considered only between blocks of groups. All blocks have about the same number of tokens.
+    # For speed, cut only between blocks of groups that have about the same number of tokens.
     tokens = np.cumsum(size * np.maximum(source, target))
     last = np.unique(np.searchsorted(tokens, np.linspace(0, tokens[-1], MAX_CUTS + 1)[1:]))
     first = np.append(0, last[:-1] + 1)
-    cuts = np.append(0, np.cumsum(size)[last])  # [blocks + 1], counting pairs
+    cuts = np.append(0, np.cumsum(size)[last])  # [blocks + 1], in pairs
 
     # Entry [i, j] describes the segment of blocks i to j. `padded` assumes that all batches are full.
     longest_source = _running_maxima(np.maximum.reduceat(source, first))
     longest_target = _running_maxima(np.maximum.reduceat(target, first))
     pairs = cuts[1:] - cuts[:-1, None]
     padded = np.where(pairs > 0, pairs * (longest_source + longest_target), NEVER)
-    # to_go[k][i] is the minimum number of tokens, including padding, for blocks i to the end in k segments or fewer.
+    # to_go[k][i] is the minimum number of tokens, including padding, in blocks i to the end with at most k segments.
     to_go = [np.append(np.full(len(first), NEVER), 0.0)]
     for _ in range(max_shapes - 1):
         to_go.append(np.append((padded + to_go[-1][1:]).min(axis=1), 0.0))
 
-    # Pairs left over from a segment move to the next one, which then starts inside a block. Therefore choose each end
-    # only when the start is known, so that the padding between them is exact.
+    # Pairs that do not fill a batch move to the next segment, which then starts inside a block. Choose each end only
+    # after the start is known, so that the padding between them is exact.
     segments, start = [], 0
     while start < cuts[-1]:
         block = np.searchsorted(cuts, start, side="right") - 1
@@ -272,7 +269,7 @@ def _borders(count, pools, phase):
 
 
 def _groups_within(index, max_length):
-    """Return the number of groups with at most `max_length` tokens per side. These are the first in the index."""
+    """Return the number of groups with at most `max_length` tokens per side. They are the first groups of the index."""
     return int(np.searchsorted(np.maximum(index.source, index.target), max_length, side="right"))
 
 

@@ -1,4 +1,4 @@
-"""Columns, which are memory-mapped arrays on disk. Each chunk is verified when it is first read."""
+"""Columns, which are memory-mapped arrays on disk that verify each chunk when it is first read."""
 
 import hashlib
 import os
@@ -10,16 +10,16 @@ import numpy as np
 from keras_transformer.utils.errors import UserError
 
 CHUNK = 4096
-"""Number of bytes per checksum. A batch reads random rows, so a chunk should not be much longer than a row."""
+"""Size of a chunk in bytes. Batches read random rows, so a chunk should not be much longer than a row."""
 READ = 1 << 20
 SUFFIX = ".crc"
 
 
 class Column:
-    """Memory-mapped array `[size]` with a checksum per chunk. The time to open it does not depend on its size.
+    """Memory-mapped array `[size]` with a checksum for each chunk. The time to open it does not depend on its size.
 
     Args:
-        path: File with the values. Their checksums, written by `add_checksums`, are in `PATH.crc`.
+        path: File with the values. `PATH.crc` contains their checksums, which `add_checksums` writes.
         dtype: Name of the NumPy type of the values.
     """
 

@@ -1,4 +1,4 @@
-"""Functions that read files, either plain or compressed with gzip, xz or zstd."""
+"""Functions that read plain files and files compressed with gzip, xz or zstd."""
 
 import contextlib
 import gzip
@@ -18,7 +18,7 @@ def without_suffix(name):
 
 
 def name_of(path):
-    """Return the name of a file for messages, which is its path, or "stdin" for "-"."""
+    """Return the name of a file in messages: its path, or "stdin" for "-"."""
     return "stdin" if str(path) == "-" else path
 
 
@@ -45,7 +45,7 @@ def open_binary(path):
     except OSError as error:
         raise UserError(f"cannot read {name_of(path)}: {error.strerror}") from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # compared by name, because the package may be missing
+        if type(error).__name__ != "ZstdError":  # compare names, because the package may be missing
             raise
         raise UserError(f"{path}: is not a valid compressed file ({error}). Create or download it again.") from None
 

@@ -15,7 +15,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 
 BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",  # first, because LE begins with the UTF-16 mark
+    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",  # before UTF-16, whose mark is a prefix
     codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
 }  # fmt: skip
 
@@ -54,7 +54,7 @@ def read_lines(path, may_be_empty=False, undecodable=None):
 
 
 def _check_byte_order_mark(name, number, line):
-    """Raise a `UserError` if a line is the first one and begins with the byte order mark of UTF-16 or UTF-32."""
+    """Raise a `UserError` if the first line begins with the byte order mark of UTF-16 or UTF-32."""
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if number == 1 and line.startswith(mark):
             raise UserError(
@@ -88,7 +88,7 @@ def read_pairs(source_path, target_path):
 
 
 def in_chunks(lines, size):
-    """Yield lists of at most `size` lines. If a line is invalid, yield the lines before it, then raise the error."""
+    """Yield lists of at most `size` lines. If a line is invalid, yield the lines before it and then raise the error."""
     chunk = []
     try:
         for line in lines:
@@ -126,7 +126,7 @@ def existing_file(folder, *names):
 def _same_content(path, other, *times):
     """Return whether two files have the same decompressed content.
 
-    The modification times are arguments so that the cache does not return a result for an older version of a file.
+    The times of modification are arguments only so that the cache never returns a result for an older version.
     """
     with contextlib.suppress(UserError), open_binary(path) as one, open_binary(other) as two:
         while (block := one.read(1 << 20)) == two.read(1 << 20):
@@ -136,9 +136,9 @@ def _same_content(path, other, *times):
 
 
 def remedy(folder, name, otherwise=""):
-    """Return the end of the error message about a missing corpus file, which suggests a remedy.
+    """Return the remedy at the end of the error message about a missing corpus file.
 
-    If the folder contains a file with a similar name (in another case, or with `.txt`), the remedy is to rename it.
+    If the folder contains a file with a similar name (different case, or with `.txt`), the remedy is to rename it.
 
     Args:
         folder: Folder in which the file is missing.
@@ -155,12 +155,12 @@ def remedy(folder, name, otherwise=""):
 
 @dataclasses.dataclass(frozen=True)
 class PlainFiles:
-    """Published corpus on disk that has one file, plain or compressed, per split and language.
+    """Published corpus on disk with one plain or compressed file for each split and language.
 
     Args:
         folder: Folder of the files.
         languages: Language codes at the end of the source and target file names.
-        names: {split: possible file names}, with "{}" for the language. The first name that exists applies.
+        names: {split: possible file names}, with "{}" for the language. The first existing file is read.
     """
 
     folder: str

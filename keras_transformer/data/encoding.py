@@ -1,4 +1,4 @@
-"""Encoding of text pairs in chunks, which this process or worker processes write to files."""
+"""Functions that encode pairs of texts in chunks and write the chunks to files, optionally in worker processes."""
 
 import collections
 import concurrent.futures
@@ -29,9 +29,9 @@ CHUNK_PAIRS, CHUNK_CHARACTERS = 5_000, 4_000_000
 SERIAL_PAIRS = 50_000
 """Number of pairs that this process encodes before it starts worker processes."""
 MAX_WORKERS = 8
-"""Maximum number of workers. With more, reading the corpus is the bottleneck. A worker needs about 0.1 GB of memory."""
+"""Maximum number of workers, each of which needs 0.1 GB of memory. With more, reading the corpus is the bottleneck."""
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
-"""Maximum number of examples for each reason to drop pairs, and maximum number of characters per side of an example."""
+"""Maximum number of examples for each reason to drop pairs, and of characters on each side of an example."""
 
 _tokenizer = None
 """The tokenizer of a worker process."""
@@ -56,7 +56,7 @@ def checksum(pairs):
 
 
 def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
-    """Encode the pairs of a chunk as arrays, without the pairs that the per-pair rules of `pair_filter` drop.
+    """Encode the pairs of a chunk as arrays, except for pairs that the per-pair rules of `pair_filter` drop.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -73,7 +73,7 @@ def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
     """
     sources, targets = zip(*pairs)
     sides = [tokenizer.encode(sources), tokenizer.encode_targets(targets)]
-    lengths = [*map(_lengths, sides)]  # before BPE-dropout, which must not affect the filters
+    lengths = [*map(_lengths, sides)]  # not after BPE-dropout, which must not affect the filters
     drops = pair_filter.by_pair(pairs, np.stack(lengths))
     dropped = {reason: [int(rows.sum()), examples_of(pairs, rows)] for reason, rows in drops.items()}
     if any(count for count, _ in dropped.values()):
@@ -173,7 +173,7 @@ class ChunkWriter:
             self._pool = concurrent.futures.ProcessPoolExecutor(
                 self._workers, multiprocessing.get_context("spawn"), _start_worker, (self._folder,)
             )
-        # Hide `__main__`, because a worker would import it. The user's program may load Keras or have no main guard.
+        # Hide `__main__` so that workers do not import it. The user's program may load Keras or have no main guard.
         with without_ctrl_c(), mock.patch.dict(sys.modules, {"__main__": types.ModuleType("__main__")}):
             return self._pool.submit(_write_chunk_in_worker, path, chunk, *options)
 
@@ -184,7 +184,7 @@ def without_ctrl_c():
     multiprocessing.resource_tracker.ensure_running()  # starting it later would unblock the signal
     received, handler = [], None
     if threading.current_thread() is threading.main_thread():
-        # Another thread may receive the signal, and Python would then interrupt this one.
+        # Another thread may receive the signal, which would then interrupt this thread.
         handler = signal.signal(signal.SIGINT, lambda *_: received.append(True))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

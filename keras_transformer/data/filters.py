@@ -25,8 +25,8 @@ class PairFilter:
         drop_control: Whether to drop pairs with control, private-use or replacement characters.
         drop_copies: Whether to drop pairs in which source and target differ at most in case and white space.
         min_letters: Minimum share of letters among the non-space characters of each side, from 0 to 1.
-        source_script, target_script: Unicode scripts of a side, separated by commas. At least `SCRIPT_SHARE` of its
-            letters must belong to these scripts.
+        source_script, target_script: Unicode scripts, separated by commas, to which at least `SCRIPT_SHARE` of the
+            letters of a side must belong.
         min_tokens, max_tokens: Minimum and maximum number of tokens on each side, including EOS.
         max_length_ratio: Maximum ratio of the longer side to the shorter side, in tokens including EOS.
         drop_overlap: "pairs" to drop pairs that are also in another split, "sources" to drop all pairs whose source is
@@ -49,7 +49,7 @@ class PairFilter:
     drop_source_duplicates: bool = False
 
     def by_pair(self, pairs, lengths):
-        """Apply the rules that look at one pair at a time, and return the pairs to drop, {reason: bool `[pairs]`}.
+        """Apply the rules for single pairs, and return the pairs to drop as {reason: bool `[pairs]`}.
 
         The result has an entry for each active rule. A pair is marked only under the first rule that applies to it.
 
@@ -88,7 +88,7 @@ class PairFilter:
         return any(scripts and script_share(text, scripts) < SCRIPT_SHARE for text, scripts in sides)
 
     def by_corpus(self, blocks, held_out):
-        """Apply the rules that compare pairs with other pairs, and return the pairs to drop, {reason: bool `[pairs]`}.
+        """Apply the rules that compare pairs with each other, and return the pairs to drop as {reason: bool `[pairs]`}.
 
         A pair is marked only under the first rule that applies to it.
 
@@ -114,7 +114,7 @@ class PairFilter:
 
 
 class TaggedPairFilter(PairFilter):
-    """A `PairFilter` that ignores language tags in the texts of sources. Lengths and comparisons include the tags."""
+    """`PairFilter` that ignores language tags in sources, except in lengths and in comparisons of pairs."""
 
     def by_pair(self, pairs, lengths):
         return super().by_pair([(without_tag(source), target) for source, target in pairs], lengths)
@@ -201,7 +201,7 @@ def hash_texts(texts):
 
 
 def first_occurrences(hashes):
-    """Return a mask, bool `[hashes]`, that is True at the first occurrence of each value of uint64 `[hashes]`."""
+    """Return a bool mask `[hashes]` that is True at the first occurrence of each hash."""
     first = np.full(len(hashes), False)
     first[np.unique(hashes, return_index=True)[1]] = True
     return first

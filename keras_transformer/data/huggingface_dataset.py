@@ -1,4 +1,4 @@
-"""Parallel text from Hugging Face datasets on disk or on the Hub. The package `datasets` is imported on first use."""
+"""Parallel text from Hugging Face datasets on disk or on the Hub. This module imports `datasets` on first use."""
 
 import re
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class HuggingFaceDataset:
 
     @classmethod
     def parse(cls, text, folder, split):
-        """Parse a text of the form `FORM`, and return the dataset that it describes.
+        """Parse a text in the format `FORM`, and return the dataset that it describes.
 
         Args:
             text: The text. NAME is a folder, relative to `folder`, or a name on the Hub. CONFIG may be empty.
@@ -40,7 +40,7 @@ class HuggingFaceDataset:
             split: Default split.
 
         Raises:
-            UserError: The text has another form, or the folder does not exist.
+            UserError: The text has another format, or the folder does not exist.
         """
         name, *rest = text.removeprefix(PREFIX).split(":")
         if not name or len(rest) > 2:

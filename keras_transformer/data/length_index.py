@@ -1,4 +1,4 @@
-"""LengthIndex, which contains the pairs of a corpus sorted by length, for a batch plan."""
+"""LengthIndex, which sorts the pairs of a corpus by length for a batch plan."""
 
 import numpy as np
 
@@ -11,9 +11,9 @@ BLOCK = 1 << 20
 class LengthIndex:
     """Pairs of a corpus, grouped by their two lengths and sorted so that neighbours have similar lengths.
 
-    Groups are sorted by the length of the longer side, in ascending order. Among groups with the same longer side, the
-    order goes from long targets to long sources. For the next length, it goes in the opposite direction. Pairs with
-    equal lengths keep their order.
+    Groups are in ascending order of the length of the longer side. Among groups with the same length of the longer
+    side, the order is from long targets to long sources. For the next length, the order is reversed. Pairs with equal
+    lengths keep their order.
 
     Args:
         source: int64 `[groups]`, source length of the pairs in each group, including EOS.
@@ -34,7 +34,7 @@ class LengthIndex:
         return self._order.take(positions).astype(np.int64)
 
     def reversed(self):
-        """Return the index for batches with source and target swapped."""
+        """Return the index of the same pairs with source and target swapped."""
         return LengthIndex(self.target, self.source, self.size, self._order)
 
     @classmethod
@@ -88,7 +88,7 @@ def order_type(pairs):
 def group_lengths(source, target):
     """Return the source length, target length and size of each group of a `LengthIndex`, three int64 `[groups]`.
 
-    The function needs memory for only one block, whatever the number of pairs.
+    The function needs memory for only one block, regardless of the number of pairs.
 
     Args:
         source: Integers `[pairs]`.

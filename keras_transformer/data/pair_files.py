@@ -1,4 +1,4 @@
-"""Readers for files that contain both sides of a parallel text: tab-separated values, JSON lines and TMX."""
+"""Readers of parallel text with both sides in one file: tab-separated values, JSON lines and TMX."""
 
 import json
 import logging
@@ -101,7 +101,7 @@ def read_tmx(path, source, target):
                     yield tuple(" ".join(_text(segment).split()) for segment in segments)
                 element.clear()
                 if len(root):
-                    del root[-1][:]  # the units of <body> that were read
+                    del root[-1][:]  # free the units of <body> that were read
     except ElementTree.ParseError as error:
         raise UserError(f"{path}:{error.position[0]}: is not valid XML ({error}). Export the TMX file again.") from None
     if not pairs:
@@ -112,7 +112,7 @@ def read_tmx(path, source, target):
 
 
 def _matching(variants, language):
-    """Return the <seg> element of a language or, if it is missing, of its first variant, or None."""
+    """Return the <seg> element of a language, or else of its first variant, or None if both are missing."""
     language = language.lower().replace("_", "-")
     if language in variants:
         return variants[language]

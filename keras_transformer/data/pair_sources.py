@@ -1,4 +1,4 @@
-"""Weighted sources of parallel text for a split, which are files in several formats or datasets."""
+"""Weighted sources of parallel text for a split: files in several formats, and datasets."""
 
 import hashlib
 import math
@@ -64,7 +64,7 @@ def find_source(folder, name, languages, required=False, by_settings=True):
             `train.tmx`, plain or compressed.
         languages: Codes of the source and target language.
         required: Whether missing files are an error.
-        by_settings: Whether settings of the problem can select other files. If so, messages suggest these settings.
+        by_settings: Whether error messages suggest the settings of the problem that select other files.
 
     Raises:
         UserError: Files exist in more than one of these formats, one of the two sides is missing, or only a file with a
@@ -122,7 +122,7 @@ def _parse_weight(item):
         number = float(weight)
     except ValueError:
         number = math.nan
-    if not colon or item.startswith(PREFIX) and math.isnan(number):  # the last field of a dataset may be a name
+    if not colon or item.startswith(PREFIX) and math.isnan(number):  # a dataset may end in a name instead of a weight
         return item, 1.0
     if not 0 < number <= 1000:
         raise UserError(f"the weight of {name} must be a number above 0 and at most 1000, got {weight!r}")

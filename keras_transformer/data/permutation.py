@@ -3,14 +3,14 @@
 import numpy as np
 
 ROUNDS = 12
-"""Number of rounds. With fewer rounds, the permutations of small ranges would not be equally likely."""
+"""Number of rounds. With fewer rounds, some permutations of small ranges would be more likely than others."""
 
 
 def permute(indices, size, key):
     """Apply a pseudorandom permutation of `range(size)` to indices.
 
     Memory and time depend on the number of indices, not on `size`. A Feistel network permutes a grid of about
-    sqrt(size) × sqrt(size) cells. If a result is outside the range, it is permuted again until it is inside. This is
+    sqrt(size) × sqrt(size) cells. The function permutes results outside the range again until they are inside. They are
     rare, because the grid has only a few more cells than the range.
 
     Args:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 SIDES = ("source", "target")
 CHUNKS = "*.npz"
-SECONDS = 5.0  # between progress lines
+SECONDS = 5.0  # minimum time between progress lines
 
 
 class ChangedTexts(Exception):
@@ -43,7 +43,7 @@ class Progress:
         self._start = self._last = time.monotonic()
 
     def update(self, pairs, skipped):
-        """Add a number of pairs, and return the total. `skipped` marks pairs from an interrupted preparation."""
+        """Count more pairs and return the total. `skipped` is true for pairs from an interrupted preparation."""
         if skipped:
             self._skipped += pairs
         else:
@@ -175,7 +175,7 @@ def _join(folder, split, chunks, drops, tokenizer):
 
 
 class _Lengths:
-    """Lengths of sequences, `[pairs]`. To save memory, each slice is computed from the offsets when it is needed."""
+    """Lengths of sequences, `[pairs]`. To save memory, the object computes each slice from the offsets on demand."""
 
     def __init__(self, path, pairs):
         self._offsets, self._pairs = np.memmap(path, np.int64, mode="r"), pairs
@@ -215,7 +215,7 @@ def _hashes(chunks, kind):
 
 
 def _count_common(chunks, train):
-    """Count the pairs of a split that also occur in the training split. Both splits are given as chunks."""
+    """Return the number of pairs of a split that also occur in the training split, from the chunks of both splits."""
     hashes = np.concatenate([np.empty(0, np.uint64), *_hashes(chunks, "pairs")])
     common = np.full(len(hashes), False)
     for block in _hashes(train, "pairs") if len(hashes) else ():

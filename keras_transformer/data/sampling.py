@@ -1,18 +1,18 @@
-"""Sampling of the training text, which limits the memory needed to learn a vocabulary."""
+"""Functions that sample the training text to limit the memory for learning a vocabulary."""
 
 import random
 
 SAMPLE_CHARACTERS = 100_000_000
-UNSPACED = 12  # factor for the size of a text without spaces between words
+UNSPACED = 12  # factor of the weight of a text without spaces between words
 
 
 def sample_texts(texts, characters=SAMPLE_CHARACTERS):
     """Return all texts of a small corpus, or a random sample of a larger corpus. The sample depends only on the texts.
 
     The memory of SentencePiece grows with the number of characters in distinct words. For 100 million characters of two
-    languages with two million words each, it needed 1.35 GB. In a text without spaces, a whole sentence is a word and
-    needs 130 bytes per character. The size of such a text is therefore multiplied by `UNSPACED`; SentencePiece then
-    needed 1.2 GB.
+    languages with two million words each, SentencePiece needed 1.35 GB. In a text without spaces, a whole sentence
+    counts as a word and needs 130 bytes per character. Therefore, each character of such a text counts `UNSPACED`
+    times. With this limit, SentencePiece needed 1.2 GB.
 
     Args:
         texts: Iterable of sentences.
@@ -34,15 +34,15 @@ def sample_texts(texts, characters=SAMPLE_CHARACTERS):
 
 
 def drain(texts):
-    """Yield the texts of a list in order, and remove each one from the list so that the learner has the only copy."""
+    """Yield the texts of a list in order. Remove each one from the list, so that only the learner keeps a copy."""
     texts.reverse()
     while texts:
         yield texts.pop()
 
 
 def _weight(text):
-    """Return the size of a text in characters, weighted by the memory that the text needs.
+    """Return the number of characters in a text, weighted by the memory that SentencePiece needs for them.
 
-    The minimum limits a sample to 4 million texts. From a larger sample, SentencePiece would draw a sample again.
+    The minimum limits a sample to 4 million texts. SentencePiece would draw a smaller sample from more texts.
     """
     return max(26, len(text) * (UNSPACED if len(text) > 15 * len(text.split()) else 1))

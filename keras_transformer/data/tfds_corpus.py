@@ -1,6 +1,6 @@
-"""Parallel corpora that TensorFlow Datasets downloads and verifies, read in a fixed order.
+"""Parallel corpora that TensorFlow Datasets (TFDS) downloads and verifies. The order of the pairs is fixed.
 
-Finding a corpus that is already on disk requires neither TensorFlow Datasets nor TensorFlow.
+TFDS and TensorFlow are not required to find a corpus that is already on disk.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ INSTALL = "pip install tensorflow-datasets tensorflow importlib_resources"
 
 @dataclasses.dataclass(frozen=True)
 class TfdsCorpus:
-    """One corpus from TensorFlow Datasets (TFDS), stored in `data_dir`.
+    """Corpus from TensorFlow Datasets (TFDS), stored in `data_dir`.
 
         corpus = TfdsCorpus("ted_hrlr_translate/pt_to_en:1.0.0", ("pt", "en"), "data/tensorflow_datasets", …)
         next(corpus.pairs("train"))
@@ -87,7 +87,7 @@ class TfdsCorpus:
                 self.name, split=split, data_dir=str(self.home), download=False, shuffle_files=False,
                 read_config=tfds.ReadConfig(try_autocache=False, interleave_cycle_length=1),
             )  # fmt: skip
-            # One thread is more than twice as fast as several threads, which would wait for each other.
+            # One thread is more than twice as fast as several threads, which wait for each other.
             options = tf.data.Options()
             options.autotune.enabled, options.threading.private_threadpool_size = False, 1
             for batch in tfds.as_numpy(dataset.with_options(options).batch(BATCH).prefetch(2)):

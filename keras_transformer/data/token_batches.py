@@ -1,4 +1,4 @@
-"""TokenBatches, which provides the batches of a plan as padded arrays. A batch depends only on its index."""
+"""TokenBatches, which provides the batches of a plan as padded arrays."""
 
 import keras
 import numpy as np
@@ -8,7 +8,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.timing import Stopwatch
 
 WORD_DROPOUT = 0x776F7264
-"""First part of the seed for word dropout, which separates its random stream from others with the same seed."""
+"""First part of the seed of word dropout, which separates its random stream from others with the same plan seed."""
 
 
 class TokenBatches(keras.utils.PyDataset):
@@ -25,16 +25,17 @@ class TokenBatches(keras.utils.PyDataset):
         split: `Split` of a token store.
         plan: `BatchPlan` for the split's index.
         start: Index of the first batch, which is the step at which training resumes.
-        endless: Whether batches continue for any number of epochs, as in training, or end after one epoch.
+        endless: Whether batches continue for any number of epochs, as in training, instead of ending after one epoch.
         row_multiple: Add empty rows until the number of rows is divisible by this value, so that all replicas get the
             same number of rows.
         few_shapes: Whether to pad a batch to one of the plan's few shapes, instead of to its own longest sequences.
-            This is useful if each shape must be compiled (default: True except on TensorFlow).
+            This is useful if the backend compiles each shape (default: True except on TensorFlow).
         stopwatch: `Stopwatch` that measures the assembly of batches (default: a new one).
-        word_dropout: Share of source tokens to hide. The choice depends only on the plan's seed and the batch's index.
+        word_dropout: Share of source tokens to hide. The choice of tokens depends only on the plan's seed and the
+            index of the batch.
         hidden_ids: int `[vocab_size]`, the id that replaces each hidden id, such as `Tokenizer.hidden_ids`.
-        part: (index, count) of a worker that reads only its equal share of the rows. `shape`, `tokens` and `rows` still
-            describe the whole batch.
+        part: (index, count) for a worker that reads only its equal share of the rows. `shape`, `tokens` and `rows`
+            still describe the whole batch.
     """
 
     def __init__(
@@ -54,14 +55,14 @@ class TokenBatches(keras.utils.PyDataset):
 
     @property
     def num_batches(self):
-        """Number of batches, or None if they are endless. With None, Keras also does not shuffle the batches."""
+        """Number of batches, or None if they are endless. Keras does not shuffle endless batches."""
         return None if self.endless else self.batches_per_epoch
 
     def __getitem__(self, index):
         with self.stopwatch:
             try:
                 return self._assemble(self.start + index)
-            except UserError as error:  # saved for `data_errors`, because the backend raises a different error
+            except UserError as error:  # save for `data_errors`, because the backend raises another error
                 self.split.failure = error
                 raise
 
@@ -83,7 +84,7 @@ class TokenBatches(keras.utils.PyDataset):
         return (source, decoder_input), labels, weights
 
     def _hide_words(self, source, index, batch, own=slice(None)):
-        # Draw for the whole batch, so that all workers agree, and without padding, which depends on the backend.
+        # Draw for the whole batch, so that all workers agree, and without padding, which differs between backends.
         random = np.random.default_rng([WORD_DROPOUT, self.plan.seed, index])
         chances = random.random((len(batch.rows), batch.source_length))[own]
         part = source[: len(chances), : batch.source_length]
@@ -127,10 +128,10 @@ class TokenBatches(keras.utils.PyDataset):
         return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)
 
     def as_dataset(self, replicas=1):
-        """Return a `tf.data.Dataset` of the batches. Its shapes leave the lengths open, so `fit` is traced only once.
+        """Return a `tf.data.Dataset` of the batches. It leaves the lengths open, so TensorFlow traces `fit` only once.
 
         Args:
-            replicas: Number of equal blocks into which to cut the rows of each batch. Each block becomes an element.
+            replicas: Number of equal blocks into which to split the rows of each batch. Each block is an element.
         """
         import tensorflow as tf
 
@@ -139,7 +140,7 @@ class TokenBatches(keras.utils.PyDataset):
             return [array.reshape(replicas, -1, array.shape[1]) for array in (source, decoder_input, labels, weights)]
 
         def blocks(index):
-            # `from_generator` would make the process release all free memory and then allocate it again.
+            # `from_generator` would release all free memory of the process, which must then allocate it again.
             arrays = tf.numpy_function(load, [index], 3 * (tf.int32,) + (tf.float32,))
             for array in arrays:
                 array.set_shape((replicas, None, None))
@@ -150,5 +151,5 @@ class TokenBatches(keras.utils.PyDataset):
         size = tf.data.INFINITE_CARDINALITY if self.endless else self.num_batches * replicas
         dataset = numbers.map(blocks).unbatch().apply(tf.data.experimental.assert_cardinality(size))
         options = tf.data.Options()
-        options.autotune.enabled = False  # its thread can delay the end of `fit` by 10 s
+        options.autotune.enabled = False  # its thread can delay the end of `fit` by 10 seconds
         return dataset.prefetch(4 * replicas).with_options(options)

@@ -1,4 +1,4 @@
-"""TokenStore, which is a prepared corpus on disk. It consists of memory-mapped columns and a manifest."""
+"""TokenStore, a prepared corpus on disk that consists of memory-mapped columns and a manifest."""
 
 import contextlib
 import functools
@@ -22,17 +22,17 @@ COLUMNS = {
     "groups": ("int64",),
     "order": ("uint32", "int64"),
 }
-"""The columns of a split and their possible data types."""
+"""{name: possible data types} of the columns of a split."""
 VERIFIED = "verified.json"
-"""File that lists the size, modification time and inode of each file that was verified on this machine."""
+"""Name of the file with the size, modification time and inode of each file that this machine has verified."""
 
 
 class TokenStore:
     """Prepared corpus on disk, written by `TokenStore.write`.
 
-    The first time that a machine opens a split, the store verifies all checksums. Afterwards, it only checks that the
-    size, modification time and inode of each file have not changed. The time for this check does not depend on the size
-    of the corpus. In addition, the store verifies each chunk when it is first read.
+    When a machine opens a split for the first time, the store verifies all checksums. Later, it only checks that the
+    size, modification time and inode of each file are unchanged, which takes the same time for a corpus of any size. In
+    addition, the store verifies each chunk when it is first read.
 
     Args:
         path: Directory of the corpus.
@@ -123,7 +123,7 @@ class TokenStore:
 
     @staticmethod
     def write(path, splits, tokenizer, manifest, **options):
-        """Encode pairs of texts into a new store at `path`, which appears only when it is complete.
+        """Encode pairs of texts into a new store. The directory `path` appears only when the store is complete.
 
         Args:
             path: Directory of the store. The function replaces an existing store.
@@ -169,7 +169,8 @@ class Split:
         index: `LengthIndex` of the pairs (default: computed from the lengths).
 
     Attributes:
-        failure: `UserError` about a damaged chunk, saved because the backend replaces it with another error, or None.
+        failure: `UserError` about a damaged chunk, or None. The split saves it, because the backend raises another
+            error instead.
     """
 
     def __init__(self, source, target, index=None):

@@ -1,4 +1,4 @@
-"""The package layout: imports point downwards, and nothing imports in a circle."""
+"""Tests of the package layout: imports point downwards, and there are no import cycles."""
 
 import ast
 from pathlib import Path
@@ -19,7 +19,7 @@ LEVELS = (
     "backend metrics visualization",
     "utils",
 )
-"""Modules (the commands) and packages of the root, from top to bottom. A package may import from lower levels only."""
+"""Top-level commands and packages, from the highest level to the lowest. Each may import only from lower levels."""
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
@@ -29,7 +29,7 @@ MODULES = {
 
 
 def imported(path):
-    """Yield the modules of this package that a file imports, also inside functions."""
+    """Yield the modules of this package that a file imports, including imports inside functions."""
     for node in ast.walk(ast.parse(Path(path).read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("keras_transformer."):
             module = node.module.removeprefix("keras_transformer.")

@@ -1,4 +1,4 @@
-"""The wording checker of `make lint` finds each kind of fault, and accepts plain text."""
+"""Tests that the wording checker of `make lint` finds each kind of fault and accepts plain text."""
 
 import json
 

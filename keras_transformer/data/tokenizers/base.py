@@ -19,8 +19,8 @@ UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff"
     "\uf900-\ufaff\uff01-\uff0f\uff1a-\uff1f\uff66-\uff9f\U00020000-\U0003ffff]"
 )
-"""Pattern of a character in a script without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han, or their
-punctuation."""
+"""Pattern for a character or punctuation mark of a script without spaces between words: Thai, Lao, Burmese, Khmer,
+kana or Han."""
 
 
 class Tokenizer:
@@ -39,12 +39,12 @@ class Tokenizer:
 
     @property
     def word_starts(self):
-        """Array, float32 `[vocab_size]`, that is 1 for BOS, EOS and ids that begin a word, or None if unknown."""
+        """Array, float32 `[vocab_size]`, which is 1 for BOS, EOS and ids that begin a word. None if this is unknown."""
         return None
 
     @property
     def hidden_ids(self):
-        """Id that replaces each id if word dropout hides it, usually UNK; int32 `[vocab_size]`."""
+        """Array, int32 `[vocab_size]`, with the id, usually UNK, that replaces each id that word dropout hides."""
         ids = np.full(self.vocab_size, UNK, "int32")
         ids[[PAD, EOS, BOS]] = PAD, EOS, BOS
         return ids
@@ -67,7 +67,7 @@ class Tokenizer:
         return self.encode_targets(texts)
 
     def resegment(self, ids, rate, seed):
-        """Segment the text of each sequence of ids again with BPE-dropout, and return the new ids.
+        """Segment the text of each sequence of ids with BPE-dropout, and return the new ids.
 
         Args:
             ids: Sequences of ids, without BOS and EOS.
@@ -113,7 +113,7 @@ class Tokenizer:
 
     @property
     def display_word_starts(self):
-        """Version of `word_starts` for figures, which may display other words."""
+        """Array such as `word_starts`, with the words that figures display."""
         return self.word_starts
 
     @classmethod
@@ -169,7 +169,7 @@ def nothing_to_learn():
 
 
 def flags(values):
-    """Return booleans as a float32 array."""
+    """Convert booleans to a float32 array."""
     return np.array(values, "float32")
 
 

@@ -1,4 +1,4 @@
-"""BPE-dropout (Provilkov et al. 2020), which segments texts at random. It is useful for small corpora.
+"""BPE-dropout (Provilkov et al. 2020), which segments texts at random and is useful for small corpora.
 
 Byte-pair encoding starts with the characters of a word. In every step, it merges the pair that was learned first.
 BPE-dropout skips each possible merge with a given probability. A model then sees the same word in different pieces and
@@ -12,7 +12,7 @@ import itertools
 
 import numpy as np
 
-LONGEST = 100  # characters; longer words keep their pieces, because the time grows with the square of the length
+LONGEST = 100  # maximum number of characters in a word, because the time grows with the square of the length
 
 
 class BPEDropout:

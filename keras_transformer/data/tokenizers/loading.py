@@ -1,4 +1,4 @@
-"""Loading a tokenizer from the folder of a run, a prepared corpus or an export."""
+"""Function that loads a tokenizer from the folder of a run, a prepared corpus or an export."""
 
 import importlib
 from pathlib import Path
@@ -12,7 +12,7 @@ CLASSES = {
     "marian_tokenizer.json": "keras_transformer.data.tokenizers.marian:MarianTokenizer",
     "tree_tokenizer.model": "keras_transformer.parsing.tokenizer:TreeTokenizer",
 }
-"""Classes of tokenizers by the name of their file, {file name: "module:class"}. They are imported when needed."""
+"""{name of the tokenizer's file: "module:class"}. `load_tokenizer` imports only the class that it needs."""
 TOKENIZER_FILES = tuple(CLASSES)
 
 

@@ -16,7 +16,7 @@ class MarianTokenizer(Tokenizer):
 
     Args:
         pieces: All pieces in the order of their ids. The special tokens come first.
-        source_model, target_model: Bytes of the two SentencePiece models. The ids in these models are not used.
+        source_model, target_model: Bytes of the two SentencePiece models. The tokenizer ignores the ids in them.
     """
 
     file_name = "marian_tokenizer.json"

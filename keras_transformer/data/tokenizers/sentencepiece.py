@@ -1,4 +1,4 @@
-"""A tokenizer of subwords with a SentencePiece model, by default byte-pair encoding (§5.1)."""
+"""Subword tokenizer with a SentencePiece model, by default byte-pair encoding (§5.1)."""
 
 import functools
 import random
@@ -9,7 +9,7 @@ from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions, lear
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Tokenizer of subwords with a SentencePiece model.
+    """Subword tokenizer with a SentencePiece model.
 
     Args:
         model: Bytes of the model file.
@@ -55,11 +55,11 @@ class SentencePieceTokenizer(Tokenizer):
 
         numbers = range(self.vocab_size)
         scores = [self._processor.get_score(i) for i in numbers]
-        if not all(map(float.is_integer, scores)):  # BPE scores are positions in the order of learning
+        if not all(map(float.is_integer, scores)):  # the scores of BPE are integer ranks
             raise no_byte_pairs("this SentencePiece model")
         if any(map(self._processor.is_byte, numbers)):
             raise no_byte_pairs("a SentencePiece model with byte fallback")
-        # Pieces that were not learned, such as `symbols`, have score 0, and so does the first learned piece after them.
+        # Pieces that were not learned, such as `symbols`, have score 0. The first learned piece after them also has 0.
         given = [i for i in numbers if not scores[i]][:-1]
         return BPEDropout(self.pieces(numbers), scores, self.word_starts, {*range(len(SPECIAL)), *given})
 

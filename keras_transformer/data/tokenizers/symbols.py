@@ -1,10 +1,10 @@
-"""A tokenizer of symbols that are separated by spaces."""
+"""Tokenizer for symbols that are separated by spaces."""
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, Tokenizer, flags, read_list
 
 
 class SymbolTokenizer(Tokenizer):
-    """Tokenizer for texts that consist of symbols separated by spaces. Each symbol of a fixed list has one id."""
+    """Tokenizer for texts that consist of symbols separated by spaces. Each symbol in a fixed list has an id."""
 
     file_name = "symbols.txt"
 

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies, learned from texts or adapted from an existing model file."""
+"""Functions that learn SentencePiece vocabularies from texts or adapt existing model files."""
 
 import collections
 import io
@@ -20,16 +20,16 @@ from keras_transformer.data.tokenizers.base import (
 from keras_transformer.utils.errors import UserError
 
 SAMPLE = 4_000_000
-"""Maximum number of sentences to learn from, drawn at random."""
+"""Maximum number of randomly drawn sentences from which to learn."""
 LONGEST = 2**30
-"""Maximum size of a training sentence in bytes. SentencePiece's default would ignore sentences above 4,192 bytes."""
+"""Maximum size of a training sentence in bytes. By default, SentencePiece ignores sentences above 4,192 bytes."""
 LONG_WORD = re.compile(r"(\S{10000})")
-"""Pattern after which to split long words for training. SentencePiece counts the characters of a word with 16 bits and
-aborts if a word has more."""
+"""Pattern after which to split long words for training. SentencePiece counts characters of a word in 16 bits and aborts
+if a word has more characters."""
 MANY_CHARACTERS, COMMON_SHARE = 1000, 0.999
 """Thresholds of `has_many_characters`, which are a number of characters and the share of a text that they cover."""
 RARE_SHARE = 0.0005
-"""Share of a text with many different characters that may consist of characters without pieces."""
+"""Maximum share of characters without pieces in a text with many different characters."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class VocabularyOptions:
         normalization: "identity", "nfkc" or "nfkc_cf". "identity" changes only white space. The others are
             SentencePiece's `nmt_nfkc` and `nmt_nfkc_cf`. Both replace compatibility characters such as "½", and
             "nfkc_cf" also folds case.
-        character_coverage: Share of the text that must consist of characters with their own pieces. Rarer characters
-            get no pieces. None means 1, or 0.9995 for a text with thousands of different characters.
+        character_coverage: Share of the text's characters that the vocabulary must cover. The rarest characters get no
+            pieces. None means 1, or 0.9995 for a text with thousands of different characters.
         byte_fallback: Whether to encode characters without pieces as UTF-8 bytes instead of UNK. None means True if
             `character_coverage` is below 1.
         split_digits: Whether each digit is a separate piece.
@@ -69,9 +69,9 @@ class VocabularyOptions:
 
 
 def has_many_characters(texts):
-    """Return whether a text uses many different characters, like Chinese, Japanese or Korean.
+    """Return whether texts contain many different characters, as in Chinese, Japanese or Korean.
 
-    This is the case if its `MANY_CHARACTERS` most frequent characters cover less than `COMMON_SHARE` of the text.
+    The result is True if the `MANY_CHARACTERS` most frequent characters cover less than `COMMON_SHARE` of the texts.
     """
     counts = collections.Counter()
     for text in texts:
@@ -126,7 +126,7 @@ def learn_model(texts, vocab_size, options):
 
 
 def adapt_model(content, path):
-    """Change a SentencePiece model so that the special pieces of this package have the ids 0 to 3, and return it.
+    """Return a SentencePiece model in which the special pieces of this package have the ids 0 to 3.
 
     The other pieces keep their order and their scores, so the segmentation of texts does not change.
 
@@ -183,7 +183,7 @@ def _normalizer(normalization):
 
     if normalization != "identity":
         return {"normalization_rule_name": f"nmt_{normalization}"}
-    sentencepiece.set_min_log_level(2)  # the normalizer would log its size to stderr
+    sentencepiece.set_min_log_level(2)  # otherwise, the normalizer logs its size to stderr
     spaces = [char for char in map(chr, range(sys.maxunicode + 1)) if char.isspace() and char != " "]
     return {
         "normalizer": sentencepiece.SentencePieceNormalizer(

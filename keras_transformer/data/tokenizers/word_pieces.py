@@ -1,4 +1,4 @@
-"""Word pieces (§5.1, en-fr), which are learned with TensorFlow Text and applied in plain Python or inside a graph.
+"""Word pieces (§5.1, en-fr). TensorFlow Text learns them, and plain Python or a TensorFlow graph applies them.
 
 Normalization replaces each run of white space with one space. As in `str.split()`, white space includes no-break spaces
 and line ends. The marker "▁" before a word represents the space, so "dit : « non »" keeps its spaces. Runs of letters
@@ -36,16 +36,16 @@ UNKNOWN = f"{MARKER}⁇{MARKER}"  # text of UNK, as in SentencePiece
 ALWAYS = [MARKER, ESCAPE, ";", *"0123456789"]  # pieces of every vocabulary
 CACHED_WORDS = 1 << 18  # about 60 MB
 CACHED_LENGTH = 100
-WORDS, CHARACTERS = 200_000, 1000  # maximum numbers of distinct words and characters; the learner ignores rarer ones
-LONGEST = 40  # characters; the learner ignores longer words
-TOLERANCE = 0.02  # maximum share of learned pieces beyond the requested number, of which the rarest are dropped
+WORDS, CHARACTERS = 200_000, 1000  # maximum numbers of distinct words and characters that the learner uses
+LONGEST = 40  # maximum number of characters in a word that the learner uses
+TOLERANCE = 0.02  # maximum share of excess pieces in the result of the learner
 
 
 class WordPieceTokenizer(Tokenizer):
     """Tokenizer that splits words by greedy longest match with a list of pieces.
 
     Args:
-        pieces: The pieces without the four special ones. They must include `ALWAYS`. The piece at index n has id n + 4.
+        pieces: Pieces, including `ALWAYS` but not the four special ones. The piece at index n has the id n + 4.
 
     Raises:
         ValueError: Pieces are missing, repeated or empty.
@@ -124,14 +124,14 @@ class WordPieceTokenizer(Tokenizer):
             while start < len(run):
                 end = min(len(run), start + self._longest)
                 while (piece := self._ids.get(run[start:end])) is None:
-                    end -= 1  # stops at one character, because every character is a piece
+                    end -= 1  # ends at the latest at one character, which is always a piece
                 ids.append(piece)
                 start = end
         return ids
 
 
 class _Cache(dict):
-    """Cache {word: ids} that encodes missing words. It does not store very long words, and empties itself when full."""
+    """Cache {word: ids} that encodes missing words, but does not store very long ones. A full cache is cleared."""
 
     def __init__(self, encode):
         super().__init__()
@@ -160,7 +160,7 @@ def count_words(texts):
 
 
 def _runs(alphabet):
-    """Return a pattern that matches a run of the alphabet's letters or of other characters, with an optional marker."""
+    """Return a pattern for a run of the alphabet's letters, or of other characters, after an optional marker."""
     letters = "".join(map(re.escape, sorted(filter(is_letter, {*alphabet, "0"}))))  # a regex class must not be empty
     return re.compile(f"{MARKER}?(?:[{letters}]+|[^{letters}{MARKER}]+)")
 
@@ -171,7 +171,7 @@ def is_letter(char):
 
 
 def _unescape(match):
-    """Return the character of an escape. If the tokenizer never produces this escape, return the escape unchanged."""
+    """Return the character of an escape, or the escape itself if the tokenizer never produces it."""
     code = int(match[1])
     real = code <= sys.maxunicode and not chr(code).isspace() and unicodedata.category(chr(code)) != "Cs"
     return chr(code) if real else match[0]
@@ -208,7 +208,7 @@ def _fitting(learn, counts, vocab_size):
     """Learn a vocabulary of `vocab_size` pieces, and return them without the special ones.
 
     The learner keeps pieces that occur at least `threshold` times. This function searches for the highest threshold
-    that results in enough pieces, and drops the rarest pieces that are not needed.
+    that gives enough pieces, and drops the rarest pieces beyond the requested number.
 
     Args:
         learn: Function of counts and threshold that returns the list of pieces: characters first, then the others by
@@ -217,7 +217,7 @@ def _fitting(learn, counts, vocab_size):
         vocab_size: Number of pieces, including the special ones.
     """
     wanted = vocab_size - len(SPECIAL)
-    characters = learn(counts, 1 + sum(counts.values()) * LONGEST, rounds=1)  # the threshold excludes longer pieces
+    characters = learn(counts, 1 + sum(counts.values()) * LONGEST, rounds=1)  # only characters reach this threshold
     if len(characters) > wanted:
         raise too_small(vocab_size, len(characters) + len(SPECIAL))
     enough, few, pieces, largest = 1, 1 + max(counts.values()), None, len(characters)
