@@ -28,7 +28,7 @@ from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
 
 ENGINES = ("keras", "ctranslate2")
-WARM_UP = 5  # seconds
+WARM_UP = 5  # seconds before the measurement starts
 
 
 def main(arguments):

@@ -55,7 +55,7 @@ def begin(folder, seed, backend):
 
 
 def finish(folder, backend, other):
-    """Resume the run `from_<other>`, translate with and evaluate the run `whole`, and return all results."""
+    """Resume the run `from_<other>`, translate and evaluate with the run `whole`, and return all results."""
     import keras_transformer as kt
 
     resumed = train(folder, f"from_{other}", 12)

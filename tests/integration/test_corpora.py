@@ -53,7 +53,7 @@ def assert_stored(problem, pairs):
 
 
 def expected(english, german):
-    """Return the pairs of text in the bytes of two files. An implementation independent of the package."""
+    """Return the pairs of text in the content of two files, without functions of the package."""
     sides = []
     for content in (english, german):
         parts = content.split(b"\n")

@@ -124,7 +124,7 @@ class WordPieceTokenizer(Tokenizer):
             while start < len(run):
                 end = min(len(run), start + self._longest)
                 while (piece := self._ids.get(run[start:end])) is None:
-                    end -= 1  # ends at the latest at one character, which is always a piece
+                    end -= 1  # this ends, because one character is always a piece
                 ids.append(piece)
                 start = end
         return ids

@@ -211,7 +211,7 @@ def test_gpu_report_measures_every_workload_in_miniature(rows_of, tmp_path):
     ]  # fmt: skip
     assert all(row["target_tokens_per_second"] > 0 for row in rows if row["workload"] == "train")
     assert by_workload["program"]["products"]["bf16"] > 20 and by_workload["program"]["host_transfers"] == 0
-    assert by_workload["program"]["products"]["f32"] == 1  # the one of label smoothing
+    assert by_workload["program"]["products"]["f32"] == 1  # the product in label smoothing
     assert by_workload["decode"]["output_tokens"] == 4 * 6 and by_workload["learn"]["updates"] == 2
     page = (tmp_path / "page.md").read_text()
     assert all(f"## {workload}" in page for workload in by_workload) and "| utilisation |" in page

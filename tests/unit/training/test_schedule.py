@@ -35,9 +35,8 @@ def test_first_update_uses_rate_of_step_1():
 
 def test_adam_has_paper_settings():
     optimizer = kt.compile_arguments(kt.hparams("base"))["optimizer"]
-    assert (
-        type(optimizer) is GuardedAdam and optimizer.clip_norm is optimizer.ema_decay is None
-    )  # test_optimizer.py compares GuardedAdam with Adam
+    # test_optimizer.py compares GuardedAdam with Adam.
+    assert type(optimizer) is GuardedAdam and optimizer.clip_norm is optimizer.ema_decay is None
     assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
     extras = (optimizer.weight_decay, optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
     assert not any((*extras, optimizer.use_ema, optimizer.gradient_accumulation_steps))
