@@ -74,7 +74,7 @@ def distributions(models):
 
 
 def exhaustive(models):
-    """Return a list with a dictionary {tokens: log-probability of each token} of all sequences for each source."""
+    """Return, for each source, a dictionary {tokens: log-probability of each token} with all possible sequences."""
     return [
         {
             (*prefix[:n], EOS): np.log(p[np.arange(n + 1), [*prefix[:n], EOS]])

@@ -1,4 +1,4 @@
-"""Tests of non-finite gradients, which stop a run unless it may skip some updates."""
+"""Tests of non-finite gradients, which stop a run unless `--on_nonfinite=skip` is set."""
 
 import numpy as np
 import pytest

@@ -92,7 +92,7 @@ class Tokenizer:
         return self
 
     def pieces(self, ids):
-        """Return the piece of each id as a text."""
+        """Return the piece of each id as a string."""
         raise UserError(f"{type(self).__name__} must implement pieces(ids), which returns the text of each id")
 
     def words(self, ids):
@@ -113,7 +113,7 @@ class Tokenizer:
 
     @property
     def display_word_starts(self):
-        """Array such as `word_starts`, with the words that figures display."""
+        """Version of `word_starts` for the words that figures display."""
         return self.word_starts
 
     @classmethod
