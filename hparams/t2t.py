@@ -1,7 +1,7 @@
 """Presets with the later settings of tensor2tensor, which differ from the paper (docs/from_tensor2tensor.md).
 
 They use pre-norm with a final norm, two more kinds of dropout, and a different β2. The warm-up is longer, and the
-learning rate is twice as large. tensor2tensor counts tokens per GPU, so the batches here are those of 8 GPUs.
+scale of the learning rate is twice as large. tensor2tensor counts tokens per GPU, so the batches here are for 8 GPUs.
 """
 
 from keras_transformer.config.hparams import HParams

@@ -138,7 +138,7 @@ class BaseTranslator(abc.ABC):
 
         Raises:
             UserError: An argument is out of range or needs a list of texts, or the target language of a text is missing
-                or unknown. Also raised if `split_sentences` is combined with options that do not apply to joined
+                or unknown. The error also occurs if `split_sentences` is combined with options that do not apply to joined
                 translations, or if the options do not allow any translation of a text.
             NonFiniteOutputs: The model's outputs for a text are not finite.
         """
@@ -189,7 +189,7 @@ class BaseTranslator(abc.ABC):
     ) -> list[Hypothesis]:
         """Return a `Hypothesis` for each pair, with the log-probability and the score of the target.
 
-        The computation is teacher-forced.
+        The method uses teacher forcing.
 
         Args:
             sources: Source sentences.

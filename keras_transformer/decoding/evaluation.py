@@ -34,7 +34,7 @@ class Evaluation:
         checkpoint: The evaluated checkpoint, {"name", "steps"}.
         decoding: Search options, {"beam_size", "alpha", "extra_length", …}.
         sources, outputs, references: Lists of texts.
-        scores: List of `Score`s, which ends with the main score. With several directions, each score is their mean.
+        scores: List of `Score`s, which ends with the main score. With several directions, each score is a mean.
         part_names: List with the direction of each line for a multilingual problem, or None.
         part_scores: {direction: list of `Score`} for a multilingual problem, or {}.
         seconds: Decoding time in seconds.
@@ -117,7 +117,7 @@ def evaluate(
         split: Name of the split.
         options: `SearchOptions`.
         compare_with: File with another system's outputs for the same lines, plain or `.gz`.
-        with_paper_bleu: Whether to add BLEU as the paper computes it to the scores.
+        with_paper_bleu: Whether to compute BLEU also as in the paper.
         engine: "keras", "ctranslate2" or "auto" (see `choose_engine`).
         directions: Directions of a multilingual problem to evaluate, such as "de-fr" (default: the run's directions).
 

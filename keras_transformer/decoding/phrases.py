@@ -72,7 +72,7 @@ def needed_tokens(matched, phrases):
 
 
 def with_needed_tokens(log_p, tokens, needed, needed_log_p):
-    """Add the needed tokens that are not yet candidates to the candidates of each hypothesis.
+    """Add needed tokens to the candidates of each hypothesis, without duplicates.
 
     Args:
         log_p: float32 [B, K, N], log-probabilities of the candidates.

@@ -19,8 +19,8 @@ class Sampling:
 
     Attributes:
         temperature: Divisor of the logits. Small values almost always select the most probable token.
-        top_k: Number of most probable tokens from which to sample; 0 for all tokens.
-        top_p: Minimum total probability of the most probable tokens from which to sample; 1 for all tokens.
+        top_k: Sample only from the k most probable tokens; 0 for all tokens.
+        top_p: Sample only from the most probable tokens whose probabilities add up to at least p; 1 for all tokens.
         seed: Random seed. The samples for a text depend only on the seed and on the text.
 
     Raises:

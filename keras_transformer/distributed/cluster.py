@@ -82,7 +82,7 @@ def read_tf_config():
 
 
 def wait_for_others(addresses, number, patience):
-    """Wait until all other workers accept connections. Meanwhile, accept theirs.
+    """Wait until all other workers accept connections. Meanwhile, accept connections from them.
 
     Args:
         addresses: "host:port" of each worker.

@@ -13,7 +13,7 @@ EVERY = 2
 SILENCE = 25
 """Seconds without a heartbeat after which a process counts as lost."""
 DONE = "done"
-"""Last value of a process that has finished and is no longer needed."""
+"""Value that a process writes when it has finished."""
 
 
 class Heartbeat(threading.Thread):

@@ -10,7 +10,7 @@ STRATEGIES = {
     "auto": "tensorflow jax", "one": "tensorflow jax", "mirrored": "tensorflow", "jax": "jax",
     "multiworker": "tensorflow jax",
 }  # fmt: skip
-"""The backends that support each strategy."""
+"""{name of a strategy: backends that support it}."""
 
 
 def check_strategy(name, devices=None, jit_compile="auto"):

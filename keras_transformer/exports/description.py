@@ -56,7 +56,7 @@ def check_place(folder, force):
 
     Args:
         folder: The directory.
-        force: Whether to replace an existing export. The function never replaces other directories.
+        force: Whether `folder` may contain an export, which the caller then replaces.
     """
     folder = Path(folder)
     if folder.resolve() == Path.cwd():

@@ -19,7 +19,7 @@ BLANK = r" \t\n\r\f\v"
 
 
 def character_class(characters):
-    """Return the inside of an RE2 character class that matches any of the characters."""
+    """Return the contents of an RE2 character class that matches any of the characters."""
     codes, ranges = sorted(map(ord, characters)), []
     for code in codes:
         if ranges and code == ranges[-1][1] + 1:
@@ -30,7 +30,7 @@ def character_class(characters):
 
 
 SPACES = character_class(char for char in map(chr, range(LAST_CODE + 1)) if char.isspace())
-"""Inside of a character class that matches the same white space as `str.split()`."""
+"""Contents of a character class that matches the same white space as `str.split()`."""
 
 
 def split_words(texts):

@@ -110,7 +110,7 @@ class TextTranslator(tf.Module):
         self._search = GraphBeamSearch(translator.models).search
         if self._constraint:
             self._word_starts = tf.constant(translator.tokenizer.word_starts)
-        # The signatures share one traced function. As an attribute of the module, it would be saved twice.
+        # The signatures share one traced function. As a module attribute, this function would be saved twice.
         translated = tf.function(self._translated_batch, autograph=False)
         self._translated = lambda *arguments: translated(*arguments)
         # The SavedModel stores only the variables that this module tracks.

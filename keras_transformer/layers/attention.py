@@ -13,7 +13,7 @@ MASKED_LOGIT = -1e9
 
 
 def padding_mask(tokens, pad=0):
-    """Return a mask of int tokens `[batch, length]`, bool `[batch, 1, 1, length]`, False on padding."""
+    """Return the padding mask of int tokens `[batch, length]`: bool `[batch, 1, 1, length]`, False on padding."""
     return (tokens != pad)[:, None, None, :]
 
 

@@ -41,7 +41,7 @@ class Dropout(keras.layers.Layer):
     """Dropout (§5.4): in training, sets a fraction of the inputs to 0 and scales the others by 1 / (1 - rate).
 
     Args:
-        rate: Fraction of inputs to drop, from 0 to 1. TensorFlow rounds it to a multiple of 2⁻¹⁶.
+        rate: Fraction of inputs to drop, from 0 to 1. On TensorFlow, the layer rounds it to a multiple of 2⁻¹⁶.
         seed: Seed for the masks, or None for a random seed.
 
     Call arguments:

@@ -25,7 +25,7 @@ def restricted_attention(query, key, value, window, mask=None, dropout=None):
         float32. The last axis covers the preceding block, the query's own block and the following block.
 
     Raises:
-        ValueError: Queries and keys differ in number, or the mask differs between queries.
+        ValueError: The numbers of queries and keys differ, or the mask differs between queries.
     """
     if query.shape[2] != key.shape[2]:
         raise ValueError(

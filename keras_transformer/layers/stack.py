@@ -10,7 +10,7 @@ from keras_transformer.layers.residual import EPSILON
 
 
 class StackLayer(keras.layers.Layer):
-    """Base class of `EncoderLayer` and `DecoderLayer`, for attention and a feed-forward network (§3.1).
+    """Base class of `EncoderLayer` and `DecoderLayer`, which combine attention and a feed-forward network (§3.1).
 
     A subclass creates its sublayers in `__init__`, in the order in which it calls them.
 

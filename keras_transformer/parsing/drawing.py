@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 from keras_transformer.parsing.tree import unescaped
 
 NAMELESS = "•"
-"""Replacement of an empty label."""
+"""Text that replaces an empty label."""
 
 TEXT_GAP = 2
 """Number of columns between two words."""

@@ -19,7 +19,7 @@ OPEN, CLOSE = "⟪", "⟫"
 """Delimiters of symbols in the vocabulary, which distinguish the tag NN from a subword. Words contain << >> instead."""
 
 AROUND = {OPEN: "<<", CLOSE: ">>"}
-ALIKE = {"``": '"', "''": '"'}  # quotation marks of the Penn Treebank: those of other treebanks
+ALIKE = {"``": '"', "''": '"'}  # quotation marks of the Penn Treebank, and those of other treebanks
 
 
 class TreeTokenizer(SentencePieceTokenizer):

@@ -111,7 +111,7 @@ def icepahc_files(folder):
 
 
 def part_of_text(trees, split):
-    """Return the trees of a text that belong to a split: the last 5% to test, the 5% before them to validation.
+    """Return the trees of a text that belong to a split: the last 5% for test, the preceding 5% for validation.
 
     Each split then contains text from all ten centuries of IcePaHC, and at most two paragraphs per text are divided.
     """

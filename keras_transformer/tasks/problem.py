@@ -111,7 +111,7 @@ class Problem:
             )
 
     def all_scores(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
-        """Return all scores that `evaluate` reports. Those of `score`, which validation uses, come last."""
+        """Return all scores that `evaluate` reports. The results of `score`, which validation uses, come last."""
         return self.score(hypotheses, references)
 
     def part_names(self, split: str) -> list[str] | None:

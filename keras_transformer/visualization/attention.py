@@ -24,7 +24,7 @@ class Tokens:
 
     Attributes:
         labels: Text of each token.
-        words: Words that consist of the tokens.
+        words: Text of each word.
         word_of: Index of each token's word, int `[tokens]`, in ascending order starting at 0.
     """
 
