@@ -138,8 +138,8 @@ class BaseTranslator(abc.ABC):
 
         Raises:
             UserError: An argument is out of range or needs a list of texts, or the target language of a text is missing
-                or unknown. The error also occurs if `split_sentences` is combined with options that do not apply to joined
-                translations, or if the options do not allow any translation of a text.
+                or unknown. The error also occurs if `split_sentences` is combined with options that do not apply to
+                joined translations, or if the options do not allow any translation of a text.
             NonFiniteOutputs: The model's outputs for a text are not finite.
         """
         options = SearchOptions(
