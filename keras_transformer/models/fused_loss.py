@@ -93,8 +93,8 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
     matrix product.
 
     Returns:
-        The smoothed and the plain cross-entropy, `[tokens]` each. Then (scale, gradient of states, gradient of table),
-        or None if not `training`. The caller must multiply both gradients by the scale.
+        (smoothed, plain), the smoothed and the plain cross-entropy, `[tokens]` each, and (scale, gradient of states,
+        gradient of table), or None if not `training`. The caller must multiply both gradients by the scale.
     """
     passes, (vocab_size, width) = 2 if r_drop else 1, table.shape
     tokens = ops.shape(states)[0] // passes

@@ -214,7 +214,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         """Train the model as in Keras.
 
         With `TokenBatches`, an epoch is one pass over the corpus unless `steps_per_epoch` is given. Another call with
-        the same `TokenBatches` continues after the last batch. A new `TokenBatches` begins at its `start`.
+        the same `TokenBatches` continues after the batch of the last update. A new `TokenBatches` begins at its
+        `start`.
 
         Raises:
             UserError: The model is not compiled, or a chunk of the prepared corpus is damaged.

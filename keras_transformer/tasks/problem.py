@@ -156,7 +156,7 @@ class Problem:
 
     @property
     def prepared_dir(self) -> Path:
-        """Directory of the prepared corpus. Its name contains a hash of the corpus, the settings and `raw_dir`."""
+        """Directory of the prepared corpus. Its name contains a hash of the corpus name, the settings and `raw_dir`."""
         return Path(self.data_dir) / f"{self.corpus}-{_hash(self._identity)[:8]}"
 
     @property

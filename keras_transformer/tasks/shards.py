@@ -119,7 +119,7 @@ def _locked(folder):
 
 def _write_shard(problem, path, shard, corpus, tokenizer, expected):
     """Write the chunk files of a shard."""
-    # The name prevents reuse of chunks from an interrupted attempt with another vocabulary.
+    # Include the vocabulary, so that chunks from an attempt with another vocabulary are not reused.
     with work_directory(path, f"{corpus}-{tokenizer.fingerprint[:16]}") as work:
         if path.is_dir():  # another process has written the shard in the meantime
             return

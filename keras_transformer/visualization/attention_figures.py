@@ -16,9 +16,9 @@ FIGURES = {
 STEP, HEIGHT = 0.34, 1.6
 """Distance between neighbouring words, and between queries and keys, in inches."""
 LETTER = 0.095
-"""Height of a letter in a word, in inches. The text is vertical."""
+"""Vertical space per letter of a word, in inches. Words are drawn vertically."""
 TITLE_LETTER = 0.06
-"""Width of a letter in a title, in inches."""
+"""Horizontal space per letter of a title, in inches."""
 LEAST = 0.01
 """Minimum weight to draw."""
 
