@@ -10,6 +10,7 @@ from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import Parser, add_run_flags, alpha, positive_int, run_command, user_path
 from keras_transformer.data.corpus import in_chunks, read_pairs
 from keras_transformer.data.language_tags import tag_texts
+from keras_transformer.data.placeholders import hide_in_target
 from keras_transformer.metrics.perplexity import perplexity
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import TextError, UserError
@@ -89,10 +90,15 @@ def _parse(arguments):
 def _scored(translator, chunk, flags, max_length):
     """Yield (line number, source, target, number of target tokens, `Hypothesis` or None if the pair is too long)."""
     tagged = tag_texts([source for _, (source, _) in chunk], flags.to, translator.tokenizer.languages)
-    rows, sources = [], translator.tokenizer.encode(tagged)
-    for (number, (source, target)), ids in zip(chunk, sources):
+    try:
+        hidden, spans = translator.hide_spans(tagged)
+    except TextError as error:
+        error.name = f"line {chunk[error.index][0]}"
+        raise
+    rows, sources = [], translator.tokenizer.encode(hidden)
+    for (number, (source, target)), ids, of_source in zip(chunk, sources, spans):
         try:
-            (labels,) = translator.tokenizer.encode_targets([target])
+            (labels,) = translator.tokenizer.encode_targets([hide_in_target(target, of_source)])
         except UserError as error:  # not a tree
             raise UserError(f"{flags.target}:{number}: {error}") from None
         sizes = len(ids) + 1, len(labels) + 1

@@ -85,7 +85,7 @@ class Wmt14EnFr(Wmt14EnDe):
         super().__post_init__()
         if self.bpe_dropout:  # fail before a vocabulary is learned
             raise no_byte_pairs(f"the word-piece tokenizer of {self.name}")
-        if changed := self.changed(("vocab_file", *LEARNING[1:])):
+        if changed := self.changed(("vocab_file", "placeholders", *LEARNING[1:])):
             raise UserError(f"{self.name}: {changed[0]} requires a SentencePiece vocabulary, not word pieces; unset it")
 
     def make_tokenizer(self):

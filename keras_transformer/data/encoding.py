@@ -8,17 +8,20 @@ import json
 import multiprocessing
 import multiprocessing.resource_tracker
 import os
+import random
 import signal
 import sys
 import threading
 import types
 import zlib
 from concurrent.futures.process import BrokenProcessPool
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
 
 from keras_transformer.data.filters import hash_pairs, hash_texts
+from keras_transformer.data.placeholder_insertion import insert_placeholders
 from keras_transformer.data.tokenizers.base import EOS
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.utils.cores import usable_cores
@@ -35,6 +38,18 @@ EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
 
 _tokenizer = None
 """The tokenizer of a worker process."""
+
+
+class Noise(NamedTuple):
+    """Random changes to pairs when they are encoded. Filters and checks for duplicates see the original pairs."""
+
+    bpe_dropout: float = 0.0
+    """Probability that BPE-dropout skips a merge."""
+    placeholders: float | None = None
+    """Share of the pairs that get placeholders at random, or None to insert none (see `data.placeholder_insertion`)."""
+
+
+NO_NOISE = Noise()
 
 
 def cut_into_chunks(pairs):
@@ -55,15 +70,15 @@ def checksum(pairs):
     return zlib.crc32("\0".join(itertools.chain.from_iterable(pairs)).encode("utf-8", "surrogatepass"))
 
 
-def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
+def encode_pairs(tokenizer, pairs, pair_filter, noise=NO_NOISE, first=0):
     """Encode the pairs of a chunk as arrays, except for pairs that the per-pair rules of `pair_filter` drop.
 
     Args:
         tokenizer: `Tokenizer`.
         pairs: List of pairs of texts.
         pair_filter: `PairFilter`.
-        bpe_dropout: Probability that BPE-dropout skips a merge.
-        first: Index of the first pair in its split, which seeds BPE-dropout.
+        noise: `Noise`.
+        first: Index of the first pair in its split, which seeds the noise.
 
     Returns:
         {name: array}. `source.ids` and `target.ids` contain the ids of all rows, each followed by EOS. `source.lengths`
@@ -73,14 +88,16 @@ def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
     """
     sources, targets = zip(*pairs)
     sides = [tokenizer.encode(sources), tokenizer.encode_targets(targets)]
-    lengths = [*map(_lengths, sides)]  # not after BPE-dropout, which must not affect the filters
+    lengths = [*map(_lengths, sides)]  # without noise, which must not affect the filters
     drops = pair_filter.by_pair(pairs, np.stack(lengths))
     dropped = {reason: [int(rows.sum()), examples_of(pairs, rows)] for reason, rows in drops.items()}
     if any(count for count, _ in dropped.values()):
         keep = ~np.logical_or.reduce([*drops.values()])
         pairs, *sides = (list(itertools.compress(rows, keep)) for rows in (pairs, *sides))
-    if bpe_dropout:
-        sides = [tokenizer.resegment(side, bpe_dropout, 2 * first + i) for i, side in enumerate(sides)]
+    if noise.placeholders is not None:
+        sides = _with_placeholders(tokenizer, pairs, sides, noise.placeholders, first)
+    if noise.bpe_dropout:
+        sides = [tokenizer.resegment(side, noise.bpe_dropout, 2 * first + i) for i, side in enumerate(sides)]
     arrays = {"pairs": hash_pairs(pairs), "sources": hash_texts(source for source, _ in pairs)}
     arrays["dropped"] = np.frombuffer(json.dumps(dropped).encode(), np.uint8)
     for name, side in zip(("source", "target"), sides):
@@ -92,6 +109,18 @@ def encode_pairs(tokenizer, pairs, pair_filter, bpe_dropout=0.0, first=0):
         ids[inside] = np.fromiter(itertools.chain.from_iterable(side), ids.dtype, len(ids) - len(ends))
         arrays |= {f"{name}.ids": ids, f"{name}.lengths": length}
     return arrays
+
+
+def _with_placeholders(tokenizer, pairs, sides, share, first):
+    """Return the ids of both sides of the pairs after `insert_placeholders`. Encode only the changed pairs again."""
+    changed, count = {}, len(tokenizer.placeholders)
+    for row, pair in enumerate(pairs):
+        if (inserted := insert_placeholders(*pair, count, share, random.Random(first + row))) != pair:
+            changed[row] = inserted
+    for side, encode, texts in zip(sides, (tokenizer.encode, tokenizer.encode_targets), zip(*changed.values())):
+        for row, ids in zip(changed, encode(texts)):
+            side[row] = ids
+    return sides
 
 
 def examples_of(pairs, rows):
@@ -128,14 +157,14 @@ class ChunkWriter:
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
 
-    def write(self, split, pairs, pair_filter, bpe_dropout=0.0):
+    def write(self, split, pairs, pair_filter, noise=NO_NOISE):
         """Write the missing chunk files of a split, and yield one result per chunk, in order.
 
         Args:
             split: Name of the split.
             pairs: Iterable of pairs of texts.
             pair_filter: `PairFilter`.
-            bpe_dropout: See `encode_pairs`.
+            noise: `Noise`.
 
         Yields:
             (path of the file, number of pairs in the chunk, whether the file existed).
@@ -152,7 +181,7 @@ class ChunkWriter:
                     continue
                 path = self._folder / f"{split}.{here:010}.{checksum(chunk):08x}.npz"
                 exists = path.is_file()
-                task = None if exists else self._submit(path, chunk, pair_filter, bpe_dropout, here)
+                task = None if exists else self._submit(path, chunk, pair_filter, noise, here)
                 pending.append((task, (path, len(chunk), exists)))
                 while pending and (len(pending) >= 2 * self._workers or _is_done(pending[0][0])):
                     yield _result(*pending.popleft())

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from keras_transformer.data.columns import add_checksums
-from keras_transformer.data.encoding import EXAMPLES, SERIAL_PAIRS, ChunkWriter, examples_of
+from keras_transformer.data.encoding import EXAMPLES, NO_NOISE, SERIAL_PAIRS, ChunkWriter, examples_of
 from keras_transformer.data.filters import EMPTY, PairFilter
 from keras_transformer.data.length_index import write_index
 from keras_transformer.utils.timing import duration
@@ -64,7 +64,7 @@ class Progress:
 
 
 def write_chunks(
-    work, splits, tokenizer, filters=None, *, expected=None, workers=None, bpe_dropout=None, shard=(1, 1)
+    work, splits, tokenizer, filters=None, *, expected=None, workers=None, noise=None, shard=(1, 1)
 ):  # fmt: skip
     """Encode pairs of texts into the chunk files of all splits, and return {split: paths}. Skip files that exist.
 
@@ -75,21 +75,21 @@ def write_chunks(
         filters: {name of a split: `PairFilter`}.
         expected: {name of a split: number of pairs}, if known.
         workers: See `ChunkWriter`.
-        bpe_dropout: {name of a split: probability that BPE-dropout skips a merge}.
+        noise: {name of a split: `encoding.Noise`}.
         shard: See `ChunkWriter`.
 
     Raises:
         ChangedTexts: The texts differ from those of the interrupted preparation.
         Exception: Any exception from the iteration over pairs.
     """
-    filters, expected, bpe_dropout = filters or {}, expected or {}, bpe_dropout or {}
+    filters, expected, noise = filters or {}, expected or {}, noise or {}
     work.keep |= max(expected.values(), default=0) > SERIAL_PAIRS
     chunks = {}
     with ChunkWriter(tokenizer, work.folder, workers, shard) as writer:
         for split, pairs in splits.items():
             chunks[split], pair_filter = [], filters.get(split, PairFilter())
             progress = Progress(split, expected.get(split, 0) // shard[1])
-            for path, count, skipped in writer.write(split, pairs, pair_filter, bpe_dropout.get(split, 0.0)):
+            for path, count, skipped in writer.write(split, pairs, pair_filter, noise.get(split, NO_NOISE)):
                 chunks[split].append(path)
                 work.keep |= progress.update(count, skipped) > SERIAL_PAIRS
             if {*chunks[split]} != {*work.folder.glob(f"{split}.{CHUNKS}")}:

@@ -130,7 +130,7 @@ class TokenStore:
             splits: {name: iterable of (source, target) texts}.
             tokenizer: `Tokenizer`, which is saved in the store.
             manifest: Dictionary with additional information about the corpus.
-            **options: `filters`, `expected`, `workers` and `bpe_dropout` (see `preparation.write_columns`).
+            **options: `filters`, `expected`, `workers` and `noise` (see `preparation.write_columns`).
         """
         with atomic_directory(path) as folder:
             TokenStore.fill(WorkDirectory(folder, path), splits, tokenizer, manifest, **options)

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, overload
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from keras_transformer.config.hparams import HParams
 from keras_transformer.data.language_tags import tag_texts
+from keras_transformer.data.placeholders import hide_in_target, hide_spans, show_spans
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.decoding.sentences import join_hypotheses, split_texts
@@ -50,9 +52,11 @@ class BaseTranslator(abc.ABC):
 
     Attributes:
         engine: Name of the engine.
+        supports_phrases: Whether `_search` uses `phrases`.
     """
 
     engine: str
+    supports_phrases = True
 
     def __init__(self, tokenizer: Any, hparams: HParams):
         self.tokenizer, self.hparams = tokenizer, hparams
@@ -102,7 +106,9 @@ class BaseTranslator(abc.ABC):
     ) -> str | list[list[Hypothesis]]:  # fmt: skip
         """Return the translation of one text, or lists of hypotheses for several texts.
 
-        The result for a text does not depend on the other texts. The translation of an empty text is empty.
+        The result for a text does not depend on the other texts. The translation of an empty text is empty. If the
+        vocabulary has placeholders, they protect addresses and marked spans (see `data.placeholders`). The `tokens` of
+        a hypothesis then contain placeholders, and its `text` the spans.
 
         Args:
             texts: A source sentence, or a list of source sentences.
@@ -140,6 +146,7 @@ class BaseTranslator(abc.ABC):
             UserError: An argument is out of range or needs a list of texts, or the target language of a text is missing
                 or unknown. The error also occurs if `split_sentences` is combined with options that do not apply to
                 joined translations, or if the options do not allow any translation of a text.
+            TextError: A text has too many marked spans.
             NonFiniteOutputs: The model's outputs for a text are not finite.
         """
         options = SearchOptions(
@@ -163,11 +170,12 @@ class BaseTranslator(abc.ABC):
                     "split_sentences cannot be combined with nbest, prefixes, phrases, token_scores, alignments or a "
                     "parser"
                 )
-            sentences, owners = split_texts(sentences, split_sentences)
-        sentences = tag_texts(sentences, to, self.tokenizer.languages)
+            sentences, owners = split_texts(sentences, split_sentences, bool(self.tokenizer.placeholders))
+        with errors_of(owners):
+            sentences, spans = self.hide_spans(tag_texts(sentences, to, self.tokenizer.languages))
         sources = self._source_ids(sentences, max_source_length, cut and (lambda i, tokens: cut(owners[i], tokens)))
-        prefixes = self._prefix_ids(prefixes, len(sentences))
-        phrases = self._phrase_ids(phrases, len(sentences))
+        prefixes = self._prefix_ids(prefixes, spans)
+        phrases = self._phrase_ids(phrases, spans)
         results = [[self._unparsed(text)] for text in sentences]
         rows = [i for i, source in enumerate(sources) if len(source) > 1]
         done = len(sentences) - len(rows)
@@ -178,8 +186,14 @@ class BaseTranslator(abc.ABC):
                 done += len(found)
                 if report:
                     report(done, len(sentences))
+            if self.supports_phrases and not sampling:
+                if forced := self._missing_placeholders(sources, results, phrases):
+                    for found in self._search([*forced], sentences, sources, prefixes, forced, options):
+                        for i, hypotheses in found.items():
+                            results[i] = hypotheses
             if token_scores or alignments or repetition_penalty != 1:
                 results = self._explained(sources, results, options, token_scores, alignments)
+        results = [self._show_spans(*values) for values in zip(results, sources, spans)]
         if split_sentences is not None:
             results = [[joined] for joined in join_hypotheses([best for (best,) in results], owners)]
         return results[0][0].text if one_text else results
@@ -203,19 +217,29 @@ class BaseTranslator(abc.ABC):
             NonFiniteOutputs: The model's outputs for a pair are not finite.
         """
         alpha = self.hparams.alpha if alpha is None else alpha
-        texts, targets = tag_texts(list(sources), to, self.tokenizer.languages), list(targets)
+        sources, targets = list(sources), list(targets)
+        if len(sources) != len(targets):
+            raise UserError(f"sources and targets must have the same length, got {len(sources)} and {len(targets)}")
+        texts, spans = self.hide_spans(tag_texts(sources, to, self.tokenizer.languages))
         source_ids = [ids + [EOS] for ids in self.tokenizer.encode(texts)]
-        target_ids = [self._target_ids(target) for target in targets]
-        if len(source_ids) != len(target_ids):
-            raise UserError(
-                f"sources and targets must have the same length, got {len(source_ids)} and {len(target_ids)}"
-            )
+        target_ids = [self._target_ids(*pair) for pair in zip(targets, spans)]
         results: list = [None] * len(source_ids)
         for i, log_p, _ in self._scored(source_ids, target_ids):
             ids, total = target_ids[i], float(log_p.sum())
-            text = targets[i] if isinstance(targets[i], str) else self.tokenizer.decode_outputs([texts[i]], [ids])[0]
+            text = targets[i] if isinstance(targets[i], str) else self._decode(texts[i], ids, spans[i])
             results[i] = Hypothesis(text, tuple(ids), total, score_of(total, len(ids), alpha), log_p)
         return results
+
+    def hide_spans(self, texts: list) -> tuple[list, list]:
+        """Replace protected spans of sources with placeholders, if the vocabulary has them (see `data.placeholders`).
+
+        Returns:
+            The list of texts, and a list with {placeholder: span} of each text.
+
+        Raises:
+            TextError: A text has more marked spans than there are placeholders.
+        """
+        return hide_spans(texts, len(self.tokenizer.placeholders))
 
     def _source_ids(self, texts, most, cut):
         """Return the token ids of the sources, including EOS, truncated to `most` ids.
@@ -230,31 +254,39 @@ class BaseTranslator(abc.ABC):
                 source[0 if self.tokenizer.constraint else most - 1 :] = [EOS]
         return sources
 
-    def _prefix_ids(self, prefixes, count):
-        """Validate the prefixes of `count` translations and return their token ids."""
+    def _prefix_ids(self, prefixes, spans):
+        """Validate the prefixes of translations and return their token ids. `spans` has the spans of each source."""
+        count = len(spans)
         if prefixes is None:
             return [[]] * count
         prefixes = None if isinstance(prefixes, str) else ["" if prefix is None else prefix for prefix in prefixes]
         if prefixes is None or len(prefixes) != count:
             raise UserError(f"prefixes must be a list with one entry for each of the {count} texts")
+        prefixes = [hide_in_target(p, hidden) if isinstance(p, str) else p for p, hidden in zip(prefixes, spans)]
         ids = [self.tokenizer.encode_prefixes([p])[0] if isinstance(p, str) else [int(i) for i in p] for p in prefixes]
         for prefix in ids:
             self._check_ids("prefix", prefix)
         return ids
 
-    def _phrase_ids(self, phrases, count):
-        """Return the token ids of the phrases for each of `count` translations, without duplicates."""
+    def _phrase_ids(self, phrases, spans):
+        """Return the token ids of the phrases for translations, without duplicates.
+
+        `spans` has the spans of each source.
+        """
+        count = len(spans)
         if phrases is None:
             return [[]] * count
         listed = not isinstance(phrases, str) and [[] if several is None else several for several in phrases]
         if not listed or len(listed) != count or any(isinstance(several, str) for several in listed):
             raise UserError(f"phrases must be a list with a list of phrases for each of the {count} texts")
-        return [self._ids_of_phrases(number, several) for number, several in enumerate(listed)]
+        return [self._ids_of_phrases(number, *values) for number, values in enumerate(zip(listed, spans))]
 
-    def _ids_of_phrases(self, number, phrases):
-        """Return the token ids of the phrases for the text with index `number`."""
+    def _ids_of_phrases(self, number, phrases, spans):
+        """Return the token ids of the phrases for the text with index `number`, whose source has these spans."""
         found = []
         for phrase in phrases:
+            if isinstance(phrase, str):
+                phrase = hide_in_target(phrase, spans)
             ids = self.tokenizer.encode_targets([phrase])[0] if isinstance(phrase, str) else [int(i) for i in phrase]
             self._check_ids("phrase", ids)
             if isinstance(phrase, str) and UNK in ids:
@@ -279,8 +311,35 @@ class BaseTranslator(abc.ABC):
                 f"got {ids}"
             )
 
-    def _target_ids(self, target):
-        ids = self.tokenizer.encode_targets([target])[0] if isinstance(target, str) else [int(i) for i in target]
+    def _missing_placeholders(self, sources, results, phrases):
+        """Return {row: phrases and placeholders to force}, for the rows with a hypothesis that lacks a placeholder."""
+        forced, known = {}, {*self.tokenizer.placeholders}
+        for row, (source, hypotheses) in enumerate(zip(sources, results)):
+            needed = known.intersection(source)
+            if any(needed.difference(hypothesis.tokens) for hypothesis in hypotheses):
+                # A space in front is a token of its own, without which the span would continue the word before it.
+                pairs = [list(pair) for pair in itertools.pairwise(source) if pair[1] in needed]
+                spaced = [pair if self.tokenizer.pieces(pair[:1]) == ["▁"] else pair[1:] for pair in pairs]
+                forced[row] = phrases[row] + [phrase for phrase in spaced if phrase not in phrases[row]]
+        return forced
+
+    def _show_spans(self, hypotheses, source, spans):
+        """Return the hypotheses of a source, given as ids, with spans instead of placeholders in their texts."""
+        if not self.tokenizer.placeholders:
+            return hypotheses
+        ids = self.tokenizer.placeholders
+        read = {name: span for (name, span), i in zip(spans.items(), ids) if i in source}  # the source may be cut
+        return [dataclasses.replace(one, text=show_spans(one.text, read)) for one in hypotheses]
+
+    def _decode(self, source, ids, spans):
+        (text,) = self.tokenizer.decode_outputs([source], [ids])
+        return show_spans(text, spans) if self.tokenizer.placeholders else text
+
+    def _target_ids(self, target, spans):
+        if isinstance(target, str):
+            (ids,) = self.tokenizer.encode_targets([hide_in_target(target, spans)])
+        else:
+            ids = [int(i) for i in target]
         return ids if ids and ids[-1] == EOS else [*ids, EOS]
 
     def _unparsed(self, source):

@@ -39,6 +39,7 @@ class CTranslate2Translator(BaseTranslator):
     """
 
     engine = "ctranslate2"
+    supports_phrases = False
 
     def __init__(self, read_files, tokenizer, hparams, threads=None):
         try:

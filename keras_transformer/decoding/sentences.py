@@ -1,22 +1,25 @@
 """Functions that split long texts into sentences and join the sentences' translations."""
 
 import dataclasses
+import functools
 import itertools
 
-from keras_transformer.data.tokenizers.base import UNSPACED
+from keras_transformer.data.placeholders import split_around_spans
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.text import UNSPACED
 
 CJK = "\u3000"
 """First character of the scripts without spaces between sentences. `UNSPACED` also covers Thai, which has spaces."""
 
 
-def split_texts(texts, language):
+def split_texts(texts, language, keep_spans=False):
     """Split texts into sentences with `sentencex`, which has rules and abbreviations for many languages.
 
     Args:
         texts: List of texts.
         language: Code of the texts' language, such as "en". If `sentencex` has no rules for it, the rules of a related
             language apply.
+        keep_spans: Whether to keep protected spans whole (see `data.placeholders`).
 
     Returns:
         A list of sentences without surrounding whitespace, at least one for each text, and a list with the index of
@@ -31,9 +34,11 @@ def split_texts(texts, language):
         raise UserError(
             "split_sentences needs the package sentencex: pip install 'keras-transformer-toolkit[sentences]'"
         ) from None
+    split = functools.partial(segment, language)
     sentences, owners = [], []
     for owner, text in enumerate(texts):
-        parts = [part for piece in segment(language, text) if (part := piece.strip())] or [""]
+        pieces = split_around_spans(text, split) if keep_spans else split(text)
+        parts = [part for piece in pieces if (part := piece.strip())] or [""]
         sentences += parts
         owners += [owner] * len(parts)
     return sentences, owners

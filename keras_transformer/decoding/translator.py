@@ -138,10 +138,11 @@ class Translator(BaseTranslator):
         if not isinstance(source, str):
             raise UserError(f"source must be one text, got a {type(source).__name__}: call attention(text)")
         (source,) = tag_texts([source], None, self.tokenizer.languages)
-        source_ids = self._source_ids([source], None, None)[0]
+        (hidden,), (spans,) = self.hide_spans([source])
+        source_ids = self._source_ids([hidden], None, None)[0]
         if len(source_ids) == 1:
             raise UserError("a blank text has no attention to show")
-        ids = list(self.translate([source])[0][0].tokens) if target is None else self._target_ids(target)
+        ids = list(self.translate([source])[0][0].tokens) if target is None else self._target_ids(target, spans)
         if not ids:
             raise UserError(
                 f"the model translates {source!r} as an empty text, which has no attention to show; pass a target"
@@ -157,7 +158,7 @@ class Translator(BaseTranslator):
                 f"{self.hparams.encoder_attention} attention cannot be shown, because it does not compute weights for "
                 "all pairs of tokens"
             )
-        text = target if isinstance(target, str) else self.tokenizer.decode_outputs([source], [ids])[0]
+        text = target if isinstance(target, str) else self._decode(hidden, ids, spans)
         tokens = map(self._tokens, (source_ids, ids, [BOS, *ids[:-1]]))
         return AttentionMaps(source, text, *tokens, *map(np.concatenate, weights.values()))
 

@@ -16,7 +16,7 @@ def fast_tokenizer(pieces, source_model):
 
     The tokenizer returns the same ids as SentencePiece, with two exceptions. With byte fallback, it encodes a character
     that is a piece of only the target vocabulary as this piece instead of as bytes. It drops spaces next to the
-    problem's `user_symbols`.
+    problem's `user_symbols` and to placeholders.
 
     Args:
         pieces: List of all pieces, indexed by id. The special tokens come first.

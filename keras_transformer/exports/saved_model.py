@@ -91,7 +91,7 @@ def export_saved_model(
     description = {
         "tokenizer_sha256": translator.tokenizer.fingerprint, "format": "saved_model", "tensorflow": tf.__version__,
         "trees": translator.constraint is not None, "languages": list(translator.tokenizer.languages),
-        **{name: getattr(options, name) for name in FIXED},
+        "placeholders": len(translator.tokenizer.placeholders), **{name: getattr(options, name) for name in FIXED},
         "max_beam_size": max_beam_size, **(description or {}),
     }  # fmt: skip
     with atomic_export(folder, force, description) as new:

@@ -153,12 +153,11 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         """
         texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
         _check_count(sum(1 for lines in texts for line in lines if line.strip()), limits.texts, "non-blank lines")
-        texts = await asyncio.to_thread(_split, texts, language)
+        texts = await asyncio.to_thread(_split, texts, language, engine.placeholders > 0)
         named = _named(texts)
         _check_count(len(named), limits.waiting, "sentences")
         named = dict(zip(named, tag_texts([*named.values()], query.to, engine.languages)))
-        tokens = await asyncio.to_thread(engine.lengths, list(named.values()))
-        _check_lengths(named, tokens, engine.max_tokens)
+        tokens = await _checked_lengths(engine, named, engine.max_tokens)
         items = [(name, sentence, query.nbest) for name, sentence in named.items()]
         outputs = iter(await _unless_disconnected(request, batcher.results(items, tokens, limits.seconds)))
         return JSONResponse({"translations": [_joined(lines, outputs) for lines in texts]})
@@ -169,8 +168,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         async def attention(pair: Pair, request: Request):
             """Return the attention weights of a translation. Line breaks count as spaces."""
             (source,) = tag_texts([pair.source], pair.to, engine.languages)
-            tokens = await asyncio.to_thread(engine.lengths, [source, pair.target])
-            _check_lengths(("source", "target"), tokens, MAX_SHOWN)
+            await _checked_lengths(engine, {"source": source, "target": pair.target}, MAX_SHOWN)
             call = batcher.call(engine.attention, source, pair.target)
             return JSONResponse(await _unless_disconnected(request, call))
 
@@ -244,7 +242,7 @@ def _translate(engine, items):
     return outputs
 
 
-def _split(texts, language):
+def _split(texts, language, keep_spans):
     """Return the sentences of each line of each text, one list per line.
 
     A blank line has no sentences. Without a language, the whole line counts as one sentence.
@@ -253,7 +251,7 @@ def _split(texts, language):
     def split(line):
         if not line.strip():
             return []
-        return split_texts([line], language)[0] if language else [line]
+        return split_texts([line], language, keep_spans)[0] if language else [line]
 
     return [[split(line) for line in lines] for lines in texts]
 
@@ -297,10 +295,21 @@ def _check_count(count, limit, what):
         raise UserError(f"texts must have at most {limit:,} {what}, got {count:,}. Send fewer at a time.")
 
 
-def _check_lengths(names, tokens, limit):
-    for name, count in zip(names, tokens):
+async def _checked_lengths(engine, named, limit):
+    """Return the number of tokens of each text of {name: text}.
+
+    Raises:
+        UserError: A text has more than `limit` tokens, or too many marked spans.
+    """
+    try:
+        tokens = await asyncio.to_thread(engine.lengths, [*named.values()])
+    except TextError as error:
+        error.name = [*named][error.index]
+        raise
+    for name, count in zip(named, tokens):
         if limit is not None and count > limit:
             raise UserError(f"{name} must have at most {limit:,} tokens, got {count:,}. Split it into sentences.")
+    return tokens
 
 
 def _add_exception_handlers(app: FastAPI, metrics: Metrics):

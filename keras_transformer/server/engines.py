@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_transformer.backend.loading import BACKENDS, check_packages, load_keras
+from keras_transformer.data.placeholders import hide_spans, show_spans
 from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
 from keras_transformer.decoding.loading import load_translator
 from keras_transformer.decoding.search_options import SearchOptions
@@ -49,6 +50,7 @@ class Engine(abc.ABC):
         shows_attention: Whether the engine supports `attention`.
         languages: Target language codes of a multilingual model, otherwise empty. With such a model, each text begins
             with a language tag.
+        placeholders: Number of placeholders in the vocabulary (see `data.placeholders`).
     """
 
     name: str
@@ -58,6 +60,7 @@ class Engine(abc.ABC):
     trees = False
     shows_attention = False
     languages: tuple[str, ...] = ()
+    placeholders = 0
 
     @property
     def input_language(self) -> str | None:
@@ -66,7 +69,11 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text, including EOS. Any thread may call this method."""
+        """Return the number of tokens of each text, including EOS. Any thread may call this method.
+
+        Raises:
+            TextError: A text has too many marked spans.
+        """
 
     @abc.abstractmethod
     def translate(self, texts: Sequence[str], nbest: int) -> list[list[Output]]:
@@ -100,9 +107,11 @@ class TranslatorEngine(Engine):
         self.max_nbest = SearchOptions(**self._search).complete(translator.hparams, translator.constraint).beam_size
         self.trees = translator.tokenizer.constraint is not None
         self.languages = translator.tokenizer.languages
+        self.placeholders = len(translator.tokenizer.placeholders)
 
     def lengths(self, texts):
-        return [len(ids) + 1 for ids in self._translator.tokenizer.encode(texts)]
+        hidden, _ = self._translator.hide_spans(texts)
+        return [len(ids) + 1 for ids in self._translator.tokenizer.encode(hidden)]
 
     def translate(self, texts, nbest):
         found = self._translator.translate(texts, nbest=nbest, max_source_length=self.max_tokens, **self._search)
@@ -166,6 +175,7 @@ class SavedModelEngine(Engine):
         self.max_nbest = about["nbest"]
         self.trees = about.get("trees", False)
         self.languages = tuple(about.get("languages", ()))
+        self.placeholders = about.get("placeholders", 0)
         self.about = _description(path, about)
 
     def lengths(self, texts):
@@ -173,10 +183,12 @@ class SavedModelEngine(Engine):
         return [len(text.encode()) // 4 + 2 for text in texts]
 
     def translate(self, texts, nbest):
+        texts, spans = hide_spans(texts, self.placeholders)
         found = self._signature(inputs=self._tf.constant([text.encode() for text in texts], self._tf.string))
         outputs = []
-        for row, scores in zip(found["nbest"].numpy(), found["scores"].numpy()):
-            several = [Output(text.decode(), _finite(score)) for text, score in zip(row[:nbest], scores)]
+        for row, scores, hidden in zip(found["nbest"].numpy(), found["scores"].numpy(), spans):
+            shown = [show_spans(text.decode(), hidden) if self.placeholders else text.decode() for text in row[:nbest]]
+            several = [Output(text, _finite(score)) for text, score in zip(shown, scores)]
             outputs.append(several[:1] + [one for one in several[1:] if one.score is not None])
         return outputs
 

@@ -61,7 +61,7 @@ class Problem:
     raw_dir: str | None = None
 
     # Settings of a `TranslationProblem`
-    bpe_dropout, num_segmentations = 0.0, 1
+    bpe_dropout, num_segmentations, placeholders = 0.0, 1, False
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -254,7 +254,13 @@ class Problem:
     @property
     def encoding_options(self):
         """Keyword arguments of `preparation.write_chunks` for this problem."""
-        return {"filters": self.filters, "bpe_dropout": {"train": self.bpe_dropout}}
+        from keras_transformer.data.encoding import NO_NOISE, Noise
+        from keras_transformer.data.placeholder_insertion import SHARE
+
+        train, others = Noise(self.bpe_dropout), NO_NOISE
+        if self.placeholders:
+            train, others = train._replace(placeholders=SHARE), Noise(placeholders=0.0)
+        return {"filters": self.filters, "noise": {**dict.fromkeys(self.splits, others), "train": train}}
 
     def stored_splits(self):
         """Return {split: iterator over the pairs to encode}."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_transformer.config.hparams import setting
 from keras_transformer.data.filters import script_classes
+from keras_transformer.data.placeholders import COUNT, placeholder, placeholder_names
 from keras_transformer.data.tokenizers.base import no_byte_pairs
 from keras_transformer.metrics.bleu import TOKENIZERS, chrf, lowercase_bleu, sacre_bleu, tokenized_bleu, tokenizer_for
 from keras_transformer.tasks.problem import Problem
@@ -55,6 +56,9 @@ class TranslationProblem(Problem):
     )
     split_digits: bool = setting(False, "whether each digit is a separate piece")
     user_symbols: str | None = setting(None, "texts that are always single pieces, separated by commas")
+    placeholders: bool = setting(
+        False, "whether to train placeholders, which protect addresses and marked spans in translations"
+    )
     vocab_file: str | None = setting(
         None, "existing SentencePiece model or marian_tokenizer.json, instead of a learned vocabulary", is_path=True
     )
@@ -185,9 +189,10 @@ class TranslationProblem(Problem):
 
         if self._has_marian_vocabulary:
             tokenizer = self._read_marian_tokenizer()
-            return tokenizer.reverse() if self.reversed else tokenizer
+            return self._checked(tokenizer.reverse() if self.reversed else tokenizer)
         if self.vocab_file:
-            return SentencePieceTokenizer(adapt_model(Path(self.vocab_file).read_bytes(), self.vocab_file))
+            model = adapt_model(Path(self.vocab_file).read_bytes(), self.vocab_file)
+            return self._checked(SentencePieceTokenizer(model))
         if self.joint_vocabulary:
             return self._learn_tokenizer((0, 1))
         return MarianTokenizer.join(self._learn_tokenizer((0,)), self._learn_tokenizer((1,)))
@@ -212,6 +217,20 @@ class TranslationProblem(Problem):
                 "Give that file, or a SentencePiece model."
             ) from None
 
+    def _checked(self, tokenizer):
+        """Return the tokenizer of `vocab_file`. Raise a `UserError` if its placeholders do not match the setting."""
+        if tokenizer.placeholders and not self.placeholders:
+            raise UserError(
+                f"problem.placeholders must be true for {self.vocab_file}, which contains the piece {placeholder(1)}. "
+                "Add --set problem.placeholders=true."
+            )
+        if self.placeholders and not tokenizer.placeholders:
+            raise UserError(
+                f"problem.vocab_file must contain the pieces {placeholder(1)} to {placeholder(COUNT)} for "
+                f"placeholders=true. Train it with spm_train --user_defined_symbols={','.join(placeholder_names())}."
+            )
+        return tokenizer
+
     def _learn_tokenizer(self, sides):
         from keras_transformer.data.sampling import drain, sample_texts
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -232,9 +251,8 @@ class TranslationProblem(Problem):
         coverage, fallback = self.character_coverage, self.byte_fallback
         if self.bpe_dropout:  # cannot be combined with byte fallback
             coverage, fallback = 1.0 if coverage is None else coverage, False
-        return VocabularyOptions(
-            self.vocab_type, self.normalization, coverage, fallback, self.split_digits, parse_symbols(self.user_symbols)
-        )
+        symbols = placeholder_names() * self.placeholders + parse_symbols(self.user_symbols)
+        return VocabularyOptions(self.vocab_type, self.normalization, coverage, fallback, self.split_digits, symbols)
 
     def training_texts(self, sides=(0, 1)):
         """Yield the texts of all training pairs, and store the number of pairs for the progress log.

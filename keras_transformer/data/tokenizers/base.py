@@ -4,23 +4,17 @@ A tokenizer is saved as a single file. Every run directory contains a copy of th
 """
 
 import hashlib
-import re
 from pathlib import Path
 
 import numpy as np
 
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
+from keras_transformer.utils.text import UNSPACED
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
 CHANGE = "change it with --set problem.vocab_size=N"
-UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff"
-    "\uf900-\ufaff\uff01-\uff0f\uff1a-\uff1f\uff66-\uff9f\U00020000-\U0003ffff]"
-)
-"""Pattern for a character or punctuation mark of a script without spaces between words: Thai, Lao, Burmese, Khmer,
-kana or Han."""
 
 
 class Tokenizer:
@@ -30,10 +24,12 @@ class Tokenizer:
         file_name: Name of the tokenizer's file in a prepared corpus and in a run directory.
         vocab_size: Number of ids.
         languages: Codes of the target languages whose tags are pieces of the vocabulary (see `data.language_tags`).
+        placeholders: Ids of `<ph1>`, `<ph2>`, …, or () if the vocabulary has no placeholders (see `data.placeholders`).
     """
 
     file_name: str
     languages: tuple[str, ...] = ()
+    placeholders: tuple[int, ...] = ()
     constraint = None
     """Constraint on the outputs of a search (see `decoding.search_options.SearchOptions`), or None."""
 
@@ -44,9 +40,13 @@ class Tokenizer:
 
     @property
     def hidden_ids(self):
-        """Array, int32 `[vocab_size]`, with the id, usually UNK, that replaces each id that word dropout hides."""
+        """Array, int32 `[vocab_size]`, with the id, usually UNK, that replaces each id that word dropout hides.
+
+        Placeholders are not hidden.
+        """
         ids = np.full(self.vocab_size, UNK, "int32")
-        ids[[PAD, EOS, BOS]] = PAD, EOS, BOS
+        kept = [PAD, EOS, BOS, *self.placeholders]
+        ids[kept] = kept
         return ids
 
     @property

@@ -5,6 +5,7 @@ import json
 import re
 
 from keras_transformer.data.language_tags import tagged_languages
+from keras_transformer.data.placeholders import placeholder_ids
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, Tokenizer, flags
 
 LANGUAGE_CODE = re.compile(r"\s*(>>.+?<<)")
@@ -30,7 +31,7 @@ class MarianTokenizer(Tokenizer):
         self._ids = {piece: index for index, piece in enumerate(self._pieces)}
         self._source, self._target = (sentencepiece.SentencePieceProcessor(model_proto=model) for model in self._models)
         self.vocab_size = len(self._pieces)
-        self.languages = tagged_languages(self._pieces)
+        self.languages, self.placeholders = tagged_languages(self._pieces), placeholder_ids(self._pieces)
 
     @classmethod
     def join(cls, source, target):

@@ -4,6 +4,7 @@ import functools
 import random
 
 from keras_transformer.data.language_tags import language_tag, tagged_languages
+from keras_transformer.data.placeholders import placeholder_ids
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, Tokenizer, flags, no_byte_pairs
 from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions, learn_model
 
@@ -25,7 +26,8 @@ class SentencePieceTokenizer(Tokenizer):
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = self._processor.get_piece_size()
-        self.languages = tagged_languages(self.pieces(range(self.vocab_size)))
+        pieces = self.pieces(range(self.vocab_size))
+        self.languages, self.placeholders = tagged_languages(pieces), placeholder_ids(pieces)
 
     @classmethod
     def train(cls, texts, vocab_size, options=None):

@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import dataclass, replace
 
+from keras_transformer.data.placeholders import PLACEHOLDER
 from keras_transformer.data.tokenizers.base import (
     BOS,
     CHANGE,
@@ -169,11 +170,15 @@ def parse_symbols(text):
     """Return the symbols of a list such as `<ph1>,<ph2>`, separated by commas or spaces.
 
     Raises:
-        UserError: A symbol is one of the special pieces.
+        UserError: A symbol is one of the special pieces or a placeholder.
     """
     symbols = tuple(dict.fromkeys(filter(None, re.split(r"[,\s▁]+", text or ""))))
     if clash := [symbol for symbol in symbols if symbol in SPECIAL]:
         raise UserError(f"problem.user_symbols must not contain the special piece {clash[0]}. Remove it from the list.")
+    if clash := [symbol for symbol in symbols if PLACEHOLDER.fullmatch(symbol)]:
+        raise UserError(
+            f"problem.user_symbols must not contain the placeholder {clash[0]}. Set problem.placeholders=true instead."
+        )
     return symbols
 
 

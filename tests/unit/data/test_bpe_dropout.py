@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data import encoding
+from keras_transformer.data.encoding import Noise
 from keras_transformer.data.filters import PairFilter
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.base import UNK
@@ -106,7 +107,7 @@ def test_bpe_dropout_leaves_very_long_words(tokenizer):
 
 
 def stored(folder, tokenizer, pairs, **options):
-    TokenStore.write(folder, {"train": pairs, "test": pairs}, tokenizer, {}, bpe_dropout={"train": 0.2}, **options)
+    TokenStore.write(folder, {"train": pairs, "test": pairs}, tokenizer, {}, noise={"train": Noise(0.2)}, **options)
     return TokenStore(folder)
 
 
@@ -174,7 +175,7 @@ def test_interrupted_preparation_resumes_bpe_dropout(tokenizer, tmp_path, monkey
     def fill(texts):
         with work_directory(tmp_path / "resumed", "identity") as work:
             TokenStore.fill(
-                work, {"train": texts}, tokenizer, {}, expected={"train": 100}, bpe_dropout={"train": 0.2},
+                work, {"train": texts}, tokenizer, {}, expected={"train": 100}, noise={"train": Noise(0.2)},
             )  # fmt: skip
             work.finish()
 
@@ -183,7 +184,7 @@ def test_interrupted_preparation_resumes_bpe_dropout(tokenizer, tmp_path, monkey
     with logged_lines() as said:
         fill(pairs)
     assert "  train: resuming after 56 pairs" in said
-    TokenStore.write(tmp_path / "whole", {"train": pairs}, tokenizer, {}, bpe_dropout={"train": 0.2})
+    TokenStore.write(tmp_path / "whole", {"train": pairs}, tokenizer, {}, noise={"train": Noise(0.2)})
     for name in ("train.source.ids", "train.target.ids", "train.source.offsets"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 

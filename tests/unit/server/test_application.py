@@ -17,6 +17,7 @@ from helpers.served import Backwards, ask, serving  # noqa: E402
 from helpers.waiting import wait_for  # noqa: E402
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
+from keras_transformer.data.placeholders import hide_spans  # noqa: E402
 from keras_transformer.server.application import application  # noqa: E402
 from keras_transformer.server.batcher import MAX_CALLS  # noqa: E402
 from keras_transformer.server.engines import Output  # noqa: E402
@@ -145,6 +146,25 @@ def test_translate_names_the_text_of_an_error(splitting_url, engine, monkeypatch
     monkeypatch.setattr(engine, "translate", fail)
     answer = ask(splitting_url, body={"texts": ["One.", "It fell. We ran."]})
     answer.refused(500, "outputs for sentence 2 of texts[1] must be finite")
+
+
+def test_translate_splits_around_protected_spans(splitting_url, engine):
+    text = "See <ph>A. B</ph>. Go to www.x.org."
+    ask(splitting_url, body={"texts": [text]})
+    engine.placeholders = 2
+    ask(splitting_url, body={"texts": [text]})
+    before, after = sum(engine.batches, [])[:-2], sum(engine.batches, [])[-2:]
+    assert len(before) == 3 and after == ["See <ph>A. B</ph>.", "Go to www.x.org."]
+
+
+def test_translate_names_the_text_with_too_many_spans(url, engine, monkeypatch):
+    def lengths(texts):
+        hide_spans(texts, 1)
+        return [2] * len(texts)
+
+    monkeypatch.setattr(engine, "lengths", lengths)
+    answer = ask(url, body={"texts": ["a", "b\n<ph>c</ph> <ph>d</ph>"]})
+    answer.refused(422, "line 2 of texts[1] must have at most 1 spans in <ph>…</ph>, got 2. Mark fewer spans, or split")
 
 
 def test_translate_batches_across_clients(url, engine, pool):

@@ -1,0 +1,149 @@
+"""Placeholders `<ph1>`, `<ph2>`, …, which stand for spans of a text that a translation must not change.
+
+Placeholders are whole pieces of the vocabulary, and `placeholder_insertion` teaches a model to copy them. Before
+translation, a placeholder replaces each protected span of a source. After translation, the spans replace the
+placeholders. Protected spans are web and e-mail addresses, texts between `<ph>` and `</ph>`, and texts such as `<ph1>`.
+"""
+
+import collections
+import itertools
+import re
+
+from keras_transformer.utils.errors import TextError
+from keras_transformer.utils.text import UNSPACED
+
+COUNT = 8
+"""Number of placeholders in a learned vocabulary."""
+
+_CHARACTER = r"[^\s<>()\"“”„«»" + UNSPACED.pattern[1:]
+_LAST = r"[^\s<>()\"“”„«».,;:!?'’…" + UNSPACED.pattern[1:]
+_BRACKETS = rf"\({_CHARACTER}*\)"
+ADDRESS = re.compile(
+    rf"(?<![a-z0-9])(?:(?:https?|ftp)://|www\.)(?:{_CHARACTER}|{_BRACKETS})*(?:{_LAST}|{_BRACKETS})"
+    r"|(?<![a-z0-9._%+-])[a-z0-9._%+-]+@[a-z0-9-]+(?:\.[a-z0-9-]*[a-z0-9])+",
+    re.IGNORECASE,
+)
+"""Pattern of a web address, which begins with a scheme or `www.`, or of an e-mail address.
+
+Punctuation at the end and characters of scripts without spaces, such as Chinese, do not belong to a web address."""
+
+SPAN = re.compile(
+    rf"<ph>(?P<marked>(?:(?!</?ph>).)+)</ph>|(?P<literal><ph\d+>)|{ADDRESS.pattern}", re.IGNORECASE | re.DOTALL
+)
+"""Pattern of a protected span."""
+
+PLACEHOLDER = re.compile(r"<ph(\d+)>")
+
+
+def placeholder(number):
+    """Return the placeholder with a number, which starts at 1."""
+    return f"<ph{number}>"
+
+
+def placeholder_names(count=COUNT):
+    """Return the first `count` placeholders."""
+    return tuple(map(placeholder, range(1, count + 1)))
+
+
+def placeholder_ids(pieces):
+    """Return the ids of `<ph1>`, `<ph2>`, … up to the last placeholder before the first missing one.
+
+    Args:
+        pieces: All pieces of a vocabulary, in the order of their ids.
+    """
+    ids = {piece: index for index, piece in enumerate(pieces) if PLACEHOLDER.fullmatch(piece)}
+    numbers = itertools.takewhile(lambda number: placeholder(number) in ids, itertools.count(1))
+    return tuple(ids[placeholder(number)] for number in numbers)
+
+
+def hide_spans(texts, count):
+    """Replace the protected spans of sources with placeholders.
+
+    Spans that the user has marked come first. If a text has more addresses than placeholders are left, the last
+    addresses stay in the text.
+
+    Args:
+        texts: List of sources.
+        count: Number of placeholders in the vocabulary. With 0, the texts do not change.
+
+    Returns:
+        The list of texts, and a list with {placeholder: span} of each text.
+
+    Raises:
+        TextError: A text has more than `count` marked spans.
+    """
+    if not count:
+        return texts, [{}] * len(texts)
+    hidden = [_hide(index, text, count) for index, text in enumerate(texts)]
+    return [text for text, _ in hidden], [spans for _, spans in hidden]
+
+
+def _hide(index, text, count):
+    marked = sum(match.lastgroup is not None for match in SPAN.finditer(text))
+    if marked > count:
+        raise TextError(
+            index,
+            f"{{}} must have at most {count} spans in <ph>…</ph>, got {marked}. Mark fewer spans, or split the text.",
+        )
+    addresses, spans = count - marked, {}
+
+    def replace(match):
+        nonlocal addresses
+        if match.lastgroup is None:
+            if not addresses:
+                return match[0]
+            addresses -= 1
+        name = placeholder(len(spans) + 1)
+        spans[name] = match["marked"] or match[0]
+        return name
+
+    return SPAN.sub(replace, text), spans
+
+
+def hide_in_target(text, spans):
+    """Replace the spans of a source, {placeholder: span}, in a target. If a span recurs, its placeholders alternate.
+
+    Spans inside longer words do not change.
+    """
+    names = collections.defaultdict(list)
+    for name, span in spans.items():
+        names[span].append(name)
+    if not names:
+        return text
+    choices = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+
+    def replace(match):
+        names[match[0]].append(name := names[match[0]].pop(0))
+        return name
+
+    return re.sub(rf"(?<!\w)(?:{choices})(?!\w)", replace, text)
+
+
+def show_spans(text, spans):
+    """Replace each placeholder in a translation with its span, so that the text contains each span exactly once.
+
+    A missing span is appended. Repeated and unknown placeholders are removed.
+
+    Args:
+        text: The translation.
+        spans: {placeholder: span} of the source.
+    """
+    missing = dict(spans)
+    text = re.sub(rf"( ?)({PLACEHOLDER.pattern})", lambda match: _shown(match, missing), text)
+    return " ".join(filter(None, (text, *missing.values())))
+
+
+def _shown(match, missing):
+    return match[1] + missing.pop(match[2]) if match[2] in missing else ""
+
+
+def split_around_spans(text, split):
+    """Return the parts into which the function `split` splits a text, with protected spans kept whole."""
+    spans = []
+
+    def hide(match):
+        spans.append(match[0])
+        return placeholder(len(spans))
+
+    parts = split(SPAN.sub(hide, text))
+    return [PLACEHOLDER.sub(lambda match: spans[int(match[1]) - 1], part) for part in parts]
