@@ -19,7 +19,6 @@ from keras_transformer.cli.arguments import (
     user_path,
 )
 from keras_transformer.cli.output import report
-from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.decoding.engines import ENGINES
 from keras_transformer.decoding.sentences import split_texts
 from keras_transformer.utils.errors import UserError
@@ -47,15 +46,14 @@ def main(arguments):
     with _bind(flags.host, flags.port) as listener:  # fails before the model is loaded if the port is in use
         engine = load_engine(
             flags.run, checkpoint=flags.checkpoint, ensemble=flags.ensemble, precision=flags.precision,
-            jit_compile=flags.jit_compile, engine=flags.engine, beam_size=flags.beam_size, alpha=flags.alpha,
-            extra_length=flags.extra_length, no_repeat_ngram=flags.no_repeat_ngram,
-            repetition_penalty=flags.repetition_penalty,
+            jit_compile={"on": True, "off": False}.get(flags.jit_compile, "auto"), engine=flags.engine,
+            beam_size=flags.beam_size, alpha=flags.alpha, extra_length=flags.extra_length,
+            no_repeat_ngram=flags.no_repeat_ngram, repetition_penalty=flags.repetition_penalty,
         )  # fmt: skip
         if flags.split_sentences and engine.trees:
             raise UserError(f"--split_sentences needs a translation model, and {flags.run} is a parser. Omit the flag.")
         language = source_language(flags, engine) if flags.split_sentences else None
-        to = next(iter(engine.languages), None)
-        engine.translate(tag_texts(["."], to, engine.languages), 1)  # compile before the first request
+        engine.warm_up()
         limits = Limits(flags.max_texts, flags.max_characters, flags.max_bytes, flags.max_waiting, flags.timeout)
         config = uvicorn.Config(
             application(engine, limits, flags.batch_tokens, flags.wait_ms / 1000, language), lifespan="on", ws="none",
@@ -99,7 +97,10 @@ def _parse(arguments):
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16"), help="precision of weights and computation (default float32)"
     )
-    parser.add_argument("--jit_compile", action="store_true", help="compilation with XLA (always on with JAX)")
+    parser.add_argument(
+        "--jit_compile", default="auto", choices=("auto", "on", "off"),
+        help="compilation with XLA, where auto compiles only single sentences (default auto)",
+    )  # fmt: skip
     parser.add_argument(
         "--beam_size", type=beam_size,
         help="beams per sentence, and maximum number of translations per text (default: hparams of the run)",

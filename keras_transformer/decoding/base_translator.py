@@ -85,6 +85,15 @@ class BaseTranslator(abc.ABC):
             (row, log-probabilities `[tokens]`, alignment `[tokens, source_tokens]` or None).
         """
 
+    def compile_ahead(self, **options: Any) -> None:  # noqa: B027  optional
+        """Compile the search for a single sentence, if the engine compiles it.
+
+        Without this call, the first such sentence waits for the compilation.
+
+        Args:
+            options: `SearchOptions` of later calls of `translate`.
+        """
+
     def _check_supported(  # noqa: B027  optional
         self, options: SearchOptions, alignments: bool, phrases: Sequence | None
     ) -> None:

@@ -7,10 +7,14 @@ from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE, compiled,
 from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.decoding import kv_tree
 from keras_transformer.decoding.beam_search import beams_at_first, can_improve, search, start, step
+from keras_transformer.decoding.phrases import has_phrases
 from keras_transformer.decoding.token_selection import NEG_INF
 
 SEGMENT = 8
 """Number of steps in a segment. After each segment, the search removes finished sentences from the batch."""
+
+LENGTH_ALONE = 64
+"""Source length to which the compiled search for a single sentence pads, so that only one shape is compiled."""
 
 SHRINK = 0.8
 """Remove finished sentences if the unfinished share is at most this value. Removal copies arrays, which takes time."""
@@ -19,15 +23,21 @@ SHRINK = 0.8
 class BatchedBeamSearch:
     """Beam search that runs in segments of several steps and removes finished sentences between segments.
 
+    A compiled search for one sentence runs as a single call instead, because segments would take longer to start than
+    to compute.
+
     Args:
         models: List of `Transformer`s with the same vocabulary. The search uses the mean of their probabilities.
-        jit_compile: Whether TensorFlow uses XLA.
+        jit_compile: Whether TensorFlow uses XLA. "auto" compiles only the search for single sentences.
 
     Attributes:
         few_shapes: Whether to round up array sizes, which limits the number of shapes to compile.
     """
 
     def __init__(self, models, jit_compile=False):
+        self.compiles_alone = bool(jit_compile) or COMPILES_EACH_SHAPE
+        self._whole = compiled(self._run_whole, *models, jit_compile=True)
+        jit_compile = jit_compile is True
         self.models, self.few_shapes = models, jit_compile or COMPILES_EACH_SHAPE
         self._begin = compiled(self._begin_batch, *models, jit_compile=jit_compile)
         self._segment = compiled(self._run_segment, *models, jit_compile=jit_compile)
@@ -48,6 +58,8 @@ class BatchedBeamSearch:
             model's outputs for a sentence are not finite, its scores are NaN. Only the first `inputs.nbest` hypotheses
             are valid.
         """
+        if self.compiles_alone and _has_usual_shape(source, inputs):
+            return self._search_alone(source, inputs, options)
         batch, beams, length, steps = len(source), options.beam_size, int(inputs.limits.max()), SEGMENT
         if self.few_shapes:
             length = rounded_up(length)
@@ -76,6 +88,21 @@ class BatchedBeamSearch:
                 rows = rows[staying]
                 kept, caches, inputs = self._choose((state._replace(index=()), caches, inputs), staying.astype("int32"))
                 state = kept._replace(index=state.index)
+
+    def _search_alone(self, source, inputs, options):
+        """Search for one sentence in one call. See `search`."""
+        extra_length = int(inputs.limits[0] - np.count_nonzero(source != PAD))
+        source = np.pad(source, [(0, 0), (0, LENGTH_ALONE - source.shape[1])], constant_values=PAD)
+        room = np.full(LENGTH_ALONE + rounded_up(extra_length), PAD, "int32")
+        tokens, log_p, scores, finite = map(np.array, self._whole(source, room, inputs, options=options))
+        return tokens, log_p, np.where(finite[:, None], scores, np.nan)
+
+    def _run_whole(self, source, room, inputs, options):
+        """Run all steps. Return the finished tokens, log-probabilities and scores, and whether outputs were finite."""
+        steps = ops.shape(room)[0]
+        state, caches = self._begin_batch(source, room, inputs, options, steps)
+        state, _ = self._run_segment(state, caches, inputs, options, steps)
+        return state.finished_tokens, state.finished_log_probabilities, state.finished_scores, state.finite
 
     def _staying(self, going):
         """Return the rows to keep: all unfinished sentences, and finished sentences that are not yet worth removing."""
@@ -150,6 +177,12 @@ def mean_logits(logits):
         return logits[0]
     log_p = [ops.log_softmax(ops.cast(one, "float32"), axis=-1) for one in logits]
     return ops.logsumexp(ops.stack(log_p), axis=0) - float(np.log(len(logits)))
+
+
+def _has_usual_shape(source, inputs):
+    """Return whether a batch is one short sentence without options that add arrays to the inputs."""
+    extras = bool(inputs.prefix.any()) or inputs.chances.size > 0 or has_phrases(inputs)
+    return len(source) == 1 and source.shape[1] <= LENGTH_ALONE and not extras
 
 
 def _rows(arrays, rows):

@@ -51,7 +51,7 @@ def _unsupported(runs, checkpoint, precision, jit_compile):
         return "ensembles"
     if precision != "float32":
         return f"precision={precision}"
-    if jit_compile:
+    if jit_compile is True:
         return "jit_compile"
     (run,) = runs
     if unsupported := unsupported_setting(run.hparams):

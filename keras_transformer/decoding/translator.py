@@ -9,12 +9,13 @@ from keras import ops
 from keras_transformer.backend.compilation import compiled
 from keras_transformer.config.hparams import HParams
 from keras_transformer.data.language_tags import tag_texts
-from keras_transformer.data.tokenizers.base import BOS, PAD
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.decoding.base_translator import BaseTranslator, Hypothesis
-from keras_transformer.decoding.batched_search import BatchedBeamSearch
+from keras_transformer.decoding.batched_search import LENGTH_ALONE, BatchedBeamSearch
 from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
 from keras_transformer.decoding.engines import choose_engine
 from keras_transformer.decoding.search_batches import by_length, padded, search_inputs
+from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.decoding.token_selection import NEG_INF
 from keras_transformer.models.loss import smoothed_cross_entropy
 from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserError
@@ -29,7 +30,8 @@ class Translator(BaseTranslator):
         problem: `Problem` whose tokenizer the model uses, or a `Tokenizer`.
         hparams: `HParams` with the default `beam_size`, `alpha` and `extra_length` (default: the model's).
         jit_compile: Whether TensorFlow compiles the search with XLA. The compiled search is faster, but each batch
-            shape takes seconds to compile, so it pays off only for many sentences. JAX always compiles.
+            shape takes seconds to compile, so it pays off only for many sentences. "auto" compiles only the search for
+            a single sentence of at most 64 tokens. JAX always compiles.
 
     Raises:
         UserError: The vocabulary sizes of the model and tokenizer differ, or the list of models is empty.
@@ -37,7 +39,7 @@ class Translator(BaseTranslator):
 
     engine = "keras"
 
-    def __init__(self, model: Any, problem: Any, hparams: HParams | None = None, jit_compile: bool = False):
+    def __init__(self, model: Any, problem: Any, hparams: HParams | None = None, jit_compile: Any = False):
         self.models = _listed(model)
         if not self.models:
             raise UserError("model must be a Transformer or a list of at least one, got an empty list")
@@ -52,6 +54,13 @@ class Translator(BaseTranslator):
         self._beam_search = BatchedBeamSearch(self.models, jit_compile)
         self._score = compiled(self.score_batch, *self.models)
 
+    def compile_ahead(self, **options: Any) -> None:
+        if self._beam_search.compiles_alone:
+            complete = SearchOptions(**options).complete(self.hparams, self.constraint)
+            source = np.full((1, LENGTH_ALONE), EOS, "int32")
+            inputs = search_inputs(source, [""], [[]], [[]], complete, self._beam_search.few_shapes)
+            self._beam_search.search(source, inputs, complete.static())
+
     @property
     def model(self) -> Any:
         """The model, or the first model of an ensemble."""
@@ -60,19 +69,19 @@ class Translator(BaseTranslator):
     @overload
     @classmethod
     def load(
-        cls, run_dir: Any, checkpoint: Any = ..., precision: str = ..., jit_compile: bool = ...,
+        cls, run_dir: Any, checkpoint: Any = ..., precision: str = ..., jit_compile: Any = ...,
         engine: Literal["keras"] = ...,
     ) -> "Translator": ...  # fmt: skip
 
     @overload
     @classmethod
     def load(
-        cls, run_dir: Any, checkpoint: Any = ..., precision: str = ..., jit_compile: bool = ..., engine: str = ...
+        cls, run_dir: Any, checkpoint: Any = ..., precision: str = ..., jit_compile: Any = ..., engine: str = ...
     ) -> BaseTranslator: ...
 
     @classmethod
     def load(
-        cls, run_dir: Any, checkpoint: Any = None, precision: str = "float32", jit_compile: bool = False,
+        cls, run_dir: Any, checkpoint: Any = None, precision: str = "float32", jit_compile: Any = False,
         engine: str = "keras",
     ) -> BaseTranslator:  # fmt: skip
         """Return a translator for a run directory, or for an ensemble of several run directories.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_transformer.backend.loading import BACKENDS, check_packages, load_keras
+from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.data.placeholders import hide_spans, show_spans
 from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
 from keras_transformer.decoding.loading import load_translator
@@ -83,6 +84,11 @@ class Engine(abc.ABC):
             UserError: A text cannot be translated.
         """
 
+    def warm_up(self) -> None:
+        """Compile the search, so that the first requests do not have to wait."""
+        language = next(iter(self.languages), None)
+        self.translate(tag_texts(["."] * 2, language, self.languages), 1)
+
     def attention(self, source: str, target: str) -> dict[str, Any]:
         """Return the attention weights of a translation as a dict for JSON, in the format of `attention_view.js`.
 
@@ -108,6 +114,10 @@ class TranslatorEngine(Engine):
         self.trees = translator.tokenizer.constraint is not None
         self.languages = translator.tokenizer.languages
         self.placeholders = len(translator.tokenizer.placeholders)
+
+    def warm_up(self):
+        self._translator.compile_ahead(**self._search)
+        super().warm_up()
 
     def lengths(self, texts):
         hidden, _ = self._translator.hide_spans(texts)
