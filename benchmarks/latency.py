@@ -9,6 +9,8 @@
 | cold_start | `python -m keras_transformer.translate` with one line, from start to exit |
 | lines_1000 | the same command with 1,000 lines |
 | server_N | requests by N clients, each with one sentence at a time |
+| text_64 | requests by one client for a text of 64 lines; `first_ms` is the median time to the first line |
+| stream_64 | the same requests with `stream` |
 
 Each measurement runs in a separate process. In each round, engines and checkouts take turns, so that other programs
 affect all of them. `--baseline` is another checkout of this project, and `over_baseline` is the ratio of the median
@@ -37,7 +39,7 @@ from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKLOADS = ("single", "cold_start", "lines_1000", *(f"server_{2**n}" for n in range(7)))
+WORKLOADS = ("single", "cold_start", "lines_1000", *(f"server_{2**n}" for n in range(7)), "text_64", "stream_64")
 LINES = 1000
 WARM_UP = 3  # seconds before the measurement of a server starts
 
@@ -49,7 +51,7 @@ def main(arguments):
     parser.add_names("--workloads", WORKLOADS, "single,cold_start,lines_1000,server_1,server_64")
     parser.add_argument("--baseline", type=Path, metavar="FOLDER", help="another checkout, measured alternately")
     parser.add_argument("--rounds", type=positive_int, default=3, help="number of rounds (default %(default)s)")
-    parser.add_argument("--seconds", type=positive_int, default=10, help="time of server_N (default %(default)s)")
+    parser.add_argument("--seconds", type=positive_int, default=10, help="time with a server (default %(default)s)")
     parser.add_argument(
         "--sentences", type=positive_int, default=200, help="sentences for single (default %(default)s)"
     )
@@ -109,7 +111,7 @@ class Latency:
         if "ctranslate2" in flags.engines:
             converted_files(self.run)
         self.questions = {}
-        if any(workload.startswith("server") for workload in flags.workloads):
+        if any(workload.startswith(("server", "text", "stream")) for workload in flags.workloads):
             self.questions = {engine: questions_of(flags.run, LINES, engine) for engine in flags.engines}
 
     def measure(self, workload, engine, checkout):
@@ -119,6 +121,8 @@ class Latency:
         environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
         if name == "server":
             return self.server(int(count), engine, environment)
+        if name in ("text", "stream"):
+            return self.text(int(count), name == "stream", engine, environment)
         if name == "single":
             return self.single(engine, environment)
         return self.command(LINES if name == "lines" else 1, engine, environment)
@@ -144,6 +148,15 @@ class Latency:
             server.load(self.questions[engine], clients, WARM_UP)
             load = server.load(self.questions[engine], clients, self.flags.seconds)
         return {"first_ms": first[0], "per_second": load.pop("sentences_per_second"), **load}
+
+    def text(self, count, stream, engine, environment):
+        questions = self.questions[engine][:count]
+        text = tuple(map("\n".join, zip(*questions)))
+        with Server(self.flags.run, [f"--engine={engine}"], environment) as server:
+            server.load([text], 1, WARM_UP, stream)
+            load = server.load([text], 1, self.flags.seconds, stream)
+        per_second = len(questions) * load.pop("sentences_per_second")
+        return {"first_ms": statistics.median(load.pop("first_lines")), "per_second": per_second, **load}
 
     def input(self, count):
         """Write the first `count` lines to a file and return its path."""

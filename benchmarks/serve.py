@@ -53,7 +53,7 @@ def main(arguments):
         for count in counts:
             server.load(questions, count, WARM_UP)
             load = server.load(questions, count, flags.seconds)
-            latencies = load.pop("latencies")
+            latencies, _ = load.pop("latencies"), load.pop("first_lines")
             rows.append(add_row({
                 "benchmark": "serve", "problem": about["problem"], "model": about["model"], "engine": flags.engine,
                 "clients": count, "seconds": flags.seconds, "answers": len(latencies), **percentiles(latencies), **load,
@@ -104,10 +104,13 @@ class Server:
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) // 1000
 
-    def load(self, questions, clients, seconds):
-        """Let clients send requests for some time. Return the latencies in milliseconds and other measurements."""
+    def load(self, questions, clients, seconds, stream=False):
+        """Let clients send requests for some time. Return the latencies in milliseconds and other measurements.
+
+        `first_lines` contains the latencies of the first lines, which are early if `stream` is true.
+        """
         first = time.monotonic()
-        latencies, wrong, errors = [], [], []
+        latencies, first_lines, wrong, errors = [], [], [], []
 
         def client(turn):
             connection = http.client.HTTPConnection(self._address, timeout=60)
@@ -116,12 +119,13 @@ class Server:
                 turn += clients
                 began = time.monotonic()
                 try:
-                    answer = translation(connection, text)
+                    answer, arrival = translation(connection, text, stream)
                 except (OSError, ValueError, http.client.HTTPException) as error:
                     errors.append(error)
                     connection.close()  # the next request reconnects
                     continue
                 latencies.append(1000 * (time.monotonic() - began))
+                first_lines.append(1000 * (arrival - began))
                 if answer != expected:
                     wrong.append(text)
 
@@ -135,24 +139,33 @@ class Server:
                 thread.join(10 / clients)
         total, early = time.monotonic() - first, samples[len(samples) // 10]
         return {
-            "latencies": latencies, "sentences_per_second": round(len(latencies) / total, 1), "wrong": len(wrong),
-            "errors": len(errors), "memory_mb": [early, samples[-1]],
+            "latencies": latencies, "first_lines": first_lines, "wrong": len(wrong), "errors": len(errors),
+            "sentences_per_second": round(len(latencies) / total, 1), "memory_mb": [early, samples[-1]],
         }  # fmt: skip
 
 
-def translation(connection, text):
-    """Request the translation of a text from the server and return it.
+def translation(connection, text, stream=False):
+    """Request the translation of a text from the server. Return it, and the time at which its first line arrived.
+
+    Args:
+        connection: `HTTPConnection`.
+        text: The text.
+        stream: Whether the server sends each sentence as soon as it is translated.
 
     Raises:
         ValueError: The server answered with an error.
     """
-    body = json.dumps({"texts": [text]}).encode()
+    # A server without streams, measured with --baseline, would reject "stream": false.
+    body = json.dumps({"texts": [text]} | ({"stream": True} if stream else {})).encode()
     connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
     response = connection.getresponse()
-    answer = json.loads(response.read())
-    if response.status != 200:
+    lines = [response.readline()]
+    first = time.monotonic()
+    lines += response.read().splitlines()
+    answer = json.loads(lines[-1])
+    if "error" in answer:
         raise ValueError(answer)
-    return answer["translations"][0][0]["text"]
+    return answer["translations"][0][0]["text"], first
 
 
 if __name__ == "__main__":

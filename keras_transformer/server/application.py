@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import statistics
 from importlib import resources
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from fastapi_offline import FastAPIOffline
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from keras_transformer import __version__
@@ -21,7 +21,8 @@ from keras_transformer.server.batcher import Batcher, QueueFull
 from keras_transformer.server.engines import BATCH_ROWS
 from keras_transformer.server.limits import LimitRequests, Limits
 from keras_transformer.server.metrics import CountRequests, Metrics
-from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserError
+from keras_transformer.server.stream import StreamedObjects, describe_error
+from keras_transformer.utils.errors import TextError, UserError
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
 MAX_SHOWN = 100
@@ -82,6 +83,7 @@ class ErrorResponse(BaseModel):
 
 
 ERRORS = {status: {"model": ErrorResponse} for status in (400, 408, 413, 422, 500, 503, 504)}
+STREAM: dict[int, Any] = {200: {"content": {StreamedObjects.media_type: {}}}}
 
 
 def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=None):
@@ -121,13 +123,14 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         """Texts of one or more lines, the number of translations per text, and the target language.
 
         The target language is for multilingual models only. It does not apply to lines that begin with a language tag,
-        such as <2de>.
+        such as <2de>. With `stream`, the answer arrives sentence by sentence.
         """
 
         model_config = ConfigDict(extra="forbid")
         texts: Annotated[list[Text], Field(min_length=1, max_length=limits.texts)]
         nbest: Annotated[StrictInt, Field(ge=1, le=engine.max_nbest)] = 1
         to: StrictStr | None = None
+        stream: StrictBool = False
 
     class Pair(BaseModel):
         """A text, its translation, and for multilingual models the target language."""
@@ -143,13 +146,18 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         model_config = ConfigDict(extra="forbid")
         tree: StrictStr  # a tree is longer than its sentence, so only the body size is limited
 
-    @app.post("/translate", response_model=Translations, responses=ERRORS)
+    @app.post("/translate", response_model=Translations, responses=STREAM | ERRORS)
     async def translate(query: TranslateRequest, request: Request):
         r"""Translate texts, each line of a text separately.
 
         A translation has the same lines as its text, separated by \n, without a trailing line break. Blank lines stay
         blank, and the translation of a blank text is empty. If the server splits lines into sentences, it joins the
         translations of the sentences.
+
+        With `stream`, each line of the answer is a JSON object. There is one for each sentence, in the order of the
+        texts, with the indices of its text, of the line and of the sentence in this line:
+        {"position": [0, 0, 0], "translations": […]}. The last line is the complete answer, as without `stream`, or an
+        error: {"error": "…", "status": 500}. An error before the first sentence is an ordinary answer.
         """
         texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
         _check_count(sum(1 for lines in texts for line in lines if line.strip()), limits.texts, "non-blank lines")
@@ -159,8 +167,11 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         named = dict(zip(named, tag_texts([*named.values()], query.to, engine.languages)))
         tokens = await _checked_lengths(engine, named, engine.max_tokens)
         items = [(name, sentence, query.nbest) for name, sentence in named.items()]
-        outputs = iter(await _unless_disconnected(request, batcher.results(items, tokens, limits.seconds)))
-        return JSONResponse({"translations": [_joined(lines, outputs) for lines in texts]})
+        if query.stream:
+            objects = _streamed(texts, batcher.queued(items, tokens, limits.seconds, gradually=True))
+            return StreamedObjects(await _unless_disconnected(request, anext(objects)), objects)
+        outputs = await _unless_disconnected(request, batcher.results(items, tokens, limits.seconds))
+        return JSONResponse(_answer(texts, outputs))
 
     if engine.shows_attention:
 
@@ -271,6 +282,33 @@ def _named(texts):
     return named
 
 
+async def _streamed(texts, queued):
+    """Yield an object for each sentence as soon as it is translated, and finally the complete answer.
+
+    Args:
+        texts: The result of `_split`.
+        queued: Context manager that yields the futures of the outputs.
+    """
+    positions = (
+        [i, k, n] for i, lines in enumerate(texts) for k, sentences in enumerate(lines) for n in range(len(sentences))
+    )
+    with queued as futures:
+        for position, future in zip(positions, futures):
+            yield {"position": position, "translations": [one._asdict() for one in await future]}
+        yield _answer(texts, [future.result() for future in futures])
+
+
+def _answer(texts, outputs):
+    """Return the content of an answer.
+
+    Args:
+        texts: The result of `_split`.
+        outputs: The outputs of each sentence.
+    """
+    outputs = iter(outputs)
+    return {"translations": [_joined(lines, outputs) for lines in texts]}
+
+
 def _joined(lines, outputs):
     """Return the translations of a text, best first, each joined from one translation per sentence.
 
@@ -334,12 +372,9 @@ def _add_exception_handlers(app: FastAPI, metrics: Metrics):
         return respond(503, str(error), {"Retry-After": str(error.seconds)})
 
     @app.exception_handler(UserError)
-    async def impossible(request, error):
-        return respond(500 if isinstance(error, NonFiniteOutputs) else 422, str(error)[:250])
-
     @app.exception_handler(Exception)
     async def failed(request, error):
-        return respond(500, "Something went wrong on the server. Its log has the details.")
+        return respond(*describe_error(error))
 
 
 def _add_pages(app: FastAPI):

@@ -13,6 +13,9 @@ from typing import Any
 MAX_CALLS = 8
 """Maximum number of pending `Batcher.call` invocations."""
 
+GROWTH = 4
+"""Growth of the groups of items that were queued gradually: 1, 4, 16, …"""
+
 
 class QueueFull(Exception):
     """Error for a request that does not fit into the queue or would wait too long.
@@ -28,21 +31,26 @@ class QueueFull(Exception):
 
 @dataclasses.dataclass(eq=False)
 class _Waiting:
-    """An item in the queue. `since` and `deadline` are values of `time.monotonic()`."""
+    """An item in the queue.
+
+    `since` and `deadline` are values of `time.monotonic()`. The item does not join a batch before `after` is done.
+    """
 
     item: Any
     tokens: int
     future: asyncio.Future
     since: float
     deadline: float
+    after: asyncio.Future | None = None
 
 
 class Batcher:
     """Queue that groups the items of many requests into batches for one worker thread.
 
     When the worker is free, the batcher takes as many of the oldest items as fit into a batch. If the batch has room
-    for more items and the previous batch had several items, the batcher first waits up to `wait` seconds. Everything
-    except `work` runs in the event loop, so the queue needs no locks.
+    for more items and the previous batch had several items, the batcher first waits up to `wait` seconds. Later items
+    may overtake items that were queued gradually. Everything except `work` runs in the event loop, so the queue needs
+    no locks.
 
     Args:
         work: Function that takes a list of items and returns the list of their results. The worker thread calls it.
@@ -65,7 +73,7 @@ class Batcher:
         self._arrival, self._call_lock, self._calls = asyncio.Event(), asyncio.Lock(), 0
         self._worker = ThreadPoolExecutor(1, "worker")
         self._previous = 1  # number of items of the previous batch
-        # Measured only on batches that leave items in the queue, because smaller batches are less efficient.
+        # Measured only on batches with no room for a waiting item, because smaller batches are less efficient.
         self._items_per_second, self._batch_seconds = math.inf, 0.0
         self._working_since: float | None = None
         self._task: asyncio.Task | None = None
@@ -96,28 +104,52 @@ class Batcher:
         """Return the result of each item. Cancelling this call removes its waiting items from the queue.
 
         Args:
+            items, tokens, seconds: See `queued`.
+
+        Raises:
+            QueueFull: See `queued`.
+            TimeoutError: The results would miss the deadline.
+            Exception: Any exception that `work` raises for a single item.
+        """
+        with self.queued(items, tokens, seconds) as futures:
+            return await asyncio.gather(*futures)
+
+    @contextlib.contextmanager
+    def queued(self, items: Sequence, tokens: Sequence[int], seconds: float = math.inf, *, gradually: bool = False):
+        """Queue items during a `with` block, and yield the list of their futures.
+
+        The future of an item has the result or the exception that `results` describes. Leaving the block removes the
+        items that still wait.
+
+        Args:
             items: Arguments of `work`.
             tokens: Number of tokens of each item.
             seconds: Time after which the caller no longer needs the results.
+            gradually: Whether the batches take at most 1, 4, 16, … of the items, so that the first results are early.
 
         Raises:
             QueueFull: The queue has no room for all items, or they would wait for more than half of `seconds`.
-            TimeoutError: The results would miss the deadline.
-            Exception: Any exception that `work` raises for a single item.
         """
         delay = len(self._queue) / self._items_per_second
         if len(self._queue) + len(items) > self._max_waiting or delay > seconds / 2:
             raise QueueFull(max(1, math.ceil(min(delay, seconds))))
         loop, now = asyncio.get_running_loop(), time.monotonic()
         waiting = [_Waiting(item, n, loop.create_future(), now, now + seconds) for item, n in zip(items, tokens)]
+        if gradually:
+            start, size = 1, GROWTH
+            while start < len(waiting):
+                for one in waiting[start : start + size]:
+                    one.after = waiting[start - 1].future
+                start, size = start + size, size * GROWTH
         self._queue.extend(waiting)
         self._arrival.set()
         try:
-            return await asyncio.gather(*(one.future for one in waiting))
+            yield [one.future for one in waiting]
         finally:
             # After an error or a cancellation, the caller does not need the other results.
             for one in waiting:
-                one.future.cancel()
+                if not one.future.cancel() and not one.future.cancelled():
+                    one.future.exception()  # otherwise asyncio would log an exception that nobody has read
             if any(one.future.cancelled() for one in waiting):
                 self._queue = collections.deque(one for one in self._queue if not one.future.cancelled())
 
@@ -141,9 +173,10 @@ class Batcher:
         while True:
             await self._wait_for_batch()
             if batch := self._next_batch():
-                start, full, self._previous = time.monotonic(), bool(self._queue), len(batch)
+                start, full, self._previous = time.monotonic(), bool(self._fitting()), len(batch)
                 try:
                     await self._process(batch)
+                    await asyncio.sleep(0)  # callers whose items failed first remove their other items
                 finally:
                     for one in batch:
                         one.future.cancel()  # no effect unless the batcher is stopping
@@ -157,7 +190,7 @@ class Batcher:
     async def _wait_for_batch(self):
         """Wait until a batch is full or the oldest item has waited long enough for others."""
         wait = self._wait if self._previous > 1 else 0
-        while self._fitting() == len(self._queue) < self._batch_rows:
+        while len(self._fitting()) == len(self._queue) < self._batch_rows:
             rest = self._queue[0].since + wait - time.monotonic() if self._queue else None
             if rest is not None and rest <= 0:
                 return
@@ -167,13 +200,17 @@ class Batcher:
                     await self._arrival.wait()
 
     def _fitting(self):
-        """Return the number of waiting items that fit into one batch. The first one always fits."""
+        """Return the oldest items that fit into one batch. The first one always fits."""
+        batch: list[_Waiting] = []
         longest = 0
-        for i, one in enumerate(self._queue):
+        for one in self._queue:
+            if one.after and not one.after.done():
+                continue
             longest = max(longest, one.tokens)
-            if i and (i == self._batch_rows or (i + 1) * longest > self._batch_tokens):
-                return i
-        return len(self._queue)
+            if batch and (len(batch) == self._batch_rows or (len(batch) + 1) * longest > self._batch_tokens):
+                break
+            batch.append(one)
+        return batch
 
     def _next_batch(self):
         """Remove a batch from the queue and return it. Items that would miss their deadline get a `TimeoutError`."""
@@ -182,7 +219,10 @@ class Batcher:
             late = self._queue.popleft().future
             if not late.done():
                 late.set_exception(TimeoutError())
-        return [self._queue.popleft() for _ in range(self._fitting())]
+        batch = self._fitting()
+        taken = set(batch)
+        self._queue = collections.deque(one for one in self._queue if one not in taken)
+        return batch
 
     async def _process(self, batch):
         """Set the result of each item. If the batch fails, retry its items one by one to isolate the faulty ones."""

@@ -6,6 +6,8 @@ import dataclasses
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
 
+from keras_transformer.server.stream import json_line
+
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
@@ -16,7 +18,7 @@ class Limits:
         characters: Maximum number of characters per text.
         body_bytes: Maximum size of the body of a request, in bytes.
         waiting: Maximum number of waiting texts across all requests.
-        seconds: Maximum time from the headers of a request to its response, in seconds.
+        seconds: Maximum time from the headers of a request to the end of its response, in seconds.
     """
 
     texts: int = 64
@@ -29,7 +31,8 @@ class Limits:
 class LimitRequests:
     """ASGI middleware that answers with status 413 if the body is too large, and with 408 or 504 after the timeout.
 
-    The status is 408 if the request was still incomplete, 504 otherwise.
+    The status is 408 if the request was still incomplete, 504 otherwise. If a stream has begun, the error is its last
+    line.
     """
 
     def __init__(self, app, limits):
@@ -38,7 +41,7 @@ class LimitRequests:
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        size, complete = 0, False
+        size, complete, started = 0, False, False
 
         async def counting_receive():
             nonlocal size, complete
@@ -51,10 +54,19 @@ class LimitRequests:
                 )
             return message
 
+        async def noting_send(message):
+            nonlocal started
+            started = True
+            await send(message)
+
         try:
             async with asyncio.timeout(self._limits.seconds):
-                await self._app(scope, counting_receive, send)
+                await self._app(scope, counting_receive, noting_send)
         except TimeoutError:
             late = "answer" if complete else "complete request"
-            sentence = f"There was no {late} within {self._limits.seconds:g} seconds. Try again later."
-            await JSONResponse({"error": sentence}, 504 if complete else 408)(scope, receive, send)
+            content = {"error": f"There was no {late} within {self._limits.seconds:g} seconds. Try again later."}
+            status = 504 if complete else 408
+            if not started:
+                return await JSONResponse(content, status)(scope, receive, send)
+            scope["final_status"] = status
+            await send({"type": "http.response.body", "body": json_line({**content, "status": status})})

@@ -51,7 +51,10 @@ class Metrics:
 
 
 class CountRequests:
-    """ASGI middleware that counts requests by the path of their route. Requests without a route count as "other"."""
+    """ASGI middleware that counts requests by status and by the path of their route, "other" without a route.
+
+    The status of a stream is `final_status` of its scope, because its headers always have status 200.
+    """
 
     def __init__(self, app, metrics):
         self._app, self._metrics = app, metrics
@@ -70,4 +73,4 @@ class CountRequests:
             await self._app(scope, receive, noting_send)
         finally:
             path = getattr(scope.get("route"), "path", "other")
-            self._metrics.add_request(path, status, time.monotonic() - start)
+            self._metrics.add_request(path, scope.get("final_status", status), time.monotonic() - start)

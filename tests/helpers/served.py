@@ -8,7 +8,12 @@ import threading
 import time
 from typing import NamedTuple
 
+from helpers.waiting import wait_for
 from keras_transformer.server.engines import Engine, Output
+from keras_transformer.server.limits import Limits
+
+LIMITS = Limits(texts=8, characters=100, body_bytes=4000, waiting=20, seconds=30.0)
+"""Limits for tests. Only tests of timeouts use fewer seconds, because a busy machine may pause for a few."""
 
 
 class Answer(NamedTuple):
@@ -52,6 +57,19 @@ def ask(url, path="/translate", body=None, timeout=60):
         with contextlib.suppress(ValueError):
             content = json.loads(content)
         return Answer(response.status, content, dict(response.headers))
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def streaming(url, body, timeout=60):
+    """Request a streamed translation. Yield the response's status and an iterator over its parsed lines."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=timeout)
+    try:
+        content = json.dumps({**body, "stream": True})
+        connection.request("POST", "/translate", content, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        yield response.status, map(json.loads, iter(response.readline, b""))
     finally:
         connection.close()
 
@@ -120,3 +138,32 @@ class Backwards(Engine):
         self.map_gate.wait(30)
         self.drawn += 1
         return {"source": source, "target": target}
+
+
+def metrics(url):
+    """Return {(name, *labels): value} of all metrics."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families = text_string_to_metric_families(ask(url, "/metrics").content)
+    return {(one.name, *sorted(one.labels.values())): one.value for family in families for one in family.samples}
+
+
+def waiting(url):
+    """Return the number of waiting texts."""
+    return metrics(url)["waiting_texts",]
+
+
+def block(pool, url, engine):
+    """Close the engine's gate after a first text, and return the future of its answer."""
+    engine.gate.clear()
+    first = pool.submit(ask, url, body={"texts": ["first"]})
+    wait_for(lambda: engine.batches)
+    return first
+
+
+@contextlib.contextmanager
+def raw_request(url, *lines, body=b""):
+    """Send POST /translate with these header lines and the start of a body; yield the open socket."""
+    with socket.create_connection(url.removeprefix("http://").split(":"), timeout=10) as connection:
+        connection.sendall("\r\n".join(["POST /translate HTTP/1.1", "Host: x", *lines, "", ""]).encode() + body)
+        yield connection

@@ -1,5 +1,7 @@
 """Tests of the web page of `serve` in a browser."""
 
+import threading
+
 import pytest
 from helpers.browser import complaints, open_browser
 
@@ -32,6 +34,11 @@ def translate_again(driver, text):
     driver.execute_script("document.getElementById('source').value = arguments[0]", text)
     driver.find_element("id", "translate").click()
     WebDriverWait(driver, 20).until(lambda _: driver.find_element("id", "translate").is_enabled())
+    return shown(driver)
+
+
+def shown(driver):
+    """Return the translations that the page shows."""
     return [row.text for row in driver.find_elements("css selector", "#results .text")]
 
 
@@ -52,7 +59,7 @@ def test_page_shows_attention_of_a_word(driver, home):
         driver.get(url)
         driver.find_element("id", "source").send_keys("s1 s2 s3\n\n s4 s5", Keys.CONTROL, Keys.ENTER)
         WebDriverWait(driver, 20).until(lambda _: driver.find_element("id", "state").text.endswith(" s"))
-        assert [row.text for row in driver.find_elements("css selector", "#results .text")] == wanted
+        assert shown(driver) == wanted
         assert driver.title == "reverse-toy"
         words = driver.find_elements("css selector", "#results .word")
         assert [word.text for word in words] == " ".join(wanted).split()
@@ -74,8 +81,8 @@ def test_page_shows_scores_of_several_translations(driver):
         assert translate(driver, url, "one") == ["eno"]
         Select(driver.find_element("id", "nbest")).select_by_value("3")
         translate_again(driver, "one")
-        shown = driver.find_elements("css selector", "#results ol > li")
-        assert [row.text.split() for row in shown] == [["0.000", "eno"], ["-1.000", "eno1"], ["-2.000", "eno2"]]
+        rows = driver.find_elements("css selector", "#results ol > li")
+        assert [row.text.split() for row in rows] == [["0.000", "eno"], ["-1.000", "eno1"], ["-2.000", "eno2"]]
     assert complaints(driver) == []
 
 
@@ -101,6 +108,29 @@ def test_page_splits_long_texts_into_requests(driver):
         assert translate(driver, url, "\n".join(lines)) == [line[::-1] for line in lines if line]
         entries = driver.find_elements("css selector", "#results > li")
         assert [bool(entry.text) for entry in entries] == [bool(line) for line in lines]
+    assert complaints(driver) == []
+
+
+def test_page_shows_sentences_as_they_arrive(driver):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    pytest.importorskip("sentencex")
+    engine, opened = Backwards(), threading.Event()
+    translate_batch = engine.translate
+
+    def translate_slowly(texts, nbest):
+        return translate_batch(texts, nbest) if "One." in texts or opened.wait(20) else []
+
+    engine.translate = translate_slowly
+    with serving(application(engine, language="en")) as url:
+        driver.get(url)
+        driver.execute_script("document.getElementById('source').value = 'One. It fell.\\n\\nTwo.'")
+        driver.find_element("id", "translate").click()
+        WebDriverWait(driver, 20).until(lambda _: shown(driver) == [".enO"])
+        assert driver.find_element("id", "state").text == "Translating …"
+        opened.set()
+        WebDriverWait(driver, 20).until(lambda _: driver.find_element("id", "translate").is_enabled())
+        assert shown(driver) == [".enO .llef tI", ".owT"]
     assert complaints(driver) == []
 
 
@@ -133,10 +163,10 @@ def test_page_clears_translation_on_error(driver):
 
 
 def test_page_shows_retry_time_of_busy_server(driver, monkeypatch):
-    def full(self, items, tokens, seconds):
+    def full(self, items, tokens, seconds, gradually):
         raise QueueFull(7)
 
-    monkeypatch.setattr(Batcher, "results", full)
+    monkeypatch.setattr(Batcher, "queued", full)
     with serving(application(Backwards())) as url:
         assert translate(driver, url, "one") == []
         assert said(driver) == ["The server is busy. Try again in 7 seconds."]
@@ -156,8 +186,7 @@ def test_page_splits_words_without_spaces(driver):
 
 def test_page_shows_right_to_left_text(driver):
     with serving(application(Backwards())) as url:
-        (shown,) = translate(driver, url, "القط ينام")
-        assert shown == "القط ينام"[::-1]
+        assert translate(driver, url, "القط ينام") == ["القط ينام"[::-1]]
         for place in ("#source", "#results .text"):
             element = driver.find_element("css selector", place)
             assert driver.execute_script("return getComputedStyle(arguments[0]).direction", element) == "rtl"

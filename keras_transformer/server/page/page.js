@@ -6,13 +6,13 @@
 
   // Messages for people by status. The messages in the server's answers are for programs.
   const SENTENCES = {
+    0: "The server cannot be reached. Check that it is running and try again.",
     408: "The text did not reach the server in time. Check the connection and try again.",
     413: "The text is too long.",
     422: "The text cannot be processed.",
     503: "The server is busy. Try again in a moment.",
     504: "The server took too long. Try again, or try a shorter text.",
   };
-  const UNREACHABLE = "The server cannot be reached. Check that it is running and try again.";
   const FAILED = "Something went wrong on the server. Its log has the details.";
   const UNSPACED =  // text in scripts without spaces between words
     /([\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{scx=Thai}\p{scx=Lao}\p{scx=Khmer}\p{scx=Myanmar}]+)/u;
@@ -30,21 +30,42 @@
     state.classList.toggle("wrong", wrong);
   }
 
-  // Returns the server's answer. Throws an error with a message for people and the status, 0 if there was no answer.
-  async function ask(path, body) {
-    const failed = (status, sentence) => Object.assign(new Error(sentence), { status });
-    let response;
-    try {
-      response = await fetch(path, body && {
-        method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
-      });
-      if (response.ok) return await response.json();
-    } catch {
-      throw failed(0, UNREACHABLE);
-    }
+  function failed(status, sentence = SENTENCES[status] || FAILED) {
+    return Object.assign(new Error(sentence), { status });
+  }
+
+  // Returns the server's response. Throws an error with a message for people and the status, 0 if there was no answer.
+  async function request(path, body) {
+    const response = await fetch(path, body && {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
+    }).catch(() => { throw failed(0); });
+    if (response.ok) return response;
     const seconds = Number(response.headers.get("Retry-After"));
-    const busy = seconds > 1 && `The server is busy. Try again in ${seconds} seconds.`;
-    throw failed(response.status, busy || SENTENCES[response.status] || FAILED);
+    throw failed(response.status, seconds > 1 ? `The server is busy. Try again in ${seconds} seconds.` : undefined);
+  }
+
+  async function ask(path, body) {
+    const response = await request(path, body);
+    return response.json().catch(() => { throw failed(0); });
+  }
+
+  // Calls arrived(index of the text, translation) for each sentence, and returns the outputs of each text.
+  async function stream(body, arrived) {
+    const response = await request("translate", { ...body, stream: true });
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read().catch(() => ({ done: true }));
+      if (done) throw failed(0);  // the last line is missing
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        const found = JSON.parse(line);
+        if (found.error) throw failed(found.status);
+        if (!found.position) return found.translations;
+        arrived(found.position[0], found.translations[0].text);
+      }
+    }
   }
 
   async function trying(work) {
@@ -97,41 +118,53 @@
     if (!model) await learnModel();
     to = at("to").value || undefined;
     const began = performance.now(), count = lines.filter(Boolean).length;
-    let failed = 0;
+    let failures = 0;
     for (let i = 0; i < lines.length; i += model.max_texts) {
-      const some = lines.slice(i, i + model.max_texts), found = await translations(some.filter(Boolean));
-      for (const line of some) failed += !(await show(line, line ? found.shift() : []));
+      const entries = lines.slice(i, i + model.max_texts).map((text) => (
+        { text, place: make(results, "li", text ? {} : { class: "blank" }) }
+      ));
+      failures += await fill(entries.filter((entry) => entry.text));
     }
     const seconds = (performance.now() - began) / 1000;
-    if (!failed) return showState(`${seconds.toFixed(2)} s`);
-    showState(count === 1 ? "" : `${failed} of ${count} lines could not be processed.`, true);
+    if (!failures) return showState(`${seconds.toFixed(2)} s`);
+    showState(count === 1 ? "" : `${failures} of ${count} lines could not be processed.`, true);
   }
 
-  // Returns the outputs of each text. A text that the server refuses gets null and does not affect the others.
-  async function translations(texts) {
-    if (!texts.length) return [];
+  // Translates lines and shows each sentence as soon as it arrives. Returns the number of refused lines. They do not affect
+  // the others.
+  async function fill(entries) {
+    if (!entries.length) return 0;
+    for (const { place } of entries) place.replaceChildren();
     try {
-      return (await ask("translate", { texts, nbest: Number(at("nbest").value), to })).translations;
+      const texts = entries.map((entry) => entry.text);
+      const found = await stream({ texts, nbest: Number(at("nbest").value), to }, (i, text) => {
+        const place = entries[i].place;
+        const shown = place.lastChild || make(place, "p", { class: "text", lang: "", dir: "auto" });
+        shown.append(shown.textContent && " ", text);
+      });
+      for (const [i, entry] of entries.entries()) await show(entry, found[i]);
+      return 0;
     } catch (error) {
       if (![413, 422].includes(error.status)) throw error;
-      const half = Math.ceil(texts.length / 2);
-      if (half === texts.length) return [null];
-      return [...await translations(texts.slice(0, half)), ...await translations(texts.slice(half))];
+      const half = Math.ceil(entries.length / 2);
+      if (half < entries.length) return await fill(entries.slice(0, half)) + await fill(entries.slice(half));
+      showRefusal(entries[0]);
+      return 1;
     }
   }
 
-  // Shows the outputs of a line. Returns false if the server refused the line.
-  async function show(text, outputs) {
-    const entry = make(results, "li", text ? {} : { class: "blank" });
-    if (!outputs) {
-      const limit = model.max_characters.toLocaleString("en");
-      const advice = text.length > model.max_characters
-        ? `This line is too long: at most ${limit} characters are possible.`
-        : "This line could not be processed; it may be too long.";
-      make(entry, "p", { class: "wrong" }, `${advice} Put each sentence on its own line.`);
-      return false;
-    }
-    const list = make(entry, "ol");
+  function showRefusal({ text, place }) {
+    const limit = model.max_characters.toLocaleString("en");
+    const advice = text.length > model.max_characters
+      ? `This line is too long: at most ${limit} characters are possible.`
+      : "This line could not be processed; it may be too long.";
+    place.replaceChildren();
+    make(place, "p", { class: "wrong" }, `${advice} Put each sentence on its own line.`);
+  }
+
+  async function show({ text, place }, outputs) {
+    place.replaceChildren();
+    const list = make(place, "ol");
     for (const output of outputs) {
       const row = make(list, "li");
       const score = output.score === null ? "–" : output.score.toFixed(3);
@@ -141,7 +174,6 @@
       else shown.textContent = output.text;
       if (model.trees && output.text) await showTree(make(list, "li", { class: "tree" }), output.text);
     }
-    return true;
   }
 
   async function showTree(place, tree) {

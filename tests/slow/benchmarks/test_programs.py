@@ -249,14 +249,15 @@ def test_latency_measures_all_workloads(rows_of, copied, monkeypatch, tmp_path):
     program = importlib.import_module("latency")
     monkeypatch.setattr(program, "LINES", 3)
     monkeypatch.setattr(program, "WARM_UP", 0.2)
-    flags = ["--engines=ctranslate2", "--workloads=single,cold_start,lines_1000,server_2", "--rounds=2"]
+    flags = ["--engines=ctranslate2", "--workloads=single,cold_start,lines_1000,server_2,stream_64", "--rounds=2"]
     (tmp_path / "before").symlink_to(ROOT)
     flags += ["--seconds=1", "--sentences=3", "--baseline=before", f"--plot={tmp_path}/plot.png"]
     rows = rows_of("latency", f"--run={copied}", *flags)
-    single, cold, lines, server = (row for row in rows if row["over_baseline"])
+    single, cold, lines, server, stream = (row for row in rows if row["over_baseline"])
     assert (single["count"], cold["count"], lines["count"]) == (4, 2, 2)
     assert 0 < single["p50_ms"] < cold["p50_ms"] and lines["per_second"] > cold["per_second"]
     assert server["wrong"] == server["errors"] == 0 and server["first_ms"] > 0
+    assert stream["wrong"] == stream["errors"] == 0 and 0 < stream["first_ms"] < stream["p50_ms"]
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,81 +1,23 @@
 """Tests of the web application with an engine that reverses texts: answers, batches, limits and errors."""
 
-import concurrent.futures
-import contextlib
-import dataclasses
 import json
 import re
-import socket
 import time
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 
-from helpers.served import Backwards, ask, serving  # noqa: E402
+from helpers.served import LIMITS, Backwards, ask, block, metrics, raw_request, serving, waiting  # noqa: E402
 from helpers.waiting import wait_for  # noqa: E402
-from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
 from keras_transformer.data.placeholders import hide_spans  # noqa: E402
 from keras_transformer.server.application import application  # noqa: E402
 from keras_transformer.server.batcher import MAX_CALLS  # noqa: E402
 from keras_transformer.server.engines import Output  # noqa: E402
-from keras_transformer.server.limits import Limits  # noqa: E402
 from keras_transformer.utils.errors import NonFiniteOutputs  # noqa: E402
-
-LIMITS = Limits(texts=8, characters=100, body_bytes=4000, waiting=20, seconds=30.0)
-"""Default limits. The timeout is long, because a busy machine may pause for a few seconds."""
-
-
-@pytest.fixture
-def engine():
-    return Backwards()
-
-
-@pytest.fixture
-def url(engine):
-    with serving(application(engine, LIMITS, batch_tokens=12, wait=0.02)) as url:
-        yield url
-        engine.gate.set()
-
-
-@pytest.fixture
-def pool():
-    with concurrent.futures.ThreadPoolExecutor(30) as pool:
-        yield pool
-
-
-def short(seconds):
-    """Return `LIMITS` with a timeout of `seconds`."""
-    return dataclasses.replace(LIMITS, seconds=seconds)
-
-
-def metrics(url):
-    """Return all metrics of the server as {(name, *label values): value}."""
-    families = text_string_to_metric_families(ask(url, "/metrics").content)
-    return {(one.name, *sorted(one.labels.values())): one.value for family in families for one in family.samples}
-
-
-def waiting(url):
-    return metrics(url)["waiting_texts",]
-
-
-def block(pool, url, engine):
-    """Send a text that the engine cannot finish, because its gate is closed. Return the future of the answer."""
-    engine.gate.clear()
-    first = pool.submit(ask, url, body={"texts": ["first"]})
-    wait_for(lambda: engine.batches)
-    return first
-
-
-@contextlib.contextmanager
-def raw_request(url, *lines, body=b""):
-    """Send POST /translate with the given header lines and the start of a body. Yield the open socket."""
-    with socket.create_connection(url.removeprefix("http://").split(":"), timeout=10) as connection:
-        connection.sendall("\r\n".join(["POST /translate HTTP/1.1", "Host: x", *lines, "", ""]).encode() + body)
-        yield connection
-
 
 # Answers
 
@@ -103,13 +45,6 @@ def test_translate_joins_lines_with_fewer_translations(url, engine, monkeypatch)
     monkeypatch.setattr(engine, "translate", lambda texts, nbest: [found[text] for text in texts])
     outputs = ask(url, body={"texts": ["a\nb", "b\nc"], "nbest": 2}).outputs
     assert outputs == [[("A\nC", -2.5), ("B\nC", -3.0)], [("C\nD", None)]]
-
-
-@pytest.fixture
-def splitting_url(engine):
-    pytest.importorskip("sentencex")
-    with serving(application(engine, LIMITS, language="en")) as url:
-        yield url
 
 
 def test_translate_splits_lines_into_sentences(splitting_url, engine):
@@ -268,6 +203,7 @@ def test_attention_takes_target_language():
         ({"texts": ["a"], "nbest": 0}, 422, "greater than or equal to 1"),
         ({"texts": ["a"], "nbest": 5}, 422, "less than or equal to 4"),
         ({"texts": ["a"], "nbest": "2"}, 422, "valid integer"),
+        ({"texts": ["a"], "stream": 1}, 422, "'body.stream': Input should be a valid boolean"),
         ({"texts": ["a"], "beams": 3}, 422, "'body.beams': Extra inputs are not permitted"),
         ({"texts": ["a"], "x" * 3000: 3}, 422, "Extra inputs"),
         (b" " * 4001, 413, "at most 4,000 bytes"),
@@ -329,7 +265,7 @@ def test_full_queue_answers_503_with_retry_after(url, engine, pool):
 
 
 def test_late_request_gets_504_and_leaves_queue(engine, pool):
-    with serving(application(engine, short(3.0), batch_tokens=12, wait=0.02)) as url:
+    with serving(application(engine, replace(LIMITS, seconds=3.0), batch_tokens=12, wait=0.02)) as url:
         first = block(pool, url, engine)
         late = [pool.submit(ask, url, body={"texts": ["late"]}) for _ in range(3)]
         for answer in (first, *late):
@@ -355,7 +291,7 @@ def test_disconnected_client_leaves_queue(url, engine, pool):
 
 def test_incomplete_body_gets_408(engine):
     with (
-        serving(application(engine, short(1.0))) as url,
+        serving(application(engine, replace(LIMITS, seconds=1.0))) as url,
         raw_request(url, "Content-Type: application/json", "Content-Length: 99", body=b"{") as slow,
     ):
         assert slow.recv(4096).startswith(b"HTTP/1.1 408 ")
@@ -381,7 +317,7 @@ def test_attention_alternates_with_batches_and_is_limited(pool):
 
 
 def test_health_reports_stuck_model(engine):
-    with serving(application(engine, short(0.3))) as url:
+    with serving(application(engine, replace(LIMITS, seconds=0.3))) as url:
         assert ask(url, "/healthz").status == 200
         engine.gate.clear()
         ask(url, body={"texts": ["one"]}).refused(504)
@@ -391,7 +327,7 @@ def test_health_reports_stuck_model(engine):
 
 
 def test_server_stops_while_model_is_stuck(engine, pool):
-    with serving(application(engine, short(1.0))) as url:
+    with serving(application(engine, replace(LIMITS, seconds=1.0))) as url:
         late = block(pool, url, engine)
         start = time.monotonic()
     assert time.monotonic() - start < 10  # the engine would wait 30 seconds at its gate

@@ -111,3 +111,65 @@ def test_batcher_drops_cancelled_items():
 
     asyncio.run(everything())
     assert seen == []
+
+
+def test_batcher_puts_gradual_items_into_growing_batches():
+    batches = []
+
+    def work(items):
+        batches.append("".join(items))
+        return items
+
+    async def gradual(batcher, items, tokens):
+        with batcher.queued(items, tokens, gradually=True) as futures:
+            return "".join([await future for future in futures])
+
+    async def everything():
+        batcher = Batcher(work, batch_tokens=8, batch_rows=6, wait=0, max_waiting=99)
+        async with batcher.running():
+            long, short = gradual(batcher, "abcdefghijklmn", [1] * 14), gradual(batcher, "ABC", [1] * 3)
+            assert await asyncio.gather(long, short) == ["abcdefghijklmn", "ABC"]
+            mixed, others = gradual(batcher, "tuvw", [1, 5, 1, 8]), batcher.results("xyz", [1] * 3)
+            assert await asyncio.gather(mixed, others) == ["tuvw", [*"xyz"]]
+            assert await gradual(batcher, "", []) == ""
+
+    asyncio.run(everything())
+    assert batches == ["aA", "bcdeBC", "fghijk", "lmn", "txyz", "u", "v", "w"]
+
+
+def test_batcher_drops_rest_of_gradual_items():
+    batches = []
+
+    def work(items):
+        batches.append("".join(items))
+        if "c" in items:
+            raise ValueError("c")
+        return items
+
+    async def everything():
+        batcher = Batcher(work, batch_tokens=9, batch_rows=9, wait=0, max_waiting=9)
+        async with batcher.running():
+            with pytest.raises(ValueError, match="c"), batcher.queued("abcdef", [1] * 6, gradually=True) as futures:
+                assert [await future for future in futures[:2]] == ["a", "b"]
+                await futures[2]
+            assert len(batcher) == 0
+            assert await batcher.results(["x"], [1]) == ["x"]
+
+    asyncio.run(everything())
+    assert batches == ["a", "bcde", "b", "c", "d", "x"]
+
+
+def test_batcher_speed_ignores_small_gradual_batches():
+    def work(items):
+        time.sleep(0.05)
+        return items
+
+    async def everything():
+        batcher = Batcher(work, batch_tokens=99, batch_rows=99, wait=0, max_waiting=99)
+        async with batcher.running():
+            with batcher.queued(range(30), [1] * 30, gradually=True) as futures:
+                await futures[0]
+                # At the 20 items per second of the first batch, the waiting items would take too long.
+                await batcher.results(range(60), [1] * 60, seconds=2)
+
+    asyncio.run(everything())

@@ -1,0 +1,61 @@
+"""Answers that are sent in parts, one JSON object per line."""
+
+import contextlib
+import json
+import logging
+
+from fastapi.responses import StreamingResponse
+
+from keras_transformer.utils.errors import NonFiniteOutputs, UserError
+
+logger = logging.getLogger("uvicorn.error")  # prints tracebacks, unlike the log of the package
+
+
+class StreamedObjects(StreamingResponse):
+    """Response with one JSON object per line.
+
+    If an object cannot be computed, the last line is an error, because the response has already begun. The status of
+    this error is stored in the scope as `final_status`, or 499 if the client disconnects. A `TimeoutError` is left to
+    `LimitRequests`.
+
+    Args:
+        first: The first object.
+        others: Async generator of the other objects. It is closed at the end, or when the client disconnects.
+    """
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, first, others):
+        super().__init__(self._lines(), headers={"X-Accel-Buffering": "no"})  # nginx would hold the lines back
+        self._first, self._others, self._final_status = first, others, 499
+
+    async def __call__(self, scope, receive, send):
+        async with contextlib.aclosing(self._others):
+            await super().__call__(scope, receive, send)
+        scope["final_status"] = self._final_status
+
+    async def _lines(self):
+        try:
+            yield json_line(self._first)
+            async for one in self._others:
+                yield json_line(one)
+            self._final_status = self.status_code
+        except TimeoutError:
+            raise
+        except Exception as error:
+            self._final_status, sentence = describe_error(error)
+            if not isinstance(error, UserError):
+                logger.error("Exception in a stream\n", exc_info=error)
+            yield json_line({"error": sentence, "status": self._final_status})
+
+
+def json_line(content):
+    """Return an object as a line of JSON, as bytes."""
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def describe_error(error):
+    """Return the status and the message of an exception, without details of the server's machine."""
+    if isinstance(error, UserError):
+        return (500 if isinstance(error, NonFiniteOutputs) else 422), str(error)[:250]
+    return 500, "Something went wrong on the server. Its log has the details."
