@@ -26,6 +26,7 @@ FILES = (
     "files separated by commas, each optionally with a weight, such as a.tsv,b.tmx:3,c for c.SRC and c.TGT, or "
     "dataset:NAME[:CONFIG[:SPLIT]]"
 )
+LISTED_FILES = f"{FILES}, each optionally after its languages, such as en-de:a.tsv"
 
 
 @register_problem("parallel_text")
@@ -58,15 +59,18 @@ class ParallelText(TranslationProblem):
         """
         languages = (self.source, self.target)
         if (named := getattr(self, split)) is not None:
-            sources = parse_sources(named, self.raw_dir, languages, split)
-            require(
-                not (self.dropped_duplicates and any(source.weight > 1 for source in sources)),
-                f"{self.name}: {self.dropped_duplicates} cannot be combined with a weight above 1, because it would "
-                "drop the copies; unset one of them",
-            )
-            return sources
+            return self._check_copies(parse_sources(named, self.raw_dir, languages, split))
         found = find_source(self.raw_dir, split, languages, required=split == "train")
         return [found] if found else []
+
+    def _check_copies(self, sources):
+        """Return the sources. Raise a `UserError` if a filter would drop copies of pairs that their weights request."""
+        require(
+            not (self.dropped_duplicates and any(source.weight > 1 for source in sources)),
+            f"{self.name}: {self.dropped_duplicates} cannot be combined with a weight above 1, because it would "
+            "drop the copies; unset one of them",
+        )
+        return sources
 
     def _has(self, split):
         try:
@@ -120,11 +124,25 @@ class ParallelText(TranslationProblem):
 SPLIT_NAME = re.compile(r"(?:train|validation|test)\.(\w+)(?:-(\w+)\.)?")
 """Pattern for the beginning of a file name in a multilingual corpus. Its groups are the languages in the name."""
 
+LISTED = re.compile(r"(?:(\w+)-(\w+):(?!\d*[.]?\d+$))?(.+)")
+"""Pattern for an entry of a list of files, such as `en-de:a.tsv:3`. Its groups are the two languages and the rest. The
+entry `talks-new:3` has no languages, because a number after the colon is a weight."""
+
+
+def parse_entries(text):
+    """Return the entries of a list of files as pairs (languages or None, rest of the entry)."""
+    entries = map(LISTED.fullmatch, filter(None, map(str.strip, text.split(","))))
+    return [(entry.group(1, 2) if entry[1] else None, entry[3]) for entry in entries]
+
+
+def _is_tsv(source):
+    return without_suffix(source.paths[0].name).endswith(".tsv")
+
 
 @dataclasses.dataclass(kw_only=True)
 class Direction(ParallelText):
-    """One direction of `MultilingualText`. Each split comes from the first of the following files that exist, here for
-    training from English to German:
+    """One direction of `MultilingualText`. Without a list of files, each split comes from the first of the following
+    files that exist, here for training from English to German:
 
     - `train.en-de.en` and `train.en-de.de`, or `train.en-de` with `.tsv`, `.jsonl` or `.tmx`,
     - the same names with `de-en`, in which case the problem swaps the two sides,
@@ -135,6 +153,8 @@ class Direction(ParallelText):
 
     def sources(self, split):
         languages = self.source, self.target
+        if (listed := getattr(self, split)) is not None:
+            return self._check_copies(self._listed_sources(listed, split))
         for pair in (languages, languages[::-1]):
             if found := find_source(self.raw_dir, f"{split}.{'-'.join(pair)}", pair, by_settings=False):
                 return [dataclasses.replace(found, swapped=pair != languages)]
@@ -142,7 +162,7 @@ class Direction(ParallelText):
         found = None
         if all(sides) or not any(sides):
             found = find_source(self.raw_dir, split, languages, by_settings=False)
-        if found and without_suffix(found.paths[0].name).endswith(".tsv"):
+        if found and _is_tsv(found):
             raise UserError(
                 f"{found.paths[0]}: the name must contain the languages of the two columns. Rename it to "
                 f"{split}.{self.source}-{self.target}.tsv, for example."
@@ -150,6 +170,27 @@ class Direction(ParallelText):
         if found is None and split == "train":
             raise self._no_files()
         return [found] if found else []
+
+    def _listed_sources(self, text, split):
+        """Return the sources of the entries without languages and of those for this direction or its reverse."""
+        own, sources = (self.source, self.target), []
+        for languages, entry in parse_entries(text):
+            if languages and {*languages} != {*own}:
+                continue
+            found = parse_sources(entry, self.raw_dir, languages or own, split, by_settings=False)
+            columns = [source for source in found if not source.dataset and _is_tsv(source)]
+            if columns and not languages:
+                raise UserError(
+                    f"problem.{split} must name the languages of the two columns of {entry}. Write "
+                    f"{self.source}-{self.target}:{entry}, for example."
+                )
+            sources += [dataclasses.replace(source, swapped=languages not in (None, own)) for source in found]
+        require(
+            sources or split != "train",
+            f"problem.train must contain files for {self.source}-{self.target}, got {text!r}. Add an entry such as "
+            f"{self.source}-{self.target}:FILE.",
+        )
+        return sources
 
     def _no_files(self):
         """Return the `UserError` for a direction without training files."""
@@ -185,6 +226,9 @@ class MultilingualText(TranslationProblem):
     target_script: ClassVar[None] = None  # type: ignore[misc]
 
     directions: str | None = setting(None, "directions separated by commas, such as en-de,en-fr,de-en")
+    train: str | None = setting(None, f"training {LISTED_FILES} (default train.*)")
+    validation: str | None = setting(None, f"validation {LISTED_FILES} (default validation.*)")
+    test: str | None = setting(None, f"test {LISTED_FILES} (default test.*)")
     temperature: float = setting(
         1.0, "temperature of the sampling of directions (1: in proportion to their pairs, 100: almost equally)",
         low=1, high=100,
@@ -212,7 +256,8 @@ class MultilingualText(TranslationProblem):
         )
         return Direction(
             data_dir=self.data_dir, raw_dir=self.raw_dir, source=languages[1], target=languages[2],
-            bleu_tokenizer=self.bleu_tokenizer,
+            bleu_tokenizer=self.bleu_tokenizer, train=self.train, validation=self.validation, test=self.test,
+            drop_duplicates=self.drop_duplicates, drop_source_duplicates=self.drop_source_duplicates,
         )  # fmt: skip
 
     @property
@@ -237,6 +282,11 @@ class MultilingualText(TranslationProblem):
         return {split: TaggedPairFilter(**vars(rules)) for split, rules in super().filters.items()}
 
     def corpus_files(self):
+        known = [*self.parts, *("-".join(name.split("-")[::-1]) for name in self.parts)]
+        for split in ("train", "validation", "test"):
+            for languages, _ in parse_entries(getattr(self, split) or ""):
+                if languages and (name := "-".join(languages)) not in known:
+                    raise unknown(f"direction in problem.{split}", name, known)
         return [*dict.fromkeys(path for part in self.parts.values() for path in part.corpus_files())]
 
     def pairs(self, split):

@@ -83,7 +83,7 @@ def find_source(folder, name, languages, required=False, by_settings=True):
     return None
 
 
-def parse_sources(text, folder, languages, split="train"):
+def parse_sources(text, folder, languages, split="train", by_settings=True):
     """Return the `PairSource`s of a list such as `news.tsv,memory.tmx:3,web,dataset:talks`.
 
     Args:
@@ -92,6 +92,7 @@ def parse_sources(text, folder, languages, split="train"):
         folder: Folder to which relative paths refer.
         languages: Codes of the source and target language.
         split: Default split of datasets.
+        by_settings: See `find_source`.
 
     Raises:
         UserError: A file is missing, or a weight is not a positive number.
@@ -109,7 +110,7 @@ def parse_sources(text, folder, languages, split="train"):
             sources.append(PairSource((path,), languages, number))
         else:
             sides = [existing_file(path.parent, f"{path.name}.{language}") for language in languages]
-            sources.append(PairSource(_both(path.parent, path.name, languages, sides), languages, number))
+            sources.append(PairSource(_both(path.parent, path.name, languages, sides, by_settings), languages, number))
     if not sources:
         raise UserError(f"a list of files must name at least one file, got {text!r}")
     return sources

@@ -189,10 +189,10 @@ class TranslationProblem(Problem):
 
         if self._has_marian_vocabulary:
             tokenizer = self._read_marian_tokenizer()
-            return self._checked(tokenizer.reverse() if self.reversed else tokenizer)
+            return self._check_placeholders(tokenizer.reverse() if self.reversed else tokenizer)
         if self.vocab_file:
             model = adapt_model(Path(self.vocab_file).read_bytes(), self.vocab_file)
-            return self._checked(SentencePieceTokenizer(model))
+            return self._check_placeholders(SentencePieceTokenizer(model))
         if self.joint_vocabulary:
             return self._learn_tokenizer((0, 1))
         return MarianTokenizer.join(self._learn_tokenizer((0,)), self._learn_tokenizer((1,)))
@@ -217,7 +217,7 @@ class TranslationProblem(Problem):
                 "Give that file, or a SentencePiece model."
             ) from None
 
-    def _checked(self, tokenizer):
+    def _check_placeholders(self, tokenizer):
         """Return the tokenizer of `vocab_file`. Raise a `UserError` if its placeholders do not match the setting."""
         if tokenizer.placeholders and not self.placeholders:
             raise UserError(

@@ -1,5 +1,8 @@
 """Tests of the problem `multilingual_text`: files, language tags, temperature, scores and error messages."""
 
+import dataclasses
+import json
+
 import pytest
 from helpers.errors import complaint
 from helpers.logs import logged_lines
@@ -80,6 +83,60 @@ def test_directions_prefer_files_of_their_own(tmp_path):
     assert sorted(path.name for path in problem.corpus_files()) == sorted(names)
 
 
+def test_listed_files_belong_to_directions(corpus):
+    write(corpus, {"news.tsv": ("en de", 7), "talks-new.en": ("en", 3), "talks-new.fr": ("fr", 3)})
+    rows = [dict(zip(LINES, row)) for row in zip(*(text(language, 2, 50) for language in LINES))]
+    (corpus / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    listed = "en-de:news.tsv, all.jsonl:2, fr-en:talks-new"
+    problem = multilingual(corpus, "en-de,de-en,en-fr", train=listed, test="en-fr:talks-new")
+    train = list(problem.examples("train"))
+    english, german, french = (text(language, 2, 50) for language in LINES)
+    twice = [pair for pair in zip(english, german) for _ in range(2)]
+    assert train[:11] == [(f"<2de> {one}", other) for one, other in [*zip(text("en", 7), text("de", 7)), *twice]]
+    assert train[11:22] == [(f"<2en> {other}", one[6:]) for one, other in train[:11]]
+    twice = [pair for pair in zip(english, french) for _ in range(2)]
+    assert train[22:] == [(f"<2fr> {one}", other) for one, other in [*twice, *zip(text("en", 3), text("fr", 3))]]
+    assert problem.part_names("test") == ["en-fr"] * 3
+    assert problem.part_names("validation") == ["en-de"] * 5 + ["de-en"] * 5 + ["en-fr"] * 5
+    names = {path.name for path in problem.corpus_files()}
+    assert names == {"news.tsv", "all.jsonl", "talks-new.en", "talks-new.fr", *(f"validation.{one}" for one in LINES)}
+    assert problem.prepare().store.manifest["splits"]["train"]["pairs"] == 29
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"train": "en-de:news.tsv"}, "problem.train must contain files for en-fr, got 'en-de:news.tsv'. Add an entry"),
+        (
+            {"train": "news.tsv"},
+            "problem.train must name the languages of the two columns of news.tsv. Write en-de:news",
+        ),
+        ({"train": "train,en-fra:news.tsv"}, "unknown direction in problem.train 'en-fra': did you mean en-fr"),
+        ({"train": "train,en-de:new.tsv"}, "new.tsv does not exist"),
+        ({"train": "train,en-de:news.tsv:x"}, "the weight of news.tsv must be a number"),
+        ({"train": "train,de-en:news"}, "news.de does not exist, the folder contains"),
+        ({"train": "train:2", "drop_duplicates": True}, "drop_duplicates cannot be combined with a weight above 1"),
+        ({"validation": "en-it:validation"}, "unknown direction in problem.validation 'en-it'"),
+    ],
+)
+def test_wrong_lists_of_files_are_rejected(corpus, files, message):
+    write(corpus, {"news.tsv": ("en de", 7)})
+    error = complaint(lambda: multilingual(corpus, "en-de,en-fr", **files).prepare())
+    assert message in error and "problem.source" not in error
+    assert not (corpus / "data").exists()
+
+
+def test_directions_without_listed_files_hold_out_pairs(corpus):
+    problem = multilingual(corpus, "en-de,en-fr", validation="en-fr:validation")
+    assert problem.part_names("validation") == ["en-de"] * 2 + ["en-fr"] * 5
+
+
+def test_zero_shot_directions_need_no_listed_files(corpus):
+    problem = multilingual(corpus, "en-de,en-fr", train="en-de:train,en-fr:train")
+    other = dataclasses.replace(problem, directions="fr-de")
+    assert [source for source, _ in other.examples("validation")] == [f"<2de> {line}" for line in text("fr", 5)]
+
+
 def test_held_out_pairs_are_those_of_the_reverse(tmp_path):
     write(tmp_path, {f"train.{language}": (language, 200) for language in LINES})
     problem = multilingual(tmp_path, "en-de,de-en")
@@ -145,7 +202,7 @@ def test_incomplete_or_ambiguous_files_are_rejected(corpus):
 
 def test_settings_that_do_not_apply_are_rejected(corpus):
     load_catalog()
-    for name in ("source", "extra_train", "source_script", "train"):
+    for name in ("source", "extra_train", "source_script"):
         with pytest.raises(UserError, match=f"unknown parameter of multilingual_text '{name}'"):
             multilingual(corpus, **{name: "x"})
     assert "cannot be combined with temperature=5" in complaint(
