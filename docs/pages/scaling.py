@@ -67,7 +67,7 @@ def compiled_program(rows):
     return table(rows, {
         "products": lambda row: f"{row['products']['bf16']} bfloat16, {row['products']['f32']} float32",
         "host transfers": "{host_transfers}", "copies": "{copies:,}", "transposes": "{transposes:,}",
-        "fusions": "{fusions:,}", "operations of XLA": "{flops:.1e}", "of the model": "{model_flops:.1e}",
+        "fusions": "{fusions:,}", "operations, XLA": "{flops:.1e}", "operations, formula": "{model_flops:.1e}",
         "arguments, MB": "{argument_mb:,.0f}", "reused, MB": "{aliased_mb:,.0f}",
         "temporary, MB": "{temporary_mb:,.0f}",
     })  # fmt: skip
