@@ -44,8 +44,8 @@ def run(tmp_path_factory):
         train.main([
             "--problem=parallel_text", f"--raw_dir={path}", f"--data_dir={path}/data", "--set=problem.vocab_size=160",
             "--set=problem.placeholders=true", "--hparams=toy", "--num_layers=1", "--d_model=64", "--d_ff=128",
-            "--batch_tokens=1024", "--warmup_steps=100", "--train_steps=500", "--eval_steps=500",
-            "--checkpoint_steps=500", "--best_metric=loss", "--decode_steps=5000", "--beam_size=2",
+            "--batch_tokens=1024", "--warmup_steps=100", "--train_steps=800", "--eval_steps=800",
+            "--checkpoint_steps=800", "--best_metric=loss", "--decode_steps=5000", "--beam_size=2",
             f"--output_dir={path}/run",
         ])  # fmt: skip
 
