@@ -15,7 +15,8 @@
 Each measurement runs in a separate process. In each round, engines and checkouts take turns, so that other programs
 affect all of them. `--baseline` is another checkout of this project, and `over_baseline` is the ratio of the median
 latency to that of the baseline. The clients run in this process and use part of the cores. `wrong` counts answers that
-differ from the output of the same engine in this process. The times exclude the conversion for CTranslate2.
+differ from the output of the same engine in this process. `keras_xla` is Keras with a compiled search: in `single` and
+`server_N` only for single sentences, in the other workloads for all. The times exclude the conversion for CTranslate2.
 """
 
 import collections
@@ -28,7 +29,7 @@ import tempfile
 from pathlib import Path
 
 from command_line import Parser, add_row, percentiles, print_table, timed
-from serve import ENGINES, Server, questions_of
+from serve import Server, questions_of
 
 from keras_transformer.backend.loading import chosen_backend
 from keras_transformer.cli.arguments import positive_int, run_command
@@ -39,6 +40,12 @@ from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
+ENGINES = {
+    "keras": ("keras", "off"),
+    "keras_xla": ("keras", "auto"),
+    "ctranslate2": ("ctranslate2", "off"),
+}
+"""{name: (value of --engine, value of --jit_compile of serve)}."""
 WORKLOADS = ("single", "cold_start", "lines_1000", *(f"server_{2**n}" for n in range(7)), "text_64", "stream_64")
 LINES = 1000
 WARM_UP = 3  # seconds before the measurement of a server starts
@@ -73,8 +80,8 @@ def main(arguments):
     for (workload, engine, checkout), rounds in measured.items():
         row = {
             "benchmark": "latency", "problem": about.config["problem"]["name"], "model": about.path.name,
-            "engine": engine, "backend": chosen_backend() if engine == "keras" else None, "workload": workload,
-            "commit": git_revision(checkout), "rounds": flags.rounds, **summary(rounds),
+            "engine": engine, "backend": chosen_backend() if ENGINES[engine][0] == "keras" else None,
+            "workload": workload, "commit": git_revision(checkout), "rounds": flags.rounds, **summary(rounds),
         }  # fmt: skip
         before = medians.setdefault((workload, engine), row["p50_ms"])
         row["over_baseline"] = row["p50_ms"] / before if checkouts and checkout == ROOT else None
@@ -112,7 +119,7 @@ class Latency:
             converted_files(self.run)
         self.questions = {}
         if any(workload.startswith(("server", "text", "stream")) for workload in flags.workloads):
-            self.questions = {engine: questions_of(flags.run, LINES, engine) for engine in flags.engines}
+            self.questions = {name: questions_of(flags.run, LINES, ENGINES[name][0]) for name in flags.engines}
 
     def measure(self, workload, engine, checkout):
         """Measure a workload once with the package in the folder `checkout`."""
@@ -129,7 +136,7 @@ class Latency:
 
     def single(self, engine, environment):
         program = ROOT / "benchmarks" / "engines" / "run_single.py"
-        command = [program, self.flags.run, engine, self.input(self.flags.sentences)]
+        command = [program, self.flags.run, *ENGINES[engine], self.input(self.flags.sentences)]
         first, *others = json.loads(self.output(command, environment))
         return {
             "latencies": [1000 * seconds for seconds in others], "first_ms": 1000 * first,
@@ -137,22 +144,28 @@ class Latency:
         }  # fmt: skip
 
     def command(self, count, engine, environment):
-        flags = [f"--run={self.flags.run}", f"--engine={engine}", f"--input={self.input(count)}"]
+        name, compilation = ENGINES[engine]
+        flags = [f"--run={self.flags.run}", f"--engine={name}", f"--input={self.input(count)}"]
+        flags += ["--jit_compile"] if compilation == "auto" else []
         command = ["-m", "keras_transformer.translate", *flags]
         _, seconds = timed(self.output, command, environment)
         return {"latencies": [1000 * seconds], "per_second": count / seconds}
 
     def server(self, clients, engine, environment):
-        with Server(self.flags.run, [f"--engine={engine}"], environment) as server:
+        with self.started(engine, environment) as server:
             first = server.load(self.questions[engine], 1, 0.1)["latencies"]
             server.load(self.questions[engine], clients, WARM_UP)
             load = server.load(self.questions[engine], clients, self.flags.seconds)
         return {"first_ms": first[0], "per_second": load.pop("sentences_per_second"), **load}
 
+    def started(self, engine, environment):
+        name, compilation = ENGINES[engine]
+        return Server(self.flags.run, [f"--engine={name}", f"--jit_compile={compilation}"], environment)
+
     def text(self, count, stream, engine, environment):
         questions = self.questions[engine][:count]
         text = tuple(map("\n".join, zip(*questions)))
-        with Server(self.flags.run, [f"--engine={engine}"], environment) as server:
+        with self.started(engine, environment) as server:
             server.load([text], 1, WARM_UP, stream)
             load = server.load([text], 1, self.flags.seconds, stream)
         per_second = len(questions) * load.pop("sentences_per_second")
@@ -190,7 +203,7 @@ def draw(rows, path):
     figure = new_figure(7, 4)
     figure.set_layout_engine("constrained")
     axes = figure.subplots()
-    for engine, color in zip(ENGINES, ("C0", "C1")):
+    for engine, color in zip(ENGINES, ("C0", "C2", "C1")):
         found = [row for row in rows if row["engine"] == engine]
         for share, style in ((50, "-"), (95, "--")) if found else ():
             points = [(row["per_second"], row[f"p{share}_ms"]) for row in found]

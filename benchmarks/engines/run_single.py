@@ -1,8 +1,9 @@
 """Translate sentences one by one and measure the time of each.
 
-    python benchmarks/engines/run_single.py RUN ENGINE SENTENCES
+    python benchmarks/engines/run_single.py RUN ENGINE COMPILATION SENTENCES
 
-The program prints the seconds of each translation as a JSON list. The times exclude loading the model.
+The program prints the seconds of each translation as a JSON list. The times exclude loading the model
+and, with COMPILATION=auto instead of off, compiling the search for single sentences.
 """
 
 import json
@@ -13,8 +14,9 @@ from pathlib import Path
 from keras_transformer.decoding.loading import load_translator
 
 
-def main(run_dir, engine, sentences):
-    translator = load_translator([run_dir], engine=engine)
+def main(run_dir, engine, compilation, sentences):
+    translator = load_translator([run_dir], jit_compile=compilation if compilation == "auto" else False, engine=engine)
+    translator.compile_ahead()
     seconds = []
     for text in Path(sentences).read_text(encoding="utf-8").splitlines():
         began = time.perf_counter()
