@@ -46,7 +46,9 @@ def main(arguments):
     parser = Parser(__doc__)
     parser.add_argument("--hparams", default="toy", help="presets, separated by commas (default %(default)s)")
     parser.add_argument("--updates", type=positive_int, default=100, help="number of updates (default %(default)s)")
-    parser.add_argument("--batch_tokens", type=positive_int, help="tokens per batch (default those of the preset)")
+    parser.add_argument(
+        "--batch_tokens", type=positive_int, help="tokens per batch (default: batch_tokens of the preset)"
+    )
     parser.add_argument("--max_shapes", type=positive_int, help="maximum number of batch shapes (default the preset's)")
     parser.add_argument("--precision", default="float32", help="as for train (default %(default)s)")
     flags = parser.parse_args(arguments)

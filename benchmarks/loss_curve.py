@@ -35,7 +35,7 @@ def main(arguments):
     parser.add_argument("--compare", metavar="FILE,FILE", help="files with the losses of two runs")
     flags = parser.parse_args(arguments)
     if (flags.save is None) == (flags.compare is None):
-        raise UserError("either --save or --compare must be given; see --help")
+        raise UserError("either --save or --compare is required; see --help")
     if flags.save:
         Path(flags.save).write_text(json.dumps(train(flags)) + "\n", encoding="utf-8")
     else:

@@ -17,7 +17,7 @@ COMMANDS = {
     "trees": "Draw trees.",
     "average": "Average the last checkpoints of a run.",
     "export": "Export a run as SavedModel, for CTranslate2 or Hugging Face, or as .keras file.",
-    "convert": "Make a run from a pretrained OPUS-MT model.",
+    "convert": "Convert a pretrained OPUS-MT model to a run.",
     "visualize": "Draw attention maps and learning curves.",
     "serve": "Serve a model over HTTP, with a web page.",
     "cost": "Estimate the cost of a training run.",

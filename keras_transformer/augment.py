@@ -39,16 +39,16 @@ def main(arguments):
     parser.add_argument("--tag", help="text in front of each source, such as '<bt>' (default none)")
     parser.add_argument("--to", metavar="LANGUAGE", help="target language of a multilingual run")
     parser.add_argument(
-        "--drop_duplicates", default="on", choices=("on", "off"), help="removal of repeated lines (default on)"
+        "--drop_duplicates", default="on", choices=("on", "off"), help="skip repeated lines of --input (default on)"
     )
     parser.add_argument(
-        "--shard", type=shard, default=(1, 1), metavar="I/N", help="I-th of N parts of --input to translate"
+        "--shard", type=shard, default=(1, 1), metavar="I/N", help="translate only the I-th of N parts of --input"
     )
     parser.add_argument("--nbest", type=positive_int, default=1, help="maximum number of pairs per line (default 1)")
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16"), default="float32", help="type of the weights (default float32)"
     )
-    parser.add_argument("--jit_compile", action="store_true", help="compilation with XLA, always on with JAX")
+    parser.add_argument("--jit_compile", action="store_true", help="compile with XLA (always on with JAX)")
     add_decoding_flags(parser.add_argument_group("search"), grammar=False)
     add_sampling_flags(parser)
     flags = parser.parse_args(arguments)

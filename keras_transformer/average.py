@@ -20,7 +20,7 @@ def main(arguments):
     )
     parser.add_argument(
         "--scores", default="on", choices=("on", "off"),
-        help="validation scores of each checkpoint and of the average (default on)",
+        help="print validation scores of each checkpoint and of the average (default on)",
     )  # fmt: skip
     flags = parser.parse_args(arguments)
     Run.open(flags.run)  # report a wrong directory before loading Keras

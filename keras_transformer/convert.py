@@ -13,7 +13,7 @@ def main(arguments):
     """Run the command with a list of arguments."""
     parser = Parser(
         "convert", "--from=huggingface --model=opus-mt-en-de --output_dir=runs/opus-mt-en-de",
-        "Make a run from a pretrained Marian model such as OPUS-MT. All other commands accept this run.",
+        "Convert a pretrained Marian model such as OPUS-MT to a run. All other commands accept this run.",
     )  # fmt: skip
     parser.add_argument("--from", required=True, dest="format", help=", ".join(FORMATS))
     parser.add_argument("--model", required=True, help="directory of the model, or its name USER/NAME on the hub")

@@ -143,8 +143,8 @@ def _parse(arguments):
         raise unknown("format", flags.format, FORMATS)
     for name in dict.fromkeys(name for names in FORMATS.values() for name in names):
         if getattr(flags, name) not in (None, []) and name not in FORMATS[flags.format]:
-            takers = " and ".join(format for format, names in FORMATS.items() if name in names)
-            raise UserError(f"--{name} is for --format={takers}, got --format={flags.format}. Omit --{name}.")
+            takers = " or ".join(format for format, names in FORMATS.items() if name in names)
+            raise UserError(f"--{name} requires --format={takers}, got --format={flags.format}. Omit --{name}.")
     if flags.quantization:
         from keras_transformer.conversion.ctranslate2 import QUANTIZATIONS
 

@@ -15,10 +15,12 @@ def main(arguments):
         "Learn the vocabulary of a problem and encode its corpus. `train` does this automatically if necessary.",
     )
     add_problem_flags(parser, default_problem="toy_ende", default_hparams="toy")
-    parser.add_argument("--report", action="store_true", help="report of the dropped pairs, with numbers and examples")
-    parser.add_argument("--verify", action="store_true", help="check of all checksums of the prepared corpus")
-    parser.add_argument("--shard", type=shard, metavar="I/N", help="the I-th of N shards only")
-    parser.add_argument("--merge", action="store_true", help="merge of all shards, as after the last --shard")
+    parser.add_argument(
+        "--report", action="store_true", help="print the number of dropped pairs by reason, with examples"
+    )
+    parser.add_argument("--verify", action="store_true", help="verify all checksums of the prepared corpus")
+    parser.add_argument("--shard", type=shard, metavar="I/N", help="prepare only the I-th of N shards")
+    parser.add_argument("--merge", action="store_true", help="merge all shards, as after the last --shard")
     flags = parser.parse_args(arguments)
     if flags.shard and (flags.merge or flags.report or flags.verify):
         parser.error("--shard cannot be combined with --merge, --report or --verify")

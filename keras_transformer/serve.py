@@ -99,7 +99,7 @@ def _parse(arguments):
     )
     parser.add_argument(
         "--jit_compile", default="auto", choices=("auto", "on", "off"),
-        help="compilation with XLA, where auto compiles only single sentences (default auto)",
+        help="compile with XLA, where auto compiles only single sentences (default auto)",
     )  # fmt: skip
     parser.add_argument(
         "--beam_size", type=beam_size,

@@ -44,7 +44,7 @@ def main(arguments):
         "--strategy",
         default="auto",
         choices=("auto", "one", "mirrored", "multiworker", "jax"),
-        help="way to use several devices (default auto)",
+        help="strategy for several devices (default auto)",
     )
     group.add_argument("--devices", type=positive_int, help="number of devices of this process (default all)")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, for several JAX processes")
@@ -68,11 +68,9 @@ def main(arguments):
         default=1,
         help="micro-batches per update (default 1)",
     )
+    group.add_argument("--remat", action="store_true", help="recompute layers in the backward pass to save memory")
     group.add_argument(
-        "--remat", action="store_true", help="recomputation of layers in the backward pass, to save memory"
-    )
-    group.add_argument(
-        "--jit_compile", default="auto", choices=("auto", "on", "off"), help="compilation with XLA (default auto)"
+        "--jit_compile", default="auto", choices=("auto", "on", "off"), help="compile with XLA (default auto)"
     )
     flags = parser.parse_args(arguments)
     problem, hparams = read_problem_flags(flags)

@@ -142,7 +142,7 @@ def _parse(arguments):
     )  # fmt: skip
     parser.add_argument(
         "--engine", choices=ENGINES, default="keras",
-        help="translation engine, where auto is ctranslate2 if installed and able to use all options (default keras)",
+        help="translation engine, where auto is ctranslate2 if installed and all options are supported (default keras)",
     )  # fmt: skip
     group = parser.add_argument_group("search")
     add_decoding_flags(group)

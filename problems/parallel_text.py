@@ -230,7 +230,7 @@ class MultilingualText(TranslationProblem):
     validation: str | None = setting(None, f"validation {LISTED_FILES} (default validation.*)")
     test: str | None = setting(None, f"test {LISTED_FILES} (default test.*)")
     temperature: float = setting(
-        1.0, "temperature of the sampling of directions (1: in proportion to their pairs, 100: almost equally)",
+        1.0, "temperature for sampling directions (1: in proportion to their pairs, 100: almost equally)",
         low=1, high=100,
     )  # fmt: skip
 
@@ -252,7 +252,7 @@ class MultilingualText(TranslationProblem):
         languages = re.fullmatch(r"(\w+)-(\w+)", name)
         require(
             languages and languages[1] != languages[2],
-            f"problem.directions must be a list such as en-de,en-fr of two different languages each, got {name!r}",
+            f"each direction in problem.directions must name two different languages, such as en-de, got {name!r}",
         )
         return Direction(
             data_dir=self.data_dir, raw_dir=self.raw_dir, source=languages[1], target=languages[2],

@@ -45,9 +45,9 @@ class HParams:
 
     # The model (§3)
     model: str = setting("transformer", "registered model", choices=registry.models)
-    num_layers: int = setting(6, "number of encoder and of decoder layers N (§3.1)", low=1, high=1000)
+    num_layers: int = setting(6, "number of layers N in the encoder and in the decoder (§3.1)", low=1, high=1000)
     num_decoder_layers: int | None = setting(
-        None, "number of decoder layers, none for num_layers (the paper)", low=1, high=1000
+        None, "number of decoder layers, none for num_layers, as in the paper", low=1, high=1000
     )
     d_model: int = setting(512, "width of the layers' outputs (§3.1)", low=2, high=65_536)
     d_ff: int = setting(2048, "inner width of the feed-forward layers (§3.3)", low=1, high=1_048_576)
@@ -78,7 +78,7 @@ class HParams:
         0.1, "probability ε that label smoothing spreads over the vocabulary (§5.4)", low=0, high=0.99
     )
     r_drop: float = setting(
-        0.0, "weight α of R-Drop, which runs two passes per update, 0 to disable it (the paper)", low=0, high=100
+        0.0, "weight α of R-Drop, which runs two passes per update, 0 to disable it (0 in the paper)", low=0, high=100
     )
     # The optimizer (§5.3)
     learning_rate_scale: float = setting(1.0, "factor of the paper's learning rate (§5.3)", low=1e-30, high=1000)
@@ -87,15 +87,15 @@ class HParams:
     adam_beta_2: float = setting(0.98, "decay rate of Adam's variance", low=0, high=0.9999999)
     adam_epsilon: float = setting(1e-9, "Adam's ε", low=1e-30)
     clip_norm: float | None = setting(
-        None, "maximum global gradient norm, none to disable clipping (the paper)", low=1e-9
+        None, "maximum global gradient norm, none to disable clipping, as in the paper", low=1e-9
     )
     ema_decay: float | None = setting(
-        None, "decay rate of a moving average of the weights, the checkpoint ema, none for no average",
+        None, "decay rate of the moving average of the weights in the checkpoint ema, none to disable it",
         low=0, high=0.999999,
     )  # fmt: skip
     # Batches and the run (§5.1, §5.2)
     batch_tokens: int = setting(
-        25000, "maximum number of source and of target tokens per update, padding included (§5.1)", low=1
+        25000, "maximum number of tokens per update on each side, padding included (§5.1)", low=1
     )
     max_length: int = setting(256, "maximum length of a training source or target, in tokens with EOS", low=1)
     max_shapes: int = setting(
@@ -106,11 +106,11 @@ class HParams:
     on_nonfinite: str = setting(
         "stop", "reaction to a non-finite loss or gradient: stop, or skip the update", choices=("stop", "skip")
     )
-    max_skipped: int = setting(10, "maximum number of updates that on_nonfinite=skip skips", low=1, high=100)
+    max_skipped: int = setting(10, "maximum number of updates to skip with on_nonfinite=skip", low=1, high=100)
     # Evaluation and checkpoints (§6.1)
     eval_steps: int = setting(1000, "updates between evaluations", low=1)
     decode_steps: int | None = setting(
-        None, "updates between evaluations that also decode, none for all (only with best_metric=nll or loss)", low=1
+        None, "updates between evaluations that also decode, none for each (only with best_metric=nll or loss)", low=1
     )
     checkpoint_steps: int = setting(1000, "updates between checkpoints", low=1)
     checkpoint_minutes: float = setting(10.0, "maximum minutes between checkpoints, 0 for no maximum", low=0)
@@ -133,24 +133,24 @@ class HParams:
         if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
             raise UserError(
                 f"hparams: d_model must be divisible by num_heads, got d_model={self.d_model} and "
-                f"num_heads={self.num_heads}. Change one of them, or give d_k and d_v."
+                f"num_heads={self.num_heads}. Change one of them, or set d_k and d_v."
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise UserError(f"hparams: d_model must be even for sinusoidal positions, got {self.d_model}")
         if self.r_drop and not (self.dropout or self.attention_dropout or self.activation_dropout):
             raise UserError(
                 f"hparams: r_drop requires dropout, got r_drop={self.r_drop:g} without any dropout. "
-                "Set dropout, or r_drop=0."
+                "Set a dropout rate, or set r_drop=0."
             )
         if self.encoder_attention == "restricted" and self.attention_window is None:
             raise UserError(
-                "hparams: encoder_attention=restricted requires attention_window. Set it, for example, to 32."
+                "hparams: encoder_attention=restricted requires attention_window. Set attention_window, e.g. to 32."
             )
         # Attention layers of plug-ins may also have a window.
         if self.encoder_attention in ("full", "additive") and self.attention_window is not None:
             raise UserError(
                 f"hparams: attention_window requires encoder_attention=restricted, got {self.encoder_attention}. "
-                "Change one of them."
+                "Set encoder_attention=restricted, or omit attention_window."
             )
 
     @property

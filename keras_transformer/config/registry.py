@@ -199,7 +199,11 @@ models.add(
     "keras_transformer.parsing.model:WordAlignedTransformer",
     "For parsing: one cross-attention head per layer sees only the current word (not in the paper).",
 )
-models.add("marian", "keras_transformer.models.marian:MarianTransformer", "Marian's, for OPUS-MT: biases in attention.")
+models.add(
+    "marian",
+    "keras_transformer.models.marian:MarianTransformer",
+    "The Transformer of Marian and OPUS-MT, with attention biases.",
+)
 positions.add("sinusoidal", "keras_transformer.layers.position:SinusoidalPositions", "Fixed sines and cosines (§3.5).")
 positions.add(
     "learned", "keras_transformer.layers.position:LearnedPositions", "One trained vector per position (Table 3, E)."
@@ -208,7 +212,9 @@ norms.add(
     "post", "keras_transformer.layers.residual:PostNorm", "LayerNorm(x + Dropout(Sublayer(x))), as in the paper (§3.1)."
 )
 norms.add("pre", "keras_transformer.layers.residual:PreNorm", "x + Dropout(Sublayer(LayerNorm(x))), with a final norm.")
-norms.add("marian", "keras_transformer.models.marian:MarianPostNorm", "As post, with the ε 1e-5 of Marian models.")
+norms.add(
+    "marian", "keras_transformer.models.marian:MarianPostNorm", "Like post, but with ε = 1e-5, as in Marian models."
+)
 attentions.add(
     "full",
     "keras_transformer.layers.attention:MultiHeadAttention",

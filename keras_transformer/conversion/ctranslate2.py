@@ -105,9 +105,7 @@ class _Weights:
         try:
             return np.asarray(self.weights[name], dtype="float32")
         except KeyError:
-            raise UserError(
-                f"a model for CTranslate2 must have the weight {name}, but the run lacks it. Check the run."
-            ) from None
+            raise UserError(f"the run has no weight {name}, which CTranslate2 needs. Check the run.") from None
 
 
 def _quantize(spec, quantization):

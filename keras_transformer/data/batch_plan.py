@@ -276,7 +276,7 @@ def _groups_within(index, max_length):
 def _check_fit(index, kept, batch_tokens, max_length):
     """Raise a `UserError` if the plan would have no pairs, or if a pair is longer than the token budget."""
     if not len(index):
-        raise UserError("the corpus must have at least one sentence pair, got none. Check that it is not empty.")
+        raise UserError("the corpus must contain at least one sentence pair, got none. Check the corpus files.")
     longest = np.maximum(index.source, index.target)
     if not kept:
         raise UserError(
@@ -289,6 +289,6 @@ def _check_fit(index, kept, batch_tokens, max_length):
         row = index.rows((np.cumsum(index.size) - index.size)[groups]).min()
         less = "remove that pair from the corpus" if max_length is None else f"lower max_length to {batch_tokens}"
         raise UserError(
-            f"batch_tokens={batch_tokens} is too small for pair {row + 1}, which has {worst} tokens on a side; "
+            f"batch_tokens={batch_tokens} is too small for pair {row + 1}, which has {worst} tokens on one side; "
             f"raise it to {worst} or more, or {less}"
         )

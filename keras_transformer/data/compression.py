@@ -39,15 +39,15 @@ def open_binary(path):
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except EOFError:
-        raise UserError(f"{path}: the compressed file ends early. Create or download it again.") from None
+        raise UserError(f"{path}: the compressed file is truncated. Create or download it again.") from None
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        raise UserError(f"{path}: is not a valid compressed file ({error}). Create or download it again.") from None
+        raise UserError(f"{path} is not a valid compressed file ({error}). Create or download it again.") from None
     except OSError as error:
         raise UserError(f"cannot read {name_of(path)}: {error.strerror}") from None
     except Exception as error:
         if type(error).__name__ != "ZstdError":  # compare names, because the package may be missing
             raise
-        raise UserError(f"{path}: is not a valid compressed file ({error}). Create or download it again.") from None
+        raise UserError(f"{path} is not a valid compressed file ({error}). Create or download it again.") from None
 
 
 def _suffix(name):

@@ -58,8 +58,8 @@ def _check_byte_order_mark(name, number, line):
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if number == 1 and line.startswith(mark):
             raise UserError(
-                f"{name}:1: must be UTF-8, got a byte order mark of {encoding}; convert the file, for example with "
-                f"iconv -f {encoding} -t UTF-8"
+                f"{name}:1: the file must be UTF-8, got a byte order mark of {encoding}; convert the file, for example "
+                f"with iconv -f {encoding} -t UTF-8"
             )
 
 
@@ -179,7 +179,7 @@ class PlainFiles:
                 return paths
             if any(paths):
                 missing = name.format(self.languages[paths.index(None)])
-                hint = remedy(self.folder, missing, ", the other side does")
+                hint = remedy(self.folder, missing, ", although the file of the other side does")
                 raise UserError(f"{self.folder}/{missing} does not exist{hint}")
         pairs = [[name.format(each) for each in self.languages] for name in self.names[split]]
         hint = next(filter(None, (remedy(self.folder, name) for pair in pairs for name in pair)), "")

@@ -49,7 +49,7 @@ class HuggingFaceDataset:
         if path.is_dir():
             name = str(path)
         elif not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
-            raise UserError(f"{path} must be the folder of a dataset, but it does not exist")
+            raise UserError(f"the dataset folder {path} does not exist. Check the path.")
         config, split_name = (*rest, "", "")[:2]
         return cls(name, config or None, split_name or split)
 
@@ -110,7 +110,7 @@ class HuggingFaceDataset:
         splits = found if isinstance(found, dict) else {str(found.split or self.split): found}
         if self.split not in splits:
             raise UserError(
-                f"the split of dataset {self.name} must be one of {', '.join(splits)}, got {self.split!r}. Name it as "
-                f"in {FORM}."
+                f"the split of dataset {self.name} must be one of {', '.join(splits)}, got {self.split!r}. Use the "
+                f"form {FORM}."
             )
         return splits[self.split]

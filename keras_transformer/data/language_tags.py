@@ -53,6 +53,7 @@ def _tagged(text, language, known):
     if language is None and len(known) > 1:
         raise UserError(
             f"a text must begin with the tag of its target language, such as {language_tag(known[0])}, got "
-            f"{text[:40]!r}. Add the tag, or choose from {', '.join(known)}, for example with to={known[0]}."
+            f"{text[:40]!r}. Add the tag, or set the target language to one of {', '.join(known)}, for example "
+            f"to={known[0]}."
         )
     return f"{language_tag(language or known[0])} {text}"

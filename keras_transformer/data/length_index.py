@@ -44,16 +44,19 @@ class LengthIndex:
 
     @classmethod
     def from_lengths(cls, source, target):
-        """Create the index of pairs with the given lengths, integers `[pairs]`.
+        """Create the index of pairs with the given lengths, two integer arrays of shape `[pairs]`.
 
         Raises:
             ValueError: The arrays differ in shape, or a length is less than 1.
         """
         source, target = np.asarray(source), np.asarray(target)
         if source.ndim != 1 or source.shape != target.shape:
-            raise ValueError(f"lengths must be two arrays [pairs], got shapes {source.shape} and {target.shape}")
+            raise ValueError(
+                "source and target lengths must be one-dimensional arrays of the same size, got shapes "
+                f"{source.shape} and {target.shape}"
+            )
         if len(source) and min(source.min(), target.min()) < 1:
-            raise ValueError(f"lengths must be at least 1, for EOS, got {min(source.min(), target.min())}")
+            raise ValueError(f"lengths include EOS and must be at least 1, got {min(source.min(), target.min())}")
         groups = group_lengths(source, target)
         order = np.empty(len(source), order_type(len(source)))
         sort_rows(source, target, groups, order)

@@ -45,7 +45,8 @@ def read_tsv(path, source, target):
         columns = line.split("\t")
         if len(columns) != 2:
             raise UserError(
-                f"{path}:{number}: must have 2 columns, {source} and {target}, separated by a tab, got {len(columns)}"
+                f"{path}:{number}: the line must have 2 columns, {source} and {target}, separated by a tab, got "
+                f"{len(columns)}"
             )
         if number == 1 and sorted(columns) == sorted((source, target)):
             swapped = columns == [target, source]
@@ -63,12 +64,14 @@ def read_jsonl(path, source, target):
             row = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
             reason = getattr(error, "msg", "too many nested brackets")
-            raise UserError(f"{path}:{number}: is not valid JSON ({reason}). Write one object per line.") from None
+            raise UserError(
+                f"{path}:{number}: the line is not valid JSON ({reason}). Write one object per line."
+            ) from None
         row = row.get("translation", row) if isinstance(row, dict) else None
         texts = [row.get(language) for language in (source, target)] if isinstance(row, dict) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise UserError(
-                f'{path}:{number}: must be an object with the texts "{source}" and "{target}", got {line[:60]}'
+                f'{path}:{number}: the line must be an object with the texts "{source}" and "{target}", got {line[:60]}'
             )
         yield tuple(texts)
 
@@ -103,10 +106,11 @@ def read_tmx(path, source, target):
                 if len(root):
                     del root[-1][:]  # free the units of <body> that were read
     except ElementTree.ParseError as error:
-        raise UserError(f"{path}:{error.position[0]}: is not valid XML ({error}). Export the TMX file again.") from None
+        place = f"{path}:{error.position[0]}"
+        raise UserError(f"{place}: the file is not valid XML ({error}). Export the TMX file again.") from None
     if not pairs:
         found = f"the languages {', '.join(sorted(filter(None, seen)))}" if seen else "no translation units"
-        raise UserError(f"{path}: must have translation units in {source} and {target}, got {found}")
+        raise UserError(f"{path} must contain translation units in {source} and {target}, got {found}")
     if pairs < units:
         _log.warning("%s: skipped %s of %s units without %s or %s", path, units - pairs, units, source, target)
 

@@ -112,7 +112,7 @@ def parse_sources(text, folder, languages, split="train", by_settings=True):
             sides = [existing_file(path.parent, f"{path.name}.{language}") for language in languages]
             sources.append(PairSource(_both(path.parent, path.name, languages, sides, by_settings), languages, number))
     if not sources:
-        raise UserError(f"a list of files must name at least one file, got {text!r}")
+        raise UserError(f"a list of files must contain at least one file, got {text!r}")
     return sources
 
 
@@ -123,7 +123,8 @@ def _parse_weight(item):
         number = float(weight)
     except ValueError:
         number = math.nan
-    if not colon or item.startswith(PREFIX) and math.isnan(number):  # a dataset may end in a name instead of a weight
+    # the part after the last colon of a dataset may be a name, not a weight
+    if not colon or item.startswith(PREFIX) and math.isnan(number):
         return item, 1.0
     if not 0 < number <= 1000:
         raise UserError(f"the weight of {name} must be a number above 0 and at most 1000, got {weight!r}")
@@ -139,9 +140,9 @@ def _both(folder, name, languages, sides, by_settings=True):
     """Return the two files of a source. Raise a `UserError` if one of them is missing."""
     for path, language in zip(sides, languages):
         if path is None:
-            otherwise = f", {files_in(folder)}"
+            otherwise = f"; {files_in(folder)}"
             if by_settings:
-                otherwise += "; name the languages with --set problem.source=SRC --set problem.target=TGT"
+                otherwise += ". Set the languages with --set problem.source=SRC --set problem.target=TGT"
             hint = remedy(folder, f"{name}.{language}", otherwise)
             raise UserError(f"{folder}/{name}.{language} does not exist{hint}")
     return tuple(sides)
@@ -150,7 +151,7 @@ def _both(folder, name, languages, sides, by_settings=True):
 def files_in(folder):
     """Return a description of the files in a folder for an error message."""
     if not Path(folder).is_dir():
-        return "nor does the folder"
+        return "the folder is missing"
     names = sorted(path.name for path in Path(folder).iterdir() if path.is_file())
     several = f"{', '.join(names[:6])}{', …' if len(names) > 6 else ''}"
     return f"the folder contains {several if names else 'no files'}"

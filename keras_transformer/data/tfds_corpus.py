@@ -108,7 +108,7 @@ class TfdsCorpus:
 
         if not any(self.home.glob("downloads/**/*.INFO")):
             self._check_server()  # without a connection, TFDS would retry for minutes
-        again = f"and rerun the command to download it again, or name {self.plain_files} with --raw_dir"
+        again = f"and rerun the command to download it again, or set --raw_dir to {self.plain_files}"
         try:
             tfds.builder(self.name, data_dir=str(self.home)).download_and_prepare()
         except NonMatchingChecksumError as error:
@@ -159,7 +159,7 @@ class TfdsCorpus:
         except ImportError as error:
             raise UserError(
                 f"{self.name} needs TensorFlow Datasets, but {error.name or error} is not installed; run "
-                f"{INSTALL}, or name {self.plain_files} with --raw_dir"
+                f"{INSTALL}, or set --raw_dir to {self.plain_files}"
             ) from None
         logging.set_verbosity(logging.ERROR)  # TFDS logs many warnings
         return tfds, tf
@@ -167,8 +167,8 @@ class TfdsCorpus:
     def _unreachable(self, reason):
         return UserError(
             f"{self.name} is not in {self.home} and cannot be downloaded from {self.url.split('/')[2]} "
-            f"({_first_line(reason)}); check the connection to download {self.download_size}, or name "
-            f"{self.plain_files} with --raw_dir"
+            f"({_first_line(reason)}); check the connection to download {self.download_size}, or set "
+            f"--raw_dir to {self.plain_files}"
         )
 
 

@@ -46,7 +46,7 @@ class TokenStore:
         self.path = Path(path)
         self.manifest = read_json(
             self.path / "manifest.json",
-            f"{path} is not a complete prepared corpus, remove it and run `prepare` again",
+            f"{path} is not a complete prepared corpus; remove it and run `prepare` again",
             version=int, splits=dict, files=dict, tokenizer=str,
         )  # fmt: skip
         if self.manifest["version"] != VERSION:

@@ -87,7 +87,7 @@ def augment(run_dir, input_path, output_path, options, checkpoint=None, precisio
             or its name does not end in .tsv.
     """
     if not str(output_path).endswith(".tsv"):
-        raise UserError(f"the name of the output must end in .tsv, got {output_path}")
+        raise UserError(f"the output file name must end in .tsv, got {output_path}")
     check_output("--output", output_path, input=input_path)
     run = Run.open(run_dir)
     if run.tokenizer.constraint:

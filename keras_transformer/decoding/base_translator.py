@@ -287,7 +287,7 @@ class BaseTranslator(abc.ABC):
             return [[]] * count
         listed = not isinstance(phrases, str) and [[] if several is None else several for several in phrases]
         if not listed or len(listed) != count or any(isinstance(several, str) for several in listed):
-            raise UserError(f"phrases must be a list with a list of phrases for each of the {count} texts")
+            raise UserError(f"phrases must be a list with one list of phrases for each of the {count} texts")
         return [self._ids_of_phrases(number, *values) for number, values in enumerate(zip(listed, spans))]
 
     def _ids_of_phrases(self, number, phrases, spans):
@@ -301,14 +301,14 @@ class BaseTranslator(abc.ABC):
             if isinstance(phrase, str) and UNK in ids:
                 raise TextError(
                     number,
-                    f"phrases of {{}} must consist of tokens of the vocabulary, got {phrase!r}. Change or remove it.",
+                    f"phrases for {{}} must consist of tokens in the vocabulary, got {phrase!r}. Change or remove it.",
                 )
             if ids and ids not in found:
                 found.append(ids)
         if (count := sum(map(len, found))) > MAX_PHRASE_TOKENS:
             raise TextError(
                 number,
-                f"phrases of {{}} must have at most {MAX_PHRASE_TOKENS} tokens, got {count:,}. "
+                f"phrases for {{}} must have at most {MAX_PHRASE_TOKENS} tokens, got {count:,}. "
                 "Use fewer or shorter phrases.",
             )
         return found

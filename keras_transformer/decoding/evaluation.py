@@ -222,7 +222,7 @@ def _examples(problem, split):
 def _read_outputs(path, problem, split, references):
     """Return the outputs of another system from a file with one line for each reference."""
     if not Path(path).exists():
-        raise UserError(f"{path} does not exist; give --compare a file with the outputs of another system")
+        raise UserError(f"{path} does not exist; set --compare to a file with the outputs of another system")
     lines = list(read_lines(path, may_be_empty=True))
     if len(lines) != len(references):
         raise UserError(

@@ -42,7 +42,7 @@ class Translator(BaseTranslator):
     def __init__(self, model: Any, problem: Any, hparams: HParams | None = None, jit_compile: Any = False):
         self.models = _listed(model)
         if not self.models:
-            raise UserError("model must be a Transformer or a list of at least one, got an empty list")
+            raise UserError("model must be a Transformer or a non-empty list of Transformers, got an empty list")
         super().__init__(getattr(problem, "tokenizer", problem), self.models[0].hparams if hparams is None else hparams)
         for one in self.models:
             if self.tokenizer.vocab_size != one.vocab_size:

@@ -34,7 +34,7 @@ class Coordinator:
         """Raise a `UserError` if the values are incomplete or invalid."""
         given = [value is not None for value in (self.address, self.num_processes, self.process_id)]
         if any(given) and not all(given):
-            raise UserError("--coordinator, --num_processes and --process_id must be given together; add or omit flags")
+            raise UserError("--coordinator, --num_processes and --process_id must be used together; set or omit all")
         if not any(given):
             return
         _split(self.address, f"--coordinator={self.address}")
@@ -65,19 +65,19 @@ def read_tf_config():
         raise UserError(
             f"TF_CONFIG: jobs must be 'chief' or 'worker' for --strategy=multiworker, got {others[0]!r}; remove it"
         )
-    if kind not in jobs:
-        raise UserError(f"TF_CONFIG: the type of the task must be a job of the cluster, got {kind!r}")
+    if not jobs.get(kind):
+        raise UserError(f"TF_CONFIG: the task type must be a job that has addresses in the cluster, got {kind!r}")
     if not 0 <= index < len(jobs[kind]):
         raise UserError(
-            f"TF_CONFIG: the index of the task must be at least 0 and less than {len(jobs[kind])}, the number of "
-            f"addresses of {kind!r}, got {index}"
+            f"TF_CONFIG: the task index must be from 0 to {len(jobs[kind]) - 1}, because {kind!r} has "
+            f"{len(jobs[kind])} addresses, got {index}"
         )
     chiefs, workers = jobs.get("chief", []), jobs.get("worker", [])
     addresses = chiefs + workers
     for address in addresses:
         _split(address, f"TF_CONFIG: {address!r}")
         if addresses.count(address) > 1:
-            raise UserError(f"TF_CONFIG: addresses must differ, got {address} twice")
+            raise UserError(f"TF_CONFIG: addresses must be unique, got {address} twice")
     return addresses, index + (len(chiefs) if kind == "worker" else 0)
 
 
@@ -126,7 +126,7 @@ def _connection_error(address):
 
 
 def _split(address, what):
-    """Split "host:port" into ("host", port). Error messages name the address `what`."""
+    """Split "host:port" into ("host", port). `what` describes the address in error messages."""
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 1 << 16):
         raise UserError(f"{what} is not a valid address; use HOST:PORT with a port from 1 to 65535")

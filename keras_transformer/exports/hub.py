@@ -23,7 +23,10 @@ def check_upload(repository):
     except HFValidationError:
         valid = False
     if not valid:
-        raise UserError(f"--push_to_hub must be USER/NAME of letters, digits, -, _ and ., got {repository}. Change it.")
+        raise UserError(
+            f"--push_to_hub must have the form USER/NAME, got {repository!r}. "
+            "Use only letters, digits, '-', '_' and '.'."
+        )
     if not get_token():
         raise UserError("--push_to_hub needs an access token of the hub. Run `hf auth login`, or set HF_TOKEN.")
 
@@ -51,7 +54,7 @@ def upload(folder, repository):
     except (HTTPError, OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "server_message", None) or str(error).strip().partition("\n")[0]
         raise UserError(
-            f"{api.endpoint} did not accept {repository}: {reason.rstrip('.')}. The export in {folder} is complete; "
-            f"upload it with `hf upload --private {repository} {folder}`."
+            f"{api.endpoint} rejected the upload to {repository}: {reason.rstrip('.')}. The export in {folder} is "
+            f"complete; upload it with `hf upload --private {repository} {folder}`."
         ) from None
     return str(url)

@@ -46,7 +46,7 @@ def head_width(d_model, num_heads):
     if d_model % num_heads:
         raise UserError(
             f"d_model must be divisible by num_heads, got d_model={d_model} and num_heads={num_heads}. "
-            "Change one of them, or give d_k and d_v."
+            "Change one of them, or set d_k and d_v."
         )
     return d_model // num_heads
 

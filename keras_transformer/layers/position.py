@@ -102,7 +102,8 @@ def _are_positions(shape):
     """Return True if inputs of this shape are positions, and False if they are embeddings."""
     if len(shape) not in (1, 3):
         raise UserError(
-            f"positions must be int [length] or embeddings [batch, length, d_model], got shape {tuple(shape)}. "
+            "the input must be integer positions of shape [length] or embeddings of shape [batch, length, d_model], "
+            f"got shape {tuple(shape)}. "
             "Embed the tokens first."
         )
     return len(shape) == 1

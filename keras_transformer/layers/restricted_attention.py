@@ -34,7 +34,7 @@ def restricted_attention(query, key, value, window, mask=None, dropout=None):
         )
     if mask is not None and mask.shape[2] != 1:
         raise ValueError(
-            f"the mask of restricted attention must be of shape [batch, heads, 1, length], got {tuple(mask.shape)}. "
+            f"the mask of restricted attention must have shape [batch, heads, 1, length], got {tuple(mask.shape)}. "
             "Use full attention for other masks."
         )
     batch, heads, length = ops.shape(query)[:3]

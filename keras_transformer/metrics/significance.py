@@ -50,7 +50,8 @@ class Comparison:
 def check_comparable(metric):
     """Raise a `UserError` unless `paired_bootstrap` supports the score named `metric`."""
     if metric not in COMPARISONS:
-        raise UserError(f"the score of --compare must be {', '.join(COMPARISONS)}, got {metric!r}. Omit --compare.")
+        known = ", ".join(COMPARISONS)
+        raise UserError(f"the score for --compare must be one of {known}, got {metric!r}. Omit --compare.")
 
 
 def paired_bootstrap(metric, outputs, others, references, tokenize="13a"):

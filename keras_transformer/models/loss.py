@@ -112,8 +112,8 @@ def check_loss(loss, accumulate, vocab_size):
         shape = tuple(function(np.zeros((2, 3), "float32"), np.zeros((2, 3, vocab_size), "float32")).shape)
         if shape != (2, 3):
             raise UserError(
-                f"loss must return one value per label, [batch, length], with accumulate={accumulate}, got shape "
-                f"{list(shape)} for labels [2, 3]. Use accumulate=1, or leave the reduction to Keras."
+                f"loss must return one value per label with accumulate={accumulate}, got shape {list(shape)} for "
+                "labels of shape [2, 3]. Use accumulate=1, or leave the reduction to Keras."
             )
 
 

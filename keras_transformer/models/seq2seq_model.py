@@ -80,7 +80,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         """
         if keras.distribution.distribution() is not self.distribution:
             raise UserError(
-                "the model must be made and compiled in the same scope of keras.distribution, got two different "
+                "the model must be created and compiled in the same scope of keras.distribution, got two different "
                 "scopes. Move both calls into one scope."
             )
         check_loss(kwargs.get("loss", args[1] if len(args) > 1 else None), accumulate, self.vocab_size)

@@ -87,7 +87,7 @@ class TreebankProblem(ParsingProblem):
 
     def __post_init__(self):
         super().__post_init__()
-        require(self.raw_dir, f"{self.name} requires {self.folder}. Give it with --raw_dir=FOLDER.")
+        require(self.raw_dir, f"{self.name} requires {self.folder}. Set --raw_dir to this folder.")
 
     @functools.cached_property
     def files(self):

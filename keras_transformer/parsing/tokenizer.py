@@ -115,10 +115,10 @@ class TreeTokenizer(SentencePieceTokenizer):
         for symbol in text.split():
             if symbol not in self.symbols:
                 raise UserError(
-                    f"{symbol!r} is not a bracket or tag of the vocabulary. Write a prefix such as (S (NP PRP."
+                    f"{symbol!r} is not a bracket or tag in the vocabulary. Write a prefix such as (S (NP PRP."
                 )
             if not self.grammar.allowed(ids, many, 4 * many)[self.symbols[symbol]]:
-                raise UserError(f"{text!r} is not the beginning of a tree, because of {symbol!r}")
+                raise UserError(f"no tree can begin with {text!r}: {symbol!r} is not allowed here")
             ids.append(self.symbols[symbol])
         return ids
 

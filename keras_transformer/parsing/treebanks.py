@@ -89,8 +89,8 @@ def gum_files(folder):
         missing = [path for path in paths if not path.is_file() and "_reddit_" not in path.name]
         if missing:
             raise UserError(
-                f"{missing[0]}, which {folder / 'splits.md'} lists, does not exist. Give the folder of GUM's .ptb "
-                "files and splits.md with --raw_dir."
+                f"{missing[0]}, which {folder / 'splits.md'} lists, does not exist. Set --raw_dir "
+                "to the folder of GUM's .ptb files and splits.md."
             )
         splits[split] = [path for path in paths if path.is_file()]
     return splits
@@ -122,5 +122,5 @@ def part_of_text(trees, split):
 
 def _existing(folder):
     if not Path(folder).is_dir():
-        raise UserError(f"the folder {folder} does not exist. Give the folder of the treebank with --raw_dir.")
+        raise UserError(f"the folder {folder} does not exist. Set --raw_dir to the folder of the treebank.")
     return Path(folder)

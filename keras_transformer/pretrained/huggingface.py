@@ -81,7 +81,7 @@ def locate(name, revision=None):
     if path.is_dir():
         return path
     if str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
-        raise UserError(f"{path} is not a directory. Give a directory, or the name USER/NAME of a model on the hub.")
+        raise UserError(f"{path} is not a directory. Specify a directory, or the name USER/NAME of a model on the hub.")
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -122,7 +122,7 @@ def read_marian(folder):
 
 def _check_files(folder):
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a directory. Give the directory of a Hugging Face transformers model.")
+        raise UserError(f"{folder} is not a directory. Specify the directory of a Hugging Face transformers model.")
     for name in FILES:
         if (folder / name).is_file():
             continue
@@ -210,8 +210,8 @@ def _convert_weights(weights, config, rows, folder):
     def array(name, *shape):
         found = weights.get(name)
         if found is None or found.shape != shape:
-            what = "it is missing" if found is None else f"got {found.shape}"
-            raise UserError(f"{folder / WEIGHTS}: {name} must have the shape {shape}, but {what}.")
+            what = "but it is missing" if found is None else f"got {found.shape}"
+            raise UserError(f"{folder / WEIGHTS}: {name} must have shape {shape}, {what}.")
         return found.astype("float32")
 
     converted = {

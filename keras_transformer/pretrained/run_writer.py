@@ -28,7 +28,7 @@ def write_run(pretrained, problem, output_dir):
     """
     output_dir = Path(output_dir)
     if output_dir.exists():
-        raise UserError(f"{output_dir} exists. Give another --output_dir, or remove it.")
+        raise UserError(f"{output_dir} already exists. Choose another --output_dir, or remove it.")
     model = pretrained.build_model()
     output_dir.parent.mkdir(parents=True, exist_ok=True)
     with atomic_directory(output_dir) as folder:

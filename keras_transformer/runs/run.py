@@ -101,7 +101,7 @@ class Run:
             config["init_from"] = init_from or known.config["init_from"]
             known.check_same_config(config)
         elif path.exists() and (not path.is_dir() or _foreign_files(path)):
-            raise UserError(f"{path} exists and is not a run directory; give another --output_dir")
+            raise UserError(f"{path} exists and is not a run directory; choose another --output_dir")
         config["plugins"] = plugins.loaded()  # includes plug-ins of an existing run
         return cls(path, config)
 
@@ -111,12 +111,12 @@ class Run:
         if (self.path / "config.json").is_file() and self.tokenizer.fingerprint != store.tokenizer.fingerprint:
             raise UserError(
                 f"{self.path}: the corpus has changed since training began (its vocabulary differs); restore the old "
-                "corpus, or give another --output_dir"
+                "corpus, or choose another --output_dir"
             )
         if (self.path / "manifest.json").is_file() and self.manifest()["store_files"] != store.manifest["files"]:
             raise UserError(
                 f"{self.path}: the corpus has changed since training began (its checksum differs); restore the old "
-                "corpus, or give another --output_dir"
+                "corpus, or choose another --output_dir"
             )
 
     def create(self, tokenizer=None):
@@ -151,7 +151,7 @@ class Run:
         with lock_file(self.path / ".lock") as alone:
             if not alone:
                 raise UserError(
-                    f"another process is training in {self.path}; wait for it, or give another --output_dir"
+                    f"another process is training in {self.path}; wait for it, or choose another --output_dir"
                 )
             self.checkpoints.remove_strays()
             yield
@@ -176,7 +176,7 @@ class Run:
                 plugins.load_plugin(plugin)
             except plugins.MissingPlugin:
                 raise UserError(
-                    f"plug-in {plugin!r} of the run {self.path} is missing; give its new location with "
+                    f"plug-in {plugin!r} of the run {self.path} is missing; pass its new location with "
                     "--plugin=MODULE_OR_PATH"
                 ) from None
 
@@ -187,7 +187,7 @@ class Run:
             if was.get(name) != now.get(name):
                 raise UserError(
                     f"{self.path} contains a run with {name}={was.get(name)}, not {now.get(name)}; "
-                    "give another --output_dir, or the same settings to resume"
+                    "choose another --output_dir, or use the same settings to resume"
                 )
 
     @property

@@ -214,7 +214,7 @@ class TranslationProblem(Problem):
         except (ValueError, RuntimeError):
             raise UserError(
                 f"{self.vocab_file} must be the {MarianTokenizer.file_name} of a run, got another file. "
-                "Give that file, or a SentencePiece model."
+                "Use that file, or a SentencePiece model."
             ) from None
 
     def _check_placeholders(self, tokenizer):

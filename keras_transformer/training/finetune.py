@@ -16,7 +16,7 @@ SETTINGS = ("num_layers", "d_model", "d_ff", "activation", "num_heads", "positio
 """Settings that must be the same as in the run that provides the weights."""
 DERIVED = {"num_decoder_layers": "decoder_depth", "d_k": "key_width", "d_v": "value_width"}
 """{optional setting: `HParams` property that resolves its default}. The resolved values must also match."""
-_ALIKE = "both models must have the same settings (model, num_layers, d_model …); only the vocabulary may differ"
+_ALIKE = "Both models must have the same settings (model, num_layers, d_model …); only the vocabulary may differ."
 
 
 def complete(init_from):
@@ -62,7 +62,7 @@ def initialise(model, tokenizer, init_from):
     rows, old_rows = _shared_tokens(tokenizer, run.tokenizer)
     learned = (path for path, array in arrays["weights"].items() if array.dtype.kind == "f")  # others are seeds
     if more := sorted(set(learned) - own.keys() - tables):
-        raise UserError(f"{shell_flag('init_from', run.path)}: the new model has no weight {more[0]}; {_ALIKE}")
+        raise UserError(f"{shell_flag('init_from', run.path)}: the new model has no weight {more[0]}. {_ALIKE}")
     for weight in model.weights:
         if weight.path in tables:
             continue
@@ -70,12 +70,11 @@ def initialise(model, tokenizer, init_from):
         if array is not None and weight.path in vocabulary and array.shape[1:] == tuple(weight.shape[1:]):
             own[weight.path][rows] = array[old_rows]
             array = own[weight.path]
-        if array is None or array.shape != tuple(weight.shape):
-            found = "no such weight" if array is None else f"shape {array.shape}"
-            raise UserError(
-                f"{shell_flag('init_from', run.path)}: {weight.path} must have shape {tuple(weight.shape)}, got "
-                f"{found}; {_ALIKE}"
-            )
+        if array is None:
+            raise UserError(f"{shell_flag('init_from', run.path)}: the run has no weight {weight.path}. {_ALIKE}")
+        if array.shape != tuple(weight.shape):
+            found = f"{weight.path} must have shape {tuple(weight.shape)}, got {array.shape}"
+            raise UserError(f"{shell_flag('init_from', run.path)}: {found}. {_ALIKE}")
         weight.assign(array)
     at_step = f" at step {state['step']:,}" if "step" in state else ""
     logger.info(

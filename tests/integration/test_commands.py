@@ -210,7 +210,7 @@ HALF_GZIP = gzip.compress(bytes(range(48, 122)) * 500)[:-9]
         ({"en": "", "de": ""}, ["train.en is empty"]),
         ({"en": TEXT["en"], "de": "eins\n"}, ["train.en has 300 lines", "train.de has 1;"]),
         ({"en": TEXT["en"], "de": b"gut\n" * 6 + b"sch\xf6n\n" + b"gut\n" * 293}, ["train.de:7: not UTF-8 at byte 4"]),
-        ({"en.gz": HALF_GZIP, "de": TEXT["de"]}, ["train.en.gz", "ends early"]),
+        ({"en.gz": HALF_GZIP, "de": TEXT["de"]}, ["train.en.gz", "is truncated"]),
         ({"en.gz": b"plain", "de": TEXT["de"]}, ["train.en.gz", "not a valid compressed file"]),
         ({"en": "a\n" * 9, "de": "b\n" * 9}, ["9 pairs are too few", "add validation.en"]),
         (TEXT, ["at most", "--set problem.vocab_size=N"]),  # the default is 8000
@@ -333,7 +333,7 @@ def test_evaluate_rejects_run_without_checkpoints(copied, call):
 )
 def test_train_rejects_other_settings_for_a_run(home, call, flag, said):
     before = (home.run / "config.json").read_bytes()
-    call("train", *home.again(), flag).refused(home.run, said, "give another --output_dir")
+    call("train", *home.again(), flag).refused(home.run, said, "choose another --output_dir")
     assert (home.run / "config.json").read_bytes() == before
 
 

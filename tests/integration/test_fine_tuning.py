@@ -89,7 +89,7 @@ def test_init_from_rejects_another_size(folder, source):
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"encoder_attention": "additive"}, "transformer/encoder/.*score.* must have shape .* got no such weight"),
+        ({"encoder_attention": "additive"}, "the run has no weight transformer/encoder/.*score"),
         ({"norm": "post"}, "the new model has no weight transformer/decoder/final_norm/"),
     ],
 )

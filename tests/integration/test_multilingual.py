@@ -75,7 +75,7 @@ def test_evaluate_takes_directions_without_training(run, call, tmp_path):
     [
         (["--directions=de-fra"], "unknown target language 'fra': did you mean fr?"),
         (["--directions=it-en"], "unknown source language 'it'"),
-        (["--directions=de_fr"], "problem.directions must be a list such as en-de,en-fr"),
+        (["--directions=de_fr"], "each direction in problem.directions must name two different languages"),
         (["--compare=others"], "--compare needs one direction, got en-de, de-en, en-fr. Choose one with --directions."),
         (["--paper_bleu"], "--paper_bleu needs one direction"),
     ],

@@ -93,7 +93,7 @@ class MarianTokenizer(Tokenizer):
             source, target = (base64.b64decode(values[side], validate=True) for side in ("source", "target"))
             return cls(values["pieces"], source, target)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"not the file of a MarianTokenizer ({error!r})") from None
+            raise ValueError(f"not a MarianTokenizer file ({error!r})") from None
 
     def to_bytes(self):
         source, target = (base64.b64encode(model).decode("ascii") for model in self._models)

@@ -40,7 +40,7 @@ def test_conversion_rejects_unsupported_models(tmp_path, change, message):
 
 def test_conversion_names_missing_weights(tmp_path):
     pytest.importorskip("ctranslate2")
-    with pytest.raises(kt.UserError, match="must have the weight embedding/table"):
+    with pytest.raises(kt.UserError, match="the run has no weight embedding/table"):
         conversion.convert({}, kt.HParams(**SMALL), list("abcd"), tmp_path / "new")
 
 

@@ -75,7 +75,7 @@ WHOLE = gzip.compress("".join(f"line {i}\n" for i in range(1000)).encode())
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (WHOLE[:-20], "the compressed file ends early"),
+        (WHOLE[:-20], "the compressed file is truncated"),
         (b"plain text\n", "is not a valid compressed file"),
         (b"\x1f\x8b\x08\x00" + bytes(6) + b"\xff\xff\xff", "is not a valid compressed file"),
         (WHOLE[:-8] + bytes([WHOLE[-8] ^ 1]) + WHOLE[-7:], "is not a valid compressed file"),  # a wrong checksum

@@ -91,7 +91,7 @@ def test_problem_trains_on_datasets_and_files(datasets, tmp_path):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("dataset:saved::dev", "split of dataset {}/saved must be one of train, other, got 'dev'. Name it as in"),
+        ("dataset:saved::dev", "split of dataset {}/saved must be one of train, other, got 'dev'. Use the form"),
         ("dataset:saved:en-de", "{}/saved has no configurations, got 'en-de'. Leave that part empty."),
         ("dataset:saved::other", "must have the columns en and de, or translation with both, got text. Rename"),
         ("dataset:null", "row 1 (counted from 0) of dataset {}/null must have texts for en and de, got 'b' and None."),
@@ -113,8 +113,8 @@ def test_unsuitable_dataset_is_explained(datasets, tmp_path, text, words):
     [
         ("dataset:", "a dataset must have the form dataset:NAME[:CONFIG[:SPLIT]], got dataset:"),
         ("dataset:a:b:c:d", "a dataset must have the form dataset:NAME[:CONFIG[:SPLIT]], got dataset:a:b:c:d"),
-        ("dataset:gone/and/away", "{}/gone/and/away must be the folder of a dataset, but it does not exist"),
-        ("dataset:./gone", "{}/gone must be the folder of a dataset, but it does not exist"),
+        ("dataset:gone/and/away", "the dataset folder {}/gone/and/away does not exist. Check the path."),
+        ("dataset:./gone", "the dataset folder {}/gone does not exist. Check the path."),
         ("dataset:a:0", "the weight of dataset:a must be a number above 0 and at most 1000, got '0'"),
     ],
 )

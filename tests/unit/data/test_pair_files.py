@@ -47,7 +47,9 @@ def test_tsv_header_sets_column_order(tmp_path):
 @pytest.mark.parametrize("line, count", [("only one", 1), ("one\ttwo\tthree", 3)])
 def test_tsv_wrong_column_count_names_line(tmp_path, line, count):
     message = complaint(tmp_path / "train.tsv", f"a\tb\n{line}\n")
-    assert message.startswith(f"{tmp_path}/train.tsv:2: must have 2 columns") and message.endswith(f"got {count}")
+    assert message.startswith(f"{tmp_path}/train.tsv:2: the line must have 2 columns") and message.endswith(
+        f"got {count}"
+    )
 
 
 def test_jsonl_reads_both_layouts(tmp_path):
@@ -93,11 +95,11 @@ def test_tmx_skipped_units_are_counted(tmp_path, caplog):
 @pytest.mark.parametrize(
     "text, words",
     [
-        (tmx({"en": "a", "fr": "b"}), "must have translation units in en and de, got the languages en, fr"),
+        (tmx({"en": "a", "fr": "b"}), "must contain translation units in en and de, got the languages en, fr"),
         (tmx(), "got no translation units"),
-        (tmx({"en": "a\n<b", "de": "c"}), "memory.tmx:2: is not valid XML"),
-        ("", "memory.tmx:1: is not valid XML"),
-        (b"\xff\xfe\xfa", "memory.tmx:1: is not valid XML"),
+        (tmx({"en": "a\n<b", "de": "c"}), "memory.tmx:2: the file is not valid XML"),
+        ("", "memory.tmx:1: the file is not valid XML"),
+        (b"\xff\xfe\xfa", "memory.tmx:1: the file is not valid XML"),
     ],
 )
 def test_tmx_errors_are_named(tmp_path, text, words):
@@ -120,7 +122,7 @@ def test_pair_files_may_be_compressed(tmp_path, name, suffix):
     path = tmp_path / (name + suffix)
     assert is_pair_file(path)
     assert read(path, packed) == PAIRS
-    assert complaint(path, packed[:-9]) == f"{path}: the compressed file ends early. Create or download it again."
+    assert complaint(path, packed[:-9]) == f"{path}: the compressed file is truncated. Create or download it again."
     assert "not a valid compressed file" in complaint(path, b"plain")
 
 

@@ -156,7 +156,7 @@ def test_augment_rejects_wrong_arguments_before_it_translates(translator, files,
     with pytest.raises(kt.UserError, match="missing.gz does not exist"):
         augment("run", tmp_path / "missing.gz", output, BACK)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(kt.UserError, match="the compressed file ends early"):
+    with pytest.raises(kt.UserError, match="the compressed file is truncated"):
         augment("run", path, output, BACK)
     lines = tmp_path / "mono.tsv"
     lines.write_text("a\n")

@@ -25,16 +25,16 @@ ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
         ("{", ", got {"),
         ('{"cluster": {"worker": ["a:1"]}}', "TF_CONFIG must look like"),
         ('{"cluster": ["a:1"], "task": {"type": "worker", "index": 0}}', "TF_CONFIG must look like"),
-        (tf_config(["a:1", "b:1"], 2), "less than 2, the number of addresses of 'worker', got 2"),
-        (tf_config(["a:1", "b:1"], -1), "less than 2, the number of addresses of 'worker', got -1"),
+        (tf_config(["a:1", "b:1"], 2), "from 0 to 1, because 'worker' has 2 addresses, got 2"),
+        (tf_config(["a:1", "b:1"], -1), "from 0 to 1, because 'worker' has 2 addresses, got -1"),
         (tf_config(["a", "b:1"], 0), "'a' is not a valid address; use HOST:PORT"),
         (tf_config(["a:99999", "b:1"], 0), "'a:99999' is not a valid address"),
-        (tf_config(["a:1", "a:1"], 0), "addresses must differ, got a:1 twice"),
-        (tf_config([], 0), "less than 0, the number of addresses of 'worker', got 0"),
+        (tf_config(["a:1", "a:1"], 0), "addresses must be unique, got a:1 twice"),
+        (tf_config([], 0), "must be a job that has addresses in the cluster, got 'worker'"),
         ('{"cluster": {"ps": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}', "got 'ps'"),
         (
             '{"cluster": {"worker": ["b:1"]}, "task": {"type": "chief", "index": 0}}',
-            "must be a job of the cluster, got 'chief'",
+            "must be a job that has addresses in the cluster, got 'chief'",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_waiting_reports_port_in_use():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--coordinator=a:1"], "must be given together"),
+        (["--coordinator=a:1"], "must be used together"),
         (["--coordinator=a:1", "--num_processes=2", "--process_id=2"], "--process_id must be from 0 to 1, got 2"),
         (["--coordinator=a", "--num_processes=2", "--process_id=1"], "--coordinator=a is not a valid address"),
     ],

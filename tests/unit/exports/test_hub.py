@@ -39,21 +39,21 @@ def test_export_uploads_all_files(hub, trained_run, tmp_path, capsys):
 
 def test_upload_names_reason_of_rejection(hub, tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
-    said = "did not accept another/model: You don't have the rights .*hf upload --private another/model"
+    said = "rejected the upload to another/model: You don't have the rights .*hf upload --private another/model"
     with pytest.raises(UserError, match=said):
         upload(tmp_path, "another/model")
     hub.token = "hf_changed"
-    with pytest.raises(UserError, match="did not accept someone/model: Invalid username or password"):
+    with pytest.raises(UserError, match="rejected the upload to someone/model: Invalid username or password"):
         upload(tmp_path, "someone/model")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(UserError, match="127.0.0.1:9 did not accept someone/model: .*refused"):
+    with pytest.raises(UserError, match="127.0.0.1:9 rejected the upload to someone/model: .*refused"):
         upload(tmp_path, "someone/model")
     assert not hub.files
 
 
 def test_check_upload_names_what_is_missing(hub, monkeypatch):
     for name in ("model", "a/b/c", "some one/model", "someone/"):
-        with pytest.raises(UserError, match="--push_to_hub must be USER/NAME"):
+        with pytest.raises(UserError, match=f"--push_to_hub must have the form USER/NAME, got '{name}'"):
             check_upload(name)
     check_upload("someone/model")
     monkeypatch.delenv("HF_TOKEN")

@@ -186,5 +186,5 @@ def test_head_widths_default_to_d_model_over_heads():
 def test_indivisible_width_is_a_user_error(layer):
     with pytest.raises(kt.UserError, match="d_model must be divisible by num_heads, got d_model=12 and num_heads=5"):
         layer(12, 5)
-    with pytest.raises(kt.UserError, match="give d_k and d_v"):
+    with pytest.raises(kt.UserError, match="set d_k and d_v"):
         layer(12, 5, 3)

@@ -199,7 +199,7 @@ def test_restricted_attention_rejects_wrong_arguments():
     x = normal(0, 2, 5, 8)
     with pytest.raises(ValueError, match="got 4 keys and 5 queries"):
         layer(x, x[:, :4])
-    with pytest.raises(ValueError, match="mask of restricted attention must be"):
+    with pytest.raises(ValueError, match="mask of restricted attention must have shape"):
         layer(x, x, attention_mask=np.ones((1, 1, 5, 5), bool))
     with pytest.raises(ValueError, match="at least 1, got 0"):
         RestrictedAttention(8, 2, 3, 5, window=0)

@@ -190,7 +190,7 @@ def test_languages_without_files_are_rejected(corpus):
 def test_incomplete_or_ambiguous_files_are_rejected(corpus):
     (corpus / "train.de-fr.fr").write_text("un\n")
     message = complaint(multilingual(corpus, "de-fr").prepare)
-    assert "train.de-fr.de does not exist, the folder contains" in message and "problem.source" not in message
+    assert "train.de-fr.de does not exist; the folder contains" in message and "problem.source" not in message
     (corpus / "train.en-de.en").write_text("one\n")
     write(corpus, {"train.en-de.tsv": ("en de", 3)})
     assert complaint(multilingual(corpus, "en-de").prepare).endswith("; keep one of them")

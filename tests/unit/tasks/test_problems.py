@@ -331,7 +331,7 @@ def test_parallel_text_languages_are_parameters(tmp_path):
     for language, new in (("en", "cs"), ("de", "pl")):
         (tmp_path / f"train.{language}").rename(tmp_path / f"train.{new}")
     assert len(list(parallel(tmp_path, source="cs", target="pl").examples("train"))) == 29
-    assert "name the languages with --set" in complaint(parallel(tmp_path).examples, "train")
+    assert "Set the languages with --set" in complaint(parallel(tmp_path).examples, "train")
     assert "got 'cs' twice" in complaint(parallel, tmp_path, source="cs", target="cs")
 
 
