@@ -106,7 +106,7 @@ def in_process(function, *arguments):
 
 
 def lengths_of(pairs):
-    """Return source and target lengths as in WMT, int32 `[2, pairs]`. They repeat after a million pairs."""
+    """Return source and target lengths as in WMT, as an int32 array `[2, pairs]`. They repeat after a million pairs."""
     from workload import wmt_lengths
 
     block = wmt_lengths(1_000_000).astype(np.int32)

@@ -7,8 +7,8 @@
 Inputs are small batches of random float32 numbers, large enough that the overhead of an operation does not dominate.
 The benchmark varies the length at one width, and the width at one length, up to 2^27 elements in the largest tensor of
 a layer. It times all layers at all sizes once before it repeats any, and reports the minimum time, which other programs
-affect least. An exponent is the slope of a least-squares line through the logarithms of the three largest sizes and of
-their times. The counted exponent is that of the number of operations in matrix products.
+affect least. An exponent is the slope of a least-squares fit of log time against log size, over the three largest
+sizes. The counted exponent uses the number of operations in matrix products instead of the time.
 """
 
 import collections
@@ -227,7 +227,7 @@ def passes(layer, n, d):
 
 
 def exponent(rows, layer, axis, name, value="seconds"):
-    """Return the slope of log `value` over log n or log d, as `axis` selects, for a layer's pass `name`, as text."""
+    """Fit `value` of a layer's pass `name` as a power of n or d (`axis`). Return the exponent as text, or None."""
     points = sorted(
         (row[axis], row[value])
         for row in rows

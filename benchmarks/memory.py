@@ -4,7 +4,7 @@
 
 Each measurement is the peak memory of a separate process, which loads Keras, builds the model and makes one update with
 random tokens. It includes the weights, the gradients and both moments of Adam. All sequences have the same length. On a
-CPU, an update that needs more than the memory that is free at the start of the process does not fit.
+CPU, an update counts as too large if it needs more memory than is free when the process starts.
 """
 
 import concurrent.futures

@@ -79,7 +79,7 @@ def main(arguments):
     ]
     shown = ("part", "parser", *FIGURES, "sentences", "errors", "fallbacks", "seconds")
     report_table(shown, *([str(row[column]) for column in shown] for row in rows))
-    load_keras()  # otherwise, `add_row` imports Keras, which prints messages
+    load_keras()  # otherwise, `add_row` would import Keras, which prints messages
     for row in rows:
         add_row({"benchmark": "parsing_baselines", **row}, flags.json)
 

@@ -120,7 +120,7 @@ def better(seed=1, settings=None, teachers=(), **changes):
 
 
 def english_parser(seed):
-    """Return the run of a parser. Validation uses one beam to save time, and evaluation 21 beams as in the paper."""
+    """Return the run of a parser. Validation uses one beam to save time, and evaluation uses 21 as in the paper."""
     evaluations = [Evaluation("averaged", "test", {"beam_size": 21})]
     overrides = {"eval_steps": 2000, "beam_size": 1}
     return PlannedRun("parsing_english", "parsing_small", seed, overrides, {"vocab_size": 4000}, evaluations)

@@ -216,7 +216,7 @@ Variant = collections.namedtuple("Variant", "workload engine precision mode")
 
 
 def measure(name, flags, folder):
-    """Measure a model size and yield lists of rows, first with other engines in float32, then in bfloat16 if asked."""
+    """Measure a model size. Yield lists of rows: with other engines in float32, then in bfloat16 if requested."""
     workloads = {
         known: make_workload(known, SIZES[name], flags, folder / known)
         for known in flags.workloads

@@ -23,7 +23,7 @@ def write_model(path, model):
 
 
 def read_model(path):
-    """Read a file of `write_model`. Return (vocabulary size, dictionary of hparams, {name: weights}).
+    """Read a file written by `write_model`. Return (vocabulary size, dictionary of hparams, {name: weights}).
 
     Weights are loaded when they are first accessed.
     """
@@ -45,7 +45,7 @@ def write_batches(path, batches):
 
 
 def read_batches(path):
-    """Read a file of `write_batches`. Return a list of (source, decoder inputs, labels)."""
+    """Read a file written by `write_batches`. Return a list of (source, decoder inputs, labels)."""
     with np.load(path) as file:
         return [tuple(file[f"{name}_{i}"] for name in ARRAYS) for i in range(len(file.files) // len(ARRAYS))]
 
@@ -124,7 +124,7 @@ def batches_of(sources, rows=64):
 
 
 def limit_threads(number):
-    """Set TensorFlow's number of threads. This has an effect only before TensorFlow runs its first operation."""
+    """Set TensorFlow's number of threads. This works only before TensorFlow runs its first operation."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(number)

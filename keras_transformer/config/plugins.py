@@ -1,4 +1,4 @@
-"""Plug-ins: Python modules of users that register problems, hparams, layers and models (docs/plugins.md)."""
+"""Plug-ins: user-written Python modules that register problems, hparams, layers and models (docs/plugins.md)."""
 
 import contextlib
 import importlib

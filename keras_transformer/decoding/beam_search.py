@@ -289,7 +289,10 @@ def _allowed(state, logits, inputs, options):
 
 
 def _first(values, counts):
-    """Keep the first `counts`, int32 [B], values in each row of `[B, N]`, and replace the rest with NEG_INF."""
+    """Keep the first `counts[b]` values in row b of `[B, N]` and replace the rest with NEG_INF.
+
+    `counts` is int32 [B].
+    """
     return ops.where(ops.arange(values.shape[1], dtype="int32") < counts[:, None], values, NEG_INF)
 
 

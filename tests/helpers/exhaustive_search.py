@@ -17,7 +17,7 @@ from keras_transformer.decoding import batched_search
 A, B = 4, 5
 SYMBOLS = (UNK, A, B)  # all tokens that may precede EOS
 SOURCES = ["b", "a b", "b b a"]
-LIMITS = [3, 4, 5]  # maximum lengths with EOS: one token more than the source with EOS
+LIMITS = [3, 4, 5]  # maximum lengths: one token more than the source, both including EOS
 EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # number of sequences of at most 5 tokens, with EOS
 WIDE = {"beam_size": EVERY, "nbest": 10, "alpha": 0.6, "extra_length": 1}
 NARROW = {"beam_size": 8, "nbest": 8, "alpha": 0.6, "extra_length": 1}

@@ -15,7 +15,7 @@ COUNT = 200
 
 
 def lines(language, changes=None):
-    """Return one side of a corpus as bytes. `changes`, {line number: bytes}, replaces lines."""
+    """Return one side of a corpus as bytes. `changes` maps line numbers to replacement lines (bytes)."""
     texts = {number: f"{language} {number} {number * number}".encode() for number in range(1, COUNT + 1)}
     return b"\n".join((texts | (changes or {})).values()) + b"\n"
 

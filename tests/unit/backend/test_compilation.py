@@ -1,4 +1,4 @@
-"""Compiled functions: how often they compile, and which values of variables they read."""
+"""Compiled functions: the number of compilations, and the variable values that they read."""
 
 import keras
 import numpy as np

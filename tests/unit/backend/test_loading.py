@@ -35,7 +35,7 @@ def choose_from(monkeypatch, tmp_path):
         ("jax", "tensorflow", {"tensorflow", "jax"}, "jax"),
         (None, None, {"tensorflow", "jax"}, "tensorflow"),
         (None, "jax", {"tensorflow", "jax"}, "jax"),
-        (None, "tensorflow", {"jax"}, "jax"),  # keras.json has the default that Keras writes
+        (None, "tensorflow", {"jax"}, "jax"),  # keras.json contains the default that Keras writes
         ("", None, {"jax"}, "jax"),
         (None, "torch", {"jax", "torch"}, "jax"),
     ],
@@ -87,7 +87,7 @@ def test_export_names_all_missing_packages(home, call, tmp_path, monkeypatch, mi
     [
         (None, None, {"jax_compilation_cache_dir": "/home/me/.cache/keras_transformer/jax"}),
         (None, "/x", {"jax_compilation_cache_dir": "/x/keras_transformer/jax"}),
-        ("/y", "/x", {}),  # a folder from JAX_COMPILATION_CACHE_DIR has precedence
+        ("/y", "/x", {}),  # a folder from JAX_COMPILATION_CACHE_DIR takes precedence
     ],
 )
 def test_keep_compilations_uses_user_cache(monkeypatch, given, cache_home, kept):

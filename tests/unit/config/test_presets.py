@@ -63,7 +63,7 @@ def parameters(hparams, vocab_size):
 
 
 def properties(hparams):
-    """Return all fields as a dictionary, in which the widths of heads are numbers even if `d_k` and `d_v` are None."""
+    """Return all fields as a dictionary. Replace `d_k` and `d_v` by the actual head widths if they are None."""
     names = {*HParams.__dataclass_fields__} - {"d_k", "d_v"} | {"key_width", "value_width"}
     return {name: getattr(hparams, name) for name in names}
 

@@ -19,7 +19,7 @@ def run(home, tmp_path):
 
 @pytest.fixture
 def conversions(monkeypatch):
-    """List of the conversions that have taken place."""
+    """List of the arguments of each conversion during the test."""
     convert, made = cache.convert, []
     monkeypatch.setattr(cache, "convert", lambda *arguments: (made.append(arguments), convert(*arguments)))
     return made

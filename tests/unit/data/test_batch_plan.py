@@ -171,7 +171,7 @@ def multi30k(tmp_path_factory):
 
 
 def assert_little_padding(plan, longest, shape, used):
-    """Check the shares of real tokens, and the share of the token budget that the longer side of batches uses."""
+    """Check the shares of real tokens, and the mean share of the token budget that the longer side of a batch uses."""
     assert plan.real_share("longest") >= longest, plan
     assert plan.real_share("shape") >= shape, plan
     budget = [len(b.rows) * max(b.source_length, b.target_length) / plan.batch_tokens for b in epoch_of(plan, 0)]

@@ -39,7 +39,8 @@ def test_tokenizer_special_ids_are_fixed(learned_class):
         assert not {PAD, EOS, BOS, UNK} & set(ids)
         assert each.decode([[BOS, *ids, EOS, PAD]]) == each.decode([ids])
     assert UNK in SYMBOLS.encode(["日本"])[0]
-    assert (UNK in learned.encode(["日本"])[0]) == (learned_class is SentencePieceTokenizer)  # others escape
+    # The other learned tokenizers escape unknown characters.
+    assert (UNK in learned.encode(["日本"])[0]) == (learned_class is SentencePieceTokenizer)
 
 
 def test_vocabulary_size_bounds_are_named(learned_class):

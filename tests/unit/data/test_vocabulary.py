@@ -34,7 +34,7 @@ def trained(**options):
 
 
 def plain_model(texts=TEXTS, **options):
-    """Train a model with the defaults of SentencePiece, by which <unk> has id 0. Return the model as bytes."""
+    """Train a model with SentencePiece's defaults, which assign id 0 to <unk>. Return the model as bytes."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=model, vocab_size=300, minloglevel=2, **options

@@ -54,14 +54,14 @@ def padded(sequences, length):
 
 
 def next_log_probabilities(translator, texts, sequences, length):
-    """Compute log-probabilities `[sequences, length, vocab]` of next tokens without a cache."""
+    """Return the log-probabilities of the next tokens, computed without a cache: `[sequences, length, vocab]`."""
     sources = padded([[*ids, EOS] for ids in translator.tokenizer.encode(texts)], 4)
     inputs = padded([[BOS, *sequence[: length - 1]] for sequence in sequences], length)
     return ops.convert_to_numpy(ops.log_softmax(translator.model((sources, inputs), training=False))).astype("float64")
 
 
 def exhaustive(translator):
-    """Return, for each source in `SOURCES`, {tokens: log-probability} for all sequences within the length limit."""
+    """Return a list with {tokens: log-probability} of all sequences within the length limit for each source."""
     prefixes = list(itertools.product(SYMBOLS, repeat=4))
     texts = [text for text in SOURCES for _ in prefixes]
     log_p = next_log_probabilities(translator, texts, prefixes * len(SOURCES), 5)
@@ -75,7 +75,7 @@ def exhaustive(translator):
 
 
 def are_greedy(translator, sequences, extra_length):
-    """Return, for each source in `SOURCES`, whether every token up to EOS or the limit is the most probable one."""
+    """Return a list of bools, one per source: True if each token up to EOS or the limit is the most probable one."""
     log_p = next_log_probabilities(translator, SOURCES, sequences, 11)
     log_p[:, :, [PAD, BOS]] = -np.inf
     found = []
@@ -183,7 +183,7 @@ class Table:
         return total
 
     def decode(self, tokens, index, path, cache):
-        """Decode a step. Unlike that of a real model, `path` holds the sum of the earlier tokens' contributions."""
+        """Decode one step. `path` is the sum of the earlier tokens' contributions instead of keys and values."""
         effect = ops.take(ops.convert_to_tensor(self.by_symbol), ops.maximum(index - 1, 0), axis=0)
         path = path + ops.take(effect, last_tokens(tokens, index), axis=0) * ops.cast(index > 0, "float32")
         return ops.take(ops.convert_to_tensor(self.by_position), index, axis=1)[:, None] + path, path, cache
@@ -221,7 +221,7 @@ LIMITS = [9, 1, 5, 3, 9]
 
 
 def hypotheses(state, nbest=None):
-    """Return a list of (tokens, log-probability, score) of the finished hypotheses of each sentence.
+    """Return the finished hypotheses of each sentence as tuples (tokens, log-probability, score).
 
     Assert that only PAD follows EOS.
     """

@@ -44,7 +44,7 @@ def translator(keras, tmp_path_factory):
 
 
 def check_hypotheses(translator, texts, results, **search):
-    """Check that hypotheses end with EOS within the length limit, are sorted, and have the scores of the model."""
+    """Check that hypotheses are sorted, end with EOS within the length limit, and have the model's scores."""
     sources = translator.tokenizer.encode(texts)
     for text, source, hypotheses in zip(texts, sources, results):
         assert len({one.tokens for one in hypotheses}) == len(hypotheses)

@@ -243,7 +243,7 @@ def test_result_rows_hold_all_figures(result, tmp_path, monkeypatch):
     other = {**row, "seed": row["seed"] + 1, "sacrebleu": row["sacrebleu"] + 2}
     last = means([row, other, {**row, "split": "validation"}]).splitlines()[-1]
     assert f" {row['sacrebleu'] + 1:.2f} ± 1.41 |" in last and f" {row['seed']}, {other['seed']} |" in last
-    # Only rows that differ in nothing but the seed have a mean.
+    # The mean covers only rows that are equal except for the seed.
     for more in (
         {"decoding": {**row["decoding"], "beam_size": 9}},
         {"backend": "torch"},

@@ -26,7 +26,7 @@ from keras_transformer.training.signals import StopRequest
 pytestmark = pytest.mark.backend
 
 CHANGED = {"train": 1, "validation": 2, "test": 5}
-"""Number of the ten words of a source that its reference replaces by two words each."""
+"""Number of words, out of ten in a source, that the reference replaces by two words each."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -97,7 +97,7 @@ def run(tmp_path, monkeypatch):
 
 
 def expected(metric, split, errors, problem=EchoRun.problem):
-    """Return the score that sacreBLEU gives to the outputs of a copier."""
+    """Return the sacreBLEU score of a copier's outputs."""
     sources, references = zip(*problem.examples(split))
     outputs = [copy(source, errors) for source in sources]
     return pytest.approx(getattr(sacrebleu, f"corpus_{metric}")(outputs, [references]).score)

@@ -32,7 +32,7 @@ from keras_transformer.decoding.phrases import (
 from keras_transformer.decoding.search_options import Sampling
 
 PHRASES = [[[A]], [[A, B], [B, UNK]], [[UNK, UNK], [B]]]
-"""For each of SOURCES. Each phrase fits into the source's limit."""
+"""Phrases for each source in SOURCES. Each phrase fits into the source's limit."""
 
 
 pytestmark = pytest.mark.usefixtures("segments")

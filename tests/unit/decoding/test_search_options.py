@@ -220,7 +220,7 @@ def test_token_scores_are_model_log_probabilities(translator, every):
 
 
 def cross_attention(model, text, tokens):
-    """Return the cross-attention weights `[tokens, source tokens]` of the last layer as means over heads."""
+    """Return the cross-attention weights of the last layer, averaged over heads: `[tokens, source tokens]`."""
     memory = model.encode(np.array([source_ids(text)]))
     decoder_input = np.array([[BOS, *tokens[:-1]]])
     x = model.embedding(decoder_input) + model.positions(np.arange(len(tokens)))

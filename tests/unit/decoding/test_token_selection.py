@@ -144,7 +144,7 @@ def probabilities(logits, allowed, sampling):
 
 
 def drawn(logits, allowed, chance, sampling):
-    """Sample tokens from one distribution `[V]` for many random numbers (`chance`). Return tokens and normalizers."""
+    """Sample a token from one distribution for each random number in `chance`. Return tokens and normalizers."""
     chance = np.asarray(chance, "float32")
     shape = (1, len(chance), len(logits))
     logits = ops.convert_to_tensor(np.broadcast_to(logits, shape).astype("float32"))
@@ -223,7 +223,7 @@ def test_sample_tokens_never_draws_impossible_tokens(vocab_size, sampling):
     rng = np.random.default_rng(9)
     logits = rng.normal(scale=3, size=vocab_size).astype("float32")
     allowed = rng.random(vocab_size) < 0.4
-    allowed[[0, -1]] = False  # extreme random numbers must not select them
+    allowed[[0, -1]] = False  # even extreme random numbers must not select these tokens
     allowed[3] = True
     chance = np.concatenate([[0, 1e-45, np.nextafter(np.float32(1), np.float32(0)), 1], rng.random(200)])
     symbols, _ = drawn(logits, allowed, chance, sampling)

@@ -24,7 +24,7 @@ HPARAMS = kt.HParams(
 )  # fmt: skip
 SENTENCES = ["a", "b a", "a b a", "b b a a", "a a b b a b"]
 SYMBOLS = ("(S", ")S", "(X", ")X", "T", "U")
-BEAMS = 7  # most tests use this number, to save traces
+BEAMS = 7  # shared by most tests to avoid retracing the graph
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The heartbeat of workers detects that another worker died or hangs."""
+"""Heartbeat of workers, which detects that another worker died or hangs."""
 
 import contextlib
 import signal
@@ -106,7 +106,7 @@ def test_heartbeat_does_not_miss_finished_worker():
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow watches its workers by itself")
 @pytest.mark.parametrize("ending", [None, Interrupted(signal.SIGTERM)])
 def test_heartbeat_ends_before_python_exits(ending):
-    """Stop the thread in time. If it returned from the store of JAX while Python exits, the process would abort."""
+    """Check that the thread stops in time. A call of JAX's store that returns while Python exits aborts the process."""
     workers = _JaxWorkers(Store())
     with contextlib.suppress(Interrupted), workers.leaving():
         workers.watch()

@@ -102,7 +102,7 @@ def test_mirrored_dropout_depends_on_seed_replica_and_step(mirrored):
 
 
 def dropped(strategy, calls):
-    """Apply dropout with rate 0.5 to ones. Return the outputs, `[calls, replicas, 1000]`."""
+    """Apply dropout with rate 0.5 to ones. Return the outputs as an array of shape `[calls, replicas, 1000]`."""
     with strategy.scope():
         layer = Dropout(0.5, seed=7)
         layer.build()

@@ -62,7 +62,7 @@ def unigram_bytes():
 
 @pytest.fixture(scope="module")
 def separate():
-    """One vocabulary for each side, the first with bytes."""
+    """One vocabulary for each side. The source side has byte fallback."""
     german = ["Das Tier hat 23 Worte geschrieben .", "Es geht , nicht wahr ?"] * 3
     return MarianTokenizer.join(
         SentencePieceTokenizer.train(SENTENCES, 320, VocabularyOptions(byte_fallback=True)),

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("error:.*destroy the mask")
 
 
 def embedded(tokens, mask_zero):
-    """Embed tokens, `[batch, length, 8]`. The vectors do not depend on `mask_zero`, which adds a Keras mask."""
+    """Embed tokens as `[batch, length, 8]`. `mask_zero` adds a Keras mask and does not affect the vectors."""
     table = np.random.default_rng(0).normal(size=(10, 8))
     layer = keras.layers.Embedding(
         10, 8, mask_zero=mask_zero, embeddings_initializer=keras.initializers.Constant(table)

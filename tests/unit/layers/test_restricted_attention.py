@@ -37,7 +37,7 @@ def layers(window, **arguments):
 
 
 def random_mask(seed, batch, length):
-    """Return a bool mask `[batch, 1, 1, length]` that hides random keys."""
+    """Return a boolean mask of shape `[batch, 1, 1, length]` that hides random keys."""
     return np.random.default_rng(seed).random((batch, 1, 1, length)) < 0.7
 
 
@@ -272,7 +272,7 @@ def test_unused_window_is_rejected():
 
 def test_custom_attention_needs_no_window_or_flops(monkeypatch):
     class Plain(keras.layers.Layer):
-        """Attention with no more than the arguments and the `call` of `MultiHeadAttention`."""
+        """Attention that has the arguments and the `call` of `MultiHeadAttention`, and nothing else."""
 
         def __init__(self, d_model, num_heads, d_k, d_v, dropout=0.0, seed=None, **kwargs):
             super().__init__(**kwargs)
@@ -281,7 +281,7 @@ def test_custom_attention_needs_no_window_or_flops(monkeypatch):
             return memory
 
     class Windowed(Plain):
-        """Attention that also has a default window."""
+        """Attention with an additional argument `window`, which has a default."""
 
         def __init__(self, *arguments, window=7, **kwargs):
             super().__init__(*arguments, **kwargs)

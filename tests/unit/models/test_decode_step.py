@@ -19,7 +19,7 @@ from keras_transformer.data.tokenizers.base import BOS, PAD
 
 
 def decode(model, beams, length, settled=0, dtype="float32"):
-    """Decode random tokens with `decode_step`. Return the logits `[batch, beams, length, vocab]` and the tokens.
+    """Decode random tokens with `decode_step`. Return the tokens, and the logits as `[batch, beams, length, vocab]`.
 
     After `settled` positions, move their keys and values from `recent` to `past`.
     """

@@ -30,7 +30,10 @@ def words_of(text):
 
 
 def test_toy_english_determines_german_and_tree(fresh_seed, monkeypatch):
-    """Shrink the lexicon so that sentences repeat often. The same English sentence must have the same example."""
+    """Check that a repeated English sentence always comes with the same German sentence and tree.
+
+    The test shrinks the lexicon so that sentences repeat often.
+    """
     for name in ("NOUNS_OF", "NOUNS_AFTER", "ADJECTIVES_OF"):
         monkeypatch.setattr(grammar, name, {key: rows[:1] for key, rows in getattr(grammar, name).items()})
     for name in ("SINGULAR_DETERMINERS", "PLURAL_DETERMINERS", "MASS_DETERMINERS", "PRONOUNS", "TIMES"):
