@@ -75,7 +75,7 @@ def main(arguments):
         check_output("--results", flags.results, **{name: getattr(flags, name) for name in inputs})
     if flags.gold or flags.test or flags.evalb_params:
         if flags.run or not (flags.gold and flags.test):
-            parser.error("to score trees in files, give both --gold=FILE and --test=FILE, without --run")
+            parser.error("to score trees in files, use both --gold=FILE and --test=FILE, without --run")
         for name in RUN_FLAGS:
             if getattr(flags, name):
                 parser.error(f"--{name} requires --run and cannot be combined with --gold and --test")

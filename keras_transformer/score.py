@@ -82,7 +82,7 @@ def _parse(arguments):
     if flags.token_scores and flags.format != "jsonl":
         parser.error("--token_scores needs --format=jsonl")
     if flags.source == flags.target == "-":
-        parser.error("--source and --target cannot both be stdin; give a file for one of them")
+        parser.error("--source and --target cannot both be stdin; use a file for one of them")
     check_output("--output", flags.output, source=flags.source, target=flags.target)
     return flags
 

@@ -47,7 +47,7 @@ class ParallelText(TranslationProblem):
 
     def __post_init__(self):
         super().__post_init__()
-        require(self.raw_dir, f"{self.name} needs the folder of your files: --raw_dir=FOLDER")
+        require(self.raw_dir, f"{self.name} needs the folder of your files. Add --raw_dir=FOLDER.")
         require(self.source != self.target, f"{self.name}: source and target must differ, got {self.source!r} twice")
         self.splits = ("train", "validation", "test") if self._has("test") else ("train", "validation")
 
@@ -236,8 +236,10 @@ class MultilingualText(TranslationProblem):
 
     def __post_init__(self):
         super().__post_init__()
-        require(self.raw_dir, f"{self.name} needs the folder of your files: --raw_dir=FOLDER")
-        require(self.directions, f"{self.name} needs directions: --set problem.directions=en-de,de-en")
+        require(self.raw_dir, f"{self.name} needs the folder of your files. Add --raw_dir=FOLDER.")
+        require(
+            self.directions, f"{self.name} needs directions. Add, for example, --set problem.directions=en-de,de-en."
+        )
         require(
             self.temperature == 1 or not self.dropped_duplicates,
             f"{self.name}: {self.dropped_duplicates} cannot be combined with temperature={self.temperature:g}, whose "

@@ -43,7 +43,7 @@ class ParsingWsjSemisupervised(ParsingWsj):
         require(
             self.auto_dir,
             f"{self.name} needs a folder of automatically parsed trees, for example the output of "
-            "`python -m keras_transformer.translate`: --set problem.auto_dir=FOLDER",
+            "`python -m keras_transformer.translate`. Add --set problem.auto_dir=FOLDER.",
         )
         self.auto_dir = str(Path(self.auto_dir).resolve())
 

@@ -61,7 +61,7 @@ def chosen_backend():
     if named := os.environ.get("KERAS_BACKEND"):
         check_backend(named)
         if not importlib.util.find_spec(named):
-            raise UserError(f"KERAS_BACKEND={named}, but {named} is not installed: pip install {named}")
+            raise UserError(f"KERAS_BACKEND={named}, but {named} is not installed. Run pip install {named}.")
         return named
     # Keras writes its default backend into keras.json even if that backend is not installed.
     for name in (_configured_backend(), *BACKENDS):

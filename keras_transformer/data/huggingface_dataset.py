@@ -97,7 +97,7 @@ class HuggingFaceDataset:
             import datasets
         except ImportError:
             raise UserError(
-                f"{PREFIX}{self.name} needs a package: pip install 'keras-transformer-toolkit[datasets]'"
+                f"{PREFIX}{self.name} needs a missing package. Run pip install 'keras-transformer-toolkit[datasets]'."
             ) from None
         saved = any((Path(self.name) / name).is_file() for name in SAVED)
         if saved and self.config:

@@ -32,7 +32,7 @@ def split_texts(texts, language, keep_spans=False):
         from sentencex import segment
     except ImportError:
         raise UserError(
-            "split_sentences needs the package sentencex: pip install 'keras-transformer-toolkit[sentences]'"
+            "split_sentences needs the package sentencex. Run pip install 'keras-transformer-toolkit[sentences]'."
         ) from None
     split = functools.partial(segment, language)
     sentences, owners = [], []

@@ -145,7 +145,7 @@ class Translator(BaseTranslator):
                 encoder's attention does not compute weights for all pairs of tokens.
         """
         if not isinstance(source, str):
-            raise UserError(f"source must be one text, got a {type(source).__name__}: call attention(text)")
+            raise UserError(f"source must be one text, got a {type(source).__name__}. Call attention(text).")
         (source,) = tag_texts([source], None, self.tokenizer.languages)
         (hidden,), (spans,) = self.hide_spans([source])
         source_ids = self._source_ids([hidden], None, None)[0]

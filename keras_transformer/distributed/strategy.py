@@ -95,20 +95,19 @@ def _several(accelerators, number):
 def _first(devices, number):
     """Return the first `number` devices, or all devices if `number` is None."""
     if number is not None and number > len(devices):
-        raise UserError(f"--devices={number}, but {keras.backend.backend()} finds {_listed(devices)}")
+        found = f"{len(devices)}: {', '.join(map(str, devices))}" if devices else "none"
+        raise UserError(
+            f"--devices must be at most the number of devices, got {number}; {keras.backend.backend()} finds {found}"
+        )
     return devices[:number]
 
 
 def _check_all(devices, number):
     if number not in (None, len(devices)):
         raise UserError(
-            f"--devices={number}, but this worker has {_listed(devices)}; --strategy=multiworker uses all of them "
-            "(set CUDA_VISIBLE_DEVICES to use fewer)"
+            f"--devices must be {len(devices)} with --strategy=multiworker, which uses all devices of a worker, got "
+            f"{number}. Set CUDA_VISIBLE_DEVICES to use fewer."
         )
-
-
-def _listed(devices):
-    return f"{len(devices)}: {', '.join(map(str, devices))}" if devices else "none"
 
 
 def count_replicas(strategy):

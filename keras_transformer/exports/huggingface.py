@@ -132,7 +132,7 @@ def _save_file():
         from safetensors.numpy import save_file
     except ImportError:
         extra = "keras-transformer-toolkit[huggingface]"
-        raise UserError(f"--format=huggingface needs the package safetensors: pip install '{extra}'") from None
+        raise UserError(f"--format=huggingface needs the package safetensors. Run pip install '{extra}'.") from None
     return save_file
 
 

@@ -242,4 +242,4 @@ def _hparams(folder, config):
 
 
 def _missing_package(what):
-    return UserError(f"{what} need a missing package; run pip install 'keras-transformer-toolkit[huggingface]'")
+    return UserError(f"{what} need a missing package. Run pip install 'keras-transformer-toolkit[huggingface]'.")

@@ -12,7 +12,7 @@ DPI = 110
 def check_matplotlib():
     """Raise a `UserError` if Matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("figures and curves need Matplotlib, which is not installed: pip install matplotlib")
+        raise UserError("figures and curves need Matplotlib, which is not installed. Run pip install matplotlib.")
 
 
 def new_figure(width, height):

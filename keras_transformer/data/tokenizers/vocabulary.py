@@ -142,7 +142,7 @@ def adapt_model(content, path):
         from google.protobuf.message import DecodeError
         from sentencepiece import sentencepiece_model_pb2 as protocol
     except ImportError:
-        raise UserError("problem.vocab_file needs the package protobuf: pip install protobuf") from None
+        raise UserError("problem.vocab_file needs the package protobuf. Run pip install protobuf.") from None
     try:
         model = protocol.ModelProto.FromString(content)
     except DecodeError:

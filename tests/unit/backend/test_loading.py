@@ -48,8 +48,8 @@ def test_chosen_backend_prefers_environment_then_config(choose_from, environment
 @pytest.mark.parametrize(
     ("environment", "installed", "message"),
     [
-        ("jax", {"tensorflow"}, "KERAS_BACKEND=jax, but jax is not installed: pip install jax"),
-        ("tensorflow", {"jax"}, "tensorflow is not installed: pip install tensorflow"),
+        ("jax", {"tensorflow"}, "KERAS_BACKEND=jax, but jax is not installed. Run pip install jax."),
+        ("tensorflow", {"jax"}, "tensorflow is not installed. Run pip install tensorflow."),
         ("torch", {"torch"}, "unknown backend in KERAS_BACKEND 'torch': choose one of jax, tensorflow"),
         ("tensorfow", {"tensorflow"}, "did you mean tensorflow"),
         (None, set(), "no Keras backend is installed; run pip install tensorflow or pip install jax"),

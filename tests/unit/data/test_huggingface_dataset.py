@@ -126,4 +126,6 @@ def test_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     (source,) = parse_sources("dataset:user/corpus:en-de", tmp_path, LANGUAGES)
     message = complaint(lambda: list(source.pairs()))
-    assert message == "dataset:user/corpus needs a package: pip install 'keras-transformer-toolkit[datasets]'"
+    assert (
+        message == "dataset:user/corpus needs a missing package. Run pip install 'keras-transformer-toolkit[datasets]'."
+    )

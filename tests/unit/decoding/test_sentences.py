@@ -46,7 +46,7 @@ def test_split_texts_follows_the_language(language, text, count):
 
 def test_split_texts_names_the_missing_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    with pytest.raises(kt.UserError, match=r"^split_sentences needs the package sentencex: .*\[sentences\]"):
+    with pytest.raises(kt.UserError, match=r"^split_sentences needs the package sentencex\. Run .*\[sentences\]"):
         split_texts(["One. Two."], "en")
 
 

@@ -114,14 +114,14 @@ def test_train_rejects_conflicting_strategy_flags(call, tmp_path, monkeypatch):
         call("train", *together).refused("--coordinator needs KERAS_BACKEND=jax")
         call("train", "--strategy=jax").refused("--strategy=jax needs KERAS_BACKEND=jax, got tensorflow")
         call("train", "--strategy=mirrored", "--jit_compile=on").refused("--jit_compile=on needs --strategy=one")
-        call("train", "--strategy=mirrored", "--devices=5").refused("--devices=5, but tensorflow finds 4")
+        call("train", "--strategy=mirrored", "--devices=5").refused("got 5; tensorflow finds 4: ")
     else:
         call("train", "--strategy=mirrored").refused("--strategy=mirrored needs KERAS_BACKEND=tensorflow, got jax")
         call("train", *together, "--strategy=one").refused(
             "--coordinator needs --strategy=multiworker, got --strategy=one"
         )
         call("train", *together, "--worker_patience=1").refused("cannot join the other processes at localhost:1")
-        call("train", "--strategy=jax", "--devices=3").refused("--devices=3, but jax finds 2")
+        call("train", "--strategy=jax", "--devices=3").refused("got 3; jax finds 2: ")
     call("train", "--strategy=one", "--devices=2").refused("--strategy=one needs --devices=1, got --devices=2")
     name = "mirrored" if ON_TENSORFLOW else "jax"
     call("train", f"--strategy={name}", "--batch_tokens=32", "--max_length=32", "--devices=2").refused(
