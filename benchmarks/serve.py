@@ -5,9 +5,9 @@
 
 The benchmark starts `python -m keras_transformer.serve` in a process on this machine. Each client sends one test
 sentence at a time without a pause. All clients run in the process of the benchmark and use part of the cores. `wrong`
-counts the answers that differ from the output of `Translator`. Latencies are from request to answer, in milliseconds.
-The benchmark samples the server's memory every ten seconds. `memory_mb` contains the values after a tenth of the time
-and at the end.
+counts the answers that differ from the output of `Translator`. Latencies are measured from request to answer, in
+milliseconds. The benchmark samples the server's memory every ten seconds. `memory_mb` contains the values after a tenth
+of the time and at the end.
 """
 
 import http.client

@@ -20,7 +20,9 @@ def main(arguments):
     parser.add_argument("--revision", help="branch, tag or commit on the hub (default the main branch)")
     parser.add_argument("--output_dir", type=user_path, required=True, help="new run directory")
     parser.add_argument(
-        "--problem", default="pretrained_text", help="problem whose splits evaluate decodes (default: without corpus)"
+        "--problem",
+        default="pretrained_text",
+        help="problem that provides splits for evaluate (default: a problem without a corpus)",
     )
     parser.add_argument("--raw_dir", type=user_path, help="folder of the problem's corpus files")
     parser.add_argument(

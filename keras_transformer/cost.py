@@ -17,7 +17,9 @@ def main(arguments):
         "Estimate the floating-point operations and the time of a training run, as in Table 2 of the paper.",
     )
     parser.add_argument("--hparams", default="base", help="registered hparams (default %(default)s)")
-    parser.add_argument("--train_steps", type=positive_int, help="number of updates (default: hparams)")
+    parser.add_argument(
+        "--train_steps", type=positive_int, help="number of updates (default: train_steps of the hparams)"
+    )
     parser.add_argument("--vocab_size", type=positive_int, default=37_000, help="vocabulary size (default %(default)s)")
     parser.add_argument(
         "--length", type=positive_int, default=30, help="tokens per sentence on each side (default %(default)s)"

@@ -40,7 +40,8 @@ def main(arguments):
         help="split to evaluate, or several separated by commas, such as test,test_2017,test_coco (default test)",
     )  # fmt: skip
     parser.add_argument(
-        "--directions", help="directions of a multilingual run, such as de-fr,fr-de (default: all of its training)"
+        "--directions",
+        help="directions of a multilingual run, such as de-fr,fr-de (default: all directions of the run)",
     )
     parser.add_argument("--output_dir", type=user_path, help="folder for the outputs and references (default none)")
     parser.add_argument(

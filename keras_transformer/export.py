@@ -127,7 +127,7 @@ def _parse(arguments):
     )
     group.add_argument(
         "--max_source_length", type=positive_int,
-        help="maximum number of tokens of a text, EOS included, longer texts are cut (default: max_length of the run)",
+        help="maximum number of tokens per text with EOS, beyond which texts are cut (default: max_length of the run)",
     )  # fmt: skip
     group = parser.add_argument_group("huggingface")
     group.add_argument(

@@ -72,7 +72,7 @@ def _parse(arguments):
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(
         "--max_length", type=positive_int,
-        help="maximum number of tokens per side, EOS included, longer pairs get nan (default: hparams of the run)",
+        help="maximum number of tokens per side with EOS, beyond which pairs get nan (default: hparams of the run)",
     )  # fmt: skip
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16"), default="float32",

@@ -113,7 +113,7 @@ def _parse(arguments):
     )  # fmt: skip
     parser.add_argument(
         "--max_source_length", type=positive_int,
-        help="maximum number of source tokens with EOS, longer lines are cut (default: max_length of the run)",
+        help="maximum number of source tokens with EOS, beyond which lines are cut (default: max_length of the run)",
     )  # fmt: skip
     add_sentences_flag(parser)
     parser.add_argument(

@@ -63,7 +63,7 @@ def _parse(arguments):
     parser.add_argument("--format", choices=FORMATS, help="file format of figures and curves (default png)")
     add_run_flags(parser, required=False)
     group = parser.add_argument_group("attention")
-    group.add_argument("--text", help="a source sentence")
+    group.add_argument("--text", help="source sentence")
     group.add_argument("--target", help="target sentence (default the translation)")
     group.add_argument(
         "--figure", type=int, choices=FIGURES,

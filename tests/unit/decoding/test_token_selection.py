@@ -175,7 +175,7 @@ def test_sample_tokens_inverts_distribution(vocab_size, sampling, share, seed):
     symbols, normalizer = drawn(logits, allowed, chance, sampling)
     until = np.cumsum(p)
     assert (p[symbols] > 0).all()
-    # Rounding may move a random number across the border between two tokens.
+    # Rounding may move a random number across the boundary between two tokens.
     assert (chance <= until[symbols] + 1e-5).all() and (chance >= until[symbols] - p[symbols] - 1e-5).all()
     np.testing.assert_allclose(normalizer, np.log(np.exp(logits.astype("float64")).sum()), rtol=1e-5, atol=1e-5)
 

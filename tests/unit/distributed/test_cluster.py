@@ -59,9 +59,7 @@ def test_workers_wait_for_each_other():
 
     def come(number):
         wait_for_others(addresses, number, 60)
-        with socket.create_server(
-            ("", int(addresses[number].rpartition(":")[2]))
-        ):  # takes the place of TensorFlow's server
+        with socket.create_server(("", int(addresses[number].rpartition(":")[2]))):  # replaces TensorFlow's server
             all_met.wait(60)
 
     threads = [threading.Thread(target=come, args=(number,)) for number in range(3)]
