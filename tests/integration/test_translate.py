@@ -139,9 +139,9 @@ def test_translate_contains_constraints(translate, translator, tmp_path):
     translate([*LINES, "s1"], flag)[0].refused("phrases.txt must have as many lines as the input, got 6")
     translate(LINES[:5], flag)[0].refused("line n is the phrases of translation n, separated by tabs")
     (tmp_path / "phrases.txt").write_text("\n\nzebra\n\n\n\n")
-    translate(LINES, flag)[0].refused("phrases of line 3 must consist of tokens of the vocabulary, got 'zebra'")
+    translate(LINES, flag)[0].refused("phrases for line 3 must consist of tokens in the vocabulary, got 'zebra'")
     (tmp_path / "phrases.txt").write_text("\n" + "s1 " * 101 + "\n\n\n\n\n")
-    translate(LINES, flag)[0].refused("phrases of line 2 must have at most 100 tokens, got 101. Use fewer")
+    translate(LINES, flag)[0].refused("phrases for line 2 must have at most 100 tokens, got 101. Use fewer")
 
 
 def test_translate_samples_with_a_seed(translate):

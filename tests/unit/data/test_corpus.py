@@ -75,16 +75,16 @@ WHOLE = gzip.compress("".join(f"line {i}\n" for i in range(1000)).encode())
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (WHOLE[:-20], "the compressed file is truncated"),
-        (b"plain text\n", "is not a valid compressed file"),
-        (b"\x1f\x8b\x08\x00" + bytes(6) + b"\xff\xff\xff", "is not a valid compressed file"),
-        (WHOLE[:-8] + bytes([WHOLE[-8] ^ 1]) + WHOLE[-7:], "is not a valid compressed file"),  # a wrong checksum
+        (WHOLE[:-20], ": the compressed file is truncated"),
+        (b"plain text\n", " is not a valid compressed file"),
+        (b"\x1f\x8b\x08\x00" + bytes(6) + b"\xff\xff\xff", " is not a valid compressed file"),
+        (WHOLE[:-8] + bytes([WHOLE[-8] ^ 1]) + WHOLE[-7:], " is not a valid compressed file"),  # a wrong checksum
     ],
 )
 def test_damaged_gzip_file_is_named(tmp_path, content, said):
     path = tmp_path / "corpus.gz"
     path.write_bytes(content)
-    assert complaint(read_lines, path).startswith(f"{path}: {said}")
+    assert complaint(read_lines, path).startswith(f"{path}{said}")
 
 
 def test_read_pairs_joins_lines(tmp_path):

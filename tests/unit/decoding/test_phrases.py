@@ -148,17 +148,17 @@ def test_banks_share_the_beams():
 @pytest.mark.parametrize(
     "phrases, said",
     [
-        ("a b", "phrases must be a list with a list of phrases for each of the 3 texts"),
-        ([["a"], ["b"]], "phrases must be a list with a list of phrases for each of the 3 texts"),
-        (["a", "b", "a"], "phrases must be a list with a list of phrases for each of the 3 texts"),
+        ("a b", "phrases must be a list with one list of phrases for each of the 3 texts"),
+        ([["a"], ["b"]], "phrases must be a list with one list of phrases for each of the 3 texts"),
+        (["a", "b", "a"], "phrases must be a list with one list of phrases for each of the 3 texts"),
         ([[], [[A, EOS]], []], "phrase ids must be below the vocabulary size, 6, and not PAD, BOS or EOS, got [4, 1]"),
         (
             [[], ["a {} c"], []],
-            "phrases of text 2 must consist of tokens of the vocabulary, got 'a {} c'. Change or remove it.",
+            "phrases for text 2 must consist of tokens in the vocabulary, got 'a {} c'. Change or remove it.",
         ),
         (
             [[], [], [[A] * 60, [B] * 41]],
-            "phrases of text 3 must have at most 100 tokens, got 101. Use fewer or shorter phrases.",
+            "phrases for text 3 must have at most 100 tokens, got 101. Use fewer or shorter phrases.",
         ),
     ],
 )

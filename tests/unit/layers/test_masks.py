@@ -167,7 +167,7 @@ def test_positions_are_added_to_embeddings(positions):
     np.testing.assert_allclose(positions(x), np.asarray(x) + np.asarray(positions(np.arange(5))), atol=1e-6)
     assert positions(keras.Input((None, 8))).shape == (None, None, 8)
     for tokens in (SOURCE, keras.Input((None,))):
-        with pytest.raises(kt.UserError, match="positions must be .* got shape"):
+        with pytest.raises(kt.UserError, match="the input must be integer positions .* got shape"):
             positions(tokens)
 
 
