@@ -33,6 +33,6 @@ class Iwslt15EnVi(CorpusProblem):
         require(
             self.raw_dir,
             f"{self.name} cannot be downloaded automatically; put train.en, train.vi, tst2012.en, tst2012.vi, "
-            f"tst2013.en and tst2013.vi from {HOME} into a folder and set --raw_dir to this folder",
+            f"tst2013.en and tst2013.vi from {HOME} into a folder and add --raw_dir=FOLDER",
         )
         return PlainFiles(self.raw_dir, (self.source, self.target), NAMES)

@@ -87,7 +87,7 @@ class TreebankProblem(ParsingProblem):
 
     def __post_init__(self):
         super().__post_init__()
-        require(self.raw_dir, f"{self.name} requires {self.folder}. Set --raw_dir to this folder.")
+        require(self.raw_dir, f"{self.name} requires {self.folder}. Set it with --raw_dir=FOLDER.")
 
     @functools.cached_property
     def files(self):

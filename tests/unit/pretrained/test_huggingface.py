@@ -111,7 +111,7 @@ def test_export_restores_the_weights(marian, tmp_path):
         ({"eos_token_id": 900}, r"eos_token_id must be below vocab_size=\d+, got 900"),
         ({"dropout": "x"}, "dropout must be a number, got 'x'"),
         ({"vocab_size": 70}, "must have exactly one token for each id from 0 to 69, as vocab_size"),
-        ({"d_model": 16}, r"model.shared.weight must have the shape .*, but got \(\d+, 8\)"),
+        ({"d_model": 16}, r"model.shared.weight must have shape .*, got \(\d+, 8\)"),
     ],
 )
 def test_read_marian_rejects_other_models(marian, tmp_path, changes, words):

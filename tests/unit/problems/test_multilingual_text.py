@@ -114,7 +114,7 @@ def test_listed_files_belong_to_directions(corpus):
         ({"train": "train,en-fra:news.tsv"}, "unknown direction in problem.train 'en-fra': did you mean en-fr"),
         ({"train": "train,en-de:new.tsv"}, "new.tsv does not exist"),
         ({"train": "train,en-de:news.tsv:x"}, "the weight of news.tsv must be a number"),
-        ({"train": "train,de-en:news"}, "news.de does not exist, the folder contains"),
+        ({"train": "train,de-en:news"}, "news.de does not exist; the folder contains"),
         ({"train": "train:2", "drop_duplicates": True}, "drop_duplicates cannot be combined with a weight above 1"),
         ({"validation": "en-it:validation"}, "unknown direction in problem.validation 'en-it'"),
     ],
