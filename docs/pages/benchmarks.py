@@ -195,7 +195,7 @@ def latencies(rows):
         "workload": "{workload}", "model": "{model}",
         "engine": lambda row: f"{row['engine']} ({row['backend']})" if row["backend"] else row["engine"],
         **{f"p{share}": f"{{p{share}_ms:,.1f}} ms" for share in (50, 95, 99)}, "first": "{first_ms:,.0f} ms",
-        "sentences/s": "{per_second:,.1f}", "×before": "{over_baseline:.2f}", "commit": "{commit}",
+        "sentences/s": "{per_second:,.1f}", "commit": "{commit}",
     })  # fmt: skip
 
 

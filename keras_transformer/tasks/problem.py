@@ -34,7 +34,6 @@ class Problem:
     """A task that converts one text into another.
 
     Commands find a problem by the name given to `register_problem`. Python code can also use unregistered classes.
-
     A subclass is a dataclass. Its fields defined with `setting` are the parameters of the problem, which users change
     with `--set problem.NAME=VALUE`.
 
@@ -82,10 +81,7 @@ class Problem:
         raise NotImplementedError
 
     def corpus_files(self) -> list:
-        """Return the paths of the corpus files. Download missing files.
-
-        By default, the class itself generates the corpus, and the only file is its source code.
-        """
+        """Return the paths of the corpus files, by default the source file of the class. Download missing files."""
         try:
             return [inspect.getfile(type(self))]
         except (TypeError, OSError):  # a class defined in a notebook
@@ -170,8 +166,8 @@ class Problem:
         """Learn the vocabulary and write the token store, unless both exist. Return the problem.
 
         A call resumes an interrupted preparation, with the same result. If two processes prepare the same corpus, the
-        second waits for the first. Encoding a large corpus uses all cores, but `pairs` runs in this
-        process. The method logs its progress and warns about validation and test pairs that are also training pairs.
+        second waits for the first. Encoding a large corpus uses all cores, but `pairs` runs in this process. The
+        method logs its progress and warns about validation and test pairs that are also training pairs.
         """
         self._prepare_if_needed()
         for split, counts in self.store.manifest["splits"].items():

@@ -26,9 +26,6 @@ def counts(gold, test, parameters=None):
     return score.matched, score.gold, score.test, score.crossing
 
 
-# EVALB's sample
-
-
 @pytest.fixture
 def sample(test_data):
     """Return the `Parseval` of EVALB's sample files, and the lines that EVALB prints for them."""
