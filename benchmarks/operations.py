@@ -14,7 +14,7 @@ CONTAINERS = re.compile(
 
 
 def profile(function):
-    """Profile a call of a function. Return (wall-clock seconds, [(operation name, kind, seconds), ...]).
+    """Profile a call to a function. Return (wall-clock seconds, [(operation name, kind, seconds), ...]).
 
     Operations that XLA has fused appear under XLA's names.
     """

@@ -64,7 +64,7 @@ def main(arguments):
         if chosen_backend() != "tensorflow":
             raise UserError(
                 f"the backend for --format=saved_model must be tensorflow, got {chosen_backend()}. "
-                "Set KERAS_BACKEND=tensorflow, which reads runs of any backend."
+                "Set KERAS_BACKEND=tensorflow, which can load runs trained with any backend."
             )
     load_keras()
     precision = flags.precision or "float32"

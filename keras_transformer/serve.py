@@ -43,7 +43,7 @@ def main(arguments):
 
     if flags.split_sentences:
         split_texts([], flags.split_sentences)  # report a missing package before loading the model
-    with _bind(flags.host, flags.port) as listener:  # fails before the model is loaded if the port is in use
+    with _bind(flags.host, flags.port) as listener:  # if the port is in use, fail before loading the model
         engine = load_engine(
             flags.run, checkpoint=flags.checkpoint, ensemble=flags.ensemble, precision=flags.precision,
             jit_compile={"on": True, "off": False}.get(flags.jit_compile, "auto"), engine=flags.engine,

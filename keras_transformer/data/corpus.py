@@ -81,7 +81,8 @@ def read_pairs(source_path, target_path):
             counts = [number - 1 if side is missing else number for side in (source, target)]
             counts = [count + sum(1 for _ in side) for count, side in zip(counts, sides)]
             raise UserError(
-                f"{name_of(source_path)} has {counts[0]} lines and {name_of(target_path)} has {counts[1]}; "
+                f"{name_of(source_path)} and {name_of(target_path)} must have the same number of lines, got "
+                f"{counts[0]} and {counts[1]}; "
                 "line n of one must be the translation of line n of the other"
             )
         yield source, target

@@ -59,7 +59,7 @@ def placeholder_ids(pieces):
 def hide_spans(texts, count):
     """Replace the protected spans of sources with placeholders.
 
-    Spans that the user has marked come first. If a text has more addresses than placeholders are left, the last
+    Spans that the user has marked come first. If a text has more addresses than remaining placeholders, the last
     addresses stay in the text.
 
     Args:

@@ -91,7 +91,7 @@ class BaseTranslator(abc.ABC):
         Without this call, the first such sentence waits for the compilation.
 
         Args:
-            options: `SearchOptions` of later calls of `translate`.
+            options: `SearchOptions` of later calls to `translate`.
         """
 
     def _check_supported(  # noqa: B027  optional
@@ -270,7 +270,7 @@ class BaseTranslator(abc.ABC):
             return [[]] * count
         prefixes = None if isinstance(prefixes, str) else ["" if prefix is None else prefix for prefix in prefixes]
         if prefixes is None or len(prefixes) != count:
-            raise UserError(f"prefixes must be a list with one entry for each of the {count} texts")
+            raise UserError(f"prefixes must be a list of length {count}, with one entry for each text")
         prefixes = [hide_in_target(p, hidden) if isinstance(p, str) else p for p, hidden in zip(prefixes, spans)]
         ids = [self.tokenizer.encode_prefixes([p])[0] if isinstance(p, str) else [int(i) for i in p] for p in prefixes]
         for prefix in ids:
@@ -287,7 +287,7 @@ class BaseTranslator(abc.ABC):
             return [[]] * count
         listed = not isinstance(phrases, str) and [[] if several is None else several for several in phrases]
         if not listed or len(listed) != count or any(isinstance(several, str) for several in listed):
-            raise UserError(f"phrases must be a list with one list of phrases for each of the {count} texts")
+            raise UserError(f"phrases must be a list of length {count}, with one list of phrases for each text")
         return [self._ids_of_phrases(number, *values) for number, values in enumerate(zip(listed, spans))]
 
     def _ids_of_phrases(self, number, phrases, spans):

@@ -90,7 +90,7 @@ class BatchedBeamSearch:
                 state = kept._replace(index=state.index)
 
     def _search_alone(self, source, inputs, options):
-        """Search for one sentence in one call. See `search`."""
+        """Run the whole search for a single sentence in one call. See `search`."""
         extra_length = int(inputs.limits[0] - np.count_nonzero(source != PAD))
         source = np.pad(source, [(0, 0), (0, LENGTH_ALONE - source.shape[1])], constant_values=PAD)
         room = np.full(LENGTH_ALONE + rounded_up(extra_length), PAD, "int32")

@@ -1,4 +1,4 @@
-"""Options against repetition in outputs: a ban on repeated n-grams, and a penalty on repeated tokens."""
+"""Repetition options: a ban on repeated n-grams, and a penalty on repeated tokens in outputs."""
 
 from keras import ops
 

@@ -100,7 +100,7 @@ class SearchOptions:
 
     @property
     def against_repetition(self) -> dict[str, Any]:
-        """Options against repetition with values other than their defaults, {name: value}."""
+        """Repetition options with values other than their defaults, {name: value}."""
         values = {name: getattr(self, name) for name in ("no_repeat_ngram", "repetition_penalty")}
         return {name: value for name, value in values.items() if value != getattr(SearchOptions, name)}
 

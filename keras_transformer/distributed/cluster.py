@@ -67,10 +67,11 @@ def read_tf_config():
         )
     if not jobs.get(kind):
         raise UserError(f"TF_CONFIG: the task type must be a job that has addresses in the cluster, got {kind!r}")
-    if not 0 <= index < len(jobs[kind]):
+    count = len(jobs[kind])
+    if not 0 <= index < count:
         raise UserError(
-            f"TF_CONFIG: the task index must be from 0 to {len(jobs[kind]) - 1}, because {kind!r} has "
-            f"{len(jobs[kind])} addresses, got {index}"
+            f"TF_CONFIG: the task index must be from 0 to {count - 1}, got {index}. The cluster has {count} "
+            f"address{'es' * (count > 1)} for {kind!r}."
         )
     chiefs, workers = jobs.get("chief", []), jobs.get("worker", [])
     addresses = chiefs + workers
@@ -98,7 +99,7 @@ def wait_for_others(addresses, number, patience):
     try:
         own = socket.create_server(("", port), **both)
     except OSError as error:
-        raise UserError(f"worker {number} cannot listen at {addresses[number]}: {error.strerror}") from None
+        raise UserError(f"worker {number} cannot listen on {addresses[number]}: {error.strerror}") from None
     with own:
         missing = {other: "" for other in range(len(addresses)) if other != number}
         while missing:

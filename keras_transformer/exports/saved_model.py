@@ -77,7 +77,7 @@ def export_saved_model(
     if keras.backend.backend() != "tensorflow":
         raise UserError(
             f"the backend for a SavedModel must be tensorflow, got {keras.backend.backend()}. "
-            "Set KERAS_BACKEND=tensorflow, which reads runs of any backend."
+            "Set KERAS_BACKEND=tensorflow, which can load runs trained with any backend."
         )
     options = options or SearchOptions()
     for name in ("min_length", "no_repeat_ngram", "repetition_penalty", "sampling", "constraint"):
@@ -178,7 +178,7 @@ class TextTranslator(tf.Module):
         }
 
     def _fixed(self, rows):
-        """Return the export's beam size, followed by the beam size, α and nbest for each row."""
+        """Return the export's beam size as a scalar, then the beam size, α and nbest as one value per row."""
         numbers = (self._options.beam_size, self._options.alpha, self._options.nbest)
         return self._options.beam_size, *(tf.fill(tf.shape(rows), number) for number in numbers)
 

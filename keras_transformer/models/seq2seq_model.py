@@ -56,7 +56,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
     def build_metrics(self):
         """Create the metrics. `build` calls this method in the scope in which it creates the variables."""
         self.distribution = keras.distribution.distribution()
-        # Number of batches read from each TokenBatches. The next call of `fit` skips these batches.
+        # Number of batches read from each TokenBatches. The next call to `fit` skips these batches.
         self.batches_read = weakref.WeakKeyDictionary()
         self.token_metrics = [keras.metrics.Mean(name="nll"), Perplexity(name="perplexity")]
 

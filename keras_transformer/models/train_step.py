@@ -97,7 +97,7 @@ class JaxSteps:
     The state of a training step is (trainable, other, optimizer, metrics), lists of the values of these variables.
 
     Attributes:
-        jitted_train_step: The compiled `train_step` that `fit` calls, or None before the first call of `fit`.
+        jitted_train_step: The compiled `train_step` that `fit` calls, or None before the first call to `fit`.
     """
 
     jitted_train_step = None

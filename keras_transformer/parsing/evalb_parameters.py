@@ -79,7 +79,10 @@ def read_parameters(lines, name="the parameters"):
         _check_key(key, place)
         wanted = 2 if key in _PAIRS else 1
         if len(values) != wanted:
-            raise UserError(f"{place}: {key} must have {wanted} values, got {len(values)}. Write one setting per line.")
+            raise UserError(
+                f"{place}: {key} must have {wanted} value{'s' * (wanted > 1)}, got {len(values)}. Write one setting "
+                "per line."
+            )
         if key in _NUMBERS:
             found[_NUMBERS[key]] = _number(key, values[0], place)
         elif key in _LISTS:

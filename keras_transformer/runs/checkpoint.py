@@ -74,12 +74,13 @@ class Checkpoints:
         kept = _kept_variables(model)
         variables = [*kept, *optimizer_state(model.optimizer), *(kept if _averages(model) else ())]
         size = sum(np.dtype(variable.dtype).itemsize * math.prod(variable.shape) for variable in variables)
-        missing = max(1, keep + 2 - len(self.steps())) * size
+        count = max(1, keep + 2 - len(self.steps()))
+        missing = count * size
         free = shutil.disk_usage(self.path.parent).free
         if free < missing:
             exists = (self.path.parent / "config.json").is_file()  # an existing run cannot change the number
             raise UserError(
-                f"{self.path} needs {missing / 1e9:,.2f} GB for {missing // size} more checkpoints, but only "
+                f"{self.path} needs {missing / 1e9:,.2f} GB for {count} more checkpoint{'s' * (count > 1)}, but only "
                 f"{free / 1e9:,.2f} GB are free; free some space and run the command again"
                 + (f", or keep fewer than --keep_checkpoints={keep}" if not exists else "")
             )

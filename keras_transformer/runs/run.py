@@ -55,7 +55,7 @@ class Run:
         """
         path = Path(path)
         if not path.is_dir():
-            raise UserError(f"there is no run directory {path}; train creates one: {shell_flag('output_dir', path)}")
+            raise UserError(f"{path} is not a run directory. Create one with train {shell_flag('output_dir', path)}")
         what = f"{path} is not a run directory"
         config = read_json(path / "config.json", what, problem=dict, preset=str, hparams=dict, plugins=list)
         run = cls(path, config)

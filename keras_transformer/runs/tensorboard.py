@@ -18,7 +18,7 @@ def open_events(folder):
 
 
 class Events:
-    """Writer of an event file. The first call of `write` creates the file.
+    """Writer of an event file. The first call to `write` creates the file.
 
     Args:
         folder: Log directory for TensorBoard.

@@ -21,7 +21,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import read_json
 
 BATCH_ROWS = 64
-"""Maximum number of texts per call of an engine."""
+"""Maximum number of texts per call to an engine."""
 
 REPETITION = ("no_repeat_ngram", "repetition_penalty")
 """Search options that only Keras supports."""

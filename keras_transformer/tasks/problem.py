@@ -173,7 +173,7 @@ class Problem:
         for split, counts in self.store.manifest["splits"].items():
             if common := counts.get("pairs_also_in_training"):
                 logger.warning(
-                    f"{common:,} of {counts['pairs']:,} {split} pairs are also in the training text, so "
+                    f"the training text contains {common:,} of {counts['pairs']:,} {split} pairs, so "
                     f"{split} scores are too high; remove these pairs from the training text{self._overlap_hint}"
                 )
         return self

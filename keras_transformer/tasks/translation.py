@@ -114,8 +114,8 @@ class TranslationProblem(Problem):
             )
         if self.bpe_dropout and self.num_segmentations == 1:
             raise UserError(
-                f"{self.name}: bpe_dropout={self.bpe_dropout} requires several segmentations, because one alone "
-                "would be the same in each epoch; add --set problem.num_segmentations=10"
+                f"{self.name}: bpe_dropout={self.bpe_dropout} requires several segmentations, because a "
+                "single segmentation would be the same in every epoch; add --set problem.num_segmentations=10"
             )
         if self.num_segmentations > 1 and (dropping := self.dropped_duplicates):
             raise UserError(

@@ -30,9 +30,9 @@ class CompileAhead(StepCallback):
     holds the executable, so results do not change. JAX also caches executables in `jax_compilation_cache_dir`.
 
     Args:
-        start: Number of updates before this call of `fit`.
+        start: Number of updates before this call to `fit`.
         batches: Training `TokenBatches`, adapted to the devices of the model.
-        updates: Maximum number of updates in this call of `fit`.
+        updates: Maximum number of updates in this call to `fit`.
     """
 
     def __init__(self, start, batches, updates):
@@ -65,7 +65,8 @@ class CompileAhead(StepCallback):
             left = first * (len(self._tasks) - 1) / self._threads
             logger.info(
                 f"  compiled the update for the first of {len(self._tasks)} batch shapes in {first:.1f} s; the others "
-                f"take about {duration(left)} in {self._threads} threads, during the first updates"
+                f"take about {duration(left)} in {self._threads} thread{'s' * (self._threads > 1)}, during the first "
+                "updates"
             )
         self._is_announced = True
         if all(task.done() for task in self._tasks.values()):

@@ -44,7 +44,7 @@ class NonFinite:
                 "--on_nonfinite=skip"
             )
         elif self.skipped > self.hparams.max_skipped:
-            hint = f"{self.skipped:,} updates were skipped, more than --max_skipped={self.hparams.max_skipped}"
+            hint = f"the number of skipped updates, {self.skipped:,}, exceeds --max_skipped={self.hparams.max_skipped}"
         else:
             logger.warning(f"{what}; skipped")
             return

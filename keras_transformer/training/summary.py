@@ -70,7 +70,7 @@ def _rows(run, problem, model, batches, options, distribution, workers):
         rows["note"] = notes
     if plan.num_dropped:
         rows["problem"].append(
-            f"{plan.num_dropped:,} pairs are longer than max_length={hparams.max_length} tokens; training drops them"
+            f"pairs longer than max_length={hparams.max_length} tokens, which training drops: {plan.num_dropped:,}"
         )
     return rows
 

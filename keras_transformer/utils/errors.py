@@ -8,7 +8,7 @@ import shlex
 class UserError(Exception):
     """Error caused by the user: bad input, or an environment that the user can fix.
 
-    The message is one sentence that states what is wrong, where, and what to do. Commands print it without a traceback
+    The message states what is wrong, where, and what to do. Commands print it without a traceback
     and exit with `status`.
     """
 

@@ -102,9 +102,9 @@ class Backwards(Engine):
     `translate` raises `UserError` if a text contains "impossible", and `RuntimeError` if a text contains "fault".
 
     Attributes:
-        batches: Inputs of each call of `translate`.
+        batches: Inputs of each call to `translate`.
         drawn: Number of attention maps so far.
-        drawn_before: Value of `drawn` at the start of each call of `translate`.
+        drawn_before: Value of `drawn` at the start of each call to `translate`.
         gate: Event that `translate` waits for. Initially set.
         map_gate: Event that `attention` waits for. Initially set.
     """

@@ -208,7 +208,7 @@ HALF_GZIP = gzip.compress(bytes(range(48, 122)) * 500)[:-9]
     [
         ({}, ["train.en does not exist"]),
         ({"en": "", "de": ""}, ["train.en is empty"]),
-        ({"en": TEXT["en"], "de": "eins\n"}, ["train.en has 300 lines", "train.de has 1;"]),
+        ({"en": TEXT["en"], "de": "eins\n"}, ["train.de must have the same number of lines, got 300 and 1;"]),
         ({"en": TEXT["en"], "de": b"gut\n" * 6 + b"sch\xf6n\n" + b"gut\n" * 293}, ["train.de:7: not UTF-8 at byte 4"]),
         ({"en.gz": HALF_GZIP, "de": TEXT["de"]}, ["train.en.gz", "is truncated"]),
         ({"en.gz": b"plain", "de": TEXT["de"]}, ["train.en.gz", "not a valid compressed file"]),
@@ -224,7 +224,7 @@ def test_prepare_rejects_bad_corpus_and_leaves_nothing(call, tmp_path, content, 
 def test_processes_report_errors_in_one_sentence(tmp_path):
     start("prepare", *write_text(tmp_path / "text", {"en": TEXT["en"]}), cwd=tmp_path).refused("train.de")
     start("train", "--problem=revers", cwd=tmp_path).refused("did you mean reverse")
-    start("evaluate", "--run=runs/none", cwd=tmp_path).refused("there is no run directory runs/none")
+    start("evaluate", "--run=runs/none", cwd=tmp_path).refused("runs/none is not a run directory")
     assert not (tmp_path / "runs").exists()
 
 
@@ -309,7 +309,7 @@ def test_later_commands_require_a_run(call, tmp_path, command):
     call(command).refused("the following arguments are required: --run")
     (tmp_path / "lines.txt").write_text("s1\n")
     more = [f"--input={tmp_path}/lines.txt"] if command == "translate" else []
-    call(command, f"--run={tmp_path}/none", *more).refused(f"there is no run directory {tmp_path}/none")
+    call(command, f"--run={tmp_path}/none", *more).refused(f"{tmp_path}/none is not a run directory")
     call(command, f"--run={tmp_path}", *more).refused(f"{tmp_path} is not a run directory")
 
 

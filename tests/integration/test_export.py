@@ -372,7 +372,7 @@ def test_export_rejects_damaged_runs(home, call, tmp_path, format):
         pytest.importorskip("ctranslate2")
     run = tmp_path / "run"
     flags = ("export", f"--run={run}", f"--format={format}", f"--output_dir={tmp_path}/out")
-    call(*flags).refused(f"there is no run directory {run}")
+    call(*flags).refused(f"{run} is not a run directory")
     shutil.copytree(home.run, run)
     (run / "symbols.txt").write_text("x\ny\n")
     call(*flags).refused("is not the vocabulary that the model was trained with")

@@ -112,7 +112,7 @@ def test_init_from_resumes_and_rejects_another_source(folder, source):
 
 def test_init_from_rejects_missing_run_or_checkpoint(folder, source, call, tmp_path):
     settings = ("--problem=reverse", "--hparams=toy", f"--data_dir={folder}/data", f"--output_dir={tmp_path}/run")
-    call("train", *settings, f"--init_from={tmp_path}/none").refused("there is no run directory")
+    call("train", *settings, f"--init_from={tmp_path}/none").refused(f"{tmp_path}/none is not a run directory")
     call("train", *settings, f"--init_from={source.path}", "--init_checkpoint=averaged").refused(
         "averaged does not exist"
     )

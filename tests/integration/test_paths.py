@@ -206,7 +206,7 @@ def suggested(line, words):
 def test_missing_run_suggests_quoted_output_dir(call, tmp_path):
     path = tmp_path / "it's a run"
     said = call("average", f"--run={path}").err
-    assert suggested(said, "train creates one:") == [f"--output_dir={path}"]
+    assert suggested(said, "Create one with train") == [f"--output_dir={path}"]
 
 
 def test_missing_average_suggests_quoted_run(tmp_path):

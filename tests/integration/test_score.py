@@ -99,7 +99,7 @@ def test_score_of_ensemble_averages_probabilities(score, home, tmp_path):
 def test_score_reports_errors_and_keeps_partial_output(score, call, home, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_transformer.score.CHUNK", 2)
     outcome, lines = score(SOURCES, TARGETS[:5])
-    outcome.refused("source has 6 lines and", "target has 5", "output.partial")
+    outcome.refused("must have the same number of lines, got 6 and 5", "output.partial")
     assert lines is None and len(list(read_lines(tmp_path / "output.partial"))) >= 4
     score(SOURCES, [])[0].refused("target", "empty")
     call("score", f"--run={home.run}", "--source=-", "--target=-").refused("cannot both be stdin")

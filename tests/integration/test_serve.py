@@ -154,7 +154,7 @@ def test_serve_loads_ctranslate2_model(home, call, tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (["--run=nowhere"], "there is no run directory nowhere"),
+        (["--run=nowhere"], "nowhere is not a run directory"),
         (["--run=HOME", "--checkpoint=7"], "available steps: 3, 6"),
         (["--run=HOME", "--host=no.such.host.invalid"], "--host=no.such.host.invalid"),
         (["--run=HOME", "--port=65536"], "--port must be from 0 to 65535, got 65536"),

@@ -119,7 +119,10 @@ def whole(tmp_path_factory):
 
 
 def assert_same_store(home, whole):
-    """Assert that the files equal those of the uninterrupted preparation. In the manifest, compare only "files"."""
+    """Assert that the files are identical to those of the uninterrupted preparation.
+
+    In the manifest, compare only "files".
+    """
     ours, theirs = home.store(), whole[1].copy()
     assert json.loads(ours.pop("manifest.json"))["files"] == json.loads(theirs.pop("manifest.json"))["files"]
     assert ours == theirs

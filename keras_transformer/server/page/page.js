@@ -186,7 +186,7 @@
     }
   }
 
-  // Splits a text into words that can be clicked, also in scripts without spaces between words.
+  // Splits a text into words that can be clicked, including in scripts without spaces between words.
   function parts(text) {
     const segments = new Intl.Segmenter(undefined, { granularity: "word" });
     const words = (run) => UNSPACED.test(run) ? Array.from(segments.segment(run), (one) => one.segment) : [run];

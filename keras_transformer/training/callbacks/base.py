@@ -19,7 +19,7 @@ class StepCallback(keras.callbacks.Callback):
     """Base class of callbacks with `on_step(step)` after each update and `on_end(step)` after the last.
 
     Args:
-        start: Number of updates before this call of `fit`.
+        start: Number of updates before this call to `fit`.
     """
 
     def __init__(self, start):

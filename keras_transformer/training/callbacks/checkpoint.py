@@ -21,7 +21,7 @@ class CheckpointCallback(StepCallback):
     """Callback that writes a checkpoint every n-th update and every few minutes, and marks the best one.
 
     Args:
-        start: Number of updates before this call of `fit`.
+        start: Number of updates before this call to `fit`.
         run: `Run`.
         hparams: `HParams`.
         progress: `ProgressLogger`, which must come before this callback.

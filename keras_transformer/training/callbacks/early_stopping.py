@@ -13,7 +13,7 @@ class EarlyStopping(StepCallback):
     The callback counts evaluations in the log of the run, so the count continues when the run resumes.
 
     Args:
-        start: Number of updates before this call of `fit`.
+        start: Number of updates before this call to `fit`.
         run: `Run`.
         hparams: `HParams`.
         validation: `ValidationCallback`. It and `CheckpointCallback` must come before this callback.
@@ -25,7 +25,8 @@ class EarlyStopping(StepCallback):
 
     def on_step(self, step):
         if self.validation.evaluated(step) and ended_early(self.run, self.hparams, step):
-            logger.info(f"no improvement in {self.hparams.patience} evaluations: training stops early")
+            patience = self.hparams.patience
+            logger.info(f"no improvement in {patience} evaluation{'s' * (patience > 1)}: training stops early")
             self.model.stop_training = True
 
 

@@ -17,7 +17,7 @@ class ProgressLogger(StepCallback):
     """Callback that logs a line every n-th update: loss, learning rate, tokens per second and remaining time.
 
     Args:
-        start: Number of updates before this call of `fit`.
+        start: Number of updates before this call to `fit`.
         run: `Run`, whose metrics.jsonl gets the values.
         batches: Training `TokenBatches`, which count source and target tokens on the host.
         hparams: `HParams`.

@@ -23,7 +23,7 @@ class ValidationCallback(StepCallback):
     """Callback that evaluates every `eval_steps` updates, decodes every `decode_steps`, and does both at the end.
 
     Args:
-        start: Number of updates before this call of `fit`.
+        start: Number of updates before this call to `fit`.
         run: `Run`.
         problem: `Problem`.
         batches: `TokenBatches` of the validation split.

@@ -87,7 +87,8 @@ def test_decode_profile_finds_matrix_products(monkeypatch, tmp_path):
     decode, program = importlib.import_module("decode"), importlib.import_module("decode_profile")
     monkeypatch.setattr(decode, "SIZES", {"tiny": ("tiny", 50)})
     monkeypatch.setattr(decode, "SENTENCES", 4)
-    monkeypatch.setattr(program.protocol, "limit_threads", lambda *_: None)  # too late, TensorFlow has started
+    # The number of threads cannot change after TensorFlow has started.
+    monkeypatch.setattr(program.protocol, "limit_threads", lambda *_: None)
     row = program.measure(decode.forced("tiny", tmp_path), "graph", "float32")
     assert 0 < row["shares"]["matrix products"] < 1 and row["products_flops_per_second"] > 0
 

@@ -96,13 +96,15 @@ def test_read_pairs_joins_lines(tmp_path):
 @pytest.mark.parametrize(("first", "second"), [(3, 5), (5, 3), (1, 2)])
 def test_read_pairs_names_different_line_counts(tmp_path, first, second):
     source, target = write(tmp_path / "a", b"x\n" * first), write(tmp_path / "b", b"x\n" * second)
-    assert complaint(read_pairs, source, target).startswith(f"{source} has {first} lines and {target} has {second};")
+    counts = f"the same number of lines, got {first} and {second};"
+    assert complaint(read_pairs, source, target).startswith(f"{source} and {target} must have {counts}")
 
 
 def test_read_pairs_counts_lines_of_stdin(tmp_path, monkeypatch):
     (tmp_path / "target").write_text("a\nb\nc\n")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"1\n2\n")))
-    assert complaint(read_pairs, "-", tmp_path / "target").startswith(f"stdin has 2 lines and {tmp_path}/target has 3;")
+    expected = f"stdin and {tmp_path}/target must have the same number of lines, got 2 and 3;"
+    assert complaint(read_pairs, "-", tmp_path / "target").startswith(expected)
 
 
 def test_corpus_file_may_be_gzip(tmp_path):

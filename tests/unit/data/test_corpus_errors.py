@@ -148,7 +148,7 @@ def test_prepare_warns_of_validation_pairs_in_training(corpus, call):
         lines = call("prepare", *arguments, "problem.vocab_size=40").succeeded()
         warnings = [line for line in lines if line.startswith("warning: ")]
         assert warnings == [
-            f"warning: {common} of {count} {split} pairs are also in the training text, so {split} scores are too "
+            f"warning: the training text contains {common} of {count} {split} pairs, so {split} scores are too "
             "high; remove these pairs from the training text, or set problem.drop_overlap=pairs"
             for split, common, count in (("validation", 3, 5), ("test", 1, 2))
         ]

@@ -148,9 +148,9 @@ def test_banks_share_the_beams():
 @pytest.mark.parametrize(
     "phrases, said",
     [
-        ("a b", "phrases must be a list with one list of phrases for each of the 3 texts"),
-        ([["a"], ["b"]], "phrases must be a list with one list of phrases for each of the 3 texts"),
-        (["a", "b", "a"], "phrases must be a list with one list of phrases for each of the 3 texts"),
+        ("a b", "phrases must be a list of length 3, with one list of phrases for each text"),
+        ([["a"], ["b"]], "phrases must be a list of length 3, with one list of phrases for each text"),
+        (["a", "b", "a"], "phrases must be a list of length 3, with one list of phrases for each text"),
         ([[], [[A, EOS]], []], "phrase ids must be below the vocabulary size, 6, and not PAD, BOS or EOS, got [4, 1]"),
         (
             [[], ["a {} c"], []],

@@ -25,8 +25,9 @@ ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
         ("{", ", got {"),
         ('{"cluster": {"worker": ["a:1"]}}', "TF_CONFIG must look like"),
         ('{"cluster": ["a:1"], "task": {"type": "worker", "index": 0}}', "TF_CONFIG must look like"),
-        (tf_config(["a:1", "b:1"], 2), "from 0 to 1, because 'worker' has 2 addresses, got 2"),
-        (tf_config(["a:1", "b:1"], -1), "from 0 to 1, because 'worker' has 2 addresses, got -1"),
+        (tf_config(["a:1", "b:1"], 2), "from 0 to 1, got 2. The cluster has 2 addresses for 'worker'."),
+        (tf_config(["a:1", "b:1"], -1), "from 0 to 1, got -1. The cluster has 2 addresses for 'worker'."),
+        (tf_config(["a:1"], 1), "from 0 to 0, got 1. The cluster has 1 address for 'worker'."),
         (tf_config(["a", "b:1"], 0), "'a' is not a valid address; use HOST:PORT"),
         (tf_config(["a:99999", "b:1"], 0), "'a:99999' is not a valid address"),
         (tf_config(["a:1", "a:1"], 0), "addresses must be unique, got a:1 twice"),
@@ -87,7 +88,7 @@ def test_waiting_reports_unresponsive_worker():
 def test_waiting_reports_port_in_use():
     with socket.create_server(("", 0)) as taken:
         address = f"localhost:{taken.getsockname()[1]}"
-        with pytest.raises(kt.UserError, match=f"worker 0 cannot listen at {address}: Address already in use"):
+        with pytest.raises(kt.UserError, match=f"worker 0 cannot listen on {address}: Address already in use"):
             wait_for_others([address, "localhost:1"], 0, 1)
 
 

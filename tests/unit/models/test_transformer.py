@@ -103,7 +103,7 @@ def test_padding_does_not_change_real_logits(changes):
         target = np.pad(DECODER_INPUT, ((0, rows), (0, target_columns)))
         padded = logits(model, (source, target))
         np.testing.assert_allclose(padded[:3, :6], expected, atol=2e-5)
-        assert np.isfinite(padded).all()  # also in empty rows
+        assert np.isfinite(padded).all()  # including empty rows
 
 
 def test_each_source_token_changes_each_logit():

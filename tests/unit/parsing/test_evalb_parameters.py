@@ -38,9 +38,9 @@ def test_max_error_is_ignored():
     ("line", "message"),
     [
         ("DELETE_LABLE TOP", "unknown key 'DELETE_LABLE': did you mean DELETE_LABEL"),
-        ("DELETE_LABEL", "DELETE_LABEL must have 1 values, got 0"),
-        ("DEBUG", "DEBUG must have 1 values, got 0"),
-        ("DELETE_LABEL TOP S", "DELETE_LABEL must have 1 values, got 2"),
+        ("DELETE_LABEL", "DELETE_LABEL must have 1 value, got 0"),
+        ("DEBUG", "DEBUG must have 1 value, got 0"),
+        ("DELETE_LABEL TOP S", "DELETE_LABEL must have 1 value, got 2"),
         ("EQ_LABEL ADVP", "EQ_LABEL must have 2 values, got 1"),
         ("CUTOFF_LEN forty", "CUTOFF_LEN must be a non-negative integer, got 'forty'"),
         ("LABELED 01", "LABELED must be 0 or 1, got '01'"),

@@ -348,9 +348,9 @@ def test_visualize_writes_page_figures_and_curves(call, home, tmp_path):
         (("--run=RUN", "--text=1", "--target=1", "--layer=9"), "layer must be from 1 to 1, got 9"),
         (("--run=RUN", "--text=1", "--target=1", "--heads=3", "--figure=5"), "head must be from 1 to 2, got 3"),
         (("--run=RUN", "--text=  "), "--text must not be empty"),
-        (("--run=nowhere", "--text=1"), "there is no run directory nowhere"),
+        (("--run=nowhere", "--text=1"), "nowhere is not a run directory"),
         (("--curves=RUN", "--text=1"), "--text cannot be combined with --curves"),
-        (("--curves=nowhere",), "there is no run directory nowhere"),
+        (("--curves=nowhere",), "nowhere is not a run directory"),
     ],
 )
 def test_visualize_rejects_wrong_flags(call, home, tmp_path, arguments, said):
