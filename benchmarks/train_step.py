@@ -216,7 +216,11 @@ Variant = collections.namedtuple("Variant", "workload engine precision mode")
 
 
 def measure(name, flags, folder):
-    """Measure a model size. Yield lists of rows: with other engines in float32, then in bfloat16 if requested."""
+    """Benchmark one model size.
+
+    Yields:
+        A list of rows with the other engines in float32 and, if requested, a second list with them in bfloat16.
+    """
     workloads = {
         known: make_workload(known, SIZES[name], flags, folder / known)
         for known in flags.workloads

@@ -2,8 +2,8 @@
 
 `sentence_score` implements the rules for one sentence. The scores differ from EVALB in the following ways:
 
-- The Penn Treebank's outer bracket without a label, as in `( (S ...))`, does not count, like TOP. EVALB counts a
-  bracket with an empty label.
+- Like TOP, the Penn Treebank's unlabeled outer bracket, as in `( (S ...))`, is not scored. EVALB counts a bracket with
+  an empty label.
 - Spaces around brackets do not matter.
 - The row of an error sentence contains zeros, even if its brackets are malformed.
 - There is no maximum number of errors after which scoring stops.

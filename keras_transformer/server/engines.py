@@ -245,7 +245,9 @@ def load_engine(path, *, checkpoint=None, precision=None, jit_compile=False, ens
     if about["format"] == "saved_model":
         given |= search
     if wrong := [name for name, value in given.items() if value]:
-        raise UserError(f"--{wrong[0]} needs a run, but {path} is an export, whose value is fixed. Omit the flag.")
+        raise UserError(
+            f"--{wrong[0]} requires a run, but {path} is an export, in which this setting is fixed. Omit the flag."
+        )
     if about["format"] == "saved_model":
         return _loaded(SavedModelEngine, path, about)
     if about["format"] == "ctranslate2":

@@ -83,7 +83,7 @@ class AttentionMaps:
     cross: np.ndarray
 
     def sides(self, kind):
-        """Return the `Tokens` of the queries and keys for a kind of attention, a key of `KINDS`."""
+        """Return the `Tokens` of the queries and of the keys. `kind` is one of `KINDS`."""
         queries = self.source if kind == "encoder" else self.target
         return queries, self.given if kind == "decoder" else self.source
 

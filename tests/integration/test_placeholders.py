@@ -25,7 +25,7 @@ def new_address(rng):
 
 
 def new_pair(rng, count):
-    """Return a random English sentence with `count` objects and its German translation, which has another order."""
+    """Return a random English sentence with `count` objects, and its German translation in a different word order."""
     noun, verb, adverb = (rng.choice([*words]) for words in (NOUNS, VERBS, ADVERBS))
     objects = [new_address(rng) for _ in range(count)]
     english, german = (f" {word} ".join(objects or [nothing]) for word, nothing in (("and", "it"), ("und", "es")))

@@ -80,7 +80,7 @@ def are_greedy(translator, sequences, extra_length):
     log_p[:, :, [PAD, BOS]] = -np.inf
     found = []
     for text, tokens, row in zip(SOURCES, sequences, log_p, strict=True):
-        free = tokens[: len(text.split()) + extra_length]  # without EOS if the limit forces it
+        free = tokens[: len(text.split()) + extra_length]  # drop an EOS that the length limit forced
         found.append(tokens[-1] == EOS and list(free) == row.argmax(axis=1)[: len(free)].tolist())
     return found
 
