@@ -246,7 +246,7 @@ def load_engine(path, *, checkpoint=None, precision=None, jit_compile=False, ens
         given |= search
     if wrong := [name for name, value in given.items() if value]:
         raise UserError(
-            f"--{wrong[0]} requires a run, but {path} is an export, in which this setting is fixed. Omit the flag."
+            f"--{wrong[0]} needs a run, but {path} is an export, in which this setting is fixed. Omit the flag."
         )
     if about["format"] == "saved_model":
         return _loaded(SavedModelEngine, path, about)
