@@ -194,7 +194,7 @@ def test_bpe_dropout_rejects_contradictory_settings(tmp_path):
         load_problem("toy_ende", num_segmentations=4)
     with pytest.raises(UserError, match="num_segmentations=4 cannot be combined with drop_duplicates"):
         load_problem("toy_ende", num_segmentations=4, bpe_dropout=0.1, drop_duplicates=True)
-    with pytest.raises(UserError, match="the same in each epoch; add --set problem.num_segmentations=10"):
+    with pytest.raises(UserError, match="the same in every epoch; add --set problem.num_segmentations=10"):
         load_problem("toy_ende", bpe_dropout=0.1)
     said = "bpe_dropout requires plain byte-pair encoding, which the word-piece tokenizer of wmt14_fren does not use"
     with pytest.raises(UserError, match=said):
