@@ -206,7 +206,7 @@ class Exports:
         }  # fmt: skip
 
     def score(self, outputs):
-        """Return the problem's main `Score` for the outputs, which is the last one."""
+        """Return the problem's main `Score` (the last in its list) for the outputs."""
         return self.run.problem.score(outputs, self.references)[-1]
 
 

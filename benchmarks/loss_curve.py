@@ -67,7 +67,7 @@ def read(path):
     """Return the contents of a file written with `--save`.
 
     Raises:
-        UserError: The file is missing or has other contents.
+        UserError: The file is missing or was not written with `--save`.
     """
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))

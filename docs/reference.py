@@ -60,7 +60,7 @@ def preset_sizes():
             {"name": name, "summary": summary.rstrip("."), "h": hparams, "cost": training_cost(hparams, VOCABULARY)}
         )
     return table(rows, {
-        "preset": "`{name}`", "what": "{summary}", "layers": "{h.num_layers} + {h.decoder_depth}",
+        "preset": "`{name}`", "description": "{summary}", "layers": "{h.num_layers} + {h.decoder_depth}",
         "d_model": "{h.d_model}", "d_ff": "{h.d_ff}", "heads": "{h.num_heads}", "dropout": "{h.dropout:g}",
         "tokens": "{h.batch_tokens:,}", "updates": "{h.train_steps:,}", "parameters": "{cost.parameters:,}",
         "FLOPs": "{cost.counted:.1e}",

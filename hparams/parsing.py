@@ -37,7 +37,7 @@ def parsing_small():
 
 @register_hparams("parsing_toy")
 def parsing_toy():
-    """Parsing model for the embedded problem toy_parsing: minutes on two CPU cores."""
+    """Parsing model for the embedded problem toy_parsing; trains in minutes on two CPU cores."""
     return HParams(
         model="word_aligned_transformer", num_layers=2, d_model=128, d_ff=256, num_heads=4, norm="pre", dropout=0.1,
         warmup_steps=400, batch_tokens=2048, max_length=128, train_steps=1500, eval_steps=500, checkpoint_steps=500,

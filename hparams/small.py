@@ -52,7 +52,7 @@ def small():
 
 @register_hparams("quick")
 def quick():
-    """Small model for a first experiment with a few thousand of your own pairs: minutes on two CPU cores."""
+    """Small model for a first experiment with a few thousand of your own pairs; trains in minutes on two CPU cores."""
     return HParams(
         num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.1, warmup_steps=400, batch_tokens=2048,
         max_length=128, train_steps=1000, eval_steps=250, checkpoint_steps=250,
@@ -61,7 +61,7 @@ def quick():
 
 @register_hparams("toy")
 def toy():
-    """Small model for the embedded problem toy_ende: minutes on two CPU cores."""
+    """Small model for the embedded problem toy_ende; trains in minutes on two CPU cores."""
     return HParams(
         num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.1, learning_rate_scale=1.0, warmup_steps=400,
         batch_tokens=2048, max_length=64, train_steps=2500, eval_steps=500, checkpoint_steps=500, extra_length=20,

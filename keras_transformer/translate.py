@@ -241,7 +241,8 @@ def _with_lines(rows, path, kind, content):
         yield (*row, line)
     if more := sum(1 for _ in lines):
         raise UserError(
-            f"{path} must have as many lines as the input, {count:,}, got {count + more:,}; line n is {content}"
+            f"{path} must have {count:,} lines, one per line of the input, got {count + more:,}; "
+            f"line n must contain {content}"
         )
 
 

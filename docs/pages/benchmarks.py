@@ -3,6 +3,8 @@
 from pages.tables import bars, table
 
 PEERS = {"opennmt_tf": "OpenNMT-tf", "pytorch": "PyTorch", "keras_hub": "keras-hub"}
+HEADERS = {"whole": "default", "softmax, best symbols": "softmax, top-k", "moving, reshaping": "copies, reshapes"}
+"""Column headers of names in the result rows."""
 
 
 def training(rows):
@@ -11,7 +13,7 @@ def training(rows):
         "size": "{size}", "workload": "{workload}", "engine": "{engine}", "mode": "{mode}", "precision": "{precision}",
         "tokens/s": "{target_tokens_per_second:,.0f}",
         **{f"×{name}": f"{{ratios[{peer}]:.2f}}" for peer, name in PEERS.items()},
-        "of product": "{over_product:.0%}", "memory": "{peak_memory_mb:,.0f} MB",
+        "% of product rate": "{over_product:.0%}", "memory": "{peak_memory_mb:,.0f} MB",
         "first step": "{seconds_to_first_step:.0f} s", "×fixed": "{over_fixed:.2f}",
     }  # fmt: skip
     parts = []
@@ -21,15 +23,15 @@ def training(rows):
     return "\n\n".join(parts)
 
 
-SUMMARY = """This table compares the fastest mode of this project with the fastest float32 mode of the other engines,
-and Multi30k with `fixed` in the same mode:"""
+SUMMARY = """This table compares the fastest mode of this project with the fastest float32 mode of each other engine.
+The last column compares Multi30k with `fixed` in the same mode:"""
 
 
 def best_modes(rows):
     """Return a table that compares the fastest mode of this project with those of other engines."""
     own = [row for row in rows if row["engine"] == "keras_transformer"]
 
-    def best(precision, workload, value):
+    def best(precision, workload, value, form=".2f"):
         """Return a function that formats the cell of a size.
 
         The cell shows the value of the row with the most repeats. Among several such rows, the fastest mode wins.
@@ -41,7 +43,7 @@ def best_modes(rows):
             ]
             found = [row for row in found if value(row)]
             row = max(found, key=lambda row: (row["repeats"], row["target_tokens_per_second"]), default=None)
-            return row and f"{value(row):.2f}"
+            return row and format(value(row), form)
 
         return cell
 
@@ -52,7 +54,7 @@ def best_modes(rows):
         "size": str,
         **{f"float32 ×{name}": best("float32", "fixed", over(peer)) for peer, name in PEERS.items()},
         "bfloat16 ×OpenNMT-tf": best("bfloat16", "fixed", over("opennmt_tf")),
-        "float32 of product": best("float32", "fixed", lambda row: row["over_product"]),
+        "float32, % of product rate": best("float32", "fixed", lambda row: row["over_product"], ".0%"),
         "multi30k ×fixed": best("float32", "multi30k", lambda row: row["over_fixed"]),
     }
     return table(dict.fromkeys(row["size"] for row in own), columns)
@@ -130,7 +132,7 @@ def memory(rows):
         peaks.setdefault(key, row)[row["way"]] = peak
     columns = {name: f"{{{name}}}" for name in ("backend", "hparams", "precision")} | {"tokens": "{tokens:,}"}
     ways = dict.fromkeys(row["way"] for row in rows)
-    return table(peaks.values(), columns | {way: lambda row, way=way: row.get(way) for way in ways})
+    return table(peaks.values(), columns | {HEADERS.get(way, way): lambda row, way=way: row.get(way) for way in ways})
 
 
 def decoding(rows):
@@ -148,7 +150,7 @@ def decoding_profile(rows):
     kinds = dict.fromkeys(kind for row in rows for kind in row["shares"])
     return table(rows, {
         "size": "{size}", "mode": "{mode}", "precision": "{precision}",
-        **{kind: lambda row, kind=kind: f"{row['shares'].get(kind, 0):.0%}" for kind in kinds},
+        **{HEADERS.get(kind, kind): lambda row, kind=kind: f"{row['shares'].get(kind, 0):.0%}" for kind in kinds},
         "GFLOP/s of products": lambda row: f"{row['products_flops_per_second'] / 1e9:.0f}",
         "GFLOP/s of a large product": lambda row: f"{row['device_flops_per_second'] / 1e9:.0f}",
     })  # fmt: skip

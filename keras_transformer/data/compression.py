@@ -18,7 +18,7 @@ def without_suffix(name):
 
 
 def name_of(path):
-    """Return the name of a file in messages: its path, or "stdin" for "-"."""
+    """Return the name to show for a file in messages: its path, or "stdin" for "-"."""
     return "stdin" if str(path) == "-" else path
 
 

@@ -180,7 +180,8 @@ class PlainFiles:
                 return paths
             if any(paths):
                 missing = name.format(self.languages[paths.index(None)])
-                hint = remedy(self.folder, missing, ", although the file of the other side does")
+                present = Path(next(filter(None, paths))).name
+                hint = remedy(self.folder, missing, f", but {present} does")
                 raise UserError(f"{self.folder}/{missing} does not exist{hint}")
         pairs = [[name.format(each) for each in self.languages] for name in self.names[split]]
         hint = next(filter(None, (remedy(self.folder, name) for pair in pairs for name in pair)), "")

@@ -71,8 +71,9 @@ class HuggingFaceDataset:
         nested = not {source, target} <= set(rows.column_names)
         if nested and TRANSLATION not in rows.column_names:
             raise UserError(
-                f"dataset {self.name} must have the columns {source} and {target}, or {TRANSLATION} with both, got "
-                f"{', '.join(rows.column_names)}. Rename its columns, or set problem.source and problem.target."
+                f"dataset {self.name} must have the columns {source!r} and {target!r}, or a column {TRANSLATION!r} "
+                f"that contains both languages, got {', '.join(rows.column_names)}. Rename its columns, or set "
+                "problem.source and problem.target."
             )
         rows = rows.select_columns([TRANSLATION] if nested else [source, target])
         count = 0

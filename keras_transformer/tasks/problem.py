@@ -241,7 +241,7 @@ class Problem:
         if self.raw_dir and not Path(self.raw_dir).is_dir():  # problems that do not read files would not notice
             raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}. This problem does not need the flag.")
         checksums = {path: known["sha256"] for path, known in files.items()}
-        code = [sha256(path) for path in Problem.corpus_files(self)]  # other code may yield other pairs
+        code = [sha256(path) for path in Problem.corpus_files(self)]  # a change of the code may change the pairs
         return files, _hash([PARTS, self._identity, checksums, code])[:16]
 
     def _files(self):
@@ -263,7 +263,7 @@ class Problem:
         return {split: self._stored_pairs(split) for split in self.splits}
 
     def _stored_pairs(self, split):
-        """Yield the pairs of a split to encode, the training pairs once per segmentation."""
+        """Yield the pairs to encode for a split. Training pairs are repeated once per segmentation."""
         for _ in range(self.num_segmentations if split == "train" else 1):
             yield from self.pairs(split)
             if split == "train":

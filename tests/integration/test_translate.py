@@ -137,7 +137,7 @@ def test_translate_contains_constraints(translate, translator, tmp_path):
     assert lines == texts(translator.translate(LINES, 5, phrases=phrases)) and lines[1] == ""
     assert translate(LINES, flag, "--beam_size=5", "--shard=3/3")[1] == lines[4:]
     translate([*LINES, "s1"], flag)[0].refused("phrases.txt must have as many lines as the input, got 6")
-    translate(LINES[:5], flag)[0].refused("line n is the phrases of translation n, separated by tabs")
+    translate(LINES[:5], flag)[0].refused("line n must contain the phrases of translation n, separated by tabs")
     (tmp_path / "phrases.txt").write_text("\n\nzebra\n\n\n\n")
     translate(LINES, flag)[0].refused("phrases for line 3 must consist of tokens in the vocabulary, got 'zebra'")
     (tmp_path / "phrases.txt").write_text("\n" + "s1 " * 101 + "\n\n\n\n\n")

@@ -211,7 +211,7 @@ def test_batch_plan_pads_little_on_wmt_like_lengths(batch_tokens, longest):
 
 def test_segments_mix_their_pairs(multi30k):
     plan = plan_of(*multi30k, 8_192)
-    # Only 24 segments exist for 59 batches, so with these shapes the share cannot be below 24 / 59.
+    # With the default shapes, the plan has only 24 segments for 59 batches, so this probability is about 24 / 59.
     assert plan.batches_per_epoch == 59 and share_that_meets_again(plan) < 0.45
     assert share_that_meets_again(plan_of(*multi30k, 8_192, max_shapes=6)) < 0.1
 

@@ -93,7 +93,11 @@ def test_problem_trains_on_datasets_and_files(datasets, tmp_path):
     [
         ("dataset:saved::dev", "split of dataset {}/saved must be one of train, other, got 'dev'. Use the form"),
         ("dataset:saved:en-de", "{}/saved has no configurations, got 'en-de'. Leave that part empty."),
-        ("dataset:saved::other", "must have the columns en and de, or translation with both, got text. Rename"),
+        (
+            "dataset:saved::other",
+            "must have the columns 'en' and 'de', or a column 'translation' that contains both languages, got text. "
+            "Rename",
+        ),
         ("dataset:null", "row 1 (counted from 0) of dataset {}/null must have texts for en and de, got 'b' and None."),
         ("dataset:french", "row 0 (counted from 0) of dataset {}/french must have texts for en and de, got 'a' and"),
         ("dataset:empty", "cannot read the dataset {}/empty: "),

@@ -322,5 +322,5 @@ def test_search_flags_a_single_nonfinite_hypothesis():
     table.by_symbol[1, 4, 5] = np.nan
     state = table.search([9] * 5)
     assert not ops.convert_to_numpy(state.finite).any()
-    # The search must report the hypothesis although finite ones have finished earlier.
+    # The search must report the non-finite hypothesis even though finite hypotheses finished earlier.
     assert (ops.convert_to_numpy(state.finished_scores) > -1e8).any()

@@ -283,7 +283,7 @@ def test_missing_plain_files_are_named(tmp_path, name):
     assert f"{tmp_path} must contain the files of the train split: " in complaint(problem.corpus_files)
     assert f"{source} and {target}" in complaint(problem.corpus_files)
     write(tmp_path, [source])
-    assert f"{tmp_path}/{target} does not exist" in complaint(problem.examples, "train")
+    assert f"{tmp_path}/{target} does not exist, but {source} does" in complaint(problem.examples, "train")
 
 
 def test_empty_pairs_stay_in_test_sets(tmp_path):
