@@ -32,13 +32,14 @@ class BatchedBeamSearch:
 
     Attributes:
         few_shapes: Whether to round up array sizes, which limits the number of shapes to compile.
+        compiles_alone: Whether the search for a single sentence is compiled.
     """
 
     def __init__(self, models, jit_compile=False):
-        self.compiles_alone = bool(jit_compile) or COMPILES_EACH_SHAPE
-        self._whole = compiled(self._run_whole, *models, jit_compile=True)
+        self.models, self.compiles_alone = models, bool(jit_compile) or COMPILES_EACH_SHAPE
         jit_compile = jit_compile is True
-        self.models, self.few_shapes = models, jit_compile or COMPILES_EACH_SHAPE
+        self.few_shapes = jit_compile or COMPILES_EACH_SHAPE
+        self._whole = compiled(self._run_whole, *models, jit_compile=True)
         self._begin = compiled(self._begin_batch, *models, jit_compile=jit_compile)
         self._segment = compiled(self._run_segment, *models, jit_compile=jit_compile)
         self._compact = compiled(kv_tree.compact, *models, jit_compile=jit_compile)
