@@ -326,7 +326,7 @@ class BaseTranslator(abc.ABC):
         for row, (source, hypotheses) in enumerate(zip(sources, results)):
             needed = known.intersection(source)
             if any(needed.difference(hypothesis.tokens) for hypothesis in hypotheses):
-                # A space in front is a token of its own, without which the span would continue the word before it.
+                # Keep a space before the placeholder, which is a separate token. Otherwise, the span would join a word.
                 pairs = [list(pair) for pair in itertools.pairwise(source) if pair[1] in needed]
                 spaced = [pair if self.tokenizer.pieces(pair[:1]) == ["▁"] else pair[1:] for pair in pairs]
                 forced[row] = phrases[row] + [phrase for phrase in spaced if phrase not in phrases[row]]

@@ -26,7 +26,7 @@ _cache_hits = threading.local()
 class CompileAhead(StepCallback):
     """Callback and context manager that compiles the update for all batch shapes, in the order of their first use.
 
-    An update waits only for the compilation of its own shape. Keras then calls the same jitted function, which already
+    An update waits only for the compilation of its shape. Keras then calls the same jitted function, which already
     holds the executable, so results do not change. JAX also caches executables in `jax_compilation_cache_dir`.
 
     Args:
