@@ -3,7 +3,7 @@
     python docs/reference.py            # write both pages
     python docs/reference.py --check    # exit with status 1 if a page is outdated
 
-The text is in docs/pages/*.md, see docs/results.py.
+The text of the pages is in docs/pages/*.md (see docs/results.py).
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def help_texts():
 def help_of(command):
     """Return the help text that a command prints."""
     name = f"keras_transformer.{command}"
-    if importlib.util.find_spec(name).submodule_search_locations:  # the command of a package is __main__
+    if importlib.util.find_spec(name).submodule_search_locations:  # a package runs its __main__ module
         name += ".__main__"
     os.environ["COLUMNS"] = WIDTH
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):

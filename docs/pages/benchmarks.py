@@ -4,7 +4,7 @@ from pages.tables import bars, table
 
 PEERS = {"opennmt_tf": "OpenNMT-tf", "pytorch": "PyTorch", "keras_hub": "keras-hub"}
 HEADERS = {"whole": "default", "softmax, best symbols": "softmax, top-k", "moving, reshaping": "copies, reshapes"}
-"""Column headers of names in the result rows."""
+"""Column headers for names in the result rows."""
 
 
 def training(rows):
@@ -217,7 +217,7 @@ def preparation(rows):
 
 
 def soak(rows):
-    """Return a table of the experiments in which training survived repeated kills."""
+    """Return a table of soak tests, in which a training run is killed repeatedly."""
     return table(rows, {
         "updates": "{updates:,}", "kills": "{kills}", "by SIGTERM": "{sigterm}",
         "during a checkpoint write": "{inside_a_checkpoint_write}", "survived": "{survived}", "lost": "{lost}",

@@ -24,7 +24,7 @@ def plan_chart(rows):
 
 
 def assembly_rates(rows):
-    """Return a table of the tokens per second of batches, and of the CPU cores that 8 GPUs would need."""
+    """Return a table of the speed of batch assembly, with the number of CPU cores that 8 GPUs would need."""
     rows = [row for row in rows if "tokens_per_second" in row]
     return table(rows, {
         "workload": "{workload}",

@@ -171,7 +171,7 @@ def result(recipe, rows, problem, metric, split="test", checkpoint="averaged"):
 
 
 def is_recipe(row, preset):
-    """Return whether a row is from a run of a preset on all training text. Options of validation may be different."""
+    """Return whether a row is from a run of a preset on all training text. Validation options may differ."""
     changes = {**changed_fields(preset, row["hparams"]), **row.get("settings", {})}
     return changes.keys() <= {"seed", "extra_train", "vocab_size", "eval_steps", "beam_size"}
 

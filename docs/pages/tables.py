@@ -15,7 +15,7 @@ RESULTS = Path(__file__).parent.parent / "results"
 def rows_of(name):
     """Return the rows of docs/results/NAME.jsonl.
 
-    "overrides" holds the fields that differ from the current preset. If the hparams of a run are equal to another
+    "overrides" holds the fields that differ from the current preset. If the hparams of a run equal those of another
     preset, the row names that preset instead.
     """
     rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -69,7 +69,7 @@ def first_per(rows, key):
 
 
 class _Formatter(string.Formatter):
-    """A `str.format` that shows "–" for None and for missing keys."""
+    """String formatter that shows "–" for None and for missing keys."""
 
     def get_field(self, name, args, kwargs):
         try:
