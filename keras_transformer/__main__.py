@@ -16,7 +16,7 @@ COMMANDS = {
     "augment": "Translate monolingual text into additional training pairs.",
     "trees": "Draw trees.",
     "average": "Average the last checkpoints of a run.",
-    "export": "Export a run as SavedModel, for CTranslate2 or Hugging Face, or as .keras file.",
+    "export": "Export a run as a SavedModel or .keras file, or for CTranslate2 or Hugging Face.",
     "convert": "Convert a pretrained OPUS-MT model to a run.",
     "visualize": "Draw attention maps and learning curves.",
     "serve": "Serve a model over HTTP, with a web page.",

@@ -46,8 +46,9 @@ def main(arguments):
     )
     parser.add_argument("--nbest", type=positive_int, default=1, help="maximum number of pairs per line (default 1)")
     parser.add_argument(
-        "--precision", choices=("float32", "bfloat16"), default="float32", help="type of the weights (default float32)"
-    )
+        "--precision", choices=("float32", "bfloat16"), default="float32",
+        help="precision of weights and computation (default float32)",
+    )  # fmt: skip
     parser.add_argument("--jit_compile", action="store_true", help="compile with XLA (always on with JAX)")
     add_decoding_flags(parser.add_argument_group("search"), grammar=False)
     add_sampling_flags(parser)

@@ -57,7 +57,7 @@ def main(arguments):
         "--paper_bleu", action="store_true",
         help="also print BLEU as in the paper (Moses tokens, split compounds), not comparable with sacreBLEU",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print only one JSON object with all results")
+    parser.add_argument("--json", action="store_true", help="print only JSON, with all results")
     parser.add_argument("--results", type=user_path, help="JSON lines file to which a row of scores is appended")
     group = parser.add_argument_group("parse trees in files, instead of --run")
     group.add_argument(

@@ -1,4 +1,4 @@
-"""python -m keras_transformer.export: write a trained model for other programs."""
+"""python -m keras_transformer.export: export a trained model for other programs."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def main(arguments):
         from keras_transformer.exports.ctranslate2 import POSITIONS, export_ctranslate2
 
         export_ctranslate2(run, folder, flags.checkpoint, flags.quantization or "float32", flags.force)
-        report(f"wrote {folder} for ctranslate2.Translator: texts of at most {POSITIONS:,} tokens")
+        report(f"wrote {folder} for ctranslate2.Translator, which accepts at most {POSITIONS:,} tokens per text")
         return
     if flags.format == "argos":
         from keras_transformer.exports.argos import export_argos
@@ -54,7 +54,7 @@ def main(arguments):
         if flags.push_to_hub:
             check_upload(flags.push_to_hub)
         export_huggingface(run, folder, flags.checkpoint, flags.force)
-        report(f"wrote {folder} for transformers.MarianMTModel: texts of at most {POSITIONS:,} tokens")
+        report(f"wrote {folder} for transformers.MarianMTModel, which accepts at most {POSITIONS:,} tokens per text")
         if flags.push_to_hub:
             report(f"uploaded it to {upload(folder, flags.push_to_hub)}")
         return
@@ -100,7 +100,7 @@ def _parse(arguments):
     parser = Parser(
         "export",
         "--run=runs/toy_ende-toy --format=saved_model --output_dir=exported",
-        "Write a trained model for other programs: TensorFlow, CTranslate2, Argos Translate, Hugging Face, Keras.",
+        "Export a trained model for other programs: TensorFlow, CTranslate2, Argos Translate, Hugging Face, Keras.",
     )
     add_run_flags(parser)
     parser.add_argument("--format", required=True, help=f"{', '.join(FORMATS)}")
@@ -127,7 +127,8 @@ def _parse(arguments):
     )
     group.add_argument(
         "--max_source_length", type=positive_int,
-        help="maximum number of tokens per text with EOS, beyond which texts are cut (default: max_length of the run)",
+        help="maximum number of tokens per text, including EOS, beyond which texts are cut (default: max_length of "
+        "the run)",
     )  # fmt: skip
     group = parser.add_argument_group("huggingface")
     group.add_argument(

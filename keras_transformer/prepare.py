@@ -20,7 +20,7 @@ def main(arguments):
     )
     parser.add_argument("--verify", action="store_true", help="verify all checksums of the prepared corpus")
     parser.add_argument("--shard", type=shard, metavar="I/N", help="prepare only the I-th of N shards")
-    parser.add_argument("--merge", action="store_true", help="merge all shards, as after the last --shard")
+    parser.add_argument("--merge", action="store_true", help="merge all shards, as the last --shard does automatically")
     flags = parser.parse_args(arguments)
     if flags.shard and (flags.merge or flags.report or flags.verify):
         parser.error("--shard cannot be combined with --merge, --report or --verify")

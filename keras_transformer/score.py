@@ -53,8 +53,9 @@ def _parse(arguments):
     parser = Parser(
         "score",
         "--run=runs/toy_ende-toy --source=lines.en --target=lines.de",
-        "Score given translations, teacher-forced. For each pair of lines, write three columns separated by tabs: the "
-        "log-probability of the target in nats, its number of tokens with EOS, and the score as in translate --scores.",
+        "Score given translations with teacher forcing. For each pair of lines, write three columns separated by tabs: "
+        "the log-probability of the target in nats, its number of tokens including EOS, and the score as in translate "
+        "--scores.",
     )
     add_run_flags(parser, ensemble=True)
     parser.add_argument(
@@ -72,7 +73,8 @@ def _parse(arguments):
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(
         "--max_length", type=positive_int,
-        help="maximum number of tokens per side with EOS, beyond which pairs get nan (default: hparams of the run)",
+        help="maximum number of tokens per side, including EOS, beyond which pairs get nan (default: hparams of the "
+        "run)",
     )  # fmt: skip
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16"), default="float32",

@@ -74,7 +74,7 @@ def main(arguments):
         except OSError as error:  # another process now listens on the port
             raise UserError(f"cannot listen on --port={port}: {error.strerror}. Choose another port.") from None
         except KeyboardInterrupt:
-            # Let the signal end the process. A regular exit crashes if a thread returns from JAX during shutdown.
+            # Let the signal end the process. A regular exit would crash if a thread returned from JAX during shutdown.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
 
@@ -122,11 +122,11 @@ def _parse(arguments):
     group = parser.add_argument_group("batches")
     group.add_argument(
         "--batch_tokens", type=positive_int, default=4096,
-        help="maximum number of tokens of a batch, padding included (default %(default)s)",
+        help="maximum number of tokens in a batch, padding included (default %(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--wait_ms", type=non_negative_float, default=5.0,
-        help="maximum time in ms that a text waits for other texts after a batch of several texts (default 5)",
+        help="maximum time in ms that a text waits for others, if the previous batch had several texts (default 5)",
     )  # fmt: skip
     group = parser.add_argument_group("limits")
     group.add_argument(

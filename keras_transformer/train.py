@@ -34,7 +34,7 @@ def main(arguments):
         help="run directory that provides the initial weights, with embeddings matched by token",
     )
     parser.add_argument(
-        "--init_checkpoint", help="checkpoint of that run: best, last, averaged, ema or a step (default best)"
+        "--init_checkpoint", help="checkpoint of --init_from: best, last, averaged, ema or a step (default best)"
     )
     parser.add_argument(
         "--dry_run", action="store_true", help="print the summary of the run and stop after preparing the corpus"
@@ -60,7 +60,7 @@ def main(arguments):
         "--precision",
         default="float32",
         choices=("float32", "bfloat16", "float16"),
-        help="type of matrix products (default float32)",
+        help="data type of matrix products (default float32)",
     )
     group.add_argument(
         "--accumulate",

@@ -113,7 +113,8 @@ def _parse(arguments):
     )  # fmt: skip
     parser.add_argument(
         "--max_source_length", type=positive_int,
-        help="maximum number of source tokens with EOS, beyond which lines are cut (default: max_length of the run)",
+        help="maximum number of source tokens, including EOS, beyond which lines are cut (default: max_length of the "
+        "run)",
     )  # fmt: skip
     add_sentences_flag(parser)
     parser.add_argument(
@@ -131,10 +132,10 @@ def _parse(arguments):
     parser.add_argument("--alignments", action="store_true", help="write the attention to the source tokens (jsonl)")
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16"), default="float32",
-        help="type of weights and computation (default float32)",
+        help="precision of weights and computation (default float32)",
     )  # fmt: skip
     parser.add_argument(
-        "--jit_compile", action="store_true", help="compile with XLA, for many lines (JAX always compiles)"
+        "--jit_compile", action="store_true", help="compile with XLA, useful for many lines (JAX always compiles)"
     )
     parser.add_argument(
         "--progress", action=argparse.BooleanOptionalAction, default=sys.stderr.isatty(),

@@ -51,15 +51,15 @@ def _parse(arguments):
     parser = Parser(
         "trees",
         "--input=parsed.ptb --number=3",
-        "Draw constituency trees. The input has trees in brackets. A tree may extend over several lines.",
+        "Draw constituency trees. The input contains bracketed trees, each of which may span several lines.",
     )
     parser.add_argument(
-        "--input", type=user_path, default="-", help="file of trees in brackets, plain text or .gz (default stdin)"
+        "--input", type=user_path, default="-", help="file of bracketed trees, plain text or .gz (default stdin)"
     )
     parser.add_argument(
         "--format", choices=FORMATS, default="text",
-        help="text for a terminal drawing, svg for picture files, pretty for indented brackets, or line for one tree "
-        "in brackets per line (default text)",
+        help="text for a terminal drawing, svg for picture files, pretty for indented brackets, or line for one "
+        "bracketed tree per line (default text)",
     )  # fmt: skip
     parser.add_argument("--number", type=positive_int, help="number of a single tree, from 1 (default all trees)")
     parser.add_argument("--output_dir", type=user_path, help="folder for the files tree-0001.svg, … of --format=svg")

@@ -76,7 +76,7 @@ def _parse(arguments):
     )
     group.add_argument("--layer", type=positive_int, help="layer, from 1 (default the second to last)")
     group.add_argument(
-        "--heads", type=_heads, metavar="N,N", help="heads, from 1 (default all, for figures 4 and 5 the first two)"
+        "--heads", type=_heads, metavar="N,N", help="heads, from 1 (default all, or the first two for figures 4 and 5)"
     )
     group.add_argument("--word", help="query word of figures 3 and 4, or its number from 1 (default the middle one)")
     group.add_argument("--pieces", action="store_true", help="show subwords instead of words")

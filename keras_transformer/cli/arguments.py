@@ -115,7 +115,7 @@ def add_problem_flags(parser, default_problem=None, default_hparams=None):
     parser.add_argument(
         "--data_dir", type=user_path, default="data", help="folder of prepared corpora (default %(default)s)"
     )
-    parser.add_argument("--raw_dir", type=user_path, help="folder of the corpus files, to use local files")
+    parser.add_argument("--raw_dir", type=user_path, help="folder of local corpus files")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE",
         help="field of the hparams, or with problem.NAME a field of the problem (repeatable)",
@@ -193,7 +193,7 @@ def add_repetition_flags(parser):
     )  # fmt: skip
     parser.add_argument(
         "--repetition_penalty", type=repetition_penalty, metavar="F",
-        help="factor for the log-probability of tokens that are already in the translation (default 1: none)",
+        help="factor for the log-probability of tokens that are already in the translation (default 1: no penalty)",
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def setting(default=dataclasses.MISSING, doc="", low=None, high=MOST, choices=No
         doc: Description for `--help`, one line with the unit.
         low: Minimum of a number, or None.
         high: Maximum of a number.
-        choices: Accepted values: a sequence, or a `Registry` for its names.
+        choices: Sequence of accepted values, or a `Registry` whose names are accepted.
         is_path: Whether the value is a path. `--set` expands `~` in paths.
         of_corpus: For fields of a problem: whether the prepared corpus depends on the value.
     """
@@ -97,7 +97,7 @@ class HParams:
     batch_tokens: int = setting(
         25000, "maximum number of tokens per update on each side, padding included (§5.1)", low=1
     )
-    max_length: int = setting(256, "maximum length of a training source or target, in tokens with EOS", low=1)
+    max_length: int = setting(256, "maximum length of a training source or target, in tokens including EOS", low=1)
     max_shapes: int = setting(
         24, "maximum number of batch shapes, for each of which JAX or XLA compiles the update", low=1, high=1000
     )
@@ -110,7 +110,7 @@ class HParams:
     # Evaluation and checkpoints (§6.1)
     eval_steps: int = setting(1000, "updates between evaluations", low=1)
     decode_steps: int | None = setting(
-        None, "updates between evaluations that also decode, none for each (only with best_metric=nll or loss)", low=1
+        None, "updates between evaluations that also decode, none if all do (only with best_metric=nll or loss)", low=1
     )
     checkpoint_steps: int = setting(1000, "updates between checkpoints", low=1)
     checkpoint_minutes: float = setting(10.0, "maximum minutes between checkpoints, 0 for no maximum", low=0)
@@ -271,7 +271,7 @@ def parse_value(settings_class, name, text, owner):
         owner: Start of error messages, such as "hparams".
 
     Raises:
-        UserError: The field is unknown, or the text does not have its type.
+        UserError: The field is unknown, or the text does not have the field's type.
     """
     fields = {field.name: field for field in dataclasses.fields(settings_class) if "doc" in field.metadata}
     if name not in fields:

@@ -118,7 +118,7 @@ def register_layer(kind: str, name: str) -> Callable:
 
 
 def register_hparams(name: str) -> Callable:
-    """Return a decorator that registers a function, which takes no arguments and returns `HParams`.
+    """Return a decorator that registers a function without arguments that returns `HParams`.
 
     Raises:
         UserError: The function returns another type. The error appears when the hparams are loaded.
@@ -188,7 +188,7 @@ def all_or_nothing():
 
 
 def _is_run_again(old, new):
-    """Return whether both come from the same definition in a notebook or an interactive session."""
+    """Return whether `old` and `new` come from the same definition in a notebook or an interactive session."""
     old, new = ((getattr(entry, "__module__", None), getattr(entry, "__qualname__", None)) for entry in (old, new))
     return old == new and new[0] == "__main__"
 

@@ -59,7 +59,7 @@ def _write(folder, key, files):
                 (new / name).write_bytes(content)
             write_json(new / DESCRIPTION, {**key, "files": {name: _checksum(files[name]) for name in files}})
     except (OSError, UserError) as error:
-        logger.warning(f"cannot store the converted model for CTranslate2, so it is converted again next time: {error}")
+        logger.warning(f"cannot cache the converted CTranslate2 model; the next call will convert it again: {error}")
 
 
 def _read(folder, key):

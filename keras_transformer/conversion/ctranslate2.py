@@ -23,7 +23,7 @@ EXCLUDED = -1e4
 QUANTIZATIONS = (
     "float32", "bfloat16", "float16", "int16", "int8", "int8_float32", "int8_bfloat16", "int8_float16",
 )  # fmt: skip
-"""Data types in which CTranslate2 stores matrices. After "_" follows the data type of all other computations."""
+"""Data types in which CTranslate2 stores matrices. The part after "_" is the data type of all other computations."""
 
 
 def convert(weights, hparams, tokens, folder, quantization=None):
@@ -66,7 +66,7 @@ def convert(weights, hparams, tokens, folder, quantization=None):
     spec.register_source_vocabulary(list(tokens))
     spec.register_target_vocabulary(list(tokens))
     weights = _Weights(weights)
-    # All three share one array (§3.4), which CTranslate2 stores once. The copy is for quantization, which is in-place.
+    # All three share one array (§3.4), which CTranslate2 stores once. Quantization would change the original in place.
     table = weights["embedding/table"].copy()
     spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = spec.decoder.projection.weight = table
     bias = weights["logits_bias"].copy() if "logits_bias" in weights else np.zeros(len(tokens), "float32")
@@ -142,7 +142,7 @@ def _positions(weights, hparams):
     """Return the position table to add to the scaled embeddings, float32 `[POSITIONS, d_model]`."""
     if hparams.positions == "sinusoidal":
         return sinusoids(POSITIONS, hparams.d_model)
-    # Learned positions are scaled like embeddings. All positions from `max_length` share the last row.
+    # Learned positions are scaled like embeddings. All positions from `max_length` on share the last row.
     rows = np.minimum(np.arange(POSITIONS), hparams.max_length - 1)
     return weights["positions/table"][rows] * np.float32(hparams.d_model**0.5)
 

@@ -1,8 +1,8 @@
 """BatchPlan, which assigns the pairs of a corpus to batches by length and shuffles them for each epoch.
 
 The plan sorts the pairs by length (`LengthIndex`) and cuts them into a few segments. All batches of a segment have the
-same shape (rows, source, target). It contains the number of rows that the token budget allows, and the lengths of the
-longest source and the longest target of the segment. Dynamic programming finds the cuts with the least padding.
+same shape (rows, source, target): the number of rows that the token budget allows, and the lengths of the longest
+source and the longest target of the segment. Dynamic programming finds the cuts with the least padding.
 
 Neighbouring batches form a pool. Each epoch shuffles the pairs within each pool, so a pair shares its batch with
 different pairs every time. The shuffle is a keyed permutation, which the plan evaluates only for the rows of one batch.
@@ -19,11 +19,11 @@ from keras_transformer.utils.errors import UserError
 MAX_CUTS = 500
 """Number of places at which a segment may end. More places hardly reduce padding."""
 NEVER = 1e30
-"""Number of tokens that exceeds that of any plan. It is finite so that interpolation is possible."""
+"""Number of tokens that stands for an impossible plan. It is finite so that interpolation is possible."""
 POOL = 32
 """Number of batches in a pool. Larger pools mix pairs better, but add padding to batches with dynamic shapes."""
 BATCHES, PAIRS, PHASE = range(3)
-"""Last parts of the keys of three random streams: order of batches, order of a pool's pairs, and borders of pools."""
+"""Key suffixes of the three random streams: order of batches, order of pairs in a pool, and borders of pools."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,7 @@ class BatchPlan:
         return epoch, segment, int(place - self._first_batches[segment])
 
     def _places(self, epoch, positions):
-        """Return the batches at the given positions of an epoch, integers `[count]`, as indices in order of length."""
+        """Convert positions in an epoch, integers `[count]`, to indices of batches in order of length."""
         if not self._shuffle:
             return positions
         return permute(positions, self.batches_per_epoch, (self.seed, epoch, BATCHES))
@@ -185,7 +185,7 @@ class BatchPlan:
         return pool, int(borders[pool]), int(borders[pool + 1])
 
     def _pools(self):
-        """Return (number of pairs, longest source, longest target) of the pools, three arrays int64 `[pools]`."""
+        """Return (number of pairs, longest source, longest target) of each pool, three int64 arrays `[pools]`."""
         starts = []
         for (start, _, shape), count in zip(self._segments, np.diff(self._first_batches)):
             starts.append(start + _borders(count, max(1, count // POOL), 0.0)[:-1] * shape[0])
@@ -211,8 +211,8 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
         max_shapes: Maximum number of segments.
 
     Returns:
-        A list of segments (start, stop, shape). The segment contains the pairs from `start` to `stop - 1`, and `shape`
-        is the shape of its batches.
+        A list of segments (start, stop, shape). A segment contains the pairs from `start` to `stop - 1`, and `shape` is
+        the shape of its batches.
     """
     # For speed, cut only between blocks of groups that have about the same number of tokens.
     tokens = np.cumsum(size * np.maximum(source, target))

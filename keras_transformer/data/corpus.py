@@ -127,7 +127,7 @@ def existing_file(folder, *names):
 def _same_content(path, other, *times):
     """Return whether two files have the same decompressed content.
 
-    The times of modification are arguments only so that the cache never returns a result for an older version.
+    The modification times are arguments only so that the cache never returns a result for an older version.
     """
     with contextlib.suppress(UserError), open_binary(path) as one, open_binary(other) as two:
         while (block := one.read(1 << 20)) == two.read(1 << 20):
@@ -137,7 +137,7 @@ def _same_content(path, other, *times):
 
 
 def remedy(folder, name, otherwise=""):
-    """Return the remedy at the end of the error message about a missing corpus file.
+    """Return the remedy to append to the error message about a missing corpus file.
 
     If the folder contains a file with a similar name (different case, or with `.txt`), the remedy is to rename it.
 

@@ -11,15 +11,14 @@ BLOCK = 1 << 20
 class LengthIndex:
     """Pairs of a corpus, grouped by their two lengths and sorted so that neighbours have similar lengths.
 
-    Groups are in ascending order of the length of the longer side. Among groups with the same length of the longer
-    side, the order is from long targets to long sources. For the next length, the order is reversed. Pairs with equal
-    lengths keep their order.
+    Groups are in ascending order of the length of their longer side. If this length is even, groups with long targets
+    come first; if it is odd, groups with long sources. Pairs with equal lengths keep their order.
 
     Args:
         source: int64 `[groups]`, source length of the pairs in each group, including EOS.
         target: int64 `[groups]`, target length, including EOS.
         size: int64 `[groups]`, number of pairs.
-        order: Row indices of the pairs in this order: a `Column`, a NumPy array `[pairs]`, or any object with a method
+        order: Row indices of the sorted pairs: a `Column`, a NumPy array `[pairs]`, or any object with a method
             `take(positions)` that returns integers `[positions]`.
     """
 

@@ -80,7 +80,7 @@ def read_tmx(path, source, target):
     """Yield the pairs of a file in the Translation Memory eXchange format, version 1.1 to 1.4b.
 
     A language matches its variants: `en` matches `en-US`. The function skips units that lack one of the two languages,
-    and logs a warning with their number. It removes formatting codes, and replaces each run of white space with one
+    and logs how many it skipped. It removes formatting codes, and replaces each run of white space with one
     space.
     """
     units = pairs = 0

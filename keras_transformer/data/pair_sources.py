@@ -56,7 +56,7 @@ def repeat_pairs(pairs, weight):
 
 
 def find_source(folder, name, languages, required=False, by_settings=True):
-    """Return the `PairSource` of a split by the conventional names of its files, or None if there are no such files.
+    """Find the files of a split by their conventional names, and return a `PairSource`, or None if no files exist.
 
     Args:
         folder: Folder of the files.
@@ -64,7 +64,7 @@ def find_source(folder, name, languages, required=False, by_settings=True):
             `train.tmx`, plain or compressed.
         languages: Codes of the source and target language.
         required: Whether missing files are an error.
-        by_settings: Whether error messages suggest the settings of the problem that select other files.
+        by_settings: Whether error messages suggest problem settings that select other files.
 
     Raises:
         UserError: Files exist in more than one of these formats, one of the two sides is missing, or only a file with a

@@ -42,9 +42,9 @@ def insert_placeholders(source, target, count, share, rng):
 
 @functools.lru_cache
 def _tokens():
-    """Return the pattern of an address, a word, or a tag, which is not a candidate and belongs to no group.
+    """Return the pattern of an address, a word or a tag. Tags match no group, because they are not candidates.
 
-    The package `regex` counts combining marks as parts of words. Scripts without spaces have no words here.
+    The package `regex` counts combining marks as parts of words. In scripts without spaces, no words match.
     """
     import regex
 

@@ -36,7 +36,7 @@ PLACEHOLDER = re.compile(r"<ph(\d+)>")
 
 
 def placeholder(number):
-    """Return the placeholder with a number, which starts at 1."""
+    """Return the placeholder with the given number, which starts at 1."""
     return f"<ph{number}>"
 
 
@@ -46,7 +46,7 @@ def placeholder_names(count=COUNT):
 
 
 def placeholder_ids(pieces):
-    """Return the ids of `<ph1>`, `<ph2>`, … up to the last placeholder before the first missing one.
+    """Return the ids of `<ph1>`, `<ph2>`, …, stopping at the first placeholder that is missing.
 
     Args:
         pieces: All pieces of a vocabulary, in the order of their ids.
@@ -59,7 +59,7 @@ def placeholder_ids(pieces):
 def hide_spans(texts, count):
     """Replace the protected spans of sources with placeholders.
 
-    Spans that the user has marked come first. If a text has more addresses than remaining placeholders, the last
+    Spans that the user has marked take precedence. If a text has more addresses than remaining placeholders, the last
     addresses stay in the text.
 
     Args:
@@ -101,9 +101,9 @@ def _hide(index, text, count):
 
 
 def hide_in_target(text, spans):
-    """Replace the spans of a source, {placeholder: span}, in a target. If a span recurs, its placeholders alternate.
+    """Replace the spans of a source, {placeholder: span}, in a target with their placeholders.
 
-    Spans inside longer words do not change.
+    If a span has several placeholders, they alternate. Spans inside longer words do not change.
     """
     names = collections.defaultdict(list)
     for name, span in spans.items():

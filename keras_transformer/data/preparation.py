@@ -30,7 +30,7 @@ class ChangedTexts(Exception):
 
 
 class Progress:
-    """Progress log of a split. It has at most one line per `SECONDS`, so a small corpus has none.
+    """Progress log of a split. It has at most one line every `SECONDS` seconds, so a small corpus has none.
 
     Args:
         split: Name of the split.

@@ -3,7 +3,7 @@
 import random
 
 SAMPLE_CHARACTERS = 100_000_000
-UNSPACED = 12  # factor of the weight of a text without spaces between words
+UNSPACED = 12  # weight of each character in a text without spaces between words
 
 
 def sample_texts(texts, characters=SAMPLE_CHARACTERS):

@@ -128,7 +128,9 @@ class TokenBatches(keras.utils.PyDataset):
         return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)
 
     def as_dataset(self, replicas=1):
-        """Return a `tf.data.Dataset` of the batches. It leaves the lengths open, so TensorFlow traces `fit` only once.
+        """Return a `tf.data.Dataset` of the batches.
+
+        Its element shapes leave the lengths unspecified, so TensorFlow traces `fit` only once.
 
         Args:
             replicas: Number of equal blocks into which to split the rows of each batch. Each block is an element.

@@ -216,6 +216,6 @@ class Sequences:
 
 
 def _status(path):
-    """Return the size, modification time and inode of a file. If the file is changed or copied, they change."""
+    """Return the size, modification time and inode of a file, which change if the file is changed or copied."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ino]

@@ -70,7 +70,7 @@ def augment(run_dir, input_path, output_path, options, checkpoint=None, precisio
     call is interrupted, the next call with the same run, input and options resumes after the last finished chunk.
 
     Args:
-        run_dir: Run directory. The source language of its model is the language of the input.
+        run_dir: Run directory of a model whose source language is the language of the input.
         input_path: Text file with one sentence per line, plain or compressed.
         output_path: File to write. Its name must end in .tsv.
         options: `AugmentOptions`.

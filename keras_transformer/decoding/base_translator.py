@@ -326,7 +326,7 @@ class BaseTranslator(abc.ABC):
         for row, (source, hypotheses) in enumerate(zip(sources, results)):
             needed = known.intersection(source)
             if any(needed.difference(hypothesis.tokens) for hypothesis in hypotheses):
-                # Keep a space before the placeholder, which is a separate token. Otherwise, the span would join a word.
+                # Keep a space token before the placeholder. Otherwise, the span would be attached to the previous word.
                 pairs = [list(pair) for pair in itertools.pairwise(source) if pair[1] in needed]
                 spaced = [pair if self.tokenizer.pieces(pair[:1]) == ["▁"] else pair[1:] for pair in pairs]
                 forced[row] = phrases[row] + [phrase for phrase in spaced if phrase not in phrases[row]]

@@ -17,7 +17,7 @@ LENGTH_ALONE = 64
 """Source length to which the compiled search for a single sentence pads, so that only one shape is compiled."""
 
 SHRINK = 0.8
-"""Remove finished sentences if the unfinished share is at most this value. Removal copies arrays, which takes time."""
+"""Maximum share of unfinished sentences at which finished ones are removed. Removal takes time to copy arrays."""
 
 
 class BatchedBeamSearch:

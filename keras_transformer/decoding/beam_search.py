@@ -93,7 +93,7 @@ def start(batch, length, options, path, cache, inputs=None):
         length: Maximum number of tokens, L.
         options: `SearchOptions`.
         path, cache: Initial values for `decode` in the first step, with `beams_at_first` beams.
-        inputs: `SearchInputs`, which only phrases require.
+        inputs: `SearchInputs`, needed only for phrases.
     """
     beam_size, beams = options.beam_size, beams_at_first(options)
     return BeamState(

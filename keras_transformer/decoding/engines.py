@@ -15,7 +15,7 @@ def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compil
     """Return the engine to use for the models of one or more runs, "keras" or "ctranslate2".
 
     "auto" chooses CTranslate2 if it is installed, supports the models and options, and detects no GPU. Otherwise,
-    "auto" chooses Keras. The function logs a choice of CTranslate2.
+    "auto" chooses Keras. The function logs a message if "auto" chooses CTranslate2.
 
     Args:
         engine: One of `ENGINES`.

@@ -1,4 +1,4 @@
-"""The decoder's key/value cache in a search, a tree with one node per position and beam.
+"""The decoder's key/value cache during a search, stored as a tree with one node per position and beam.
 
 Beams with a common prefix share the nodes of the prefix. The path of a beam marks its ancestors in the tree. All paths
 form an array, bool `[batch, beams, nodes]`. To reorder hypotheses, the search reorders only their paths and does not

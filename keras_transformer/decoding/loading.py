@@ -1,4 +1,4 @@
-"""Loading of translators with a suitable engine. This module does not import Keras."""
+"""Function that loads a translator with a suitable engine. This module does not import Keras."""
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator

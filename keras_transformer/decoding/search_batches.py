@@ -9,7 +9,9 @@ from keras_transformer.decoding.phrases import phrase_array
 from keras_transformer.utils.text import split_words
 
 BATCH_TOKENS = 32_768
-"""Maximum number of source and target positions over all beams of a batch. It limits memory, not the results."""
+"""Maximum number of source and target positions over all beams of a batch.
+
+It limits memory and does not affect the results."""
 BATCH_ROWS = 64
 """Maximum number of sentences in a batch."""
 

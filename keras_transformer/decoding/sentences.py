@@ -9,7 +9,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import UNSPACED
 
 CJK = "\u3000"
-"""First character of the scripts without spaces between sentences. `UNSPACED` also covers Thai, which has spaces."""
+"""First character of scripts without spaces between sentences. `UNSPACED` also covers Thai, which has such spaces."""
 
 
 def split_texts(texts, language, keep_spans=False):

@@ -213,7 +213,7 @@ class Translator(BaseTranslator):
                 yield i, log_p[row, :length], weights[row, :length, :source_length] if alignments else None
 
     def score_batch(self, source, labels, alignments=False):
-        """Return log-probabilities of labels and alignments, computed with teacher forcing.
+        """Return the log-probability of each label, and alignments, computed with teacher forcing.
 
         Args:
             source: int `[batch, source_length]`.

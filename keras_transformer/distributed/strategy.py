@@ -14,7 +14,7 @@ STRATEGIES = {
 
 
 def check_strategy(name, devices=None, jit_compile="auto"):
-    """Raise a `UserError` if the strategy or an option is invalid for the backend. Do not initialize devices."""
+    """Raise a `UserError` if the strategy or an option is invalid for the backend, without initializing devices."""
     backend = keras.backend.backend()
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)

@@ -16,7 +16,7 @@ LONGEST = 100  # maximum number of characters in a word, because the time grows 
 
 
 class BPEDropout:
-    """Function that segments the words of a sequence of ids at random.
+    """Callable that segments the words of a sequence of ids at random.
 
     Args:
         pieces: List of all pieces, indexed by id.

@@ -71,7 +71,7 @@ class MarianTokenizer(Tokenizer):
 
     @property
     def models(self):
-        """Bytes of the source's and of the target's SentencePiece model."""
+        """Bytes of the SentencePiece models for sources and for targets."""
         return self._models
 
     @property

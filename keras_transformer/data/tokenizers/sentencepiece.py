@@ -87,7 +87,7 @@ class SentencePieceTokenizer(Tokenizer):
     def hidden_ids(self):
         """Ids for word dropout (see `Tokenizer`).
 
-        A piece that begins a word becomes "▁", which also begins an unknown word. Language tags are not hidden.
+        A piece that begins a word becomes "▁", as at the start of an unknown word. Language tags are not hidden.
         """
         ids, blank = super().hidden_ids, self._processor.piece_to_id("▁")
         begins = self.word_starts == 1

@@ -25,8 +25,8 @@ SAMPLE = 4_000_000
 LONGEST = 2**30
 """Maximum size of a training sentence in bytes. By default, SentencePiece ignores sentences above 4,192 bytes."""
 LONG_WORD = re.compile(r"(\S{10000})")
-"""Pattern after which to split long words for training. SentencePiece counts characters of a word in 16 bits and aborts
-if a word has more characters."""
+"""Pattern after which to split long words for training. SentencePiece counts the characters of a word in 16 bits and
+aborts if the count overflows."""
 MANY_CHARACTERS, COMMON_SHARE = 1000, 0.999
 """Thresholds of `has_many_characters`, which are a number of characters and the share of a text that they cover."""
 RARE_SHARE = 0.0005
@@ -183,7 +183,7 @@ def parse_symbols(text):
 
 
 def _normalizer(normalization):
-    """Return the arguments with which SentencePiece's trainer uses a normalization of `VocabularyOptions`."""
+    """Return the arguments that select a normalization of `VocabularyOptions` in SentencePiece's trainer."""
     import sentencepiece
 
     if normalization != "identity":
