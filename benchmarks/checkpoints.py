@@ -2,9 +2,9 @@
 
     python benchmarks/checkpoints.py --json=docs/results/checkpoints.jsonl
 
-A checkpoint contains the weights, the optimizer state and a moving average, as in training. The share refers to the
-default checkpoint interval and to updates of at most `--tokens` source and target tokens. Most runs make larger
-updates, so the share is an upper bound.
+A checkpoint contains the weights, the optimizer state and a moving average, as in training. The share assumes the
+default checkpoint interval and updates of at most `--tokens` source and target tokens. Most runs make larger updates,
+so the share is an upper bound.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Measure compile times on JAX as the time to the first and to the last update, without and with a compilation cache.
+"""Measure compile times on JAX: the time to the first and to the last update, with a cold and a warm compilation cache.
 
     KERAS_BACKEND=jax python benchmarks/compilation.py --hparams=toy,base
 

@@ -14,8 +14,8 @@ The program exports a run and starts the interpreter `--python`, which must have
 | onnx | optimum-onnx[onnxruntime], sentencepiece, sacremoses |
 
 The interpreter translates a test split in batches of 64 texts, except that Argos Translate takes one text at a time.
-The measurement of sentences per second starts after a first batch. For onnx, the interpreter first converts the export
-for transformers. `same` is the share of translations that are equal to those of `Translator`.
+The measurement of sentences per second starts after a warm-up batch. For onnx, the interpreter first converts the
+export for transformers. `same` is the share of translations that are equal to those of `Translator`.
 """
 
 import json

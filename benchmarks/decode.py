@@ -6,11 +6,11 @@
 
 Workloads:
 
-- `forced`: a model with random weights translates one batch of 64 sentences. Each has 25 source tokens and gets 25
-  output tokens and EOS.
+- `forced`: a model with random weights translates one batch of 64 sentences. Each sentence has 25 source tokens, and
+  25 output tokens plus EOS.
 - `natural`: a trained run translates a split of its problem in batches of 64 sentences of similar length. This project
   limits the length of each output as usual. The other engines apply the limit of the longest source to the whole batch.
-  The number of output tokens is that of the best hypotheses without EOS.
+  Output tokens are those of the best hypotheses, without EOS.
 
 Each engine runs in a separate process with `--threads` threads. It loads the model and translates everything once. In
 each of `--repeats` rounds, the engines then run one after the other, so that other programs affect all of them. The
@@ -140,7 +140,7 @@ class Workload:
     score: object = None
 
     def tokens(self, outputs):
-        """Return the number of output tokens for the measurement of speed."""
+        """Return the number of output tokens from which the speed is computed."""
         return len(outputs) * (self.min_length + 1) if self.min_length else sum(map(len, outputs))
 
     def job(self, threads):

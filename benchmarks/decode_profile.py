@@ -1,11 +1,11 @@
-"""Profile the operations of beam search on TensorFlow's CPU, with the workload `forced` of `decode.py`.
+"""Profile the operations of beam search with TensorFlow on a CPU, for the workload `forced` of `decode.py`.
 
     python benchmarks/decode_profile.py --json=docs/results/decode_profile.jsonl
 
 The program translates the batch once before the profile, so the times exclude tracing and compilation. The time of a
-kind is the sum over its operations. Operations in several threads may overlap, so shares are more meaningful than
-seconds. An operation that XLA has fused appears under XLA's name. Rates count the floating point operations of matrix
-products.
+kind of operation is the sum over all operations of that kind. Operations in several threads may overlap, so shares are
+more meaningful than seconds. An operation that XLA has fused appears under XLA's name. Rates count the floating-point
+operations of matrix products.
 """
 
 import collections
@@ -68,7 +68,7 @@ def measure(workload, mode, precision):
 
 
 def product_flops(workload):
-    """Return the floating point operations of all matrix products, without padding."""
+    """Return the number of floating-point operations in all matrix products, without padding."""
     from keras_transformer.config.hparams import HParams
 
     vocab_size, hparams, _ = protocol.read_model(workload.model)

@@ -10,11 +10,12 @@ All variants translate a test split and some unusual strings:
 - `engine`: the run itself with `--engine=ctranslate2`.
 
 The benchmark reports shares of equal translations. `same` compares with `Translator` in float32, and `same_precision`
-with `Translator` in the precision of the export. `awkward` is the share for the unusual strings. Differences of scores
-are for equal tokens in equal precision. The measurement of sentences per second starts after a first batch.
+with `Translator` in the precision of the export. `awkward` is the share for the unusual strings. Score differences
+compare outputs with the same tokens in the same precision. The measurement of sentences per second starts after a
+warm-up batch.
 
 CTranslate2 has a different beam search (docs/serving.md), so the benchmark also compares its greedy outputs and its
-log-probabilities of given targets. The benchmark cuts its outputs to this project's limit, the source length plus
+log-probabilities of given targets. CTranslate2's outputs are cut to this project's limit, the source length plus
 `extra_length`.
 
 `--variants="huggingface float32" --python=PATH` measures the export for transformers. PATH is a Python interpreter with

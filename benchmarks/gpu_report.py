@@ -1,6 +1,6 @@
 """Measure training and decoding with JAX on one accelerator: speed, memory and compiled program.
 
-The program needs no network connection.
+The benchmark needs no network connection.
 
     KERAS_BACKEND=jax python benchmarks/gpu_report.py --raw_dir=multi30k --json=docs/results/gpu.jsonl
     KERAS_BACKEND=jax python benchmarks/gpu_report.py --miniature
@@ -207,7 +207,7 @@ def decode(sizes):
 
 
 def learn(sizes, flags):
-    """Train for a short time and measure the BLEU."""
+    """Train for a short time and measure BLEU."""
     import keras_transformer as kt
     from keras_transformer.decoding.evaluation import evaluate
     from keras_transformer.training.options import TrainOptions

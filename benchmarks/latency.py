@@ -58,11 +58,11 @@ def main(arguments):
     parser.add_names("--workloads", WORKLOADS, "single,cold_start,lines_1000,server_1,server_64")
     parser.add_argument("--baseline", type=Path, metavar="FOLDER", help="another checkout, measured alternately")
     parser.add_argument("--rounds", type=positive_int, default=3, help="number of rounds (default %(default)s)")
-    parser.add_argument("--seconds", type=positive_int, default=10, help="time with a server (default %(default)s)")
+    parser.add_argument("--seconds", type=positive_int, default=10, help="seconds per server (default %(default)s)")
     parser.add_argument(
-        "--sentences", type=positive_int, default=200, help="sentences for single (default %(default)s)"
+        "--sentences", type=positive_int, default=200, help="sentences for the workload single (default %(default)s)"
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG of the latency against the load")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG plot of latency against load")
     flags = parser.parse_args(arguments)
     if flags.baseline and not (flags.baseline / "keras_transformer").is_dir():
         raise UserError(f"--baseline must be a checkout of this project, got {flags.baseline}.")

@@ -2,8 +2,8 @@
 
     python benchmarks/parsing_speed.py --run=runs/mine --sentences=1000 --beam_size=21
 
-The benchmark measures only the search, without loading the model and without a first search, which traces functions. It
-counts the outputs that are trees over all words of their sentences.
+The time excludes loading the model and a warm-up search, which traces functions. `whole_trees` counts the outputs that
+are trees over all words of their sentences.
 """
 
 import itertools
@@ -20,7 +20,7 @@ def main(arguments):
     parser.add_argument("--sentences", type=positive_int, default=1000, help="test sentences (default %(default)s)")
     parser.add_argument("--skip", type=int, default=0, help="test sentences to skip (default %(default)s)")
     parser.add_argument("--beam_size", type=positive_int, default=21, help="number of beams (default %(default)s)")
-    parser.add_argument("--unconstrained", action="store_true", help="search without the constraint to trees")
+    parser.add_argument("--unconstrained", action="store_true", help="do not constrain outputs to trees")
     flags = parser.parse_args(arguments)
     load_keras()
     import keras

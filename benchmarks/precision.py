@@ -2,7 +2,7 @@
 
     python benchmarks/precision.py --json=docs/results/precision.jsonl
 
-The benchmark trains a run for each seed and precision. It compares the last validation of a run with that of the
+The benchmark trains a model for each seed and precision. It compares the last validation of each run with that of the
 float32 run with the same seed, which has the same initial weights, batches and dropout masks. "loss" is the
 label-smoothed and "nll" the plain cross-entropy in nats per token. The difference between seeds shows the size of
 random effects.
@@ -27,7 +27,7 @@ def main(arguments):
     parser.add_argument("--hparams", default="toy", help="preset (default %(default)s)")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--precisions", nargs="+", default=["bfloat16"], choices=("bfloat16", "float16"))
-    parser.add_argument("--train_steps", type=positive_int, help="updates (default: of the preset)")
+    parser.add_argument("--train_steps", type=positive_int, help="number of updates (default the preset's)")
     flags = parser.parse_args(arguments)
     rows = []
     for seed in flags.seeds:

@@ -1,4 +1,4 @@
-"""Run those parts of an experiment that have no results yet.
+"""Run the parts of an experiment that have no results yet.
 
     python benchmarks/reproduce.py multi30k --raw_dir=FOLDER
     python benchmarks/reproduce.py table3 --list
@@ -6,8 +6,8 @@
 An experiment is a list of runs. The program trains each run and evaluates some of its checkpoints. By default, these
 are the best checkpoint and the average of the last ones, on the validation and the test split. Each evaluation appends
 a row to docs/results/EXPERIMENT.jsonl. The program skips evaluations that already have a row, in any backend and
-precision. You may interrupt it at any time. The same command resumes from the last checkpoint. `--list` shows the
-missing parts.
+precision. You may interrupt it at any time. The same command resumes from the last checkpoint. `--list` shows which
+runs are done.
 
 Several processes may work on one experiment, for example one per core (`taskset -c 1 python …`). A process skips runs
 on which another process is working. The environment variable KERAS_BACKEND selects the backend, and `--precision`
@@ -106,7 +106,7 @@ def short(seed=1, **changes):
 
 
 def variations(name, *values):
-    """Return small versions of the runs in a row of Table 3, which differ in the value of the field `name`."""
+    """Return small versions of the runs in a row of Table 3, one for each value of the field `name`."""
     return [short(**{name: value}) for value in values]
 
 
@@ -208,7 +208,7 @@ def main(arguments):
 
 
 def open_evaluations(planned, path):
-    """Return the evaluations of a run for which a file has no row."""
+    """Return the evaluations of a run that have no row in the file `path`."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     rows = list(filter(planned.matches, map(json.loads, lines)))
     return [evaluation for evaluation in planned.planned_evaluations() if not any(map(evaluation.matches, rows))]

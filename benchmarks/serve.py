@@ -107,7 +107,7 @@ class Server:
     def load(self, questions, clients, seconds, stream=False):
         """Let clients send requests for some time. Return the latencies in milliseconds and other measurements.
 
-        `first_lines` contains the latencies of the first lines, which are early if `stream` is true.
+        `first_lines` contains the time to the first line of each answer, which is shorter if `stream` is true.
         """
         first = time.monotonic()
         latencies, first_lines, wrong, errors = [], [], [], []
@@ -145,7 +145,7 @@ class Server:
 
 
 def translation(connection, text, stream=False):
-    """Request the translation of a text from the server. Return it, and the time at which its first line arrived.
+    """Request the translation of a text. Return the translation and the time at which the first line arrived.
 
     Args:
         connection: `HTTPConnection`.
@@ -155,7 +155,7 @@ def translation(connection, text, stream=False):
     Raises:
         ValueError: The server answered with an error.
     """
-    # A server without streams, measured with --baseline, would reject "stream": false.
+    # A server that does not support streams (latency.py --baseline) would reject even "stream": false.
     body = json.dumps({"texts": [text]} | ({"stream": True} if stream else {})).encode()
     connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
     response = connection.getresponse()

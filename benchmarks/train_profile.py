@@ -3,12 +3,12 @@
     python benchmarks/train_profile.py --json=docs/results/train_profile.jsonl
     python benchmarks/train_profile.py --onednn=off     # TensorFlow's default on many processors
 
-The benchmark profiles updates of the workload `fixed` of `train_step.py` on TensorFlow's CPU. It uses graph mode, in
-which the name of an operation contains the name of its layer. Operations run one after the other, each with all
+The benchmark profiles updates of the workload `fixed` of `train_step.py` with TensorFlow on a CPU. It uses graph mode,
+in which the name of an operation contains the name of its layer. Operations run one after the other, each with all
 threads.
 
 Two rates form a roofline: the speed of a large matrix product, and the bandwidth of adding 1 to a large array. From
-the shapes of inputs and outputs, the benchmark computes the floating point operations of matrix products and the bytes
+the shapes of inputs and outputs, the benchmark computes the floating-point operations of matrix products and the bytes
 of all operations. The limit of an operation is the longer of the two resulting times. Operations take longer than their
 limit if their arrays are small, or if they compute exponentials or random numbers. They are faster if their arrays are
 in a cache.
@@ -89,7 +89,7 @@ def measure(size, precision):
 
 
 def update_of(size, precision):
-    """Return (function that makes an update, {operation name: (floating point operations, bytes)}) of a model."""
+    """Return (function that makes an update, {operation name: (floating-point operations, bytes)}) of a model."""
     import keras
     import tensorflow as tf
     from workload import training_batches
@@ -109,7 +109,7 @@ def update_of(size, precision):
 
 
 def work_of(graph):
-    """Return {name: (floating point operations, bytes)} of all operations in a `GraphDef`, including its functions."""
+    """Return {name: (floating-point operations, bytes)} of all operations in a `GraphDef`, including its functions."""
     import tensorflow as tf
 
     work = {}
@@ -139,7 +139,7 @@ def elements(shape):
 
 
 def product_rate(precision):
-    """Measure the floating point operations per second of a large matrix product."""
+    """Measure the floating-point operations per second of a large matrix product."""
     import tensorflow as tf
 
     side = 2048
@@ -148,7 +148,7 @@ def product_rate(precision):
 
 
 def copy_rate():
-    """Measure the bytes that adding 1 to a large array reads and writes per second."""
+    """Measure the bytes per second that are read and written when 1 is added to a large array."""
     import tensorflow as tf
 
     x = tf.ones(1 << 26)

@@ -16,7 +16,7 @@ Workloads:
 
 All engines make the same updates from the same weights, with the same batches and learning rates. The model has
 post-norm, dropout only after the embedding and the sublayers, and label smoothing of 0.1. OpenNMT-tf distributes the
-0.1 over the other tokens, without the label itself. TensorFlow uses its oneDNN operations in all engines.
+0.1 over all tokens except the label. TensorFlow uses its oneDNN operations in all engines.
 
 Each engine runs in a separate process with `--threads` threads. In each of `--repeats` rounds, the engines run one
 after the other, so that other programs affect all of them. If an engine runs in two modes, the slower mode stops after
@@ -168,7 +168,7 @@ class Workload:
         return {**self.job, "warm_updates": len(self.tokens)} if every_shape else self.job
 
     def work(self, turn, mode):
-        """Return the target tokens and the operations of a round as {"tokens": …, "flops": …}. Turns count from 0."""
+        """Return the target tokens and the operations of round `turn` (from 0) as {"tokens": …, "flops": …}."""
         before = 1 + self.job_of(mode)["warm_updates"]
         first = before + turn * (1 + self.job["updates"]) + 1
         numbers = [i % len(self.tokens) for i in range(first, first + self.job["updates"])]
@@ -297,7 +297,7 @@ def alternate(variants, workloads, flags, folder):
 
 
 def fastest_peers(rounds):
-    """Return the fastest mode of each other engine as {(workload, engine): mode}."""
+    """Return the fastest mode of each engine in `PEERS` as {(workload, engine): mode}."""
     fastest = {}
     for variant in rounds[0]:
         if variant.engine in PEERS:

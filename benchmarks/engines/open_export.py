@@ -3,7 +3,7 @@
     python benchmarks/engines/open_export.py FORMAT EXPORT REQUEST.json ANSWER.json
 
 `consumers.py` writes the request, {"texts": […], "batch": N}, and runs this program with the interpreter `--python`.
-The answer contains the translations, their time in seconds without a first batch, and the name and version of the
+The answer contains the translations, the time in seconds after a warm-up batch, and the name and version of the
 software.
 """
 

@@ -38,7 +38,7 @@ def new_translator(*num_layers, dtype="float32"):
 
 
 def randomize(translator, seed):
-    """Assign random weights that are large enough for peaked distributions, which depend on all earlier tokens."""
+    """Assign random weights, large enough for distributions that are peaked and depend on all earlier tokens."""
     rng, scales = np.random.default_rng(seed), {"table": 0.7, "query": 0.2, "key": 0.2}
     for model in translator.models:
         for variable in model.trainable_variables:
@@ -106,7 +106,8 @@ def are_best_of_all(every, results, legal=lambda number, tokens: True):
     Args:
         every: Return value of `exhaustive`.
         results: Hypotheses of the search for each source.
-        legal: Function of a source's index and a sequence's tokens that returns whether the search may return it.
+        legal: Function that takes the index of a source and a sequence of tokens, and returns whether the search may
+            output the sequence.
     """
     for number, (found, hypotheses) in enumerate(zip(every, results, strict=True)):
         log_p = {tokens: values.sum() for tokens, values in found.items() if legal(number, tokens)}

@@ -27,7 +27,7 @@ LANGUAGES = {
 
 
 def toy_pairs(language, seed):
-    """Return all 5,184 pairs (English sentence, its translation to `language`) in random order."""
+    """Return all 5,184 pairs (English sentence, its translation into `language`) in random order."""
     template, *words = LANGUAGES[language]
     words = [text.split() for text in words]
     pairs = []

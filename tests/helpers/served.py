@@ -13,7 +13,7 @@ from keras_transformer.server.engines import Engine, Output
 from keras_transformer.server.limits import Limits
 
 LIMITS = Limits(texts=8, characters=100, body_bytes=4000, waiting=20, seconds=30.0)
-"""Limits for tests. Only tests of timeouts use fewer seconds, because a busy machine may pause for a few."""
+"""Limits for tests. Only tests of timeouts use a shorter timeout, because a busy machine may pause for seconds."""
 
 
 class Answer(NamedTuple):
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 def ask(url, path="/translate", body=None, timeout=60):
     """Send a GET request, or a POST request if `body` is given, and return the `Answer`.
 
-    The request contains a `bytes` body unchanged and any other object as JSON.
+    A `bytes` body is sent unchanged, and any other object as JSON.
     """
     address = url.removeprefix("http://")
     connection = http.client.HTTPConnection(address, timeout=timeout)
@@ -97,7 +97,7 @@ def serving(app):
 
 
 class Backwards(Engine):
-    """Engine that reverses each text and appends its rank to all but the best n-best output.
+    """Engine that reverses each text. In an n-best list, all outputs except the best end with their index.
 
     `translate` raises `UserError` if a text contains "impossible", and `RuntimeError` if a text contains "fault".
 
@@ -154,7 +154,7 @@ def waiting(url):
 
 
 def block(pool, url, engine):
-    """Close the engine's gate after a first text, and return the future of its answer."""
+    """Close the engine's gate, and wait until a first text blocks the engine. Return the future of its answer."""
     engine.gate.clear()
     first = pool.submit(ask, url, body={"texts": ["first"]})
     wait_for(lambda: engine.batches)

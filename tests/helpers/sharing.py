@@ -1,4 +1,4 @@
-"""Folders that one test process fills while the others wait, so that they compute an expensive result only once."""
+"""Folders that one test process fills while the others wait, so that expensive results are computed only once."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Independent implementations with which tests compare the package's functions for trees."""
+"""Independent implementations of tree functions, for comparison with those of the package."""
 
 import re
 

@@ -357,7 +357,7 @@ def test_run_killed_during_creation_can_be_created(home, tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--output_dir={}", "--output_dir={}/run", "--data_dir={}", "--data_dir={}/data"])
-def test_train_names_file_in_its_way(home, call, tmp_path, flag):
+def test_train_names_blocking_file(home, call, tmp_path, flag):
     (tmp_path / "file").write_text("mine")
     call("train", *home.again(tmp_path / "run"), flag.format(tmp_path / "file")).refused(tmp_path / "file")
     assert_only_file(tmp_path)

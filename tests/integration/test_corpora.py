@@ -53,7 +53,7 @@ def assert_stored(problem, pairs):
 
 
 def expected(english, german):
-    """Return the pairs of text in the content of two files, without functions of the package."""
+    """Split the contents of two files into pairs of text, without using the package."""
     sides = []
     for content in (english, german):
         parts = content.split(b"\n")
@@ -139,7 +139,7 @@ def test_prepare_report_lists_dropped_pairs(call, tmp_path):
     arguments = write(tmp_path, english, lines("de") + b"Photo: Reuters\nFoto\n")
     flags = [f"--{name}={value}" for name, value in arguments.items()]
     flags += ["--set=problem.drop_copies=true", "--set=problem.vocab_size=60", "--report"]
-    for _ in range(2):  # `prepare` counts first, and later reads the manifest
+    for _ in range(2):  # the first call counts pairs, the second reads the counts from the manifest
         report = call("prepare", "--problem=parallel_text", *flags).succeeded()
         assert "  1 dropped as copies" in report and "    'Photo: Reuters' | 'Photo: Reuters'" in report
         assert any(line.startswith("train: ") and line.endswith("pairs kept, 1 dropped") for line in report)

@@ -67,7 +67,7 @@ def test_flipped_bit_is_reported_or_harmless(home, fresh_seed):
         else:
             unread = path.parent == prepared and not path.name.startswith(("train", "validation"))
             older = path.parent.name == "step-000000003"
-            assert path.suffix == ".json" or unread or older, f"{path} was taken for whole"
+            assert path.suffix == ".json" or unread or older, f"the damage of {path} was not detected"
         path.write_bytes(whole)
     load(home.run)
     assert told["npz"] and told["json"] and told["ids"] + told["offsets"] + told["order"] + told["crc"]

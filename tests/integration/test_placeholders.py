@@ -1,4 +1,4 @@
-"""A small model trained with placeholders copies unseen addresses and marked spans, with all engines."""
+"""Tests that a small model trained with placeholders copies unseen addresses and marked spans, with all engines."""
 
 import json
 import random

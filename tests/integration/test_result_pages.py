@@ -59,7 +59,7 @@ def test_experiments_name_valid_problems_and_hparams(monkeypatch):
     for training in trainings:
         problem = load_problem(training.problem, raw_dir=".", **training.settings)
         hparams = dataclasses.asdict(load_hparams(training.preset, **training.overrides))
-        assert changed_fields(training.preset, hparams) == training.overrides  # identify the result row
+        assert changed_fields(training.preset, hparams) == training.overrides  # needed to find result rows
         usual = {field.name: field.default for field in dataclasses.fields(problem)}
         assert all(usual[name] != value for name, value in training.settings.items())
 

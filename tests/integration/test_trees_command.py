@@ -12,7 +12,7 @@ CAT = "(S (NP (DT the) (NN cat)) (VP (VBZ sees) (NP (PRP it))) (. .))"
 
 
 def opened(tmp_path, *arguments):
-    """Start `trees` with the file trees.ptb of a folder as stdin. Return the process."""
+    """Start `trees` with the input file trees.ptb in `tmp_path`. Return the process."""
     command = [sys.executable, "-m", "keras_transformer.trees", "--input=trees.ptb", *arguments]
     return subprocess.Popen(
         command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -58,8 +58,8 @@ def soak(flags, folder):
     process = train(settings, folder / "whole")
     process.wait()
     seconds = time.monotonic() - began
-    assert process.returncode == 0, "the undisturbed training failed"
-    report(f"undisturbed: {steps:,} updates in {seconds:.0f} s")
+    assert process.returncode == 0, "the uninterrupted run failed"
+    report(f"uninterrupted run: {steps:,} updates in {seconds:.0f} s")
 
     rng = random.Random(flags.seed)
     killed, statuses, halves = folder / "killed", [], 0
@@ -78,7 +78,7 @@ def soak(flags, folder):
         status = process.wait()
         if status == 0:
             break  # the run has finished
-        assert status in (-signal.SIGKILL, 128 + signal.SIGTERM), f"the training ended by itself with {status}"
+        assert status in (-signal.SIGKILL, 128 + signal.SIGTERM), f"the run exited unexpectedly with status {status}"
         statuses.append(status)
         halves += bool(being_written(killed))
         report(f"{len(statuses)} of {flags.kills}: {number.name} at checkpoint {latest(killed)}, status {status}")
@@ -124,7 +124,7 @@ def equal(one, other):
 
 
 def checkpoint_share(run, seconds):
-    """Return the share of the training time that a run spent on checkpoints, and the median seconds of one."""
+    """Return the share of the training time that a run spent on checkpoints, and the median seconds per checkpoint."""
     written = [row["seconds"] for row in run.metrics() if row["kind"] == "checkpoint"]
     return {"share": sum(written) / seconds, "seconds_each": float(np.median(written))}
 

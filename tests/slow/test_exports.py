@@ -1,4 +1,4 @@
-"""Tests of SavedModels in bfloat16 and with placeholders. The integration tests cover others."""
+"""Tests of SavedModels in bfloat16 and with placeholders. The integration tests cover other SavedModels."""
 
 import json
 

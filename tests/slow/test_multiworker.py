@@ -27,7 +27,7 @@ CHANGES = {
 
 
 def flags(folder, steps=100_000):
-    """Return the flags of a run with batches of different sizes. The default `steps` never complete in a test."""
+    """Return the flags of a run with batches of different sizes. No test completes the default number of steps."""
     changes = {**CHANGES, "train_steps": steps}
     names = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "warmup_steps", *changes)
     given = [f"--{name}={getattr(small(**changes), name)}" for name in names]
@@ -36,7 +36,7 @@ def flags(folder, steps=100_000):
 
 
 def trained_alone(folder, run, steps):
-    """Start or resume a training run without other workers in this process. Return the `Run`."""
+    """Start or resume a training run in this process, without other workers. Return the `Run`."""
     problem = kt.problem("reverse", data_dir=folder / "data", **PARAMETERS)
     hparams = small(**CHANGES, train_steps=steps)
     options = TrainOptions(strategy="one")

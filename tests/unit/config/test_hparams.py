@@ -177,7 +177,7 @@ def test_fields_are_flags_and_settings(name):
     values |= {"activation": "swish", "model": "word_aligned_transformer"}
     values |= {"on_nonfinite": "skip", "clip_norm": "0.5", "ema_decay": "0.5"}
     value = values.get(name) or ("0.25" if type(default) is float else str(2 * (default or 32)))
-    # Attention other than restricted attention has no window.
+    # Only restricted attention has a window.
     others = ["--encoder_attention=restricted"] if name == "attention_window" else []
     hparams = parsed(f"--{name}={value}", *others)
     assert hparams == parsed("--set", f"{name}={value}", *others) == parsed(f"--set={name}={value}", *others)

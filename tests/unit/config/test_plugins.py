@@ -284,7 +284,7 @@ def run():
 
 
 def open_run(*flags):
-    """Open the run like a later command with these flags. Return the loaded plug-ins."""
+    """Open the run as a later command with these flags would. Return the loaded plug-ins."""
     Parser("evaluate", "", "").parse_args(flags)
     assert Run.open("run").problem.name == "mine"
     return plugins.loaded()

@@ -63,7 +63,7 @@ def parameters(hparams, vocab_size):
 
 
 def properties(hparams):
-    """Return all fields as a dictionary. Replace `d_k` and `d_v` by the actual head widths if they are None."""
+    """Return all fields as a dictionary, with the actual head widths instead of `d_k` and `d_v`, which may be None."""
     names = {*HParams.__dataclass_fields__} - {"d_k", "d_v"} | {"key_width", "value_width"}
     return {name: getattr(hparams, name) for name in names}
 

@@ -31,7 +31,7 @@ def write(path, content):
         ("one\ntwo", ["one", "two"]),  # no final newline
         ("one\r\ntwo\r\n", ["one", "two"]),
         ("\ufeffone\ntwo\n", ["one", "two"]),
-        ("one\n\ufefftwo\n", ["one", "\ufefftwo"]),  # U+FEFF counts as a mark only at the start of a file
+        ("one\n\ufefftwo\n", ["one", "\ufefftwo"]),  # U+FEFF is a byte order mark only at the start of a file
         ("a\u2028b\x0cc\x0bd\x85e\rf\n2\n", ["a\u2028b\x0cc\x0bd\x85e\rf", "2"]),
         ("one\n\n \nfour\n", ["one", "", " ", "four"]),
         ("\n", [""]),

@@ -144,7 +144,7 @@ def test_prepare_warns_of_validation_pairs_in_training(corpus, call):
     write(corpus, [*PAIRS[:3], ("source 1", "another"), ("new", "neu")], "validation")
     write(corpus, [("new", "neu"), PAIRS[5]], "test")
     arguments = ["--problem=parallel_text", f"--raw_dir={corpus}", f"--data_dir={corpus.parent}/data", "--set"]
-    for _ in range(2):  # again when the corpus is already prepared
+    for _ in range(2):  # the second call finds a prepared corpus
         lines = call("prepare", *arguments, "problem.vocab_size=40").succeeded()
         warnings = [line for line in lines if line.startswith("warning: ")]
         assert warnings == [

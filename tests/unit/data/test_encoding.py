@@ -10,7 +10,7 @@ from keras_transformer.data.encoding import without_ctrl_c
 
 @pytest.fixture
 def ctrl_c():
-    """Return a function that makes another thread receive SIGINT, like a thread of NumPy, and waits for it."""
+    """Return a function that lets another thread receive SIGINT, as NumPy's threads may, and waits for it."""
     start, received = threading.Event(), threading.Event()
 
     def receive():

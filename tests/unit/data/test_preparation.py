@@ -145,7 +145,7 @@ def test_work_directory_is_reused_and_cleaned(tmp_path):
         assert names(tmp_path) == [".store.b.work", ".store.lock"]
 
 
-def test_work_directory_in_use_is_waited_for(tmp_path):
+def test_process_waits_for_work_directory_in_use(tmp_path):
     def second():
         with work_directory(tmp_path / "store", "a") as work:
             order.append(((tmp_path / "store").is_dir(), names(work.folder)))

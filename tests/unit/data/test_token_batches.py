@@ -23,7 +23,7 @@ def reverse(tmp_path_factory):
 HPARAMS = HParams(batch_tokens=200, max_length=20, seed=3)
 
 
-def test_batches_shapes_are_of_next_batches(reverse):
+def test_batches_shapes_match_next_batches(reverse):
     batches = reverse.batches("train", HPARAMS).replace(few_shapes=True, start=3)
     assert batches.shapes(2) == list(dict.fromkeys([batches.shape(0), batches.shape(1)]))
     assert len(batches.shapes(2)) < len(batches.plan.shapes) == len(batches.shapes(10**9))

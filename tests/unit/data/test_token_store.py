@@ -212,7 +212,7 @@ def test_store_write_replaces_old_store(tmp_path):
     assert not (tmp_path / "store" / "test.source.ids").exists()
 
 
-def test_store_write_keeps_a_file_in_its_way(tmp_path):
+def test_store_write_keeps_blocking_file(tmp_path):
     (tmp_path / "store").write_text("mine")
     assert f"cannot write {tmp_path}/store" in complaint(store_of, tmp_path / "store", train=[([4], [5])])
     assert (tmp_path / "store").read_text() == "mine"
@@ -303,7 +303,7 @@ def test_prepared_corpus_survives_deleted_files(corpus):
 
 @pytest.mark.parametrize("changed", ["itself", "another"])
 def test_prepare_notices_replaced_file(corpus, changed):
-    """Check that `prepare` notices a change of a file that is now compressed, and of the other file next to it."""
+    """Replace a file by a compressed one, and change either its lines or those of the other side."""
     old = parallel(corpus).prepare().store.fingerprint
     lines = (corpus / "train.en").read_bytes().splitlines(keepends=True)
     (corpus / "train.en").unlink()

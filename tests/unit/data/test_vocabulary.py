@@ -102,7 +102,7 @@ def test_automatic_options_depend_on_the_script():
     assert VocabularyOptions(character_coverage=0.99, byte_fallback=None).automatic(TEXTS).byte_fallback
 
 
-def test_rare_characters_are_not_many():
+def test_has_many_characters_ignores_rare_ones():
     assert not has_many_characters([]) and not has_many_characters([*TEXTS, *(" ".join(HAN[:20]) for _ in range(1))])
     assert not has_many_characters([TEXTS[0] * 10_000, "".join(HAN)[:1500]])
     assert has_many_characters(["".join(HAN)])
@@ -245,7 +245,7 @@ def test_separate_vocabularies_reject_bpe_dropout_and_model_file(corpus):
         parallel(corpus, joint_vocabulary=False, vocab_file=str(corpus / "own.model"))
 
 
-def test_vocab_file_of_two_models_has_sides_of_the_problem(separate, corpus):
+def test_vocab_file_with_two_models_keeps_sides(separate, corpus):
     """Load a file with two vocabularies. Its source side stays the source side, even for a reversed problem."""
     separate.tokenizer.save(corpus)
     path = str(corpus / separate.tokenizer.file_name)

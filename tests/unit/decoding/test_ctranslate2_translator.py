@@ -79,7 +79,7 @@ def test_score_equals_keras_without_pad_and_bos(keras, translator):
 
 
 @pytest.mark.parametrize("search", [{}, {"nbest": 4}, {"nbest": 2, "alpha": 0.0}, {"beam_size": 2, "alpha": 1.3}])
-def test_beam_search_scores_are_the_models(translator, search):
+def test_beam_search_scores_match_the_model(translator, search):
     results = translator.translate(TEXTS, **search)
     check_hypotheses(translator, TEXTS, results, **search)
     assert max(map(len, results)) == search.get("nbest", 1)

@@ -30,7 +30,7 @@ from keras_transformer.tasks.problem import load_problem
 REFERENCES = [f"The {i}th cat of {i * i} Cats sat on the mat." for i in range(60)]
 WORSE = [line.replace("sat on", "stood by") for line in REFERENCES]
 
-# One source is blank, and so is the reference of another pair. Lengths fall into three buckets, but not into 21 to 50.
+# One source is blank, and so is the reference of another pair. No source has 21 to 50 words.
 SOURCES = ["en 1 1", "", "en 2 4", *(" ".join(["en", *map(str, range(n))]) for n in range(10, 20)), "en 7 " * 26]
 TARGETS = ["de 1 1", "de", "", *(" ".join(["de", *map(str, range(n))]) for n in range(10, 20)), "de 7 " * 26]
 

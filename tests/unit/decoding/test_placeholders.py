@@ -24,7 +24,7 @@ def tokenizer(count):
 
 
 class UpperCase(BaseTranslator):
-    """Engine whose best translation is the source in upper case. Further ones end in more dots.
+    """Engine whose best translation is the source in upper case. The n-th alternative has n additional dots.
 
     Args:
         count: Number of placeholders in the vocabulary.

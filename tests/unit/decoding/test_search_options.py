@@ -68,7 +68,7 @@ def beam_search(found, limit, beam_size):
 # Segments
 
 
-@pytest.mark.skipif(COMPILES_EACH_SHAPE, reason="wJAX compiles each shape there is one segment")
+@pytest.mark.skipif(COMPILES_EACH_SHAPE, reason="JAX compiles each shape")
 @pytest.mark.parametrize("segment", [1, 100])
 def test_search_is_independent_of_segments(translator, monkeypatch, segment):
     texts = ["b", "a b a", "", "b b a x a b", "x", "a a", "b a"]

@@ -17,7 +17,7 @@ from keras_transformer.distributed.cluster import Coordinator, read_tf_config, w
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
 
-@pytest.mark.skipif(not ON_TENSORFLOW, reason="TF_CONFIG is TensorFlow's")
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="only TensorFlow reads TF_CONFIG")
 @pytest.mark.parametrize(
     ("config", "said"),
     [

@@ -106,7 +106,7 @@ def test_heartbeat_does_not_miss_finished_worker():
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow watches its workers by itself")
 @pytest.mark.parametrize("ending", [None, Interrupted(signal.SIGTERM)])
 def test_heartbeat_ends_before_python_exits(ending):
-    """Check that the thread stops in time. A call to JAX's store that returns while Python exits aborts the process."""
+    """Check that the thread stops in time. If a call to JAX's store returned while Python exits, Python would abort."""
     workers = _JaxWorkers(Store())
     with contextlib.suppress(Interrupted), workers.leaving():
         workers.watch()

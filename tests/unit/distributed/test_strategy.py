@@ -30,7 +30,7 @@ def problem(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mirrored():
-    """A strategy created directly, as in a notebook. The last test uses `make_strategy` instead."""
+    """A strategy created directly, as in a notebook. Other tests use `make_strategy` instead."""
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 

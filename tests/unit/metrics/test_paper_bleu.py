@@ -1,4 +1,4 @@
-"""BLEU as in the paper, which splits compounds of Moses tokens."""
+"""BLEU as in the paper, on Moses tokens with split compounds."""
 
 import json
 import sys

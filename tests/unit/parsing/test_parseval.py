@@ -304,7 +304,7 @@ def test_parse_scores_report_error_sentences():
     assert (evalb.name, evalb.value) == ("F1", pytest.approx(2 / 3 * 100))
     assert evalb.signature == "EVALB's rules, COLLINS.prm, labelled; 1 of 3 sentences (1 errors, 1 skipped)"
     assert str(errors) == "error sentences = 1"
-    # There are 1 matched bracket, 3 gold brackets and 0 + 1 + 2 test brackets.
+    # One bracket matches. There are 3 gold brackets and 0 + 1 + 2 test brackets.
     assert (f1.name, f1.value) == ("F1 of all sentences", pytest.approx(200 / 6))
     assert "1 errors and 1 skipped count as unmatched" in f1.signature
 

@@ -69,7 +69,7 @@ def test_prepared_corpus_has_whole_tags(corpus, joint):
     assert len(train) == 120 and problem.tokenizer.pieces(train.source[0])[1] == "<2de>"
 
 
-def test_directions_prefer_files_of_their_own(tmp_path):
+def test_directions_prefer_their_own_files(tmp_path):
     write(tmp_path, {"train.en": ("en", 50), "train.de": ("de", 50), "train.de-en.tsv": ("de en", 30)})
     write(tmp_path, {"train.en-fr.en": ("en", 20), "train.en-fr.fr": ("fr", 20)})
     write(tmp_path, {f"validation.{language}": (language, 3) for language in LINES})

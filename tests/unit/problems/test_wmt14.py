@@ -54,7 +54,7 @@ def without_entities(pairs, split):
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     """Return a TFDS data folder with a small `wmt14_translate`."""
-    tfds = pytest.importorskip("tensorflow_datasets", reason="stores what the TFDS path reads")
+    tfds = pytest.importorskip("tensorflow_datasets", reason="needed to store a corpus for TFDS")
     home = tmp_path_factory.mktemp("tfds")
     for language, pairs in PAIRS.items():
         tfds.dataset_builders.store_as_tfds_dataset(
@@ -187,7 +187,7 @@ def test_missing_tfds_is_named(tmp_path, monkeypatch, missing):
 
 @pytest.fixture
 def proxy(monkeypatch):
-    """Send all downloads to a local server, and return a list of bytes that a test may fill.
+    """Send all downloads to a local server, and return an empty list to which a test may add an answer (bytes).
 
     The server answers every request with the first element of the list, or with status 404 if the list is empty.
     """

@@ -1,4 +1,4 @@
-"""Tests of TensorBoard events, which contain the metrics of each update in metrics.jsonl once, even after a kill."""
+"""Tests of TensorBoard events, which must match the rows of metrics.jsonl even after a kill."""
 
 import itertools
 import time

@@ -98,7 +98,7 @@ def test_checkpoint_holds_dropout_states(whole):
 
 
 @pytest.mark.backend
-def test_resumed_run_ends_bit_equal_after_damage(problem, whole, copied, monkeypatch):
+def test_resumed_run_is_bit_identical_after_damage(problem, whole, copied, monkeypatch):
     """Damage the two newest checkpoints. The run must resume from the third with the next batches of the plan."""
     newest, before, older = (copied.checkpoints.path / f"step-{step:09d}" for step in (12, 10, 8))
     content = bytearray((newest / "weights.npz").read_bytes())
