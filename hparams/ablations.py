@@ -1,7 +1,7 @@
 """Variations of the base model from Table 3 of the paper. Each changes one or two fields of `base`.
 
-The descriptions quote the paper's perplexity per word piece and BLEU on newstest2013, with beam search but without
-checkpoint averaging, and its number of parameters in millions.
+Each description quotes three figures from the paper: perplexity per word piece, BLEU on newstest2013 (with beam search,
+but without checkpoint averaging) and the number of parameters in millions.
 """
 
 from keras_transformer.config.hparams import HParams

@@ -9,19 +9,19 @@ from keras_transformer.config.registry import register_hparams
 
 @register_hparams("parsing_wsj")
 def parsing_wsj():
-    """Model of the paper for WSJ only, untuned; paper: F1 91.3 on section 23 (Table 4).
+    """The paper's model for WSJ only, untuned; paper: F1 91.3 on section 23 (Table 4).
 
     The paper tunes the dropout of attention weights and residuals, the learning rate and the beam size on section 22.
-    This preset is not tuned: attention dropout is 0, and the other values are those of `base`. The paper states
-    neither the number of updates nor the number of heads. The preset has as many heads as the model of the same width
-    in Table 3.
+    This preset is not tuned: attention dropout is 0, and residual dropout and the learning rate are those of `base`.
+    The paper states neither the number of updates nor the number of heads. The preset has as many heads as the model
+    of the same width in Table 3.
     """
     return HParams(num_layers=4, d_model=1024, num_heads=8, beam_size=21, alpha=0.3, extra_length=300)
 
 
 @register_hparams("parsing_semisupervised")
 def parsing_semisupervised():
-    """Model of the paper for 17M additional sentences, untuned; paper: F1 92.7 on section 23 (Table 4)."""
+    """The paper's model for WSJ and 17M additional sentences, untuned; paper: F1 92.7 on section 23 (Table 4)."""
     return parsing_wsj()
 
 
@@ -37,7 +37,7 @@ def parsing_small():
 
 @register_hparams("parsing_toy")
 def parsing_toy():
-    """Parsing model for the embedded problem toy_parsing; trains in minutes on two CPU cores."""
+    """Parsing model for the problem toy_parsing; trains in minutes on two CPU cores."""
     return HParams(
         model="word_aligned_transformer", num_layers=2, d_model=128, d_ff=256, num_heads=4, norm="pre", dropout=0.1,
         warmup_steps=400, batch_tokens=2048, max_length=128, train_steps=1500, eval_steps=500, checkpoint_steps=500,

@@ -61,7 +61,7 @@ def quick():
 
 @register_hparams("toy")
 def toy():
-    """Small model for the embedded problem toy_ende; trains in minutes on two CPU cores."""
+    """Small model for the problem toy_ende; trains in minutes on two CPU cores."""
     return HParams(
         num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.1, learning_rate_scale=1.0, warmup_steps=400,
         batch_tokens=2048, max_length=64, train_steps=2500, eval_steps=500, checkpoint_steps=500, extra_length=20,

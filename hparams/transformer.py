@@ -1,4 +1,4 @@
-"""Presets with the models of the paper. They never change."""
+"""Presets for the paper's models. These presets never change."""
 
 from keras_transformer.config.hparams import HParams
 from keras_transformer.config.registry import register_hparams
@@ -6,7 +6,7 @@ from keras_transformer.config.registry import register_hparams
 
 @register_hparams("base")
 def base():
-    """Base model of the paper: 100,000 updates, 27.3 BLEU on WMT14 en-de (Table 2).
+    """The paper's base model: 100,000 updates, 27.3 BLEU on WMT14 en-de (Table 2).
 
     Two settings differ from the paper. Training drops pairs with more than 256 tokens on a side (`max_length`). The
     five checkpoints to average are at most 1,000 updates apart and span at most 4,000. In the paper, they are 10
@@ -17,11 +17,11 @@ def base():
 
 @register_hparams("big")
 def big():
-    """Big model of the paper for en-de: 300,000 updates, 28.4 BLEU on WMT14 en-de (Table 2).
+    """The paper's big model for en-de: 300,000 updates, 28.4 BLEU on WMT14 en-de (Table 2).
 
     It differs from the paper in the same two settings as `base`. The 20 checkpoints to average span up to 19,000
-    updates. In the paper, they are 600 updates apart and span 11,400. The same happens here if an update takes one
-    second, because `checkpoint_minutes` is 10.
+    updates. In the paper, they are 600 updates apart and span 11,400. Here, they have the same spacing if an update
+    takes one second, because `checkpoint_minutes` is 10.
     """
     return HParams(
         d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, train_steps=300_000, average_last=20, keep_checkpoints=20
@@ -30,5 +30,5 @@ def big():
 
 @register_hparams("big_enfr")
 def big_enfr():
-    """Big model of the paper for en-fr, with less dropout: 41.8 BLEU on WMT14 en-fr (Table 2)."""
+    """The paper's big model for en-fr, with less dropout: 41.8 BLEU on WMT14 en-fr (Table 2)."""
     return big().replace(dropout=0.1)

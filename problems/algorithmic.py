@@ -9,7 +9,7 @@ from keras_transformer.tasks.problem import Problem, setting
 from keras_transformer.utils.errors import UserError
 
 PAIRS = {"train": None, "validation": 200, "test": 500}
-DRAWS = 1000  # maximum number of attempts to draw a sequence of a split. At least about one in eight succeeds.
+DRAWS = 1000  # maximum number of attempts to draw a sequence of a split; by default, at least one in ten succeeds
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -56,7 +56,7 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
 def metadata(problem):
     """Return the contents of metadata.json.
 
-    The names of the languages are their codes, because a problem does not define names.
+    The language names are language codes, because a problem defines no names.
     """
     source, target = problem.input_language, problem.output_language
     return {

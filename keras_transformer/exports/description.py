@@ -21,7 +21,7 @@ def atomic_export(folder, force, description):
         description: Contents of `export.json`, {name: value}.
 
     Raises:
-        UserError: See `check_place`, or the directory cannot be written.
+        UserError: `check_place` rejects the directory, or the directory cannot be written.
     """
     check_place(folder, force)
     with atomic_directory(folder) as new:

@@ -74,7 +74,7 @@ class GraphTrees(GraphSentencePiece):
         whole = ~given | ((depths > 0) & ~last) | ((depths == 0) & last & closes)
         empty = opens[:, :-1] & closes[:, 1:]
         right = tf.reduce_all(whole & (~given | opens | closes | tags)) & ~tf.reduce_any(empty)
-        message = "a target must be one tree of constituents, such as (S (NP (PRP it)) (VP (VBZ works)))"
+        message = "a target must be one constituency tree, such as (S (NP (PRP it)) (VP (VBZ works)))"
         symbols, opens, depths = checked(right, message, symbols, opens, depths)
         # A closing bracket matches the last preceding opening bracket at the same depth.
         place = tf.range(tf.shape(symbols)[1])

@@ -28,7 +28,7 @@ def check_upload(repository):
             "Use only letters, digits, '-', '_' and '.'."
         )
     if not get_token():
-        raise UserError("--push_to_hub needs an access token of the hub. Run `hf auth login`, or set HF_TOKEN.")
+        raise UserError("--push_to_hub needs an access token for the hub. Run `hf auth login`, or set HF_TOKEN.")
 
 
 def upload(folder, repository):
@@ -41,7 +41,7 @@ def upload(folder, repository):
         repository: Name of the model repository, "USER/NAME".
 
     Raises:
-        UserError: The Hub is unreachable or rejects the upload. In this case, no file is uploaded.
+        UserError: The Hub is unreachable or rejects the upload. In either case, no file is uploaded.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HTTPError

@@ -254,7 +254,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return 2 * rows * products * widths
 
     def pairs(self, query_length, key_length):
-        """Return the number of (query, key) pairs that one head computes for one row."""
+        """Return the number of (query, key) pairs per row for which one head computes a logit."""
         return query_length * key_length
 
     def _concatenate(self, *kernels):

@@ -18,7 +18,7 @@ def length_buckets(words):
 
 
 def length_ratio(outputs, references):
-    """Return the number of output words divided by the number of reference words, or None without reference words."""
+    """Return the ratio of output words to reference words, or None if there are no reference words."""
     words, expected = (sum(len(text.split()) for text in texts) for texts in (outputs, references))
     return words / expected if expected else None
 

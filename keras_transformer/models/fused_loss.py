@@ -1,8 +1,8 @@
 """Fused projection to logits (§3.4) and label-smoothed cross-entropy (§5.4), computed in chunks of tokens.
 
 The logits `[tokens, vocab_size]` and their gradient are the largest arrays of a training step. This operation keeps
-only one chunk of these arrays in memory. For this purpose, it computes the gradient in the forward pass. This is
-possible because the loss is a scalar: the backward pass only multiplies the gradient by the output's scalar gradient.
+only one chunk of them in memory, because it already computes the gradient in the forward pass. This is possible because
+the loss is a scalar: the backward pass only has to multiply the gradient by the output's scalar gradient.
 """
 
 import keras

@@ -1,4 +1,4 @@
-"""The Transformer variant of Marian, the toolkit of the pretrained OPUS-MT models."""
+"""The Transformer variant of Marian, the toolkit behind the pretrained OPUS-MT models."""
 
 import keras
 from keras import ops

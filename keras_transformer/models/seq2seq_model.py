@@ -63,9 +63,9 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
     def compile(self, *args, accumulate=1, remat=False, **kwargs):
         """Compile the model as in Keras, with two options that save memory and do not change the updates.
 
-        `SmoothedCrossEntropy` sums the losses of all labels times their sample weights. Keras weights and reduces any
-        other loss, which must take logits. The sample weights of `TokenBatches` already include the division by the
-        number of tokens, so use `reduction="sum"` with them.
+        `SmoothedCrossEntropy` sums the losses of all labels times their sample weights. Any other loss must take
+        logits, and Keras applies the sample weights and the reduction. The sample weights of `TokenBatches` already
+        include the division by the number of tokens, so use `reduction="sum"` with them.
 
         Args:
             *args: As in Keras.

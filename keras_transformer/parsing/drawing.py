@@ -159,7 +159,7 @@ def _placed(tree, start, gap, width):
         tree: `Tree`.
         start: Left end of the tree, in columns or pixels.
         gap: Gap between adjacent subtrees.
-        width: Function of a text and its kind, a key of `FONT_SIZES`, that returns the width of the text.
+        width: Function that maps a text and its kind, a key of `FONT_SIZES`, to the width of the text.
     """
     label = _printable(tree.label) or NAMELESS
     if tree.word is not None:
@@ -182,7 +182,7 @@ def _placed(tree, start, gap, width):
 
 
 def _printable(text):
-    """Replace control characters, line separators and characters that XML does not allow."""
+    """Replace control characters, line separators and characters that XML does not allow with U+FFFD."""
     return "".join(
         "\ufffd" if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char in "\ufffe\uffff" else char
         for char in text

@@ -42,7 +42,7 @@ class Grammar:
                 self.labels[i] = numbers[symbol[1:]]
 
     def allowed(self, prefix, words, limit):
-        """Return which ids may come next, bool `[V]`. `TreeConstraint` implements the same rules for a batch.
+        """Return a mask of the ids that may come next, bool `[V]`. `TreeConstraint` applies the same rules to a batch.
 
         Args:
             prefix: List of ids so far, a valid prefix.

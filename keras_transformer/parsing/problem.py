@@ -1,4 +1,4 @@
-"""Base classes of parsing problems, from sentences to constituency trees (§6.3)."""
+"""Base classes of parsing problems, which map sentences to constituency trees (§6.3)."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ class ParsingProblem(Problem):
     vocab_size: int = setting(
         16_000, "maximum number of pieces in the vocabulary (fewer for a small treebank)", low=300
     )
-    tags: bool = setting(True, "whether trees have part-of-speech tags, otherwise all tags are XX")
+    tags: bool = setting(True, "whether trees have part-of-speech tags (false: all tags are XX)")
     train_share: float = setting(1.0, "fraction of the training trees to use, evenly spread", low=0.001, high=1)
 
     def trees(self, split):
@@ -29,7 +29,7 @@ class ParsingProblem(Problem):
         raise NotImplementedError
 
     def learned_trees(self, split):
-        """Yield the trees of a split, or `train_share` of the training trees. Larger shares include smaller shares."""
+        """Yield the trees of a split, or `train_share` of the training trees. Larger shares include smaller ones."""
         for number, tree in enumerate(self.trees(split)):
             # Fractional parts of multiples of the golden ratio are spread more evenly than random numbers.
             if split != "train" or self.train_share == 1 or number * GOLDEN_RATIO % 1 < self.train_share:

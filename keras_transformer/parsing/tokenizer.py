@@ -16,7 +16,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import split_words
 
 OPEN, CLOSE = "⟪", "⟫"
-"""Delimiters of symbols in the vocabulary, which distinguish the tag NN from a subword. Words contain << >> instead."""
+"""Delimiters of symbols in the vocabulary, which distinguish the tag NN from a subword. Words use << >> instead."""
 
 AROUND = {OPEN: "<<", CLOSE: ">>"}
 ALIKE = {"``": '"', "''": '"'}  # quotation marks of the Penn Treebank, and those of other treebanks

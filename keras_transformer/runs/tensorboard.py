@@ -63,7 +63,7 @@ def _events(line):
 
     about = {"wall_time": time.time(), "step": line["step"]}
     if line["kind"] == "start":
-        # Makes TensorBoard drop later events of a process that was killed.
+        # Makes TensorBoard drop the events that a killed process wrote for later steps.
         yield Event(session_log=SessionLog(status=SessionLog.START), **{**about, "step": line["step"] + 1})
     for name, value in line.items() if line["kind"] in SHOWN else ():
         if name != "step" and isinstance(value, (int, float)):

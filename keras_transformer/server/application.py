@@ -154,10 +154,10 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         blank, and the translation of a blank text is empty. If the server splits lines into sentences, it joins the
         translations of the sentences.
 
-        With `stream`, each line of the answer is a JSON object. There is one for each sentence, in the order of the
-        texts, with the indices of its text, of the line and of the sentence in this line:
-        {"position": [0, 0, 0], "translations": […]}. The last line is the complete answer, as without `stream`, or an
-        error: {"error": "…", "status": 500}. An error before the first sentence is an ordinary answer.
+        With `stream`, the answer contains one JSON object per line. There is one for each sentence, in the order of the
+        texts: {"position": [0, 0, 0], "translations": […]}. The position consists of the indices of the text, of the
+        line in the text and of the sentence in the line. The last line is the complete answer, as without `stream`, or
+        an error: {"error": "…", "status": 500}. An error before the first sentence has its usual status and body.
         """
         texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
         _check_count(sum(1 for lines in texts for line in lines if line.strip()), limits.texts, "non-blank lines")
@@ -334,7 +334,7 @@ def _check_count(count, limit, what):
 
 
 async def _checked_lengths(engine, named, limit):
-    """Return the number of tokens of each text of {name: text}.
+    """Return the number of tokens in each text of {name: text}.
 
     Raises:
         UserError: A text has more than `limit` tokens, or too many marked spans.

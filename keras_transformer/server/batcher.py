@@ -14,7 +14,7 @@ MAX_CALLS = 8
 """Maximum number of pending `Batcher.call` invocations."""
 
 GROWTH = 4
-"""Growth of the groups of items that were queued gradually: 1, 4, 16, …"""
+"""Growth factor of the groups into which `queued` divides items if they are queued gradually: 1, 4, 16, …"""
 
 
 class QueueFull(Exception):
@@ -119,13 +119,14 @@ class Batcher:
         """Queue items during a `with` block, and yield the list of their futures.
 
         The future of an item has the result or the exception that `results` describes. Leaving the block removes the
-        items that still wait.
+        items that are still waiting.
 
         Args:
             items: Arguments of `work`.
             tokens: Number of tokens of each item.
             seconds: Time after which the caller no longer needs the results.
-            gradually: Whether the batches take at most 1, 4, 16, … of the items, so that the first results are early.
+            gradually: Whether the batches take at most 1, 4, 16, … of the items, so that the first results arrive
+                early.
 
         Raises:
             QueueFull: The queue has no room for all items, or they would wait for more than half of `seconds`.

@@ -46,7 +46,7 @@ class Engine(abc.ABC):
         name: Name of the library that translates.
         about: Description of the model, {name: value}, for JSON.
         max_nbest: Maximum number of translations of a text.
-        max_tokens: Maximum number of tokens of a text, including EOS; None if the engine cuts longer texts.
+        max_tokens: Maximum number of tokens of a text, including EOS; None if the engine truncates longer texts.
         trees: Whether translations are bracketed trees.
         shows_attention: Whether the engine supports `attention`.
         languages: Target language codes of a multilingual model, otherwise empty. With such a model, each text begins

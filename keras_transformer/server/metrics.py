@@ -51,9 +51,9 @@ class Metrics:
 
 
 class CountRequests:
-    """ASGI middleware that counts requests by status and by the path of their route, "other" without a route.
+    """ASGI middleware that counts requests by status and by the path of their route, or "other" without a route.
 
-    The status of a stream is `final_status` of its scope, because its headers always have status 200.
+    The status of a stream is `final_status` in its scope, because its headers always have status 200.
     """
 
     def __init__(self, app, metrics):

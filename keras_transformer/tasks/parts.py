@@ -12,7 +12,7 @@ def in_directions(run, directions):
 
     Args:
         run: `Run`.
-        directions: Directions such as "de-fr,fr-de". None keeps the problem of the run, which may be any problem.
+        directions: Directions such as "de-fr,fr-de". None returns the problem of the run, multilingual or not.
 
     Raises:
         UserError: The problem of the run is not multilingual, or the run was not trained on a language.

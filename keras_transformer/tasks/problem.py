@@ -38,7 +38,7 @@ class Problem:
     with `--set problem.NAME=VALUE`.
 
     Args:
-        data_dir: Folder of prepared corpora and downloads.
+        data_dir: Folder for prepared corpora and downloads.
         raw_dir: Folder of the corpus files, if they are already on disk.
     """
 
@@ -59,7 +59,7 @@ class Problem:
     data_dir: str = "data"
     raw_dir: str | None = None
 
-    # Settings of a `TranslationProblem`
+    # Defaults of settings that only a `TranslationProblem` has
     bpe_dropout, num_segmentations, placeholders = 0.0, 1, False
 
     def __init_subclass__(cls, **kwargs):
@@ -329,7 +329,7 @@ class Problem:
             files = []
         for path in files:
             if Path(path).resolve() not in corpus:
-                return False, f"{path} is new since the corpus was prepared"
+                return False, f"{path} was added after the corpus was prepared"
         return True, f"{missing[0]} is missing; using the corpus prepared from it" if missing else None
 
 

@@ -3,8 +3,8 @@
     PREPARED.shards/vocabulary   the vocabulary, which the first process learns
     PREPARED.shards/1-of-4       the chunk files of a shard, and shard.json with hashes of their vocabulary and corpus
 
-The chunks of a shard are identical to those that an ordinary preparation would write. Merging therefore resumes an
-interrupted preparation whose chunks all exist, and the result is the same.
+The chunks of a shard are identical to those that an ordinary preparation would write. Merging therefore works like
+resuming an interrupted preparation whose chunks all exist, and gives the same result.
 """
 
 import contextlib

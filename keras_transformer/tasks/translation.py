@@ -71,7 +71,7 @@ class TranslationProblem(Problem):
     drop_duplicates: bool = setting(False, "whether to keep only the first of identical training pairs")
     drop_source_duplicates: bool = setting(False, "whether to keep only the first training pair of each source")
     drop_overlap: str | None = setting(
-        None, "whether to drop training pairs that share a pair or a source with another split", choices=OVERLAPS
+        None, "training pairs to drop: pairs or sources that are also in another split", choices=OVERLAPS
     )
     drop_copies: bool = setting(False, "whether to drop training pairs whose sides are equal")
     drop_control: bool = setting(False, "whether to drop training pairs with control or replacement characters")

@@ -1,4 +1,4 @@
-"""Two inexpensive metrics that reveal early if a model ignores its source or its encoder has collapsed."""
+"""Two inexpensive metrics that reveal early whether a model ignores its source or its encoder has collapsed."""
 
 import numpy as np
 from keras import ops

@@ -43,7 +43,7 @@ def training_cost(hparams, vocab_size, length=30):
     from keras.src.backend.common.global_state import get_global_attribute, set_global_attribute
 
     waiting = list(get_global_attribute("uninitialized_variables", []))
-    with keras.StatelessScope(initialize_variables=False):  # the count needs shapes only
+    with keras.StatelessScope(initialize_variables=False):  # the count needs only shapes
         model = registry.models.get(hparams.model)(vocab_size, hparams)
     set_global_attribute("uninitialized_variables", waiting)  # otherwise the next scope initializes all weights
     rows = max(hparams.batch_tokens // length, 1)

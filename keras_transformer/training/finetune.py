@@ -45,7 +45,7 @@ def initialise(model, tokenizer, init_from):
     """Initialize a model with the weights of another run's checkpoint.
 
     The function matches embeddings (§3.4) by token. Tokens that are not in the other vocabulary keep their initial
-    embedding. The function does not copy random seeds, optimizer state or step.
+    embedding. The function does not copy random seeds, the optimizer state or the step.
 
     Args:
         model: The new model with its initial weights.

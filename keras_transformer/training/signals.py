@@ -1,4 +1,4 @@
-"""Handling of SIGTERM and SIGINT, which stop a training run after the current update, with a checkpoint."""
+"""Handling of SIGTERM and SIGINT: training finishes the current update, writes a checkpoint and stops."""
 
 import contextlib
 import os

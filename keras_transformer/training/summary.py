@@ -50,7 +50,7 @@ def _rows(run, problem, model, batches, options, distribution, workers):
     hparams, plan = run.hparams, batches.plan
     vocabulary = f"{problem.tokenizer.vocab_size:,} tokens in the vocabulary"
     times = getattr(problem, "num_segmentations", 1)
-    pairs = f"{plan.num_pairs:,} pairs" + (f" ({times} segmentations of each counted)" if times > 1 else "")
+    pairs = f"{plan.num_pairs:,} pairs" + (f" (counting {times} segmentations of each)" if times > 1 else "")
     rows = {
         "problem": [f"{problem.name}: {pairs}, {vocabulary}"],
         "model": [_sizes(run), _parameters(model)],

@@ -62,7 +62,7 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
         The `Run`.
 
     Raises:
-        UserError: The directory holds another run, another process trains in it, or it is not writable; a corpus
+        UserError: The directory holds another run, another process is training in it, or it is not writable; a corpus
             file is invalid; training ran out of memory; or updates are not finite.
         WorkerLost: Another worker is missing.
         Interrupted: SIGTERM or SIGINT arrived. The function has written a checkpoint of the last update.

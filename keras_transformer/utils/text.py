@@ -1,4 +1,4 @@
-"""Words of texts, and scripts without spaces between words."""
+"""Splitting of texts into words, and a pattern for scripts without spaces between words."""
 
 import re
 

@@ -35,8 +35,8 @@ def draw_figure(number, maps, kind="encoder", layer=None, heads=None, word=None)
         word: Label of the query word in figures 3 and 4, or its number, starting at 1 (default: the middle word).
 
     Raises:
-        UserError: The figure, layer, head or word does not exist, figure 5 does not get two heads, or Matplotlib is
-            not installed.
+        UserError: The figure, layer, head or word does not exist, the number of heads for figure 5 is not two, or
+            Matplotlib is not installed.
     """
     if number not in FIGURES:
         raise UserError(f"number must be one of {', '.join(map(str, FIGURES))}, got {number}")
@@ -83,7 +83,7 @@ def _letters(label):
 
 
 def _draw(axes, weights, queries, keys, heads, only, top):
-    """Draw queries above keys, with a line for each weight. If `only` is an index, draw only lines of that query."""
+    """Draw queries above keys, with a line for each weight. If `only` is an index, draw only that query's lines."""
     from matplotlib.collections import LineCollection
 
     for labels, y, side in ((queries, HEIGHT, "bottom"), (keys, 0, "top")):

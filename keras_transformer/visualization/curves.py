@@ -7,7 +7,7 @@ from keras_transformer.visualization.attention import COLORS
 from keras_transformer.visualization.plots import new_figure
 
 AXES = {"step": "updates", "tokens": "tokens trained on", "flops": "floating point operations", "seconds": "hours"}
-"""{quantity of the x-axis: its label}."""
+"""{quantity on the x-axis: its label}."""
 
 
 def draw_curves(runs, over="step"):
@@ -15,7 +15,7 @@ def draw_curves(runs, over="step"):
 
     Args:
         runs: {name: result of `runs.summary.lines_by_step`}.
-        over: Quantity of the x-axis, a key of `AXES`. Tokens, operations and hours are summed over updates.
+        over: Quantity on the x-axis, a key of `AXES`. Tokens, operations and hours are summed over updates.
 
     Raises:
         UserError: Matplotlib is not installed, or a run has no values to draw.

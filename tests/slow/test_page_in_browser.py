@@ -140,7 +140,7 @@ def test_page_shows_rejected_line_in_place(driver):
         assert translate(driver, url, f"one\n{too_long}\ntwo\n{refused}") == ["eno", "owt"]
         assert said(driver) == [
             "2 of 4 lines could not be processed.",
-            "This line is too long: at most 1,040 characters are possible. Put each sentence on its own line.",
+            "This line is too long: it can have at most 1,040 characters. Put each sentence on its own line.",
             "This line could not be processed; it may be too long. Put each sentence on its own line.",
         ]
         entries = driver.find_elements("css selector", "#results > li")
@@ -152,7 +152,7 @@ def test_page_clears_translation_on_error(driver):
     with serving(application(Backwards(), Limits(seconds=20.0))) as url:
         assert translate(driver, url, "one") == ["eno"]
         assert translate_again(driver, "  \n") == []
-        assert said(driver) == ["Enter a text first."]
+        assert said(driver) == ["Enter some text first."]
         assert translate_again(driver, "two") == ["owt"] and said(driver) == []
         assert translate_again(driver, "fault") == []
         assert said(driver) == ["Something went wrong on the server. Its log has the details."]

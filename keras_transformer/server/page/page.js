@@ -4,7 +4,7 @@
   const at = (id) => document.getElementById(id);
   const source = at("source"), results = at("results"), state = at("state"), attention = at("attention");
 
-  // Messages for people by status. The messages in the server's answers are for programs.
+  // User-facing messages by status. The messages in the server's answers are for programs.
   const SENTENCES = {
     0: "The server cannot be reached. Check that it is running and try again.",
     408: "The text did not reach the server in time. Check the connection and try again.",
@@ -34,7 +34,7 @@
     return Object.assign(new Error(sentence), { status });
   }
 
-  // Returns the server's response. Throws an error with a message for people and the status, 0 if there was no answer.
+  // Returns the server's response. Throws an error with a user-facing message and the status, which is 0 without an answer.
   async function request(path, body) {
     const response = await fetch(path, body && {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
@@ -113,7 +113,7 @@
 
   async function translate() {
     const lines = source.value.trim() ? source.value.split("\n").map((line) => line.trim()) : [];
-    if (!lines.length) return showState("Enter a text first.", true);
+    if (!lines.length) return showState("Enter some text first.", true);
     showState("Translating …");
     if (!model) await learnModel();
     to = at("to").value || undefined;
@@ -130,8 +130,8 @@
     showState(count === 1 ? "" : `${failures} of ${count} lines could not be processed.`, true);
   }
 
-  // Translates lines and shows each sentence as soon as it arrives. Returns the number of refused lines. They do not affect
-  // the others.
+  // Translates lines and shows each sentence as soon as it arrives. Returns the number of rejected lines, which do not
+  // affect the others.
   async function fill(entries) {
     if (!entries.length) return 0;
     for (const { place } of entries) place.replaceChildren();
@@ -156,7 +156,7 @@
   function showRefusal({ text, place }) {
     const limit = model.max_characters.toLocaleString("en");
     const advice = text.length > model.max_characters
-      ? `This line is too long: at most ${limit} characters are possible.`
+      ? `This line is too long: it can have at most ${limit} characters.`
       : "This line could not be processed; it may be too long.";
     place.replaceChildren();
     make(place, "p", { class: "wrong" }, `${advice} Put each sentence on its own line.`);
@@ -216,7 +216,7 @@
       data = await ask("attention", { source: text, target: translation, to });
     } catch (error) {
       attention.hidden = true;
-      if (error.status === 422) error.message = "Attention can only be shown for shorter lines.";
+      if (error.status === 422) error.message = "Attention can be shown only for shorter lines.";
       throw error;
     }
     word.setAttribute("aria-pressed", "true");

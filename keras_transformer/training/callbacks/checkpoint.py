@@ -1,4 +1,4 @@
-"""Checkpoints at regular intervals, after the best evaluation, and after a signal."""
+"""Checkpoints at regular intervals, after each new best evaluation, and after a signal."""
 
 import logging
 import math
@@ -18,7 +18,7 @@ BEST = ("score", *TRANSLATION_METRICS.values(), "nll", "loss")
 
 
 class CheckpointCallback(StepCallback):
-    """Callback that writes a checkpoint every n-th update and every few minutes, and marks the best one.
+    """Callback that writes checkpoints as `checkpoint_steps` and `checkpoint_minutes` specify, and marks the best one.
 
     Args:
         start: Number of updates before this call to `fit`.
@@ -26,7 +26,7 @@ class CheckpointCallback(StepCallback):
         hparams: `HParams`.
         progress: `ProgressLogger`, which must come before this callback.
         validation: `ValidationCallback`, which must come before this callback.
-        stop: `StopRequest`; after a signal the callback writes a checkpoint and raises `Interrupted`.
+        stop: `StopRequest`. After a signal, the callback writes a checkpoint and raises `Interrupted`.
         workers: `Workers`.
         from_signal: Whether the run resumes from a checkpoint written because of a signal. The next save removes that
             checkpoint, so an interrupted run keeps the same checkpoints as an uninterrupted run.

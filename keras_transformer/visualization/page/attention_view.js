@@ -1,4 +1,4 @@
-// Shows attention weights inside an element: a line from each query to each key, with one colour per head.
+// Shows attention weights inside an element: a line from each query to each key, with one color per head.
 //
 // data: {colors: ["#…"], maps: [{label, forms: {words: form, pieces: form}}], chosen}
 // form: {queries: [text], keys: [text], layers, heads, weights: base64 of uint8 [layers, heads, queries, keys], 255 = 1}
@@ -142,7 +142,7 @@ function attentionView(element, data) {
   function showMessage(form, shown, all, mean) {
     message.replaceChildren();
     if (!all.length) return message.append("No head is selected.");
-    if (!shown) return message.append("Point at a word to see only its attention. Click to pin it, press Escape to release it.");
+    if (!shown) return message.append("Point at a word to see only its attention. Click to pin it, and press Escape to release it.");
     const isQuery = shown.side === "queries", others = isQuery ? form.keys : form.queries;
     const shares = others.map((label, other) => {
       const [query, key] = isQuery ? [shown.index, other] : [other, shown.index];

@@ -310,7 +310,7 @@ def test_prepare_notices_replaced_file(corpus, changed):
     if changed == "itself":
         with gzip.open(corpus / "train.en.gz", "wb") as file:
             file.writelines([*lines[1:], lines[0]])
-        said = f"{corpus}/train.en.gz is new since the corpus was prepared"
+        said = f"{corpus}/train.en.gz was added after the corpus was prepared"
     else:
         (corpus / "train.en.gz").write_bytes(gzip.compress(b"".join(lines)))
         german = (corpus / "train.de").read_bytes().splitlines(keepends=True)
