@@ -28,7 +28,7 @@ def rows_of(name):
 
 
 def as_preset(hparams):
-    """Return {"preset", "overrides"} of the preset with these hparams, ignoring the seed, or {} without a match."""
+    """Return {"preset", "overrides"} of the preset with these hparams, ignoring the seed, or {} if none matches."""
     registry.load_catalog()
     for preset, _ in registry.hparams.describe():
         found = {"preset": preset, "overrides": changed_fields(preset, hparams)}
