@@ -88,7 +88,7 @@ def main(arguments):
     if flags.by_label:
         parser.error("--by_label needs --gold and --test; to get the trees of a run as files, use --output_dir")
     if flags.compare and len(flags.split) > 1:
-        parser.error("--compare can be used with one split only")
+        parser.error("--compare can be used with only one split")
     for split in flags.split if flags.output_dir else ():
         for name in ("sources", "outputs", "references", "table"):
             place = Path(flags.output_dir) / f"{split}.{name}.txt"

@@ -26,7 +26,7 @@ FORMATS = {
     "huggingface": ("push_to_hub",),
     "keras": ("precision",),
 }
-"""{format: flags that apply to this format but not to all}."""
+"""{format: its format-specific flags}."""
 
 
 def main(arguments):

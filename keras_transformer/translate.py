@@ -223,7 +223,7 @@ def _lines(flags):
 
 
 def _with_lines(rows, path, kind, content):
-    """Yield each row, a tuple, extended by the corresponding line of a file, or by None without a file.
+    """Yield each row, a tuple, extended by the corresponding line of a file, or by None if there is no file.
 
     Raises:
         UserError: The file has more or fewer lines than there are rows.

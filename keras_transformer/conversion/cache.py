@@ -22,7 +22,7 @@ def converted_files(run, checkpoint=None):
     """Return the files of a run's model in CTranslate2's format, {name: bytes}.
 
     The first call converts the checkpoint and caches the result in `RUN/ctranslate2/CHECKPOINT`. Later calls rebuild
-    the cache if it is damaged, has another version or was converted from other weights. If the run directory is not
+    the cache if it is damaged, has another version or was created from other weights. If the run directory is not
     writable, the result is not cached.
 
     Args:

@@ -117,7 +117,7 @@ def parse_sources(text, folder, languages, split="train", by_settings=True):
 
 
 def _parse_weight(item):
-    """Split an item of the list into its name and its weight."""
+    """Split an item of a list for `parse_sources` into its name and its weight."""
     name, colon, weight = item.rpartition(":")
     try:
         number = float(weight)

@@ -35,8 +35,8 @@ class TfdsCorpus:
         url: URL of one of the files to download, used to check whether the server is reachable.
         download_size: Total size of the download as text, such as "1.6 GiB".
         plain_files: Description of the plain files that `--raw_dir` accepts instead of this corpus, for messages.
-        sgml_splits: Splits whose SGML entities such as "&amp;" must be decoded, such as WMT's newstest sets: TFDS does
-            not decode entities in `.sgm` files. In the training text, "&amp;" is literal.
+        sgml_splits: Splits, such as WMT's newstest sets, whose SGML entities must be decoded, because TFDS does not
+            decode them in `.sgm` files. In the training text, "&amp;" is literal.
     """
 
     name: str
@@ -58,7 +58,7 @@ class TfdsCorpus:
         return self.home.joinpath(*self.name.replace(":", "/").split("/"))
 
     def files(self):
-        """Return the paths of the record files and their descriptions. Download the corpus if it is missing.
+        """Return the paths of the record and description files. Download the corpus if it is missing.
 
         Raises:
             UserError: The download fails, or the downloaded data is damaged.
@@ -167,8 +167,8 @@ class TfdsCorpus:
     def _unreachable(self, reason):
         return UserError(
             f"{self.name} is not in {self.home} and cannot be downloaded from {self.url.split('/')[2]} "
-            f"({_first_line(reason)}); check the connection to download {self.download_size}, or set "
-            f"--raw_dir to {self.plain_files}"
+            f"({_first_line(reason)}); check the connection and rerun the command to download {self.download_size}, "
+            f"or set --raw_dir to {self.plain_files}"
         )
 
 

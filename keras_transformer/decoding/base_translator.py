@@ -88,7 +88,7 @@ class BaseTranslator(abc.ABC):
     def compile_ahead(self, **options: Any) -> None:  # noqa: B027  optional
         """Compile the search for a single sentence, if the engine compiles it.
 
-        Without this call, the first such sentence waits for the compilation.
+        Without this call, the first translation of a single sentence waits for the compilation.
 
         Args:
             options: `SearchOptions` of later calls to `translate`.
@@ -143,7 +143,7 @@ class BaseTranslator(abc.ABC):
                 and join the translations (see `decoding.sentences`). None translates each text as a whole.
             to: Code of the target language for texts that do not begin with a tag such as "<2de>". It is required for a
                 model with several target languages.
-            report: Function to call with (finished sentences, all sentences) after each batch.
+            report: Function to call with (number of finished sentences, total number) after each batch.
             cut: Function to call with (index of the text, number of tokens) for each source that is too long.
 
         Returns:

@@ -14,7 +14,7 @@ SEGMENT = 8
 """Number of steps in a segment. After each segment, the search removes finished sentences from the batch."""
 
 LENGTH_ALONE = 64
-"""Source length to which the compiled search for a single sentence pads, so that only one shape is compiled."""
+"""Length to which the compiled search for a single sentence pads sources, so that they all have the same shape."""
 
 SHRINK = 0.8
 """Maximum share of unfinished sentences at which finished ones are removed. Removal takes time to copy arrays."""

@@ -204,7 +204,7 @@ def search(state, decode, inputs, options, steps):
 
 
 def _extend(state, logits, inputs, options):
-    """Return the best extensions of a sentence's hypotheses.
+    """Return the best extensions of each sentence's hypotheses.
 
     Returns:
         The log-probabilities, beams and tokens of C candidates, [B, C], best first, and the log-sum-exp of the logits,

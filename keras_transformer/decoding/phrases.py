@@ -106,7 +106,7 @@ def phrase_tokens(matched, phrases):
 
 
 def select_from_banks(log_p, banks, num_banks, count):
-    """Return the best candidates of a sentence, cycling through the banks.
+    """Return the best candidates of each sentence, cycling through the banks.
 
     The best candidates of all banks come first, from the highest bank to the lowest, then the second-best candidates,
     and so on. With a single bank, this is the order of the log-probabilities.

@@ -20,8 +20,8 @@ def search_inputs(source, texts, prefixes, phrases, options, few_shapes):
     """Return the `SearchInputs` of a batch.
 
     Args:
-        source: int `[batch, source_length]`. Rows of PAD at the end round up the batch size.
-            Their search ends after one token.
+        source: int `[batch, source_length]`. Rows of PAD at the end round up the batch size. Their search ends after
+            one token.
         texts: Source texts of all other rows.
         prefixes: For each text, a list of the token ids with which its translation must begin.
         phrases: For each text, a list of lists with the token ids of the phrases that its translation must contain.

@@ -110,7 +110,7 @@ def test_evaluate_decodes_several_splits(home, call, tmp_path):
     summaries = json.loads(call("evaluate", *flags, "--json").out)
     assert [summary["split"] for summary in summaries] == list(splits)
     call("evaluate", *flags[:1], "--split=test,tset").refused("unknown split 'tset': did you mean test?")
-    call("evaluate", *flags, "--compare=other.txt").refused("--compare can be used with one split only")
+    call("evaluate", *flags, "--compare=other.txt").refused("--compare can be used with only one split")
 
 
 def test_translate_process_reads_stdin_line_by_line(home):
