@@ -169,7 +169,7 @@ def exports(rows):
 
 
 def consumers(rows):
-    """Return a table of scores and speeds of exports in the software that they are made for."""
+    """Return a table of scores and speeds of exports in their target software."""
     return table([row for row in rows if row["benchmark"] == "consumers"], {
         "format": "{format}", "precision": "{precision}", "consumer": "{consumer}",
         "problem": "{problem}, {sentences:,} sentences", "same": "{same:.1%}", "score": "{score:.2f} {score_name}",

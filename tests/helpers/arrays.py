@@ -9,7 +9,7 @@ def normal(seed, *shape):
 
 
 def close(actual, expected, tolerance=2e-5):
-    """Assert that an array has the shape and, within the tolerance, the values of a reference."""
+    """Assert that an array has the same shape as a reference and, within the tolerance, the same values."""
     actual = np.asarray(actual, dtype="float64")
     assert actual.shape == expected.shape
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)

@@ -74,7 +74,7 @@ def distributions(models):
 
 
 def exhaustive(models):
-    """Return, for each source, a dictionary {tokens: log-probability of each token} with all possible sequences."""
+    """Return {tokens: log-probability of each token} of all possible sequences, as a list with one item per source."""
     return [
         {
             (*prefix[:n], EOS): np.log(p[np.arange(n + 1), [*prefix[:n], EOS]])

@@ -9,6 +9,6 @@ SYMBOLS = SymbolTokenizer([f"s{i}" for i in range(20)])
 
 
 def sentences(count, seed=1):
-    """Return `count` random sentences of 1 to 8 `WORDS`. Each ends with its index, so all differ."""
+    """Return `count` random sentences of 1 to 8 `WORDS`. Each ends with its index, so they all differ."""
     rng = random.Random(seed)
     return [f"{' '.join(rng.choices(WORDS, k=rng.randint(1, 8)))} {i}" for i in range(count)]

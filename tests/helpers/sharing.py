@@ -8,9 +8,9 @@ def shared_folder(tmp_path_factory, name, make):
     """Return a folder that all test processes share. The first process to call this function fills the folder.
 
     Args:
-        tmp_path_factory: Fixture of pytest.
+        tmp_path_factory: Pytest fixture.
         name: Name of the folder.
-        make: Function that gets the folder and fills it. If it fails, the next caller tries again.
+        make: Function that takes the folder and fills it. If the function fails, the next caller tries again.
     """
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -82,4 +82,4 @@ def test_result_rows_have_current_hparams_only():
     ]
     trained = [row["hparams"] for row in rows if isinstance(row.get("hparams"), dict)]
     assert trained
-    assert all(hparams.keys() <= today for hparams in trained)  # else reproduce.py repeats finished runs
+    assert all(hparams.keys() <= today for hparams in trained)  # otherwise, reproduce.py repeats runs

@@ -21,7 +21,7 @@ HIDDEN = ("PYTHONPATH", "KERAS_BACKEND", "PYTHONDONTWRITEBYTECODE")
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """Return a directory whose folders have the same names as folders of the package, but must not shadow them."""
+    """Return a directory with folders that have names of package folders but must not shadow the package."""
     for name in ("problems", "hparams", "_bundled"):
         (tmp_path / name).mkdir()
         for file in ("__init__.py", "transformer.py", "algorithmic.py", "mine.py"):

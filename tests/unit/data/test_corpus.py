@@ -126,7 +126,7 @@ def without_proxy(monkeypatch):
 
 @pytest.fixture(scope="module")
 def server():
-    """Address of a local web server. It serves /corpus, ends /cut early, and answers other paths with 404."""
+    """Address of a local web server. It serves /corpus, truncates /cut, and answers other paths with 404."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):

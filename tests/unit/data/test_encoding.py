@@ -23,7 +23,7 @@ def ctrl_c():
         assert received.wait(30)
 
     thread = threading.Thread(target=receive)
-    thread.start()  # before the test blocks the signal, because threads inherit the mask
+    thread.start()  # before the test blocks the signal, because threads inherit the signal mask
     yield send
     start.set()
     thread.join()

@@ -94,7 +94,7 @@ def test_folder_without_tokenizer_is_named(tmp_path):
 
 
 def test_vocabulary_includes_long_lines():
-    """Include lines that SentencePiece ignores by default because they have more than 4,192 bytes."""
+    """Learn from lines that SentencePiece ignores by default because they have more than 4,192 bytes."""
     long = " ".join(["zażółć gęślą jaźń"] * 400)
     tokenizer = SentencePieceTokenizer.train([long], 40)
     assert tokenizer.decode(tokenizer.encode(["jaźń żółć"])) == ["jaźń żółć"]

@@ -61,7 +61,7 @@ def next_log_probabilities(translator, texts, sequences, length):
 
 
 def exhaustive(translator):
-    """Return a list with {tokens: log-probability} of all sequences within the length limit for each source."""
+    """Return {tokens: log-probability} of all sequences within the length limit, as a list with one item per source."""
     prefixes = list(itertools.product(SYMBOLS, repeat=4))
     texts = [text for text in SOURCES for _ in prefixes]
     log_p = next_log_probabilities(translator, texts, prefixes * len(SOURCES), 5)

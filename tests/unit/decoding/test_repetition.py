@@ -52,7 +52,7 @@ def test_repeated_ngrams_match_their_definition(size):
 def with_penalty(models, penalty):
     """Compute log-probabilities with the repetition penalty in NumPy.
 
-    Return a list with {tokens: log-probability} of all possible sequences for each source.
+    Return {tokens: log-probability} of all possible sequences, as a list with one item per source.
     """
     every = []
     for found in distributions(models):

@@ -28,7 +28,7 @@ class Store(dict):
 
 
 def started(store, number, count, **seconds):
-    """Start a `Heartbeat`. Return it with the list to which it adds lost processes."""
+    """Start a `Heartbeat`. Return the heartbeat, and the list to which it adds lost processes."""
     lost = []
     heartbeat = Heartbeat(store, number, count, lost.append, **seconds)
     heartbeat.start()

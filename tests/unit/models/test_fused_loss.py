@@ -25,7 +25,7 @@ def inputs(fresh_seed):
 
 
 def expected(states, table, labels, weights, label_smoothing, r_drop=0.0):
-    """Compute, in float64, the loss, the smoothed and plain cross-entropies, and the gradients."""
+    """Compute the loss, the smoothed and plain cross-entropies, and the gradients in float64."""
     states, table = states.astype("float64"), table.astype("float64")
     logits = states @ table.T
     p = oracles.softmax(logits)

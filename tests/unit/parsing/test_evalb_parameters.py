@@ -1,4 +1,4 @@
-"""Tests of reading EVALB's parameter files."""
+"""Tests of `read_parameters`, which reads EVALB's parameter files."""
 
 import pytest
 

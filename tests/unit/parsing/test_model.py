@@ -75,7 +75,7 @@ def test_word_head_attends_to_current_word_only():
     tokenizer = TreeTokenizer.train(["a b"] * 9, {"(S", ")S", "T", "U"}, 300)
     hparams = TINY.replace(num_heads=1)
     model = adopted(tokenizer, hparams)
-    for layer in model.encoder.layers:  # disable self-attention
+    for layer in model.encoder.layers:
         layer.self_attention.output_kernel.assign(np.zeros(layer.self_attention.output_kernel.shape))
     sources = np.array([[*ids, EOS] for ids in tokenizer.encode(["a b", "a a", "b b"])])
     (ids,) = tokenizer.encode_targets(["(S (T a) (U b))"])

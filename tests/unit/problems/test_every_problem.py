@@ -184,7 +184,7 @@ def check_tokenizer(problem, pairs):
 
 
 def normalized(text, problem):
-    """Return the normalized text. For parsing, also replace quotes and slashes in the treebank's spelling."""
+    """Return the normalized text. For parsing, also replace the treebank's spellings of quotes and slashes."""
     parsing = isinstance(problem, ParsingProblem)
     if parsing or getattr(problem, "normalization", "identity") == "nfkc":
         text = unicodedata.normalize("NFKC", text)

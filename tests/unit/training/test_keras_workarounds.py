@@ -1,4 +1,4 @@
-"""Tests of the workarounds for the behaviour of Keras on TensorFlow.
+"""Tests of the workarounds for Keras on TensorFlow.
 
 test_strategy.py tests the workarounds for `tf.distribute`.
 """

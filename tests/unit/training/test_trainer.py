@@ -1,4 +1,4 @@
-"""Tests of `train_model`: resumed runs end bit-for-bit identical, and run directories are complete."""
+"""Tests of `train_model`: resumed runs are identical to uninterrupted ones, and run directories are complete."""
 
 import dataclasses
 import hashlib
