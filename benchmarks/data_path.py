@@ -6,7 +6,7 @@
 Workloads:
 
 - `plan`: time to open the plan of a corpus, make the first batch, start the second epoch, and resume at later steps.
-  The lengths are random, with the distribution of WMT.
+  The lengths are random, with a distribution like that of WMT.
 - `mixing`: share of padding, and probability that two pairs that share a batch do so again in the next epoch.
 - `assembly`: speed of `TokenBatches` from a prepared corpus, without Keras.
 - `tf_data`, `jax`: speed of the same batches in Keras' `fit`, with a training step that does nothing.

@@ -14,9 +14,9 @@ Workloads:
 
 Each engine runs in a separate process with `--threads` threads. It loads the model and translates everything once. In
 each of `--repeats` rounds, the engines then run one after the other, so that other programs affect all of them. The
-benchmark reports the median speed, and the median over rounds of the ratio between two engines. Memory is the peak
-resident memory of the process. This project starts from text and the others from token ids, but tokenization takes
-hardly any time.
+benchmark reports the median speed and the median ratio between two engines over all rounds. Memory is the peak resident
+memory of the process. This project starts from text and the others from token ids, but tokenization takes hardly any
+time.
 
 The searches differ:
 
@@ -25,7 +25,7 @@ The searches differ:
 - End of the search: this project stops when no open hypothesis can become the best. OpenNMT-tf stops when every beam
   has finished. CTranslate2 stops when it has as many finished hypotheses as beams, or with α = 0 when the first beam
   has finished.
-- Forced outputs: in this project, a forced hypothesis ends with EOS, which takes one more step than in other engines.
+- Forced outputs: in this project, a forced hypothesis ends with EOS. Other engines output one more token instead.
 - CTranslate2 and OpenNMT-tf may output PAD and BOS.
 """
 
@@ -124,7 +124,7 @@ class Workload:
         texts: Source sentences.
         alpha: Exponent of the length penalty.
         extra_length: Maximum number of output tokens beyond the source length.
-        min_length: Number of tokens before EOS in forced outputs, or 0. Other engines output one more token, not EOS.
+        min_length: Number of tokens before EOS in forced outputs, or 0. Other engines output a token instead of EOS.
         score: Function from output texts to BLEU, or None.
     """
 

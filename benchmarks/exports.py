@@ -19,7 +19,7 @@ log-probabilities of given targets. CTranslate2's outputs are cut to this projec
 `extra_length`.
 
 `--variants="huggingface float32" --python=PATH` measures the export for transformers. PATH is a Python interpreter with
-transformers, PyTorch, sentencepiece and sacremoses. It does not have to contain this project.
+transformers, PyTorch, sentencepiece and sacremoses. The interpreter does not need this project.
 """
 
 import json

@@ -26,7 +26,7 @@ then run again in bfloat16.
 The benchmark reports these measurements:
 
 - Speed: the median of all rounds, in target tokens without padding.
-- Ratio to another engine in float32, in the fastest mode of that engine: the median of the ratios in each round.
+- Ratio to another engine in float32, in the fastest mode of that engine: the median of the ratios in all rounds.
 - Operations: those of matrix products, including padding within a batch. A multiply-add is two operations, and a
   backward pass has twice as many as a forward pass.
 - Memory: the peak resident memory of the process, in MB of 10⁶ bytes.

@@ -18,7 +18,7 @@ import opennmt  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 ROWS = [0, 2, 1]
-"""Ids in this project of OpenNMT-tf's first three tokens, PAD, BOS and EOS. All other ids are equal."""
+"""This project's ids of OpenNMT-tf's first three tokens, PAD, BOS and EOS. All other ids are equal."""
 
 
 class Interleaved(opennmt.layers.PositionEncoder):

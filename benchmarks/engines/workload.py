@@ -15,7 +15,7 @@ def training_batches(corpus):
     """Return the `TokenBatches` of a run.
 
     Args:
-        corpus: Dictionary with "batch_tokens" and one of
+        corpus: Dictionary with "batch_tokens" and one of these groups of keys:
 
             - "problem", "data_dir", "raw_dir", "hparams": a registered problem and the preset for its batches.
             - "lengths", "vocab_size", "batches": random tokens in sequences of the given length, or with the lengths of

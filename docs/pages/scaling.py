@@ -53,7 +53,7 @@ def padding_by_shapes(rows):
 
 
 def compilation(rows):
-    """Return a table of the times of updates on JAX, with an empty and with a filled cache."""
+    """Return a table of the times of updates on JAX, with a cold and a warm compilation cache."""
     return table(rows, {
         "hparams": "{hparams}", "updates": "{updates}", "shapes": "{shapes}", "cache": "{cache}",
         "first update, s": "{first_update_seconds:.1f}", "all updates, s": "{all_updates_seconds:.1f}",

@@ -122,7 +122,7 @@ def test_token_scores_add_up(translator):
             assert best.token_log_probabilities.sum() == pytest.approx(best.log_probability, abs=1e-3)
 
 
-def test_translator_rejects_what_the_engine_lacks(translator):
+def test_translator_rejects_unsupported_options_and_lengths(translator):
     with pytest.raises(kt.UserError, match="does not support alignments. Use engine keras"):
         translator.translate(["s1"], alignments=True)
     for options in ({"no_repeat_ngram": 2}, {"repetition_penalty": 2.0}):
