@@ -23,7 +23,7 @@ variation("base_h1", "A: one head of 512", 5.29, 24.9, num_heads=1)
 variation("base_h4", "A: 4 heads of 128", 5.00, 25.5, num_heads=4)
 variation("base_h16", "A: 16 heads of 32", 4.91, 25.8, num_heads=16)
 variation("base_h32", "A: 32 heads of 16", 5.01, 25.4, num_heads=32)
-# (B): key size, with the same value size
+# (B): key size, with an unchanged value size
 variation("base_dk16", "B: keys of 16", 5.16, 25.1, 58, d_k=16)
 variation("base_dk32", "B: keys of 32", 5.01, 25.4, 60, d_k=32)
 # (C): model size

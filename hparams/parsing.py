@@ -1,4 +1,4 @@
-"""Presets for constituency parsing, with the sizes of the paper (§6.3) or smaller sizes.
+"""Presets for constituency parsing, with the paper's model size (§6.3) or smaller ones.
 
 The vocabulary size is a setting of the problem, not of the preset. In the paper, it is 16,000 or 32,000 tokens.
 """

@@ -242,8 +242,8 @@ class MultilingualText(TranslationProblem):
         )
         require(
             self.temperature == 1 or not self.dropped_duplicates,
-            f"{self.name}: {self.dropped_duplicates} cannot be combined with temperature={self.temperature:g}, whose "
-            "copies it would drop; unset one of them",
+            f"{self.name}: {self.dropped_duplicates} cannot be combined with temperature={self.temperature:g}, "
+            "because it would drop the copies; unset one of them",
         )
         self.parts = {name: self._part(name) for name in re.split(r"\s*,\s*", self.directions.strip())}
         self.splits = ("train", "validation", "test")

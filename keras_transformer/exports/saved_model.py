@@ -212,7 +212,7 @@ class TextTranslator(tf.Module):
         tokens, scores = tokens[:, : tf.size(column)], scores[:, : tf.size(column)]
         found = searched[:, None] & (column < nbest[:, None]) & (scores > NEG_INF / 2)
         tokens = tf.where(found[:, :, None], tokens, PAD)
-        # The score is 0 for a blank text, and NEG_INF for a sentence that was not parsed. JSON cannot represent −∞.
+        # Blank texts score 0. Sentences that were not parsed score NEG_INF, because JSON cannot represent −∞.
         blank = ~searched[:, None] & (words == 0)[:, None] & (column == 0)
         longest = tf.reduce_max(tf.concat([_lengths(tokens), tf.zeros([1, tf.size(column)], tf.int32)], axis=0))
         return tokens[:, :, :longest], tf.where(found, scores, tf.where(blank, 0.0, NEG_INF))

@@ -64,7 +64,7 @@ def tokenized_bleu(hypotheses, references):
 
 
 def chrf(hypotheses, references):
-    """Return chrF2, 0 to 100: the F-score of character n-grams up to 6 with β = 2, without spaces."""
+    """Return chrF2, 0 to 100: the F-score (β = 2) of character n-grams up to length 6, ignoring spaces."""
     return _score("chrF", hypotheses, references)
 
 

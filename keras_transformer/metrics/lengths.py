@@ -9,7 +9,7 @@ def length_buckets(words):
     Rows without words are in the bucket "0".
 
     Args:
-        words: Number of words of each row.
+        words: Number of words in each row.
     """
     buckets = {}
     for row in sorted(range(len(words)), key=words.__getitem__):  # shortest bucket first

@@ -47,7 +47,7 @@ def moses_tokenizer(language):
 
 
 def split_compounds(tokens):
-    """Split each hyphen inside a token of a space-separated text into a separate token."""
+    """Turn each hyphen inside a token of a space-separated text into a separate token."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens)
 
 

@@ -29,7 +29,7 @@ def adapt_batches(model, batches):
 
 
 def to_keras_input(model, batches, endless):
-    """Convert `batches` to an input for Keras, which is a `tf.data.Dataset` on TensorFlow and `TokenBatches` on JAX.
+    """Convert `batches` to an input for Keras: a `tf.data.Dataset` on TensorFlow, `TokenBatches` on JAX.
 
     Args:
         model: `Seq2SeqModel`, compiled.

@@ -20,7 +20,7 @@ from keras_transformer.utils.errors import UserError
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Perplexity(keras.metrics.Mean):
-    """Exponential of the mean of values in nats per token."""
+    """Exponential of the mean negative log-probability per token."""
 
     def result(self):
         """Return the perplexity so far."""
@@ -75,8 +75,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
                 activations (rematerialization).
 
         Raises:
-            UserError: The model was created in the scope of another Keras distribution, or the model does not support
-                `remat`. The loss takes probabilities, or does not return one value per label as `accumulate` requires.
+            UserError: The model was created in the scope of another Keras distribution or does not support `remat`;
+                or the loss takes probabilities or does not return one value per label, as `accumulate` requires.
         """
         if keras.distribution.distribution() is not self.distribution:
             raise UserError(

@@ -94,7 +94,7 @@ def _bracket(node):
     for place in places:
         bracket[place - first] = "┬"
     bracket[0], bracket[-1] = "┌", "┐"
-    # The centre is not at an end of the bracket, because the ends are at least two columns apart.
+    # The center is not at an end of the bracket, because the ends are at least two columns apart.
     bracket[node.centre - first] = "┼" if node.centre in places else "┴"
     return "".join(bracket)
 

@@ -31,7 +31,7 @@ def is_bracket(symbol):
 def repaired(symbols, words):
     """Convert any sequence of symbols to a `Tree`. For an invalid sequence, the function repairs errors:
 
-    - A closing bracket closes the innermost open bracket with the same label, and all brackets inside. A closing
+    - A closing bracket closes the innermost open bracket with the same label, and all brackets inside it. A closing
       bracket without such an opening bracket is ignored.
     - If there are too many tags, the last ones are ignored. If there are too few, the remaining words get the tag XX in
       the innermost open constituent.

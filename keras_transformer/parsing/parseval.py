@@ -50,7 +50,7 @@ class LabelScore:
 
     Attributes:
         label: The label.
-        gold, test: Number of gold brackets, and number of test brackets.
+        gold, test: Numbers of gold brackets and test brackets.
         recall: Percentage of gold brackets that match.
         precision: Percentage of test brackets that match.
     """

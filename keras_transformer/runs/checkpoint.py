@@ -1,4 +1,4 @@
-"""Checkpoints: atomically written .npz files of variables by path, with checksums and without pickle."""
+"""Checkpoints: .npz files of variables, keyed by path and written atomically, with checksums and without pickle."""
 
 import contextlib
 import logging
@@ -283,7 +283,7 @@ def training_arrays(model):
 def assign_training(model, arrays, what):
     """Assign the result of `training_arrays` to a compiled model."""
     assign_model(model, arrays["weights"], what)
-    # Checkpoints of other precisions have no loss scale. Float16 then starts with the initial scale.
+    # Checkpoints in other precisions have no loss scale, so float16 starts with the initial scale.
     scales = {variable.path for variable in getattr(model.optimizer, "scale_variables", ())}
     absent = scales - arrays["optimizer"].keys()
     kept = [variable for variable in optimizer_state(model.optimizer) if variable.path not in absent]

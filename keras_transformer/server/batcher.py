@@ -57,7 +57,7 @@ class Batcher:
         batch_tokens: Maximum number of tokens per batch, including padding: items × tokens of the longest item.
         batch_rows: Maximum number of items per batch.
         wait: Maximum time in seconds that an item waits for other items while the worker is idle. After a batch of one
-            item there is no wait, because other items are unlikely to arrive.
+            item, there is no wait, because other items are unlikely to arrive.
         max_waiting: Maximum number of waiting items.
         observe: Function called with (number of items, number of tokens with padding, seconds) after each batch.
     """
@@ -83,7 +83,7 @@ class Batcher:
         return len(self._queue)
 
     def is_alive(self, seconds: float) -> bool:
-        """Return whether the batcher runs and the worker's current call has taken at most `seconds`."""
+        """Return whether the batcher is running and the worker's current call has taken at most `seconds`."""
         since = self._working_since
         stuck = since is not None and time.monotonic() - since > seconds
         return self._task is not None and not self._task.done() and not stuck

@@ -27,7 +27,7 @@ class Metrics:
             "request_seconds", "Time from a request to its answer, in seconds.", ["path"], buckets=SECONDS, **options
         )
         self._texts = Counter("texts", "Number of translated texts.", **options)
-        self._tokens = Counter("batch_tokens", "Tokens of the translated batches, padding included.", **options)
+        self._tokens = Counter("batch_tokens", "Number of tokens in translated batches, padding included.", **options)
         self._rows = Histogram("batch_texts", "Texts per batch.", buckets=ROWS, **options)
         self._work = Counter("translation_seconds", "Time spent on translating batches, in seconds.", **options)
         self.refused = Counter("refused", "Number of requests refused because the queue was full.", **options)

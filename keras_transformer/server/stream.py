@@ -14,9 +14,9 @@ logger = logging.getLogger("uvicorn.error")  # prints tracebacks, unlike the log
 class StreamedObjects(StreamingResponse):
     """Response with one JSON object per line.
 
-    If an object cannot be computed, the last line is an error, because the response has already begun. The status of
-    this error is stored in the scope as `final_status`, or 499 if the client disconnects. A `TimeoutError` is left to
-    `LimitRequests`.
+    If an object cannot be computed, the last line is an error, because the response has already begun. The entry
+    `final_status` of the scope then contains the status of this error, or 499 if the client disconnects. A
+    `TimeoutError` propagates to `LimitRequests`.
 
     Args:
         first: The first object.
@@ -26,7 +26,7 @@ class StreamedObjects(StreamingResponse):
     media_type = "application/x-ndjson"
 
     def __init__(self, first, others):
-        super().__init__(self._lines(), headers={"X-Accel-Buffering": "no"})  # nginx would hold the lines back
+        super().__init__(self._lines(), headers={"X-Accel-Buffering": "no"})  # otherwise nginx would buffer the lines
         self._first, self._others, self._final_status = first, others, 499
 
     async def __call__(self, scope, receive, send):

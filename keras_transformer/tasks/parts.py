@@ -15,7 +15,8 @@ def in_directions(run, directions):
         directions: Directions such as "de-fr,fr-de". None returns the problem of the run, multilingual or not.
 
     Raises:
-        UserError: The problem of the run is not multilingual, or the run was not trained on a language.
+        UserError: The problem of the run is not multilingual, or a direction contains a language that the run was not
+            trained on.
     """
     problem = run.problem
     if directions is None:

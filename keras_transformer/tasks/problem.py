@@ -263,7 +263,7 @@ class Problem:
         return {split: self._stored_pairs(split) for split in self.splits}
 
     def _stored_pairs(self, split):
-        """Yield the pairs to encode for a split. Training pairs are repeated once per segmentation."""
+        """Yield the pairs to encode for a split. Each training pair occurs once per segmentation."""
         for _ in range(self.num_segmentations if split == "train" else 1):
             yield from self.pairs(split)
             if split == "train":

@@ -63,8 +63,8 @@ class TranslationProblem(Problem):
         None, "existing SentencePiece model or marian_tokenizer.json, instead of a learned vocabulary", is_path=True
     )
 
-    min_tokens: int | None = setting(None, "minimum number of tokens, with EOS, of each side of a training pair", low=1)
-    max_tokens: int | None = setting(None, "maximum number of tokens, with EOS, of each side of a training pair", low=1)
+    min_tokens: int | None = setting(None, "minimum number of tokens, with EOS, on each side of a training pair", low=1)
+    max_tokens: int | None = setting(None, "maximum number of tokens, with EOS, on each side of a training pair", low=1)
     max_length_ratio: float | None = setting(
         None, "maximum ratio of the longer side of a training pair to the shorter, in tokens with EOS", low=1
     )
@@ -76,7 +76,7 @@ class TranslationProblem(Problem):
     drop_copies: bool = setting(False, "whether to drop training pairs whose sides are equal")
     drop_control: bool = setting(False, "whether to drop training pairs with control or replacement characters")
     min_letters: float | None = setting(
-        None, "minimum share of letters in the characters of each side of a training pair", low=0.01, high=1
+        None, "minimum share of letters among the characters on each side of a training pair", low=0.01, high=1
     )
     source_script: str | None = setting(None, "Unicode script of training sources, such as Latin or Han,Hiragana")
     target_script: str | None = setting(None, "Unicode script of training targets")
@@ -93,7 +93,7 @@ class TranslationProblem(Problem):
     )
 
     bleu_tokenizer: str | None = setting(
-        None, "sacreBLEU tokenizer (none: chosen by the target language)", choices=TOKENIZERS, of_corpus=False
+        None, "sacreBLEU tokenizer (none: chosen for the target language)", choices=TOKENIZERS, of_corpus=False
     )
 
     def __post_init__(self):
@@ -181,7 +181,7 @@ class TranslationProblem(Problem):
     def make_tokenizer(self) -> "Tokenizer":
         """Return the tokenizer of `vocab_file`, or learn one from the training texts.
 
-        From a large corpus, `sample_texts` draws a sample.
+        If the corpus is large, `sample_texts` draws a sample.
         """
         from keras_transformer.data.tokenizers.marian import MarianTokenizer
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer

@@ -206,9 +206,9 @@ def _compiling_ahead(start, batches, updates):
 def _finished(run, step):
     """Return the message for a run that has nothing left to do after the checkpoint at `step`, or None."""
     if step >= run.hparams.train_steps:
-        ended, longer = "is finished", f"--train_steps above {step:,}"
+        ended, longer = "finished", f"--train_steps above {step:,}"
     elif ended_early(run, run.hparams, step):
-        ended, longer = "stopped early", "a larger --patience or none"
+        ended, longer = "stopped early", "a larger --patience or --patience=none"
     else:
         return None
     return (

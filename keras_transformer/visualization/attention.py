@@ -66,8 +66,8 @@ class AttentionMaps:
         source_text, target_text: The texts.
         source: `Tokens` of the source, including EOS.
         target: `Tokens` of the decoder's output: the target, including EOS. They label the rows.
-        given: `Tokens` of the decoder's input: BOS, and the target without EOS. They label the columns of its
-            self-attention.
+        given: `Tokens` of the decoder's input: BOS, and the target without EOS. They label the columns of the
+            decoder's self-attention.
         encoder: float32 `[layers, heads, source_tokens, source_tokens]`.
         decoder: float32 `[layers, heads, target_tokens, target_tokens]`.
         cross: float32 `[layers, heads, target_tokens, source_tokens]`.

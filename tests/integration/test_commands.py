@@ -55,7 +55,7 @@ def test_train_has_nothing_to_do_when_finished(home, call):
     for flags in ((), ("--dry_run",)):
         (line,) = call("train", *home.again(), *flags).succeeded()
         assert line.startswith(
-            f"{home.run} is finished after 6 updates, so there is nothing to do. Continue training with "
+            f"{home.run} finished after 6 updates, so there is nothing to do. Continue training with "
         )
         assert line.endswith(
             f"--train_steps above 6, or evaluate it with python -m keras_transformer.evaluate --run={home.run}"
@@ -68,7 +68,7 @@ def test_train_has_nothing_to_do_when_ended_early(home, call, copied):
     more = ("--train_steps=60", "--patience=1")
     (line,) = call("train", *home.again(copied), *more).succeeded()
     assert f"{copied} stopped early after 6 updates" in line
-    assert "Continue training with a larger --patience or none, or evaluate it with python -m " in line
+    assert "Continue training with a larger --patience or --patience=none, or evaluate it with python -m " in line
 
 
 def test_train_resumes_with_more_steps(home, copied, call):

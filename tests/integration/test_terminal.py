@@ -56,7 +56,7 @@ def test_train_prints_summary_and_time_estimate_once(home, call, tmp_path):
     assert len(estimates) == 1 and lines[estimates[0] - 1].startswith("step 3/6 ")
     again = call("train", *REVERSE, "--data_dir", home.path / "data", "--output_dir", home.run, "--train_steps=6",
                  "--dry_run").succeeded()  # fmt: skip
-    assert len(again) == 1 and "is finished after 6 updates" in again[0]
+    assert len(again) == 1 and "finished after 6 updates" in again[0]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class CheckpointCallback(StepCallback):
     def time_is_over(self, step):
         """Return whether `checkpoint_minutes` have passed since the last checkpoint.
 
-        Several workers check the time only every `MEET_EVERY` updates.
+        If there are several workers, they check the time only every `MEET_EVERY` updates.
         """
         minutes = self.hparams.checkpoint_minutes
         if not minutes or (self.workers.count > 1 and step % MEET_EVERY):

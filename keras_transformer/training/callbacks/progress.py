@@ -77,7 +77,7 @@ class ProgressLogger(StepCallback):
             logger.info(f"  compiled the update for {shape} in {seconds:.1f} s")
 
     def seconds_of(self, updates, seconds):
-        """Estimate the seconds for a number of updates at the current speed, without compilation if possible."""
+        """Estimate the time in seconds for `updates` updates at the current speed, without compilation if possible."""
         if self.first_uses < self.new_steps:
             return updates * (seconds - self.first_seconds) / (self.new_steps - self.first_uses)
         return updates * seconds / self.new_steps

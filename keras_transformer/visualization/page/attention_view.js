@@ -155,7 +155,7 @@ function attentionView(element, data) {
     shares.slice(0, 5).forEach(([label, share], i) => {
       if (i) message.append(" · ");
       make(message, "bdi", {}, label);
-      message.append(` ${Math.round(100 * share)} %`);
+      message.append(` ${Math.round(100 * share)}%`);
     });
     message.append(all.length > 1 ? " (mean of the selected heads)" : ` (head ${all[0] + 1})`);
   }
