@@ -132,12 +132,12 @@ def _parse(arguments):
     )  # fmt: skip
     group = parser.add_argument_group("huggingface")
     group.add_argument(
-        "--push_to_hub", metavar="USER/NAME", help="repository on the hub for the upload, created private if missing"
+        "--push_to_hub", metavar="USER/NAME", help="repository on the hub for the upload, created as private if missing"
     )
     group = parser.add_argument_group("ctranslate2 and argos")
     group.add_argument(
         "--quantization",
-        help="data type of the matrices: float32, int8, int8_float32, bfloat16, … (default float32, int8 for argos)",
+        help="data type of the matrices: float32, int8, int8_float32, bfloat16, … (default float32, or int8 for argos)",
     )
     flags = parser.parse_args(arguments)
     if flags.format not in FORMATS:

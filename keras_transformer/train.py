@@ -54,7 +54,7 @@ def main(arguments):
         "--worker_patience",
         type=positive_int,
         default=300,
-        help="maximum seconds to wait for the other processes (default %(default)s)",
+        help="maximum time in seconds to wait for the other processes (default %(default)s)",
     )
     group.add_argument(
         "--precision",

@@ -52,7 +52,7 @@ def main(arguments):
         keras_option=_keras_option(flags),
     )  # fmt: skip
     if flags.engine == "auto" and translator.engine == "ctranslate2":
-        _warn("translating with CTranslate2; --engine=keras translates with Keras")
+        _warn("translating with CTranslate2; use --engine=keras for Keras")
     if flags.format == "pretty" and not translator.tokenizer.constraint:
         raise UserError(f"--format=pretty needs a parser, and {flags.run} is not one; choose text or jsonl")
     options = decoding_arguments(flags)

@@ -113,7 +113,7 @@ class HParams:
         None, "updates between evaluations that also decode, none if all do (only with best_metric=nll or loss)", low=1
     )
     checkpoint_steps: int = setting(1000, "updates between checkpoints", low=1)
-    checkpoint_minutes: float = setting(10.0, "maximum minutes between checkpoints, 0 for no maximum", low=0)
+    checkpoint_minutes: float = setting(10.0, "maximum time in minutes between checkpoints, 0 for no limit", low=0)
     best_metric: str = setting(
         "score", "metric of the best checkpoint: score of the problem, bleu or chrf of translations, nll or loss",
         choices=("score", "bleu", "chrf", "nll", "loss"),

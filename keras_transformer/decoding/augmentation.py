@@ -99,7 +99,7 @@ def augment(run_dir, input_path, output_path, options, checkpoint=None, precisio
         finished = sum(path.exists() for path in paths)
         work.keep = finished > 0
         if finished:
-            logger.info(f"resuming: {min(finished * CHUNK, total):,} of {total:,} lines are translated")
+            logger.info(f"resuming: {min(finished * CHUNK, total):,} of {total:,} lines are already translated")
         translate = None
         with progress_bar("translating", total, min(finished * CHUNK, total), unit="lines") as advance:
             for index, lines in enumerate(in_chunks(_lines(input_path, options), CHUNK)):

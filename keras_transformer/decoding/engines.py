@@ -41,7 +41,7 @@ def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compil
         return engine
     if not installed or reason or _sees_gpu():
         return "keras"
-    logger.info("translating with CTranslate2 (--engine=keras translates with Keras)")
+    logger.info("translating with CTranslate2 (use --engine=keras for Keras)")
     return "ctranslate2"
 
 

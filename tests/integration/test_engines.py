@@ -36,7 +36,7 @@ def test_translate_with_ctranslate2_imports_no_keras(run, tmp_path):
         [sys.executable, "-c", WITHOUT_KERAS, *flags], input="".join(f"{line}\n" for line in LINES), cwd=tmp_path,
         env=environment(tmp_path), capture_output=True, encoding="utf-8",
     )  # fmt: skip
-    assert process.stderr == "translating with CTranslate2; --engine=keras translates with Keras\n"
+    assert process.stderr == "translating with CTranslate2; use --engine=keras for Keras\n"
     assert process.stdout.splitlines() == greedy(run) == greedy(run, engine="ctranslate2")
     assert (run / "ctranslate2" / "best" / "model.bin").is_file()
 

@@ -20,7 +20,7 @@ def test_augment_resumes_after_sigkill(home, call, tmp_path):
     process.communicate()
     assert not killed.exists()
     lines = call("augment", *flags, f"--output={killed}").succeeded()
-    assert lines[0].startswith("resuming: ") and f" of {len(LINES):,} lines are translated" in lines[0]
+    assert lines[0].startswith("resuming: ") and f" of {len(LINES):,} lines are already translated" in lines[0]
     assert len(chunks) < 3
     call("augment", *flags, f"--output={tmp_path}/whole.tsv").succeeded()
     assert killed.read_text() == (tmp_path / "whole.tsv").read_text()

@@ -124,7 +124,7 @@ def test_augment_continues_after_an_interruption(translator, files, caplog):
     with caplog.at_level("INFO"):
         result = augment("run", path, output, BACK)
     assert translator.lines == list("efg") and result.pairs == 7
-    assert "resuming: 4 of 7 lines are translated" in caplog.messages
+    assert "resuming: 4 of 7 lines are already translated" in caplog.messages
     assert output.read_text() == "".join(f"{letter.upper()}\t{letter}\n" for letter in "abcdefg")
     assert sorted(entry.name for entry in output.parent.iterdir()) == ["mono.gz", "pairs.tsv"]
 

@@ -48,7 +48,7 @@ def test_choose_engine_keeps_keras_for_the_rest(library, arguments, reason):
 def test_choose_engine_takes_ctranslate2_if_possible(library, caplog):
     caplog.set_level("INFO")
     assert choose_engine("auto", [run()]) == choose_engine("ctranslate2", [run()], ["best"]) == "ctranslate2"
-    assert caplog.messages == ["translating with CTranslate2 (--engine=keras translates with Keras)"]
+    assert caplog.messages == ["translating with CTranslate2 (use --engine=keras for Keras)"]
     library.gpus = 1
     assert choose_engine("auto", [run()]) == "keras" and choose_engine("ctranslate2", [run()]) == "ctranslate2"
 
