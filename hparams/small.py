@@ -35,7 +35,7 @@ def tiny_plus():
 
 @register_hparams("tiny_short")
 def tiny_short():
-    """Tiny with 1,500 updates and the paper's learning rate, for Table 3 on a small scale."""
+    """Tiny with 1,500 updates and the paper's learning rate, for a small-scale version of Table 3."""
     return tiny().replace(
         learning_rate_scale=1.0, warmup_steps=500, train_steps=1500, eval_steps=500, decode_steps=None, patience=None
     )

@@ -23,7 +23,7 @@ def table(text):
 
 
 def endings(text):
-    """Parse a table with a row per case and a column per gender or plural. Return {(case, gender): ending}."""
+    """Parse a table of cases (rows) by genders and plural (columns). Return {(case, gender): ending}."""
     return {(case, gender): ending for case, row in zip(CASES, table(text)) for gender, ending in zip("mfnp", row)}
 
 

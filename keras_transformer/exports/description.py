@@ -52,7 +52,7 @@ def describe(run, checkpoint=None):
 
 
 def check_place(folder, force):
-    """Raise a `UserError` if an export must not be written to `folder`.
+    """Raise a `UserError` if `folder` is not a valid place for an export.
 
     Args:
         folder: The directory.

@@ -40,7 +40,7 @@ def smoothed_cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class SmoothedCrossEntropy(keras.losses.Loss):
-    """Weighted sum over tokens of the label-smoothed cross-entropy (§5.4).
+    """Weighted sum of the label-smoothed cross-entropy over tokens (§5.4).
 
     The weight of a label is 1 / (number of target tokens in the whole update), and the weight of padding is 0. The sum
     is therefore the mean over tokens, no matter how devices, workers and micro-batches divide the update.

@@ -241,7 +241,7 @@ class Problem:
         if self.raw_dir and not Path(self.raw_dir).is_dir():  # problems that do not read files would not notice
             raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}. This problem does not need the flag.")
         checksums = {path: known["sha256"] for path, known in files.items()}
-        code = [sha256(path) for path in Problem.corpus_files(self)]  # a change of the code may change the pairs
+        code = [sha256(path) for path in Problem.corpus_files(self)]  # a code change may change the pairs
         return files, _hash([PARTS, self._identity, checksums, code])[:16]
 
     def _files(self):

@@ -18,8 +18,8 @@ class TrainOptions:
     """Execution options of `train_model`. All of them may change when the run resumes.
 
     Attributes:
-        strategy: "one" device; "mirrored" on TensorFlow or "jax" on JAX for all devices of this process; "multiworker"
-            for the devices of several processes; "auto" for all accelerators.
+        strategy: "one" for one device; "mirrored" on TensorFlow or "jax" on JAX for all devices of this process;
+            "multiworker" for the devices of several processes; "auto" for all accelerators.
         devices: Number of devices of this process; None for the default of the strategy.
         coordinator: `Coordinator` of several JAX processes, for the strategy "multiworker".
         worker_patience: Seconds to wait for the other processes.

@@ -49,7 +49,7 @@ def compile_arguments(
     """Return the keyword arguments of `model.compile`: `model.compile(**compile_arguments(hparams))`.
 
     Args:
-        hparams: `HParams` with the schedule, Adam, label smoothing (§5.3, §5.4) and R-Drop.
+        hparams: `HParams`, which define the schedule, Adam, label smoothing (§5.3, §5.4) and R-Drop.
         accumulate: Number of micro-batches whose gradients are added before an update. The update stays the same.
         jit_compile: Whether XLA compiles the step, once per shape. "auto" leaves the choice to Keras, which does not
             compile on the CPU with TensorFlow.
