@@ -171,7 +171,7 @@ NO_TREES = [
 def test_graph_tokenizer_rejects_invalid_trees(trees, text):
     with pytest.raises(UserError):
         trees.encode_targets([text])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must be one tree"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be one constituency tree"):
         graph_tokenizer(trees).tokenize_targets([TREES[0], text])
 
 
