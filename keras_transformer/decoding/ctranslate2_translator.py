@@ -100,16 +100,16 @@ class CTranslate2Translator(BaseTranslator):
             # CTranslate2 seeds each thread when it starts. With more than one thread, the order of draws would vary.
             self._library.set_random_seed(options.sampling.seed % 2**32)
             engine = self._open(1)
-        search = functools.partial(self._translate, engine, sources, prefixes, options)
-        for limit, batch in _grouped({i: _rounded_up(limit) for i, limit in limits.items()}):
-            found = search(batch, limit)
+        start = functools.partial(self._start, engine, sources, prefixes, options)
+        for batch, results in start({i: _rounded_up(limit) for i, limit in limits.items()}):
+            found = self._found(batch, results, prefixes, options)
             too_long = {i: limits[i] for i in batch if max(len(ids) for ids, _ in found[i]) > limits[i]}
-            for exact, again in _grouped(too_long):
-                found |= search(again, exact)
+            for again, more in start(too_long):
+                found |= self._found(again, more, prefixes, options)
             yield {i: self._hypotheses(i, texts[i], sources[i], found[i], options) for i in batch}
 
-    def _translate(self, engine, sources, prefixes, options, rows, limit):
-        """Translate rows. Return {row: [(ids with EOS, log-probability or None), …]} with at most `limit` ids each."""
+    def _start(self, engine, sources, prefixes, options, limits):
+        """Start to translate all rows of {row: limit} in parallel. Return a list of (rows, pending results)."""
         sampling = options.sampling
         if sampling:
             how = {
@@ -118,21 +118,28 @@ class CTranslate2Translator(BaseTranslator):
             }  # fmt: skip
         else:
             how = {"beam_size": options.beam_size, "length_penalty": options.alpha}
-        results = engine.translate_batch(
-            [self._named(sources[i][:-1]) for i in rows],
-            [self._named(prefixes[i]) for i in rows] if any(prefixes[i] for i in rows) else None,
-            num_hypotheses=options.beam_size, max_batch_size=BATCH_ROWS, max_decoding_length=limit - 1,
-            min_decoding_length=min(options.min_length, limit - 1), return_scores=True, return_end_token=True,
-            **how,
-        )  # fmt: skip
+        rows_at_once = min(-(-len(limits) // engine.num_translators) or 1, BATCH_ROWS)
+        return [
+            (rows, engine.translate_batch(
+                [self._named(sources[i][:-1]) for i in rows],
+                [self._named(prefixes[i]) for i in rows] if any(prefixes[i] for i in rows) else None,
+                num_hypotheses=options.beam_size, max_batch_size=rows_at_once, max_decoding_length=limit - 1,
+                min_decoding_length=min(options.min_length, limit - 1), return_scores=True, return_end_token=True,
+                asynchronous=True, **how,
+            ))
+            for limit, rows in _grouped(limits)
+        ]  # fmt: skip
+
+    def _found(self, rows, results, prefixes, options):
+        """Return {row: [(ids with EOS, log-probability or None), …]} for the pending results of `_start`."""
         found = {}
-        for i, result in zip(rows, results):
-            found[i] = []
+        for i, pending in zip(rows, results):
+            found[i], result = [], pending.result()
             for pieces, score in zip(result.hypotheses, result.scores):
                 if math.isnan(score):
                     raise NonFiniteOutputs(i)
                 ids = [self._ids[piece] for piece in pieces]
-                if ids[-1:] == [EOS] and not (sampling or prefixes[i] or options.min_length):
+                if ids[-1:] == [EOS] and not (options.sampling or prefixes[i] or options.min_length):
                     found[i].append((ids, score * len(ids) ** options.alpha))
                 else:  # CTranslate2's score excludes prefix tokens or is based on modified probabilities
                     found[i].append((ids if ids[-1:] == [EOS] else [*ids, EOS], None))
