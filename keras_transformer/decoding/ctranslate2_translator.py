@@ -109,7 +109,7 @@ class CTranslate2Translator(BaseTranslator):
             yield {i: self._hypotheses(i, texts[i], sources[i], found[i], options) for i in batch}
 
     def _start(self, engine, sources, prefixes, options, limits):
-        """Start to translate all rows of {row: limit} in parallel. Return a list of (rows, pending results)."""
+        """Start to translate the rows of {row: limit} on all threads. Return a list of (rows, their pending results)."""
         sampling = options.sampling
         if sampling:
             how = {
@@ -118,17 +118,18 @@ class CTranslate2Translator(BaseTranslator):
             }  # fmt: skip
         else:
             how = {"beam_size": options.beam_size, "length_penalty": options.alpha}
-        rows_at_once = min(-(-len(limits) // engine.num_translators) or 1, BATCH_ROWS)
-        return [
-            (rows, engine.translate_batch(
+        share = max(1, -(-len(limits) // engine.num_translators))  # rows per thread
+        pending = []
+        for limit, rows in _grouped(limits):
+            results = engine.translate_batch(
                 [self._named(sources[i][:-1]) for i in rows],
                 [self._named(prefixes[i]) for i in rows] if any(prefixes[i] for i in rows) else None,
-                num_hypotheses=options.beam_size, max_batch_size=rows_at_once, max_decoding_length=limit - 1,
+                num_hypotheses=options.beam_size, max_batch_size=min(share, BATCH_ROWS), max_decoding_length=limit - 1,
                 min_decoding_length=min(options.min_length, limit - 1), return_scores=True, return_end_token=True,
                 asynchronous=True, **how,
-            ))
-            for limit, rows in _grouped(limits)
-        ]  # fmt: skip
+            )  # fmt: skip
+            pending.append((rows, results))
+        return pending
 
     def _found(self, rows, results, prefixes, options):
         """Return {row: [(ids with EOS, log-probability or None), …]} for the pending results of `_start`."""
