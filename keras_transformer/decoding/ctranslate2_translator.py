@@ -109,7 +109,7 @@ class CTranslate2Translator(BaseTranslator):
             yield {i: self._hypotheses(i, texts[i], sources[i], found[i], options) for i in batch}
 
     def _start(self, engine, sources, prefixes, options, limits):
-        """Start to translate the rows of {row: limit} on all threads. Return a list of (rows, their pending results)."""
+        """Start to translate the rows of {row: limit} on all threads. Return a list of (rows, pending results)."""
         sampling = options.sampling
         if sampling:
             how = {
