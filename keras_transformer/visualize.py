@@ -92,7 +92,7 @@ def _parse(arguments):
     if flags.over and not flags.curves:
         raise UserError("--over needs --curves")
     if flags.word and flags.figure not in (3, 4):
-        raise UserError("--word needs --figure=3 or --figure=4; without it, point at a word on the HTML page")
+        raise UserError("--word needs --figure=3 or --figure=4; on the HTML page, point at a word instead")
     if flags.format and not (flags.figure or flags.curves):
         raise UserError("--format needs --figure or --curves; without them, the output is an HTML page")
     flags.over, flags.format = flags.over or "step", flags.format or "png"

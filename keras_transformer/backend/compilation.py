@@ -27,14 +27,15 @@ def _compiled_by_tensorflow(function, jit_compile):
 
     graphs = {}
 
-    def specification(array):
-        return tf.TensorSpec([None] * len(array.shape), array.dtype)
+    def shape(array):
+        return tuple(array.shape) if jit_compile else (None,) * len(array.shape)
 
     def call(*arrays, **constants):
-        key = (len(keras.tree.flatten(arrays)), *sorted(constants.items()))  # callers may omit optional arrays
+        # Callers may omit optional arrays. TensorFlow would warn if one `tf.function` compiled many shapes.
+        key = (tuple(map(shape, keras.tree.flatten(arrays))), *sorted(constants.items()))
         if key not in graphs:
             constant = functools.partial(function, **constants)
-            signature = None if jit_compile else keras.tree.map_structure(specification, arrays)
+            signature = keras.tree.map_structure(lambda array: tf.TensorSpec(shape(array), array.dtype), arrays)
             # No AutoGraph: it would take most of the tracing time, and no Python control flow depends on a tensor.
             graphs[key] = tf.function(constant, input_signature=signature, jit_compile=jit_compile, autograph=False)
         return graphs[key](*arrays)

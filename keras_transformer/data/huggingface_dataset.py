@@ -102,7 +102,7 @@ class HuggingFaceDataset:
             ) from None
         saved = any((Path(self.name) / name).is_file() for name in SAVED)
         if saved and self.config:
-            raise UserError(f"{self.name} has no configurations, got {self.config!r}. Leave that part empty.")
+            raise UserError(f"{self.name} has no configurations, got {self.config!r}. Write dataset:NAME::SPLIT.")
         try:
             found = datasets.load_from_disk(self.name) if saved else datasets.load_dataset(self.name, self.config)
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:

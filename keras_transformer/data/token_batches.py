@@ -62,8 +62,8 @@ class TokenBatches(keras.utils.PyDataset):
         with self.stopwatch:
             try:
                 return self._assemble(self.start + index)
-            except UserError as error:  # save for `data_errors`, because the backend raises another error
-                self.split.failure = error
+            except UserError as error:
+                self.split.failure = error  # for `data_errors`, because the backend raises an error of its own instead
                 raise
 
     def _assemble(self, index):

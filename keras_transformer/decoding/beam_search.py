@@ -1,8 +1,8 @@
 """Beam search with a length penalty (§6.1), implemented as a state and a pure step function.
 
 The score of a hypothesis is log-probability / ((5 + length) / 6)^α, where the length includes EOS (Wu et al. 2016).
-Scores are comparable, because every hypothesis ends with EOS. At a sentence's length limit, no other token is
-allowed. `Translator.score` returns the same score for the same tokens.
+Scores are comparable, because every hypothesis ends with EOS: at the length limit of a sentence, the search allows
+only EOS. `Translator.score` returns the same score for the same tokens.
 """
 
 from typing import Any, NamedTuple

@@ -125,8 +125,8 @@ class Batcher:
             items: Arguments of `work`.
             tokens: Number of tokens of each item.
             seconds: Time after which the caller no longer needs the results.
-            gradually: Whether the batches take at most 1, 4, 16, … of the items, so that the first results arrive
-                early.
+            gradually: Whether to divide the items into groups of 1, 4, 16, …, each of which waits for the previous
+                group, so that the first results arrive early.
 
         Raises:
             QueueFull: The queue has no room for all items, or they would wait for more than half of `seconds`.

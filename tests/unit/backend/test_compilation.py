@@ -1,5 +1,7 @@
 """Compiled functions: the number of compilations, and the variable values that they read."""
 
+import logging
+
 import keras
 import numpy as np
 import pytest
@@ -65,3 +67,12 @@ def test_rounded_up_gives_few_sizes_with_little_padding():
     sizes = [rounded_up(number) for number in range(1, 2000)]
     assert all(1 <= size / number <= 1.5 for number, size in enumerate(sizes, start=1))
     assert sorted(set(sizes))[:9] == [1, 2, 3, 4, 6, 8, 12, 16, 24] and len(set(sizes)) == 22
+
+
+@pytest.mark.skipif(COMPILES_EACH_SHAPE, reason="the warning comes from TensorFlow")
+def test_xla_compiles_many_shapes_without_warnings(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
+    doubled = compiled(lambda x: 2 * x, jit_compile=True)
+    for length in range(1, 8):
+        np.testing.assert_array_equal(doubled(np.ones(length, "int32")), np.full(length, 2))
+    assert not caplog.records
