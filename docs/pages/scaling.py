@@ -1,6 +1,10 @@
 """Tables of scaling.md."""
 
-from pages.tables import bars, table
+from pages.scores import is_tiny
+from pages.tables import backend, bars, table
+
+BEFORE_POOLS = ("5d67265d50aa", "5d1e77149c54", "853a7365bc04+")
+"""Commits of runs whose batches were not yet mixed in pools."""
 
 
 def plan_costs(rows):
@@ -50,6 +54,20 @@ def padding_by_shapes(rows):
         "lengths": "{lengths}", "tokens per side": "{batch_tokens:,}", "max_shapes": "{max_shapes}",
         "padding": lambda row: f"{1 - row['real_share_shapes']:.1%}", "meet again": "{share_that_meets_again:.1%}",
     })  # fmt: skip
+
+
+def learning_curves(rows):
+    """Return a table of validation scores during runs of `tiny`, with batches before and after the change of mixing."""
+    curves = {}
+    for row in filter(is_tiny, rows):
+        if backend(row) == "tensorflow, bfloat16":
+            mixed = "before" if row["commit"] in BEFORE_POOLS else "now"
+            curve = {point["step"]: point["score"] for point in row["training"]["curve"]}
+            curves[f"{mixed}, seed {row['seed']}"] = curve
+    steps = [step for step in next(iter(curves.values())) if all(step in curve for curve in curves.values())]
+    lines = [{"step": step, **{name: curve[step] for name, curve in curves.items()}} for step in steps[1::2]]
+    columns = {name: lambda line, name=name: f"{line[name]:.2f}" for name in sorted(curves)}
+    return table(lines, {"update": "{step:,}", **columns})
 
 
 def compilation(rows):

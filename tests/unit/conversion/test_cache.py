@@ -64,4 +64,4 @@ def test_cache_follows_the_checkpoint(run, conversions):
 def test_cache_is_not_kept_if_unwritable(run, conversions, caplog):
     (run.path / "ctranslate2").write_text("in the way")
     assert cache.converted_files(run).keys() == cache.converted_files(run).keys()
-    assert len(conversions) == 2 and "cannot store the converted model" in caplog.text
+    assert len(conversions) == 2 and "cannot cache the converted CTranslate2 model" in caplog.text
