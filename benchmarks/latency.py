@@ -13,10 +13,11 @@
 | stream_64 | the same requests with `stream` |
 
 Each measurement runs in a separate process. In each round, engines and checkouts take turns, so that other programs
-affect all of them. `--baseline` is another checkout of this project, and `over_baseline` is the ratio of the median
-latency to that of the baseline. The clients run in this process and use part of the cores. `wrong` counts answers that
-differ from the output of the same engine in this process. `keras_xla` is Keras with a compiled search: in `single` and
-`server_N` only for single sentences, in the other workloads for all. The times exclude the conversion for CTranslate2.
+slow down all of them alike. `--baseline` is another checkout of this project, and `over_baseline` is the ratio of the
+median latency to that of the baseline. The clients run in this process and use part of the cores. `wrong` counts server
+answers that differ from translations by the same engine in this process. The engine `keras_xla` is Keras with XLA: the
+commands of `cold_start` and `lines_1000` compile every search, the other workloads only the search for a single
+sentence. The times exclude the conversion for CTranslate2.
 """
 
 import collections
@@ -48,7 +49,7 @@ ENGINES = {
 """{name: (value of --engine, value of --jit_compile of serve)}."""
 WORKLOADS = ("single", "cold_start", "lines_1000", *(f"server_{2**n}" for n in range(7)), "text_64", "stream_64")
 LINES = 1000
-WARM_UP = 3  # seconds before the measurement of a server starts
+WARM_UP = 3  # seconds of requests to a server before the measurement
 
 
 def main(arguments):
@@ -92,7 +93,7 @@ def main(arguments):
 
 
 def summary(rounds):
-    """Return percentiles of the latencies in all rounds of a workload, and the medians of its other measurements."""
+    """Combine rounds of a workload: latency percentiles, medians of other times and rates, and error counts."""
     latencies = [latency for one in rounds for latency in one["latencies"]]
     first = [one["first_ms"] for one in rounds if "first_ms" in one]
     return {
@@ -104,7 +105,7 @@ def summary(rounds):
 
 
 class Latency:
-    """Measurements of latency. Each returns `latencies` in milliseconds and `per_second`, the sentences per second.
+    """Latency measurements. Each returns `latencies` in milliseconds and `per_second`, the sentences per second.
 
     Args:
         flags: The flags of this program.

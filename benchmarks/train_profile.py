@@ -1,4 +1,4 @@
-"""Profile an update by part of the model, and compare the times with the limits of the machine.
+"""Measure the time of each part of the model in a training update, and compare it with the limits of the machine.
 
     python benchmarks/train_profile.py --json=docs/results/train_profile.jsonl
     python benchmarks/train_profile.py --onednn=off     # TensorFlow's default on many processors

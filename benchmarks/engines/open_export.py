@@ -1,10 +1,10 @@
-"""Translate with an exported model in its target software, without keras_transformer.
+"""Translate with an export in the software that reads its format, without importing keras_transformer.
 
     python benchmarks/engines/open_export.py FORMAT EXPORT REQUEST.json ANSWER.json
 
-`consumers.py` writes the request, {"texts": […], "batch": N}, and runs this program with the interpreter `--python`.
-The answer contains the translations, the time in seconds after a warm-up batch, and the name and version of the
-software.
+`consumers.py` writes the request, {"texts": […], "batch": N}, and runs this program with the interpreter given by its
+flag `--python`. The answer contains the translations, the time in seconds after a warm-up batch, and the name and
+version of the software.
 """
 
 import importlib.metadata

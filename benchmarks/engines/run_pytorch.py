@@ -1,7 +1,8 @@
 """Engine PyTorch: post-norm nn.Transformer layers with a shared embedding and without a final norm in each stack.
 
-The paper's attention projections have no biases, so the biases are fixed at 0. Only the dropout of the paper is on,
-without dropout of attention weights and of activations. bfloat16 uses autocast, and Adam is the fused version.
+The paper's attention projections have no biases, so the biases are fixed at 0. As in the paper, dropout applies to
+embeddings and sublayer outputs, but not to attention weights or activations. bfloat16 uses autocast, and Adam is the
+fused version.
 """
 
 import contextlib
@@ -93,7 +94,7 @@ def train(job):
     model.assign(weights)
     optimizer = torch.optim.Adam(
         filter(lambda parameter: parameter.requires_grad, model.parameters()),
-        lr=1.0,  # the schedule multiplies this rate
+        lr=1.0,  # the schedule multiplies this value by its learning rate
         betas=(h["adam_beta_1"], h["adam_beta_2"]),
         eps=h["adam_epsilon"],
         fused=True,

@@ -52,7 +52,7 @@ def converted_files(run, checkpoint=None):
 
 
 def _write(folder, key, files):
-    """Write a cache. Log a warning if this fails."""
+    """Write a cache, or log a warning if writing fails."""
     try:
         with atomic_directory(folder) as new:
             for name, content in files.items():

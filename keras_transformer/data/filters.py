@@ -10,7 +10,7 @@ from keras_transformer.data.language_tags import without_tag
 from keras_transformer.utils.errors import UserError
 
 SCRIPT_SHARE = 0.5
-"""Minimum share of the letters of a source or target that must belong to the expected scripts."""
+"""Minimum share of letters in the expected scripts among all letters of a source or target."""
 EMPTY = "dropped_with_an_empty_side"
 OVERLAP, DUPLICATES = "dropped_as_validation_or_test_pairs", "dropped_as_duplicates"
 SOURCE_DUPLICATES = "dropped_as_source_duplicates"
@@ -114,7 +114,7 @@ class PairFilter:
 
 
 class TaggedPairFilter(PairFilter):
-    """`PairFilter` that ignores language tags in sources, except in lengths and in comparisons of pairs."""
+    """`PairFilter` for sources with a language tag. Only lengths and comparisons between pairs include the tag."""
 
     def by_pair(self, pairs, lengths):
         return super().by_pair([(without_tag(source), target) for source, target in pairs], lengths)

@@ -3,7 +3,7 @@
 import numpy as np
 
 ROUNDS = 12
-"""Number of rounds. With fewer rounds, some permutations of small ranges would be more likely than others."""
+"""Number of Feistel rounds. With fewer rounds, some permutations of small ranges would be more likely than others."""
 
 
 def permute(indices, size, key):

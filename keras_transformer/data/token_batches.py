@@ -8,7 +8,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.timing import Stopwatch
 
 WORD_DROPOUT = 0x776F7264
-"""First part of the seed of word dropout, which separates its random stream from others with the same plan seed."""
+"""First part of the seed for word dropout, whose random numbers are thus independent of those for shuffling."""
 
 
 class TokenBatches(keras.utils.PyDataset):
@@ -63,7 +63,8 @@ class TokenBatches(keras.utils.PyDataset):
             try:
                 return self._assemble(self.start + index)
             except UserError as error:
-                self.split.failure = error  # for `data_errors`, because the backend raises an error of its own instead
+                # The backend then raises a different error, which `data_errors` replaces with this one.
+                self.split.failure = error
                 raise
 
     def _assemble(self, index):
@@ -84,7 +85,7 @@ class TokenBatches(keras.utils.PyDataset):
         return (source, decoder_input), labels, weights
 
     def _hide_words(self, source, index, batch, own=slice(None)):
-        # Draw for the whole batch, so that all workers agree, and without padding, which differs between backends.
+        # Draw for the whole batch without padding, so that the result does not depend on the backend or on `part`.
         random = np.random.default_rng([WORD_DROPOUT, self.plan.seed, index])
         chances = random.random((len(batch.rows), batch.source_length))[own]
         part = source[: len(chances), : batch.source_length]
@@ -153,5 +154,5 @@ class TokenBatches(keras.utils.PyDataset):
         size = tf.data.INFINITE_CARDINALITY if self.endless else self.num_batches * replicas
         dataset = numbers.map(blocks).unbatch().apply(tf.data.experimental.assert_cardinality(size))
         options = tf.data.Options()
-        options.autotune.enabled = False  # its thread can delay the end of `fit` by 10 seconds
+        options.autotune.enabled = False  # the autotuning thread can delay the end of `fit` by 10 seconds
         return dataset.prefetch(4 * replicas).with_options(options)

@@ -93,7 +93,7 @@ def augment(run_dir, input_path, output_path, options, checkpoint=None, precisio
     if run.tokenizer.constraint:
         raise UserError(f"the run must be a translation model, got the parser {run.path}")
     result = AugmentResult()
-    total = sum(1 for _ in _lines(input_path, options, result))  # also detects damaged input early
+    total = sum(1 for _ in _lines(input_path, options, result))  # also detects a damaged input before translation
     with work_directory(f"{output_path}.chunks", _identity(run, checkpoint, precision, input_path, options)) as work:
         paths = [work.folder / f"{index:06d}.json" for index in range(-(-total // CHUNK))]
         finished = sum(path.exists() for path in paths)

@@ -132,8 +132,8 @@ class MultiHeadAttention(keras.layers.Layer):
         memory: `[batch, key_length, d_model]`, from which keys and values are computed.
         attention_mask: The mask of `scaled_dot_product_attention`.
         training: Whether to apply dropout.
-        memory_mask: bool `[batch, key_length]`, False on padding, combined with `attention_mask`. Keras passes the mask
-            of `memory`, such as the mask of `keras.layers.Embedding(…, mask_zero=True)`.
+        memory_mask: bool `[batch, key_length]`, False on padding, combined with `attention_mask`. By default, Keras
+            passes the mask of `memory`, such as that of `keras.layers.Embedding(…, mask_zero=True)`.
 
     Returns:
         `[batch, query_length, d_model]`, with the Keras mask of `query`.

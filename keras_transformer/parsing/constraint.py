@@ -12,8 +12,8 @@ from keras_transformer.parsing.tree import DEEPEST
 class TreeConstraint:
     """Value for `SearchOptions.constraint` that restricts a search to trees over all words of the sentence.
 
-    The constraint applies the rules of `Grammar.allowed` to all symbols of each hypothesis. It keeps no state per
-    hypothesis, because hypotheses move between beams.
+    For each new token, the constraint evaluates the rules of `Grammar.allowed` on the whole hypothesis. It stores no
+    intermediate results, because hypotheses move between beams.
 
     Attributes:
         grammar: `Grammar`.
@@ -25,7 +25,7 @@ class TreeConstraint:
         """Return the allowed next tokens, bool `[B, K, V]`. See `SearchOptions` for the arguments."""
         kinds_table, labels_table = self.grammar.kinds, self.grammar.labels
         place = ops.arange(ops.shape(tokens)[2], dtype="int32")
-        kinds = ops.take(kinds_table, tokens, axis=0)  # [B, K, L]; padding is OTHER
+        kinds = ops.take(kinds_table, tokens, axis=0)  # [B, K, L]; PAD has the kind OTHER
         opens, closes = kinds == OPEN, kinds == CLOSE
         change = ops.cast(opens, "int32") - ops.cast(closes, "int32")
         depths = ops.cumsum(change, axis=2)
@@ -33,7 +33,7 @@ class TreeConstraint:
         left = inputs.words[:, None] - _count(kinds == TAG)
         room = inputs.limits[:, None] - index
         chain = index - ops.max(ops.where(~opens & (place < index), place + 1, 0), axis=2)
-        # The innermost open bracket is the last bracket that opened at this depth. All later brackets are closed.
+        # The innermost open bracket is the last one that opened at the current depth. All later brackets are closed.
         innermost = ops.max(ops.where(opens & (depths == depth[:, :, None]), place + 1, 0), axis=2) - 1
         bracket = ops.take_along_axis(tokens, ops.maximum(innermost, 0)[:, :, None], axis=2)[:, :, 0]
         label = ops.take(labels_table, bracket, axis=0)

@@ -7,7 +7,7 @@ from keras_transformer.parsing.tree import Tree, escaped, unescaped
 OUTER = ("", "TOP", "ROOT")
 """Labels of the outer bracket that some treebanks put around a tree."""
 
-_EMPTY = re.compile(r"0|\*.*", re.DOTALL)  # IcePaHC: 0, or words such as *T*-1 and *pro*
+_EMPTY = re.compile(r"0|\*.*", re.DOTALL)  # empty elements in IcePaHC, such as 0, *T*-1 and *pro*
 _INDEX = re.compile(r"[-=]\d+$")
 
 
@@ -25,7 +25,7 @@ def without_traces(tree):
 
 
 def without_outer(tree):
-    """Remove the outer bracket "", TOP or ROOT. Add TOP around several constituents or a single word."""
+    """Remove an outer bracket "", TOP or ROOT. If several constituents or a single word remain, add TOP."""
     if tree.word is not None:
         return Tree("TOP", (tree,))
     if tree.label not in OUTER:
@@ -76,7 +76,7 @@ def without_labels(tree, labels):
 
 
 def with_escapes(tree):
-    """Escape all words as in `escaped`."""
+    """Escape the brackets in all words; see `escaped`."""
     if tree.word is not None:
         return tree._replace(word=escaped(unescaped(tree.word)))
     return Tree(tree.label, tuple(map(with_escapes, tree.children)))

@@ -189,7 +189,7 @@ class SavedModelEngine(Engine):
         self.about = _description(path, about)
 
     def lengths(self, texts):
-        """Estimate the number of tokens from the number of bytes, because the graph does not output it."""
+        """Estimate the number of tokens from the number of bytes, because the graph does not output token counts."""
         return [len(text.encode()) // 4 + 2 for text in texts]
 
     def translate(self, texts, nbest):

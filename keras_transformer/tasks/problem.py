@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PARTS = 4  # version of the chunk files of an interrupted preparation
+PARTS = 4  # version of the chunk files from which an interrupted preparation resumes
 
 __all__ = ["Problem", "load_problem", "setting"]
 
@@ -51,7 +51,7 @@ class Problem:
     test_sets: ClassVar[tuple] = ()
     """Names of additional test sets, which `pairs` yields but `prepare` does not read."""
     parts: ClassVar[dict] = {}
-    """{name of a part of each split: `Problem` that scores it}, or {} if the problem itself scores all examples."""
+    """{name of a part of the splits, such as a direction: its `Problem`}, or {} if the problem scores all examples."""
     reversed: ClassVar[bool] = False
     expected_pairs: ClassVar[dict | None] = None
     """{split: number of pairs} if `make_tokenizer` counted them, used to log the remaining time."""
@@ -64,7 +64,7 @@ class Problem:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if "name" not in vars(cls):  # a reverse class sets its name and inherits its corpus
+        if "name" not in vars(cls):  # a reverse class defines `name` and inherits `corpus`
             cls.name = cls.corpus = cls.__name__
 
     def __post_init__(self):
@@ -81,10 +81,10 @@ class Problem:
         raise NotImplementedError
 
     def corpus_files(self) -> list:
-        """Return the paths of the corpus files, by default the source file of the class. Download missing files."""
+        """Return the paths of the corpus files; download missing files. The default is the Python file of the class."""
         try:
             return [inspect.getfile(type(self))]
-        except (TypeError, OSError):  # a class defined in a notebook
+        except (TypeError, OSError):  # raised for a class from a notebook
             return []
 
     def further_files(self) -> list:
@@ -238,7 +238,7 @@ class Problem:
             UserError: `raw_dir` is not a folder.
         """
         files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
-        if self.raw_dir and not Path(self.raw_dir).is_dir():  # problems that do not read files would not notice
+        if self.raw_dir and not Path(self.raw_dir).is_dir():  # problems that read no files never open it
             raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}. This problem does not need the flag.")
         checksums = {path: known["sha256"] for path, known in files.items()}
         code = [sha256(path) for path in Problem.corpus_files(self)]  # a code change may change the pairs
@@ -263,7 +263,7 @@ class Problem:
         return {split: self._stored_pairs(split) for split in self.splits}
 
     def _stored_pairs(self, split):
-        """Yield the pairs to encode for a split. Each training pair occurs once per segmentation."""
+        """Yield the pairs to encode for a split. Repeat the training pairs for each segmentation by BPE-dropout."""
         for _ in range(self.num_segmentations if split == "train" else 1):
             yield from self.pairs(split)
             if split == "train":

@@ -26,7 +26,7 @@ _cache_hits = threading.local()
 class CompileAhead(StepCallback):
     """Callback and context manager that compiles the update for all batch shapes, in the order of their first use.
 
-    An update waits only for the compilation of its shape. Keras then calls the same jitted function, which already
+    An update waits only until its own batch shape is compiled. Keras then calls the same jitted function, which already
     holds the executable, so results do not change. JAX also caches executables in `jax_compilation_cache_dir`.
 
     Args:
@@ -53,7 +53,7 @@ class CompileAhead(StepCallback):
         _listen()
         # Each access to `self.model` makes Keras assign the variables, which threads must not do.
         model, self._began = self.model, time.monotonic()
-        state = _state_types(model)  # before `fit` removes the values from the variables
+        state = _state_types(model)  # `fit` later removes the values from the variables
         self._tasks = {shape: self._pool.submit(self._compile, model, state, shape) for shape in self._shapes}
         self._is_announced = False
 

@@ -54,8 +54,8 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
         output_dir: The run directory.
         options: `TrainOptions`, which may differ when the run resumes.
         preset: Registered name of the hparams, for config.json.
-        init_from: {"run": directory, "checkpoint": name, or None for the best} of another run that provides the
-            initial weights; see `finetune`.
+        init_from: Source of the initial weights, {"run": directory of another run, "checkpoint": name, or None for the
+            best}; see `finetune`.
         dry_run: Whether to stop after the summary of the run. A dry run writes nothing but the prepared corpus.
 
     Returns:
@@ -123,7 +123,7 @@ def _dry_run(run, problem, batches, options, workers):
 
 
 def _validation_batches(problem, batches, hparams, options):
-    """Return the validation batches. Raise a `UserError` if training `batches` are too small for the devices."""
+    """Return the validation batches. Raise a `UserError` if the training batches are too small for the devices."""
     check_rows(batches.plan, make_strategy(options.strategy, options.devices))
     return problem.batches("validation", hparams)
 
@@ -152,7 +152,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
                 "first weights": model_arrays(model),
             }
         )
-    if not start:  # before creating the run, because its `keep_checkpoints` cannot change afterwards
+    if not start:  # check first, because a created run cannot change `keep_checkpoints`
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.create()
     batches = adapt_batches(model, batches)
@@ -176,7 +176,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.log(
         kind="start", step=start, precision=options.precision, devices=count_accelerators(distribution) or 1,
-        device_flops_per_second=device_rate(),  # for the cost according to the paper's method
+        device_flops_per_second=device_rate(),  # to estimate the training cost as in the paper
     )  # fmt: skip
     began = time.monotonic()
     with (

@@ -272,7 +272,7 @@ def _put_in_place(folder, path):
         _sync(entry)
     old = folder.with_name(f"{folder.name}.old")
     if path.is_dir():
-        os.replace(path, old)  # removing its files in place would leave the path incomplete for a while
+        os.replace(path, old)  # removing the old files in place would leave a partial directory for a while
     os.replace(folder, path)
     _sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)

@@ -11,7 +11,7 @@ DECODER_INPUT = np.array([[2, 5, 9, 4, 7, 3], [2, 4, 8, 1, 0, 0], [2, 1, 0, 0, 0
 LABELS = np.array([[5, 9, 4, 7, 3, 1], [4, 8, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]], "int32")
 WEIGHTS = ((LABELS != 0) / (LABELS != 0).sum()).astype("float32")
 INPUTS = (SOURCE, DECODER_INPUT)
-WORD_STARTS = np.array([0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1], "float32")  # EOS and BOS start words, but PAD starts none
+WORD_STARTS = np.array([0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1], "float32")  # word starts include EOS and BOS, but not PAD
 
 VARIANTS = {
     "paper": {},

@@ -26,7 +26,7 @@ from keras_transformer.runs.run import Run
 
 CHECKPOINT_STEPS = 10
 WRITE = 0.03
-"""Maximum delay of a signal during a checkpoint write, in seconds. A write takes slightly longer."""
+"""Maximum seconds from the start of a checkpoint write to a signal. A write takes slightly longer."""
 
 
 def main(arguments):

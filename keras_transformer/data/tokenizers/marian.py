@@ -9,7 +9,7 @@ from keras_transformer.data.placeholders import placeholder_ids
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, Tokenizer, flags
 
 LANGUAGE_CODE = re.compile(r"\s*(>>.+?<<)")
-"""Pattern that matches the target language at the start of a source, for models with several target languages."""
+"""Pattern of a language tag such as >>tr<< at the start of a source, for models with several target languages."""
 
 
 class MarianTokenizer(Tokenizer):
@@ -60,7 +60,7 @@ class MarianTokenizer(Tokenizer):
         return [self._pieces[i] for i in ids if i not in (PAD, BOS, EOS)]
 
     def _side_of(self, pieces):
-        """Return the target's SentencePiece model. If only the source's model has all pieces, return that instead."""
+        """Return the target's SentencePiece model, or the source's model if no other model has all the pieces."""
         for side in (self._target, self._source):
             if all(side.id_to_piece(side.piece_to_id(piece)) == piece for piece in pieces):
                 return side

@@ -4,7 +4,7 @@ import keras
 
 
 class StepCallbacks(keras.callbacks.CallbackList):
-    """Callback list that ignores the metrics of each update, because Keras would have to read them from the device."""
+    """Callback list that discards the metrics of each update, so that Keras does not read them from the device."""
 
     def on_train_batch_begin(self, batch, logs=None):
         for callback in self.callbacks:

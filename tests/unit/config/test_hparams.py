@@ -120,7 +120,7 @@ def test_changed_fields_compares_with_current_preset():
     values = dataclasses.asdict(load_hparams("tiny", dropout=0.2))
     assert changed_fields("tiny", values) == {"dropout": 0.2}
     assert changed_fields(None, values) == values
-    old = {field: value for field, value in values.items() if field != "decode_steps"}  # as in older runs
+    old = {field: value for field, value in values.items() if field != "decode_steps"}  # from before the field existed
     assert changed_fields("tiny", old) == {"dropout": 0.2, "decode_steps": None}
 
 
@@ -202,7 +202,7 @@ def names_read_of_hparams():
 
 
 def test_fields_are_all_read():
-    read = names_read_of_hparams() | inspect.signature(StackLayer).parameters.keys()  # via `Transformer`
+    read = names_read_of_hparams() | inspect.signature(StackLayer).parameters.keys()  # `Transformer` reads them by name
     if "decoder_depth" in read:
         read.add("num_decoder_layers")
     if "decoding_interval" in read:

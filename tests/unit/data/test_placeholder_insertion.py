@@ -21,7 +21,7 @@ PAIR = ("In 2016 Berlin won 3.5 points.", "Im Jahr 2016 gewann Berlin 3.5 Punkte
 
 
 def inserted(source, target, count=8, trials=500):
-    """Return the distinct pairs for many seeds, without the unchanged pair."""
+    """Insert placeholders with many seeds. Return the distinct results that differ from the original pair."""
     pairs = {insert_placeholders(source, target, count, SHARE, random.Random(seed)) for seed in range(trials)}
     return pairs - {(source, target)}
 
@@ -88,7 +88,7 @@ def test_insertion_spares_tags_and_repeated_words():
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Folder with 400 training and 20 validation pairs. Each has a number, and every fourth also has an address."""
+    """Folder with 400 training and 20 validation pairs. Each pair has a number, every fourth also a web address."""
     folder = tmp_path_factory.mktemp("corpus")
     for split, rows in (("train", range(400)), ("validation", range(1000, 1020))):
         ends = [f" www.x.org/{row}." if row % 4 == 0 else "." for row in rows]

@@ -158,7 +158,7 @@ def run(home, tmp_path):
 
 def test_commands_report_nonfinite_outputs(call, run, tmp_path):
     lines = tmp_path / "lines"
-    lines.write_text("\n" * 1100 + "s1 s2\n")  # text is in the second chunk
+    lines.write_text("\n" * 1100 + "s1 s2\n")  # the only nonblank line is in the second chunk
     told = " must be finite, got NaN or infinity. Choose another checkpoint"
     of_run = f"--run={run}", "--checkpoint=7"
     call("translate", *of_run, f"--input={lines}").refused(f"outputs for line 1101{told}")

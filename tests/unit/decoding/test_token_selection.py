@@ -14,7 +14,7 @@ from keras_transformer.decoding.token_selection import BLOCKS, NEG_INF, blockwis
 from keras_transformer.utils.errors import UserError
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
-FEW, MANY = (40, 150) if TENSORFLOW else (6, 15)  # fewer on JAX, which compiles each shape
+FEW, MANY = (40, 150) if TENSORFLOW else (6, 15)  # examples per test; fewer on JAX, which compiles each shape
 seeds = st.integers(0, 2**31)
 small, counts = st.integers(1, 4), st.integers(1, 24)
 # Vocabulary sizes below the threshold for blocks, at the threshold, and with and without an incomplete last block.
@@ -86,7 +86,7 @@ def test_blockwise_top_k_takes_first_of_equal_logits(vocab_size):
 
 @pytest.mark.parametrize("vocab_size", [10 * BLOCKS[0], 10 * BLOCKS[0] - 1, 10 * BLOCKS[0] - 15, 997])
 def test_blockwise_top_k_never_exceeds_vocabulary(vocab_size):
-    # Only one token is possible. All others have the same logit as the padding of the last block.
+    # All tokens but one are masked. They have the same logit as the padding of the last block.
     logits = np.full((1, vocab_size, vocab_size), NEG_INF, "float32")
     logits[0, np.arange(vocab_size), np.arange(vocab_size)] = 0
     symbols = array(blockwise_top_k(ops.convert_to_tensor(logits), 2)[1])[0]
@@ -247,7 +247,8 @@ class PlainTree:
     def segment(self, path, steps):
         """Run several steps of the search. Return the path and `recent`.
 
-        In each step, every beam adds a node, and copies of live beams replace the others. At the end, some beams die.
+        In each step, every beam adds a node, and the next beams are random copies of live beams. At the end, some beams
+        die.
         """
         past_length = self.past[0].shape[2]
         recent = np.zeros((self.batch, self.heads, steps * self.beam_size, self.width), "float32")

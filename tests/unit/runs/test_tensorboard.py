@@ -50,7 +50,7 @@ def test_events_match_metrics_log(home):
 
 
 def test_events_after_kill_replace_later_updates(monkeypatch, tmp_path):
-    clock = itertools.count(1_700_000_000)  # TensorBoard sorts files by the second of their creation
+    clock = itertools.count(1_700_000_000)  # TensorBoard sorts files by creation time in whole seconds
     monkeypatch.setattr(time, "time", lambda: float(next(clock)))
 
     def train(first, *steps):

@@ -342,11 +342,11 @@ def test_run_that_ended_early_without_score_stays_ended(problem, tmp_path):
     changed = manifest.read_text().replace('"git_revision": ', '"git_revision": "of another day", "was": ', 1)
     manifest.write_text(changed)
     assert train_model(problem, ended, tmp_path / "ended").metrics() == before
-    assert manifest.read_text() == changed  # the last process made no updates, so it wrote no manifest
+    assert manifest.read_text() == changed  # the second call made no updates, so it wrote no manifest
 
 
 def test_early_stopping_counts_across_resumes(problem, tmp_path):
-    # With a tiny learning rate, nothing improves after the first evaluation.
+    # With a tiny learning rate, the metrics do not improve after the first evaluation.
     unchanging = dataclasses.replace(
         hparams, patience=2, best_metric="nll", learning_rate_scale=1e-30, dropout=0.0, attention_dropout=0.0,
         eval_steps=2, decode_steps=100, checkpoint_steps=2, ema_decay=0.0, train_steps=100,
