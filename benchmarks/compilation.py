@@ -49,8 +49,10 @@ def main(arguments):
     parser.add_argument(
         "--batch_tokens", type=positive_int, help="tokens per batch (default: batch_tokens of the preset)"
     )
-    parser.add_argument("--max_shapes", type=positive_int, help="maximum number of batch shapes (default the preset's)")
-    parser.add_argument("--precision", default="float32", help="as for train (default %(default)s)")
+    parser.add_argument(
+        "--max_shapes", type=positive_int, help="maximum number of batch shapes (default: max_shapes of the preset)"
+    )
+    parser.add_argument("--precision", default="float32", help="data type of matrix products (default %(default)s)")
     flags = parser.parse_args(arguments)
     given = {name: value for name in ("batch_tokens", "max_shapes") if (value := getattr(flags, name))}
     for hparams in flags.hparams.split(","):
@@ -74,7 +76,7 @@ def main(arguments):
 def train(settings, cache):
     """Train in a separate process with its compilation cache in the folder `cache`. Return the measurements."""
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # as in the package
+    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # the value that the package sets
     child = subprocess.run(
         [sys.executable, "-c", CHILD, json.dumps(settings)],
         env=environment,

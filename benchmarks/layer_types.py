@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
 from pages.tables import first_per, table  # noqa: E402
 
 HEADS, WINDOW, KERNEL, BATCH, FIT = 8, 32, 3, 4, 3
-"""Heads of whole layers, window r, kernel width k, sequences per batch, and number of sizes to fit an exponent."""
+"""Heads of layers with projections, window r, kernel width k, sequences per batch, and sizes per fitted exponent."""
 WIDTH, LENGTH = 128, 512
 """Width for measurements of different lengths, and length for measurements of different widths."""
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

@@ -102,7 +102,7 @@ class Process:
         }  # fmt: skip
         if job.get("device", "cpu") == "cpu":
             environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-        else:  # several processes share the device
+        else:  # several processes share the device, so none may preallocate its memory
             environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         if engine in REQUIREMENTS:
             environment["PYTHONNOUSERSITE"] = "1"
@@ -119,7 +119,7 @@ class Process:
         self._answer()
 
     def repeat(self):
-        """Run a round of all translations or some updates. Return {"seconds": …, "peak_memory_mb": …, …}."""
+        """Run one round: all translations, or some updates. Return {"seconds": …, "peak_memory_mb": …, …}."""
         try:
             self.child.stdin.write("repeat\n")
             self.child.stdin.flush()
@@ -143,7 +143,7 @@ class Process:
 
 
 def alternating(items, turn):
-    """Return a list of the items, reversed in every other turn so that no item always follows the same one."""
+    """Return the items as a list, reversed if `turn` is even, so that no item follows the same item in every turn."""
     return list(items) if turn % 2 else list(items)[::-1]
 
 

@@ -20,15 +20,16 @@ post-norm, dropout only after the embedding and the sublayers, and label smoothi
 
 Each engine runs in a separate process with `--threads` threads. In each of `--repeats` rounds, the engines run one
 after the other, so that other programs affect all of them. If an engine runs in two modes, the slower mode stops after
-its first round, unless another workload uses that mode. Other engines run in float32. With `--peers_bfloat16`, they
-then run again in bfloat16.
+its first round, unless another workload uses that mode. The engines other than this project run in float32. With
+`--peers_bfloat16`, they run a second time, in bfloat16.
 
 The benchmark reports these measurements:
 
 - Speed: the median of all rounds, in target tokens without padding.
-- Ratio to another engine in float32, in the fastest mode of that engine: the median of the ratios in all rounds.
-- Operations: those of matrix products, including padding within a batch. A multiply-add is two operations, and a
-  backward pass has twice as many as a forward pass.
+- Ratio to another engine: the speed divided by the speed of that engine in float32, in its fastest mode. The benchmark
+  reports the median over all rounds.
+- Operations: the floating-point operations of matrix products, including padding within a batch. A multiply-add is two
+  operations, and a backward pass has twice as many as a forward pass.
 - Memory: the peak resident memory of the process, in MB of 10⁶ bytes.
 - Time to the first step: measured from the start of the process, while no other engine computes.
 """
@@ -219,7 +220,8 @@ def measure(name, flags, folder):
     """Benchmark one model size.
 
     Yields:
-        A list of rows with the other engines in float32 and, if requested, a second list with them in bfloat16.
+        A list of rows for this project, and for the other engines in float32. With `--peers_bfloat16`, also a second
+        list of rows, for the other engines in bfloat16.
     """
     workloads = {
         known: make_workload(known, SIZES[name], flags, folder / known)
@@ -257,7 +259,8 @@ def alternate(variants, workloads, flags, folder):
     """Run all variants in rounds, one after the other in each round.
 
     If an engine has several modes, the slowest one stops after the first round, because all modes together would take
-    too much time and memory. If there are several workloads, the engine's first mode never stops.
+    too much time and memory. If there are several workloads, the engine's first mode never stops, so that its speeds on
+    all workloads can be compared.
 
     Returns:
         (rounds, stopped). `rounds` is a list with a dictionary {variant: {"seconds", "tokens", "flops", …}} for each

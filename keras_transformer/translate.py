@@ -199,7 +199,7 @@ def _keras_option(flags):
             return f"--{name}"
     if flags.max_source_length and flags.max_source_length > POSITIONS:
         return f"--max_source_length above {POSITIONS:,}"
-    # CTranslate2's samples also depend on the other texts, so the user must select that engine explicitly.
+    # With CTranslate2, a sample depends on all texts of a call, so the user must select this engine explicitly.
     return "--sample" if flags.sample and flags.engine == "auto" else None
 
 

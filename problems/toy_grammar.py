@@ -168,7 +168,7 @@ def time_phrase(english, german):
     return Phrase(tree, [german])
 
 
-TIMES = [  # with the auxiliaries they can combine with, and "not" if they can combine with negation
+TIMES = [  # time phrases, the auxiliaries that they can combine with, and "not" if they can combine with negation
     (time_phrase("RB/today", "heute"), "do have can must should will not"),
     (time_phrase("RB/now", "jetzt"), "do can must should not"),
     (time_phrase("RB/tomorrow", "morgen"), "can must should will not"),
@@ -186,7 +186,7 @@ def pronoun(case, row):
 
 
 def decline(noun, case, plural):
-    """Return the German form of a noun. Only the nominative singular of a weak masculine has no ending."""
+    """Return the German form of a noun. In the singular, weak masculines have an ending except in the nominative."""
     if plural:
         return noun.german_plural + "n" * (case == DATIVE and noun.german_plural[-1] not in "ns")
     return noun.german_plural if "weak" in noun.features and case != NOMINATIVE else noun.german
@@ -209,7 +209,7 @@ def noun_phrase(case, determiner, noun, plural=False, adjective=None, relative=N
 
 
 def relative_pronoun(case, noun, plural=False, governed=False):
-    """Return the relative pronoun for a noun. In English, it depends on whether a preposition governs it."""
+    """Return the relative pronoun for a noun. `governed` means that the pronoun follows an English preposition."""
     person = "WP", "who" if case == NOMINATIVE else "whom"
     english = person if noun.kind == "p" else ("WDT", "which" if governed else "that")
     return Phrase(("WHNP", english), [RELATIVE[case, "p" if plural else noun.gender]], plural)
@@ -231,7 +231,7 @@ def subordinate(english, german, phrase):
     return Phrase(("SBAR", ("IN", english), phrase.english), [",", german, *phrase.german, ","])
 
 
-# German objects with a preposition are "late". Other objects are "old" and precede the time if definite, else "new".
+# The position of a German object is "late" if it has a preposition, "old" if it is definite, and otherwise "new".
 ENGLISH_ORDER = "recipient object predicate adjunct time complement adverbial".split()
 GERMAN_ORDER = "subject recipient old time new nicht adjunct late predicate verbs relative complement adverbial".split()
 
@@ -323,7 +323,7 @@ def sample_relative(rng, noun, plural):
 
 
 def sample_clause(rng, verbs=PLAIN, front="subject", final=False, kind=None, relatives=0.0, tenses=TENSES, **parts):
-    """Draw a clause that contains the given parts. If they include a subject, `kind` is its kind."""
+    """Draw a clause that contains `parts`. If they include a subject, `kind` must be the kind of its noun."""
     verb, auxiliary, negated = rng.choice(verbs), rng.choice(tenses), rng.random() < 0.2
     if "subject" not in parts:
         kind, scopes = rng.choice(verb.subjects), "definite" if negated else QUANTIFIED

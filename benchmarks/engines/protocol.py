@@ -87,7 +87,7 @@ def serve(**tasks):
 def training(job, train):
     """Make the first update and the warm-up updates. Return a function that trains for one timed round.
 
-    Each round starts with an update that is not timed, because other engines have used the CPU caches in between.
+    Each round starts with an untimed update, because other engines have used the CPU caches since the last round.
 
     Args:
         job: The job. "updates" is the number of updates per round.

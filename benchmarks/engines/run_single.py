@@ -2,8 +2,9 @@
 
     python benchmarks/engines/run_single.py RUN ENGINE COMPILATION SENTENCES
 
-The program prints the seconds of each translation as a JSON list. The times exclude loading the model
-and, with COMPILATION=auto instead of off, compiling the search for single sentences.
+The program prints the seconds of each translation as a JSON list. The times exclude loading the model. With
+COMPILATION=auto, the program also compiles the search for single sentences with XLA before it measures.
+COMPILATION=off disables this compilation on TensorFlow.
 """
 
 import json

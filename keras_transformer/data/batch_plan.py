@@ -19,7 +19,7 @@ from keras_transformer.utils.errors import UserError
 MAX_CUTS = 500
 """Number of places at which a segment may end. More places hardly reduce padding."""
 NEVER = 1e30
-"""Number of tokens that stands for an impossible plan. It is finite so that interpolation is possible."""
+"""Number of tokens assigned to an impossible plan. It is finite, because interpolation with infinity can give NaN."""
 POOL = 32
 """Number of batches in a pool. Larger pools mix pairs better, but add padding to batches with dynamic shapes."""
 BATCHES, PAIRS, PHASE = range(3)
@@ -230,8 +230,8 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
     for _ in range(max_shapes - 1):
         to_go.append(np.append((padded + to_go[-1][1:]).min(axis=1), 0.0))
 
-    # Pairs that do not fill a batch move to the next segment, which then starts inside a block. Choose each end only
-    # after the start is known, so that the padding between them is exact.
+    # Pairs that do not fill a batch move to the next segment, which then starts inside a block. Choose the
+    # end of a segment only after its start is known, so that the computed padding of the segment is exact.
     segments, start = [], 0
     while start < cuts[-1]:
         block = np.searchsorted(cuts, start, side="right") - 1
@@ -261,7 +261,7 @@ def _borders(count, pools, phase):
     Args:
         count: Number of batches.
         pools: Number of pools.
-        phase: Shift of the inner borders in pools, from -0.5 to 0.5.
+        phase: Shift of the inner borders, as a fraction of a pool, from -0.5 to 0.5.
     """
     borders = np.rint((np.arange(pools + 1) + phase) * count / pools).astype(np.int64)
     borders[0], borders[-1] = 0, count

@@ -15,8 +15,8 @@ MOST = 3
 def insert_placeholders(source, target, count, share, rng):
     """Insert placeholders into a pair, and return the pair.
 
-    - Addresses that occur on both sides always become placeholders, as in translation.
-    - In a share of the pairs, random words that occur on both sides, such as names and numbers, also become
+    - Web and e-mail addresses that occur once on each side always become placeholders, as they do in translation.
+    - In a share of the pairs, random words that occur once on each side, such as names and numbers, also become
       placeholders. If there are no such words, placeholders are added to the beginning or the end of both sides.
 
     The numbers of the placeholders are random, so that a model learns all of them.
@@ -42,7 +42,7 @@ def insert_placeholders(source, target, count, share, rng):
 
 @functools.lru_cache
 def _tokens():
-    """Return the pattern of an address, a word or a tag. Tags match no group, because they are not candidates.
+    """Return a pattern that matches addresses, words and tags. Tags have no group, because they are never replaced.
 
     The package `regex` counts combining marks as parts of words. In scripts without spaces, no words match.
     """

@@ -169,8 +169,8 @@ class Split:
         index: `LengthIndex` of the pairs (default: computed from the lengths).
 
     Attributes:
-        failure: `UserError` about a damaged chunk, or None. The split saves it, because the backend raises another
-            error instead.
+        failure: `UserError` about a damaged chunk, or None. If the backend replaces this error with an exception
+            of its own, `data_errors` raises the original.
     """
 
     def __init__(self, source, target, index=None):

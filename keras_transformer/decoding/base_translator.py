@@ -337,7 +337,8 @@ class BaseTranslator(abc.ABC):
         if not self.tokenizer.placeholders:
             return hypotheses
         ids = self.tokenizer.placeholders
-        read = {name: span for (name, span), i in zip(spans.items(), ids) if i in source}  # the source may be cut
+        # Truncation of the source may have removed placeholders.
+        read = {name: span for (name, span), i in zip(spans.items(), ids) if i in source}
         return [dataclasses.replace(one, text=show_spans(one.text, read)) for one in hypotheses]
 
     def _decode(self, source, ids, spans):

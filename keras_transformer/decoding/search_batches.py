@@ -11,7 +11,7 @@ from keras_transformer.utils.text import split_words
 BATCH_TOKENS = 32_768
 """Maximum number of source and target positions over all beams of a batch.
 
-It limits memory and does not affect the results."""
+The limit bounds memory use and does not affect the results."""
 BATCH_ROWS = 64
 """Maximum number of sentences in a batch."""
 
@@ -55,7 +55,7 @@ def search_inputs(source, texts, prefixes, phrases, options, few_shapes):
 
 
 def room_for(phrases):
-    """Return the number of steps after which even a search with one beam contains all phrases of a text."""
+    """Return the number of steps that suffice for a search with one beam to produce all phrases of a text."""
     return sum(map(len, phrases))
 
 

@@ -18,7 +18,9 @@ POLL_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class Coordinator:
-    """Address at which JAX processes connect. If it is None, JAX reads the cluster's environment, such as Slurm's.
+    """Address at which JAX processes connect, their number, and the index of this process.
+
+    If all values are None, JAX reads them from the environment of the cluster, such as Slurm's.
 
     Attributes:
         address: "host:port" of process 0.

@@ -38,7 +38,8 @@ def _on_tensorflow(x, kernel):
     def multiplied(x, kernel):
         def backward(grad_out):
             with tf.name_scope(f"{scope}/"):
-                # Transpose a batch of one matrix, because TensorFlow would fuse a plain transposition into matmul.
+                # TensorFlow would fuse the transposition of a plain matrix into matmul, which is slower. It does not
+                # fuse the transposition of a batch of matrices.
                 transposed = tf.reshape(tf.transpose(kernel[None], (0, 2, 1)), kernel.shape[::-1])
                 return tf.matmul(grad_out, transposed), tf.matmul(x, grad_out, transpose_a=True)
 

@@ -44,7 +44,7 @@ class StackLayer(keras.layers.Layer):
     def add_attention(self, name, attention_class, **arguments):
         """Return a new attention layer and its residual connection."""
         sizes = [self._arguments[argument] for argument in ("d_model", "num_heads", "d_k", "d_v", "attention_dropout")]
-        if self._arguments["use_bias"]:  # some attention classes reject it
+        if self._arguments["use_bias"]:  # some attention classes do not accept `use_bias`
             arguments["use_bias"] = True
         return self._add(name, attention_class, *sizes, **arguments)
 

@@ -2,8 +2,8 @@
 
 `sentence_score` implements the rules for one sentence. The scores differ from EVALB in the following ways:
 
-- Like TOP, the Penn Treebank's unlabeled outer bracket, as in `( (S ...))`, is not scored. EVALB counts a bracket with
-  an empty label.
+- The Penn Treebank's unlabeled outer bracket, as in `( (S ...))`, is not scored, like brackets with the label TOP.
+  EVALB counts it as a bracket with an empty label.
 - Spaces around brackets do not matter.
 - The row of an error sentence contains zeros, even if its brackets are malformed.
 - There is no maximum number of errors after which scoring stops.

@@ -102,7 +102,7 @@ def _merge(problem, folder):
             for path in source.iterdir():
                 if path.name != SHARD and not (work.folder / path.name).exists():
                     _link(path, work.folder / path.name)
-    problem.prepare()  # resumes in the work directory
+    problem.prepare()  # resumes in the work directory, which now contains all chunks
     remove_directory(folder)
 
 

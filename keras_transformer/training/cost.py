@@ -45,7 +45,7 @@ def training_cost(hparams, vocab_size, length=30):
     waiting = list(get_global_attribute("uninitialized_variables", []))
     with keras.StatelessScope(initialize_variables=False):  # the count needs only shapes
         model = registry.models.get(hparams.model)(vocab_size, hparams)
-    set_global_attribute("uninitialized_variables", waiting)  # otherwise the next scope initializes all weights
+    set_global_attribute("uninitialized_variables", waiting)  # otherwise the next scope would initialize the model
     rows = max(hparams.batch_tokens // length, 1)
     update = hparams.passes * model.update_flops(rows, length, length)  # without `compile`, the model counts one pass
     return TrainingCost(model.count_params(), hparams.train_steps, float(update) * hparams.train_steps)

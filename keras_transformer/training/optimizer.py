@@ -48,7 +48,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         self._means, self._variances = self.add_optimizer_variables(variables, ["momentum", "velocity"])
         self.averages = [] if self.ema_decay is None else self.add_optimizer_variables(variables, "average")
         for average, variable in zip(self.averages, variables):
-            average.assign(ops.copy(variable.value))  # without the copy, both share a buffer on JAX
+            average.assign(ops.copy(variable.value))  # without the copy, both variables share a buffer on JAX
         self.scale_variables = []
         if self.scales_loss:
             self.scale_variables = [*self._scalars("float32", "loss_scale"), *self._scalars("int32", "good_updates")]
@@ -141,7 +141,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         if keras.backend.backend() == "tensorflow" and keras.backend.standardize_dtype(variable.dtype) == "float32":
             import tensorflow as tf
 
-            # One pass over the arrays instead of ten. In shorter types, 1 − β would lose digits.
+            # One pass over the arrays instead of ten. Only for float32: in shorter types, 1 − β would lose digits.
             tf.raw_ops.ResourceApplyAdam(
                 var=variable.handle, m=mean.value.handle, v=variance.value.handle, grad=gradient,
                 lr=made * learning_rate, beta1_power=powers[0], beta2_power=powers[1],

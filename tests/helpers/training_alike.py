@@ -49,7 +49,7 @@ def fit(problem, strategy=None, accumulate=1, remat=False, hparams=None, dtype=N
         # Adam would hide the scale of gradients and amplify rounding errors.
         optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
         arguments = kt.compile_arguments(hparams, accumulate, remat=remat) | {"optimizer": optimizer}
-        if r_drop is not None:  # not in hparams, which reject R-Drop without dropout
+        if r_drop is not None:  # `HParams` would reject R-Drop without dropout
             arguments["loss"] = kt.SmoothedCrossEntropy(hparams.label_smoothing, r_drop=r_drop)
         model.compile(**arguments)
     history = model.fit(

@@ -213,7 +213,7 @@ HALF_GZIP = gzip.compress(bytes(range(48, 122)) * 500)[:-9]
         ({"en.gz": HALF_GZIP, "de": TEXT["de"]}, ["train.en.gz", "is truncated"]),
         ({"en.gz": b"plain", "de": TEXT["de"]}, ["train.en.gz", "not a valid compressed file"]),
         ({"en": "a\n" * 9, "de": "b\n" * 9}, ["9 pairs are too few", "add validation.en"]),
-        (TEXT, ["at most", "--set problem.vocab_size=N"]),  # the default is 8000
+        (TEXT, ["at most", "--set problem.vocab_size=N"]),  # the default vocabulary size is 8000
     ],
 )
 def test_prepare_rejects_bad_corpus_and_leaves_nothing(call, tmp_path, content, said):

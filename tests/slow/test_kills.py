@@ -65,7 +65,7 @@ def assert_ends_like(run, whole):
     assert arrays.keys() == expected.keys() and others == expected_others
     for name, array in expected.items():
         np.testing.assert_array_equal(arrays[name], array)
-    assert run.checkpoints.steps() == whole.checkpoints.steps()  # `average` depends on them
+    assert run.checkpoints.steps() == whole.checkpoints.steps()  # `average` uses these checkpoints
     assert not [path for path in (run.path / "checkpoints").iterdir() if path.name.startswith(".")]
 
 

@@ -21,7 +21,7 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model):
         import sentencepiece
 
-        if not model:  # SentencePiece would treat it as a missing argument
+        if not model:  # SentencePiece would treat empty bytes as a missing argument
             raise RuntimeError("the model file is empty")
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -85,9 +85,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def hidden_ids(self):
-        """Ids for word dropout (see `Tokenizer`).
+        """Replacement ids for word dropout (see `Tokenizer.hidden_ids`).
 
-        A piece that begins a word becomes "▁", as at the start of an unknown word. Language tags are not hidden.
+        The piece "▁", with which unknown words begin, replaces pieces that begin a word. Language tags are not hidden.
         """
         ids, blank = super().hidden_ids, self._processor.piece_to_id("▁")
         begins = self.word_starts == 1

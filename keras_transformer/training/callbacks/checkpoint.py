@@ -40,7 +40,7 @@ class CheckpointCallback(StepCallback):
         self.written, self.saved_at = start, time.monotonic()
 
     def on_step(self, step):
-        # These methods communicate, so all workers must call them in the same order.
+        # These methods exchange values between workers, so all workers must call them in the same order.
         if self.time_is_over(step) or step % self.hparams.checkpoint_steps == 0 or self.is_best(step):
             self.save(step)
         self.stop_if_requested(step)

@@ -23,10 +23,10 @@ from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.models.transformer import last_tokens
 
 LETTERS = "abc"
-SYMBOLS = (UNK, 4, 5, 6)  # tokens before EOS
+SYMBOLS = (UNK, 4, 5, 6)  # possible tokens before EOS
 SOURCES = ["b", "a c", "c c a", "a b c"]
 EXTRA = 1  # so the length limits of SOURCES are 3 to 5
-EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # sequences of at most 5 tokens
+EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # number of sequences of at most 5 tokens, including EOS
 ALPHAS = (0.0, 0.6, 1.0)
 
 
@@ -75,7 +75,7 @@ def exhaustive(translator):
 
 
 def are_greedy(translator, sequences, extra_length):
-    """Return a list of bools, one per source: True if each token up to EOS or the limit is the most probable one."""
+    """Return a list of bools, one per source: whether greedy search would find the sequence for the source."""
     log_p = next_log_probabilities(translator, SOURCES, sequences, 11)
     log_p[:, :, [PAD, BOS]] = -np.inf
     found = []

@@ -1,4 +1,4 @@
-"""Phrases that translations must contain: exhaustive search, narrow beams, the banks, wrong values."""
+"""Phrases that translations must contain: exhaustive search, narrow beams, banks of hypotheses, invalid values."""
 
 import itertools
 

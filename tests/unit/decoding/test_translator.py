@@ -77,7 +77,7 @@ def test_translate_is_traced_once_for_all_lengths(translator, monkeypatch):
         monkeypatch.setattr(fresh.model, name, counted)
     for text in ("a", "a b", "c d a b c", "b b b b b b b b b"):
         fresh.translate([text, "a"])
-    assert traces == {"encode": 1, "decode_step": 2}  # one for the first step, one for all others
+    assert traces == {"encode": 1, "decode_step": 2}  # one trace for the first step, one for all later steps
 
 
 def test_translate_defaults_to_hparams(translator):

@@ -251,7 +251,7 @@ def test_xla_is_off_on_cpu_by_default():
     assert make_model(jit_compile=True).jit_compile is True
 
 
-# Without gradients, oneDNN fuses scaled logits and a mask that all rows share into its slowest kernel.
+# Without gradients, TensorFlow fuses an added mask that all rows share into a very slow oneDNN matrix product.
 
 
 def test_causal_mask_is_cheap_without_gradient():
