@@ -12,11 +12,11 @@ Workloads:
   limits the length of each output as usual. The other engines apply the limit of the longest source to the whole batch.
   Output tokens are those of the best hypotheses, without EOS.
 
-Each engine runs in a separate process with `--threads` threads. It loads the model and translates everything once. In
-each of `--repeats` rounds, the engines then run one after the other, so that other programs affect all of them. The
-benchmark reports the median speed and the median ratio between two engines over all rounds. Memory is the peak resident
-memory of the process. This project starts from text and the others from token ids, but tokenization takes hardly any
-time.
+Each engine runs in a separate process with `--threads` threads. The process loads the model and translates all
+sentences once as a warm-up. In each of `--repeats` rounds, the engines then run one after the other, so that the load
+from other programs slows down all engines alike. The benchmark reports the median speed of each engine and the median
+ratio between two engines over all rounds. Memory is the peak resident memory of the process. This project starts from
+text and the other engines from token ids, but tokenization takes hardly any time.
 
 The searches differ:
 
@@ -25,8 +25,8 @@ The searches differ:
 - End of the search: this project stops when no open hypothesis can become the best. OpenNMT-tf stops when every beam
   has finished. CTranslate2 stops when it has as many finished hypotheses as beams, or with α = 0 when the first beam
   has finished.
-- Forced outputs: in this project, a forced hypothesis ends with EOS. Other engines output one more token instead.
-- CTranslate2 and OpenNMT-tf may output PAD and BOS.
+- Outputs of `forced`: this project outputs 25 tokens and EOS. The other engines output 26 tokens without EOS.
+- CTranslate2 and OpenNMT-tf may output PAD and BOS. This project never does.
 """
 
 import dataclasses
@@ -124,7 +124,8 @@ class Workload:
         texts: Source sentences.
         alpha: Exponent of the length penalty.
         extra_length: Maximum number of output tokens beyond the source length.
-        min_length: Number of tokens before EOS in forced outputs, or 0. Other engines output a token instead of EOS.
+        min_length: Number of tokens before EOS in each output of `forced`, or 0 for `natural`. Instead of EOS, the
+            engines of other projects output one more token.
         score: Function from output texts to BLEU, or None.
     """
 

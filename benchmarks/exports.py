@@ -10,9 +10,9 @@ All variants translate a test split and some unusual strings:
 - `engine`: the run itself with `--engine=ctranslate2`.
 
 The benchmark reports shares of equal translations. `same` compares with `Translator` in float32, and `same_precision`
-with `Translator` in the precision of the export. `awkward` is the share for the unusual strings. Score differences
-compare outputs with the same tokens in the same precision. The measurement of sentences per second starts after a
-warm-up batch.
+with `Translator` in the precision of the export. `awkward` is the share for the unusual strings.
+`max_score_difference` covers only outputs whose tokens are the same as those of `Translator` in the precision of the
+export. The measurement of sentences per second starts after a warm-up batch.
 
 CTranslate2 has a different beam search (docs/serving.md), so the benchmark also compares its greedy outputs and its
 log-probabilities of given targets. CTranslate2's outputs are cut to this project's limit, the source length plus

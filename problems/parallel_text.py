@@ -64,7 +64,7 @@ class ParallelText(TranslationProblem):
         return [found] if found else []
 
     def _check_copies(self, sources):
-        """Return the sources. Raise a `UserError` if a filter would drop copies of pairs that their weights request."""
+        """Return the sources. Raise a `UserError` if weights request copies of pairs and a filter would drop them."""
         require(
             not (self.dropped_duplicates and any(source.weight > 1 for source in sources)),
             f"{self.name}: {self.dropped_duplicates} cannot be combined with a weight above 1, because it would "
@@ -207,7 +207,7 @@ class Direction(ParallelText):
         )
 
     def _key(self, pair):
-        """Return the side whose language code comes first, so that both directions hold out the same pairs."""
+        """Return the text of the alphabetically first language, so that both directions hold out the same pairs."""
         return min(zip((self.source, self.target), pair))[1]
 
 

@@ -46,7 +46,7 @@ def train(job):
     batches, start_of_next = training_batches(job["corpus"]), 0
 
     def updates(count):
-        nonlocal start_of_next  # repeat one epoch, as other engines do, because the next one has other batches
+        nonlocal start_of_next  # repeat the first epoch, as other engines do, because each epoch has different batches
         while count:
             some = min(count, batches.batches_per_epoch - start_of_next)
             history = model.fit(batches.replace(start=start_of_next), steps_per_epoch=some, epochs=1, verbose=0)

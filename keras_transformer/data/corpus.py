@@ -15,7 +15,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 
 BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",  # before UTF-16, whose mark is a prefix
+    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",  # first, because UTF-32 may begin with UTF-16's mark
     codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
 }  # fmt: skip
 
@@ -127,7 +127,7 @@ def existing_file(folder, *names):
 def _same_content(path, other, *times):
     """Return whether two files have the same decompressed content.
 
-    The modification times are arguments only so that the cache never returns a result for an older version.
+    The modification times are part of the key of `lru_cache`, so that the function compares changed files again.
     """
     with contextlib.suppress(UserError), open_binary(path) as one, open_binary(other) as two:
         while (block := one.read(1 << 20)) == two.read(1 << 20):

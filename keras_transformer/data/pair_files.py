@@ -57,7 +57,7 @@ def read_tsv(path, source, target):
 def read_jsonl(path, source, target):
     """Yield the pairs of lines such as `{"en": "A dog.", "de": "Ein Hund."}`.
 
-    The texts may be inside `"translation"`, as in Hugging Face datasets.
+    As in Hugging Face datasets, a line may also be `{"translation": OBJECT}` with such an object.
     """
     for number, line in enumerate(read_lines(path), start=1):
         try:

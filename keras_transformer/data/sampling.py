@@ -43,6 +43,7 @@ def drain(texts):
 def _weight(text):
     """Return the number of characters in a text, weighted by the memory that SentencePiece needs for them.
 
-    The minimum limits a sample to 4 million texts. SentencePiece would draw a smaller sample from more texts.
+    The minimum weight of 26 limits a sample to 4 million texts. From more texts, SentencePiece would itself draw a
+    sample of this size.
     """
     return max(26, len(text) * (UNSPACED if len(text) > 15 * len(text.split()) else 1))

@@ -142,7 +142,9 @@ class CTranslate2Translator(BaseTranslator):
                 ids = [self._ids[piece] for piece in pieces]
                 if ids[-1:] == [EOS] and not (options.sampling or prefixes[i] or options.min_length):
                     found[i].append((ids, score * len(ids) ** options.alpha))
-                else:  # CTranslate2's score excludes prefix tokens or is based on modified probabilities
+                else:
+                    # `_hypotheses` scores these ids, because CTranslate2's score lacks prefix tokens or EOS, or is
+                    # based on modified probabilities.
                     found[i].append((ids if ids[-1:] == [EOS] else [*ids, EOS], None))
         return found
 

@@ -62,7 +62,7 @@ def _tensorflow_strategy(name, number):
     import tensorflow as tf
 
     if name == "multiworker":
-        # This must come before any other use of TensorFlow, because it sets up collective operations.
+        # The strategy sets up collective operations, which must precede any other use of TensorFlow.
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         _check_all(strategy.extended.worker_devices, number)
         return strategy

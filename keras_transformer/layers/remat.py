@@ -37,7 +37,7 @@ def rematerialized(layer):
         seeds = [generator.next() for generator in generators]
 
         def compute(*arrays):
-            for generator, seed in zip(generators, seeds):  # safe, because replicas run this code sequentially
+            for generator, seed in zip(generators, seeds):  # replicas share them, but run sequentially
                 generator.drawn = seed
             try:
                 return layer(*arrays, **constants)

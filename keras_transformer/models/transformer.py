@@ -25,7 +25,7 @@ from keras_transformer.utils.errors import UserError
 class DecoderCache(NamedTuple):
     """The decoder's key/value cache for a batch in a search. Lists have one entry per decoder layer.
 
-    A *node* consists of the keys and values of one target position of one beam. The length axis contains the nodes of a
+    A *node* is one target position of one beam, with its keys and values. The length axis contains the nodes of a
     sentence.
     """
 
@@ -97,9 +97,10 @@ class Transformer(Seq2SeqModel):
     def from_hparams(
         cls, hparams: HParams, problem: Any = None, *, vocab_size: int | None = None, **kwargs: Any
     ) -> "Transformer":
-        """Return a new model of the class named by `hparams.model`, or of the subclass if called on one.
+        """Return a new model of the class named by `hparams.model`.
 
-        The initial weights depend only on `hparams.seed`.
+        A subclass of `Transformer` ignores `hparams.model` and returns a model of its own class. The random initial
+        weights depend only on `hparams.seed`.
 
         Args:
             hparams: `HParams`.

@@ -1,8 +1,8 @@
 """Conversion between trees and sequences of symbols, after Vinyals et al. 2015, "Grammar as a Foreign Language".
 
-`(S (NP (PRP it)) (VP (VBZ works)))` becomes `(S (NP PRP )NP (VP VBZ )VP )S`. Tags remain, and closing
-brackets get labels. The sequence omits the words, because the source contains them. If all tags are XX, the model
-predicts only constituents.
+`(S (NP (PRP it)) (VP (VBZ works)))` becomes `(S (NP PRP )NP (VP VBZ )VP )S`. The sequence keeps the part-of-speech
+tags, and labels the closing brackets. It omits the words, because the source sentence contains them. If all tags are
+XX, the model predicts only constituents.
 """
 
 from keras_transformer.parsing.tree import DEEPEST, Tree, escaped

@@ -16,7 +16,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import split_words
 
 OPEN, CLOSE = "⟪", "⟫"
-"""Delimiters of symbols in the vocabulary, which distinguish the tag NN from a subword. Words use << >> instead."""
+"""Delimiters of brackets and tags in the vocabulary: ⟪NN⟫ is a tag, NN a subword. In sentences, << >> replace them."""
 
 AROUND = {OPEN: "<<", CLOSE: ">>"}
 ALIKE = {"``": '"', "''": '"'}  # quotation marks of the Penn Treebank, and those of other treebanks
@@ -111,7 +111,7 @@ class TreeTokenizer(SentencePieceTokenizer):
         return [self._prefix(text) for text in texts]
 
     def _prefix(self, text):
-        ids, many = [], 10_000  # the length of the sentence is unknown
+        ids, many = [], 10_000  # assume a very long sentence, because its length is unknown here
         for symbol in text.split():
             if symbol not in self.symbols:
                 raise UserError(
@@ -123,7 +123,7 @@ class TreeTokenizer(SentencePieceTokenizer):
         return ids
 
     def decode(self, ids):
-        """Return the symbols of each sequence, separated by spaces, or the sentence if a sequence contains subwords."""
+        """Return a text for each sequence: its symbols separated by spaces, or the sentence if it contains subwords."""
         return [
             " ".join(self._names[i] for i in row) if set(row) <= self._names.keys() else words
             for row, words in zip(_without_special(ids), super().decode(ids))

@@ -102,7 +102,7 @@ class Run:
             known.check_same_config(config)
         elif path.exists() and (not path.is_dir() or _foreign_files(path)):
             raise UserError(f"{path} exists and is not a run directory; choose another --output_dir")
-        config["plugins"] = plugins.loaded()  # includes plug-ins of an existing run
+        config["plugins"] = plugins.loaded()  # includes plug-ins of an existing run, which `open` has loaded
         return cls(path, config)
 
     def check_corpus(self):

@@ -351,7 +351,7 @@ async def _checked_lengths(engine, named, limit):
 
 
 def _add_exception_handlers(app: FastAPI, metrics: Metrics):
-    """Answer errors with an `ErrorResponse` that reveals no details about the server's machine."""
+    """Add handlers that answer each error with an `ErrorResponse` without details about the server's machine."""
 
     def respond(status, sentence, headers=None):
         return JSONResponse({"error": sentence}, status, headers)

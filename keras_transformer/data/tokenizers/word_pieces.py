@@ -124,7 +124,7 @@ class WordPieceTokenizer(Tokenizer):
             while start < len(run):
                 end = min(len(run), start + self._longest)
                 while (piece := self._ids.get(run[start:end])) is None:
-                    end -= 1  # this ends, because one character is always a piece
+                    end -= 1  # the loop ends, because each single character is a piece
                 ids.append(piece)
                 start = end
         return ids
@@ -217,7 +217,8 @@ def _fitting(learn, counts, vocab_size):
         vocab_size: Number of pieces, including the special ones.
     """
     wanted = vocab_size - len(SPECIAL)
-    characters = learn(counts, 1 + sum(counts.values()) * LONGEST, rounds=1)  # only characters reach this threshold
+    # At a threshold above all counts, only the characters remain.
+    characters = learn(counts, 1 + sum(counts.values()) * LONGEST, rounds=1)
     if len(characters) > wanted:
         raise too_small(vocab_size, len(characters) + len(SPECIAL))
     enough, few, pieces, largest = 1, 1 + max(counts.values()), None, len(characters)

@@ -53,10 +53,10 @@ class ValidationCallback(StepCallback):
             self.evaluate(step)
 
     def evaluate_if_missing(self, step):
-        """Evaluate a resumed model if the evaluation at `step` is due but not in the log.
+        """Load the evaluation of a resumed model at `step` from the log. If it is due but missing, evaluate now.
 
-        A signal may have interrupted that evaluation. A logged evaluation becomes `latest`, because the process may
-        have stopped before it marked the best checkpoint.
+        An evaluation is missing if a signal interrupted it. With a loaded evaluation, `CheckpointCallback` can mark the
+        best checkpoint if the previous process stopped before doing so.
         """
         logged = [row for row in self.run.metrics() if row["kind"] == "validation" and row["step"] == step]
         if logged:

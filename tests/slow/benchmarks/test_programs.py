@@ -65,7 +65,7 @@ def test_checkpoints_measures_one_size(rows_of):
 
 
 def test_consumers_names_reason_of_a_failed_consumer(rows_of, home):
-    """Make the consumer fail, because its interpreter can import this package or because of its tokenizer."""
+    """Translate in an interpreter that fails. It can import this package, or it cannot read the run's tokenizer."""
     pytest.importorskip("ctranslate2")
     flags = (f"--run={home.run}", "--sentences=3", "--formats=ctranslate2", f"--python={sys.executable}")
     with pytest.raises(UserError, match="--python=.* could not translate: .+ Give an interpreter"):
@@ -164,7 +164,7 @@ def test_parsing_baselines_parse_the_toy_problem(rows_of, monkeypatch, tmp_path)
 def test_parsing_speed_counts_whole_trees(rows_of, monkeypatch):
     problem = kt.problem("toy_parsing")
     pairs = list(itertools.islice(problem.examples("test"), 3))
-    trees = {sentence: tree for sentence, tree in pairs} | {pairs[0][0]: pairs[1][1]}  # a tree of another sentence
+    trees = {sentence: tree for sentence, tree in pairs} | {pairs[0][0]: pairs[1][1]}  # a tree for the wrong sentence
     translator = types.SimpleNamespace(
         translate=lambda sentences, **_: [[types.SimpleNamespace(text=trees[sentence])] for sentence in sentences]
     )

@@ -128,7 +128,11 @@ def test_invalid_prefixes_are_rejected(translator, prefixes):
 
 
 def nothing_twice(tokens, index, inputs):
-    """Forbid a token directly after itself, EOS for the shortest texts, and every token for long texts."""
+    """Forbid repeating the previous token.
+
+    The translation of the shortest text must also reach the length limit and not contain UNK. Texts longer than those
+    in `SOURCES` have no translation.
+    """
     symbols, limits = ops.arange(6, dtype="int32"), inputs.limits[:, None, None]
     previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)[:, :, None]
     letters = (symbols == A) | (symbols == B)

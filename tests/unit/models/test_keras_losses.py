@@ -29,7 +29,7 @@ def masked_mean(labels, logits):
 
 
 class Plain(keras.Model):
-    """Ordinary Keras model that contains the same network but uses Keras' own `train_step`."""
+    """Ordinary Keras model that wraps a `Transformer` but uses Keras' own `train_step`."""
 
     def __init__(self, inner):
         super().__init__()

@@ -71,7 +71,7 @@ def test_word_heads_count_tags_as_words():
 
 
 def test_word_head_attends_to_current_word_only():
-    """Disable self-attention in the encoder and use only word heads, so that other words have no effect."""
+    """Disable self-attention in the encoder and use only word heads. Each output must then depend on one word only."""
     tokenizer = TreeTokenizer.train(["a b"] * 9, {"(S", ")S", "T", "U"}, 300)
     hparams = TINY.replace(num_heads=1)
     model = adopted(tokenizer, hparams)
