@@ -173,7 +173,7 @@ EXPERIMENTS = {
         ),
         *(english_parser(seed) for seed in (1, 2)),
     ],
-    # Improvements to `tiny` that add no parameters. The moving average does not affect training.
+    # Improvements to `tiny` that add no parameters. `ema_decay` adds a checkpoint, but does not affect training.
     "tiny_plus": [
         better(),
         better(norm="pre"),

@@ -64,7 +64,7 @@ def _check_byte_order_mark(name, number, line):
 
 
 def one_line(text):
-    """Replace each line end in a text with a space. Decoded pieces may contain line ends."""
+    """Replace each line end in a text with a space. The output of a model may contain line ends."""
     return " ".join(text.replace("\r", "\n").split("\n"))
 
 

@@ -12,7 +12,7 @@ def sample_texts(texts, characters=SAMPLE_CHARACTERS):
     The memory of SentencePiece grows with the number of characters in distinct words. For 100 million characters of two
     languages with two million words each, SentencePiece needed 1.35 GB. In a text without spaces, a whole sentence
     counts as a word and needs 130 bytes per character. Therefore, each character of such a text counts `UNSPACED`
-    times. With this limit, SentencePiece needed 1.2 GB.
+    times. For a sample of such texts, SentencePiece then needed 1.2 GB.
 
     Args:
         texts: Iterable of sentences.

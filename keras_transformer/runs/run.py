@@ -192,7 +192,7 @@ class Run:
 
     @property
     def config_hash(self):
-        """SHA-256 of the fixed part of the configuration, without hparams that have their default values.
+        """SHA-256 of the settings that a resumed run cannot change, without hparams that have their default values.
 
         A new field of the hparams therefore does not change the hash, but a changed default does.
         """
@@ -298,7 +298,7 @@ def _foreign_files(path):
 
 
 def _fixed(config):
-    """Return the fixed part of a configuration as a flat dict: {"hparams.d_model": 512, …}."""
+    """Return the settings that a resumed run cannot change as a flat dict: {"hparams.d_model": 512, …}."""
     locations = ("data_dir", "raw_dir", "plugins")
     return {
         name: value

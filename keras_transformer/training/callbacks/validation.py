@@ -92,7 +92,7 @@ class ValidationCallback(StepCallback):
             logger.warning(warning)
 
     def _measure(self, step):
-        """Return a tuple (metrics for metrics.jsonl, scores for the terminal)."""
+        """Evaluate the model. Return a tuple (metrics for metrics.jsonl, scores for the terminal)."""
         began = time.monotonic()
         if self.translator is None:
             self.translator = Translator(self.model, self.problem, self.hparams)
